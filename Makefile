@@ -1,0 +1,45 @@
+# Everything sets itself up: `make conformance` and `make test` are all a newcomer needs.
+VENV   := .venv
+PYTHON ?= python3
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: conformance test check format derive bench dist clean
+
+conformance: $(STAMP)  ## The suite against the bundled reference
+	@$(BIN)/python -m pytest conformance --adapter reference -q -r fE
+
+test: $(STAMP)  ## Our own tests, with one run of the suite on the reference
+	@$(BIN)/python -m pytest tests conformance -q -r fE -n auto
+
+check: $(STAMP)  ## Format, lint, types, import rules, spec, tests
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/goldformer lint
+	@$(BIN)/goldformer derive --check
+	@$(MAKE) --no-print-directory test
+
+format: $(STAMP)
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+derive: $(STAMP)  ## Golden values into spec/cases
+	@$(BIN)/goldformer derive
+
+bench: $(STAMP)  ## What the suite costs: start-up, whole suite, per case
+	@$(BIN)/python -m benchmarks.overhead
+
+dist: $(STAMP)  ## Wheel and source distribution
+	@$(BIN)/python -m build --quiet
+
+clean:
+	@rm -rf $(VENV) build dist *.egg-info
+
+# Only what decides the installation makes it anew; a second run starts at once.
+$(STAMP): pyproject.toml constraints.txt
+	@echo "setting up $(VENV) (once; a few minutes, mostly PyTorch)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,derive,dev]'
+	@touch $@

@@ -1,0 +1,144 @@
+"""The array libraries that adapters speak: how to hand arrays over, and how to read what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, Final, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+DType = Literal["float64", "float32", "float16", "bfloat16"]
+Array = NDArray[Any]
+
+
+class ArrayLibrary(Protocol):
+    """One array library. Arrays of the suite are NumPy's: float64, bool or int64."""
+
+    name: str
+    type_name: str
+    dtypes: tuple[str, ...]
+    devices: tuple[str, ...]
+
+    def unavailable(self, device: str) -> str | None:
+        """Why a device cannot be used here, or None."""
+
+    def make(self, array: Array, dtype: str, device: str) -> Any:
+        """A fresh array of the library: floats rounded to `dtype`, ids int64, masks boolean."""
+
+    def is_array(self, thing: Any) -> bool:
+        """Whether it is an array of this library."""
+
+    def dtype(self, array: Any) -> str:
+        """Its dtype's name, such as float32, bool or int64."""
+
+    def device(self, array: Any) -> str:
+        """The kind of device it is on, such as cpu or cuda."""
+
+    def numpy(self, array: Any) -> Array:
+        """Its values: every float widened to float64, exactly."""
+
+    def same(self, one: Any, other: Any) -> bool:
+        """Whether two arrays hold the same bits, NaN included."""
+
+
+class NumPy:
+    """numpy.ndarray."""
+
+    name = "numpy"
+    type_name = "numpy.ndarray"
+    dtypes: tuple[str, ...] = ("float64", "float32", "float16")
+    devices: tuple[str, ...] = ("cpu",)
+
+    def unavailable(self, device: str) -> str | None:
+        """NumPy has the CPU alone."""
+        return None if device == "cpu" else f"NumPy arrays live on the CPU, not on {device}"
+
+    def make(self, array: Array, dtype: str, device: str) -> Array:
+        """A writable copy."""
+        del device
+        return array.astype(dtype if array.dtype.kind == "f" else array.dtype, copy=True)
+
+    def is_array(self, thing: Any) -> bool:
+        """NumPy's scalars count: they are what an operation on 0-d arrays gives."""
+        return isinstance(thing, (np.ndarray, np.generic))
+
+    def dtype(self, array: Any) -> str:
+        """NumPy's own name."""
+        return str(array.dtype)
+
+    def device(self, array: Any) -> str:
+        """Always cpu."""
+        del array
+        return "cpu"
+
+    def numpy(self, array: Any) -> Array:
+        """Widened to float64."""
+        plain = np.asarray(array)
+        return plain.astype(np.float64) if plain.dtype.kind == "f" else plain
+
+    def same(self, one: Any, other: Any) -> bool:
+        """Equal bits."""
+        return bool(np.array_equal(one, other, equal_nan=one.dtype.kind == "f"))
+
+
+class Torch:
+    """torch.Tensor; importing this class does not import torch, using it does."""
+
+    name = "torch"
+    type_name = "torch.Tensor"
+    dtypes: tuple[str, ...] = ("float64", "float32", "float16", "bfloat16")
+    devices: tuple[str, ...] = ("cpu", "cuda")
+
+    @cached_property
+    def _torch(self) -> Any:
+        import torch  # seconds, and an optional dependency
+
+        return torch
+
+    def unavailable(self, device: str) -> str | None:
+        """CUDA needs a driver and a GPU, and `cuda:1` a second one."""
+        if not device.startswith("cuda"):
+            return None
+        if not self._torch.cuda.is_available():
+            return "no CUDA GPU here"
+        index, count = int(device.partition(":")[2] or 0), self._torch.cuda.device_count()
+        return None if index < count else f"there are {count} CUDA GPUs here, no {device}"
+
+    def make(self, array: Array, dtype: str, device: str) -> Any:
+        """A fresh contiguous tensor; on the meta device it has no values."""
+        tensor = self._torch.from_numpy(np.array(array))
+        wanted = getattr(self._torch, dtype) if array.dtype.kind == "f" else tensor.dtype
+        return tensor.to(device=device, dtype=wanted)
+
+    def is_array(self, thing: Any) -> bool:
+        """Subclasses such as nn.Parameter are tensors."""
+        return isinstance(thing, self._torch.Tensor)
+
+    def dtype(self, array: Any) -> str:
+        """Without the torch. prefix."""
+        return str(array.dtype).removeprefix("torch.")
+
+    def device(self, array: Any) -> str:
+        """The device's type, without its index."""
+        return str(array.device.type)
+
+    def numpy(self, array: Any) -> Array:
+        """Detached, on the CPU, widened to float64."""
+        tensor = array.detach().cpu()
+        if tensor.is_floating_point():
+            tensor = tensor.double()
+        values: Array = tensor.resolve_conj().resolve_neg().numpy()
+        return values
+
+    def same(self, one: Any, other: Any) -> bool:
+        """Equal bits; NaN equals NaN."""
+        if self._torch.equal(one, other):
+            return True
+        # Only now the costly way: NaN differs from itself.
+        both = one.is_floating_point() and self._torch.equal(one.isnan(), other.isnan())
+        return bool(both and self._torch.equal(one.nan_to_num(), other.nan_to_num()))
+
+
+LIBRARIES: Final[Mapping[str, ArrayLibrary]] = {"torch": Torch(), "numpy": NumPy()}

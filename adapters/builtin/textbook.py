@@ -1,0 +1,23 @@
+"""The adapter of the NumPy textbook: its components, as they are."""
+
+from typing import Final
+
+from goldformer import __version__
+from goldformer.adapters.textbook import Textbook
+
+NAME: Final = "textbook"
+VERSION: Final = __version__
+ARRAYS: Final = Textbook.ARRAYS
+DTYPES: Final = ("float64", "float32", "float16")
+
+_textbook: Final = Textbook()
+
+softmax = _textbook.softmax
+scaled_dot_product_attention = _textbook.scaled_dot_product_attention
+causal_mask = _textbook.causal_mask
+padding_mask = _textbook.padding_mask
+token_embedding = _textbook.token_embedding
+positional_encoding = _textbook.positional_encoding
+multi_head_attention = _textbook.multi_head_attention
+fused_multi_head_attention = _textbook.fused_multi_head_attention
+single_head_attention = _textbook.single_head_attention

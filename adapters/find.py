@@ -1,0 +1,104 @@
+"""Finds an adapter by name: a built-in, a file, an installed entry point, or a dotted module."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import sys
+import traceback
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Final
+
+from goldformer.adapters.protocol import Adapter, AdapterError
+from goldformer.spec import Spec
+
+GROUP: Final = "goldformer.adapters"
+
+#: The adapters that come with the project: a module, or an object in one.
+BUILT_IN: Final = {
+    "reference": "goldformer.adapters.builtin.reference",
+    "textbook": "goldformer.adapters.builtin.textbook",
+    "torch-nn": "goldformer.adapters.builtin.torch_nn:torch_nn",
+    "torch-nn-math": "goldformer.adapters.builtin.torch_nn:torch_nn_math",
+    "torch-nn-flash": "goldformer.adapters.builtin.torch_nn:torch_nn_flash",
+    "torch-nn-sequence-first": "goldformer.adapters.builtin.torch_nn:torch_nn_sequence_first",
+}
+
+
+def find_adapter(name: str, spec: Spec) -> Adapter:
+    """Load the adapter that `name` means; AdapterError says why it cannot be, and what to write instead."""
+    return Adapter.from_object(_load(name), name, spec)
+
+
+def _load(name: str) -> Any:
+    if name in BUILT_IN:
+        return _import(name, BUILT_IN[name])
+    if name.endswith(".py") or "/" in name or "\\" in name:
+        return _import_file(Path(name))
+    for entry in entry_points(group=GROUP):
+        if entry.name == name:
+            return _import(name, entry.value)
+    module = name.partition(":")[0]
+    if "." in module or _exists(module):
+        return _import(name, name)
+    installed = [entry.name for entry in entry_points(group=GROUP)]
+    close = difflib.get_close_matches(name, [*BUILT_IN, *installed], n=1)
+    known = ", ".join([*BUILT_IN, *installed])
+    guess = f" Did you mean {close[0]}?" if close else ""
+    raise AdapterError(f"no adapter {name!r}.{guess} Give a file (my_adapter.py), a dotted module, or one of: {known}")
+
+
+def _exists(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _import(name: str, target: str) -> Any:
+    module, _, attribute = target.partition(":")
+    try:
+        thing: Any = importlib.import_module(module)
+        for part in filter(None, attribute.split(".")):
+            thing = getattr(thing, part)
+    except (Exception, SystemExit) as error:
+        raise _explain(name, error) from error
+    return thing
+
+
+def _import_file(path: Path) -> Any:
+    if not path.is_file():
+        near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.py")], n=1)
+        guess = f" Did you mean {path.with_name(near[0])}?" if near else ""
+        raise AdapterError(f"{path}: no such file.{guess} `goldformer new {path}` writes one to start from")
+    module_name = f"goldformer_adapter_{path.stem}"
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    if spec is None or spec.loader is None:
+        raise AdapterError(f"{path}: not a Python file; give one that ends in .py")
+    # What lies beside an adapter can be imported by it: usually the implementation itself.
+    sys.path.insert(0, str(path.resolve().parent))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[module_name]
+        raise _explain(str(path), error) from error
+    return module
+
+
+def _explain(name: str, error: BaseException) -> AdapterError:
+    """Why an import failed, with the line of the adapter at fault."""
+    if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+        return AdapterError(f"{name} needs PyTorch, which is not installed: pip install 'goldformer[torch]'")
+    if isinstance(error, SyntaxError):
+        where = f"{error.filename}:{error.lineno}"
+        line = f"\n    {error.text.strip()}" if error.text else ""
+        return AdapterError(f"{name} is not valid Python: {error.msg} ({where}){line}")
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
+    # The innermost frame outside this package is where the adapter itself went wrong.
+    frames = [f for f in frames if Path(f.filename).name != Path(__file__).name] or frames
+    where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return AdapterError(f"{name} could not be imported: {type(error).__name__}: {error}{where}")

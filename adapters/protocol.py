@@ -1,0 +1,132 @@
+"""What an adapter is, once loaded: named functions and what they declare.
+
+AdapterError
+└── raised for whatever makes an adapter unusable as a whole; one broken function is not that
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, get_args
+
+from goldformer.adapters.arrays import LIBRARIES, DType
+from goldformer.spec import Contract, Spec
+
+#: The four dtypes in which the suite can run.
+DTYPES: Final[tuple[DType, ...]] = get_args(DType)
+
+DEVICES: Final = ("cpu", "cuda")
+
+
+class AdapterError(Exception):
+    """An adapter that cannot be used at all; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """An implementation under test.
+
+    `functions` holds what is implemented; `broken` says, by component, why a function there cannot be
+    called as the contract calls it; `hints` are remarks for a reader, such as a misspelt component.
+    """
+
+    origin: str
+    name: str
+    version: str
+    arrays: str
+    functions: Mapping[str, Callable[..., Any]]
+    conventions: Mapping[str, str]
+    dtypes: tuple[str, ...]
+    devices: tuple[str, ...]
+    broken: Mapping[str, str] = field(default_factory=dict)
+    hints: tuple[str, ...] = ()
+
+    def convention(self, name: str, component: str, spec: Spec) -> str:
+        """The option it declares for a component, or the documents' choice."""
+        default = spec.conventions[name].default
+        return self.conventions.get(f"{component}.{name}", self.conventions.get(name, default))
+
+    @classmethod
+    def from_object(cls, thing: Any, origin: str, spec: Spec) -> Adapter:
+        """Read the names an adapter module (or any object) defines; AdapterError on a bad declaration."""
+        arrays = str(getattr(thing, "ARRAYS", ""))
+        if arrays not in LIBRARIES:
+            got = f"is {arrays!r}" if arrays else "is missing"
+            raise AdapterError(f"{origin}: ARRAYS {got}: write ARRAYS = " + " or ".join(f'"{n}"' for n in LIBRARIES))
+        names = {name: getattr(thing, name) for name in spec.contracts if callable(getattr(thing, name, None))}
+        wrong = {name: why for name, f in names.items() if (why := _wrong_parameters(f, spec.contracts[name]))}
+        library = LIBRARIES[arrays]
+        return cls(
+            origin=origin,
+            name=str(getattr(thing, "NAME", origin)),
+            version=str(getattr(thing, "VERSION", "")),
+            arrays=arrays,
+            functions=names,
+            conventions=_conventions(getattr(thing, "CONVENTIONS", {}), origin, spec),
+            dtypes=_choice(getattr(thing, "DTYPES", library.dtypes), library.dtypes, f"{origin}: DTYPES"),
+            devices=_choice(getattr(thing, "DEVICES", library.devices), DEVICES, f"{origin}: DEVICES"),
+            broken=wrong,
+            hints=tuple(_misspelt(thing, names, spec)),
+        )
+
+
+def _choice(given: Any, known: tuple[str, ...], what: str) -> tuple[str, ...]:
+    names = (given,) if isinstance(given, str) else tuple(given)
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise AdapterError(f"{what} has {unknown[0]!r}; known are {', '.join(known)}")
+    return names
+
+
+def _conventions(given: Any, origin: str, spec: Spec) -> Mapping[str, str]:
+    if not isinstance(given, Mapping):
+        raise AdapterError(f'{origin}: CONVENTIONS is {given!r}: write a mapping such as {{"empty_row": "zeros"}}')
+    for key, option in given.items():
+        component, _, name = str(key).rpartition(".")
+        if name not in spec.conventions:
+            raise AdapterError(f"{origin}: CONVENTIONS has {key!r}; conventions are {', '.join(spec.conventions)}")
+        if component and name not in getattr(spec.contracts.get(component), "conventions", ()):
+            raise AdapterError(f"{origin}: CONVENTIONS has {key!r}, but {component} does not depend on {name}")
+        if option not in spec.conventions[name].options:
+            options = ", ".join(spec.conventions[name].options)
+            raise AdapterError(f"{origin}: CONVENTIONS has {key!r}: {option!r}; its options are {options}")
+    return dict(given)
+
+
+def _wrong_parameters(function: Callable[..., Any], contract: Contract) -> str | None:
+    """Why a function cannot be called with the contract's names, or None."""
+    names = [*contract.inputs, *contract.attributes, *(["params"] if contract.params else [])]
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None  # a builtin does not tell; calling it will
+    if any(p.kind is p.POSITIONAL_ONLY for p in parameters):
+        return f"takes positional-only parameters; the suite calls it by name: {', '.join(names)}"
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    taken = {p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+    required = {p.name for p in parameters if p.default is p.empty and p.name in taken}
+    unknown = sorted(required - set(names))
+    optional = {name for name, spec in contract.inputs.items() if spec.optional}
+    missing = [name for name in names if name not in taken and name not in optional and not takes_any]
+    if not unknown and not missing:
+        return None
+    wants = f"the suite calls it with {', '.join(names)}"
+    parts = ([f"requires {', '.join(unknown)}"] if unknown else []) + (
+        [f"does not take {', '.join(missing)}"] if missing else []
+    )
+    return f"{' and '.join(parts)}; {wants}"
+
+
+def _misspelt(thing: Any, found: Mapping[str, Any], spec: Spec) -> list[str]:
+    """Public functions whose name is nearly a component that is not there."""
+    absent = [name for name in spec.contracts if name not in found]
+    hints = []
+    for name in dir(thing):
+        if name.startswith("_") or name in spec.contracts or not callable(getattr(thing, name)):
+            continue
+        if close := difflib.get_close_matches(name, absent, n=1, cutoff=0.85):
+            hints.append(f"{name} is no component: did you mean {close[0]}?")
+    return hints

@@ -1,0 +1,126 @@
+"""The command line. Each command imports what it needs when it runs, so that --help is instant."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+_STATUSES = """
+\b
+Exit status: 0 conforms (or: done) · 1 fails (or: golden values moved) · 2 unusable: a bad adapter,
+spec or option, or nothing was checked.
+"""
+
+
+@click.group(epilog=_STATUSES, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="goldformer")
+def main() -> None:
+    """Is your Transformer right? Golden cases, a conformance suite, and what they rest on."""
+
+
+@main.command(epilog=_STATUSES)
+@click.argument("adapter")
+@click.option("--component", multiple=True, help="Only this component (repeatable, or a,b).")
+@click.option("--case", "cases", multiple=True, help="Only this golden case.")
+@click.option("--property", "properties", multiple=True, help="Only this property.")
+@click.option(
+    "--dtype",
+    "dtypes",
+    multiple=True,
+    help="float64, float32, float16, bfloat16.  [default: float64,float32]",
+)
+@click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
+@click.option("--tf32", is_flag=True, help="Allow TF32 matrix products on CUDA.")
+@click.option("--strict", is_flag=True, help="Fail what is not implemented, and SHOULD clauses too.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+@click.option("-q", "--quiet", is_flag=True, help="The summary alone.")
+def check(**options: Any) -> None:
+    """Check an implementation: ADAPTER is a file, a dotted module, or a built-in name such as reference."""
+    from goldformer.conformance.commands.check import run
+
+    sys.exit(run(**options))
+
+
+@main.command(epilog=_STATUSES)
+@click.option(
+    "--check",
+    "only_check",
+    is_flag=True,
+    help="Write nothing; fail if a stored value is not the derived one.",
+)
+@click.option("--case", "cases", multiple=True, help="Only this case.")
+@click.option("--jobs", type=click.IntRange(1), default=None, help="Processes.  [default: all cores]")
+@click.option("--no-cache", is_flag=True, help="Derive everything anew.")
+@click.option(
+    "--spec",
+    "root",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Another spec folder.",
+)
+def derive(**options: Any) -> None:
+    """Derive golden values in ball arithmetic and write them into their cases, or prove that none moved."""
+    from goldformer.conformance.commands.derive import run
+
+    sys.exit(run(**options))
+
+
+@main.command(epilog=_STATUSES)
+@click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+def explain(name: str, as_json: bool) -> None:  # noqa: FBT001 - click passes flags by name
+    """Explain a case, clause, component, convention, document row, erratum, mistake or property by its id."""
+    from goldformer.conformance.commands.explain import run
+
+    sys.exit(run(name, as_json=as_json))
+
+
+@main.command(epilog=_STATUSES)
+@click.argument("path", type=click.Path(path_type=Path, dir_okay=False))
+@click.option(
+    "--arrays",
+    type=click.Choice(["torch", "numpy"]),
+    default="torch",
+    show_default=True,
+    help="What you compute with.",
+)
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
+def new(path: Path, arrays: str, force: bool) -> None:  # noqa: FBT001 - click passes flags by name
+    """Write a commented adapter to start from; it runs at once and tells what is missing."""
+    from goldformer.conformance.commands.new import run
+
+    sys.exit(run(path, arrays, force=force))
+
+
+@main.command(epilog=_STATUSES)
+@click.option(
+    "--spec",
+    "root",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Another spec folder.",
+)
+def lint(root: Path | None) -> None:
+    """Check the spec against itself: coverage both ways, printed digits, errata, sizes."""
+    from goldformer.conformance.commands.lint import run
+
+    sys.exit(run(root))
+
+
+@main.command()
+@click.argument(
+    "kind",
+    type=click.Choice(["cases", "contract", "conventions", "documents", "errata", "mistakes", "properties"]),
+)
+def schema(kind: str) -> None:
+    """Print the JSON Schema of one kind of spec file, for editors."""
+    import json
+
+    from goldformer.spec.schema import FILES
+
+    click.echo(json.dumps(FILES[kind].model_json_schema(), indent=2, ensure_ascii=False))
+
+
+if __name__ == "__main__":
+    main()

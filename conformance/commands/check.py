@@ -1,0 +1,114 @@
+"""goldformer check: the suite's verdicts without pytest, live."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
+from typing import Any
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from goldformer.adapters import DTYPES, Adapter, AdapterError, find_adapter
+from goldformer.conformance.commands.console import FAILS, OK, err, out, unknown, unusable, words
+from goldformer.conformance.engine import Bench
+from goldformer.conformance.run import Numerics, Selection, checks
+from goldformer.conformance.text import closing, explain_verdict, nothing_was_checked, summary, table
+from goldformer.conformance.verdict import Verdict
+from goldformer.spec import Spec, SpecError, load_spec
+
+
+def run(
+    *, adapter: str, component: tuple[str, ...], cases: tuple[str, ...], properties: tuple[str, ...],
+    dtypes: tuple[str, ...], device: str, tf32: bool, strict: bool, as_json: bool, quiet: bool,
+) -> int:  # fmt: skip
+    """Check an adapter and report; the exit status."""
+    try:
+        spec = load_spec()
+        found = find_adapter(adapter, spec)
+    except (AdapterError, SpecError) as error:
+        return unusable(str(error))
+    selection = Selection(words(dtypes) or ("float64", "float32"), words(component), words(cases), words(properties))
+    for given, known, option in (
+        (selection.dtypes, DTYPES, "--dtype"),
+        (selection.components, spec.components, "--component"),
+        (selection.cases, tuple(spec.cases), "--case"),
+        (selection.properties, tuple(spec.properties), "--property"),
+    ):
+        if message := unknown(given, known, option):
+            return unusable(message)
+    Numerics(tf32).apply(found.arrays)
+    bench = Bench(spec, found, selection.dtypes[0], device, strict)
+    verdicts = []
+    for verdict in _live(bench, selection, visible=not as_json):
+        verdicts.append(verdict)
+        if verdict.bad and not as_json and not quiet:
+            out.print(explain_verdict(verdict, spec), markup=False)
+            out.print()
+    if as_json:
+        out.print(json.dumps(_as_json(verdicts, found, bench, spec), ensure_ascii=False), markup=False)
+    else:
+        _report(verdicts, found, spec)
+    if not verdicts or nothing_was_checked(verdicts):
+        reasons = sorted({v.message for v in verdicts})
+        return unusable(
+            "nothing was checked" + (f": {reasons[0]}" if len(reasons) == 1 else ": everything was skipped")
+        )
+    return FAILS if any(v.bad for v in verdicts) else OK
+
+
+def _live(bench: Bench, selection: Selection, *, visible: bool) -> Iterator[Verdict]:
+    """Each verdict as it falls, under a progress bar where there is a terminal to draw it on."""
+    todo = checks(bench, selection)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=err, transient=True, disable=not (visible and err.is_terminal)) as progress:
+        task = progress.add_task("checking", total=len(todo))
+        for check in todo:
+            verdict = check()
+            progress.update(task, advance=1, description=f"{verdict.component} {verdict.dtype}")
+            yield verdict
+
+
+def _report(verdicts: Sequence[Verdict], adapter: Adapter, spec: Spec) -> None:
+    rows = summary(verdicts, spec)
+    out.print(f"{adapter.name} {adapter.version}".strip(), style="bold", markup=False)
+    heading, *lines = table(rows).splitlines()
+    out.print(heading, style="bold", markup=False)
+    for row, line in zip(rows, lines, strict=True):
+        out.print(line, style="red" if row.failed else "dim" if row.state == "not implemented" else None, markup=False)
+    for line in closing(verdicts, spec):
+        out.print(line, markup=False)
+    for name, option in adapter.conventions.items():
+        out.print(f"Convention declared: {name}: {option}", style="dim", markup=False)
+    for hint in adapter.hints:
+        out.print(f"Note: {hint}", markup=False)
+
+
+def _as_json(verdicts: Sequence[Verdict], adapter: Adapter, bench: Bench, spec: Spec) -> dict[str, Any]:
+    return {
+        "goldformer": version("goldformer"),
+        "python": platform.python_version(),
+        "adapter": {
+            "name": adapter.name, "version": adapter.version, "origin": adapter.origin,
+            "arrays": adapter.arrays, "conventions": dict(adapter.conventions), "hints": list(adapter.hints),
+        },
+        "device": bench.device,
+        "components": [
+            dict(zip(("component", "passed", "failed", "not_implemented", "skipped", "worst_ratio", "state"),
+                     (r.component, r.passed, r.failed, r.absent, r.skipped, r.worst, r.state), strict=True))
+            for r in summary(verdicts, spec)
+        ],
+        "verdicts": [_finite(v.as_json()) for v in verdicts],
+    }  # fmt: skip
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity and no NaN: they become strings."""
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(v) for v in value]
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):  # noqa: PLR0124
+        return str(value)
+    return value

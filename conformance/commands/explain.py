@@ -1,0 +1,137 @@
+"""goldformer explain: whatever an id stands for, in plain words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from goldformer.conformance.commands.console import OK, out, unknown, unusable
+from goldformer.spec import Case, Contract, Spec, SpecError, load_spec
+from goldformer.spec.draw import Values
+from goldformer.spec.lint import proofs_by_clause
+
+Entry = dict[str, Any]
+
+
+def run(name: str, *, as_json: bool) -> int:
+    """Look an id up and print it; the exit status."""
+    try:
+        spec = load_spec()
+    except SpecError as error:
+        return unusable(str(error))
+    index = _index(spec)
+    entry = index.get(name) or index.get(name.upper())
+    if entry is None:
+        return unusable(unknown((name,), tuple(index), "no such id") or name)
+    if as_json:
+        out.print(json.dumps(entry, ensure_ascii=False, default=str), markup=False)
+    else:
+        for line in _lines(entry):
+            out.print(line, markup=False)
+    return OK
+
+
+def _index(spec: Spec) -> Mapping[str, Entry]:
+    proofs = proofs_by_clause(spec)
+    index: dict[str, Entry] = {}
+    for document in spec.documents.values():
+        index[document.id] = {
+            "document": document.id, "title": document.title, "english": document.english, "about": document.about,
+            "rows": {row.id: row.says for row in document.rows},
+        }  # fmt: skip
+        index |= {
+            row.id: {"row": row.id, "document": document.id, "section": row.section, "says": row.says,
+                     "clauses": [c.id for c in spec.clauses.values() if any(row.id in s.rows for s in c.sources)]}
+            for row in document.rows
+        }  # fmt: skip
+    for clause in spec.clauses.values():
+        index[clause.id] = {
+            "clause": clause.id, "level": clause.level.value, "title": clause.title, "text": clause.text,
+            "sources": [str(source) for source in clause.sources], "shown by": proofs[clause.id],
+        }  # fmt: skip
+    for convention in spec.conventions.values():
+        index[convention.id] = {
+            "convention": convention.id, "title": convention.title, "clause": convention.clause,
+            "default": convention.default, "options": dict(convention.options),
+        }  # fmt: skip
+    for prop in spec.properties.values():
+        index[prop.id] = {
+            "property": prop.id, "component": prop.component, "title": prop.title, "clauses": list(prop.clauses),
+        }  # fmt: skip
+    for mistake in spec.mistakes.values():
+        index[mistake.id] = {
+            "mistake": mistake.id, "component": mistake.component, "title": mistake.title, "hint": mistake.hint,
+            "caught by": [case.id for case in spec.cases.values() if mistake.id in case.catches],
+        }  # fmt: skip
+    for erratum in spec.errata.values():
+        index[erratum.id] = {
+            "erratum": erratum.id, "document": erratum.document, "section": erratum.section,
+            "printed": erratum.printed, "correct": erratum.correct, "why": erratum.why,
+            "clauses": list(erratum.clauses), "proof": list(erratum.proof),
+        }  # fmt: skip
+    index |= {contract.component: _contract(contract, spec) for contract in spec.contracts.values()}
+    return index | {case.id: _case(case) for case in spec.cases.values()}
+
+
+def _contract(contract: Contract, spec: Spec) -> Entry:
+    arrays = {
+        group: {
+            name: f"{a.kind} {'broadcasts to ' if a.broadcast else ''}{a.shape}{' (optional)' if a.optional else ''}"
+            for name, a in specs.items()
+        }
+        for group, specs in (
+            ("inputs", contract.inputs),
+            ("params", contract.params),
+            ("outputs", contract.outputs),
+        )
+        if specs
+    }
+    return {
+        "component": contract.component, "title": contract.title, **arrays,
+        "attributes": {a.name: a.kind for a in contract.attributes.values()},
+        "conventions": list(contract.conventions), "depends on": list(contract.depends_on),
+        "cases": [case.id for case in spec.cases_of(contract.component)],
+    }  # fmt: skip
+
+
+def _case(case: Case) -> Entry:
+    arrays = {
+        name: (recipe.array.tolist() if isinstance(recipe, Values) and recipe.array.size <= 64 else str(recipe))
+        for name, recipe in {**case.inputs, **case.params}.items()
+    }
+    entry: Entry = {
+        "case": case.id, "component": case.component, "title": case.title, "clauses": list(case.clauses),
+        "source": str(case.source or "derived"), "sizes": dict(case.sizes), "attributes": dict(case.attributes),
+        "arguments": arrays, "catches": list(case.catches), "written in": f"{case.place.file.name}:{case.place.line}",
+    }  # fmt: skip
+    if case.error:
+        entry |= {"must refuse": case.error, "otherwise like": case.base}
+    if case.golden is not None:
+        entry["expect"] = {
+            (f"{option}: {name}" if option else name): {
+                "error scale": array.error_scale,
+                "values": array.values.tolist() if array.values.size <= 64 else f"{array.values.size} values",
+            }
+            for option, outputs in case.golden.options.items()
+            for name, array in (outputs or {}).items()
+        }
+    return entry
+
+
+def _lines(entry: Entry, indent: str = "") -> list[str]:
+    lines = []
+    for key, value in entry.items():
+        if not value and value != 0:
+            continue
+        if isinstance(value, dict):
+            lines += [f"{indent}{key}", *_lines(value, indent + "  ")]
+        elif isinstance(value, list):
+            nested = bool(value) and isinstance(value[0], list)
+            lines += [f"{indent}{key}: {', '.join(map(str, value))}"] if not nested else [f"{indent}{key}:"]
+            lines += [f"{indent}  {row}" for row in value] if nested else []
+        elif "\n" in str(value):
+            lines += [f"{indent}{key}:", *(f"{indent}  {line}" for line in str(value).splitlines())]
+        else:
+            lines.append(f"{indent}{key}: {value}")
+    return lines

@@ -1,0 +1,71 @@
+"""goldformer new: an adapter to start from, written from the contracts themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from goldformer.conformance.commands.console import OK, out, unusable
+from goldformer.spec import Contract, SpecError, load_spec
+from goldformer.spec.model import ArraySpec
+
+_HEAD = '''"""Adapter: tells goldformer how to call your implementation.
+
+Fill in what you have and delete what you do not: an absent function is "not implemented", nothing worse.
+Run it:            goldformer check {name}
+In pytest:         pytest --pyargs goldformer.conformance --adapter {name}
+What is a clause:  goldformer explain SDPA-2
+
+Arrays arrive as {library}, batch first, and in the dtype under test; return the same dtype. y = x·W + b,
+so weights are (in, out): transpose them for nn.Linear. Masks are boolean, True = may attend.
+Return the first output, a tuple in the order given, or a dict by name; the other outputs are optional.
+goldformer.adapters.layouts converts the usual other layouts.
+"""
+
+ARRAYS = "{arrays}"
+NAME = "{stem}"
+# Where your code makes another choice than the documents, declare it (goldformer explain empty_row):
+# CONVENTIONS = {{"empty_row": "zeros"}}
+# DTYPES = ("float64", "float32")
+'''
+
+
+def run(path: Path, arrays: str, *, force: bool) -> int:
+    """Write the file; the exit status."""
+    try:
+        contracts = load_spec().contracts
+    except SpecError as error:
+        return unusable(str(error))
+    if path.exists() and not force:
+        return unusable(f"{path} exists: give another name, or --force to overwrite it")
+    if path.suffix != ".py":
+        return unusable(f"{path}: an adapter is a Python file, so its name ends in .py")
+    library = {"torch": "torch tensors", "numpy": "NumPy arrays"}[arrays]
+    text = _HEAD.format(name=path, library=library, arrays=arrays, stem=path.stem)
+    try:
+        path.write_text(text + "".join(_function(c) for c in contracts.values()), encoding="utf-8")
+    except OSError as error:
+        return unusable(f"{path} cannot be written: {error.strerror}")
+    out.print(f"wrote {path}\nnow run: goldformer check {path}", markup=False)
+    return OK
+
+
+def _function(contract: Contract) -> str:
+    inputs = [f"{n}=None" if spec.optional else n for n, spec in contract.inputs.items()]
+    keywords = [*contract.attributes, *(["params"] if contract.params else [])]
+    arguments = ", ".join([*inputs, *(["*"] if keywords else []), *keywords])
+    lines = [f'    """{contract.title}.', ""]
+    lines += [f"    {_describe(spec)}" for spec in contract.inputs.values()]
+    lines += [
+        f'    params["{spec.name}"]{_describe(spec).removeprefix(spec.name)}' for spec in contract.params.values()
+    ]
+    outputs = ", ".join(f"{spec.name} {spec.shape}" for spec in contract.outputs.values())
+    lines += [f"    Returns {outputs}.", '    """']
+    body = "\n".join(lines)
+    message = f'"{contract.component}: call yours here"'
+    return f"\n\ndef {contract.component}({arguments}):\n{body}\n    raise NotImplementedError({message})\n"
+
+
+def _describe(spec: ArraySpec) -> str:
+    optional = ", or None" if spec.optional and spec.broadcast else ", may be absent" if spec.optional else ""
+    broadcast = "broadcasts to " if spec.broadcast else ""
+    return f"{spec.name}: {spec.kind} {broadcast}{spec.shape}{optional}"

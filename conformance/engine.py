@@ -1,0 +1,264 @@
+"""Turns (case, adapter, dtype, device) into a Verdict; everything that judges goes through here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from goldformer.adapters.arrays import LIBRARIES
+from goldformer.adapters.protocol import Adapter
+from goldformer.conformance.compare import compare
+from goldformer.conformance.invoke import (
+    Arguments,
+    BadResult,
+    NotImplementedHere,
+    Result,
+    call,
+    hand_over,
+    invoke,
+)
+from goldformer.conformance.tolerance import LARGEST, tolerance
+from goldformer.conformance.verdict import Difference, Reason, Status, Verdict
+from goldformer.spec import Case, Contract, Level, Spec
+from goldformer.spec.model import ANY, GoldenArray
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """An implementation on the bench: which adapter, in which dtype, on which device, how strictly."""
+
+    spec: Spec
+    adapter: Adapter
+    dtype: str
+    device: str
+    strict: bool = False
+
+    def unusable(self) -> tuple[Reason, str] | None:
+        """Why nothing can run here, or None."""
+        if self.dtype not in self.adapter.dtypes:
+            return (
+                "dtype",
+                f"{self.adapter.name} works in {', '.join(self.adapter.dtypes)}, not in {self.dtype}",
+            )
+        if self.device.partition(":")[0] not in self.adapter.devices:
+            return (
+                "device",
+                f"{self.adapter.name} works on {', '.join(self.adapter.devices)}, not on {self.device}",
+            )
+        if why := LIBRARIES[self.adapter.arrays].unavailable(self.device):
+            return "device", why
+        return None
+
+    def call(self, component: str, arguments: Arguments) -> Result:
+        """Call a component of the implementation; CallProblem when there is nothing to compare."""
+        return invoke(self.adapter, self.spec.contracts[component], arguments, self.dtype, self.device)
+
+
+def check_case(case: Case, bench: Bench) -> Verdict:
+    """Judge one golden case."""
+    blank = _blank(case, bench)
+    if skip := bench.unusable() or _does_not_apply(case, bench):
+        return _skipped(blank, *skip)
+    expected = None if case.error is not None else _expected(case, bench)
+    if expected is None:
+        return _check_refusal(case, bench, blank)
+    try:
+        result = bench.call(case.component, arguments_of(case))
+    except NotImplementedHere as absent:
+        return _not_implemented(blank, str(absent), strict=bench.strict)
+    except BadResult as bad:
+        return _broken(blank, bad)
+    if expected and not set(expected) & set(result.outputs):
+        absent_outputs = f"{bench.adapter.name} does not return {', '.join(expected)}"
+        return _not_implemented(blank, absent_outputs, strict=bench.strict)
+    return _judge(blank, case, bench, result, expected)
+
+
+def _judge(blank: Verdict, case: Case, bench: Bench, result: Result, expected: dict[str, GoldenArray]) -> Verdict:
+    """Compare what was given with what was asked for."""
+    contract = bench.spec.contracts[case.component]
+    differences = _differences(result, expected, contract, bench.dtype)
+    ratio = max((d.ratio for d in differences), default=None)
+    timed = replace(blank, ratio=ratio, seconds=result.seconds)
+    wrong = tuple(d for d in differences if d.wrong)
+    if not wrong:
+        return timed
+    return replace(
+        timed,
+        status=Status.FAILED,
+        reason=_reason(result, wrong, expected),
+        message=_sentence(wrong[0]),
+        differences=wrong,
+        advice=_other_convention(case, bench, result, contract),
+    )
+
+
+def arguments_of(case: Case) -> Arguments:
+    """The call that a case makes."""
+    return Arguments(case.input_arrays, case.param_arrays, case.attributes)
+
+
+def working_case(component: str, bench: Bench) -> Case:
+    """The first small case of a component that the implementation runs; NotImplementedHere when none does."""
+    last = NotImplementedHere(f"{bench.adapter.name} has no {component}")
+    for case in bench.spec.cases_of(component):
+        if case.error is None and not case.shape_only and not _does_not_apply(case, bench):
+            try:
+                bench.call(component, arguments_of(case))
+            except NotImplementedHere as absent:
+                last = absent
+                continue
+            return case
+    raise last
+
+
+def _blank(case: Case, bench: Bench) -> Verdict:
+    command = f"goldformer check {bench.adapter.origin} --case {case.id} --dtype {bench.dtype}"
+    if bench.device != "cpu":
+        command += f" --device {bench.device}"
+    return Verdict(
+        case.id, "case", case.component, case.title, Status.PASSED, "", "", bench.dtype, bench.device,
+        case.clauses, str(case.source or "derived"), case.catches, reproduce=command,
+    )  # fmt: skip
+
+
+def _skipped(blank: Verdict, reason: Reason, message: str) -> Verdict:
+    return replace(blank, status=Status.SKIPPED, reason=reason, message=message)
+
+
+def _not_implemented(blank: Verdict, message: str, *, strict: bool) -> Verdict:
+    status = Status.FAILED if strict else Status.SKIPPED
+    return replace(blank, status=status, reason="not-implemented", message=message)
+
+
+def _broken(blank: Verdict, bad: BadResult) -> Verdict:
+    status = Status.ERRORED if bad.reason in ("raised", "wrong-parameters") else Status.FAILED
+    return replace(blank, status=status, reason=bad.reason, message=str(bad), detail=bad.detail)
+
+
+def _does_not_apply(case: Case, bench: Bench) -> tuple[Reason, str] | None:
+    for name, option in case.only_with.items():
+        declared = bench.adapter.convention(name, case.component, bench.spec)
+        if declared != option:
+            return "convention", f"only for {name}: {option}; the adapter declares {declared}"
+    if case.error is not None and bench.device != "cpu":
+        # A bad id on CUDA trips an assertion that leaves the whole process without a device.
+        return "device", "what is refused is checked on the CPU"
+    if case.golden is not None and case.golden.peak > LARGEST[bench.dtype]:
+        return "dtype", f"numbers up to {case.golden.peak:.3g} on the way overflow {bench.dtype}"
+    return None
+
+
+def _expected(case: Case, bench: Bench) -> dict[str, GoldenArray] | None:
+    """The golden values under the adapter's convention; None when that convention refuses the call."""
+    if case.golden is None:
+        return {}
+    option = ANY
+    if case.convention is not None:
+        option = bench.adapter.convention(case.convention, case.component, bench.spec)
+    outputs = case.golden.options[option]
+    return None if outputs is None else dict(outputs)
+
+
+def _differences(result: Result, expected: dict[str, GoldenArray], contract: Contract, dtype: str) -> list[Difference]:
+    """How each output that is both given and asked for compares, in the order in which data flows."""
+    differences = []
+    for name in contract.flow:
+        if name in expected and name in result.outputs:
+            golden, got = expected[name], result.outputs[name]
+            if golden.indices is not None:
+                got = got[tuple(np.array(golden.indices).T)]
+            bound = tolerance(dtype, golden.error_scale, golden.magnitude, contract.computed_in_at_least)
+            differences.append(compare(name, got, golden.values, bound, golden.indices))
+    return differences
+
+
+def _reason(result: Result, wrong: tuple[Difference, ...], expected: dict[str, GoldenArray]) -> Reason:
+    """Not finite where finite was expected, or else a wrong value."""
+    for difference in wrong:
+        finite = np.isfinite(expected[difference.output].values).all()
+        if finite and not np.isfinite(result.outputs[difference.output]).all():
+            return "not-finite"
+    return "wrong-value"
+
+
+def _sentence(difference: Difference) -> str:
+    shape = f"{difference.wrong} of {difference.compared}"
+    if difference.worst is not None and not isinstance(difference.worst.got, bool):
+        if not math.isfinite(difference.worst.got):
+            return f"{difference.output} holds {difference.worst.got} in {shape} places"
+        times = f"{difference.ratio:.3g} times the tolerance" if difference.tolerance else "where it must be exact"
+        return f"{difference.output} is wrong in {shape} places, by up to {times}"
+    return f"{difference.output} is wrong in {shape} places"
+
+
+def _other_convention(case: Case, bench: Bench, result: Result, contract: Contract) -> str:
+    """Whether another option of a convention would explain a failure."""
+    if case.convention is None or case.golden is None:
+        return ""
+    declared = bench.adapter.convention(case.convention, case.component, bench.spec)
+    for option, outputs in case.golden.options.items():
+        if option == declared or not outputs:
+            continue
+        differences = _differences(result, dict(outputs), contract, bench.dtype)
+        if differences and not any(d.wrong for d in differences):
+            return (
+                f"this is {case.convention}: {option} ({bench.spec.conventions[case.convention].options[option]}); "
+                f'declare CONVENTIONS = {{"{case.convention}": "{option}"}} in the adapter, or fix it'
+            )
+    return ""
+
+
+def _check_refusal(case: Case, bench: Bench, blank: Verdict) -> Verdict:
+    """An error case passes when its working base runs and the case itself raises."""
+    if case.base is not None:
+        base = bench.spec.cases[case.base]
+        try:
+            blank = replace(blank, seconds=bench.call(base.component, arguments_of(base)).seconds)
+        except NotImplementedHere as absent:
+            return _not_implemented(blank, str(absent), strict=bench.strict)
+        except BadResult as bad:
+            message = f"cannot be judged: {base.id}, the same call without the fault, {bad}"
+            return replace(_broken(blank, bad), message=message)
+    returned, problem = refuses(case, bench)
+    if isinstance(problem, NotImplementedHere):
+        return _not_implemented(blank, str(problem), strict=bench.strict)
+    if problem is not None:
+        return replace(blank, status=Status.PASSED)
+    fault = f"bad {case.error}" if case.error else "call that its convention refuses"
+    message = f"accepts a {fault} and returns {_describe(returned)}: raise an error that names the argument"
+    advice_only = {bench.spec.clauses[id_].level for id_ in case.clauses} == {Level.SHOULD}
+    if advice_only and not bench.strict:
+        return replace(blank, status=Status.SKIPPED, reason="advice", message=message)
+    return replace(blank, status=Status.FAILED, reason="no-error", message=message)
+
+
+def refuses(case: Case, bench: Bench) -> tuple[Any, Exception | None]:
+    """Call with a case's arguments, contract unchecked: what came back, or what was raised."""
+    contract = bench.spec.contracts[case.component]
+    library = LIBRARIES[bench.adapter.arrays]
+    given = hand_over(library, contract, arguments_of(case), bench.dtype, bench.device)
+    try:
+        return call(bench.adapter, contract, given)[0], None
+    except (NotImplementedHere, BadResult) as problem:
+        return None, problem
+
+
+def _describe(returned: Any) -> str:
+    first = returned[0] if isinstance(returned, tuple) and returned else returned
+    shape = getattr(first, "shape", None)
+    return f"an array of shape {tuple(shape)}" if shape is not None else type(first).__name__
+
+
+def plan(spec: Spec, components: Iterable[str] = (), cases: Iterable[str] = ()) -> list[Case]:
+    """The cases to run, roots of the dependency order first; empty filters mean everything."""
+    components, cases = set(components), set(cases)
+    return [
+        case
+        for case in spec.cases.values()
+        if (not components or case.component in components) and (not cases or case.id in cases)
+    ]

@@ -1,0 +1,157 @@
+"""One call of an implementation, checked against the contract both ways.
+
+CallProblem
+├── NotImplementedHere   the adapter lacks the component, or declines this variant: skipped
+└── BadResult            it was called rightly and raised, or returned what the contract forbids
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from goldformer.adapters.arrays import LIBRARIES, ArrayLibrary
+from goldformer.adapters.protocol import Adapter
+from goldformer.conformance.verdict import Reason
+from goldformer.spec import Contract
+from goldformer.spec.call import check_call
+from goldformer.spec.model import ArraySpec
+from goldformer.spec.shapes import Binder
+
+Array = NDArray[Any]
+
+
+class CallProblem(Exception):
+    """Why there is no result to compare."""
+
+
+class NotImplementedHere(CallProblem):
+    """The component, or this variant of it, is not there; the text is the reason."""
+
+
+class BadResult(CallProblem):
+    """The implementation raised, or broke the contract; `detail` is for a closer look."""
+
+    def __init__(self, reason: Reason, message: str, detail: str = "") -> None:
+        super().__init__(message)
+        self.reason: Reason = reason
+        self.detail = detail
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The outputs given, as NumPy arrays (floats widened to float64), and the implementation's own time."""
+
+    outputs: Mapping[str, Array]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The arguments of one call, as the spec holds them."""
+
+    inputs: Mapping[str, Array]
+    params: Mapping[str, Array]
+    attributes: Mapping[str, int | bool]
+
+
+def invoke(adapter: Adapter, contract: Contract, arguments: Arguments, dtype: str, device: str) -> Result:
+    """Call a component and read its outputs; CallProblem when there is nothing to compare."""
+    binder = check_call(contract, arguments.inputs, arguments.params, arguments.attributes)
+    library = LIBRARIES[adapter.arrays]
+    handed = hand_over(library, contract, arguments, dtype, device)
+    returned, seconds = call(adapter, contract, handed)
+    _check_untouched(library, handed, hand_over(library, contract, arguments, dtype, device))
+    named = _name_outputs(returned, contract)
+    outputs = {
+        name: _read(library, contract.outputs[name], value, binder, dtype, device) for name, value in named.items()
+    }
+    return Result(outputs, seconds)
+
+
+def hand_over(
+    library: ArrayLibrary, contract: Contract, arguments: Arguments, dtype: str, device: str
+) -> dict[str, Any]:
+    """The keyword arguments of a call: arrays of the adapter's library, `params` as one mapping."""
+    given: dict[str, Any] = {n: library.make(a, dtype, device) for n, a in arguments.inputs.items()}
+    given |= arguments.attributes
+    if contract.params:
+        given["params"] = {n: library.make(a, dtype, device) for n, a in arguments.params.items()}
+    return given
+
+
+def call(adapter: Adapter, contract: Contract, given: Mapping[str, Any]) -> tuple[Any, float]:
+    """Run the adapter's function; what it raises becomes a CallProblem, what it warns of is its own affair."""
+    component = contract.component
+    function = adapter.functions.get(component)
+    if function is None:
+        raise NotImplementedHere(f"{adapter.name} has no {component}")
+    if why := adapter.broken.get(component):
+        raise BadResult("wrong-parameters", f"{component} {why}")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            start = time.perf_counter()
+            returned = function(**given)
+            return returned, time.perf_counter() - start
+    except NotImplementedError as error:
+        raise NotImplementedHere(str(error) or f"{component} raises NotImplementedError") from error
+    except (Exception, SystemExit) as error:
+        frame = next(iter(traceback.extract_tb(error.__traceback__)[:0:-1]), None)
+        where = f" ({frame.filename}:{frame.lineno}, {frame.name})" if frame else ""
+        text = "".join(traceback.format_exception(error))
+        raise BadResult("raised", f"raised {type(error).__name__}: {error}{where}", text) from error
+
+
+def _check_untouched(library: ArrayLibrary, handed: Mapping[str, Any], fresh: Mapping[str, Any]) -> None:
+    for name, value in handed.items():
+        if isinstance(value, Mapping):
+            _check_untouched(library, value, fresh[name])
+        elif library.is_array(value) and not library.same(value, fresh[name]):
+            message = f"changed the caller's {name} in place: work on a copy (CALL-2)"
+            raise BadResult("mutated-input", message)
+
+
+def _name_outputs(returned: Any, contract: Contract) -> dict[str, Any]:
+    names = tuple(contract.outputs)
+    if returned is None:
+        raise BadResult("nothing-returned", f"returned None: return {contract.first_output}")
+    if isinstance(returned, Mapping):
+        unknown = [key for key in returned if key not in names]
+        if unknown or contract.first_output not in returned:
+            got = ", ".join(map(str, returned)) or "nothing"
+            raise BadResult("not-an-array", f"returned a mapping of {got}; the contract has {', '.join(names)}")
+        return dict(returned)
+    if isinstance(returned, tuple):
+        if not 1 <= len(returned) <= len(names):
+            raise BadResult("not-an-array", f"returned {len(returned)} values; the contract has {', '.join(names)}")
+        return {name: value for name, value in zip(names, returned, strict=False) if value is not None}
+    return {names[0]: returned}
+
+
+def _read(library: ArrayLibrary, spec: ArraySpec, value: Any, binder: Binder, dtype: str, device: str) -> Array:
+    """One output as a NumPy array, once its type, shape, dtype and device are right."""
+    name = spec.name
+    if not library.is_array(value):
+        raise BadResult("not-an-array", f"{name} is a {type(value).__name__}: return a {library.type_name}")
+    shape = spec.shape.sizes(binder.sizes, binder.lead or ())
+    if tuple(value.shape) != shape:
+        raise BadResult("wrong-shape", f"{name} has shape {tuple(value.shape)}, must be {spec.shape} = {shape}")
+    wanted = {"float": dtype, "bool": "bool"}.get(spec.kind, "int64")
+    if (got := library.dtype(value)) != wanted:
+        raise BadResult("wrong-dtype", f"{name} is {got}, must be {wanted}" + _dtype_hint(spec, wanted))
+    if spec.kind == "float" and library.device(value) != device.partition(":")[0]:
+        raise BadResult("wrong-device", f"{name} is on {library.device(value)}, the inputs are on {device}")
+    return library.numpy(value)
+
+
+def _dtype_hint(spec: ArraySpec, wanted: str) -> str:
+    if spec.kind == "float":
+        return f", as the inputs are: a constant of another dtype on the way promotes the result, cast it to {wanted}"
+    return ": True means may attend"

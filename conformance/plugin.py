@@ -1,0 +1,168 @@
+"""The pytest plugin: options, one test per case and dtype, a summary by component.
+
+Loaded by every pytest run of an environment that has goldformer, so importing it is cheap (neither
+torch nor hypothesis nor the spec) and it keeps quiet unless tests of the suite are collected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from goldformer.conformance.engine import Bench
+    from goldformer.conformance.verdict import Verdict
+
+KEY: Final = "goldformer"
+_BENCH: Final = pytest.StashKey["Bench"]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The suite's options. --strict is pytest's own; given to the suite it also fails what is not implemented."""
+    group = parser.getgroup("goldformer", "conformance of a Transformer implementation (goldformer)")
+    group.addoption(
+        "--adapter", default="reference", help="the implementation: a built-in name, a file, a dotted module"
+    )
+    group.addoption("--component", action="append", default=[], help="only this component (repeatable, or a,b)")
+    group.addoption(
+        "--dtype",
+        action="append",
+        default=[],
+        help="float64, float32, float16, bfloat16; default float64,float32",
+    )
+    group.addoption("--device", default="cpu", help="cpu, cuda or cuda:N")
+    group.addoption("--tf32", action="store_true", help="allow TF32 matrix products on CUDA")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Workers of pytest-xdist send their reports on; the controller sums up."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Summary(config), "goldformer-summary")
+
+
+def _words(given: list[str]) -> list[str]:
+    return [word for text in given for word in text.split(",") if word]
+
+
+def _bench(config: pytest.Config) -> Bench:
+    """The adapter on its bench, loaded once; a usage error ends the run with pytest's exit code 4."""
+    if _BENCH not in config.stash:
+        from goldformer.adapters import DTYPES, AdapterError, find_adapter
+        from goldformer.conformance.engine import Bench
+        from goldformer.conformance.run import Numerics
+        from goldformer.spec import SpecError, load_spec
+
+        try:
+            spec = load_spec()
+            adapter = find_adapter(config.getoption("--adapter"), spec)
+        except (AdapterError, SpecError) as error:
+            raise pytest.UsageError(str(error)) from error
+        _known(_words(config.getoption("--component")), spec.components, "--component")
+        _known(_words(config.getoption("--dtype")), DTYPES, "--dtype")
+        Numerics(config.getoption("--tf32")).apply(adapter.arrays)
+        strict = "--strict" in _arguments(config)
+        config.stash[_BENCH] = Bench(spec, adapter, "float64", config.getoption("--device"), strict)
+    return config.stash[_BENCH]
+
+
+def _arguments(config: pytest.Config) -> list[str]:
+    """The command line; a worker of pytest-xdist has its controller's."""
+    worker: dict[str, Any] = getattr(config, "workerinput", {})
+    return list(worker.get(KEY, config.invocation_params.args))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Hand the command line to a worker of pytest-xdist."""
+    node.workerinput[KEY] = [str(a) for a in node.config.invocation_params.args]
+
+
+def _known(given: list[str], known: tuple[str, ...], option: str) -> None:
+    for word in given:
+        if word not in known:
+            raise pytest.UsageError(f"{option} {word}: known are {', '.join(known)}")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Tests that ask for a `bench` run for every dtype, and for every case or component of theirs."""
+    if "bench" not in metafunc.fixturenames or not metafunc.module.__name__.rpartition(".")[0].endswith("conformance"):
+        return
+    config = metafunc.config
+    bench = _bench(config)
+    dtypes = _words(config.getoption("--dtype")) or ["float64", "float32"]
+    metafunc.parametrize("bench", [replace(bench, dtype=d) for d in dtypes], ids=dtypes)
+    chosen = _words(config.getoption("--component"))
+    if "golden_case" in metafunc.fixturenames:
+        from goldformer.conformance.engine import plan
+
+        cases = plan(bench.spec, chosen)
+        metafunc.parametrize("golden_case", cases, ids=[case.id for case in cases])
+    elif "component" in metafunc.fixturenames:
+        from goldformer.conformance.properties import PROPERTY_ID, components_of
+
+        prop = bench.spec.properties[getattr(metafunc.function, PROPERTY_ID)]
+        names = [name for name in components_of(prop, bench.spec) if not chosen or name in chosen]
+        metafunc.parametrize("component", names)
+
+
+@pytest.fixture
+def settle(request: pytest.FixtureRequest) -> Callable[[Verdict], None]:
+    """Turn a verdict into pytest's outcome, and keep it for the summary."""
+
+    def settle(verdict: Verdict) -> None:
+        from goldformer.conformance.text import explain_verdict
+        from goldformer.conformance.verdict import Status
+
+        request.node.user_properties.append((KEY, verdict.as_json()))
+        if verdict.status is Status.SKIPPED:
+            pytest.skip(f"{verdict.reason}: {verdict.message}")
+        if verdict.bad:
+            pytest.fail(explain_verdict(verdict, _bench(request.config).spec), pytrace=False)
+
+    return settle
+
+
+class Summary:
+    """Collects the verdicts that reports carry, from workers of pytest-xdist too, and sums them up."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.verdicts: list[Verdict] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """A verdict travels in the user properties of its report."""
+        if report.when != "call":
+            return
+        for name, value in report.user_properties:
+            if name == KEY and isinstance(value, dict):
+                from goldformer.conformance.verdict import Verdict
+
+                self.verdicts.append(Verdict.from_json(value))
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """A run in which everything was skipped is not a green one."""
+        if self.verdicts:
+            from goldformer.conformance.text import nothing_was_checked
+
+            if nothing_was_checked(self.verdicts) and session.exitstatus == pytest.ExitCode.OK:
+                session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Component by component; then what to mend first and which known mistakes fit."""
+        if not self.verdicts:
+            return
+        from goldformer.conformance.text import closing, nothing_was_checked, summary, table
+
+        bench = _bench(self.config)
+        terminalreporter.section(f"conformance of {bench.adapter.name}")
+        terminalreporter.write_line(table(summary(self.verdicts, bench.spec)))
+        for line in closing(self.verdicts, bench.spec):
+            terminalreporter.write_line(line)
+        if nothing_was_checked(self.verdicts):
+            terminalreporter.write_line("Nothing was checked: everything was skipped.", red=True)
+        for hint in bench.adapter.hints:
+            terminalreporter.write_line(f"Note: {hint}")

@@ -1,0 +1,73 @@
+"""Runs a selection of checks in order; the command line's loop. pytest has its own and the same checks."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from goldformer.conformance.engine import Bench, check_case, plan
+from goldformer.conformance.properties import check_property, components_of
+from goldformer.conformance.verdict import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What to run; empty filters mean everything."""
+
+    dtypes: tuple[str, ...]
+    components: tuple[str, ...] = ()
+    cases: tuple[str, ...] = ()
+    properties: tuple[str, ...] = ()
+
+
+Check = Callable[[], Verdict]
+
+
+def load_properties() -> None:
+    """Import the test modules, which register the properties they hold."""
+    for path in sorted(Path(__file__).parent.glob("test_*.py")):
+        importlib.import_module(f"goldformer.conformance.{path.stem}")
+
+
+def checks(bench: Bench, selection: Selection) -> list[Check]:
+    """Every check of a selection: golden cases first, then properties, each by dependency, dtype by dtype."""
+    listed: list[Check] = []
+    for dtype in selection.dtypes:
+        at = replace(bench, dtype=dtype)
+        if not selection.properties:
+            listed += [
+                lambda case=case, at=at: check_case(case, at)  # type: ignore[misc]
+                for case in plan(bench.spec, selection.components, selection.cases)
+            ]
+        if not selection.cases:
+            listed += _property_checks(at, selection)
+    return listed
+
+
+def _property_checks(bench: Bench, selection: Selection) -> Iterator[Check]:
+    load_properties()
+    for name in bench.spec.components:
+        if selection.components and name not in selection.components:
+            continue
+        for prop in bench.spec.properties.values():
+            if selection.properties and prop.id not in selection.properties:
+                continue
+            if name in components_of(prop, bench.spec):
+                yield lambda prop=prop, name=name: check_property(prop, name, bench)  # type: ignore[misc]
+
+
+@dataclass(frozen=True, slots=True)
+class Numerics:
+    """Settings of torch that change results, put in force for a run."""
+
+    tf32: bool = False
+
+    def apply(self, arrays: str) -> None:
+        """TF32 keeps ten bits of a float32: off unless asked for, since the suite judges float32."""
+        if arrays == "torch":
+            import torch  # only an adapter that speaks torch gets here
+
+            torch.backends.cuda.matmul.allow_tf32 = self.tf32
+            torch.backends.cudnn.allow_tf32 = self.tf32

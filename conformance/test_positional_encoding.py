@@ -1,0 +1,73 @@
+"""Properties of the positional encoding."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from goldformer.conformance.invoke import Arguments
+from goldformer.conformance.properties import Subject, drawn, holds, with_inputs
+
+NAME = "positional_encoding"
+ATTENTION = "scaled_dot_product_attention"
+
+SEED = st.integers(0, 999)
+WIDTH = st.integers(1, 4).map(lambda pairs: 2 * pairs)
+
+
+def table(subject: Subject, seq: int, d_model: int) -> tuple[NDArray[np.float64], float]:
+    """The encoding alone, as what is added to zeros, and its bound."""
+    arguments = Arguments({"x": np.zeros((1, seq, d_model))}, {}, {})
+    return subject.call(NAME, arguments)["output"][0], subject.bound(NAME, arguments, "output")
+
+
+@holds("pe-batch", batch=st.integers(2, 4), seq=st.integers(1, 5), d_model=WIDTH, seed=SEED)
+def test_same_for_every_sample(subject: Subject, batch: int, seq: int, d_model: int, seed: int) -> None:
+    """What is added does not depend on the sample."""
+    arguments = drawn(NAME, subject.bench, {"batch": batch, "seq": seq, "d_model": d_model}, seed)
+    same = with_inputs(arguments, x=np.broadcast_to(arguments.inputs["x"][:1], (batch, seq, d_model)).copy())
+    output = subject.call(NAME, same)["output"]
+    subject.agree("output", output, output[:1].repeat(batch, axis=0), 0.0, "equal samples get unequal encodings")
+
+
+def pairs(encoding: NDArray[np.float64], layout: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Its sines and its cosines."""
+    half = encoding.shape[-1] // 2
+    if layout == "interleaved":
+        return encoding[..., 0::2], encoding[..., 1::2]
+    return encoding[..., :half], encoding[..., half:]
+
+
+@holds("pe-shift-is-rotation", seq=st.integers(4, 9), d_model=WIDTH, shift=st.integers(1, 3))
+def test_shift_is_a_rotation(subject: Subject, seq: int, d_model: int, shift: int) -> None:
+    """Row pos + shift is row pos with every pair turned by the angle of row `shift`."""
+    encoding, bound = table(subject, seq, d_model)
+    sine, cosine = pairs(encoding, subject.convention(NAME)["pe_layout"])
+    # One turn mixes two entries with factors of at most √2 together, each known to `bound`.
+    bound *= 2 * math.sqrt(2)
+    claim = f"row pos + {shift} is not row pos turned by a fixed angle"
+    ahead = sine[:-shift] * cosine[shift] + cosine[:-shift] * sine[shift]
+    subject.agree("output", ahead, sine[shift:], bound, claim)
+    ahead = cosine[:-shift] * cosine[shift] - sine[:-shift] * sine[shift]
+    subject.agree("output", ahead, cosine[shift:], bound, claim)
+
+
+@holds("pe-breaks-symmetry", seq=st.integers(3, 6), seed=SEED)
+def test_breaks_permutation_symmetry(subject: Subject, seq: int, seed: int) -> None:
+    """Self-attention over x + PE is not that over permuted x, permuted."""
+    arguments = drawn(NAME, subject.bench, {"batch": 2, "seq": seq, "d_model": 4}, seed)
+    order = np.roll(np.arange(seq), 1)
+
+    def attend(x: NDArray[np.float64]) -> NDArray[np.float64]:
+        y = subject.call(NAME, with_inputs(arguments, x=x))["output"]
+        return subject.call(ATTENTION, Arguments({"query": y, "key": y, "value": y}, {}, {}))["output"]
+
+    x = arguments.inputs["x"]
+    attention = Arguments({"query": x, "key": x, "value": x}, {}, {})
+    subject.differ(
+        "output", attend(x[:, order]), attend(x)[:, order], subject.bound(ATTENTION, attention, "output"),
+        "with the encoding added, permuting the tokens still only permutes the output",
+    )  # fmt: skip

@@ -1,0 +1,152 @@
+"""Verdicts and spec entries as plain text, for pytest, the command line and people alike."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from goldformer.conformance.suspects import failing_roots, suspects
+from goldformer.conformance.verdict import Difference, Element, Status, Verdict
+from goldformer.spec import Spec
+
+_WIDTH = 100
+_MOST_SUSPECTS = 4
+
+
+def explain_verdict(verdict: Verdict, spec: Spec) -> str:
+    """What went wrong, what was expected, which clause and document say so, and how to see it again."""
+    lines = [
+        f"{verdict.status.value.upper()}  {verdict.check}  ({verdict.component}, {verdict.dtype} on {verdict.device})",
+        f"  {verdict.title}",
+        *_wrap(verdict.message, "  → "),
+    ]
+    for difference in verdict.differences:
+        lines += _difference(difference)
+    if verdict.advice:
+        lines += _wrap(verdict.advice, "  Convention  ")
+    for id_ in verdict.clauses:
+        clause = spec.clauses[id_]
+        lines += _wrap(f"{id_} {clause.level.value}: {clause.title}", "  Clause      ")
+    if verdict.kind == "case":
+        lines.append(f"  Source      {verdict.source}")
+    if verdict.detail.startswith("smallest input"):
+        lines += _wrap(verdict.detail, "  Input       ")
+    lines.append(f"  Repeat      {verdict.reproduce}")
+    return "\n".join(lines)
+
+
+def _wrap(text: str, head: str) -> list[str]:
+    return textwrap.wrap(
+        text,
+        _WIDTH,
+        initial_indent=head,
+        subsequent_indent=" " * len(head),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _difference(difference: Difference) -> list[str]:
+    bound = f"tolerance {difference.tolerance:.3g}" if difference.tolerance else "must be exact"
+    lines = [f"  {difference.output}: {difference.wrong} of {difference.compared} wrong ({bound})"]
+    places = [("first", difference.first)]
+    if difference.worst != difference.first:
+        places.append(("worst", difference.worst))
+    for word, element in places:
+        if element is not None:
+            lines.append(f"    {word} at {list(element.index)}: {_element(element, difference.tolerance)}")
+    return lines
+
+
+def _element(element: Element, tolerance: float) -> str:
+    if isinstance(element.expected, bool):
+        return f"expected {element.expected}, got {element.got}"
+    text = f"expected {element.expected:.9g}, got {element.got:.9g}"
+    error = abs(element.got - element.expected)
+    return text + (f", error ÷ tolerance {error / tolerance:.3g}" if tolerance and error < float("inf") else "")
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentRow:
+    """One line of the summary."""
+
+    component: str
+    passed: int
+    failed: int
+    absent: int
+    skipped: int
+    worst: float | None
+    state: str
+
+
+def summary(verdicts: Sequence[Verdict], spec: Spec) -> list[ComponentRow]:
+    """A row for each component that was run, roots of the dependency order first."""
+    roots, followers = failing_roots(verdicts, spec)
+    rows = []
+    for component in spec.components:
+        mine = [v for v in verdicts if v.component == component]
+        if not mine:
+            continue
+        count = {status: sum(v.status is status for v in mine) for status in Status}
+        absent = sum(v.reason == "not-implemented" and v.status is Status.SKIPPED for v in mine)
+        ratios = [v.ratio for v in mine if v.ratio is not None]
+        judged = count[Status.PASSED] + count[Status.FAILED] + count[Status.ERRORED]
+        state = "fails first" if component in roots else "fails" if component in followers else ""
+        state = state or ("not implemented" if not judged else "conforms")
+        rows.append(
+            ComponentRow(
+                component, count[Status.PASSED], count[Status.FAILED] + count[Status.ERRORED], absent,
+                count[Status.SKIPPED] - absent, max(ratios, default=None), state,
+            )
+        )  # fmt: skip
+    return rows
+
+
+HEADINGS = ("component", "passed", "failed", "not impl.", "skipped", "error÷tol.", "")
+
+
+def cells(row: ComponentRow) -> tuple[str, ...]:
+    """A row's texts under HEADINGS."""
+    worst = "–" if row.worst is None else f"{row.worst:.3g}"
+    counts = (str(n) if n else "·" for n in (row.passed, row.failed, row.absent, row.skipped))
+    return (row.component, *counts, worst, row.state)
+
+
+def table(rows: Sequence[ComponentRow]) -> str:
+    """The summary as aligned columns."""
+    lines = [HEADINGS, *(cells(row) for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(HEADINGS))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(w) if i in (0, 6) else cell.rjust(w)
+            for i, (cell, w) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def closing(verdicts: Sequence[Verdict], spec: Spec) -> list[str]:
+    """What to mend first, and which known mistakes would look like this."""
+    roots, followers = failing_roots(verdicts, spec)
+    lines: list[str] = []
+    for component in roots:
+        bad = next(v for v in verdicts if v.component == component and v.bad)
+        lines += _wrap(f"{bad.check}: {bad.message}", f"Mend first: {component}. ")
+        if bad.advice:
+            lines += _wrap(bad.advice, "  ")
+        # A crash or a wrong shape says what is wrong by itself; values need an explanation.
+        if not any(v.reason in ("wrong-value", "not-finite") for v in verdicts if v.component == component and v.bad):
+            continue
+        for suspect in suspects(verdicts, component, spec)[:_MOST_SUSPECTS]:
+            mistake = suspect.mistake
+            fits = f"({mistake.id}, fits {suspect.explains} of {suspect.failing} failing cases)"
+            lines += _wrap(f"{mistake.title} {fits}. {mistake.hint}", "  Could be: ")
+    if followers:
+        lines += _wrap(", ".join(followers), "These fail too and may mend themselves: ")
+    return lines
+
+
+def nothing_was_checked(verdicts: Iterable[Verdict]) -> bool:
+    """Whether every single check was skipped, so that a green run would mean nothing."""
+    return all(v.status is Status.SKIPPED for v in verdicts)

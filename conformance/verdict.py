@@ -1,0 +1,114 @@
+"""What the engine says of one check: frozen, serialisable, the same for pytest, command line and reports."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import Any, Literal
+
+
+class Status(Enum):
+    """How a check ended."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    ERRORED = "errored"
+
+
+Reason = Literal[
+    "",  # passed
+    # failed
+    "wrong-value",
+    "wrong-shape",
+    "wrong-dtype",
+    "wrong-device",
+    "not-finite",
+    "not-an-array",
+    "nothing-returned",
+    "mutated-input",
+    "no-error",
+    "property",
+    # errored
+    "raised",
+    "wrong-parameters",
+    # skipped
+    "not-implemented",
+    "convention",
+    "dtype",
+    "device",
+    "advice",
+    "not-checkable",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """One number of an output."""
+
+    index: tuple[int, ...]
+    expected: float | bool
+    got: float | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How one output differs: the first and the worst element, and how much of it is wrong."""
+
+    output: str
+    wrong: int
+    compared: int
+    tolerance: float
+    ratio: float
+    first: Element | None
+    worst: Element | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The outcome of one check in one dtype on one device.
+
+    `ratio` is the largest error ÷ tolerance over all outputs, None where nothing was measured.
+    `differences` are the outputs that are wrong, in the order in which data flows to them.
+    """
+
+    check: str
+    kind: Literal["case", "property"]
+    component: str
+    title: str
+    status: Status
+    reason: Reason
+    message: str
+    dtype: str
+    device: str
+    clauses: tuple[str, ...]
+    source: str
+    catches: tuple[str, ...] = ()
+    ratio: float | None = None
+    differences: tuple[Difference, ...] = ()
+    advice: str = ""
+    detail: str = ""
+    reproduce: str = ""
+    seconds: float = 0.0
+
+    @property
+    def bad(self) -> bool:
+        """Failed or errored."""
+        return self.status in (Status.FAILED, Status.ERRORED)
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data, for --json and for pytest-xdist's wire."""
+        return {**asdict(self), "status": self.status.value}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Verdict:
+        """The inverse of as_json, also after tuples became lists."""
+
+        def element(e: dict[str, Any] | None) -> Element | None:
+            return Element(tuple(e["index"]), e["expected"], e["got"]) if e else None
+
+        differences = tuple(
+            Difference(**{**d, "first": element(d["first"]), "worst": element(d["worst"])}) for d in data["differences"]
+        )
+        lists = {name: tuple(data[name]) for name in ("clauses", "catches")}
+        return cls(**{**data, **lists, "differences": differences, "status": Status(data["status"])})

@@ -1,0 +1,100 @@
+"""Multi-head self-attention whose queries, keys and values come out of one projection."""
+
+import torch
+from torch import Tensor, nn
+
+from goldformer.reference_impl._checks import check_heads_divide, check_positive_int, check_tensors
+from goldformer.reference_impl._linear import affine, xavier_weight, zero_bias
+from goldformer.reference_impl.multi_head_attention import merge_heads, split_heads
+from goldformer.reference_impl.scaled_dot_product_attention import scaled_dot_product_attention
+
+
+def fused_multi_head_attention(
+    x: Tensor,
+    mask: Tensor | None = None,
+    *,
+    num_heads: int,
+    w_qkv: Tensor,
+    w_o: Tensor,
+    b_qkv: Tensor | None = None,
+    b_o: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Attend from x to x with several heads, projecting once for queries, keys and values together.
+
+    Formula:  as multi_head_attention; the columns of w_qkv are q_1 k_1 v_1 q_2 k_2 v_2 …, each d_k wide, for
+              heads 1, 2, … (not q_1 q_2 … k_1 k_2 … v_1 v_2 …, which is the layout of nn.MultiheadAttention)
+    Shapes:   x (batch, seq, d_input),
+              mask boolean, broadcastable to (batch, heads, seq, seq), True = may attend,
+              w_qkv (d_input, 3·heads·d_k), w_o (heads·d_k, heads·d_k), and to each its bias
+              → output (batch, seq, heads·d_k), weights (batch, heads, seq, seq),
+              qkv (batch, seq, 3·heads·d_k)
+    Errors:   TypeError unless all are floating-point tensors of one dtype and the mask is boolean;
+              ValueError for shapes that do not fit, or a num_heads that does not divide the width of w_o
+    Source:   walkthrough 3; paper, section 3.2.2
+
+    The output is as wide as w_o, whatever the width of x: walkthrough's own code reshapes to the width of x
+    and fails where the two differ.
+    """
+    check_tensors(
+        {
+            "x": (x, "batch seq d_input"),
+            "w_qkv": (w_qkv, "d_input 3*heads*d_k"),
+            "w_o": (w_o, "heads*d_k heads*d_k"),
+        },
+        optional={"b_qkv": (b_qkv, "3*heads*d_k"), "b_o": (b_o, "heads*d_k")},
+    )
+    width = w_o.shape[0]
+    if w_qkv.shape[1] != 3 * width:
+        raise ValueError(
+            f"w_qkv has shape {tuple(w_qkv.shape)} and must have {3 * width} columns, three times the width "
+            f"{width} of w_o: lay q, k and v of every head side by side"
+        )
+    check_heads_divide(num_heads, width, "w_o")
+
+    qkv = affine(x, w_qkv, b_qkv)  # (batch, seq, 3·heads·d_k)
+    # Heads first, then q, k and v within each: the order of the columns.
+    q, k, v = split_heads(qkv, num_heads).chunk(3, dim=-1)  # 3 × (batch, heads, seq, d_k)
+    heads, weights = scaled_dot_product_attention(q, k, v, mask)  # (batch, heads, seq, d_k)
+    output = affine(merge_heads(heads), w_o, b_o)  # (batch, seq, heads·d_k)
+    return output, weights, qkv
+
+
+class FusedMultiHeadAttention(nn.Module):
+    """Multi-head self-attention of walkthrough's class: from ``d_input`` channels to ``d_model``.
+
+    Parameters: w_qkv (d_input, 3·d_model), b_qkv, w_o (d_model, d_model), b_o; no biases with ``bias=False``.
+    The fused matrix is started Xavier-uniform as the one matrix it is: its bound √(6 / (d_input + 3·d_model))
+    is smaller than that of three separate ones.
+    """
+
+    def __init__(
+        self,
+        d_input: int,
+        d_model: int,
+        num_heads: int,
+        *,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        check_positive_int("d_input", d_input)
+        check_positive_int("d_model", d_model)
+        check_heads_divide(num_heads, d_model, "the model, d_model")
+        self.num_heads = num_heads
+        self.w_qkv = xavier_weight(d_input, 3 * d_model, device, dtype)
+        self.w_o = xavier_weight(d_model, d_model, device, dtype)
+        self.b_qkv = zero_bias(3 * d_model, device, dtype) if bias else None
+        self.b_o = zero_bias(d_model, device, dtype) if bias else None
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Attend as fused_multi_head_attention does, and return its output, its weights per head and qkv."""
+        return fused_multi_head_attention(
+            x,
+            mask,
+            num_heads=self.num_heads,
+            w_qkv=self.w_qkv,
+            w_o=self.w_o,
+            b_qkv=self.b_qkv,
+            b_o=self.b_o,
+        )

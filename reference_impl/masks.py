@@ -1,0 +1,48 @@
+"""The two masks of the Transformer, boolean, True = may attend.
+
+Two masks together keep what both keep: ``causal_mask(seq, seq) & padding_mask(ids, pad_id)`` has the shape
+(batch, 1, seq, seq), and the size 1 serves every head.
+"""
+
+import torch
+from torch import Tensor
+
+from goldformer.reference_impl._checks import check_ids, check_int, check_positive_int
+
+
+def causal_mask(q_seq: int, kv_seq: int, *, device: torch.device | str | None = None) -> Tensor:
+    """Let query i see keys 0 … i: itself and what comes before it.
+
+    Formula:  mask[i, j] = (j ≤ i); where the lengths differ the diagonal starts in the top left corner
+    Shapes:   → (q_seq, kv_seq), boolean
+    Errors:   TypeError unless the lengths are ints; ValueError for one below 1
+    Source:   primer 3.2, java "代码实现"; paper, section 3.2.3
+    """
+    check_positive_int("q_seq", q_seq)
+    check_positive_int("kv_seq", kv_seq)
+
+    query_position = torch.arange(q_seq, device=device)[:, None]  # (q_seq, 1)
+    key_position = torch.arange(kv_seq, device=device)  # (kv_seq,)
+    return key_position <= query_position  # (q_seq, kv_seq)
+
+
+def padding_mask(ids: Tensor, pad_id: int) -> Tensor:
+    """Hide the positions that hold the padding id, as keys, from every query of every head.
+
+    Formula:  mask[b, 0, 0, j] = (ids[b, j] ≠ pad_id)
+    Shapes:   ids (batch, seq) → (batch, 1, 1, seq), boolean
+    Errors:   TypeError unless ids are int64 or int32 and pad_id is an int;
+              ValueError for a shape that is not (batch, seq) or a pad_id that the dtype of ids cannot hold
+    Source:   n9 "使用示例", where pad_id is 0
+    """
+    check_ids(ids)
+    check_int("pad_id", pad_id)
+    # Compared with an int32 tensor, 2**32 + 1 is cut to 1: a pad_id out of range would hide a real token.
+    held = torch.iinfo(ids.dtype)
+    if not held.min <= pad_id <= held.max:
+        raise ValueError(
+            f"pad_id={pad_id} must fit ids of {ids.dtype}, {held.min} … {held.max}: "
+            f"pass the id that pads these ids, or convert them with ids.long()"
+        )
+
+    return (ids != pad_id)[:, None, None, :]  # (batch, 1, 1, seq)

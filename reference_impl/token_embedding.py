@@ -1,0 +1,55 @@
+"""Token embedding: the row of a table for every id."""
+
+import torch
+from torch import Tensor, nn
+
+from goldformer.reference_impl._checks import (
+    check_ids,
+    check_ids_in_table,
+    check_positive_int,
+    check_same_device,
+    check_tensors,
+)
+
+
+def token_embedding(ids: Tensor, table: Tensor) -> Tensor:
+    """Look up the row of the table that each id names.
+
+    Formula:  output[b, t] = table[ids[b, t]], without the factor √d_model of the paper's section 3.4:
+              none of the documents has it
+    Shapes:   ids (batch, seq), table (vocab, d_model) → (batch, seq, d_model)
+    Errors:   TypeError unless ids are int64 or int32 and the table is floating point; ValueError for other
+              shapes; IndexError for an id outside 0 … vocab − 1, naming the first (not under torch.compile)
+    Source:   walkthrough 2; paper, section 3.4
+    """
+    check_ids(ids)
+    check_tensors({"table": (table, "vocab d_model")})
+    check_same_device("ids", ids, "table", table)
+    # Python's indexing would take −1 for the last row.
+    check_ids_in_table(ids, table.shape[0])
+
+    return table[ids]  # (batch, seq, d_model)
+
+
+class TokenEmbedding(nn.Module):
+    """A table of ``vocab`` trained rows, started standard normal like nn.Embedding.
+
+    Parameters: table (vocab, d_model).
+    """
+
+    def __init__(
+        self,
+        vocab: int,
+        d_model: int,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        check_positive_int("vocab", vocab)
+        check_positive_int("d_model", d_model)
+        self.table = nn.Parameter(torch.randn(vocab, d_model, device=device, dtype=dtype))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Embed ids (batch, seq) as (batch, seq, d_model)."""
+        return token_embedding(ids, self.table)

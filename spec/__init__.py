@@ -1,0 +1,21 @@
+"""What is right: the clauses, contracts, golden cases, errata and mistakes of the Transformer, as data."""
+
+from goldformer.spec.errors import Problem, SpecError
+from goldformer.spec.load import ROOT, load_spec
+from goldformer.spec.model import Case, Clause, Contract, Convention, Erratum, Level, Mistake, Property, Spec
+
+__all__ = [
+    "ROOT",
+    "Case",
+    "Clause",
+    "Contract",
+    "Convention",
+    "Erratum",
+    "Level",
+    "Mistake",
+    "Problem",
+    "Property",
+    "Spec",
+    "SpecError",
+    "load_spec",
+]

@@ -1,0 +1,76 @@
+"""Whether the arguments of one call keep a component's contract."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from goldformer.spec.model import ArraySpec, AttributeSpec, Contract
+from goldformer.spec.shapes import Binder, ContractViolation
+
+Array = NDArray[Any]
+
+_KINDS = {"float": "f", "bool": "b", "ids": "iu"}
+_WORDS = {"float": "floating point", "bool": "boolean", "ids": "integer"}
+
+
+def check_call(
+    contract: Contract,
+    inputs: Mapping[str, Array | None],
+    params: Mapping[str, Array | None],
+    attributes: Mapping[str, int | bool],
+) -> Binder:
+    """Solve the sizes of a call; ContractViolation names the arguments that contradict the contract."""
+    binder = Binder()
+    for attribute in contract.attributes.values():
+        _check_attribute(attribute, attributes, binder)
+    given = {**inputs, **params}
+    arrays = {**contract.inputs, **contract.params}
+    for name in (*given, *attributes):
+        if name not in arrays and name not in contract.attributes:
+            raise ContractViolation(f"{contract.component} has no argument {name}", (name,))
+    present = [(spec, array) for spec in arrays.values() if (array := _present(spec, given)) is not None]
+    for spec, array in present:
+        if 0 in array.shape:
+            raise ContractViolation(f"{spec.name} is empty: its shape is {array.shape}", (spec.name,))
+        if not spec.broadcast:
+            binder.fit(spec.name, spec.shape, array.shape)
+    for spec, array in present:
+        if spec.broadcast:
+            binder.fit_broadcast(spec.name, spec.shape, array.shape)
+        if spec.below is not None:
+            _check_ids(spec.name, array, spec.below, binder)
+    return binder
+
+
+def _present(spec: ArraySpec, given: Mapping[str, Array | None]) -> Array | None:
+    array = given.get(spec.name)
+    if array is None:
+        if not spec.optional:
+            raise ContractViolation(f"{spec.name} is missing", (spec.name,))
+        return None
+    if array.dtype.kind not in _KINDS[spec.kind]:
+        raise ContractViolation(f"{spec.name} is {array.dtype}, not {_WORDS[spec.kind]}", (spec.name,))
+    return array
+
+
+def _check_attribute(attribute: AttributeSpec, given: Mapping[str, int | bool], binder: Binder) -> None:
+    value = given.get(attribute.name)
+    name = attribute.name
+    if type(value).__name__ != attribute.kind:
+        raise ContractViolation(f"{name} is {value!r}, not one {attribute.kind}", (name,))
+    if attribute.minimum is not None and value is not None and value < attribute.minimum:
+        raise ContractViolation(f"{name} is {value}, less than {attribute.minimum}", (name,))
+    if attribute.size is not None and value is not None:
+        binder.fix(attribute.size, int(value), name)
+
+
+def _check_ids(name: str, ids: Array, limit: str, binder: Binder) -> None:
+    bad = np.argwhere((ids < 0) | (ids >= binder.sizes[limit]))
+    if len(bad):
+        where = tuple(int(i) for i in bad[0])
+        message = f"{name}{list(where)} is {ids[where]}, outside 0 … {binder.sizes[limit] - 1} ({limit})"
+        raise ContractViolation(message, (name,))

@@ -1,0 +1,286 @@
+"""Builds cases from their files: recipes, shapes against the contract, error cases from their base."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from goldformer.spec import draw, schema
+from goldformer.spec.call import check_call
+from goldformer.spec.draw import Recipe
+from goldformer.spec.errors import Problem, SpecError
+from goldformer.spec.golden import read_golden
+from goldformer.spec.model import ArraySpec, Case, Citation, Contract, Convention, Place, Wanted
+from goldformer.spec.shapes import Binder, ContractViolation
+from goldformer.spec.yamlfile import Field, YamlFile
+
+#: The fields that decide a golden value; a title may change without a new derivation.
+DECISIVE = ("sizes", "attributes", "inputs", "params", "convention", "only_with", "expect")
+
+
+class _Refused(Exception):
+    """A problem inside one case, at a field relative to the case."""
+
+    def __init__(self, where: Field, message: str) -> None:
+        super().__init__(message)
+        self.where = where
+
+
+def read_cases(
+    file: YamlFile,
+    contracts: Mapping[str, Contract],
+    conventions: Mapping[str, Convention],
+    *,
+    underived: bool,
+) -> list[Case]:
+    """The cases of one file, checked against their contract; SpecError lists every case that is refused.
+
+    With `underived`, golden values may be missing or out of date: what `goldformer derive` starts from.
+    """
+    model = file.parse(schema.CasesFile)
+    if model.component not in contracts:
+        raise SpecError([file.problem(("component",), f"{model.component!r} has no contract")])
+    contract = contracts[model.component]
+    raw = {case["id"]: case for case in file.data["cases"]}
+    built: dict[str, Case] = {}
+    problems: list[Problem] = []
+    # Error cases come second: each is another case with one thing changed.
+    order = sorted(enumerate(model.cases), key=lambda item: item[1].base is not None)
+    for index, case in order:
+        where: Field = ("cases", index)
+        try:
+            if case.id in built:
+                raise _Refused(("id",), f"{case.id!r} is taken, see line {built[case.id].place.line}")
+            made = _build(case, contract, Place(file.path, file.line((*where, "id"))), built)
+            digest = derivation_digest(raw[case.id], contract, conventions)
+            built[case.id] = _with_golden(made, case, contract, conventions, digest, underived=underived)
+        except _Refused as refused:
+            problems.append(file.problem((*where, *refused.where), f"{case.id}: {refused}"))
+    if problems:
+        raise SpecError(problems)
+    return [built[case.id] for case in model.cases]
+
+
+def derivation_digest(raw: Mapping[str, Any], contract: Contract, conventions: Mapping[str, Convention]) -> str:
+    """A digest of everything in a case that its golden values follow from."""
+    decisive = {key: raw[key] for key in DECISIVE if key in raw}
+    decisive["component"] = contract.component
+    if "convention" in raw and raw["convention"] in conventions:
+        decisive["options"] = sorted(conventions[raw["convention"]].options)
+    text = json.dumps(decisive, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _build(model: schema.CaseModel, contract: Contract, place: Place, built: Mapping[str, Case]) -> Case:
+    source = None if model.source == "derived" else Citation(model.source.document, tuple(model.source.rows))
+    if isinstance(model.expect, schema.ErrorModel):
+        return _build_error(model, model.expect.error, contract, place, source, built)
+    if model.base is not None or model.change is not None:
+        raise _Refused(("base",), "only an error case has a base and a change")
+    lead, sizes = _sizes(model, contract)
+    inputs = _recipes(model.inputs, contract.inputs, sizes, lead, "inputs")
+    params = _recipes(_each_param(model.params, contract), contract.params, sizes, lead, "params")
+    case = Case(
+        model.id, contract.component, model.title, tuple(model.clauses), source, tuple(model.catches),
+        sizes, lead, model.equal_sizes, model.attributes, inputs, params, model.convention,
+        model.only_with, {}, model.printed, None, place,
+    )  # fmt: skip
+    binder = _bind(case, contract)
+    for name, size in binder.sizes.items():
+        if sizes.get(name, size) != size:
+            raise _Refused(("sizes", name), f"is {sizes[name]}, but the arrays give {size}")
+    expect = _wanted(model.expect, contract, binder)
+    if not expect:
+        raise _Refused(("expect",), f"asks for nothing; {contract.component} gives {', '.join(contract.outputs)}")
+    for name in model.printed:
+        if expect.get(name, Wanted("shape")).form != "all":
+            raise _Refused(("printed", name), f"needs expect: {{{name}: all}}")
+    return replace(case, sizes=dict(binder.sizes), lead=binder.lead or (), expect=expect)
+
+
+def _bind(case: Case, contract: Contract) -> Binder:
+    try:
+        return check_call(contract, case.input_arrays, case.param_arrays, case.attributes)
+    except ContractViolation as violation:
+        raise _Refused(("inputs",), f"contradicts the contract: {violation}") from violation
+
+
+def _sizes(model: schema.CaseModel, contract: Contract) -> tuple[tuple[int, ...], dict[str, int]]:
+    sizes: dict[str, int] = {}
+    lead: tuple[int, ...] = ()
+    known = {s for spec in (*contract.inputs.values(), *contract.params.values()) for s in spec.shape.symbols}
+    known |= {a.size for a in contract.attributes.values() if a.size}
+    for name, size in model.sizes.items():
+        if isinstance(size, list):
+            if name != "lead":
+                raise _Refused(("sizes", name), "only `lead`, the axes that ... stands for, is a list")
+            lead = tuple(size)
+        elif name not in known:
+            raise _Refused(("sizes", name), f"is no size of {contract.component}, which has {', '.join(sorted(known))}")
+        else:
+            sizes[name] = size
+    return lead, sizes
+
+
+def _each_param(
+    params: schema.AllParamsModel | Mapping[str, Any], contract: Contract
+) -> Mapping[str, schema.RecipeModel]:
+    if not isinstance(params, schema.AllParamsModel):
+        return params
+    recipe = schema.DrawModel(draw="dyadic", seed=params.seed, range=params.range, step=params.step)
+    return {name: recipe for name, spec in contract.params.items() if params.biases or not spec.optional}
+
+
+def _recipes(
+    models: Mapping[str, Any],
+    specs: Mapping[str, ArraySpec],
+    sizes: Mapping[str, int],
+    lead: tuple[int, ...],
+    group: str,
+) -> dict[str, Recipe]:
+    recipes = {}
+    for name, model in models.items():
+        if name not in specs:
+            raise _Refused((group, name), f"is not in the contract, which has {', '.join(specs) or 'none'}")
+        try:
+            recipes[name] = _recipe(model, specs[name], sizes, lead)
+        except KeyError as error:
+            raise _Refused((group, name), f"needs the size {error}: add it to sizes") from error
+        except ValueError as error:
+            raise _Refused((group, name), str(error)) from error
+    return recipes
+
+
+def _recipe(model: Any, spec: ArraySpec, sizes: Mapping[str, int], lead: tuple[int, ...]) -> Recipe:
+    if isinstance(model, schema.MaskModel):
+        shape = tuple(axis if isinstance(axis, int) else sizes[axis] for axis in model.shape)
+        if model.lengths is not None and len(model.lengths) != shape[0]:
+            raise ValueError(f"has {len(model.lengths)} lengths for a first axis of {shape[0]}")
+        return draw.Mask(tuple(model.lengths) if model.lengths is not None else None, model.causal, shape)
+    if isinstance(model, schema.ValuesModel):
+        return draw.Values(_written(model.values, spec, tuple(model.shape) if model.shape else None))
+    shape = tuple(model.shape) if model.shape is not None else spec.shape.sizes(sizes, lead)
+    if isinstance(model, schema.FillModel):
+        return draw.Fill(float(model.fill), shape)
+    if isinstance(model, schema.IdsModel):
+        return draw.Ids(model.seed, model.range[0], model.range[1], shape)
+    lo, hi = (Fraction(str(end)) for end in model.range)
+    recipe = draw.Dyadic(model.seed, lo, hi, Fraction(model.step), shape)
+    if problem := draw.problem(recipe):
+        raise ValueError(problem)
+    return recipe
+
+
+def _written(values: Any, spec: ArraySpec, shape: tuple[int, ...] | None) -> draw.Array:
+    try:
+        array = np.array(values)
+    except ValueError as error:
+        raise ValueError("has rows of unequal length") from error
+    allowed = {"float": "fiu", "bool": "b", "ids": "iu"}[spec.kind]
+    if array.dtype.kind not in allowed and array.size:
+        raise ValueError(f"holds {array.dtype} values where the contract says {spec.kind}")
+    array = array.astype({"float": np.float64, "bool": np.bool_, "ids": np.int64}[spec.kind])
+    return array if shape is None else array.reshape(shape)
+
+
+def _wanted(models: Mapping[str, Any], contract: Contract, binder: Binder) -> dict[str, Wanted]:
+    wanted = {}
+    for name, model in models.items():
+        if name not in contract.outputs:
+            raise _Refused(("expect", name), f"is no output; {contract.component} gives {', '.join(contract.outputs)}")
+        shape = contract.outputs[name].shape.sizes(binder.sizes, binder.lead or ())
+        if isinstance(model, str):
+            wanted[name] = Wanted("all" if model == "all" else "shape")
+            continue
+        if isinstance(model, schema.DrawnModel):
+            axes = [draw.below(size, model.seed, f"axis{i}", (model.drawn,)) for i, size in enumerate(shape)]
+            indices = tuple(dict.fromkeys(tuple(int(k) for k in place) for place in zip(*axes, strict=True)))
+        else:
+            indices = tuple(tuple(place) for place in model.probes)
+        for place in indices:
+            if len(place) != len(shape) or not all(0 <= k < size for k, size in zip(place, shape, strict=True)):
+                raise _Refused(("expect", name), f"probe {list(place)} lies outside the shape {shape}")
+        wanted[name] = Wanted("probes", indices, drawn=isinstance(model, schema.DrawnModel))
+    return wanted
+
+
+def _with_golden(
+    case: Case,
+    model: schema.CaseModel,
+    contract: Contract,
+    conventions: Mapping[str, Convention],
+    digest: str,
+    *,
+    underived: bool,
+) -> Case:
+    if case.convention is not None and case.convention not in contract.conventions:
+        raise _Refused(("convention",), f"{contract.component} depends on {', '.join(contract.conventions) or 'none'}")
+    for name, option in case.only_with.items():
+        if name not in conventions or option not in conventions[name].options:
+            raise _Refused(("only_with", name), f"{name}: {option} is not in conventions.yaml")
+    if case.error is not None or case.shape_only:
+        if model.golden is not None:
+            raise _Refused(("golden",), "has golden values, but asks for none")
+        return case
+    if model.golden is None or model.golden.derivation != digest:
+        if underived:
+            return case
+        state = "has no golden values" if model.golden is None else "was changed after its golden values were derived"
+        raise _Refused(("golden",) if model.golden else ("id",), f"{state}: run goldformer derive")
+    options = tuple(conventions[case.convention].options) if case.convention else ()
+    try:
+        golden = read_golden(model.golden, case, contract, options)
+    except ValueError as error:
+        raise _Refused(("golden",), str(error)) from error
+    return replace(case, golden=golden)
+
+
+def _build_error(
+    model: schema.CaseModel,
+    error: str,
+    contract: Contract,
+    place: Place,
+    source: Citation | None,
+    built: Mapping[str, Case],
+) -> Case:
+    if model.base is None or model.change is None:
+        raise _Refused(("expect",), "an error case needs `base`, a working case, and `change`, its one fault")
+    base = built.get(model.base)
+    if base is None or base.error is not None:
+        raise _Refused(("base",), f"{model.base!r} is no working case of this file")
+    change = model.change
+    attributes = {**base.attributes, **change.attributes}
+    inputs = _changed(base.inputs, change.inputs, contract.inputs, base, "inputs")
+    params = _changed(base.params, change.params, contract.params, base, "params")
+    case = replace(
+        base, id=model.id, title=model.title, clauses=tuple(model.clauses), source=source,
+        catches=tuple(model.catches), attributes=attributes, inputs=inputs, params=params,
+        expect={}, printed={}, golden=None, convention=None, only_with=model.only_with,
+        place=place, error=error, base=base.id,
+    )  # fmt: skip
+    try:
+        check_call(contract, case.input_arrays, case.param_arrays, case.attributes)
+    except ContractViolation as violation:
+        if error not in violation.arguments:
+            raise _Refused(("expect", "error"), f"is {error}, but the contract is broken by: {violation}") from None
+        return case
+    raise _Refused(("change",), "keeps the contract, so nothing can be expected to refuse it")
+
+
+def _changed(
+    base: Mapping[str, Recipe],
+    change: Mapping[str, Any],
+    specs: Mapping[str, ArraySpec],
+    case: Case,
+    group: str,
+) -> dict[str, Recipe]:
+    fresh = _recipes(
+        {k: v for k, v in change.items() if v is not None}, specs, case.sizes, case.lead, f"change.{group}"
+    )
+    return {name: recipe for name, recipe in {**base, **fresh}.items() if name in fresh or name not in change}

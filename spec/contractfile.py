@@ -1,0 +1,69 @@
+"""Builds contracts from contracts/*.yaml, each after those it depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from goldformer.spec import schema
+from goldformer.spec.errors import Problem, SpecError
+from goldformer.spec.model import ArraySpec, AttributeSpec, Contract, Convention
+from goldformer.spec.shapes import Shape
+from goldformer.spec.yamlfile import Field, YamlFile
+
+
+def read_contracts(files: Iterable[YamlFile], conventions: Mapping[str, Convention]) -> dict[str, Contract]:
+    """All contracts in dependency order; SpecError on a bad shape, an unknown name or a cycle."""
+    parsed: dict[str, tuple[YamlFile, Contract]] = {}
+    problems: list[Problem] = []
+    for file in files:
+        contract = _build(file)
+        if contract.component != file.path.stem:
+            problems.append(file.problem(("component",), f"is {contract.component!r} in a file named {file.path.name}"))
+        for names, known, field, home in (
+            (contract.conventions, conventions, "conventions", "in conventions.yaml"),
+            (contract.flow, contract.outputs, "flow", "among the outputs"),
+        ):
+            problems += [file.problem((field,), f"{n!r} is not {home}") for n in names if n not in known]
+        parsed[contract.component] = (file, contract)
+    for file, contract in parsed.values():
+        problems += [
+            file.problem(("depends_on",), f"{name!r} has no contract")
+            for name in contract.depends_on
+            if name not in parsed
+        ]
+    if problems:
+        raise SpecError(problems)
+    ordered: dict[str, Contract] = {}
+    while len(ordered) < len(parsed):
+        ready = [c for _, c in parsed.values() if c.component not in ordered and set(c.depends_on) <= set(ordered)]
+        if not ready:
+            file, contract = next(pair for name, pair in parsed.items() if name not in ordered)
+            raise SpecError([file.problem(("depends_on",), "runs in a circle")])
+        ordered |= {contract.component: contract for contract in sorted(ready, key=lambda c: c.component)}
+    return ordered
+
+
+def _build(file: YamlFile) -> Contract:
+    model = file.parse(schema.ContractFile)
+    return Contract(
+        model.component, model.title, tuple(model.depends_on),
+        _arrays(file, "inputs", model.inputs), _arrays(file, "params", model.params),
+        {name: AttributeSpec(name, a.kind, a.minimum, a.size) for name, a in model.attributes.items()},
+        _arrays(file, "outputs", model.outputs),
+        tuple(model.flow or model.outputs), tuple(model.conventions), model.computed_in_at_least,
+    )  # fmt: skip
+
+
+def _arrays(file: YamlFile, group: str, models: Mapping[str, Any]) -> dict[str, ArraySpec]:
+    specs = {}
+    for name, model in models.items():
+        where: Field = (group, name)
+        if (model.shape is None) == (model.broadcast is None):
+            raise SpecError([file.problem(where, "needs either `shape` or `broadcast`")])
+        try:
+            shape = Shape.parse(model.shape if model.shape is not None else model.broadcast)
+        except ValueError as error:
+            raise SpecError([file.problem(where, str(error))]) from error
+        specs[name] = ArraySpec(name, model.kind, shape, model.broadcast is not None, model.optional, model.below)
+    return specs

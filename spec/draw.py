@@ -1,0 +1,138 @@
+"""Input recipes and the generator that transformer.md defines in words: FNV-1a, SplitMix64, a dyadic grid."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+_MASK = (1 << 64) - 1
+_GAMMA = 0x9E3779B97F4A7C15
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Values:
+    """Written out; a decimal is that decimal, which float64 holds to the nearest."""
+
+    array: Array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape."""
+        return self.array.shape
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """One number everywhere."""
+
+    value: float
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Dyadic:
+    """Drawn from lo, lo + step, …, hi."""
+
+    seed: int
+    lo: Fraction
+    hi: Fraction
+    step: Fraction
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ids:
+    """Integers drawn from lo, …, hi."""
+
+    seed: int
+    lo: int
+    hi: int
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """True at (b, …, i, j) when j < lengths[b] and, if causal, j ≤ i."""
+
+    lengths: tuple[int, ...] | None
+    causal: bool
+    shape: tuple[int, ...]
+
+
+Recipe = Values | Fill | Dyadic | Ids | Mask
+
+
+def stream(seed: int, name: str, count: int) -> NDArray[np.uint64]:
+    """The first `count` outputs of SplitMix64 started at the FNV-1a hash of "<seed>/<name>"."""
+    state = 14695981039346656037
+    for byte in f"{seed}/{name}".encode():
+        state = ((state ^ byte) * 1099511628211) & _MASK
+    with np.errstate(over="ignore"):
+        z = np.uint64(state) + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GAMMA)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return z ^ (z >> np.uint64(31))
+
+
+def below(limit: int, seed: int, name: str, shape: tuple[int, ...]) -> NDArray[np.int64]:
+    """Integers 0 ≤ k < limit ≤ 2³², row-major."""
+    bits = stream(seed, name, int(np.prod(shape, dtype=np.int64))) >> np.uint64(32)
+    return ((bits * np.uint64(limit)) >> np.uint64(32)).astype(np.int64).reshape(shape)
+
+
+def dyadic(recipe: Dyadic, name: str) -> NDArray[np.float64]:
+    """The array a Dyadic recipe stands for; every element is exact in all tested dtypes."""
+    points = int((recipe.hi - recipe.lo) / recipe.step) + 1
+    first = int(recipe.lo / recipe.step)
+    steps = (first + below(points, recipe.seed, name, recipe.shape)).astype(np.float64)
+    return steps * np.float64(float(recipe.step))
+
+
+def mask(recipe: Mask) -> NDArray[np.bool_]:
+    """The boolean array a Mask recipe stands for."""
+    keep = np.ones(recipe.shape, dtype=bool)
+    columns = np.arange(recipe.shape[-1])
+    if recipe.lengths is not None:
+        lengths = np.asarray(recipe.lengths).reshape((-1,) + (1,) * (len(recipe.shape) - 1))
+        keep &= columns < lengths
+    if recipe.causal:
+        keep &= columns <= np.arange(recipe.shape[-2])[:, None]
+    return keep
+
+
+def build(recipe: Recipe, name: str) -> Array:
+    """The array of a recipe, read-only; `name` is the argument's and selects its stream."""
+    array: Array
+    match recipe:
+        case Values():
+            array = recipe.array
+        case Fill():
+            array = np.full(recipe.shape, recipe.value, dtype=np.float64)
+        case Dyadic():
+            array = dyadic(recipe, name)
+        case Ids():
+            array = recipe.lo + below(recipe.hi - recipe.lo + 1, recipe.seed, name, recipe.shape)
+        case Mask():
+            array = mask(recipe)
+    array.flags.writeable = False
+    return array
+
+
+def problem(recipe: Dyadic) -> str | None:
+    """Why a Dyadic recipe is not on a grid that bfloat16 holds, or None."""
+    power = recipe.step.numerator * recipe.step.denominator
+    if power <= 0 or power & (power - 1):
+        return f"step {recipe.step} is not a power of two such as 1/32"
+    ends = (recipe.lo / recipe.step, recipe.hi / recipe.step)
+    if any(end.denominator != 1 or abs(end) > 256 for end in ends) or recipe.lo >= recipe.hi:
+        return (
+            f"range [{recipe.lo}, {recipe.hi}] with step {recipe.step} has ends at {ends[0]} and {ends[1]} steps: "
+            "both must be whole, rising and at most 256 in size, so that bfloat16 holds every element"
+        )
+    return None

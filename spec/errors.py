@@ -1,0 +1,32 @@
+"""What the loader says of a spec that it refuses.
+
+SpecError
+└── holds Problems, each with file, line, field, what is wrong and how to mend it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong at one place."""
+
+    file: Path
+    line: int
+    field: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.field}: {self.message}"
+
+
+class SpecError(Exception):
+    """The spec's files contradict their schema, each other or themselves."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__("\n".join(map(str, problems)))
+        self.problems = tuple(problems)

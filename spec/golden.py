@@ -1,0 +1,47 @@
+"""Reads the machine-written half of a case, and holds it against the half that people write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from goldformer.spec import schema
+from goldformer.spec.model import ANY, Case, Contract, Golden, GoldenArray, Wanted
+
+
+def read_golden(model: schema.GoldenModel, case: Case, contract: Contract, options: tuple[str, ...]) -> Golden:
+    """The golden values of a case; ValueError when they are not those that the case asks for."""
+    if options:
+        given = model.options or {}
+        if set(given) != set(options):
+            raise ValueError(f"has values for {sorted(given)}, the convention has {sorted(options)}")
+        read = {
+            name: None if outputs == "refused" else _outputs(outputs, case, contract) for name, outputs in given.items()
+        }
+    else:
+        read = {ANY: _outputs(model.outputs or {}, case, contract)}
+    return Golden(model.derivation, float(model.peak), read)
+
+
+def _outputs(models: Any, case: Case, contract: Contract) -> dict[str, GoldenArray]:
+    wanted = {name: want for name, want in case.expect.items() if want.form != "shape"}
+    if set(models) != set(wanted):
+        raise ValueError(f"has outputs {sorted(models)}, the case asks for {sorted(wanted)}")
+    return {name: _array(name, models[name], want, case, contract) for name, want in wanted.items()}
+
+
+def _array(name: str, model: schema.GoldenArrayModel, want: Wanted, case: Case, contract: Contract) -> GoldenArray:
+    spec = contract.outputs[name]
+    values = np.array(model.values, dtype=np.bool_ if spec.kind == "bool" else np.float64)
+    values.flags.writeable = False
+    if want.form == "probes":
+        # Probes that were drawn stand beside their values; probes that were written out stand in `expect`.
+        at = tuple(tuple(place) for place in model.at) if model.at is not None else want.indices
+        if at != want.indices or values.shape != (len(at),):
+            raise ValueError(f"{name} is given at other places than the case asks for")
+        return GoldenArray(values, float(model.error_scale), at)
+    shape = spec.shape.sizes(case.sizes, case.lead)
+    if values.shape != shape:
+        raise ValueError(f"{name} has shape {values.shape}, the contract says {shape}")
+    return GoldenArray(values, float(model.error_scale))

@@ -1,0 +1,184 @@
+"""Loads the spec, refusing whatever contradicts its schema, itself or its other files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from goldformer.spec import schema
+from goldformer.spec.casefile import read_cases
+from goldformer.spec.clauses import cite, read_clauses
+from goldformer.spec.contractfile import read_contracts
+from goldformer.spec.errors import Problem, SpecError
+from goldformer.spec.model import (
+    Case,
+    Clause,
+    Contract,
+    Convention,
+    Digits,
+    Document,
+    Erratum,
+    Mistake,
+    Place,
+    Property,
+    Row,
+    Spec,
+)
+from goldformer.spec.yamlfile import Field, YamlFile
+
+#: The folder that holds the spec's data, in the checkout and in an installed wheel alike.
+ROOT = Path(__file__).resolve().parent
+
+
+@lru_cache(maxsize=4)
+def load_spec(root: Path = ROOT, *, underived: bool = False) -> Spec:
+    """The whole spec; SpecError lists every problem with its file, line and field.
+
+    With `underived`, golden values may be missing or out of date: what deriving starts from.
+    """
+    documents = _documents(YamlFile.read(root / "documents.yaml"))
+    clauses = read_clauses(root / "transformer.md", documents)
+    conventions = _conventions(YamlFile.read(root / "conventions.yaml"), clauses)
+    contracts = read_contracts(_read_all(root / "contracts"), conventions)
+    mistakes = _mistakes(YamlFile.read(root / "mistakes.yaml"), contracts)
+    properties = _properties(YamlFile.read(root / "properties.yaml"), contracts, clauses)
+    cases = _cases(root, contracts, conventions, underived=underived)
+    _check_references(cases, clauses, documents, mistakes)
+    errata = _errata(YamlFile.read(root / "errata.yaml"), documents, clauses)
+    ordered = {case.id: case for name in contracts for case in cases if case.component == name}
+    return Spec(root, documents, clauses, errata, conventions, mistakes, properties, contracts, ordered)
+
+
+def _read_all(folder: Path) -> list[YamlFile]:
+    paths = sorted(folder.glob("*.yaml"))
+    if not paths:
+        raise SpecError([Problem(folder, 1, "folder", "holds no .yaml file")])
+    return [YamlFile.read(path) for path in paths]
+
+
+def _unique(file: YamlFile, group: str, items: Iterable[Any]) -> None:
+    seen: set[str] = set()
+    for index, item in enumerate(items):
+        if item.id in seen:
+            raise SpecError([file.problem((group, index, "id"), f"{item.id!r} is taken")])
+        seen.add(item.id)
+
+
+def _documents(file: YamlFile) -> dict[str, Document]:
+    models = file.parse(schema.DocumentsFile).documents
+    _unique(file, "documents", models)
+    for index, model in enumerate(models):
+        seen = [row.id for row in model.rows]
+        if len(set(seen)) < len(seen):
+            raise SpecError([file.problem(("documents", index, "rows"), "has a row id twice")])
+    return {
+        m.id: Document(m.id, m.title, m.english, m.kind, m.about, tuple(Row(r.id, r.section, r.says) for r in m.rows))
+        for m in models
+    }
+
+
+def _known(file: YamlFile, where: Field, names: Iterable[str], known: Mapping[str, Any], home: str) -> None:
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise SpecError([file.problem(where, f"{unknown[0]!r} is not in {home}")])
+
+
+def _conventions(file: YamlFile, clauses: Mapping[str, Clause]) -> dict[str, Convention]:
+    models = file.parse(schema.ConventionsFile).conventions
+    _unique(file, "conventions", models)
+    for index, model in enumerate(models):
+        _known(file, ("conventions", index, "clause"), [model.clause], clauses, "transformer.md")
+        _known(file, ("conventions", index, "default"), [model.default], model.options, "its options")
+    return {m.id: Convention(m.id, m.title, m.clause, m.default, m.options) for m in models}
+
+
+def _mistakes(file: YamlFile, contracts: Mapping[str, Contract]) -> dict[str, Mistake]:
+    models = file.parse(schema.MistakesFile).mistakes
+    _unique(file, "mistakes", models)
+    for index, model in enumerate(models):
+        _known(file, ("mistakes", index, "component"), [model.component], contracts, "contracts/")
+    return {m.id: Mistake(m.id, m.component, m.title, m.hint) for m in models}
+
+
+def _properties(
+    file: YamlFile, contracts: Mapping[str, Contract], clauses: Mapping[str, Clause]
+) -> dict[str, Property]:
+    models = file.parse(schema.PropertiesFile).properties
+    _unique(file, "properties", models)
+    properties = {}
+    for index, m in enumerate(models):
+        where: Field = ("properties", index)
+        _known(file, (*where, "component"), [*({m.component} - {"*"}), *m.needs], contracts, "contracts/")
+        _known(file, (*where, "clauses"), m.clauses, clauses, "transformer.md")
+        place = Place(file.path, file.line((*where, "id")))
+        properties[m.id] = Property(m.id, m.component, m.title, tuple(m.clauses), tuple(m.needs), place)
+    return properties
+
+
+def _cases(
+    root: Path, contracts: Mapping[str, Contract], conventions: Mapping[str, Convention], *, underived: bool
+) -> list[Case]:
+    cases: dict[str, Case] = {}
+    problems: list[Problem] = []
+    for file in _read_all(root / "cases"):
+        try:
+            read = read_cases(file, contracts, conventions, underived=underived)
+        except SpecError as error:
+            problems += error.problems
+            continue
+        for case in read:
+            if case.id in cases:
+                first = cases[case.id].place
+                message = f"{case.id!r} is taken, see {first.file.name}:{first.line}"
+                problems.append(Problem(case.place.file, case.place.line, "id", message))
+            cases[case.id] = case
+    if problems:
+        raise SpecError(problems)
+    return list(cases.values())
+
+
+def _check_references(
+    cases: Iterable[Case],
+    clauses: Mapping[str, Clause],
+    documents: Mapping[str, Document],
+    mistakes: Mapping[str, Mistake],
+) -> None:
+    problems: list[Problem] = []
+
+    def refuse(case: Case, field: str, message: str) -> None:
+        problems.append(Problem(case.place.file, case.place.line, f"{case.id}.{field}", message))
+
+    for case in cases:
+        for id_ in case.clauses:
+            if id_ not in clauses:
+                refuse(case, "clauses", f"{id_} is no clause of transformer.md")
+        for id_ in case.catches:
+            if id_ not in mistakes:
+                refuse(case, "catches", f"{id_!r} is not in mistakes.yaml")
+        if case.source is not None:
+            try:
+                cite(str(case.source), documents)
+            except ValueError as error:
+                refuse(case, "source", str(error))
+    if problems:
+        raise SpecError(problems)
+
+
+def _errata(file: YamlFile, documents: Mapping[str, Document], clauses: Mapping[str, Clause]) -> dict[str, Erratum]:
+    models = file.parse(schema.ErrataFile).errata
+    _unique(file, "errata", models)
+    errata = {}
+    for index, m in enumerate(models):
+        where: Field = ("errata", index)
+        _known(file, (*where, "document"), [m.document], documents, "documents.yaml")
+        rows = {row.id: row for row in documents[m.document].rows}
+        _known(file, (*where, "rows"), m.rows, rows, f"documents.yaml under {m.document}")
+        _known(file, (*where, "clauses"), m.clauses, clauses, "transformer.md")
+        digits = tuple(Digits(d.case, d.output, tuple(tuple(i) for i in d.indices)) for d in m.digits)
+        errata[m.id] = Erratum(
+            m.id, m.document, tuple(m.rows), m.section, m.printed, m.correct, m.why,
+            tuple(m.clauses), tuple(m.proof), digits, Place(file.path, file.line((*where, "id"))),
+        )  # fmt: skip
+    return errata

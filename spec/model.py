@@ -1,0 +1,288 @@
+"""The nouns of the spec, frozen: what the YAML files and transformer.md say, once it has been checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from goldformer.spec import draw
+from goldformer.spec.draw import Recipe
+from goldformer.spec.shapes import Shape
+
+Array = NDArray[Any]
+Kind = Literal["float", "bool", "ids"]
+
+#: The key of the only expectation of a case that depends on no convention.
+ANY = ""
+
+
+class Level(Enum):
+    """How binding a clause is."""
+
+    MUST = "MUST"
+    SHOULD = "SHOULD"
+    CONVENTION = "CONVENTION"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in the spec's files something is written."""
+
+    file: Path
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One fact that a document defines."""
+
+    id: str
+    section: str
+    says: str
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One of the source documents."""
+
+    id: str
+    title: str
+    english: str
+    kind: str
+    about: str
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Citation:
+    """A document with the rows (for the paper: sections) that say so; `this spec` has none."""
+
+    document: str
+    rows: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return " ".join((self.document, *self.rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """A numbered sentence of transformer.md."""
+
+    id: str
+    level: Level
+    title: str
+    text: str
+    sources: tuple[Citation, ...]
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Digits:
+    """The places of a case's printed output whose digits are wrong in the document."""
+
+    case: str
+    output: str
+    indices: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Erratum:
+    """Something a document says that is not so, with what proves it."""
+
+    id: str
+    document: str
+    rows: tuple[str, ...]
+    section: str
+    printed: str
+    correct: str
+    why: str
+    clauses: tuple[str, ...]
+    proof: tuple[str, ...]
+    digits: tuple[Digits, ...]
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Convention:
+    """A choice that real, correct code makes differently."""
+
+    id: str
+    title: str
+    clause: str
+    default: str
+    options: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """A named mistake that people really make."""
+
+    id: str
+    component: str
+    title: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """A relation that holds for every input; the suite draws the inputs. Component "*" means every one."""
+
+    id: str
+    component: str
+    title: str
+    clauses: tuple[str, ...]
+    needs: tuple[str, ...]
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySpec:
+    """An array of a contract: its kind, its symbolic shape, and whether it may be left out."""
+
+    name: str
+    kind: Kind
+    shape: Shape
+    broadcast: bool = False
+    optional: bool = False
+    below: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AttributeSpec:
+    """A plain argument of a contract, an int or a bool; `size` is the axis it fixes."""
+
+    name: str
+    kind: Literal["int", "bool"]
+    minimum: int | None = None
+    size: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """What a component takes and gives."""
+
+    component: str
+    title: str
+    depends_on: tuple[str, ...]
+    inputs: Mapping[str, ArraySpec]
+    params: Mapping[str, ArraySpec]
+    attributes: Mapping[str, AttributeSpec]
+    outputs: Mapping[str, ArraySpec]
+    flow: tuple[str, ...]
+    conventions: tuple[str, ...]
+    computed_in_at_least: str | None
+
+    @property
+    def first_output(self) -> str:
+        """The output that a bare return value stands for."""
+        return next(iter(self.outputs))
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a case asks of one output: all of it, its shape, or some of its places."""
+
+    form: Literal["all", "shape", "probes"]
+    indices: tuple[tuple[int, ...], ...] = ()
+    drawn: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class GoldenArray:
+    """The proven values of one output, whole or at `indices`, and how many roundoffs honest code moves."""
+
+    values: Array
+    error_scale: float
+    indices: tuple[tuple[int, ...], ...] | None = None
+
+    @cached_property
+    def magnitude(self) -> float:
+        """The largest finite absolute value; 0 where there is none."""
+        finite = np.abs(self.values[np.isfinite(self.values)]) if self.values.dtype.kind == "f" else ()
+        return float(np.max(finite, initial=0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Golden:
+    """The machine-written half of a case.
+
+    `options` maps each option of the case's convention (or ANY) to its outputs; an option that refuses
+    the call maps to None. `peak` is the largest number on the way, which a dtype must be able to hold.
+    """
+
+    derivation: str
+    peak: float
+    options: Mapping[str, Mapping[str, GoldenArray] | None]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of a component and what to expect of it."""
+
+    id: str
+    component: str
+    title: str
+    clauses: tuple[str, ...]
+    source: Citation | None
+    catches: tuple[str, ...]
+    sizes: Mapping[str, int]
+    lead: tuple[int, ...]
+    equal_sizes: str | None
+    attributes: Mapping[str, int | bool]
+    inputs: Mapping[str, Recipe]
+    params: Mapping[str, Recipe]
+    convention: str | None
+    only_with: Mapping[str, str]
+    expect: Mapping[str, Wanted]
+    printed: Mapping[str, Any]
+    golden: Golden | None
+    place: Place
+    #: Error cases: the argument at fault, and the working case that differs in that alone.
+    error: str | None = None
+    base: str | None = None
+
+    @cached_property
+    def input_arrays(self) -> Mapping[str, Array]:
+        """The inputs as float64, bool or int64 arrays."""
+        return {name: draw.build(recipe, name) for name, recipe in self.inputs.items()}
+
+    @cached_property
+    def param_arrays(self) -> Mapping[str, Array]:
+        """The parameters as float64 arrays."""
+        return {name: draw.build(recipe, name) for name, recipe in self.params.items()}
+
+    @property
+    def shape_only(self) -> bool:
+        """Whether the case asks for shapes alone, so that nothing is derived."""
+        return all(wanted.form == "shape" for wanted in self.expect.values())
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Everything: loaded, checked, cross-referenced."""
+
+    root: Path
+    documents: Mapping[str, Document]
+    clauses: Mapping[str, Clause]
+    errata: Mapping[str, Erratum]
+    conventions: Mapping[str, Convention]
+    mistakes: Mapping[str, Mistake]
+    properties: Mapping[str, Property]
+    contracts: Mapping[str, Contract]
+    cases: Mapping[str, Case] = field(repr=False)
+
+    def cases_of(self, component: str) -> tuple[Case, ...]:
+        """The cases of one component in file order."""
+        return tuple(case for case in self.cases.values() if case.component == component)
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        """Component names, each after those it depends on."""
+        return tuple(self.contracts)

@@ -1,0 +1,65 @@
+"""Ball arithmetic: golden values with a proof. Needs python-flint."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: Bits of every ball. The widest golden formula loses fewer than 40 of them.
+PRECISION: Final = 256
+#: Significant decimal digits of a golden value.
+DIGITS: Final = 17
+
+try:
+    import flint
+except ImportError as missing:  # pragma: no cover - the message is all there is
+    raise ImportError("deriving golden values needs python-flint: pip install 'goldformer[derive]'") from missing
+
+flint.ctx.prec = PRECISION
+
+
+class Unproven(Exception):
+    """An enclosure too wide for the digits that a golden value prints."""
+
+
+def exact(value: int | float) -> Any:
+    """An integer, a float that means itself, or NaN, as a ball of radius 0."""
+    return flint.arb(value)
+
+
+def given(value: float) -> Any:
+    """An input as it is written: 0.3 is three tenths, not the float nearest to it."""
+    fraction = Fraction(repr(value))
+    return flint.arb(fraction.numerator) / flint.arb(fraction.denominator)
+
+
+def decimal(ball: Any) -> str:
+    """The value to DIGITS significant digits; Unproven unless the enclosure allows just that."""
+    if not ball.is_finite():
+        return "nan" if math.isnan(float(ball)) else str(float(ball))
+    if bool(abs(ball) < flint.arb(2) ** (-PRECISION // 2)):
+        return "0"  # an exact zero, or a cancellation proven to lie below 10⁻³⁸
+    text = str(ball.mid().str(DIGITS, radius=False))
+    written = Fraction(text)
+    exponent = math.floor(math.log10(abs(float(ball.mid()))))
+    unit = Fraction(10) ** (exponent - DIGITS + 1)
+    distance = abs(ball - flint.arb(written.numerator) / flint.arb(written.denominator))
+    # Half a unit, and a hair for the rounding of the decimal conversion itself.
+    limit = unit * Fraction(50001, 100000)
+    if not bool(distance < flint.arb(limit.numerator) / flint.arb(limit.denominator)):
+        raise Unproven(f"{ball} is not proven to be {text}")
+    return text
+
+
+def decimals(balls: NDArray[Any]) -> list[str]:
+    """Every element, row-major."""
+    return [decimal(ball) for ball in balls.ravel()]
+
+
+def widest(balls: NDArray[Any]) -> float:
+    """The largest radius among finite balls."""
+    return float(np.max([float(b.rad()) for b in balls.ravel() if b.is_finite()], initial=0.0))

@@ -1,0 +1,188 @@
+"""The clauses' formulas, once, as plain array code over whatever numbers they are given.
+
+Arrays of floats have dtype object and hold balls or draws: NumPy hands +, @, exp and sqrt on to the
+elements. `number` makes an exact element from an int or a float. Masks and ids are ordinary arrays.
+Each function is named as its component, takes the contract's names, and gives every output.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Objects = NDArray[Any]
+Number = Callable[[int | float], Any]
+
+
+def scalar(value: Any) -> Objects:
+    """An element as a 0-d object array, so that NumPy's functions dispatch to it."""
+    array: Objects = np.empty((), dtype=object)
+    array[()] = value
+    return array
+
+
+def numbers(number: Number, values: Any) -> Objects:
+    """An object array of exact elements."""
+    made: Objects = np.frompyfunc(number, 1, 1)(np.asarray(values, dtype=object))
+    return made
+
+
+def softmax(number: Number, scores: Objects) -> dict[str, Objects]:
+    """SM-1: exp(x_i) / Σ exp(x_j) over the last axis."""
+    return {"output": weights_of(number, scores, None, "uniform")}
+
+
+def weights_of(number: Number, scores: Objects, mask: NDArray[np.bool_] | None, empty_row: str) -> Objects:
+    """SDPA-3, SDPA-6, SDPA-7: softmax over the keys that the mask leaves."""
+    keep = np.ones(scores.shape, dtype=bool) if mask is None else np.broadcast_to(mask, scores.shape)
+    size = np.where(keep, scores.astype(np.float64), -math.inf)
+    # SM-4: subtracting one exact number from a row changes nothing, and keeps exp within range.
+    shift = np.where(keep.any(-1, keepdims=True), size.max(-1, keepdims=True), 0.0)
+    zero = scalar(number(0))
+    e = np.where(keep, np.exp(np.where(keep, scores - shift.astype(object), zero)), zero)
+    empty = ~keep.any(-1, keepdims=True)
+    if empty.any():
+        fill = {"uniform": 1, "zeros": 0, "nan": math.nan}[empty_row]
+        e = np.where(empty, scalar(number(fill)), e)
+    total = e.sum(-1, keepdims=True)
+    if empty_row == "zeros":
+        total = np.where(empty, scalar(number(1)), total)
+    weights: Objects = e / total
+    return weights
+
+
+def scaled_dot_product_attention(
+    number: Number,
+    query: Objects,
+    key: Objects,
+    value: Objects,
+    mask: NDArray[np.bool_] | None = None,
+    *,
+    empty_row: str = "uniform",
+) -> dict[str, Objects]:
+    """SDPA-1 … SDPA-4: softmax(QKᵀ/√d_k)·V."""
+    scores = query @ key.swapaxes(-1, -2)
+    scaled = scores / np.sqrt(scalar(number(query.shape[-1])))
+    weights = weights_of(number, scaled, mask, empty_row)
+    return {"output": weights @ value, "weights": weights, "scores": scores, "scaled_scores": scaled}
+
+
+def causal_mask(number: Number, *, q_seq: int, kv_seq: int, causal_corner: str = "top_left") -> dict[str, Objects]:
+    """MASK-2, MASK-3: query i may see key j where j ≤ i, shifted for the bottom-right corner."""
+    del number
+    shift = kv_seq - q_seq if causal_corner == "bottom_right" else 0
+    return {"mask": np.arange(kv_seq) <= np.arange(q_seq)[:, None] + shift}
+
+
+def padding_mask(number: Number, ids: NDArray[np.int64], *, pad_id: int) -> dict[str, Objects]:
+    """MASK-4: True where the id is not padding, as (batch, 1, 1, seq)."""
+    del number
+    return {"mask": (ids != pad_id)[:, None, None, :]}
+
+
+def token_embedding(
+    number: Number, ids: NDArray[np.int64], *, table: Objects, embedding_scale: str = "none"
+) -> dict[str, Objects]:
+    """EMB-1, EMB-3: row `id` of the table, times √d_model by that convention."""
+    rows = table[ids]
+    if embedding_scale == "sqrt_d_model":
+        rows = rows * np.sqrt(scalar(number(table.shape[-1])))
+    return {"output": rows}
+
+
+def positional_encoding(
+    number: Number, x: Objects, *, pe_layout: str = "interleaved", odd_d_model: str = "extra_sine"
+) -> dict[str, Objects]:
+    """PE-1, PE-3, PE-6, PE-7: x + PE, the angle pos / 10000^(2i/d_model)."""
+    seq, d_model = x.shape[-2:]
+    if d_model % 2 and odd_d_model == "refused":
+        raise ValueError("odd d_model")
+    pairs = (d_model + 1) // 2
+    top, bottom = (2, d_model) if pe_layout != "tensor2tensor" else (1, max(d_model // 2 - 1, 1))
+    exponent = numbers(number, [top * i for i in range(pairs)]) / scalar(number(bottom))
+    frequency = np.exp(-exponent * np.log(scalar(number(10000))))
+    angle = numbers(number, np.arange(seq))[:, None] * frequency
+    sine, cosine = np.sin(angle), np.cos(angle)
+    if pe_layout == "interleaved":
+        table = np.stack([sine, cosine], axis=-1).reshape(seq, 2 * pairs)[:, :d_model]
+    else:
+        table = np.concatenate([sine, cosine], axis=-1)
+    return {"output": x + table}
+
+
+def split_heads(x: Objects, heads: int) -> Objects:
+    """MHA-2: (batch, seq, heads·d) → (batch, heads, seq, d), heads being contiguous blocks of columns."""
+    batch, seq, width = x.shape
+    return x.reshape(batch, seq, heads, width // heads).swapaxes(1, 2)
+
+
+def merge_heads(x: Objects) -> Objects:
+    """MHA-4: (batch, heads, seq, d) → (batch, seq, heads·d)."""
+    batch, heads, seq, width = x.shape
+    return x.swapaxes(1, 2).reshape(batch, seq, heads * width)
+
+
+def linear(x: Objects, w: Objects, b: Objects | None) -> Objects:
+    """x·W, plus b where it is given."""
+    return x @ w if b is None else x @ w + b
+
+
+def multi_head_attention(
+    number: Number,
+    query: Objects,
+    key: Objects,
+    value: Objects,
+    mask: NDArray[np.bool_] | None = None,
+    *,
+    num_heads: int,
+    w_q: Objects,
+    w_k: Objects,
+    w_v: Objects,
+    w_o: Objects,
+    b_q: Objects | None = None,
+    b_k: Objects | None = None,
+    b_v: Objects | None = None,
+    b_o: Objects | None = None,
+    empty_row: str = "uniform",
+) -> dict[str, Objects]:
+    """MHA-1 … MHA-6: project, split, attend in each head, merge, project."""
+    q, k, v = (
+        split_heads(linear(x, w, b), num_heads) for x, w, b in ((query, w_q, b_q), (key, w_k, b_k), (value, w_v, b_v))
+    )
+    heads = scaled_dot_product_attention(number, q, k, v, mask, empty_row=empty_row)
+    return {"output": linear(merge_heads(heads["output"]), w_o, b_o), "weights": heads["weights"]}
+
+
+def fused_multi_head_attention(
+    number: Number,
+    x: Objects,
+    mask: NDArray[np.bool_] | None = None,
+    *,
+    num_heads: int,
+    w_qkv: Objects,
+    w_o: Objects,
+    b_qkv: Objects | None = None,
+    b_o: Objects | None = None,
+    empty_row: str = "uniform",
+) -> dict[str, Objects]:
+    """FMHA-1 … FMHA-3: one projection, cut per head into (q|k|v)."""
+    qkv = linear(x, w_qkv, b_qkv)
+    q, k, v = np.split(split_heads(qkv, num_heads), 3, axis=-1)
+    heads = scaled_dot_product_attention(number, q, k, v, mask, empty_row=empty_row)
+    output = linear(merge_heads(heads["output"]), w_o, b_o)
+    return {"output": output, "weights": heads["weights"], "qkv": qkv}
+
+
+def single_head_attention(
+    number: Number, x: Objects, *, causal: bool, w_q: Objects, w_k: Objects, w_v: Objects
+) -> dict[str, Objects]:
+    """SHA-1 … SHA-3: one head over one sequence, scaled by √d_model."""
+    query, key, value = x @ w_q, x @ w_k, x @ w_v
+    mask = causal_mask(number, q_seq=len(x), kv_seq=len(x))["mask"] if causal else None
+    heads = scaled_dot_product_attention(number, query, key, value, mask)
+    del heads["scaled_scores"]
+    return {**heads, "query": query, "key": key, "value": value}

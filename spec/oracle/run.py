@@ -1,0 +1,136 @@
+"""Derives many cases on all cores, never the same one twice, and says what moved."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from importlib.metadata import version
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+
+from goldformer.spec.casefile import derivation_digest
+from goldformer.spec.model import Case, GoldenArray, Spec
+from goldformer.spec.oracle.derive import Derived, DerivedArray, derive
+from goldformer.spec.oracle.write import replace_file, write_golden
+from goldformer.spec.yamlfile import YamlFile
+
+#: A scale is a measurement: another machine's exp and sin may differ in the last bit.
+SCALE_DRIFT = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One derived case; `cached` when an earlier run had derived just this."""
+
+    case: Case
+    digest: str
+    derived: Derived
+    cached: bool
+
+
+def derivable(spec: Spec, only: Iterable[str] = ()) -> list[Case]:
+    """The cases that have golden values; `only` narrows them to some ids."""
+    wanted = set(only)
+    cases = [case for case in spec.cases.values() if case.error is None and not case.shape_only]
+    return [case for case in cases if not wanted or case.id in wanted]
+
+
+def default_cache() -> Path:
+    """Where derivations are remembered: goldformer/derivations under $XDG_CACHE_HOME or ~/.cache."""
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "goldformer" / "derivations"
+
+
+def derive_all(spec: Spec, cases: Iterable[Case], *, jobs: int, cache: Path | None) -> Iterator[Outcome]:
+    """Derive cases in parallel, yielding each as it is done; without a cache every one is derived anew."""
+    digests = digests_of(spec)
+    waiting = []
+    stamp = _method_stamp()
+    for case in cases:
+        place = cache / f"{digests[case.id]}-{stamp}.json" if cache else None
+        if place is not None and place.exists():
+            derived = Derived.from_json(json.loads(place.read_text(encoding="utf-8")))
+            yield Outcome(case, digests[case.id], derived, cached=True)
+        else:
+            waiting.append((case, place))
+    if not waiting:
+        return
+    with ProcessPoolExecutor(min(jobs, len(waiting)), mp_context=get_context("spawn")) as pool:
+        running = {
+            pool.submit(derive, case, spec.contracts[case.component], spec.conventions): (case, place)
+            for case, place in waiting
+        }
+        for future in as_completed(running):
+            case, place = running[future]
+            derived = future.result()
+            if place is not None:
+                place.parent.mkdir(parents=True, exist_ok=True)
+                replace_file(place, json.dumps(derived.as_json()))
+            yield Outcome(case, digests[case.id], derived, cached=False)
+
+
+def digests_of(spec: Spec) -> dict[str, str]:
+    """The derivation digest of every case as its file stands now."""
+    digests: dict[str, str] = {}
+    for path in sorted((spec.root / "cases").glob("*.yaml")):
+        file = YamlFile.read(path)
+        contract = spec.contracts[file.data["component"]]
+        digests |= {raw["id"]: derivation_digest(raw, contract, spec.conventions) for raw in file.data["cases"]}
+    return digests
+
+
+def _method_stamp() -> str:
+    """Changes with the oracle's own source and with python-flint, so that a new method derives everything."""
+    source = hashlib.sha256(version("python-flint").encode())
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        source.update(path.read_bytes())
+    return source.hexdigest()[:16]
+
+
+def write_all(outcomes: Iterable[Outcome]) -> list[Path]:
+    """Put outcomes into their files; the files that changed."""
+    by_file: dict[Path, list[Outcome]] = {}
+    for outcome in outcomes:
+        by_file.setdefault(outcome.case.place.file, []).append(outcome)
+    changed = []
+    for path, group in by_file.items():
+        derived = {o.case.id: (o.digest, o.derived) for o in group}
+        if write_golden(YamlFile.read(path), derived, {o.case.id: o.case.expect for o in group}):
+            changed.append(path)
+    return changed
+
+
+def moved(outcome: Outcome) -> str | None:
+    """How a case's stored golden values differ from the derivation, or None."""
+    golden = outcome.case.golden
+    if golden is None:
+        return "has no golden values, or was changed since they were derived"
+    if set(golden.options) != set(outcome.derived.options):
+        return f"has values for {sorted(golden.options)}, derived {sorted(outcome.derived.options)}"
+    for option, outputs in outcome.derived.options.items():
+        stored = golden.options[option]
+        if stored is None or outputs is None:
+            if (stored is None) != (outputs is None):
+                return f"{option} is refused on one side only"
+            continue
+        for name, array in outputs.items():
+            if (difference := _difference(stored[name], array)) is not None:
+                return f"{option + ': ' if option else ''}{name}: {difference}"
+    return None
+
+
+def _difference(stored: GoldenArray, derived: DerivedArray) -> str | None:
+    read: Callable[[str], float | bool] = (lambda v: v == "true") if stored.values.dtype.kind == "b" else float
+    values = np.array([read(v) for v in derived.values], dtype=stored.values.dtype).reshape(derived.shape)
+    if not np.array_equal(values, stored.values, equal_nan=values.dtype.kind == "f"):
+        return "golden values differ from those derived now"
+    drift = abs(stored.error_scale - derived.error_scale)
+    if drift > SCALE_DRIFT * derived.error_scale:
+        return f"error scale {stored.error_scale} is {derived.error_scale} now"
+    return None

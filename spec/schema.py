@@ -1,0 +1,312 @@
+"""The schema of the spec's YAML files, as pydantic models; `goldformer schema` prints it for editors.
+
+Unknown keys are refused everywhere. What needs more than one file to judge is judged in load.py.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator
+
+Id = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+ClauseId = Annotated[str, Field(pattern=r"^[A-Z]+-[0-9]+$")]
+Text = Annotated[str, Field(min_length=1)]
+Nested = list[Any]
+
+
+class Strict(BaseModel):
+    """A mapping without unknown keys and without conversions."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+# ── documents.yaml, errata.yaml, conventions.yaml, mistakes.yaml, properties.yaml ──
+
+
+class RowModel(Strict):
+    id: Annotated[str, Field(pattern=r"^[A-Z][0-9]+$")]
+    section: Text
+    says: Text
+
+
+class DocumentModel(Strict):
+    id: Id
+    title: Text
+    english: Text
+    kind: Literal["article", "paper"]
+    about: Text
+    rows: list[RowModel]
+
+
+class DocumentsFile(Strict):
+    documents: list[DocumentModel]
+
+
+class DigitsModel(Strict):
+    case: Id
+    output: Name
+    indices: list[list[int]]
+
+
+class ErratumModel(Strict):
+    id: Id
+    document: Id
+    rows: list[str]
+    section: Text
+    printed: Text
+    correct: Text
+    why: Text
+    clauses: Annotated[list[ClauseId], Field(min_length=1)]
+    proof: Annotated[list[Id], Field(min_length=1)]
+    digits: list[DigitsModel] = []
+
+
+class ErrataFile(Strict):
+    errata: list[ErratumModel]
+
+
+class ConventionModel(Strict):
+    id: Name
+    title: Text
+    clause: ClauseId
+    default: Name
+    options: Annotated[dict[Name, Text], Field(min_length=2)]
+
+
+class ConventionsFile(Strict):
+    conventions: list[ConventionModel]
+
+
+class MistakeModel(Strict):
+    id: Id
+    component: Name
+    title: Text
+    hint: Text
+
+
+class MistakesFile(Strict):
+    mistakes: list[MistakeModel]
+
+
+class PropertyModel(Strict):
+    id: Id
+    component: Name | Literal["*"]
+    title: Text
+    clauses: Annotated[list[ClauseId], Field(min_length=1)]
+    needs: list[Name] = []
+
+
+class PropertiesFile(Strict):
+    properties: list[PropertyModel]
+
+
+# ── contracts/*.yaml ──
+
+
+class ArrayModel(Strict):
+    kind: Literal["float", "bool", "ids"]
+    shape: list[str | int] | None = None
+    broadcast: list[str | int] | None = None
+    optional: bool = False
+    below: Name | None = None
+
+
+class AttributeModel(Strict):
+    kind: Literal["int", "bool"]
+    minimum: int | None = None
+    size: Name | None = None
+
+
+class ContractFile(Strict):
+    component: Name
+    title: Text
+    depends_on: list[Name]
+    inputs: dict[Name, ArrayModel] = {}
+    params: dict[Name, ArrayModel] = {}
+    attributes: dict[Name, AttributeModel] = {}
+    outputs: Annotated[dict[Name, ArrayModel], Field(min_length=1)]
+    flow: list[Name] = []
+    conventions: list[Name] = []
+    computed_in_at_least: Literal["float32", "float64"] | None = None
+
+
+# ── cases/*.yaml ──
+
+
+class DrawModel(Strict):
+    """Drawn by the generator of transformer.md; `step` is a power of two such as 1/32."""
+
+    draw: Literal["dyadic"]
+    seed: int
+    range: Annotated[list[float | int], Field(min_length=2, max_length=2)]
+    step: str | int
+    shape: list[int] | None = None
+
+    @field_validator("step")
+    @classmethod
+    def _a_fraction(cls, step: str | int) -> str | int:
+        Fraction(step)
+        return step
+
+
+class IdsModel(Strict):
+    """Integers drawn from range[0] to range[1], both included."""
+
+    draw: Literal["ids"]
+    seed: int
+    range: Annotated[list[int], Field(min_length=2, max_length=2)]
+    shape: list[int] | None = None
+
+
+class ValuesModel(Strict):
+    """Written out: nested lists, or one number."""
+
+    values: Nested
+    shape: list[int] | None = None
+
+
+class FillModel(Strict):
+    fill: float | int
+    shape: list[int] | None = None
+
+
+class MaskModel(Strict):
+    lengths: list[int] | None = None
+    causal: bool = False
+    shape: list[str | int]
+
+
+def _recipe(value: Any) -> str | None:
+    if not isinstance(value, dict):
+        return None
+    if "draw" in value:
+        return "as:ids" if value["draw"] == "ids" else "as:dyadic"
+    return "as:values" if "values" in value else "as:fill" if "fill" in value else "as:mask"
+
+
+RecipeModel = Annotated[
+    Annotated[DrawModel, Tag("as:dyadic")]
+    | Annotated[IdsModel, Tag("as:ids")]
+    | Annotated[ValuesModel, Tag("as:values")]
+    | Annotated[FillModel, Tag("as:fill")]
+    | Annotated[MaskModel, Tag("as:mask")],
+    Discriminator(_recipe),
+]
+
+
+class AllParamsModel(DrawModel):
+    """One recipe for all parameters; `biases: false` leaves the optional ones out."""
+
+    biases: bool = True
+
+
+class ProbesModel(Strict):
+    probes: Annotated[list[list[int]], Field(min_length=1)]
+
+
+class DrawnModel(Strict):
+    """`drawn` places drawn by the generator, one stream per axis."""
+
+    drawn: Annotated[int, Field(ge=1)]
+    seed: int
+
+
+def _wanted(value: Any) -> str:
+    if isinstance(value, dict):
+        return "as:drawn" if "drawn" in value else "as:probes"
+    return "as:word"
+
+
+WantedModel = Annotated[
+    Annotated[Literal["all", "shape"], Tag("as:word")]
+    | Annotated[ProbesModel, Tag("as:probes")]
+    | Annotated[DrawnModel, Tag("as:drawn")],
+    Discriminator(_wanted),
+]
+
+
+class ErrorModel(Strict):
+    """The argument at fault."""
+
+    error: Name
+
+
+class SourceModel(Strict):
+    document: Id
+    rows: Annotated[list[str], Field(min_length=1)]
+
+
+class ChangeModel(Strict):
+    """The one thing in which an error case differs from its base; null takes an argument away."""
+
+    attributes: dict[Name, int | bool] = {}
+    inputs: dict[Name, RecipeModel | None] = {}
+    params: dict[Name, RecipeModel | None] = {}
+
+
+class GoldenArrayModel(Strict):
+    error_scale: float | int
+    at: list[list[int]] | None = None
+    values: Any
+
+
+class GoldenModel(Strict):
+    """Written by `goldformer derive`; never by hand."""
+
+    derivation: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+    peak: float | int
+    outputs: dict[Name, GoldenArrayModel] | None = None
+    options: dict[Name, dict[Name, GoldenArrayModel] | Literal["refused"]] | None = None
+
+
+def _params(value: Any) -> str:
+    return "as:together" if isinstance(value, dict) and isinstance(value.get("draw"), str) else "as:each"
+
+
+def _expect(value: Any) -> str:
+    return "as:error" if isinstance(value, dict) and "error" in value else "as:outputs"
+
+
+class CaseModel(Strict):
+    id: Id
+    title: Text
+    clauses: Annotated[list[ClauseId], Field(min_length=1)]
+    source: SourceModel | Literal["derived"]
+    catches: list[Id] = []
+    sizes: dict[Name, int | list[int]] = {}
+    equal_sizes: Text | None = None
+    attributes: dict[Name, int | bool] = {}
+    inputs: dict[Name, RecipeModel] = {}
+    params: Annotated[
+        Annotated[AllParamsModel, Tag("as:together")] | Annotated[dict[Name, RecipeModel], Tag("as:each")],
+        Discriminator(_params),
+    ] = {}
+    convention: Name | None = None
+    only_with: dict[Name, Name] = {}
+    base: Id | None = None
+    change: ChangeModel | None = None
+    expect: Annotated[
+        Annotated[ErrorModel, Tag("as:error")] | Annotated[dict[Name, WantedModel], Tag("as:outputs")],
+        Discriminator(_expect),
+    ]
+    printed: dict[Name, Nested] = {}
+    golden: GoldenModel | None = None
+
+
+class CasesFile(Strict):
+    component: Name
+    cases: Annotated[list[CaseModel], Field(min_length=1)]
+
+
+FILES: dict[str, type[Strict]] = {
+    "documents": DocumentsFile,
+    "errata": ErrataFile,
+    "conventions": ConventionsFile,
+    "mistakes": MistakesFile,
+    "properties": PropertiesFile,
+    "contract": ContractFile,
+    "cases": CasesFile,
+}

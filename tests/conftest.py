@@ -1,0 +1,60 @@
+"""What the tests share: the spec, benches, and small adapters written on the spot."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from goldformer.adapters import find_adapter
+from goldformer.conformance.engine import Bench, check_case, plan
+from goldformer.conformance.verdict import Verdict
+from goldformer.spec import ROOT, Spec, load_spec
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def spec() -> Spec:
+    return load_spec()
+
+
+@pytest.fixture
+def bench(spec: Spec) -> Callable[..., Bench]:
+    """A bench for an adapter by name, or by the source of a module."""
+
+    def make(adapter: str, dtype: str = "float32", *, strict: bool = False) -> Bench:
+        return Bench(spec, find_adapter(adapter, spec), dtype, "cpu", strict)
+
+    return make
+
+
+@pytest.fixture
+def adapter_file(tmp_path: Path) -> Callable[[str], str]:
+    """The path of an adapter with the given source."""
+
+    def write(source: str, name: str = "mine.py") -> str:
+        path = tmp_path / name
+        path.write_text(source, encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def verdicts_of(spec: Spec) -> Callable[..., list[Verdict]]:
+    """The verdicts of all golden cases of some components."""
+
+    def run(bench: Bench, *components: str) -> list[Verdict]:
+        return [check_case(case, bench) for case in plan(spec, components)]
+
+    return run
+
+
+@pytest.fixture
+def spec_copy(tmp_path: Path) -> Path:
+    """The spec's data in a folder of its own, to be spoilt."""
+    target = tmp_path / "spec"
+    shutil.copytree(ROOT, target, ignore=shutil.ignore_patterns("*.py", "__pycache__", "oracle"))
+    return target

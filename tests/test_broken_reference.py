@@ -1,0 +1,116 @@
+"""Broken on purpose: one edit in a copy of the reference at a time must fail, and say what a student understands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from goldformer.adapters import find_adapter
+from goldformer.conformance.engine import Bench
+from goldformer.conformance.suspects import failing_roots, suspects
+from goldformer.conformance.text import closing, explain_verdict
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Break:
+    """One edit: in a file of reference_impl, old text for new; and what the suite must make of it."""
+
+    mistake: str
+    file: str
+    old: str
+    new: str
+    root: str
+    passes: tuple[str, ...] = ()
+
+
+BREAKS = (
+    Break(
+        "scale-missing", "scaled_dot_product_attention.py",
+        "attention_scores(query, key) / math.sqrt(query.shape[-1])", "attention_scores(query, key)",
+        "scaled_dot_product_attention", ("softmax", "positional_encoding"),
+    ),
+    Break(
+        "softmax-query-axis", "scaled_dot_product_attention.py",
+        "weights = softmax(scores)", "weights = softmax(scores.transpose(-1, -2)).transpose(-1, -2)",
+        "scaled_dot_product_attention", ("softmax",),
+    ),
+    Break(
+        "mask-inverted", "scaled_dot_product_attention.py",
+        "scores.masked_fill(~mask,", "scores.masked_fill(mask,",
+        "scaled_dot_product_attention", ("softmax", "causal_mask"),
+    ),
+    Break(
+        "causal-plus-one", "masks.py", "key_position <= query_position", "key_position <= query_position + 1",
+        "causal_mask", ("scaled_dot_product_attention", "multi_head_attention"),
+    ),
+    Break(
+        "head-split-view", "multi_head_attention.py",
+        "blocks = x.reshape(batch, seq, num_heads, width // num_heads)  # (batch, seq, heads, d)\n    return blocks.transpose(1, 2)",
+        "return x.reshape(batch, num_heads, seq, width // num_heads)",
+        "multi_head_attention", ("scaled_dot_product_attention",),
+    ),
+    Break(
+        "wo-missing", "multi_head_attention.py",
+        "output = affine(merge_heads(heads), w_o, b_o)", "output = merge_heads(heads)[..., : w_o.shape[-1]]",
+        "multi_head_attention", ("scaled_dot_product_attention",),
+    ),
+    Break(
+        "pe-double-exp", "positional_encoding.py",
+        "10000.0 ** (two_i / d_model)", "10000.0 ** (2 * two_i / d_model)",
+        "positional_encoding", ("softmax",),
+    ),
+    Break(
+        "pe-sin-cos-swap", "positional_encoding.py",
+        "torch.where(channel % 2 == 0, angle.sin(), angle.cos())",
+        "torch.where(channel % 2 == 0, angle.cos(), angle.sin())",
+        "positional_encoding", ("softmax",),
+    ),
+)  # fmt: skip
+
+
+@pytest.fixture
+def broken_adapter(request, tmp_path):
+    """A copy of the reference and of its adapter, with the edit made; the adapter's path."""
+    edit = request.param
+    package = f"broken_{edit.mistake.replace('-', '_')}"
+    target = tmp_path / package
+    target.mkdir()
+    for source in (REPOSITORY / "reference_impl").glob("*.py"):
+        text = source.read_text(encoding="utf-8").replace("goldformer.reference_impl", package)
+        if source.name == edit.file:
+            assert text.count(edit.old) == 1, f"{edit.mistake}: the reference no longer says {edit.old!r}"
+            text = text.replace(edit.old, edit.new)
+        (target / source.name).write_text(text, encoding="utf-8")
+    adapter = (REPOSITORY / "adapters" / "builtin" / "reference.py").read_text(encoding="utf-8")
+    adapter = adapter.replace("from goldformer import __version__, reference_impl", f"import {package} as reference_impl")
+    path = tmp_path / "student.py"
+    path.write_text(adapter.replace("= __version__", '= "broken"'), encoding="utf-8")
+    return edit, str(path)
+
+
+@pytest.mark.parametrize("broken_adapter", BREAKS, indirect=True, ids=lambda edit: edit.mistake)
+def test_every_break_is_caught_named_and_placed(broken_adapter, spec, verdicts_of):
+    edit, path = broken_adapter
+    bench = Bench(spec, find_adapter(path, spec), "float32", "cpu")
+    verdicts = verdicts_of(bench)
+    bad = [v for v in verdicts if v.bad]
+    assert bad, f"{edit.mistake} is not caught"
+    # Placed: it fails where the edit is, and what does not depend on it still conforms.
+    roots, _ = failing_roots(verdicts, spec)
+    assert edit.root in roots
+    for component in edit.passes:
+        assert not [v.check for v in bad if v.component == component]
+    # Caught with a margin, not by a hair: rounding is within 1, a mistake lies far beyond it.
+    assert max(v.ratio or 0 for v in bad) > 1000
+    # Named: the mistakes that fit what failed and what passed include the one made, before all that fit less.
+    named = [s.mistake.id for s in suspects(verdicts, edit.root, spec)]
+    assert edit.mistake in named[:4]
+    text = "\n".join(closing(verdicts, spec))
+    assert f"Mend first: {edit.root}." in text
+    assert spec.mistakes[edit.mistake].hint.split()[0] in text
+    report = explain_verdict(next(v for v in bad if v.differences), spec)
+    for part in ("expected", "got", "Clause", "Source", "Repeat      goldformer check"):
+        assert part in report

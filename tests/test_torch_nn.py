@@ -1,0 +1,298 @@
+"""PyTorch's layers, each variant against the textbook, in every dtype; what they decline, and how."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from goldformer.adapters.builtin import torch_nn
+from goldformer.adapters.textbook import Textbook
+
+# No two sizes alike; nn.MultiheadAttention wants query, heads and output of one width.
+BATCH, HEADS, Q_SEQ, KV_SEQ, D_K, D_V = 3, 2, 5, 7, 11, 13
+D_MODEL, D_KEY, D_VALUE = HEADS * D_K, 17, 19
+UNIT_ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+CAUSAL = np.arange(KV_SEQ) <= np.arange(Q_SEQ)[:, None]
+LENGTHS = (np.arange(KV_SEQ) < np.array([7, 4, 2])[:, None])[:, None, None, :]
+
+VARIANTS = {
+    adapter.NAME: adapter
+    for adapter in (
+        torch_nn.torch_nn,
+        torch_nn.torch_nn_math,
+        torch_nn.torch_nn_flash,
+        torch_nn.torch_nn_sequence_first,
+    )
+}
+every_variant = pytest.mark.parametrize("adapter", VARIANTS.values(), ids=VARIANTS)
+every_dtype = pytest.mark.parametrize("dtype", UNIT_ROUNDOFF)
+
+textbook = Textbook()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """On arrays this small a second thread is only waited for: a hundredfold on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def draw(seed, *shape, end=2.0):
+    """64ths of ±end, which every dtype holds where end is a power of 2."""
+    return np.random.default_rng(seed).integers(-64, 65, shape) / 64 * end
+
+
+def attention_arguments(mask=None, d_v=D_K):
+    shapes = {"query": (Q_SEQ, D_K), "key": (KV_SEQ, D_K), "value": (KV_SEQ, d_v)}
+    arrays = {name: draw(i, BATCH, HEADS, *shape) for i, (name, shape) in enumerate(shapes.items())}
+    return arrays | {"mask": mask}
+
+
+def multi_head_arguments(mask=None, *, d_key=D_KEY, d_value=D_VALUE, biases="qkvo"):
+    inputs = {"query": (Q_SEQ, D_MODEL), "key": (KV_SEQ, d_key), "value": (KV_SEQ, d_value)}
+    rows = {"q": D_MODEL, "k": d_key, "v": d_value, "o": D_MODEL}
+    params = {f"w_{role}": draw(ord(role), n, D_MODEL, end=0.5) for role, n in rows.items()}
+    params |= {f"b_{role}": draw(ord(role) + 100, D_MODEL, end=0.5) for role in biases}
+    arrays = {name: draw(i, BATCH, *shape) for i, (name, shape) in enumerate(inputs.items())}
+    return arrays | {"mask": mask, "num_heads": HEADS, "params": params}
+
+
+def tensors(thing, dtype):
+    """The arguments as tensors: floats in the dtype, masks and ids as they are."""
+    if isinstance(thing, dict):
+        return {name: tensors(value, dtype) for name, value in thing.items()}
+    if not isinstance(thing, np.ndarray):
+        return thing
+    tensor = torch.from_numpy(thing)
+    return tensor.to(getattr(torch, dtype)) if tensor.is_floating_point() else tensor
+
+
+def outputs(returned):
+    if isinstance(returned, dict):
+        return [returned["output"]]
+    return list(returned) if isinstance(returned, tuple) else [returned]
+
+
+def compare(adapter, component, arguments, dtype="float64"):
+    """Hold a variant to the textbook in float64, and return its outputs."""
+    expected = outputs(getattr(textbook, component)(**arguments))
+    got = outputs(getattr(adapter, component)(**tensors(arguments, dtype)))
+    for want, tensor in zip(expected, got, strict=False):  # a chosen backend gives no weights
+        assert tensor.dtype == getattr(torch, dtype)
+        assert tensor.shape == want.shape
+        # Inputs are equal in all dtypes; 16 unit roundoffs are over three times the most that was seen, 4.6.
+        bound = 16 * UNIT_ROUNDOFF[dtype] * max(1, np.abs(want).max())
+        np.testing.assert_allclose(tensor.double().numpy(), want, rtol=0, atol=bound)
+    return got
+
+
+# The same numbers as the textbook
+
+MASKS = {
+    "none": None,
+    "keys": LENGTHS[0, 0, 0],
+    "causal": CAUSAL,
+    "lengths": LENGTHS,
+    "both": CAUSAL & LENGTHS,
+    "heads": np.stack([CAUSAL, np.ones_like(CAUSAL)]),
+}
+every_mask = pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+
+
+@every_variant
+@every_dtype
+@every_mask
+def test_attention(adapter, dtype, mask):
+    (output,) = compare(adapter, "scaled_dot_product_attention", attention_arguments(mask), dtype)
+    assert output.shape == (BATCH, HEADS, Q_SEQ, D_K)
+
+
+@every_variant
+@every_dtype
+@every_mask
+def test_multi_head_attention(adapter, dtype, mask):
+    got = compare(adapter, "multi_head_attention", multi_head_arguments(mask), dtype)
+    assert len(got) == (2 if adapter.backend == "default" else 1)
+
+
+@every_variant
+@pytest.mark.parametrize("biases", ["", "qkvo", "vo"])
+def test_multi_head_attention_in_one_projection(adapter, biases):
+    arguments = multi_head_arguments(CAUSAL & LENGTHS, d_key=D_MODEL, d_value=D_MODEL, biases=biases)
+    compare(adapter, "multi_head_attention", arguments)
+
+
+@every_variant
+@pytest.mark.parametrize("mask", [LENGTHS, np.tri(KV_SEQ, dtype=bool)], ids=["lengths", "causal"])
+def test_self_attention_without_gradients(adapter, mask):
+    """One tensor thrice and no gradient: only then does nn.MultiheadAttention take its fast path."""
+    arguments = multi_head_arguments(mask, d_key=D_MODEL, d_value=D_MODEL)
+    same = arguments["key"]
+    expected, _ = textbook.multi_head_attention(**arguments | {"query": same, "value": same})
+    t = tensors(arguments, "float64")
+    with torch.no_grad():
+        got = outputs(adapter.multi_head_attention(**t | {"query": t["key"], "value": t["key"]}))[0]
+    np.testing.assert_allclose(got.numpy(), expected, rtol=0, atol=1e-13)
+
+
+@every_variant
+@pytest.mark.parametrize("d_key", [D_KEY, D_MODEL])
+def test_gradients_reach_the_parameters(adapter, d_key):
+    arguments = tensors(multi_head_arguments(LENGTHS, d_key=d_key, d_value=d_key), "float64")
+    for parameter in arguments["params"].values():
+        parameter.requires_grad_()
+    outputs(adapter.multi_head_attention(**arguments))[0].square().sum().backward()
+    # A bias of the keys adds one number to all scores of a row: its gradient is 0 up to rounding.
+    small = {name for name, p in arguments["params"].items() if p.grad.abs().max() < 1e-6}
+    assert small == {"b_k"}
+
+
+@every_variant
+def test_smaller_components(adapter):
+    compare(adapter, "softmax", {"scores": draw(1, BATCH, Q_SEQ, KV_SEQ)})
+    ids = np.array([[0, 5, 6], [6, 1, 0]])
+    compare(adapter, "token_embedding", {"ids": ids, "params": {"table": draw(2, KV_SEQ, D_MODEL)}})
+    mask = adapter.causal_mask(q_seq=Q_SEQ, kv_seq=Q_SEQ)
+    assert mask.dtype == torch.bool
+    assert mask.tolist() == textbook.causal_mask(q_seq=Q_SEQ, kv_seq=Q_SEQ).tolist()
+
+
+# Where a mask goes
+
+
+@pytest.mark.parametrize(
+    ("mask", "name", "shape"),
+    [(LENGTHS, "key_padding_mask", (BATCH, KV_SEQ)), (CAUSAL, "attn_mask", (BATCH * HEADS, Q_SEQ, KV_SEQ))],
+)
+@every_variant
+def test_mask_takes_its_place(adapter, mask, name, shape, monkeypatch):
+    seen = {}
+
+    def spy(layer, state, inputs, options):
+        seen.update(options, query=inputs[0])
+        return torch.func.functional_call(layer, state, inputs, options)
+
+    monkeypatch.setattr(torch_nn, "functional_call", spy)
+    adapter.multi_head_attention(**tensors(multi_head_arguments(mask), "float32"))
+    assert seen[name].shape == shape
+    # Padding hides keys and causality too: nothing is True, or 0, that should be ignored.
+    hidden = seen[name] == -math.inf if adapter.additive_masks else seen[name]
+    assert hidden.dtype == torch.bool
+    assert not hidden[0, ..., 0].any()
+    assert hidden[-1, ..., -1].any()
+    assert seen["query"].shape[0] == (BATCH if adapter.batch_first else Q_SEQ)
+
+
+# A row without a key: each variant does what it declares, in every dtype, by either way in
+
+
+def empty_rows(mask_of):
+    """A mask that leaves sample 1, or its query 3, without a key."""
+    mask = np.ones((BATCH, 1, 1 if mask_of == "keys" else Q_SEQ, KV_SEQ), dtype=bool)
+    mask[1, 0, 0 if mask_of == "keys" else 3] = False
+    return mask
+
+
+def kind(row):
+    if row.isnan().all():
+        return "nan"
+    return "zeros" if (row == 0).all() else "numbers"
+
+
+@every_variant
+@every_dtype
+@pytest.mark.parametrize("mask_of", ["keys", "scores"])
+def test_empty_row_is_as_declared(adapter, dtype, mask_of):
+    mask = empty_rows(mask_of)
+    attended = adapter.scaled_dot_product_attention(**tensors(attention_arguments(mask), dtype))
+    assert kind(attended[1, :, 3]) == adapter.CONVENTIONS["scaled_dot_product_attention.empty_row"]
+    assert kind(attended[0]) == "numbers"
+
+    # Without biases, so that a row of zeros stays one through W_O.
+    arguments = tensors(multi_head_arguments(mask, biases=""), dtype)
+    for row in outputs(adapter.multi_head_attention(**arguments)):
+        assert kind(row[1, ..., 3, :]) == adapter.CONVENTIONS["multi_head_attention.empty_row"]
+        assert kind(row[0]) == "numbers"
+
+
+# What is not there, and what is declined
+
+
+def test_names_are_those_of_the_registry():
+    from goldformer.adapters.find import BUILT_IN
+
+    assert {name for name in BUILT_IN if name.startswith("torch-nn")} == set(VARIANTS)
+
+
+@every_variant
+def test_an_adapter_looks_like_a_module(adapter):
+    assert adapter.ARRAYS == "torch"
+    assert torch.__version__ == adapter.VERSION
+    assert set(adapter.DTYPES) == set(UNIT_ROUNDOFF)
+    for absent in ("positional_encoding", "padding_mask", "fused_multi_head_attention", "single_head_attention"):
+        assert not hasattr(adapter, absent)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "message"),
+    [
+        ("w_q", (21, D_MODEL), "one width, embed_dim, for heads·d_k and query: 22 and 21 differ"),
+        ("w_v", (D_VALUE, 26), "one width, embed_dim, for heads·d_k and heads·d_v: 22 and 26 differ"),
+        ("w_o", (D_MODEL, 29), "one width, embed_dim, for heads·d_k and output: 22 and 29 differ"),
+    ],
+)
+def test_widths_beyond_embed_dim_are_declined(name, shape, message):
+    arguments = multi_head_arguments()
+    arguments["params"][name] = draw(1, *shape)
+    with pytest.raises(NotImplementedError, match=message):
+        torch_nn.torch_nn.multi_head_attention(**tensors(arguments, "float64"))
+
+
+def test_causal_mask_is_square():
+    with pytest.raises(NotImplementedError, match="generate_square_subsequent_mask is square"):
+        torch_nn.torch_nn.causal_mask(q_seq=2, kv_seq=3)
+
+
+def test_flash_declines_with_its_reason():
+    flash = torch_nn.torch_nn_flash.scaled_dot_product_attention
+    wider = tensors(attention_arguments(d_v=D_V), "float64")
+    with pytest.raises(NotImplementedError, match=r"no flash kernel: .* same last dimension"):
+        flash(**wider)
+    fewer_axes = {n: x if x is None else x[0] for n, x in tensors(attention_arguments(), "float64").items()}
+    with pytest.raises(NotImplementedError, match=r"no flash kernel: .* to be 4 dimensional"):
+        flash(**fewer_axes)
+
+
+@pytest.mark.parametrize("name", ["torch-nn", "torch-nn-math", "torch-nn-sequence-first"])
+@pytest.mark.parametrize("mask", [None, LENGTHS[0, 0, 0], CAUSAL], ids=["none", "keys", "causal"])
+@pytest.mark.parametrize("lead", [(0,), (0, 1)], ids=["three axes", "two axes"])
+def test_attention_with_fewer_axes_and_a_free_width(name, lead, mask):
+    arrays = attention_arguments(d_v=D_V)
+    arguments = {name: arrays[name][lead] for name in ("query", "key", "value")}
+    compare(VARIANTS[name], "scaled_dot_product_attention", arguments | {"mask": mask})
+
+
+@every_variant
+def test_key_and_value_of_two_lengths(adapter):
+    arguments = tensors(attention_arguments(), "float64")
+    arguments["value"] = arguments["value"][:, :, 1:]
+    # A kernel that would read out of bounds is not run; the one that checks raises.
+    reason = "Expected size" if adapter.backend == "math" else "pytorch/pytorch#193728"
+    with pytest.raises(RuntimeError, match=reason):
+        adapter.scaled_dot_product_attention(**arguments)
+
+
+def test_other_errors_stay_errors():
+    # NotImplementedError is a RuntimeError: ask for the very type.
+    with pytest.raises(RuntimeError, match="must match the size") as raised:
+        torch_nn.torch_nn_math.scaled_dot_product_attention(
+            **tensors(attention_arguments(np.ones((6, 7), dtype=bool)), "float64")
+        )
+    assert raised.type is RuntimeError
+    with pytest.raises(AssertionError, match="embed_dim must be divisible by num_heads"):
+        torch_nn.torch_nn.multi_head_attention(**tensors(multi_head_arguments(), "float64") | {"num_heads": 3})
+    with pytest.raises(IndexError, match="out of range"):
+        torch_nn.torch_nn.token_embedding(torch.tensor([[7]]), params={"table": torch.ones(7, 3)})
