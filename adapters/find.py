@@ -29,7 +29,10 @@ BUILT_IN: Final = {
 
 def find_adapter(name: str, spec: Spec) -> Adapter:
     """Load the adapter that `name` means; AdapterError says why it cannot be, and what to write instead."""
-    return Adapter.from_object(_load(name), name, spec)
+    adapter = Adapter.from_object(_load(name), name, spec)
+    if adapter.arrays == "torch" and not _exists("torch"):
+        raise _needs_torch(name)
+    return adapter
 
 
 def _load(name: str) -> Any:
@@ -89,16 +92,21 @@ def _import_file(path: Path) -> Any:
     return module
 
 
+def _needs_torch(name: str) -> AdapterError:
+    return AdapterError(f"{name} needs PyTorch, which is not installed: pip install 'goldformer[torch]'")
+
+
 def _explain(name: str, error: BaseException) -> AdapterError:
     """Why an import failed, with the line of the adapter at fault."""
     if isinstance(error, ModuleNotFoundError) and error.name == "torch":
-        return AdapterError(f"{name} needs PyTorch, which is not installed: pip install 'goldformer[torch]'")
+        return _needs_torch(name)
     if isinstance(error, SyntaxError):
         where = f"{error.filename}:{error.lineno}"
         line = f"\n    {error.text.strip()}" if error.text else ""
         return AdapterError(f"{name} is not valid Python: {error.msg} ({where}){line}")
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
-    # The innermost frame outside this package is where the adapter itself went wrong.
-    frames = [f for f in frames if Path(f.filename).name != Path(__file__).name] or frames
-    where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    theirs = [f for f in frames if f.filename != __file__]
+    # The innermost frame beside the adapter is where it went wrong, not what it called in a library.
+    beside = [f for f in theirs if Path(f.filename).parent == Path(theirs[0].filename).parent]
+    where = f" ({beside[-1].filename}:{beside[-1].lineno})" if beside else ""
     return AdapterError(f"{name} could not be imported: {type(error).__name__}: {error}{where}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, get_args
 
@@ -74,7 +74,7 @@ class Adapter:
 
 
 def _choice(given: Any, known: tuple[str, ...], what: str) -> tuple[str, ...]:
-    names = (given,) if isinstance(given, str) else tuple(given)
+    names = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
     unknown = [name for name in names if name not in known]
     if unknown:
         raise AdapterError(f"{what} has {unknown[0]!r}; known are {', '.join(known)}")
@@ -90,7 +90,7 @@ def _conventions(given: Any, origin: str, spec: Spec) -> Mapping[str, str]:
             raise AdapterError(f"{origin}: CONVENTIONS has {key!r}; conventions are {', '.join(spec.conventions)}")
         if component and name not in getattr(spec.contracts.get(component), "conventions", ()):
             raise AdapterError(f"{origin}: CONVENTIONS has {key!r}, but {component} does not depend on {name}")
-        if option not in spec.conventions[name].options:
+        if option not in [*spec.conventions[name].options]:
             options = ", ".join(spec.conventions[name].options)
             raise AdapterError(f"{origin}: CONVENTIONS has {key!r}: {option!r}; its options are {options}")
     return dict(given)
@@ -125,7 +125,7 @@ def _misspelt(thing: Any, found: Mapping[str, Any], spec: Spec) -> list[str]:
     absent = [name for name in spec.contracts if name not in found]
     hints = []
     for name in dir(thing):
-        if name.startswith("_") or name in spec.contracts or not callable(getattr(thing, name)):
+        if name.startswith("_") or name in spec.contracts or not callable(inspect.getattr_static(thing, name, None)):
             continue
         if close := difflib.get_close_matches(name, absent, n=1, cutoff=0.85):
             hints.append(f"{name} is no component: did you mean {close[0]}?")

@@ -34,14 +34,16 @@ def main() -> None:
 )
 @click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
 @click.option("--tf32", is_flag=True, help="Allow TF32 matrix products on CUDA.")
+@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads of PyTorch on the CPU.")
 @click.option("--strict", is_flag=True, help="Fail what is not implemented, and SHOULD clauses too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
 @click.option("-q", "--quiet", is_flag=True, help="The summary alone.")
+@click.option("-v", "--verbose", is_flag=True, help="Explain every failure, not only the first ones of a component.")
 def check(**options: Any) -> None:
     """Check an implementation: ADAPTER is a file, a dotted module, or a built-in name such as reference."""
-    from goldformer.conformance.commands.check import run
+    from goldformer.conformance.commands.check import Options, run
 
-    sys.exit(run(**options))
+    sys.exit(run(Options(**options)))
 
 
 @main.command(epilog=_STATUSES)

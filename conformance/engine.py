@@ -187,13 +187,18 @@ def _reason(result: Result, wrong: tuple[Difference, ...], expected: dict[str, G
 
 
 def _sentence(difference: Difference) -> str:
-    shape = f"{difference.wrong} of {difference.compared}"
-    if difference.worst is not None and not isinstance(difference.worst.got, bool):
-        if not math.isfinite(difference.worst.got):
-            return f"{difference.output} holds {difference.worst.got} in {shape} places"
-        times = f"{difference.ratio:.3g} times the tolerance" if difference.tolerance else "where it must be exact"
-        return f"{difference.output} is wrong in {shape} places, by up to {times}"
-    return f"{difference.output} is wrong in {shape} places"
+    """The first wrong output in one line."""
+    text = f"{difference.output}: {difference.wrong} of {difference.compared} values are wrong"
+    worst = difference.worst
+    if worst is None or isinstance(worst.got, bool):
+        return text
+    if not math.isfinite(worst.got):
+        return f"{text}, such as {worst.got}"
+    return (
+        f"{text}, by up to {difference.ratio:.3g} times the tolerance"
+        if difference.tolerance
+        else f"{text}; they must be exact"
+    )
 
 
 def _other_convention(case: Case, bench: Bench, result: Result, contract: Contract) -> str:
@@ -228,7 +233,8 @@ def _check_refusal(case: Case, bench: Bench, blank: Verdict) -> Verdict:
     if isinstance(problem, NotImplementedHere):
         return _not_implemented(blank, str(problem), strict=bench.strict)
     if problem is not None:
-        return replace(blank, status=Status.PASSED)
+        uncalled = isinstance(problem, BadResult) and problem.reason == "wrong-parameters"
+        return _broken(blank, problem) if uncalled else replace(blank, status=Status.PASSED)
     fault = f"bad {case.error}" if case.error else "call that its convention refuses"
     message = f"accepts a {fault} and returns {_describe(returned)}: raise an error that names the argument"
     advice_only = {bench.spec.clauses[id_].level for id_ in case.clauses} == {Level.SHOULD}
@@ -237,7 +243,7 @@ def _check_refusal(case: Case, bench: Bench, blank: Verdict) -> Verdict:
     return replace(blank, status=Status.FAILED, reason="no-error", message=message)
 
 
-def refuses(case: Case, bench: Bench) -> tuple[Any, Exception | None]:
+def refuses(case: Case, bench: Bench) -> tuple[Any, NotImplementedHere | BadResult | None]:
     """Call with a case's arguments, contract unchecked: what came back, or what was raised."""
     contract = bench.spec.contracts[case.component]
     library = LIBRARIES[bench.adapter.arrays]

@@ -103,14 +103,19 @@ def call(adapter: Adapter, contract: Contract, given: Mapping[str, Any]) -> tupl
     except NotImplementedError as error:
         raise NotImplementedHere(str(error) or f"{component} raises NotImplementedError") from error
     except (Exception, SystemExit) as error:
-        frame = next(iter(traceback.extract_tb(error.__traceback__)[:0:-1]), None)
+        frames = traceback.extract_tb(error.__traceback__)[1:]
+        # The last line of the implementation's own, not of what it called in a library.
+        frame = next((f for f in reversed(frames) if "site-packages" not in f.filename), next(iter(frames), None))
         where = f" ({frame.filename}:{frame.lineno}, {frame.name})" if frame else ""
         text = "".join(traceback.format_exception(error))
         raise BadResult("raised", f"raised {type(error).__name__}: {error}{where}", text) from error
 
 
 def _check_untouched(library: ArrayLibrary, handed: Mapping[str, Any], fresh: Mapping[str, Any]) -> None:
+    # What `params` gained or lost is the adapter's own affair: every call is handed a new mapping.
     for name, value in handed.items():
+        if name not in fresh:
+            continue
         if isinstance(value, Mapping):
             _check_untouched(library, value, fresh[name])
         elif library.is_array(value) and not library.same(value, fresh[name]):
@@ -120,14 +125,15 @@ def _check_untouched(library: ArrayLibrary, handed: Mapping[str, Any], fresh: Ma
 
 def _name_outputs(returned: Any, contract: Contract) -> dict[str, Any]:
     names = tuple(contract.outputs)
-    if returned is None:
+    first = returned[0] if isinstance(returned, tuple) and returned else returned
+    if first is None:
         raise BadResult("nothing-returned", f"returned None: return {contract.first_output}")
     if isinstance(returned, Mapping):
         unknown = [key for key in returned if key not in names]
         if unknown or contract.first_output not in returned:
             got = ", ".join(map(str, returned)) or "nothing"
             raise BadResult("not-an-array", f"returned a mapping of {got}; the contract has {', '.join(names)}")
-        return dict(returned)
+        return {name: value for name, value in returned.items() if value is not None or name == contract.first_output}
     if isinstance(returned, tuple):
         if not 1 <= len(returned) <= len(names):
             raise BadResult("not-an-array", f"returned {len(returned)} values; the contract has {', '.join(names)}")

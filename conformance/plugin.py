@@ -35,6 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--device", default="cpu", help="cpu, cuda or cuda:N")
     group.addoption("--tf32", action="store_true", help="allow TF32 matrix products on CUDA")
+    group.addoption("--threads", type=int, default=1, help="threads of PyTorch on the CPU; default 1")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -62,7 +63,7 @@ def _bench(config: pytest.Config) -> Bench:
             raise pytest.UsageError(str(error)) from error
         _known(_words(config.getoption("--component")), spec.components, "--component")
         _known(_words(config.getoption("--dtype")), DTYPES, "--dtype")
-        Numerics(config.getoption("--tf32")).apply(adapter.arrays)
+        Numerics(config.getoption("--tf32"), config.getoption("--threads")).apply(adapter.arrays)
         strict = "--strict" in _arguments(config)
         config.stash[_BENCH] = Bench(spec, adapter, "float64", config.getoption("--device"), strict)
     return config.stash[_BENCH]

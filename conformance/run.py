@@ -63,11 +63,16 @@ class Numerics:
     """Settings of torch that change results, put in force for a run."""
 
     tf32: bool = False
+    threads: int = 1
 
     def apply(self, arrays: str) -> None:
-        """TF32 keeps ten bits of a float32: off unless asked for, since the suite judges float32."""
+        """TF32 keeps ten bits of a float32: off unless asked for, since the suite judges float32.
+
+        One thread, since the cases are small: several cost time, and on busy cores a hundredfold.
+        """
         if arrays == "torch":
             import torch  # only an adapter that speaks torch gets here
 
             torch.backends.cuda.matmul.allow_tf32 = self.tf32
             torch.backends.cudnn.allow_tf32 = self.tf32
+            torch.set_num_threads(self.threads)

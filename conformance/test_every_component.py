@@ -27,7 +27,7 @@ def test_device_hygiene(subject: Subject) -> None:
     try:
         returned, _ = call(bench.adapter, contract, given)
     except BadResult as bad:
-        if MIXED_DEVICES.search(str(bad)):
+        if MIXED_DEVICES.search(str(bad.__cause__)):
             raise Violation(f"mixes devices: a tensor is made on the CPU, whatever the inputs are on ({bad})") from bad
         raise NotImplementedHere(f"cannot run on the meta device: {bad}") from bad
     outputs = (

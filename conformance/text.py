@@ -6,12 +6,12 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from goldformer.conformance.suspects import failing_roots, suspects
+from goldformer.conformance.suspects import Suspect, failing_roots, suspects
 from goldformer.conformance.verdict import Difference, Element, Status, Verdict
 from goldformer.spec import Spec
 
 _WIDTH = 100
-_MOST_SUSPECTS = 4
+_MOST_SUSPECTS = 3
 
 
 def explain_verdict(verdict: Verdict, spec: Spec) -> str:
@@ -34,6 +34,11 @@ def explain_verdict(verdict: Verdict, spec: Spec) -> str:
         lines += _wrap(verdict.detail, "  Input       ")
     lines.append(f"  Repeat      {verdict.reproduce}")
     return "\n".join(lines)
+
+
+def headline(verdict: Verdict) -> str:
+    """A bad verdict in one line."""
+    return f"{verdict.status.value.upper()}  {verdict.check} ({verdict.dtype}): {verdict.message}"
 
 
 def _wrap(text: str, head: str) -> list[str]:
@@ -131,20 +136,25 @@ def closing(verdicts: Sequence[Verdict], spec: Spec) -> list[str]:
     roots, followers = failing_roots(verdicts, spec)
     lines: list[str] = []
     for component in roots:
-        bad = next(v for v in verdicts if v.component == component and v.bad)
-        lines += _wrap(f"{bad.check}: {bad.message}", f"Mend first: {component}. ")
-        if bad.advice:
-            lines += _wrap(bad.advice, "  ")
-        # A crash or a wrong shape says what is wrong by itself; values need an explanation.
-        if not any(v.reason in ("wrong-value", "not-finite") for v in verdicts if v.component == component and v.bad):
-            continue
-        for suspect in suspects(verdicts, component, spec)[:_MOST_SUSPECTS]:
-            mistake = suspect.mistake
-            fits = f"({mistake.id}, fits {suspect.explains} of {suspect.failing} failing cases)"
-            lines += _wrap(f"{mistake.title} {fits}. {mistake.hint}", "  Could be: ")
+        bad = [v for v in verdicts if v.component == component and v.bad]
+        lines.append(f"Mend first: {component}")
+        lines += _wrap(f"{bad[0].check}: {bad[0].message}", "  First seen: ")
+        # A crash or a wrong shape says what is wrong by itself, and so does another convention; values
+        # that nothing explains yet are held against the catalogue.
+        if any(v.reason in ("wrong-value", "not-finite") and not v.advice for v in bad):
+            for suspect in _likely(suspects(verdicts, component, spec)):
+                fits = f"({suspect.mistake.id}, fits {suspect.explains} of {suspect.failing} failing cases)"
+                lines += _wrap(f"{suspect.mistake.title} {fits}. {suspect.mistake.hint}", "  Could be: ")
+        for advice in dict.fromkeys(v.advice for v in bad if v.advice):
+            lines += _wrap(advice, "  Convention: ")
     if followers:
         lines += _wrap(", ".join(followers), "These fail too and may mend themselves: ")
     return lines
+
+
+def _likely(found: Sequence[Suspect]) -> Sequence[Suspect]:
+    """The best few, without those that account for less than half of what the best does."""
+    return [s for s in found[:_MOST_SUSPECTS] if 2 * s.explains >= found[0].explains]
 
 
 def nothing_was_checked(verdicts: Iterable[Verdict]) -> bool:

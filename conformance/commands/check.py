@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Final
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -14,22 +15,46 @@ from goldformer.adapters import DTYPES, Adapter, AdapterError, find_adapter
 from goldformer.conformance.commands.console import FAILS, OK, err, out, unknown, unusable, words
 from goldformer.conformance.engine import Bench
 from goldformer.conformance.run import Numerics, Selection, checks
-from goldformer.conformance.text import closing, explain_verdict, nothing_was_checked, summary, table
+from goldformer.conformance.text import closing, explain_verdict, headline, nothing_was_checked, summary, table
 from goldformer.conformance.verdict import Verdict
 from goldformer.spec import Spec, SpecError, load_spec
 
+#: How many failures of a component are explained in full; the others are lines, unless --verbose.
+EXPLAINED: Final = 2
 
-def run(
-    *, adapter: str, component: tuple[str, ...], cases: tuple[str, ...], properties: tuple[str, ...],
-    dtypes: tuple[str, ...], device: str, tf32: bool, strict: bool, as_json: bool, quiet: bool,
-) -> int:  # fmt: skip
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The command line of `goldformer check`."""
+
+    adapter: str
+    component: tuple[str, ...]
+    cases: tuple[str, ...]
+    properties: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    device: str
+    tf32: bool
+    threads: int
+    strict: bool
+    as_json: bool
+    quiet: bool
+    verbose: bool
+
+    @property
+    def selection(self) -> Selection:
+        """What to run, with the default dtypes."""
+        dtypes = words(self.dtypes) or ("float64", "float32")
+        return Selection(dtypes, words(self.component), words(self.cases), words(self.properties))
+
+
+def run(options: Options) -> int:
     """Check an adapter and report; the exit status."""
     try:
         spec = load_spec()
-        found = find_adapter(adapter, spec)
+        found = find_adapter(options.adapter, spec)
     except (AdapterError, SpecError) as error:
         return unusable(str(error))
-    selection = Selection(words(dtypes) or ("float64", "float32"), words(component), words(cases), words(properties))
+    selection = options.selection
     for given, known, option in (
         (selection.dtypes, DTYPES, "--dtype"),
         (selection.components, spec.components, "--component"),
@@ -38,23 +63,22 @@ def run(
     ):
         if message := unknown(given, known, option):
             return unusable(message)
-    Numerics(tf32).apply(found.arrays)
-    bench = Bench(spec, found, selection.dtypes[0], device, strict)
-    verdicts = []
-    for verdict in _live(bench, selection, visible=not as_json):
+    Numerics(options.tf32, options.threads).apply(found.arrays)
+    bench = Bench(spec, found, selection.dtypes[0], options.device, options.strict)
+    verdicts: list[Verdict] = []
+    for verdict in _live(bench, selection, visible=not options.as_json):
         verdicts.append(verdict)
-        if verdict.bad and not as_json and not quiet:
-            out.print(explain_verdict(verdict, spec), markup=False)
-            out.print()
-    if as_json:
+        if verdict.bad and not options.as_json and not options.quiet:
+            nth = sum(v.bad and v.component == verdict.component for v in verdicts)
+            explained = options.verbose or nth <= EXPLAINED
+            out.print(explain_verdict(verdict, spec) + "\n" if explained else headline(verdict), markup=False)
+    if options.as_json:
         out.print(json.dumps(_as_json(verdicts, found, bench, spec), ensure_ascii=False), markup=False)
     else:
         _report(verdicts, found, spec)
     if not verdicts or nothing_was_checked(verdicts):
-        reasons = sorted({v.message for v in verdicts})
-        return unusable(
-            "nothing was checked" + (f": {reasons[0]}" if len(reasons) == 1 else ": everything was skipped")
-        )
+        reasons = {v.message for v in verdicts}
+        return unusable(f"nothing was checked: {reasons.pop() if len(reasons) == 1 else 'everything was skipped'}")
     return FAILS if any(v.bad for v in verdicts) else OK
 
 

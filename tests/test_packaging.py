@@ -1,0 +1,61 @@
+"""The package holds what the checkout holds, and the import rules are those of the house."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from importlib.metadata import requires
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+PYPROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+FOLDERS = ("spec", "reference_impl", "adapters", "conformance")
+
+
+def test_every_folder_with_an_init_is_listed():
+    found = {"goldformer"}
+    for folder in FOLDERS:
+        for init in (REPOSITORY / folder).rglob("__init__.py"):
+            found.add(".".join(("goldformer", *init.parent.relative_to(REPOSITORY).parts)))
+    assert set(PYPROJECT["tool"]["setuptools"]["packages"]) == found
+
+
+def test_every_listed_package_maps_to_its_folder():
+    mapping = PYPROJECT["tool"]["setuptools"]["package-dir"]
+    assert set(mapping) == set(PYPROJECT["tool"]["setuptools"]["packages"])
+    for package, folder in mapping.items():
+        assert (REPOSITORY / folder / "__init__.py").exists()
+        assert package == "goldformer" or folder == "/".join(package.split(".")[1:])
+
+
+def test_the_name_plate_links_to_the_four_folders():
+    for folder in FOLDERS:
+        link = REPOSITORY / "src" / "goldformer" / folder
+        assert link.is_symlink()
+        assert link.resolve() == REPOSITORY / folder
+
+
+def test_all_data_of_the_spec_is_package_data():
+    patterns = PYPROJECT["tool"]["setuptools"]["package-data"]["goldformer.spec"]
+    shipped = {path for pattern in patterns for path in (REPOSITORY / "spec").glob(pattern)}
+    data = {p for p in (REPOSITORY / "spec").rglob("*") if p.is_file() and p.suffix in (".yaml", ".md")}
+    assert data
+    assert shipped == data
+
+
+def test_torch_is_an_extra():
+    plain = [r for r in requires("goldformer") or [] if "extra ==" not in r]
+    assert plain
+    assert not [r for r in plain if re.match(r"(torch|python-flint)\b", r)]
+
+
+@pytest.mark.parametrize("suffix", [".py", ".md", ".yaml", ".toml", ".txt"])
+def test_no_file_names_a_machine(suffix):
+    tracked = [p for folder in (*FOLDERS, "tests", "benchmarks") for p in (REPOSITORY / folder).rglob(f"*{suffix}")]
+    tracked += list(REPOSITORY.glob(f"*{suffix}"))
+    assert tracked or suffix == ".txt"
+    for path in tracked:
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"(?<![\w.])/(?:work|home|root|opt)/\w", text), path
