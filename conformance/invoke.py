@@ -2,6 +2,7 @@
 
 CallProblem
 ├── NotImplementedHere   the adapter lacks the component, or declines this variant: skipped
+├── NotCheckable         this relation cannot be looked at here, whatever the adapter has: skipped
 └── BadResult            it was called rightly and raised, or returned what the contract forbids
 """
 
@@ -33,6 +34,10 @@ class CallProblem(Exception):
 
 class NotImplementedHere(CallProblem):
     """The component, or this variant of it, is not there; the text is the reason."""
+
+
+class NotCheckable(CallProblem):
+    """Nothing that the adapter could implement would change it; the text is the reason."""
 
 
 class BadResult(CallProblem):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -39,9 +40,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Workers of pytest-xdist send their reports on; the controller sums up."""
+    """Workers of pytest-xdist send their reports on; the controller sums up, and refuses bad options at once."""
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Summary(config), "goldformer-summary")
+        if _runs_the_suite(config):
+            _bench(config)
+
+
+def _runs_the_suite(config: pytest.Config) -> bool:
+    """Whether this run is about the suite at all: it is asked for by its package, by its folder or by --adapter."""
+    if any(argument.partition("=")[0] == "--adapter" for argument in map(str, config.invocation_params.args)):
+        return True
+    here = Path(__file__).resolve().parent
+    for target in (argument.partition("::")[0] for argument in config.args):
+        path = Path(config.invocation_params.dir, target).resolve()
+        if target.startswith("goldformer.conformance") or path == here or here in path.parents:
+            return True
+    return False
 
 
 def _words(given: list[str]) -> list[str]:
@@ -60,7 +75,7 @@ def _bench(config: pytest.Config) -> Bench:
             spec = load_spec()
             adapter = find_adapter(config.getoption("--adapter"), spec)
         except (AdapterError, SpecError) as error:
-            raise pytest.UsageError(str(error)) from error
+            raise pytest.UsageError(f"goldformer: {error}") from error
         _known(_words(config.getoption("--component")), spec.components, "--component")
         _known(_words(config.getoption("--dtype")), DTYPES, "--dtype")
         Numerics(config.getoption("--tf32"), config.getoption("--threads")).apply(adapter.arrays)

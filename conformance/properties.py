@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from goldformer.conformance.compare import compare
 from goldformer.conformance.engine import Bench
-from goldformer.conformance.invoke import Arguments, BadResult, NotImplementedHere
+from goldformer.conformance.invoke import Arguments, BadResult, NotCheckable, NotImplementedHere
 from goldformer.conformance.tolerance import tolerance
 from goldformer.conformance.verdict import Difference, Status, Verdict
 from goldformer.spec import Property, Spec
@@ -169,6 +169,8 @@ def check_property(prop: Property, component: str, bench: Bench) -> Verdict:
     except NotImplementedHere as absent:
         status = Status.FAILED if bench.strict else Status.SKIPPED
         return replace(blank, status=status, reason="not-implemented", message=str(absent))
+    except NotCheckable as unclear:
+        return replace(blank, status=Status.SKIPPED, reason="not-checkable", message=str(unclear))
     except BadResult as bad:
         status = Status.ERRORED if bad.reason in ("raised", "wrong-parameters") else Status.FAILED
         return replace(blank, status=status, reason=bad.reason, message=str(bad), detail=bad.detail)

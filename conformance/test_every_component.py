@@ -7,7 +7,7 @@ from typing import Final
 
 from goldformer.adapters.arrays import LIBRARIES
 from goldformer.conformance.engine import arguments_of, working_case
-from goldformer.conformance.invoke import BadResult, NotImplementedHere, call, hand_over
+from goldformer.conformance.invoke import BadResult, NotCheckable, call, hand_over
 from goldformer.conformance.properties import Subject, Violation, holds
 
 #: How torch says that an operation met tensors of two devices. Anything else that goes wrong on the
@@ -20,7 +20,7 @@ def test_device_hygiene(subject: Subject) -> None:
     """A tensor that was left on the CPU meets the inputs, which are on the meta device, and raises."""
     bench = subject.bench
     if bench.adapter.arrays != "torch":
-        raise NotImplementedHere(f"{bench.adapter.arrays} has no meta device")
+        raise NotCheckable(f"{bench.adapter.arrays} has no meta device")
     case = working_case(subject.component, bench)
     contract, library = bench.spec.contracts[subject.component], LIBRARIES["torch"]
     given = hand_over(library, contract, arguments_of(case), bench.dtype, "meta")
@@ -29,7 +29,7 @@ def test_device_hygiene(subject: Subject) -> None:
     except BadResult as bad:
         if MIXED_DEVICES.search(str(bad.__cause__)):
             raise Violation(f"mixes devices: a tensor is made on the CPU, whatever the inputs are on ({bad})") from bad
-        raise NotImplementedHere(f"cannot run on the meta device: {bad}") from bad
+        raise NotCheckable(f"cannot run on the meta device: {bad}") from bad
     outputs = (
         returned.values() if isinstance(returned, dict) else returned if isinstance(returned, tuple) else [returned]
     )

@@ -47,7 +47,6 @@ def read_cases(
     if model.component not in contracts:
         raise SpecError([file.problem(("component",), f"{model.component!r} has no contract")])
     contract = contracts[model.component]
-    raw = {case["id"]: case for case in file.data["cases"]}
     built: dict[str, Case] = {}
     problems: list[Problem] = []
     # Error cases come second: each is another case with one thing changed.
@@ -58,7 +57,7 @@ def read_cases(
             if case.id in built:
                 raise _Refused(("id",), f"{case.id!r} is taken, see line {built[case.id].place.line}")
             made = _build(case, contract, Place(file.path, file.line((*where, "id"))), built)
-            digest = derivation_digest(raw[case.id], contract, conventions)
+            digest = derivation_digest(file.data["cases"][index], contract, conventions)
             built[case.id] = _with_golden(made, case, contract, conventions, digest, underived=underived)
         except _Refused as refused:
             problems.append(file.problem((*where, *refused.where), f"{case.id}: {refused}"))

@@ -1,0 +1,376 @@
+"""What a verdict says: how far off, where, in which dtype; what is exact, refused, or cannot be run at all."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from goldformer.adapters import Adapter
+from goldformer.adapters.builtin import reference, textbook
+from goldformer.conformance.compare import compare
+from goldformer.conformance.engine import Bench, check_case
+from goldformer.conformance.properties import check_property
+from goldformer.conformance.run import load_properties
+from goldformer.conformance.tolerance import LARGEST, SLACK, SMALLEST, UNIT_ROUNDOFF, tolerance
+from goldformer.conformance.verdict import Difference, Element, Status, Verdict
+
+torch.set_num_threads(1)
+
+CASE = "sdpa-distinct-sizes"  # output (2, 3, 4), weights (2, 3, 5)
+every_dtype = pytest.mark.parametrize("dtype", UNIT_ROUNDOFF)
+
+
+@pytest.fixture
+def bench_of(spec):
+    """A bench for functions given by component, in torch."""
+
+    def make(dtype="float32", *, strict=False, arrays="torch", device="cpu", **names):
+        adapter = Adapter.from_object(SimpleNamespace(ARRAYS=arrays, NAME="mine", **names), "mine.py", spec)
+        return Bench(spec, adapter, dtype, device, strict)
+
+    return make
+
+
+@pytest.fixture
+def golden_plus(spec, bench_of):
+    """The verdict when the golden values come back, rounded to the dtype, with something added at some places."""
+
+    def check(case, dtype, added, output="output"):
+        case = spec.cases[case]
+        wanted = {name: array.values + 0.0 for name, array in case.golden.options[""].items()}
+        for index, number in added.items():
+            wanted[output][index] += number
+        tensors = {name: torch.from_numpy(values).to(getattr(torch, dtype)) for name, values in wanted.items()}
+        return check_case(case, bench_of(dtype, **{case.component: lambda **given: tensors}))
+
+    return check
+
+
+def golden(spec, case, output="output"):
+    return spec.cases[case].golden.options[""][output]
+
+
+# Where and how far
+
+
+def test_the_golden_values_themselves_pass_far_below_the_tolerance(golden_plus):
+    verdict = golden_plus(CASE, "float64", {})
+    assert (verdict.status, verdict.reason, verdict.message, verdict.differences) == (Status.PASSED, "", "", ())
+    assert verdict.ratio < 0.05
+
+
+def test_one_wrong_element_is_named_with_what_was_expected_and_got(golden_plus, spec):
+    values = golden(spec, CASE)
+    bound = tolerance("float32", values.error_scale, values.magnitude)
+    verdict = golden_plus(CASE, "float32", {(1, 2, 3): 50 * bound})
+    assert (verdict.status, verdict.reason) == (Status.FAILED, "wrong-value")
+    (difference,) = verdict.differences
+    assert (difference.output, difference.wrong, difference.compared) == ("output", 1, 24)
+    assert difference.first == difference.worst
+    assert difference.first.index == (1, 2, 3)
+    assert difference.first.expected == values.values[1, 2, 3]
+    assert difference.first.got == pytest.approx(values.values[1, 2, 3] + 50 * bound, rel=2**-23)
+    assert difference.tolerance == bound
+    assert verdict.ratio == difference.ratio == pytest.approx(50, abs=0.2)
+    assert verdict.message.startswith("output: 1 of 24 values are wrong, by up to 50")
+
+
+def test_first_is_in_reading_order_and_worst_is_the_farthest(golden_plus, spec):
+    bound = tolerance("float32", golden(spec, CASE).error_scale, 0.0)
+    added = {(0, 1, 2): 3 * bound, (1, 0, 0): -70 * bound, (1, 2, 3): 20 * bound}
+    (difference,) = golden_plus(CASE, "float32", added).differences
+    assert (difference.wrong, difference.first.index, difference.worst.index) == (3, (0, 1, 2), (1, 0, 0))
+    assert difference.ratio == pytest.approx(70, abs=0.2)
+
+
+def test_wrong_outputs_come_in_the_order_in_which_data_flows(golden_plus, spec, bench_of):
+    def all_halved(query, key, value, mask=None):
+        return tuple(x / 2 for x in reference.scaled_dot_product_attention(query, key, value, mask))
+
+    verdict = check_case(spec.cases[CASE], bench_of(scaled_dot_product_attention=all_halved))
+    assert [d.output for d in verdict.differences] == ["scores", "scaled_scores", "weights", "output"]
+    assert verdict.message.startswith("scores: 30 of 30 values are wrong")
+    assert verdict.ratio == max(d.ratio for d in verdict.differences)
+
+
+def test_outputs_that_are_right_are_not_among_the_differences(golden_plus):
+    verdict = golden_plus(CASE, "float32", {(0, 0, 0): 1.0}, output="weights")
+    assert [d.output for d in verdict.differences] == ["weights"]
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_a_number_that_is_not_finite_is_infinitely_wrong_at_its_place(number, golden_plus):
+    verdict = golden_plus(CASE, "float32", {(1, 0, 2): number})
+    assert verdict.reason == "not-finite"
+    assert verdict.message == f"output: 1 of 24 values are wrong, such as {number}"
+    assert (verdict.ratio, verdict.differences[0].worst.index) == (math.inf, (1, 0, 2))
+
+
+def test_probes_are_told_by_their_place_in_the_whole_output(spec, bench_of):
+    case = spec.cases["pe-seven-words-of-128"]
+    probed = case.golden.options["interleaved"]["output"].indices
+    place = probed[len(probed) // 2]
+    unprobed = next(i for i in np.ndindex(1, 7, 128) if i not in probed)
+
+    def with_added(index):
+        def positional_encoding(x):
+            output = reference.positional_encoding(x)
+            output[index] += 1.0
+            return output
+
+        return check_case(case, bench_of(positional_encoding=positional_encoding))
+
+    (difference,) = with_added(place).differences
+    assert (difference.wrong, difference.compared, difference.worst.index) == (1, len(probed), place)
+    assert with_added(unprobed).status is Status.PASSED
+
+
+# How much is allowed
+
+
+@every_dtype
+@pytest.mark.parametrize(("times", "status"), [(0.8, Status.PASSED), (1.3, Status.FAILED)])
+def test_the_tolerance_is_slack_times_roundoff_times_error_scale(times, status, dtype, golden_plus, spec):
+    bound = SLACK * UNIT_ROUNDOFF[dtype] * golden(spec, CASE).error_scale
+    verdict = golden_plus(CASE, dtype, {(1, 1, 1): times * bound})
+    assert verdict.status is status
+    assert verdict.ratio == pytest.approx(times, abs=0.1)
+
+
+@every_dtype
+def test_the_tolerance_of_a_dtype(dtype):
+    unit, smallest = UNIT_ROUNDOFF[dtype], SMALLEST[dtype]
+    assert tolerance(dtype, 10.0, 3.0) == SLACK * (unit * 10 + smallest)
+    assert tolerance(dtype, 0.0, 3.0) == 0.0
+    coarse = max(0.0, unit - 2**-24)
+    assert tolerance(dtype, 10.0, 3.0, "float32") == SLACK * (min(unit, 2**-24) * 10 + coarse * 3 + smallest)
+
+
+@every_dtype
+def test_the_numbers_of_a_dtype_are_those_of_torch(dtype):
+    about = torch.finfo(getattr(torch, dtype))
+    assert (UNIT_ROUNDOFF[dtype], LARGEST[dtype]) == (about.eps / 2, about.max)
+    assert SMALLEST[dtype] == about.smallest_normal * about.eps
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_angles_formed_in_half_precision_are_wrong_though_the_result_is_rounded_to_it(dtype, spec, bench_of):
+    def in_half(x):
+        two_i = torch.arange(x.shape[-1], dtype=x.dtype) // 2 * 2
+        angle = torch.arange(x.shape[1], dtype=x.dtype)[:, None] / 10000.0 ** (two_i / x.shape[-1])
+        return x + torch.where(torch.arange(x.shape[-1]) % 2 == 0, angle.sin(), angle.cos())
+
+    case = spec.cases["pe-200x128"]
+    assert check_case(case, bench_of(dtype, positional_encoding=in_half)).reason == "wrong-value"
+    in_float = bench_of(dtype, positional_encoding=lambda x: in_half(x.float()).to(x.dtype))
+    assert check_case(case, in_float).ratio < 0.5
+
+
+@pytest.mark.parametrize("times", [1.0, math.nextafter(1.0, 2.0)])
+def test_an_error_of_just_the_tolerance_is_right(times):
+    difference = compare("output", np.array([0.0, times]), np.zeros(2), 1.0)
+    assert (difference.wrong, difference.ratio) == (int(times > 1), times)
+
+
+def test_nan_agrees_with_nan_and_infinity_with_itself():
+    agreeing = np.array([math.nan, math.inf, -math.inf, 0.0])
+    assert compare("output", agreeing, agreeing, 0.0).ratio == 0.0
+    crossed = compare("output", agreeing, np.array([0.0, -math.inf, math.nan, 0.0]), 1e300)
+    assert (crossed.wrong, crossed.ratio) == (3, math.inf)
+
+
+# What is exact
+
+
+@every_dtype
+def test_the_last_bit_of_an_embedding_counts(dtype, spec, bench_of):
+    def token_embedding(ids, params):
+        output = params["table"][ids]
+        step = (output[1, 2, 3] + 0).view(
+            torch.int64 if dtype == "float64" else torch.int32 if dtype == "float32" else torch.int16
+        )
+        output[1, 2, 3] = (step + 1).view(output.dtype)
+        return output
+
+    verdict = check_case(spec.cases["emb-distinct-sizes"], bench_of(dtype, token_embedding=token_embedding))
+    assert (verdict.status, verdict.ratio) == (Status.FAILED, math.inf)
+    assert verdict.message == "output: 1 of 60 values are wrong; they must be exact"
+    (difference,) = verdict.differences
+    assert (difference.tolerance, difference.worst.index) == (0.0, (1, 2, 3))
+
+
+def test_one_flipped_place_of_a_mask_is_told(spec, bench_of):
+    def causal_mask(q_seq, kv_seq):
+        mask = reference.causal_mask(q_seq=q_seq, kv_seq=kv_seq)
+        mask[2, 3] = ~mask[2, 3]
+        return mask
+
+    verdict = check_case(spec.cases["mask-causal-4"], bench_of(causal_mask=causal_mask))
+    assert verdict.message == "mask: 1 of 16 values are wrong"
+    assert verdict.differences[0].first == Element((2, 3), expected=False, got=True)
+
+
+# What cannot be run
+
+
+@pytest.mark.parametrize(
+    ("declared", "where", "reason", "message"),
+    [
+        ({"DTYPES": ("float32",)}, {"dtype": "float64"}, "dtype", "mine works in float32, not in float64"),
+        (
+            {"arrays": "numpy"}, {"dtype": "bfloat16"}, "dtype",
+            "mine works in float64, float32, float16, not in bfloat16",
+        ),
+        ({"DEVICES": ("cpu",)}, {"device": "cuda"}, "device", "mine works on cpu, not on cuda"),
+        ({}, {"device": "mps"}, "device", "mine works on cpu, cuda, not on mps"),
+        ({"arrays": "numpy"}, {"device": "cuda:1"}, "device", "mine works on cpu, not on cuda:1"),
+        ({}, {"device": "cuda"}, "device", "no CUDA GPU here"),
+    ],
+)  # fmt: skip
+def test_a_dtype_or_device_that_is_not_there_is_skipped(declared, where, reason, message, bench_of, spec, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    bench = bench_of(**declared, **where, softmax=lambda scores: scores)
+    load_properties()
+    for verdict in (
+        check_case(spec.cases["sm-several-rows"], bench),
+        check_case(spec.cases["sm-no-elements"], bench),
+        check_property(spec.properties["sm-simplex"], "softmax", bench),
+    ):
+        assert (verdict.status, verdict.reason, verdict.message) == (Status.SKIPPED, reason, message)
+
+
+def test_a_gpu_beyond_the_last_is_not_there(bench_of, spec, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    verdict = check_case(spec.cases["sm-several-rows"], bench_of(device="cuda:2", softmax=lambda scores: scores))
+    assert (verdict.reason, verdict.message) == ("device", "there are 2 CUDA GPUs here, no cuda:2")
+    assert verdict.reproduce.endswith(" --device cuda:2")
+
+
+@pytest.mark.parametrize(("dtype", "peak", "fits"), [
+    ("float16", 65504.0, True), ("float16", 65505.0, False), ("bfloat16", 65505.0, True), ("float32", 1e39, False),
+])  # fmt: skip
+def test_a_case_with_numbers_beyond_the_dtype_is_skipped(dtype, peak, fits, bench_of, spec):
+    case = spec.cases["sm-several-rows"]
+    case = replace(case, golden=replace(case.golden, peak=peak))
+    verdict = check_case(case, bench_of(dtype, softmax=reference.softmax))
+    if fits:
+        assert verdict.status is Status.PASSED
+    else:
+        assert (verdict.status, verdict.reason) == (Status.SKIPPED, "dtype")
+        assert verdict.message == f"numbers up to {peak:.3g} on the way overflow {dtype}"
+
+
+@pytest.mark.parametrize(("strict", "status"), [(False, Status.SKIPPED), (True, Status.FAILED)])
+@pytest.mark.parametrize("case", ["sdpa-causal", "sdpa-widths-differ"])
+def test_an_absent_component_is_skipped_unless_strict(case, strict, status, bench_of, spec):
+    verdict = check_case(spec.cases[case], bench_of(strict=strict, softmax=reference.softmax))
+    assert (verdict.status, verdict.reason) == (status, "not-implemented")
+    assert verdict.message == "mine has no scaled_dot_product_attention"
+
+
+# What must be refused
+
+
+def returns_queries_where_it_should_raise(query, key, value, mask=None):
+    try:
+        return textbook.scaled_dot_product_attention(query, key, value, mask)
+    except (TypeError, ValueError):
+        return query[..., :2], query
+
+
+def test_a_bad_call_that_is_accepted_fails(bench_of, spec):
+    bench = bench_of(arrays="numpy", scaled_dot_product_attention=returns_queries_where_it_should_raise)
+    verdict = check_case(spec.cases["sdpa-widths-differ"], bench)
+    assert (verdict.status, verdict.reason) == (Status.FAILED, "no-error")
+    assert verdict.message == (
+        "accepts a bad key and returns an array of shape (3, 2, 2): raise an error that names the argument"
+    )
+
+
+@pytest.mark.parametrize(
+    ("strict", "status", "reason"), [(False, Status.SKIPPED, "advice"), (True, Status.FAILED, "no-error")]
+)
+def test_accepting_what_only_should_be_refused_is_advice_unless_strict(strict, status, reason, bench_of, spec):
+    case = spec.cases["sdpa-no-keys"]
+    assert case.clauses == ("CALL-6",)
+    functions = {"scaled_dot_product_attention": returns_queries_where_it_should_raise}
+    verdict = check_case(case, bench_of(arrays="numpy", strict=strict, **functions))
+    assert (verdict.status, verdict.reason) == (status, reason)
+    assert verdict.message.startswith("accepts a bad key and returns an array of shape (2, 3, 2)")
+
+
+@pytest.mark.parametrize("error", [ValueError, IndexError, RuntimeError, AssertionError, SystemExit])
+def test_any_error_is_a_refusal(error, bench_of, spec):
+    def softmax(scores):
+        if scores.numel() == 0:
+            raise error
+        return reference.softmax(scores)
+
+    assert check_case(spec.cases["sm-no-elements"], bench_of(softmax=softmax)).status is Status.PASSED
+
+
+def test_not_implemented_is_no_refusal(bench_of, spec):
+    def softmax(scores):
+        if scores.numel() == 0:
+            raise NotImplementedError("empty scores")
+        return reference.softmax(scores)
+
+    verdict = check_case(spec.cases["sm-no-elements"], bench_of(softmax=softmax))
+    assert (verdict.status, verdict.message) == (Status.SKIPPED, "empty scores")
+
+
+def test_a_wrong_but_working_base_does_not_stand_in_the_way_of_a_refusal(bench_of, spec):
+    def ten_times_the_rows(ids, params):
+        return reference.token_embedding(ids, params=params) * 10
+
+    bench = bench_of(token_embedding=ten_times_the_rows)
+    assert check_case(spec.cases["emb-distinct-sizes"], bench).reason == "wrong-value"
+    assert check_case(spec.cases["emb-id-far-too-large"], bench).status is Status.PASSED
+
+
+# What a verdict carries
+
+
+def test_a_verdict_says_what_was_judged_and_how_to_see_it_again(bench_of, spec):
+    case = spec.cases["sdpa-causal"]
+    verdict = check_case(case, bench_of("bfloat16"))
+    assert (verdict.check, verdict.kind, verdict.component) == ("sdpa-causal", "case", "scaled_dot_product_attention")
+    assert (verdict.dtype, verdict.device, verdict.title) == ("bfloat16", "cpu", case.title)
+    assert (verdict.clauses, verdict.catches, verdict.source) == (case.clauses, case.catches, "java J2")
+    assert verdict.reproduce == "goldformer check mine.py --case sdpa-causal --dtype bfloat16"
+
+
+def test_verdicts_survive_json(golden_plus, bench_of, spec):
+    def no_mask(q_seq, kv_seq):
+        return torch.ones(q_seq, kv_seq, dtype=torch.bool)
+
+    load_properties()
+    verdicts = [
+        golden_plus(CASE, "float32", {}),
+        golden_plus(CASE, "float32", {(0, 1, 2): 0.5, (1, 0, 0): -0.5}),
+        golden_plus(CASE, "float32", {(0, 1, 2): math.inf}),
+        check_case(spec.cases["mask-causal-4"], bench_of(causal_mask=no_mask)),
+        check_case(spec.cases["mask-causal-4"], bench_of()),
+        check_case(spec.cases["sm-several-rows"], bench_of(softmax=lambda scores: 1 / 0)),
+        check_property(spec.properties["sm-simplex"], "softmax", bench_of(softmax=lambda scores: scores)),
+    ]
+    assert {v.status for v in verdicts} == set(Status)
+    assert [Verdict.from_json(json.loads(json.dumps(v.as_json()))) for v in verdicts] == verdicts
+
+
+def test_nan_survives_json():
+    element = Element((1,), 0.0, math.nan)
+    difference = Difference("output", 1, 2, 0.5, math.inf, element, element)
+    verdict = Verdict("x", "case", "softmax", "", Status.FAILED, "not-finite", "", "float32", "cpu", (), "",
+                      ratio=math.inf, differences=(difference,))  # fmt: skip
+    back = Verdict.from_json(json.loads(json.dumps(verdict.as_json())))
+    assert math.isnan(back.differences[0].first.got)
+    assert back.differences[0].first.index == (1,)
+    assert back.ratio == math.inf

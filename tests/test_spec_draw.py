@@ -1,0 +1,252 @@
+"""The generator against one written here from the words of transformer.md, and what its grids promise."""
+
+from __future__ import annotations
+
+import math
+import re
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from goldformer.spec import ROOT, Spec, draw
+from goldformer.spec.draw import Dyadic, Fill, Ids, Mask, Values, build
+
+TEXT = (ROOT / "transformer.md").read_text(encoding="utf-8")
+STREAMS = [(1, "query"), (7, "ids"), (0, "noise"), (101, "w_qkv"), (-3, "Größe")]
+
+
+def fnv1a(text: str) -> int:
+    """Step 1 of "The drawing of inputs": 64-bit FNV-1a of the UTF-8 bytes."""
+    state = 14695981039346656037
+    for byte in text.encode("utf-8"):
+        state ^= byte
+        state = state * 1099511628211 % 2**64
+    return state
+
+
+def splitmix64(state: int, count: int) -> list[int]:
+    """Step 2: each call adds the constant to the state and mixes a copy of it."""
+    results = []
+    for _ in range(count):
+        state = (state + 0x9E3779B97F4A7C15) % 2**64
+        z = state
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
+        results.append(z ^ (z >> 31))
+    return results
+
+
+def on_grid(seed: int, name: str, lo: Fraction, hi: Fraction, step: Fraction, count: int) -> list[Fraction]:
+    """Step 3: lo + step · floor((z >> 32) · n / 2^32)."""
+    n = (hi - lo) / step + 1
+    return [lo + step * math.floor((z >> 32) * n / 2**32) for z in splitmix64(fnv1a(f"{seed}/{name}"), count)]
+
+
+def significant_bits(value: float) -> int:
+    numerator = abs(Fraction(value).numerator)
+    return (numerator // (numerator & -numerator)).bit_length() if numerator else 0
+
+
+# ── the check vectors that transformer.md prints ──
+
+
+def test_the_printed_hash_and_first_result_are_those_of_the_words():
+    assert fnv1a("1/query") == int(re.search(r'"1/query" has the hash (0x\w+)', TEXT)[1], 16)
+    assert draw.stream(1, "query", 1)[0] == int(re.search(r"first result of its stream is (0x\w+)\.", TEXT)[1], 16)
+    assert draw.stream(1, "query", 1)[0] == 0xEBD1FBE1353D5C50
+
+
+@pytest.mark.parametrize(
+    ("recipe", "name", "sentence", "numbers"),
+    [
+        (
+            Dyadic(1, Fraction(-2), Fraction(2), Fraction(1, 32), (6,)),
+            "query",
+            "Seed 1, name query, range [−2, 2] and step 1/32 begin with ",
+            [1.6875, -0.5625, 1.34375, 0.59375, 0.21875, -1.34375],
+        ),
+        (Ids(7, 0, 12, (8,)), "ids", "Seed 7, name ids and range [0, 12] begin with ", [1, 4, 12, 2, 11, 8, 10, 10]),
+    ],
+    ids=["dyadic", "ids"],
+)
+def test_the_printed_elements_are_drawn(recipe, name, sentence, numbers):
+    printed = TEXT.split(sentence)[1].split("\n")[0].rstrip(".").replace("−", "-")
+    assert [float(x) for x in printed.split(", ")] == numbers
+    assert build(recipe, name).tolist() == numbers
+
+
+# ── against the words ──
+
+
+@pytest.mark.parametrize(("seed", "name"), STREAMS)
+def test_streams_are_splitmix64_from_the_fnv_hash(seed, name):
+    drawn = draw.stream(seed, name, 500)
+    assert drawn.dtype == np.uint64
+    assert drawn.tolist() == splitmix64(fnv1a(f"{seed}/{name}"), 500)
+
+
+@pytest.mark.parametrize(
+    ("lo", "hi", "step"), [("-2", "2", "1/32"), ("-1", "1", "1/64"), ("-1.75", "0.5", "1/4"), ("3", "200", "1")]
+)
+def test_grids_are_filled_row_major_from_the_words(lo, hi, step):
+    lo, hi, step = Fraction(lo), Fraction(hi), Fraction(step)
+    drawn = build(Dyadic(5, lo, hi, step, (2, 3, 7)), "key")
+    assert drawn.dtype == np.float64
+    expected = on_grid(5, "key", lo, hi, step, 42)
+    assert [Fraction(x) for x in drawn.ravel().tolist()] == expected
+    assert Fraction(drawn[1, 2, 0]) == expected[(1 * 3 + 2) * 7]
+
+
+@pytest.mark.parametrize(("lo", "hi"), [(0, 0), (-3, 4), (0, 9999), (5, 2**32 + 4)])
+def test_ids_are_drawn_with_step_one_and_no_limit_on_size(lo, hi):
+    drawn = build(Ids(11, lo, hi, (40, 5)), "ids")
+    assert drawn.dtype == np.int64
+    assert drawn.ravel().tolist() == on_grid(11, "ids", Fraction(lo), Fraction(hi), Fraction(1), 200)
+
+
+def test_both_ends_of_a_range_are_drawn_and_nothing_beyond():
+    drawn = build(Dyadic(2, Fraction(-1), Fraction(1), Fraction(1, 4), (2000,)), "x")
+    assert sorted(set(drawn.tolist())) == [k / 4 for k in range(-4, 5)]
+    assert set(build(Ids(2, 3, 6, (500,)), "x").tolist()) == {3, 4, 5, 6}
+
+
+@pytest.mark.parametrize(("seed", "name"), [(4, "query"), (3, "key")])
+def test_seed_and_name_each_select_another_stream(seed, name):
+    assert not set(draw.stream(3, "query", 50)) & set(draw.stream(seed, name, 50))
+
+
+def test_every_drawn_argument_of_the_spec_has_a_stream_of_its_own_name(spec: Spec):
+    """One recipe for all parameters draws each under its own name, an argument of a refused call too."""
+    seen = set()
+    for case in spec.cases.values():
+        arrays = {**case.input_arrays, **case.param_arrays}
+        for name, recipe in {**case.inputs, **case.params}.items():
+            if isinstance(recipe, Dyadic) and arrays[name].size > 2:
+                first = on_grid(recipe.seed, name, recipe.lo, recipe.hi, recipe.step, 3)
+                assert arrays[name].ravel()[:3].tolist() == first, f"{case.id}: {name}"
+                seen.add(name)
+    assert seen >= {"query", "key", "value", "scores", "x", "table", "w_q", "w_k", "w_v", "w_o", "b_o", "w_qkv"}
+
+
+# ── masks ──
+
+
+@pytest.mark.parametrize(
+    ("lengths", "causal", "shape"),
+    [
+        ((5, 4, 2), True, (3, 5, 5)),
+        ((5, 4, 2), False, (3, 1, 1, 5)),
+        ((0, 3), True, (2, 2, 3, 4)),
+        (None, True, (3, 7)),
+        (None, True, (7, 3)),
+        (None, False, (2, 3)),
+    ],
+)
+def test_a_mask_is_true_where_the_words_say(lengths, causal, shape):
+    mask = build(Mask(lengths, causal, shape), "mask")
+    assert (mask.dtype, mask.shape) == (np.bool_, shape)
+    for index in np.ndindex(shape):
+        i, j = index[-2:]
+        assert mask[index] == ((lengths is None or j < lengths[index[0]]) and (not causal or j <= i)), index
+
+
+# ── the grids of the shipped spec ──
+
+
+def test_the_shipped_spec_draws_inputs_in_every_way(spec: Spec):
+    kinds = {type(r) for c in spec.cases.values() for r in (*c.inputs.values(), *c.params.values())}
+    assert kinds == {Values, Fill, Dyadic, Ids, Mask}
+
+
+def test_every_drawn_or_filled_number_of_the_spec_is_exact_in_float16_and_bfloat16(spec: Spec):
+    seen = 0
+    for case in spec.cases.values():
+        for recipe, array in zip(
+            (*case.inputs.values(), *case.params.values()),
+            (*case.input_arrays.values(), *case.param_arrays.values()),
+            strict=True,
+        ):
+            if not isinstance(recipe, Dyadic | Fill):
+                continue
+            numbers = np.unique(array)
+            assert all(significant_bits(x) <= 8 for x in numbers.tolist()), f"{case.id}: bfloat16"
+            assert np.array_equal(numbers.astype(np.float16).astype(np.float64), numbers), f"{case.id}: float16"
+            assert np.array_equal(numbers.astype(np.float32).astype(np.float64), numbers), f"{case.id}: float32"
+            if isinstance(recipe, Dyadic) and array.size:
+                assert recipe.lo <= array.min() <= array.max() <= recipe.hi, case.id
+            seen += array.size
+    assert seen > 100_000
+
+
+def test_what_no_half_type_holds_is_written_out_in_decimals(spec: Spec):
+    """NUM-1 needs such a case, and the walkthrough's is one: every one of its numbers is a short decimal."""
+    inexact = {
+        case.id
+        for case in spec.cases.values()
+        for recipe in (*case.inputs.values(), *case.params.values())
+        if isinstance(recipe, Values) and recipe.array.dtype.kind == "f"
+        if any(significant_bits(x) > 8 for x in recipe.array.ravel().tolist())
+    }
+    assert "sdpa-walkthrough-3x2" in inexact
+
+
+@pytest.mark.parametrize(
+    ("step", "lo", "hi", "message"),
+    [
+        ("1/3", "-1", "1", "step 1/3 is not a power of two such as 1/32"),
+        ("3/32", "-3", "3", "step 3/32 is not a power of two such as 1/32"),
+        ("6", "-6", "6", "step 6 is not a power of two such as 1/32"),
+        ("0", "-1", "1", "step 0 is not a power of two such as 1/32"),
+        ("-1/32", "-1", "1", "step -1/32 is not a power of two such as 1/32"),
+        ("1/32", "-0.1", "1", "range [-1/10, 1] with step 1/32 has ends at -16/5 and 32 steps: "),
+        ("1/32", "-2", "8.03125", "range [-2, 257/32] with step 1/32 has ends at -64 and 257 steps: "),
+        ("1/128", "-3", "1", "range [-3, 1] with step 1/128 has ends at -384 and 128 steps: "),
+        ("1/32", "1", "1", "range [1, 1] with step 1/32 has ends at 32 and 32 steps: "),
+        ("1/32", "2", "-2", "range [2, -2] with step 1/32 has ends at 64 and -64 steps: "),
+    ],
+)
+def test_a_recipe_off_the_grid_is_named(step, lo, hi, message):
+    if message.startswith("range"):
+        message += "both must be whole, rising and at most 256 in size, so that bfloat16 holds every element"
+    assert draw.problem(Dyadic(1, Fraction(lo), Fraction(hi), Fraction(step), (2,))) == message
+
+
+@pytest.mark.parametrize(("step", "lo", "hi"), [("1/32", "-8", "8"), ("1", "-256", "256"), ("4", "0", "1024")])
+def test_the_widest_grids_are_allowed_and_exact(step, lo, hi):
+    recipe = Dyadic(1, Fraction(lo), Fraction(hi), Fraction(step), (999,))
+    assert draw.problem(recipe) is None
+    assert max(map(significant_bits, build(recipe, "x").tolist())) == 8
+
+
+# ── what is built ──
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        Values(np.array([0.5, 1.5])),
+        Fill(0.25, (2,)),
+        Dyadic(1, Fraction(0), Fraction(1), Fraction(1, 2), (2,)),
+        Ids(1, 0, 4, (2,)),
+        Mask(None, False, (1, 2)),
+    ],
+    ids=lambda recipe: type(recipe).__name__,
+)
+def test_a_built_array_is_read_only(recipe):
+    with pytest.raises(ValueError, match="assignment destination is read-only"):
+        build(recipe, "x")[..., 0] = 1
+
+
+def test_every_array_of_a_case_is_read_only(spec: Spec):
+    arrays = [a for c in spec.cases.values() for a in (*c.input_arrays.values(), *c.param_arrays.values())]
+    goldens = [
+        array.values
+        for case in spec.cases.values()
+        if case.golden
+        for outputs in case.golden.options.values()
+        for array in (outputs or {}).values()
+    ]
+    assert len(arrays) > 200
+    assert len(goldens) > 200
+    assert not any(array.flags.writeable for array in (*arrays, *goldens))

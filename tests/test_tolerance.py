@@ -1,0 +1,69 @@
+"""The one slack: correct implementations stay within half of it, in every dtype, and mistakes lie far beyond."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from goldformer.adapters import BUILT_IN, DTYPES, find_adapter
+from goldformer.conformance.engine import Bench
+from goldformer.conformance.tolerance import LARGEST, SLACK, SMALLEST, UNIT_ROUNDOFF, tolerance
+from goldformer.conformance.verdict import Status
+
+torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_the_pool_of_correct_implementations_stays_within_half(name, dtype, spec, verdicts_of):
+    adapter = find_adapter(name, spec)
+    if dtype not in adapter.dtypes:
+        pytest.skip(f"{name} does not work in {dtype}")
+    verdicts = verdicts_of(Bench(spec, adapter, dtype, "cpu"))
+    assert not [f"{v.check}: {v.message}" for v in verdicts if v.bad]
+    ratios = [v.ratio for v in verdicts if v.ratio is not None]
+    assert len(ratios) > 20
+    assert max(ratios) <= 0.5
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_constants_are_those_of_the_dtype(dtype):
+    info = torch.finfo(getattr(torch, dtype))
+    assert UNIT_ROUNDOFF[dtype] == info.eps / 2
+    assert LARGEST[dtype] == info.max
+    assert SMALLEST[dtype] == info.tiny * info.eps  # the smallest normal, its last bit alone
+
+
+def test_the_tolerance_is_the_formula():
+    assert tolerance("float32", 3.0, 100.0) == pytest.approx(SLACK * 3 * 2**-24, rel=1e-9)
+    # PE-5: angles in float32 or better, then one rounding to the dtype of the result.
+    half = tolerance("bfloat16", 3.0, 100.0, at_least="float32")
+    assert half == pytest.approx(SLACK * (3 * 2**-24 + (2**-8 - 2**-24) * 100), rel=1e-9)
+    assert tolerance("float64", 3.0, 100.0, at_least="float32") == tolerance("float64", 3.0, 100.0)
+
+
+def test_a_scale_of_zero_means_exact():
+    assert tolerance("bfloat16", 0.0, 100.0) == 0.0
+    assert not math.isclose(tolerance("float16", 1e-9, 0.0), 0.0, abs_tol=1e-12)
+
+
+def test_a_tolerance_never_swallows_what_it_judges(spec):
+    """In float32 every golden output is judged to a bound far below its own size."""
+    for case in spec.cases.values():
+        at_least = spec.contracts[case.component].computed_in_at_least
+        for outputs in (case.golden.options if case.golden else {}).values():
+            for name, golden in (outputs or {}).items():
+                if golden.magnitude:
+                    bound = tolerance("float32", golden.error_scale, golden.magnitude, at_least)
+                    assert bound < golden.magnitude / 100, f"{case.id} {name}"
+
+
+def test_a_wrong_implementation_lies_far_beyond(spec, verdicts_of, adapter_file):
+    path = adapter_file(
+        "import torch\nARRAYS = 'torch'\ndef softmax(scores):\n    return torch.softmax(scores * 1.001, dim=-1)\n"
+    )
+    verdicts = verdicts_of(Bench(spec, find_adapter(path, spec), "float32", "cpu"), "softmax")
+    worst = max(v.ratio or 0 for v in verdicts if v.status is Status.FAILED)
+    assert worst > 100
