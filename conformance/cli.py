@@ -110,7 +110,7 @@ def lint(root: Path | None) -> None:
     sys.exit(run(root))
 
 
-@main.command()
+@main.command(epilog=_STATUSES)
 @click.argument(
     "kind",
     type=click.Choice(["cases", "contract", "conventions", "documents", "errata", "mistakes", "properties"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -52,6 +53,12 @@ class Bench:
         if why := LIBRARIES[self.adapter.arrays].unavailable(self.device):
             return "device", why
         return None
+
+    def command(self, *check: str) -> str:
+        """The line that repeats one check."""
+        words = ["goldformer", "check", self.adapter.origin, *check, "--dtype", self.dtype]
+        words += ["--device", self.device] if self.device != "cpu" else []
+        return shlex.join([*words, "--strict"] if self.strict else words)
 
     def call(self, component: str, arguments: Arguments) -> Result:
         """Call a component of the implementation; CallProblem when there is nothing to compare."""
@@ -117,12 +124,9 @@ def working_case(component: str, bench: Bench) -> Case:
 
 
 def _blank(case: Case, bench: Bench) -> Verdict:
-    command = f"goldformer check {bench.adapter.origin} --case {case.id} --dtype {bench.dtype}"
-    if bench.device != "cpu":
-        command += f" --device {bench.device}"
     return Verdict(
         case.id, "case", case.component, case.title, Status.PASSED, "", "", bench.dtype, bench.device,
-        case.clauses, str(case.source or "derived"), case.catches, reproduce=command,
+        case.clauses, str(case.source or "derived"), case.catches, reproduce=bench.command("--case", case.id),
     )  # fmt: skip
 
 

@@ -171,9 +171,13 @@ class Summary:
         """Component by component; then what to mend first and which known mistakes fit."""
         if not self.verdicts:
             return
+        from goldformer.adapters import DTYPES
         from goldformer.conformance.text import closing, nothing_was_checked, summary, table
 
         bench = _bench(self.config)
+        # In the order of the spec: workers of pytest-xdist report in any.
+        order = {kind: list(ids) for kind, ids in (("case", bench.spec.cases), ("property", bench.spec.properties))}
+        self.verdicts.sort(key=lambda v: (DTYPES.index(v.dtype), v.kind, order[v.kind].index(v.check)))
         terminalreporter.section(f"conformance of {bench.adapter.name}")
         terminalreporter.write_line(table(summary(self.verdicts, bench.spec)))
         for line in closing(self.verdicts, bench.spec):

@@ -152,11 +152,7 @@ def components_of(prop: Property, spec: Spec) -> tuple[str, ...]:
 
 def check_property(prop: Property, component: str, bench: Bench) -> Verdict:
     """Judge one property for one component."""
-    command = (
-        f"goldformer check {bench.adapter.origin} --property {prop.id} --component {component} --dtype {bench.dtype}"
-    )
-    if bench.device != "cpu":
-        command += f" --device {bench.device}"
+    command = bench.command("--property", prop.id, "--component", component)
     blank = Verdict(
         prop.id, "property", component, prop.title, Status.PASSED, "", "", bench.dtype, bench.device,
         prop.clauses, "property", reproduce=command,
@@ -175,7 +171,8 @@ def check_property(prop: Property, component: str, bench: Bench) -> Verdict:
         status = Status.ERRORED if bad.reason in ("raised", "wrong-parameters") else Status.FAILED
         return replace(blank, status=status, reason=bad.reason, message=str(bad), detail=bad.detail)
     except Violation as violation:
-        drawn = next((n for n in getattr(violation, "__notes__", []) if n.startswith("Falsifying")), "")
+        # "Falsifying example: body(…" in some versions of Hypothesis, "Failing test case: body(…" in others.
+        drawn = next((n for n in getattr(violation, "__notes__", []) if "body(" in n), "")
         differences = (violation.difference,) if violation.difference else ()
         ratio = violation.difference.ratio if violation.difference else None
         return replace(

@@ -98,7 +98,7 @@ def summary(verdicts: Sequence[Verdict], spec: Spec) -> list[ComponentRow]:
         ratios = [v.ratio for v in mine if v.ratio is not None]
         judged = count[Status.PASSED] + count[Status.FAILED] + count[Status.ERRORED]
         state = "fails first" if component in roots else "fails" if component in followers else ""
-        state = state or ("not implemented" if not judged else "conforms")
+        state = state or ("conforms" if judged else "not implemented" if absent else "not checked")
         rows.append(
             ComponentRow(
                 component, count[Status.PASSED], count[Status.FAILED] + count[Status.ERRORED], absent,

@@ -46,6 +46,9 @@ def read_cases(
     model = file.parse(schema.CasesFile)
     if model.component not in contracts:
         raise SpecError([file.problem(("component",), f"{model.component!r} has no contract")])
+    if model.component != file.path.stem:
+        message = f"is {model.component!r} in a file named {file.path.name}"
+        raise SpecError([file.problem(("component",), message)])
     contract = contracts[model.component]
     built: dict[str, Case] = {}
     problems: list[Problem] = []
@@ -161,6 +164,8 @@ def _recipe(model: Any, spec: ArraySpec, sizes: Mapping[str, int], lead: tuple[i
         shape = tuple(axis if isinstance(axis, int) else sizes[axis] for axis in model.shape)
         if model.lengths is not None and len(model.lengths) != shape[0]:
             raise ValueError(f"has {len(model.lengths)} lengths for a first axis of {shape[0]}")
+        if model.causal and len(shape) < 2:
+            raise ValueError(f"is causal, but its shape {shape} has no axis of queries")
         return draw.Mask(tuple(model.lengths) if model.lengths is not None else None, model.causal, shape)
     if isinstance(model, schema.ValuesModel):
         return draw.Values(_written(model.values, spec, tuple(model.shape) if model.shape else None))
@@ -168,6 +173,8 @@ def _recipe(model: Any, spec: ArraySpec, sizes: Mapping[str, int], lead: tuple[i
     if isinstance(model, schema.FillModel):
         return draw.Fill(float(model.fill), shape)
     if isinstance(model, schema.IdsModel):
+        if model.range[0] > model.range[1]:
+            raise ValueError(f"range {model.range} falls: write the smaller end first")
         return draw.Ids(model.seed, model.range[0], model.range[1], shape)
     lo, hi = (Fraction(str(end)) for end in model.range)
     recipe = draw.Dyadic(model.seed, lo, hi, Fraction(model.step), shape)

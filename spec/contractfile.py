@@ -38,21 +38,46 @@ def read_contracts(files: Iterable[YamlFile], conventions: Mapping[str, Conventi
     while len(ordered) < len(parsed):
         ready = [c for _, c in parsed.values() if c.component not in ordered and set(c.depends_on) <= set(ordered)]
         if not ready:
-            file, contract = next(pair for name, pair in parsed.items() if name not in ordered)
+            file = next(file for name, (file, _) in parsed.items() if name in _reached(name, parsed))
             raise SpecError([file.problem(("depends_on",), "runs in a circle")])
         ordered |= {contract.component: contract for contract in sorted(ready, key=lambda c: c.component)}
     return ordered
 
 
+def _reached(start: str, parsed: Mapping[str, tuple[YamlFile, Contract]]) -> set[str]:
+    """All that a component depends on, directly or not."""
+    reached: set[str] = set()
+    waiting = [start]
+    while waiting:
+        found = set(parsed[waiting.pop()][1].depends_on) - reached
+        reached |= found
+        waiting += found
+    return reached
+
+
 def _build(file: YamlFile) -> Contract:
     model = file.parse(schema.ContractFile)
-    return Contract(
+    contract = Contract(
         model.component, model.title, tuple(model.depends_on),
         _arrays(file, "inputs", model.inputs), _arrays(file, "params", model.params),
         {name: AttributeSpec(name, a.kind, a.minimum, a.size) for name, a in model.attributes.items()},
         _arrays(file, "outputs", model.outputs),
         tuple(model.flow or model.outputs), tuple(model.conventions), model.computed_in_at_least,
     )  # fmt: skip
+    _refuse_unknown_sizes(file, contract)
+    return contract
+
+
+def _refuse_unknown_sizes(file: YamlFile, contract: Contract) -> None:
+    """A mask and an output have only sizes that the arguments give."""
+    arguments = [spec for spec in (*contract.inputs.values(), *contract.params.values()) if not spec.broadcast]
+    given = {symbol for spec in arguments for symbol in spec.shape.symbols}
+    given |= {attribute.size for attribute in contract.attributes.values() if attribute.size}
+    for group, specs in (("inputs", contract.inputs), ("params", contract.params), ("outputs", contract.outputs)):
+        for name, spec in specs.items():
+            if unknown := [symbol for symbol in spec.shape.symbols if symbol not in given]:
+                message = f"no argument gives the size {unknown[0]}"
+                raise SpecError([file.problem((group, name), message)])
 
 
 def _arrays(file: YamlFile, group: str, models: Mapping[str, Any]) -> dict[str, ArraySpec]:

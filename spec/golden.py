@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from goldformer.spec import schema
-from goldformer.spec.model import ANY, Case, Contract, Golden, GoldenArray, Wanted
+from goldformer.spec.model import ANY, Array, Case, Contract, Golden, GoldenArray, Kind, Wanted
 
 
 def read_golden(model: schema.GoldenModel, case: Case, contract: Contract, options: tuple[str, ...]) -> Golden:
@@ -33,7 +33,7 @@ def _outputs(models: Any, case: Case, contract: Contract) -> dict[str, GoldenArr
 
 def _array(name: str, model: schema.GoldenArrayModel, want: Wanted, case: Case, contract: Contract) -> GoldenArray:
     spec = contract.outputs[name]
-    values = np.array(model.values, dtype=np.bool_ if spec.kind == "bool" else np.float64)
+    values = _values(name, model.values, spec.kind)
     values.flags.writeable = False
     if want.form == "probes":
         # Probes that were drawn stand beside their values; probes that were written out stand in `expect`.
@@ -45,3 +45,15 @@ def _array(name: str, model: schema.GoldenArrayModel, want: Wanted, case: Case, 
     if values.shape != shape:
         raise ValueError(f"{name} has shape {values.shape}, the contract says {shape}")
     return GoldenArray(values, float(model.error_scale))
+
+
+def _values(name: str, written: Any, kind: Kind) -> Array:
+    """The numbers or truth values of an output; nothing is converted into them."""
+    kinds: dict[Kind, tuple[type, ...]] = {"bool": (bool,), "ids": (int,), "float": (int, float)}
+    items = np.array(written, dtype=object)
+    strange = [item for item in items.ravel() if type(item) not in kinds[kind]]
+    if strange:
+        words = " and ".join(k.__name__ for k in kinds[kind])
+        raise ValueError(f"{name} holds {strange[0]!r} where only {words} can stand")
+    dtypes: dict[Kind, type[np.generic]] = {"bool": np.bool_, "ids": np.int64, "float": np.float64}
+    return items.astype(dtypes[kind])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any
@@ -14,6 +15,9 @@ from goldformer.spec.model import ANY, Case, GoldenArray, Level, Place, Spec
 #: A document's digits agree when the value lies within half a unit of the last one printed; the hair
 #: lets a value on the very edge count, whichever way its author rounded.
 _HALF_UNIT = 0.5 + 1e-9
+
+
+_DIGITS = re.compile(r"-?\d*\.?\d+")
 
 
 def lint(spec: Spec) -> list[Problem]:
@@ -92,8 +96,13 @@ def _printed_digits(spec: Spec) -> Iterator[Problem]:
     }
     for case in spec.cases.values():
         for output, printed in case.printed.items():
-            for index, text, value in _printed(case, output, printed):
-                erratum = excused.get((case.id, output, index))
+            try:
+                digits = list(_printed(case, output, printed))
+            except ValueError as error:
+                yield _problem(case.place, f"{case.id}.printed.{output}", str(error))
+                continue
+            for index, text, value in digits:
+                erratum = excused.pop((case.id, output, index), None)
                 agrees = abs(float(text) - value) <= _HALF_UNIT * float(_unit(text))
                 if not agrees and erratum is None:
                     message = f"prints {text}, the true value is {value:.6g}: correct it, or add an erratum"
@@ -101,15 +110,21 @@ def _printed_digits(spec: Spec) -> Iterator[Problem]:
                 if agrees and erratum is not None:
                     message = f"{case.id} {output}{list(index)} prints {text}, which is right ({value:.6g})"
                     yield _problem(erratum.place, erratum.id, message)
+    for (case_id, output, index), erratum in excused.items():
+        if output in (spec.cases[case_id].printed if case_id in spec.cases else ()):
+            yield _problem(erratum.place, erratum.id, f"{case_id} prints no {output}{list(index)}")
 
 
 def _printed(case: Case, output: str, printed: Any) -> Iterator[tuple[tuple[int, ...], str, float]]:
     golden = _golden(case)[output]
     texts = np.array(printed, dtype=object)
     if texts.shape != golden.values.shape:
-        raise ValueError(f"{case.id}: printed {output} has shape {texts.shape}, the output {golden.values.shape}")
+        raise ValueError(f"has shape {texts.shape}, the output {golden.values.shape}")
     for index in np.ndindex(texts.shape):
-        yield index, str(texts[index]), float(golden.values[index])
+        text = str(texts[index])
+        if not _DIGITS.fullmatch(text):
+            raise ValueError(f"holds {text!r} at {list(index)}: write the digits as a string, such as '0.75'")
+        yield index, text, float(golden.values[index])
 
 
 def _golden(case: Case) -> Mapping[str, GoldenArray]:

@@ -44,10 +44,10 @@ def load_spec(root: Path = ROOT, *, underived: bool = False) -> Spec:
     contracts = read_contracts(_read_all(root / "contracts"), conventions)
     mistakes = _mistakes(YamlFile.read(root / "mistakes.yaml"), contracts)
     properties = _properties(YamlFile.read(root / "properties.yaml"), contracts, clauses)
-    cases = _cases(root, contracts, conventions, underived=underived)
-    _check_references(cases, clauses, documents, mistakes)
+    found = _cases(root, contracts, conventions, underived=underived)
+    _check_references(found, clauses, documents, mistakes)
     errata = _errata(YamlFile.read(root / "errata.yaml"), documents, clauses)
-    ordered = {case.id: case for name in contracts for case in cases if case.component == name}
+    ordered = {case.id: case for name in contracts for case, _, _ in found if case.component == name}
     return Spec(root, documents, clauses, errata, conventions, mistakes, properties, contracts, ordered)
 
 
@@ -110,7 +110,8 @@ def _properties(
     properties = {}
     for index, m in enumerate(models):
         where: Field = ("properties", index)
-        _known(file, (*where, "component"), [*({m.component} - {"*"}), *m.needs], contracts, "contracts/")
+        _known(file, (*where, "component"), {m.component} - {"*"}, contracts, "contracts/")
+        _known(file, (*where, "needs"), m.needs, contracts, "contracts/")
         _known(file, (*where, "clauses"), m.clauses, clauses, "transformer.md")
         place = Place(file.path, file.line((*where, "id")))
         properties[m.id] = Property(m.id, m.component, m.title, tuple(m.clauses), tuple(m.needs), place)
@@ -119,8 +120,9 @@ def _properties(
 
 def _cases(
     root: Path, contracts: Mapping[str, Contract], conventions: Mapping[str, Convention], *, underived: bool
-) -> list[Case]:
-    cases: dict[str, Case] = {}
+) -> list[tuple[Case, YamlFile, Field]]:
+    """Every case, with its file and its field there."""
+    cases: dict[str, tuple[Case, YamlFile, Field]] = {}
     problems: list[Problem] = []
     for file in _read_all(root / "cases"):
         try:
@@ -128,40 +130,33 @@ def _cases(
         except SpecError as error:
             problems += error.problems
             continue
-        for case in read:
+        for index, case in enumerate(read):
             if case.id in cases:
-                first = cases[case.id].place
+                first = cases[case.id][0].place
                 message = f"{case.id!r} is taken, see {first.file.name}:{first.line}"
                 problems.append(Problem(case.place.file, case.place.line, "id", message))
-            cases[case.id] = case
+            cases[case.id] = (case, file, ("cases", index))
     if problems:
         raise SpecError(problems)
     return list(cases.values())
 
 
 def _check_references(
-    cases: Iterable[Case],
+    cases: Iterable[tuple[Case, YamlFile, Field]],
     clauses: Mapping[str, Clause],
     documents: Mapping[str, Document],
     mistakes: Mapping[str, Mistake],
 ) -> None:
     problems: list[Problem] = []
-
-    def refuse(case: Case, field: str, message: str) -> None:
-        problems.append(Problem(case.place.file, case.place.line, f"{case.id}.{field}", message))
-
-    for case in cases:
-        for id_ in case.clauses:
-            if id_ not in clauses:
-                refuse(case, "clauses", f"{id_} is no clause of transformer.md")
-        for id_ in case.catches:
-            if id_ not in mistakes:
-                refuse(case, "catches", f"{id_!r} is not in mistakes.yaml")
+    for case, file, where in cases:
+        wrong = [("clauses", f"{id_} is no clause of transformer.md") for id_ in case.clauses if id_ not in clauses]
+        wrong += [("catches", f"{id_!r} is not in mistakes.yaml") for id_ in case.catches if id_ not in mistakes]
         if case.source is not None:
             try:
                 cite(str(case.source), documents)
             except ValueError as error:
-                refuse(case, "source", str(error))
+                wrong.append(("source", str(error)))
+        problems += [Problem(file.path, file.line((*where, f)), f"{case.id}.{f}", message) for f, message in wrong]
     if problems:
         raise SpecError(problems)
 

@@ -148,7 +148,10 @@ class DrawModel(Strict):
     @field_validator("step")
     @classmethod
     def _a_fraction(cls, step: str | int) -> str | int:
-        Fraction(step)
+        try:
+            Fraction(step)
+        except ZeroDivisionError as error:
+            raise ValueError("a step cannot be divided by zero") from error
         return step
 
 

@@ -29,15 +29,22 @@ class YamlFile:
 
     @classmethod
     def read(cls, path: Path) -> YamlFile:
-        """Parse one document; SpecError on bad YAML, a repeated key, or an empty file."""
-        text = path.read_text(encoding="utf-8")
-        loader = _Loader(text)
+        """Parse one document; SpecError on bad YAML, a repeated key, or a file that is empty or not there."""
+        text = _decode(path)
+        try:
+            loader = _Loader(text)
+        except yaml.reader.ReaderError as error:
+            line = text.count("\n", 0, error.position) + 1
+            raise SpecError([Problem(path, line, "file", f"is not YAML: {error.reason}")]) from error
         try:
             node = loader.get_single_node()
             if node is None:
                 raise SpecError([Problem(path, 1, "file", "is empty")])
-            _refuse_repeated_keys(path, node)
+            _refuse_bad_keys(path, node)
             return cls(path, text, loader.construct_document(node), node)
+        except yaml.reader.ReaderError as error:
+            line = text.count("\n", 0, error.position) + 1
+            raise SpecError([Problem(path, line, "file", f"is not YAML: {error.reason}")]) from error
         except yaml.MarkedYAMLError as error:
             line = error.problem_mark.line + 1 if error.problem_mark else 1
             raise SpecError([Problem(path, line, "file", f"is not YAML: {error.problem}")]) from error
@@ -105,14 +112,32 @@ def _child(node: yaml.Node, step: str | int) -> tuple[yaml.Node, yaml.Node] | No
     return None
 
 
-def _refuse_repeated_keys(path: Path, node: yaml.Node) -> None:
-    """YAML says that keys are unique; PyYAML keeps the last one silently."""
+def _decode(path: Path) -> str:
+    """A file's text with its line breaks as they are; SpecError when it is not there or not UTF-8."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise SpecError([Problem(path, 1, "file", f"cannot be read: {error.strerror}")]) from error
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise SpecError([Problem(path, line, "file", f"is not YAML: not UTF-8 ({error.reason})")]) from error
+
+
+def _refuse_bad_keys(path: Path, node: yaml.Node) -> None:
+    """Keys are words, and YAML says that they are unique; PyYAML keeps the last one silently."""
     waiting = [node]
     while waiting:
         current = waiting.pop()
         if isinstance(current, yaml.MappingNode):
             seen: dict[str, int] = {}
             for key, value in current.value:
+                if not isinstance(key, yaml.ScalarNode):
+                    line = key.start_mark.line + 1
+                    raise SpecError(
+                        [Problem(path, line, "file", "is not YAML: a key is a word, not a list or mapping")]
+                    )
                 if key.value in seen:
                     first, line = seen[key.value], key.start_mark.line + 1
                     raise SpecError([Problem(path, line, str(key.value), f"is written twice (first on line {first})")])

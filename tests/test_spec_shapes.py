@@ -197,7 +197,9 @@ def test_what_broadcasts_without_enlarging_fits(got):
     binder.fit_broadcast("mask", Shape.parse(["...", "q_seq", "kv_seq"]), got)
 
 
-@pytest.mark.parametrize("got", [(7, 5), (5,), (2, 5, 7), (3, 3, 5, 7), (1, 2, 3, 5, 7), (2, 3, 5, 14), (2, 3, 5, 0)])
+@pytest.mark.parametrize(
+    "got", [(7, 5), (5,), (2, 5, 7), (3, 3, 5, 7), (1, 2, 3, 5, 7), (2, 3, 5, 14), (2, 3, 5, 0), (2, 3, 5, 7, 1)]
+)
 def test_what_does_not_broadcast_is_refused(got):
     binder = bind(("query", ["...", "q_seq"], (2, 3, 5)), ("key", ["...", "kv_seq"], (2, 3, 7)))
     message = f"mask has shape {got}, which does not broadcast to (..., q_seq, kv_seq) = (2, 3, 5, 7)"

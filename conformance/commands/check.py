@@ -73,11 +73,11 @@ def run(options: Options) -> int:
             explained = options.verbose or nth <= EXPLAINED
             out.print(explain_verdict(verdict, spec) + "\n" if explained else headline(verdict), markup=False)
     if options.as_json:
-        out.print(json.dumps(_as_json(verdicts, found, bench, spec), ensure_ascii=False), markup=False)
+        out.print(json.dumps(_finite(_as_json(verdicts, found, bench, spec)), ensure_ascii=False), markup=False)
     else:
         _report(verdicts, found, spec)
-    if not verdicts or nothing_was_checked(verdicts):
-        reasons = {v.message for v in verdicts}
+    if nothing_was_checked(verdicts):
+        reasons = {v.message for v in verdicts} or {"no check fits all of these options"}
         return unusable(f"nothing was checked: {reasons.pop() if len(reasons) == 1 else 'everything was skipped'}")
     return FAILS if any(v.bad for v in verdicts) else OK
 
@@ -123,7 +123,7 @@ def _as_json(verdicts: Sequence[Verdict], adapter: Adapter, bench: Bench, spec: 
                      (r.component, r.passed, r.failed, r.absent, r.skipped, r.worst, r.state), strict=True))
             for r in summary(verdicts, spec)
         ],
-        "verdicts": [_finite(v.as_json()) for v in verdicts],
+        "verdicts": [v.as_json() for v in verdicts],
     }  # fmt: skip
 
 

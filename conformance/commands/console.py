@@ -11,8 +11,8 @@ OK: Final = 0
 FAILS: Final = 1
 UNUSABLE: Final = 2
 
-out = Console(highlight=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+out = Console(highlight=False, soft_wrap=True, emoji=False)
+err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
 def unusable(message: str) -> int:

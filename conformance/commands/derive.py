@@ -53,7 +53,10 @@ def run(*, only_check: bool, cases: tuple[str, ...], jobs: int | None, no_cache:
             out.print(f"{case.place.file}:{case.place.line}: {case.id}: {why}", markup=False)
         out.print(f"{'moved: ' + str(len(differing)) + ' of' if differing else 'proven:'} {done}", markup=False)
         return FAILS if differing else OK
-    changed = write_all(outcomes)
+    try:
+        changed = write_all(outcomes)
+    except ValueError as error:
+        return unusable(str(error))
     for path in changed:
         out.print(f"wrote {path}", markup=False)
     out.print(f"{'' if changed else 'nothing changed: '}{done}", markup=False)

@@ -40,7 +40,7 @@ def run(path: Path, arrays: str, *, force: bool) -> int:
     if path.suffix != ".py":
         return unusable(f"{path}: an adapter is a Python file, so its name ends in .py")
     library = {"torch": "torch tensors", "numpy": "NumPy arrays"}[arrays]
-    text = _HEAD.format(name=path, library=library, arrays=arrays, stem=path.stem)
+    text = _HEAD.format(name=path.as_posix(), library=library, arrays=arrays, stem=path.stem)
     try:
         path.write_text(text + "".join(_function(c) for c in contracts.values()), encoding="utf-8")
     except OSError as error:

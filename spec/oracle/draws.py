@@ -58,6 +58,7 @@ class Draw:
     @classmethod
     def given(cls, value: float) -> Draw:
         """An input: perturbed unless eight significant bits, bfloat16's, hold it exactly."""
+        cls.peak = max(cls.peak, abs(value))
         held = math.ldexp(math.frexp(value)[0], 8).is_integer()
         return cls.exact(value) if held else cls.rounded(np.full(SAMPLES, value))
 

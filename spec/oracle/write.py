@@ -25,6 +25,7 @@ def write_golden(
     `wanted` gives the probes of each case's outputs. The file is replaced as a whole or not at all.
     """
     lines = file.text.splitlines()
+    ending = "\r\n" if "\r\n" in file.text else "\n"
     cases = [node for node in file.find(("cases",))[1].value if isinstance(node, yaml.MappingNode)]
     # From the last case to the first, so that the lines of those before stay where they are.
     for node in reversed(cases):
@@ -33,15 +34,18 @@ def write_golden(
         if id_ not in derived:
             continue
         digest, result = derived[id_]
+        if node.flow_style:
+            where = f"{file.path}:{node.start_mark.line + 1}"
+            raise ValueError(f"{where}: {id_} is written in braces, which hold no golden values: write one key a line")
         indent = " " * node.start_mark.column
         block = [indent + line for line in _golden(digest, result, wanted[id_])]
         if "golden" in keys:
             start = keys["golden"][0].start_mark.line
-            lines[start : _end(keys["golden"][1])] = block
+            lines[start : _end(lines, keys["golden"][1])] = block
         else:
-            end = _end(node.value[-1][1])
+            end = _end(lines, node.value[-1][1])
             lines[end:end] = block
-    text = "\n".join(lines) + "\n"
+    text = ending.join(lines) + ending
     if text == file.text:
         return False
     replace_file(file.path, text)
@@ -52,7 +56,7 @@ def replace_file(path: Path, text: str) -> None:
     """Write a file beside its place and move it there, so that a reader never sees half of it."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as stream:
             stream.write(text)
         Path(name).chmod(path.stat().st_mode if path.exists() else 0o644)
         Path(name).replace(path)
@@ -61,12 +65,24 @@ def replace_file(path: Path, text: str) -> None:
         raise
 
 
-def _end(value: yaml.Node) -> int:
+def _end(lines: list[str], value: yaml.Node) -> int:
     """The line after a value: after its last leaf, since a block's own end lies past the comments behind it."""
     while isinstance(value, yaml.CollectionNode) and not value.flow_style and value.value:
         last = value.value[-1]
         value = last[1] if isinstance(value, yaml.MappingNode) else last
-    return int(value.end_mark.line) + 1
+    if not (isinstance(value, yaml.ScalarNode) and value.style in ("|", ">")):
+        return int(value.end_mark.line) + 1
+    # Literal and folded words end where the next token begins: go back to the last line that is theirs.
+    first = int(value.start_mark.line) + 1
+    end = min(int(value.end_mark.line) + (value.end_mark.column > 0), len(lines))
+    while end > first and _indent(lines[end - 1]) < _indent(lines[first]):
+        end -= 1
+    return end
+
+
+def _indent(line: str) -> int:
+    """How far a line is indented; a blank one not at all."""
+    return len(line) - len(line.lstrip()) if line.strip() else -1
 
 
 def _golden(digest: str, derived: Derived, wanted: Mapping[str, Any]) -> Iterator[str]:

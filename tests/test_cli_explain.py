@@ -1,0 +1,108 @@
+"""goldformer explain and schema: every id there is, and every kind of file."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from goldformer.conformance.cli import main
+from goldformer.spec.schema import FILES
+
+
+def titles(spec):
+    """Every id of the spec: what it is, and the words that must be shown for it."""
+    rows = [(row.id, ("row", row.says)) for d in spec.documents.values() for row in d.rows]
+    return [
+        *((d.id, ("document", d.title)) for d in spec.documents.values()),
+        *rows,
+        *((c.id, ("clause", c.title)) for c in spec.clauses.values()),
+        *((c.id, ("convention", c.title)) for c in spec.conventions.values()),
+        *((p.id, ("property", p.title)) for p in spec.properties.values()),
+        *((m.id, ("mistake", m.title)) for m in spec.mistakes.values()),
+        *((e.id, ("erratum", e.why)) for e in spec.errata.values()),
+        *((name, ("component", contract.title)) for name, contract in spec.contracts.items()),
+        *((c.id, ("case", c.title)) for c in spec.cases.values()),
+    ]
+
+
+def explain(*arguments):
+    return CliRunner().invoke(main, ["explain", *arguments])
+
+
+@pytest.mark.xfail(reason="mha-padding is a case and a property", strict=True)
+def test_no_id_stands_for_two_things(spec):
+    ids = [id_ for id_, _ in titles(spec)]
+    assert sorted(set(ids)) == sorted(ids)
+
+
+def test_every_id_of_the_spec_is_explained(spec):
+    known = titles(spec)
+    assert len(known) > 400
+    for id_, (kind, words) in dict(known).items():
+        result = explain(id_)
+        assert (id_, result.exit_code) == (id_, 0)
+        assert result.stdout.startswith(f"{kind}: {id_}\n")
+        for line in words.strip().splitlines():
+            assert line in result.stdout
+
+
+def test_every_entry_is_json_too(spec):
+    for id_ in ("walkthrough", "W1", "SDPA-2", "empty_row", "sm-shift", "scale-missing", "softmax", "sdpa-causal"):
+        entry = json.loads(explain(id_, "--json").stdout)
+        assert id_ in entry.values()
+
+
+def test_a_clause_in_small_letters_is_found():
+    assert explain("sdpa-2").stdout == explain("SDPA-2").stdout
+
+
+@pytest.mark.parametrize(
+    ("id_", "lines"),
+    [
+        ("SDPA-2", ["level: MUST", "sources: ", "shown by: "]),
+        ("scale-missing", ["hint: Divide QKᵀ by √d_k before the softmax.", "caught by: "]),
+        ("empty_row", ["clause: SDPA-7", "default: uniform", "  zeros: every weight is 0"]),
+        ("sdpa-causal", ["clauses: SDPA-6, MASK-1, MASK-6", "source: java J2", "  mask: ", "expect", "  output"]),
+        ("sdpa-widths-differ", ["must refuse: key", "otherwise like: sdpa-cross-lengths"]),
+        ("sdpa-empty-row", ["  zeros: output", "  nan: weights"]),
+        ("softmax", ["  scores: float (..., n)", "  output: float (..., n)", "cases: sm-one-row-by-hand, "]),
+        ("multi_head_attention", ["  b_q: float (heads*d_k) (optional)", "  num_heads: int", "depends on: scaled_dot"]),
+        ("sm-one-row-by-hand", ["  scores: 0.0, 1.0, 3.0", "written in: softmax.yaml:4"]),
+    ],
+)
+def test_an_entry_says_what_one_wants_to_know(id_, lines):
+    text = explain(id_).stdout
+    for line in lines:
+        assert f"\n{line}" in text
+
+
+@pytest.mark.parametrize(
+    ("id_", "says"),
+    [
+        ("sofmax", "goldformer: no such id sofmax: did you mean softmax?\n"),
+        ("SDPA-99", "goldformer: no such id SDPA-99: did you mean SDPA-9?\n"),
+        ("zzzz", "goldformer: no such id zzzz: known are walkthrough, "),
+    ],
+)
+def test_an_unknown_id_is_2_and_guessed(id_, says):
+    result = explain(id_)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(says)
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_every_kind_of_file_has_a_json_schema_that_refuses_unknown_keys(kind):
+    schema = json.loads(CliRunner().invoke(main, ["schema", kind]).stdout)
+    assert schema["type"] == "object"
+    assert schema["additionalProperties"] is False
+    assert set(schema.get("required", ())) <= set(schema["properties"])
+    assert all(part.get("additionalProperties") is not True for part in schema.get("$defs", {}).values())
+
+
+def test_an_unknown_kind_of_file_is_2_and_all_are_listed():
+    result = CliRunner().invoke(main, ["schema", "nothing"])
+    assert result.exit_code == 2
+    for kind in FILES:
+        assert f"'{kind}'" in result.stderr

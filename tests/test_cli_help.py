@@ -1,0 +1,76 @@
+"""The command line as a stranger meets it: help that is instant, and exit statuses that are written down."""
+
+from __future__ import annotations
+
+import re
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from goldformer import __version__
+from goldformer.conformance.cli import main
+
+GOLDFORMER = Path(sys.executable).with_name("goldformer")
+
+
+def run(*arguments):
+    return subprocess.run([GOLDFORMER, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("command", [[], *([name] for name in main.commands)], ids=lambda words: " ".join(words) or "-")
+def test_help_tells_the_exit_statuses(command):
+    result = CliRunner().invoke(main, [*command, "--help"])
+    assert result.exit_code == 0
+    text = " ".join(result.stdout.split())
+    assert "Exit status: 0 conforms (or: done) · 1 fails (or: golden values moved) · 2 unusable:" in text
+
+
+@pytest.mark.parametrize("name", main.commands)
+def test_every_option_and_command_is_described(name):
+    command = main.commands[name]
+    assert command.help
+    for option in command.params:
+        if option.param_type_name == "option":
+            assert option.help
+
+
+def test_help_and_version_work_under_their_short_and_long_names():
+    assert CliRunner().invoke(main, ["-h"]).stdout == CliRunner().invoke(main, ["--help"]).stdout
+    assert CliRunner().invoke(main, ["--version"]).stdout.rstrip().endswith(__version__)
+
+
+def test_an_unknown_command_is_2():
+    result = CliRunner().invoke(main, ["chek"])
+    assert result.exit_code == 2
+    assert "No such command 'chek'" in result.stderr
+
+
+def test_the_installed_command_is_this_one():
+    done = run("--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.search(r"^  check  ", done.stdout, re.MULTILINE)
+
+
+def test_help_imports_nothing_heavy():
+    ours = ["goldformer.spec", "goldformer.adapters"]
+    heavy = ["numpy", "torch", "pydantic", "pytest", "hypothesis", "rich", "yaml", *ours]
+    code = (
+        "import sys; from goldformer.conformance.cli import main; main(['--help'], standalone_mode=False);"
+        f"print('imported', [name for name in {heavy} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.splitlines()[-1] == "imported []"
+
+
+def test_help_is_instant():
+    def seconds():
+        start = time.perf_counter()
+        run("--help")
+        return time.perf_counter() - start
+
+    assert statistics.median(seconds() for _ in range(5)) < 0.2

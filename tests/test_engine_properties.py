@@ -1,0 +1,334 @@
+"""Every property catches what it is there for, shows a small input, and accuses nobody else."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from goldformer.adapters import Adapter, find_adapter
+from goldformer.adapters.textbook import Textbook
+from goldformer.conformance.engine import Bench
+from goldformer.conformance.properties import HELD, check_property, components_of
+from goldformer.conformance.run import load_properties
+from goldformer.conformance.text import explain_verdict
+from goldformer.conformance.verdict import Status, Verdict
+
+torch.set_num_threads(1)
+load_properties()
+
+ATTENTION = "scaled_dot_product_attention"
+
+
+# Each is wrong in one way, and keeps every shape.
+
+
+class NotNormalised(Textbook):
+    def softmax(self, scores):
+        return np.exp(scores - scores.max(-1, keepdims=True)) / 2
+
+
+class NoMaximumAndAnEpsilon(Textbook):
+    def softmax(self, scores):
+        powers = np.exp(scores)
+        return powers / (powers.sum(-1, keepdims=True) + 1e-3)
+
+
+class KeepsTheFirstKeyApart(Textbook):
+    def weights(self, scaled, mask):
+        scaled = scaled + 0
+        scaled[..., 0] += 1
+        return super().weights(scaled, mask)
+
+
+class ShiftedValues(Textbook):
+    def weighted_sum(self, weights, value):
+        return super().weighted_sum(weights, value) + 1
+
+
+class SeesOneAhead(Textbook):
+    """Blends the last row in, whatever the mask."""
+
+    def weighted_sum(self, weights, value):
+        return super().weighted_sum(weights, value) + value[..., -1:, :] / 64
+
+
+class ForgetsTheMask(Textbook):
+    def masked(self, scaled, mask):
+        return scaled
+
+
+class SoftmaxOverTheBatch(Textbook):
+    softmax_axis = 0
+
+
+class EncodingBySample(Textbook):
+    def positional_encoding(self, x):
+        sample = np.arange(len(x), dtype=x.dtype)[:, None, None]
+        return super().positional_encoding(x) + sample / 64
+
+
+class DoubleExponent(Textbook):
+    def layout(self, d_model):
+        return [(channel, np.cos if channel % 2 else np.sin) for channel in range(d_model)]
+
+
+class NoEncoding(Textbook):
+    def encoding(self, seq, d_model):
+        return np.zeros((seq, d_model))
+
+
+class LeanTowardsEarlyQueries(Textbook):
+    """The scores of each query get its position added; softmax undoes that, the output does not."""
+
+    def scaled_dot_product_attention(self, query, key, value, mask=None):
+        attended = super().scaled_dot_product_attention(query, key, value, mask)
+        position = np.arange(query.shape[-2], dtype=query.dtype)[:, None]
+        return attended | {"output": attended["output"] + position / 64}
+
+
+PERMUTED = r"tokens in the order \[1, 0\] do not give the output in that order"
+#: By property: who breaks it, and what is said of that.
+CAUGHT = {
+    "sm-simplex": (NotNormalised, "the weights of a row do not sum to 1"),
+    "sm-shift": (NoMaximumAndAnEpsilon, "softmax\\(x \\+ -?\\d+\\) differs from softmax\\(x\\)"),
+    "sdpa-simplex": (ShiftedValues, "an output lies outside the values it averages"),
+    "sdpa-key-order": (KeepsTheFirstKeyApart, "the output changes when keys and values come in the order \\[.*\\]"),
+    "sdpa-causality": (ForgetsTheMask, "rows up to 0 change when later keys and values change"),
+    "sdpa-padding": (ForgetsTheMask, "masked keys matter \\(samples keep \\[1, 2\\] of 2 keys\\)"),
+    "sdpa-batch": (SoftmaxOverTheBatch, "a sample gives something else in a batch than alone"),
+    "pe-batch": (EncodingBySample, "equal samples get unequal encodings"),
+    "pe-shift-is-rotation": (DoubleExponent, "row pos \\+ \\d is not row pos turned by a fixed angle"),
+    "pe-breaks-symmetry": (NoEncoding, "with the encoding added, permuting the tokens still only permutes the output"),
+    "mha-permutation": (LeanTowardsEarlyQueries, PERMUTED),
+    "mha-causality": (SeesOneAhead, "rows up to 0 change when later tokens change"),
+    "mha-padding": (ForgetsTheMask, "padded tokens matter \\(lengths \\[1, 2\\] of 2\\)"),
+    "mha-batch": (SoftmaxOverTheBatch, "a sample gives something else in a batch than alone"),
+    "fmha-permutation": (
+        LeanTowardsEarlyQueries,
+        PERMUTED,
+    ),
+    "fmha-causality": (SeesOneAhead, "rows up to 0 change when later tokens change"),
+    "fmha-batch": (SoftmaxOverTheBatch, "a sample gives something else in a batch than alone"),
+    "sha-permutation": (LeanTowardsEarlyQueries, PERMUTED),
+    "sha-causality": (SeesOneAhead, "rows up to 0 change when later tokens change"),
+}
+
+
+@pytest.fixture
+def judge(spec):
+    """The verdict of one property for one component of an adapter of some functions."""
+
+    def check(property_, component, functions, *, arrays="torch", dtype="float32", strict=False):
+        thing = SimpleNamespace(ARRAYS=arrays, NAME="mine", **functions)
+        bench = Bench(spec, Adapter.from_object(thing, "mine.py", spec), dtype, "cpu", strict)
+        return check_property(spec.properties[property_], component, bench)
+
+    return check
+
+
+def test_every_property_has_someone_who_breaks_it(spec):
+    assert set(spec.properties) == set(HELD) == {*CAUGHT, "device-hygiene", "repeat-calls"}
+
+
+@pytest.mark.parametrize("property_", CAUGHT)
+def test_a_property_catches_its_breaker_and_shows_a_small_input(property_, judge, spec):
+    textbook, message = CAUGHT[property_]
+    functions = {name: getattr(textbook(), name) for name in spec.contracts}
+    (component,) = components_of(spec.properties[property_], spec)
+    verdict = judge(property_, component, functions, arrays="numpy")
+    assert (verdict.status, verdict.reason) == (Status.FAILED, "property")
+    assert re.fullmatch(message, verdict.message)
+    assert re.match(r"smallest input: \w+=", verdict.detail)
+
+
+@pytest.mark.parametrize(
+    ("property_", "smallest"),
+    [
+        ("sdpa-batch", "smallest input: batch=2, q_seq=2, kv_seq=2, seed=0"),
+        ("pe-shift-is-rotation", "smallest input: seq=4, d_model=2, shift=1"),
+        ("sm-simplex", "smallest input: batch=1, n=1, seed=0"),
+    ],
+)
+def test_the_input_shown_is_the_smallest_that_fails(property_, smallest, judge, spec):
+    textbook, _ = CAUGHT[property_]
+    functions = {name: getattr(textbook(), name) for name in spec.contracts}
+    verdict = judge(property_, spec.properties[property_].component, functions, arrays="numpy")
+    assert verdict.detail == smallest
+    assert f"  Input       {smallest}" in explain_verdict(verdict, spec)
+    assert Verdict.from_json(verdict.as_json()) == verdict
+
+
+def test_the_elements_that_violate_a_property_are_shown(judge):
+    verdict = judge("sm-simplex", "softmax", {"softmax": NotNormalised().softmax}, arrays="numpy")
+    (difference,) = verdict.differences
+    assert (difference.output, difference.first.index, difference.first.expected) == ("output", (0,), 1.0)
+    assert difference.first.got == 0.5
+    assert verdict.ratio == difference.ratio > 1000
+
+
+def test_a_component_that_raises_is_an_error_of_the_property(judge):
+    verdict = judge("sm-simplex", "softmax", {"softmax": lambda scores: 1 / 0})
+    assert (verdict.status, verdict.reason) == (Status.ERRORED, "raised")
+    assert verdict.message.startswith("raised ZeroDivisionError: division by zero")
+
+
+def test_a_property_of_two_components_needs_both(judge):
+    verdict = judge("pe-breaks-symmetry", "positional_encoding", {"positional_encoding": lambda x: x})
+    assert (verdict.status, verdict.reason) == (Status.SKIPPED, "not-implemented")
+    assert verdict.message == "mine has no scaled_dot_product_attention"
+
+
+@pytest.mark.parametrize(("strict", "status"), [(False, Status.SKIPPED), (True, Status.FAILED)])
+def test_what_is_not_implemented_fails_its_properties_only_if_strict(strict, status, judge):
+    verdict = judge("sm-shift", "softmax", {}, strict=strict)
+    assert (verdict.status, verdict.reason, verdict.message) == (status, "not-implemented", "mine has no softmax")
+
+
+# Device hygiene
+
+
+def attend(query, key, value, mask, scale):
+    scores = query @ key.transpose(-1, -2) * scale
+    scores = scores if mask is None else scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    return torch.softmax(scores, -1) @ value
+
+
+def scale_of_one_element_on_the_cpu(query, key, value, mask=None):
+    return attend(query, key, value, mask, 1 / torch.sqrt(torch.FloatTensor([query.shape[-1]])))
+
+
+def mask_on_the_cpu(query, key, value, mask=None):
+    if mask is None:
+        mask = torch.ones(query.shape[-2], key.shape[-2]).bool()
+    return attend(query, key, value, mask, query.shape[-1] ** -0.5)
+
+
+def mask_on_the_cpu_by_where(query, key, value, mask=None):
+    everything = torch.ones(query.shape[-2], key.shape[-2]).bool()
+    scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
+    scores = torch.where(everything if mask is None else mask, scores, torch.full_like(scores, -torch.inf))
+    return torch.softmax(scores, -1) @ value
+
+
+def zeros_on_the_cpu(query, key, value, mask=None):
+    output = attend(query, key, value, mask, query.shape[-1] ** -0.5)
+    return output + torch.zeros(output.shape)
+
+
+def result_made_anew_on_the_cpu(query, key, value, mask=None):
+    output = attend(query, key, value, mask, query.shape[-1] ** -0.5)
+    return torch.zeros(output.shape) if output.is_meta else output
+
+
+def weights_made_anew_on_the_cpu(query, key, value, mask=None):
+    output = attend(query, key, value, mask, query.shape[-1] ** -0.5)
+    return {"weights": torch.full((*query.shape[:-1], key.shape[-2]), 1.0), "output": output}
+
+
+MIXES = "mixes devices: a tensor is made on the CPU, whatever the inputs are on ("
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (scale_of_one_element_on_the_cpu, MIXES),
+        (mask_on_the_cpu, MIXES),
+        (mask_on_the_cpu_by_where, MIXES),
+        (zeros_on_the_cpu, MIXES),
+        (result_made_anew_on_the_cpu, "output is on cpu though the inputs are elsewhere"),
+        (weights_made_anew_on_the_cpu, "weights is on cpu though the inputs are elsewhere"),
+    ],
+    ids=lambda value: getattr(value, "__name__", " "),
+)
+def test_a_tensor_left_on_the_cpu_is_caught_without_a_gpu(function, says, judge):
+    verdict = judge("device-hygiene", ATTENTION, {ATTENTION: function})
+    assert (verdict.status, verdict.reason) == (Status.FAILED, "property")
+    assert verdict.message.startswith(says)
+
+
+def test_the_line_that_mixes_devices_is_told(judge):
+    message = judge("device-hygiene", ATTENTION, {ATTENTION: zeros_on_the_cpu}).message
+    line = zeros_on_the_cpu.__code__.co_firstlineno + 2
+    assert f"({__file__}:{line}, zeros_on_the_cpu)" in message
+
+
+def zero_dimensional_scale(query, key, value, mask=None):
+    """A 0-d CPU tensor meets any device, as a number does: torch allows it."""
+    return attend(query, key, value, mask, 1 / torch.sqrt(torch.tensor(float(query.shape[-1]))))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [zero_dimensional_scale, find_adapter],
+    ids=["0-d scale", "reference"],
+)
+def test_what_follows_its_inputs_is_clean(function, judge, spec):
+    if function is find_adapter:
+        function = find_adapter("reference", spec).functions[ATTENTION]
+    assert judge("device-hygiene", ATTENTION, {ATTENTION: function}).status is Status.PASSED
+
+
+def asks_for_a_number(query, key, value, mask=None):
+    assert query.abs().max().item() < 1e30
+    return attend(query, key, value, mask, query.shape[-1] ** -0.5)
+
+
+def branches_on_its_data(query, key, value, mask=None):
+    if (query > 1e30).any():
+        raise OverflowError("query: too large")
+    return attend(query, key, value, mask, query.shape[-1] ** -0.5)
+
+
+def goes_through_numpy(query, key, value, mask=None):
+    scale = float(np.sqrt(query.detach().numpy().shape[-1]))
+    return attend(query, key, value, mask, 1 / scale)
+
+
+def goes_through_the_cpu(query, key, value, mask=None):
+    return attend(query.cpu(), key.cpu(), value.cpu(), mask, query.shape[-1] ** -0.5)
+
+
+def raises_in_its_own_words(query, key, value, mask=None):
+    if query.is_meta:
+        raise ValueError("no values")
+    return attend(query, key, value, mask, query.shape[-1] ** -0.5)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize(
+    "function",
+    [
+        asks_for_a_number,
+        branches_on_its_data,
+        goes_through_numpy,
+        goes_through_the_cpu,
+        raises_in_its_own_words,
+    ],
+)
+def test_code_that_looks_at_its_data_is_not_accused(function, strict, judge):
+    verdict = judge("device-hygiene", ATTENTION, {ATTENTION: function}, strict=strict)
+    assert (verdict.status, verdict.reason) == (Status.SKIPPED, "not-checkable")
+    assert verdict.message.startswith("cannot run on the meta device: ")
+
+
+def test_a_path_with_cpu_and_meta_in_it_is_no_evidence(tmp_path, spec):
+    path = tmp_path / "cpu" / "metaformer.py"
+    path.parent.mkdir()
+    path.write_text(
+        'ARRAYS = "torch"\ndef softmax(scores):\n    if scores.is_meta:\n        raise ValueError("no values")\n'
+        "    return scores.softmax(-1)\n",
+        encoding="utf-8",
+    )
+    bench = Bench(spec, find_adapter(str(path), spec), "float32", "cpu")
+    assert check_property(spec.properties["device-hygiene"], "softmax", bench).reason == "not-checkable"
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_numpy_has_no_devices_to_mix(strict, judge):
+    verdict = judge("device-hygiene", "softmax", {"softmax": Textbook().softmax}, arrays="numpy", strict=strict)
+    assert (verdict.status, verdict.reason) == (Status.SKIPPED, "not-checkable")
+    assert verdict.message == "numpy has no meta device"

@@ -1,0 +1,118 @@
+"""From verdicts to a diagnosis: which mistakes fit, what to mend first, and whether anything was checked at all."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+from goldformer.conformance.suspects import failing_roots, suspects
+from goldformer.conformance.text import nothing_was_checked, summary
+from goldformer.conformance.verdict import Status, Verdict
+
+numbers = count()
+ATTENTION = "scaled_dot_product_attention"
+PASSED, FAILED, SKIPPED, ERRORED = Status.PASSED, Status.FAILED, Status.SKIPPED, Status.ERRORED
+
+
+def verdict(status, *catches, component=ATTENTION, kind="case", reason="", ratio=None):
+    return Verdict(
+        f"case-{next(numbers)}", kind, component, "", status, reason, "", "float32", "cpu", (), "",
+        catches=catches, ratio=ratio,
+    )  # fmt: skip
+
+
+def named(verdicts, spec, component=ATTENTION):
+    return [(s.mistake.id, s.explains, s.failing) for s in suspects(verdicts, component, spec)]
+
+
+def test_a_passing_case_rules_out_the_mistakes_it_would_have_shown(spec):
+    failing = verdict(FAILED, "scale-missing", "scale-multiply", "mask-inverted")
+    assert named([failing, verdict(PASSED, "scale-multiply")], spec) == [
+        ("mask-inverted", 1, 1),
+        ("scale-missing", 1, 1),
+    ]
+
+
+def test_what_accounts_for_most_failures_comes_first_and_ties_go_by_name(spec):
+    verdicts = [
+        verdict(FAILED, "scale-missing", "scale-dim-v"),
+        verdict(ERRORED, "scale-missing", "mask-inverted"),
+        verdict(FAILED, "scale-missing", "scale-no-root", "mask-inverted"),
+    ]
+    assert named(verdicts, spec) == [
+        ("scale-missing", 3, 3), ("mask-inverted", 2, 3), ("scale-dim-v", 1, 3), ("scale-no-root", 1, 3),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("spared", [SKIPPED, FAILED, ERRORED])
+def test_only_a_pass_rules_out(spared, spec):
+    verdicts = [verdict(FAILED, "scale-missing"), verdict(spared, "scale-missing")]
+    assert [id_ for id_, *_ in named(verdicts, spec)] == ["scale-missing"]
+
+
+def test_other_components_and_properties_have_no_say(spec):
+    verdicts = [
+        verdict(FAILED, "scale-missing"),
+        verdict(PASSED, "scale-missing", component="softmax"),
+        verdict(PASSED, "scale-missing", kind="property"),
+        verdict(FAILED, "mask-inverted", component="softmax"),
+        verdict(FAILED, "mask-inverted", kind="property"),
+    ]
+    assert named(verdicts, spec) == [("scale-missing", 1, 1)]
+
+
+def test_nothing_failing_suspects_nothing(spec):
+    assert named([verdict(PASSED, "scale-missing"), verdict(SKIPPED, "mask-inverted")], spec) == []
+
+
+@pytest.mark.parametrize(
+    ("failing", "roots", "followers"),
+    [
+        ([], [], []),
+        (["softmax"], ["softmax"], []),
+        ([ATTENTION, "softmax"], ["softmax"], [ATTENTION]),
+        (["multi_head_attention", ATTENTION], [ATTENTION], ["multi_head_attention"]),
+        (["multi_head_attention", "softmax"], ["softmax"], ["multi_head_attention"]),
+        (
+            ["positional_encoding", "multi_head_attention", "fused_multi_head_attention"],
+            ["positional_encoding", "fused_multi_head_attention", "multi_head_attention"], [],
+        ),
+    ],
+)  # fmt: skip
+def test_what_fails_first_is_what_depends_on_nothing_failing(failing, roots, followers, spec):
+    others = [verdict(PASSED, component=name) for name in spec.components if name not in failing]
+    verdicts = [verdict(FAILED, component=name) for name in failing] + others
+    assert failing_roots(verdicts, spec) == (roots, followers)
+
+
+def test_an_error_fails_and_a_skip_does_not(spec):
+    verdicts = [verdict(ERRORED, component=ATTENTION), verdict(SKIPPED, component="softmax")]
+    assert failing_roots(verdicts, spec) == ([ATTENTION], [])
+
+
+def test_the_summary_counts_by_component_in_order_of_dependency(spec):
+    verdicts = [
+        verdict(FAILED, component=ATTENTION, ratio=7.0),
+        verdict(PASSED, component=ATTENTION, ratio=0.25),
+        verdict(SKIPPED, component=ATTENTION, reason="dtype"),
+        verdict(SKIPPED, component=ATTENTION, reason="not-implemented"),
+        verdict(ERRORED, component="softmax"),
+        verdict(SKIPPED, component="causal_mask", reason="not-implemented"),
+        verdict(PASSED, component="padding_mask", ratio=0.0),
+    ]
+    rows = [(r.component, r.passed, r.failed, r.absent, r.skipped, r.worst, r.state) for r in summary(verdicts, spec)]
+    assert rows == [
+        ("causal_mask", 0, 0, 1, 0, None, "not implemented"),
+        ("padding_mask", 1, 0, 0, 0, 0.0, "conforms"),
+        ("softmax", 0, 1, 0, 0, None, "fails first"),
+        (ATTENTION, 1, 1, 1, 1, 7.0, "fails"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("statuses", "nothing"),
+    [([], True), ([SKIPPED, SKIPPED], True), ([SKIPPED, PASSED], False), ([FAILED], False), ([ERRORED], False)],
+)
+def test_nothing_was_checked_when_all_was_skipped(statuses, nothing):
+    assert nothing_was_checked([verdict(status) for status in statuses]) is nothing

@@ -1,0 +1,375 @@
+"""The formulas in balls against loops written from the clauses: at 50 digits on small inputs, in float64 on all."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import flint
+import mpmath
+import numpy as np
+import pytest
+
+from goldformer.conformance.tolerance import tolerance
+from goldformer.spec import ROOT, Case, Spec
+from goldformer.spec.oracle import balls, formulas
+from goldformer.spec.oracle.derive import evaluate
+
+#: Two kinds of number for one set of loops. In float64 the largest score is taken off first (SM-3).
+EXACT = SimpleNamespace(
+    number=lambda v: mpmath.mpf(repr(v)), exp=mpmath.exp, sqrt=mpmath.sqrt, sin=mpmath.sin, cos=mpmath.cos,
+    power=mpmath.power, nan=mpmath.nan, top=lambda row: 0,
+)  # fmt: skip
+FLOAT = SimpleNamespace(
+    number=float, exp=math.exp, sqrt=math.sqrt, sin=math.sin, cos=math.cos, power=math.pow, nan=math.nan,
+    top=lambda row: max(row, default=0.0),
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def fifty_digits():
+    with mpmath.workdps(50):
+        yield
+
+
+# ── the clauses in loops ──
+
+
+def empty(*shape):
+    return np.full(shape, None, dtype=object)
+
+
+def allowed(mask, index):
+    """MASK-6: aligned at the last axes; an axis of 1 or a missing one stands for all indices."""
+    if mask is None:
+        return True
+    own = index[len(index) - mask.ndim :]
+    return bool(mask[tuple(0 if size == 1 else k for k, size in zip(own, mask.shape, strict=True))])
+
+
+def distribution(m, row, keep, empty_row):
+    """SM-1, SDPA-6, SDPA-7: one row of weights."""
+    if not any(keep):
+        return [{"uniform": m.number(1) / len(row), "zeros": m.number(0), "nan": m.nan}[empty_row]] * len(row)
+    top = m.top([s for s, k in zip(row, keep, strict=True) if k])
+    powers = [m.exp(s - top) if k else m.number(0) for s, k in zip(row, keep, strict=True)]
+    return [p / sum(powers) for p in powers]
+
+
+def softmax(m, scores):
+    output = empty(*scores.shape)
+    for lead in np.ndindex(scores.shape[:-1]):
+        output[lead] = distribution(m, list(scores[lead]), [True] * scores.shape[-1], "uniform")
+    return {"output": output}
+
+
+def scaled_dot_product_attention(m, query, key, value, mask=None, empty_row="uniform"):
+    (*lead, q_seq, d_k), kv_seq, d_v = query.shape, key.shape[-2], value.shape[-1]
+    out = {"scores": empty(*lead, q_seq, kv_seq), "scaled_scores": empty(*lead, q_seq, kv_seq)}
+    out |= {"weights": empty(*lead, q_seq, kv_seq), "output": empty(*lead, q_seq, d_v)}
+    for place in np.ndindex(*lead, q_seq):
+        b, i = place[:-1], place[-1]
+        dots = [sum(query[(*b, i, t)] * key[(*b, j, t)] for t in range(d_k)) for j in range(kv_seq)]
+        scaled = [dot / m.sqrt(m.number(d_k)) for dot in dots]
+        weights = distribution(m, scaled, [allowed(mask, (*b, i, j)) for j in range(kv_seq)], empty_row)
+        out["scores"][place], out["scaled_scores"][place], out["weights"][place] = dots, scaled, weights
+        out["output"][place] = [sum(weights[j] * value[(*b, j, c)] for j in range(kv_seq)) for c in range(d_v)]
+    return out
+
+
+def causal_mask(m, q_seq, kv_seq, causal_corner="top_left"):
+    shift = {"top_left": 0, "bottom_right": kv_seq - q_seq}[causal_corner]
+    return {"mask": np.array([[j <= i + shift for j in range(kv_seq)] for i in range(q_seq)])}
+
+
+def padding_mask(m, ids, pad_id):
+    return {"mask": np.array([[[[int(id_) != pad_id for id_ in row]]] for row in ids])}
+
+
+def token_embedding(m, ids, table, embedding_scale="none"):
+    factor = m.sqrt(m.number(table.shape[1])) if embedding_scale == "sqrt_d_model" else 1
+    output = empty(*ids.shape, table.shape[1])
+    for place in np.ndindex(ids.shape):
+        output[place] = [x * factor for x in table[ids[place]]]
+    return {"output": output}
+
+
+def positional_encoding(m, x, pe_layout="interleaved", odd_d_model="extra_sine"):
+    _, seq, d = x.shape
+    table = empty(seq, d)
+    for pos, c in np.ndindex(seq, d):
+        if pe_layout == "interleaved":
+            i, wave = c // 2, m.cos if c % 2 else m.sin
+        else:
+            i, wave = c % (d // 2), m.sin if c < d // 2 else m.cos
+        bottom = max(d // 2 - 1, 1) if pe_layout == "tensor2tensor" else d
+        top = i if pe_layout == "tensor2tensor" else 2 * i
+        table[pos, c] = wave(m.number(pos) * m.power(m.number(10000), -m.number(top) / bottom))
+    return {"output": x + table}
+
+
+def project(x, w, b=None, columns=None):
+    """x·W + b, of some columns only."""
+    columns = range(w.shape[1]) if columns is None else columns
+    output = empty(*x.shape[:-1], len(columns))
+    for place in np.ndindex(*x.shape[:-1]):
+        for k, c in enumerate(columns):
+            y = sum(x[place][r] * w[r, c] for r in range(w.shape[0]))
+            output[(*place, k)] = y if b is None else y + b[c]
+    return output
+
+
+def joined(m, heads, w_o, b_o):
+    """MHA-4: head 0 first, side by side, token by token, then W_O."""
+    width = heads[0]["output"].shape[-1]
+    wide = empty(*heads[0]["output"].shape[:2], len(heads) * width)
+    for j, head in enumerate(heads):
+        wide[:, :, j * width : (j + 1) * width] = head["output"]
+    weights = empty(wide.shape[0], len(heads), *heads[0]["weights"].shape[1:])
+    for j, head in enumerate(heads):
+        weights[:, j] = head["weights"]
+    return {"output": project(wide, w_o, b_o), "weights": weights}
+
+
+def mask_of_head(mask, j):
+    """What is left of [batch, heads, q_seq, kv_seq] for one head."""
+    return mask if mask is None or mask.ndim < 3 else mask[..., j if mask.shape[-3] > 1 else 0, :, :]
+
+
+def multi_head_attention(
+    m, query, key, value, mask=None, *, num_heads, w_q, w_k, w_v, w_o, b_q=None, b_k=None, b_v=None, b_o=None,
+    empty_row="uniform",
+):  # fmt: skip
+    d_k, d_v = w_q.shape[1] // num_heads, w_v.shape[1] // num_heads
+    heads = []
+    for j in range(num_heads):
+        own_k, own_v = range(j * d_k, (j + 1) * d_k), range(j * d_v, (j + 1) * d_v)
+        q, k, v = project(query, w_q, b_q, own_k), project(key, w_k, b_k, own_k), project(value, w_v, b_v, own_v)
+        heads.append(scaled_dot_product_attention(m, q, k, v, mask_of_head(mask, j), empty_row))
+    return joined(m, heads, w_o, b_o)
+
+
+def fused_multi_head_attention(
+    m, x, mask=None, *, num_heads, w_qkv, w_o, b_qkv=None, b_o=None, empty_row="uniform"
+):  # fmt: skip
+    d_k = w_qkv.shape[1] // num_heads // 3
+    heads = []
+    for j in range(num_heads):
+        q, k, v = (project(x, w_qkv, b_qkv, range((3 * j + part) * d_k, (3 * j + part + 1) * d_k)) for part in range(3))
+        heads.append(scaled_dot_product_attention(m, q, k, v, mask_of_head(mask, j), empty_row))
+    return {**joined(m, heads, w_o, b_o), "qkv": project(x, w_qkv, b_qkv)}
+
+
+def single_head_attention(m, x, causal, w_q, w_k, w_v):
+    query, key, value = project(x, w_q), project(x, w_k), project(x, w_v)
+    mask = causal_mask(m, len(x), len(x))["mask"] if causal else None
+    out = scaled_dot_product_attention(m, query, key, value, mask)
+    return {**{k: out[k] for k in ("output", "weights", "scores")}, "query": query, "key": key, "value": value}
+
+
+def in_loops(component, m, inputs, params, attributes, conventions):
+    make = np.frompyfunc(m.number, 1, 1)
+    arrays = {k: make(a) if a.dtype.kind == "f" else a for k, a in {**inputs, **params}.items()}
+    return globals()[component](m, **arrays, **attributes, **conventions)
+
+
+def in_balls(component, inputs, params, attributes, conventions):
+    return evaluate(component, balls.exact, balls.given, inputs, params, attributes, conventions)
+
+
+# ── small inputs at 50 digits ──
+
+
+def drawn(seed, *shape):
+    """Sixteenths in [-3, 3], and here and there a decimal that no binary number holds."""
+    generator = np.random.default_rng(seed)
+    values = generator.integers(-48, 49, shape) / 16
+    return np.where(generator.random(shape) < 0.2, np.round(values * 0.7, 1), values)
+
+
+def some(seed, *shape):
+    return np.random.default_rng(seed).random(shape) < 0.6
+
+
+def attention(lead=(2,), q_seq=3, kv_seq=5, d_k=4, d_v=7, **mask):
+    return {"query": drawn(1, *lead, q_seq, d_k), "key": drawn(2, *lead, kv_seq, d_k),
+            "value": drawn(3, *lead, kv_seq, d_v), **mask}  # fmt: skip
+
+
+def one_empty(*shape):
+    mask = some(9, *shape)
+    mask[..., 0, :] = False
+    mask[..., 1, :] = [True, *[False] * (shape[-1] - 1)]
+    return mask
+
+
+def heads(q_in=6, k_in=4, v_in=5, h=2, d_k=3, d_v=2, d_model=7, biases="qkvo"):
+    params = {"w_q": (q_in, h * d_k), "w_k": (k_in, h * d_k), "w_v": (v_in, h * d_v), "w_o": (h * d_v, d_model)}
+    params |= {f"b_{x}": params[f"w_{x}"][1:] for x in biases}
+    return {name: drawn(10 + i, *shape) / 4 for i, (name, shape) in enumerate(params.items())}
+
+
+TOKENS = {"query": drawn(20, 2, 3, 6), "key": drawn(21, 2, 5, 4), "value": drawn(22, 2, 5, 5)}
+FUSED = {"w_qkv": drawn(31, 4, 18) / 4, "w_o": drawn(32, 6, 6) / 4}
+SQUARE = {"w_q": drawn(41, 3, 3), "w_k": drawn(42, 3, 3), "w_v": drawn(43, 3, 3)}
+X = {"x": drawn(23, 2, 5, 4)}
+IDS = np.array([[3, 0, 1, -2], [0, 0, 3, 3]])
+ROWS = ("uniform", "zeros", "nan")
+
+SMALL = {
+    "softmax": ("softmax", {"scores": drawn(1, 2, 3, 5)}, {}, {}, {}),
+    "softmax of huge scores": (
+        "softmax", {"scores": np.array([[1e4, 9999.5, -1e4], [-12000, -12001, -12000]])}, {}, {}, {},
+    ),
+    "attention": ("scaled_dot_product_attention", attention(), {}, {}, {}),
+    "attention without batch": ("scaled_dot_product_attention", attention(()), {}, {}, {}),
+    "attention of many axes": ("scaled_dot_product_attention", attention((2, 3), mask=some(4, 2, 1, 1, 5)), {}, {}, {}),
+    "attention of one key": ("scaled_dot_product_attention", attention(kv_seq=1), {}, {}, {}),
+    "attention under a mask of keys": (
+        "scaled_dot_product_attention", attention(mask=np.array([True, False, True, True, False])), {}, {}, {},
+    ),
+    "attention under a mask of queries": ("scaled_dot_product_attention", attention(mask=one_empty(3, 1)), {}, {}, {}),
+    **{
+        f"attention with an empty row, {row}": (
+            "scaled_dot_product_attention", attention(mask=one_empty(2, 3, 5)), {}, {}, {"empty_row": row},
+        )
+        for row in ROWS
+    },
+    **{
+        f"causal mask {q}x{k}, {corner}": ("causal_mask", {}, {}, {"q_seq": q, "kv_seq": k}, {"causal_corner": corner})
+        for q, k in ((4, 4), (2, 5), (5, 2), (1, 6))
+        for corner in ("top_left", "bottom_right")
+    },
+    **{
+        f"padding mask of {pad}": ("padding_mask", {"ids": IDS}, {}, {"pad_id": pad}, {})
+        for pad in (0, 3, -2, 9)
+    },
+    **{
+        f"embedding, {scale}": (
+            "token_embedding", {"ids": np.array([[4, 0, 4], [6, 1, 2]])}, {"table": drawn(5, 7, 5)}, {},
+            {"embedding_scale": scale},
+        )
+        for scale in ("none", "sqrt_d_model")
+    },
+    **{
+        f"width {d}, {layout}": ("positional_encoding", {"x": drawn(6, 2, 5, d)}, {}, {}, {"pe_layout": layout})
+        for d in (2, 4, 6, 10)
+        for layout in ("interleaved", "concatenated", "tensor2tensor")
+    },
+    **{
+        f"odd width {d}": ("positional_encoding", {"x": drawn(7, 1, 4, d)}, {}, {}, {"odd_d_model": "extra_sine"})
+        for d in (1, 5, 7)
+    },
+    "heads": ("multi_head_attention", TOKENS, heads(), {"num_heads": 2}, {}),
+    "heads without biases": ("multi_head_attention", TOKENS, heads(biases=""), {"num_heads": 2}, {}),
+    "heads with some biases": ("multi_head_attention", TOKENS, heads(biases="ko"), {"num_heads": 2}, {}),
+    "one head": ("multi_head_attention", TOKENS, heads(h=1), {"num_heads": 1}, {}),
+    "three heads, padding": (
+        "multi_head_attention", {**TOKENS, "mask": np.arange(5) < np.array([4, 2]).reshape(2, 1, 1, 1)}, heads(h=3),
+        {"num_heads": 3}, {},
+    ),
+    "a mask for each head": (
+        "multi_head_attention", {**TOKENS, "mask": np.stack([np.tri(3, 5, 1), 1 - np.tri(3, 5, -1)]).astype(bool)},
+        heads(), {"num_heads": 2}, {},
+    ),
+    **{
+        f"heads with an empty row, {row}": (
+            "multi_head_attention", {**TOKENS, "mask": one_empty(2, 1, 3, 5)}, heads(), {"num_heads": 2},
+            {"empty_row": row},
+        )
+        for row in ROWS
+    },
+    "fused": ("fused_multi_head_attention", X, FUSED, {"num_heads": 2}, {}),
+    "fused, three heads": ("fused_multi_head_attention", X, FUSED, {"num_heads": 3}, {}),
+    "fused with biases": (
+        "fused_multi_head_attention", {**X, "mask": np.tri(5).astype(bool)},
+        {**FUSED, "b_qkv": drawn(33, 18), "b_o": drawn(34, 6)}, {"num_heads": 2}, {},
+    ),
+    **{
+        f"fused with an empty row, {row}": (
+            "fused_multi_head_attention", {**X, "mask": one_empty(2, 1, 5, 5)}, FUSED, {"num_heads": 2},
+            {"empty_row": row},
+        )
+        for row in ROWS
+    },
+    "single head": ("single_head_attention", {"x": drawn(44, 4, 3)}, SQUARE, {"causal": False}, {}),
+    "single head, causal": ("single_head_attention", {"x": drawn(44, 4, 3)}, SQUARE, {"causal": True}, {}),
+}  # fmt: skip
+
+
+def test_every_component_is_tried_small():
+    components = {path.stem for path in (ROOT / "contracts").glob("*.yaml")}
+    assert {call[0] for call in SMALL.values()} == components
+
+
+@pytest.mark.parametrize("call", SMALL.values(), ids=SMALL)
+def test_balls_agree_with_loops_at_50_digits(call):
+    proven, looped = in_balls(*call), in_loops(call[0], EXACT, *call[1:])
+    assert set(proven) == set(looped)
+    for name, expected in looped.items():
+        assert proven[name].shape == expected.shape, name
+        if expected.dtype.kind == "b":
+            assert np.array_equal(proven[name], expected), name
+            continue
+        for place in np.ndindex(expected.shape):
+            ball, value = proven[name][place], expected[place]
+            if mpmath.isnan(value):
+                assert not ball.is_finite(), f"{name}{place}"
+                continue
+            assert float(ball.rad()) <= 1e-60 * max(1, abs(value)), f"{name}{place}"
+            middle = mpmath.mpf(ball.mid().str(55, radius=False))
+            assert abs(middle - value) <= mpmath.mpf(10) ** -45 * max(1, abs(value)), f"{name}{place}"
+
+
+def test_an_odd_width_is_refused_by_that_convention():
+    with pytest.raises(ValueError, match=r"^odd d_model$"):
+        in_balls("positional_encoding", {"x": drawn(1, 1, 2, 3)}, {}, {}, {"odd_d_model": "refused"})
+
+
+def test_decimals_mean_themselves_and_not_the_floats_nearest_to_them():
+    tenth = in_balls("token_embedding", {"ids": np.array([[0]])}, {"table": np.array([[0.1]])}, {}, {})["output"][
+        0, 0, 0
+    ]
+    assert tenth.overlaps(flint.arb(1) / 10)
+    assert not tenth.overlaps(flint.arb(0.1))
+
+
+# ── the shipped cases in float64 ──
+
+
+def conventions_of(case: Case, spec: Spec, option: str) -> dict[str, str]:
+    known = spec.contracts[case.component].conventions
+    chosen = {name: value for name, value in case.only_with.items() if name in known}
+    return {**chosen, case.convention: option} if case.convention else chosen
+
+
+def at(want, array):
+    return array[tuple(np.array(want.indices).T)] if want.form == "probes" else array
+
+
+def test_every_stored_golden_value_is_what_the_balls_and_the_loops_give(spec: Spec):
+    compared = 0
+    for case in spec.cases.values():
+        for option, outputs in (case.golden.options if case.golden else {}).items():
+            if outputs is None:
+                continue
+            call = (case.input_arrays, case.param_arrays, case.attributes, conventions_of(case, spec, option))
+            proven, looped = in_balls(case.component, *call), in_loops(case.component, FLOAT, *call)
+            for name, golden in outputs.items():
+                exact, near = at(case.expect[name], proven[name]), at(case.expect[name], looped[name])
+                if golden.values.dtype.kind == "b":
+                    assert np.array_equal(golden.values, exact), f"{case.id} {option} {name}"
+                    assert np.array_equal(golden.values, near), f"{case.id} {option} {name}"
+                    continue
+                printed = np.array([float(text) for text in balls.decimals(exact)]).reshape(exact.shape)
+                np.testing.assert_array_equal(golden.values, printed, f"{case.id} {option} {name}")
+                bound = tolerance("float64", golden.error_scale, golden.magnitude)
+                np.testing.assert_allclose(
+                    near.astype(float), golden.values, rtol=0, atol=bound, err_msg=f"{case.id} {option} {name}"
+                )
+                compared += golden.values.size
+    assert compared > 10_000
+
+
+def test_the_formulas_are_named_as_their_components(spec: Spec):
+    assert all(callable(getattr(formulas, component)) for component in spec.contracts)
