@@ -78,7 +78,7 @@ def check_case(case: Case, bench: Bench) -> Verdict:
     except NotImplementedHere as absent:
         return _not_implemented(blank, str(absent), strict=bench.strict)
     except BadResult as bad:
-        return _broken(blank, bad)
+        return replace(_broken(blank, bad), advice=_refusing_convention(case, bench) if bad.reason == "raised" else "")
     if expected and not set(expected) & set(result.outputs):
         absent_outputs = f"{bench.adapter.name} does not return {', '.join(expected)}"
         return _not_implemented(blank, absent_outputs, strict=bench.strict)
@@ -215,11 +215,24 @@ def _other_convention(case: Case, bench: Bench, result: Result, contract: Contra
             continue
         differences = _differences(result, dict(outputs), contract, bench.dtype)
         if differences and not any(d.wrong for d in differences):
-            return (
-                f"this is {case.convention}: {option} ({bench.spec.conventions[case.convention].options[option]}); "
-                f'declare CONVENTIONS = {{"{case.convention}": "{option}"}} in the adapter, or fix it'
-            )
+            return _declare(case.convention, option, bench)
     return ""
+
+
+def _refusing_convention(case: Case, bench: Bench) -> str:
+    """Whether an option of the case's convention allows the implementation to refuse the call."""
+    for option, outputs in (case.golden.options if case.golden else {}).items():
+        if outputs is None and case.convention is not None:
+            return _declare(case.convention, option, bench)
+    return ""
+
+
+def _declare(convention: str, option: str, bench: Bench) -> str:
+    meaning = bench.spec.conventions[convention].options[option]
+    return (
+        f"this is {convention}: {option} ({meaning}); "
+        f'declare CONVENTIONS = {{"{convention}": "{option}"}} in the adapter, or fix it'
+    )
 
 
 def _check_refusal(case: Case, bench: Bench, blank: Verdict) -> Verdict:

@@ -60,7 +60,7 @@ def test_later_tokens_do_not_matter(subject: Subject, batch: int, seq: int, seed
     )
 
 
-@holds("mha-padding", batch=st.just(2), seq=SEQ, seed=SEED)
+@holds("mha-hidden-tokens", batch=st.just(2), seq=SEQ, seed=SEED)
 def test_padding_does_not_matter(subject: Subject, batch: int, seq: int, seed: int) -> None:
     """Each sample has its own length; what stands behind it is irrelevant to the rows before it."""
     lengths = 1 + (np.arange(batch) + seed) % seq

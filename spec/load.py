@@ -46,6 +46,7 @@ def load_spec(root: Path = ROOT, *, underived: bool = False) -> Spec:
     properties = _properties(YamlFile.read(root / "properties.yaml"), contracts, clauses)
     found = _cases(root, contracts, conventions, underived=underived)
     _check_references(found, clauses, documents, mistakes)
+    _refuse_shared_ids(properties, {case.id for case, _, _ in found})
     errata = _errata(YamlFile.read(root / "errata.yaml"), documents, clauses)
     ordered = {case.id: case for name in contracts for case, _, _ in found if case.component == name}
     return Spec(root, documents, clauses, errata, conventions, mistakes, properties, contracts, ordered)
@@ -159,6 +160,13 @@ def _check_references(
         problems += [Problem(file.path, file.line((*where, f)), f"{case.id}.{f}", message) for f, message in wrong]
     if problems:
         raise SpecError(problems)
+
+
+def _refuse_shared_ids(properties: Mapping[str, Property], cases: set[str]) -> None:
+    """`explain` and `Repeat` lines name cases and properties by their ids alone."""
+    shared = [p for p in properties.values() if p.id in cases]
+    if shared:
+        raise SpecError([Problem(p.place.file, p.place.line, "id", f"{p.id!r} is a case's id") for p in shared])
 
 
 def _errata(file: YamlFile, documents: Mapping[str, Document], clauses: Mapping[str, Clause]) -> dict[str, Erratum]:

@@ -7,10 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+
 from goldformer.adapters import find_adapter
 from goldformer.conformance.engine import Bench, check_case, plan
 from goldformer.conformance.verdict import Verdict
 from goldformer.spec import ROOT, Spec, load_spec
+
+# The arrays are small: more threads only wait for each other, a hundredfold on busy cores.
+torch.set_num_threads(1)
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

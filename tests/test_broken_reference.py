@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
 from goldformer.adapters import find_adapter
 from goldformer.conformance.engine import Bench
 from goldformer.conformance.suspects import failing_roots, suspects
@@ -48,7 +49,8 @@ BREAKS = (
     ),
     Break(
         "head-split-view", "multi_head_attention.py",
-        "blocks = x.reshape(batch, seq, num_heads, width // num_heads)  # (batch, seq, heads, d)\n    return blocks.transpose(1, 2)",
+        "blocks = x.reshape(batch, seq, num_heads, width // num_heads)  # (batch, seq, heads, d)\n"
+        "    return blocks.transpose(1, 2)",
         "return x.reshape(batch, num_heads, seq, width // num_heads)",
         "multi_head_attention", ("scaled_dot_product_attention",),
     ),
@@ -85,7 +87,9 @@ def broken_adapter(request, tmp_path):
             text = text.replace(edit.old, edit.new)
         (target / source.name).write_text(text, encoding="utf-8")
     adapter = (REPOSITORY / "adapters" / "builtin" / "reference.py").read_text(encoding="utf-8")
-    adapter = adapter.replace("from goldformer import __version__, reference_impl", f"import {package} as reference_impl")
+    adapter = adapter.replace(
+        "from goldformer import __version__, reference_impl", f"import {package} as reference_impl"
+    )
     path = tmp_path / "student.py"
     path.write_text(adapter.replace("= __version__", '= "broken"'), encoding="utf-8")
     return edit, str(path)
@@ -109,7 +113,7 @@ def test_every_break_is_caught_named_and_placed(broken_adapter, spec, verdicts_o
     named = [s.mistake.id for s in suspects(verdicts, edit.root, spec)]
     assert edit.mistake in named[:4]
     text = "\n".join(closing(verdicts, spec))
-    assert f"Mend first: {edit.root}." in text
+    assert f"Mend first: {edit.root}\n" in text
     assert spec.mistakes[edit.mistake].hint.split()[0] in text
     report = explain_verdict(next(v for v in bad if v.differences), spec)
     for part in ("expected", "got", "Clause", "Source", "Repeat      goldformer check"):

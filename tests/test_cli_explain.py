@@ -31,7 +31,6 @@ def explain(*arguments):
     return CliRunner().invoke(main, ["explain", *arguments])
 
 
-@pytest.mark.xfail(reason="mha-padding is a case and a property", strict=True)
 def test_no_id_stands_for_two_things(spec):
     ids = [id_ for id_, _ in titles(spec)]
     assert sorted(set(ids)) == sorted(ids)

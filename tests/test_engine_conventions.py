@@ -184,7 +184,6 @@ def test_what_is_declared_refused_must_be_refused(bench_of, spec):
     )
 
 
-@pytest.mark.xfail(reason="a refusal that another option allows is not recognised yet", strict=True)
 def test_a_refusal_that_another_option_allows_names_it(bench_of, spec):
     verdict = check_case(spec.cases["pe-odd-5"], bench_of(RefusesOddWidths))
     assert verdict.status is Status.ERRORED

@@ -105,7 +105,7 @@ CAUGHT = {
     "pe-breaks-symmetry": (NoEncoding, "with the encoding added, permuting the tokens still only permutes the output"),
     "mha-permutation": (LeanTowardsEarlyQueries, PERMUTED),
     "mha-causality": (SeesOneAhead, "rows up to 0 change when later tokens change"),
-    "mha-padding": (ForgetsTheMask, "padded tokens matter \\(lengths \\[1, 2\\] of 2\\)"),
+    "mha-hidden-tokens": (ForgetsTheMask, "padded tokens matter \\(lengths \\[1, 2\\] of 2\\)"),
     "mha-batch": (SoftmaxOverTheBatch, "a sample gives something else in a batch than alone"),
     "fmha-permutation": (
         LeanTowardsEarlyQueries,

@@ -79,30 +79,29 @@ def broken(suite):
 # A run that conforms
 
 
-def test_the_summary_tells_what_was_done_by_component(suite):
-    run = suite("textbook", "--component", "softmax,causal_mask", "--dtype", "float32", files=(SUITE,))
-    assert run.code == 0
-    assert "= conformance of textbook =" in run.out
-    assert re.search(r"^component +passed +failed +not impl\. +skipped +error÷tol\.$", run.out, re.MULTILINE)
-    assert run.rows["causal_mask"] == ["13", "·", "·", "·", "0", "conforms"]
-    passed, failed, absent, skipped, ratio, state = run.rows["softmax"]
-    assert (passed, failed, absent, skipped, state) == ("18", "·", "·", "1", "conforms")
+@pytest.fixture(scope="module")
+def conforming(suite):
+    """The whole suite on two components of the textbook, in the dtypes that are run unless told otherwise."""
+    return suite("textbook", "--component", "softmax,causal_mask", "-v", files=(SUITE,))
+
+
+def test_the_summary_tells_what_was_done_by_component(conforming):
+    assert conforming.code == 0
+    assert "= conformance of textbook =" in conforming.out
+    assert re.search(r"^component +passed +failed +not impl\. +skipped +error÷tol\.$", conforming.out, re.MULTILINE)
+    assert conforming.rows["causal_mask"] == ["26", "·", "·", "·", "0", "conforms"]
+    passed, failed, absent, skipped, ratio, state = conforming.rows["softmax"]
+    assert (passed, failed, absent, skipped, state) == ("36", "·", "·", "2", "conforms")
     assert 0 < float(ratio) < 0.5
-    assert list(run.rows) == ["causal_mask", "softmax"]
+    assert list(conforming.rows) == ["causal_mask", "softmax"]
 
 
-def test_two_dtypes_give_two_tests_for_every_case_and_property(suite, spec):
-    dtypes = ("--dtype", "float16", "--dtype", "float64")
-    run = suite("textbook", "--component", "softmax", *dtypes, "--collect-only", "-q", files=(GOLDEN, PROPERTIES))
-    golden = re.findall(r"test_golden\.py::test_golden\[(\w+)-([\w-]+)\]", run.out)
-    ids = [case.id for case in spec.cases_of("softmax")]
-    assert sorted(golden) == sorted((dtype, id_) for dtype in ("float16", "float64") for id_ in ids)
-    assert sorted(re.findall(r"::test_rows_on_the_simplex\[(\w+)-softmax\]", run.out)) == ["float16", "float64"]
-
-
-def test_float64_and_float32_are_run_unless_told_otherwise(suite):
-    run = suite("textbook", "--collect-only", "-q", "-k", "sm-saturated")
-    assert re.findall(r"test_golden\[(.*)\]", run.out) == ["float64-sm-saturated", "float32-sm-saturated"]
+def test_two_dtypes_give_two_tests_for_every_case_and_property(conforming, spec):
+    ids = [case.id for name in ("causal_mask", "softmax") for case in spec.cases_of(name)]
+    golden = re.findall(r"test_golden\.py::test_golden\[(\w+)-([\w-]+)\] PASSED", conforming.out)
+    assert golden == [(dtype, id_) for dtype in ("float64", "float32") for id_ in ids]
+    properties = re.findall(r"::test_rows_on_the_simplex\[(.*)\] PASSED", conforming.out)
+    assert properties == ["float64-softmax", "float32-softmax"]
 
 
 # A run that fails
