@@ -10,6 +10,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Final, get_args
 
 from goldformer.adapters.arrays import LIBRARIES, DType
@@ -118,6 +119,18 @@ def _wrong_parameters(function: Callable[..., Any], contract: Contract) -> str |
         [f"does not take {', '.join(missing)}"] if missing else []
     )
     return f"{' and '.join(parts)}; {wants}"
+
+
+@cache
+def accepted(function: Callable[..., Any]) -> frozenset[str] | None:
+    """The names of the parameters that a function takes; None when it takes any, or does not tell."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return None
+    return frozenset(p.name for p in parameters)
 
 
 def _misspelt(thing: Any, found: Mapping[str, Any], spec: Spec) -> list[str]:

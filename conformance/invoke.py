@@ -11,14 +11,14 @@ from __future__ import annotations
 import time
 import traceback
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
 
 from goldformer.adapters.arrays import LIBRARIES, ArrayLibrary
-from goldformer.adapters.protocol import Adapter
+from goldformer.adapters.protocol import Adapter, accepted
 from goldformer.conformance.verdict import Reason
 from goldformer.spec import Contract
 from goldformer.spec.call import check_call
@@ -99,6 +99,7 @@ def call(adapter: Adapter, contract: Contract, given: Mapping[str, Any]) -> tupl
         raise NotImplementedHere(f"{adapter.name} has no {component}")
     if why := adapter.broken.get(component):
         raise BadResult("wrong-parameters", f"{component} {why}")
+    given = _fitted(function, contract, given)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -114,6 +115,19 @@ def call(adapter: Adapter, contract: Contract, given: Mapping[str, Any]) -> tupl
         where = f" ({frame.filename}:{frame.lineno}, {frame.name})" if frame else ""
         text = "".join(traceback.format_exception(error))
         raise BadResult("raised", f"raised {type(error).__name__}: {error}{where}", text) from error
+
+
+def _fitted(function: Callable[..., Any], contract: Contract, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """None for an optional input that the call has not; NotImplementedHere for one that the function has not."""
+    names = accepted(function)
+    if names is None:
+        return given
+    for name, spec in contract.inputs.items():
+        if spec.optional and name in given and name not in names:
+            raise NotImplementedHere(f"{contract.component} takes no {name}")
+        if spec.optional and name not in given and name in names:
+            given = {**given, name: None}
+    return given
 
 
 def _check_untouched(library: ArrayLibrary, handed: Mapping[str, Any], fresh: Mapping[str, Any]) -> None:

@@ -110,18 +110,34 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     bench = _bench(config)
     dtypes = _words(config.getoption("--dtype")) or ["float64", "float32"]
     metafunc.parametrize("bench", [replace(bench, dtype=d) for d in dtypes], ids=dtypes)
-    chosen = _words(config.getoption("--component"))
     if "golden_case" in metafunc.fixturenames:
         from goldformer.conformance.engine import plan
 
-        cases = plan(bench.spec, chosen)
+        cases = plan(bench.spec)
         metafunc.parametrize("golden_case", cases, ids=[case.id for case in cases])
     elif "component" in metafunc.fixturenames:
         from goldformer.conformance.properties import PROPERTY_ID, components_of
 
         prop = bench.spec.properties[getattr(metafunc.function, PROPERTY_ID)]
-        names = [name for name in components_of(prop, bench.spec) if not chosen or name in chosen]
-        metafunc.parametrize("component", names)
+        metafunc.parametrize("component", components_of(prop, bench.spec))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what --component does not name."""
+    chosen = _words(config.getoption("--component"))
+    if chosen:
+        left_out = [item for item in items if (name := _component(item)) is not None and name not in chosen]
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)
+
+
+def _component(item: pytest.Item) -> str | None:
+    """The component that a test of the suite is about."""
+    params: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
+    if "bench" not in params:
+        return None
+    case = params.get("golden_case")
+    return str(case.component if case is not None else params.get("component"))
 
 
 @pytest.fixture

@@ -153,8 +153,8 @@ def closing(verdicts: Sequence[Verdict], spec: Spec) -> list[str]:
 
 
 def _likely(found: Sequence[Suspect]) -> Sequence[Suspect]:
-    """The best few, without those that account for less than half of what the best does."""
-    return [s for s in found[:_MOST_SUSPECTS] if 2 * s.explains >= found[0].explains]
+    """The best few, without those that account for less than half of what fails."""
+    return [s for s in found[:_MOST_SUSPECTS] if 2 * s.explains >= s.failing]
 
 
 def nothing_was_checked(verdicts: Iterable[Verdict]) -> bool:

@@ -73,6 +73,9 @@ def derivation_digest(raw: Mapping[str, Any], contract: Contract, conventions: M
     """A digest of everything in a case that its golden values follow from."""
     decisive = {key: raw[key] for key in DECISIVE if key in raw}
     decisive["component"] = contract.component
+    # What is drawn follows from the arguments' names and shapes too.
+    arguments = {**contract.inputs, **contract.params}
+    decisive["arguments"] = {name: [spec.kind, str(spec.shape), spec.optional] for name, spec in arguments.items()}
     if "convention" in raw and raw["convention"] in conventions:
         decisive["options"] = sorted(conventions[raw["convention"]].options)
     text = json.dumps(decisive, sort_keys=True, ensure_ascii=False)

@@ -275,8 +275,7 @@ def test_the_peak_of_attention_is_its_largest_score(factor, peak):
     assert Draw.peak == pytest.approx(peak)
 
 
-# Bug: an input that eight bits hold is never rounded, so a peak that is an input goes unseen: a float16
-# call of 131072 (it holds at most 65504) is not skipped, and honest code fails.
+# An input that eight bits hold is never rounded, yet float16 cannot hold 131072: honest code would fail.
 def test_an_input_counts_for_the_peak():
     scales("token_embedding", {"ids": np.array([[0]])}, {"table": np.array([[131072.0]])}, {}, {})
     assert Draw.peak >= 131072

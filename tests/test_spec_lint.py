@@ -144,13 +144,13 @@ def test_an_erratum_of_a_digit_that_is_right_is_found(copy: Path):
     ]
 
 
-# Bug: an erratum may excuse a place that the document does not print; nothing says so.
+# An erratum once might excuse a place that the document does not print.
 def test_an_erratum_of_a_digit_that_is_not_printed_is_found(copy: Path):
     found = fresh(copy, ("errata.yaml", "weights, indices: [[0, 0],", "weights, indices: [[9, 9], [0, 0],"))
     assert [problem.split(": ")[1] for problem in found] == ["java-softmax"]
 
 
-# Bugs: each ends in a ValueError out of lint(), so that `goldformer lint` ends in a traceback.
+# Each once ended in a ValueError out of lint(), and `goldformer lint` in a traceback.
 @pytest.mark.parametrize(
     "new",
     ['[["7", "2"], ["3", "1"]', '[["7", "2", "11", "0"]', '[["seven", "2", "11"]'],

@@ -321,7 +321,7 @@ def test_an_unknown_reference_is_refused_with_what_is_known(copy: Path, old, new
     assert refusal.split(": ", 1)[1] == f"sm-one-row-by-hand.{field}: {message}"
 
 
-# Bug: these are refused at the line of the case's id, not at the line of the field that is named.
+# These were once refused at the line of the case's id, whatever field was named.
 @pytest.mark.parametrize(("old", "new", "field", "message"), REFERENCES.values(), ids=REFERENCES)
 def test_an_unknown_reference_is_refused_at_its_line(copy: Path, old, new, field, message):
     edit(copy, "cases/softmax.yaml", old, new, "sm-one-row-by-hand")
@@ -350,7 +350,7 @@ def test_several_breaches_of_the_schema_are_reported_together(copy: Path):
 
 # ── numbers that are none ──
 
-# Bugs: each ends in another exception, which names neither file, line nor field.
+# Each once ended in another exception, which named neither file, line nor field.
 CRASHES = {
     "a step divided by zero": ("softmax", "sm-four-axes", "step: 1/64", "step: 1/0", "inputs.scores"),
     "ids that fall": ("padding_mask", "mask-padding-n9-source", "range: [0, 9]", "range: [9, 0]", "inputs.ids"),
@@ -361,7 +361,7 @@ CRASHES = {
     "golden values that are a mapping": (
         "softmax", "sm-one-element", "          values:\n", "          values: {a: 1}\n          #\n", "golden",
     ),
-    # Bugs: each loads, the first as NaN, the others as 1 and true.
+    # Each once loaded, the first as NaN, the others as 1 and true.
     "a golden value that is nothing": ("softmax", "sm-one-row-by-hand", "[0.042010066134066051", "[null", "golden"),
     "a golden value that is true": ("softmax", "sm-one-row-by-hand", "[0.042010066134066051", "[true", "golden"),
     "a golden truth that is 0.5": ("padding_mask", "mask-padding-none", "[true, ", "[0.5, ", "golden"),

@@ -89,7 +89,7 @@ TABLES = {
     "clause of a property": (
         "properties", "sm-shift", "[SM-4]", "[SM-44]", "clauses", "'SM-44' is not in transformer.md",
     ),
-    # Bug: a bad `needs` is refused as the property's `component`, one or more lines above.
+    # Once refused as the property's `component`.
     "component that a property needs": (
         "properties", "sm-shift", "[SM-4]", "[SM-4]\n    needs: [softmin]", "needs", "'softmin' is not in contracts/",
     ),
@@ -146,7 +146,7 @@ CONTRACTS = {
     "a circle of itself": (
         "padding_mask", "depends_on: []", "depends_on: [padding_mask]", "depends_on", "runs in a circle",
     ),
-    # Bugs: a size that no array gives ends in a KeyError, which names neither file nor line.
+    # A size that no array gives once ended in a KeyError.
     "unknown size of an output": (
         "softmax", 'outputs:\n  output: {kind: float, shape: ["...", n]}',
         'outputs:\n  output: {kind: float, shape: ["...", m]}', "outputs.output", "",
@@ -166,7 +166,7 @@ def test_a_spoilt_contract_is_refused_at_its_line(copy: Path, component, old, ne
     assert any(refusal.startswith(expected) for refusal in refusals(copy))
 
 
-# Bug: fused_multi_head_attention is blamed, which depends on the circle but is no part of it.
+# fused_multi_head_attention was once blamed, which depends on the circle but is no part of it.
 def test_a_circle_of_contracts_is_refused_at_one_of_them(copy: Path):
     edit(copy, "contracts/softmax.yaml", "depends_on: []", "depends_on: [scaled_dot_product_attention]")
     [refusal] = refusals(copy)
@@ -215,7 +215,7 @@ def test_an_empty_file_is_refused(copy: Path, file, content):
         (b"a: 1\nb: [1, 2\nc: 3\n", 3, "did not find expected ',' or ']'"),
         (b"a: 1\n---\nb: 1\n", 2, "but found another document"),
         (b"a: *b\n", 1, "found undefined alias"),
-        # Bugs: these four end in another exception, which names neither file nor line.
+        # These four once ended in another exception, which named neither file nor line.
         (b"a: 1\n# \x01\n", 2, ""),
         (b"a: 1\n# \xe9\n", 2, ""),
         (b"a: 1\n[a, b]: 1\n", 2, ""),
@@ -247,7 +247,7 @@ def test_cases_without_a_contract_are_refused(copy: Path):
     assert refusals(copy) == [f"cases/softmax.yaml:{line}: component: 'softmin' has no contract"]
 
 
-# Bug: a case file may have any name, and two may hold cases of one component; contracts are held to theirs.
+# A case file once might have any name; contracts were held to theirs.
 def test_cases_in_a_file_of_another_name_are_refused(copy: Path):
     (copy / "cases/softmax.yaml").rename(copy / "cases/softmin.yaml")
     line = line_of(copy, "cases/softmin.yaml", "", "component")
@@ -261,7 +261,7 @@ def test_a_folder_without_files_is_refused(copy: Path, folder):
     assert refusals(copy) == [f"{folder}:1: folder: holds no .yaml file"]
 
 
-# Bug: FileNotFoundError, so that `goldformer lint --spec FOLDER` ends in a traceback.
+# Once a FileNotFoundError, and `goldformer lint --spec FOLDER` ended in a traceback.
 def test_a_missing_file_is_refused(copy: Path):
     (copy / "errata.yaml").unlink()
     [refusal] = refusals(copy)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Final
 
@@ -41,11 +42,11 @@ def decimal(ball: Any) -> str:
     """The value to DIGITS significant digits; Unproven unless the enclosure allows just that."""
     if not ball.is_finite():
         return "nan" if math.isnan(float(ball)) else str(float(ball))
-    if bool(abs(ball) < flint.arb(2) ** (-PRECISION // 2)):
+    if ball.contains(0) and bool(abs(ball) < flint.arb(2) ** (-PRECISION // 2)):
         return "0"  # an exact zero, or a cancellation proven to lie below 10⁻³⁸
     text = str(ball.mid().str(DIGITS, radius=False))
     written = Fraction(text)
-    exponent = math.floor(math.log10(abs(float(ball.mid()))))
+    exponent = Decimal(text).adjusted()
     unit = Fraction(10) ** (exponent - DIGITS + 1)
     distance = abs(ball - flint.arb(written.numerator) / flint.arb(written.denominator))
     # Half a unit, and a hair for the rounding of the decimal conversion itself.
