@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, Final, Literal, Protocol
 
@@ -41,6 +41,11 @@ class ArrayLibrary(Protocol):
 
     def same(self, one: Any, other: Any) -> bool:
         """Whether two arrays hold the same bits, NaN included."""
+
+    def differentiate(
+        self, run: Callable[[Mapping[str, Any]], Any], leaves: Mapping[str, Any], cotangent: Any
+    ) -> dict[str, Any] | None:
+        """Gradients of the leaves for a gradient of what `run` gives; None without automatic differentiation."""
 
 
 class NumPy:
@@ -81,6 +86,13 @@ class NumPy:
     def same(self, one: Any, other: Any) -> bool:
         """Equal bits."""
         return bool(np.array_equal(one, other, equal_nan=one.dtype.kind == "f"))
+
+    def differentiate(
+        self, run: Callable[[Mapping[str, Any]], Any], leaves: Mapping[str, Any], cotangent: Any
+    ) -> dict[str, Any] | None:
+        """NumPy has none."""
+        del run, leaves, cotangent
+        return None
 
 
 class Torch:
@@ -139,6 +151,17 @@ class Torch:
         # Only now the costly way: NaN differs from itself.
         both = one.is_floating_point() and self._torch.equal(one.isnan(), other.isnan())
         return bool(both and self._torch.equal(one.nan_to_num(), other.nan_to_num()))
+
+    def differentiate(
+        self, run: Callable[[Mapping[str, Any]], Any], leaves: Mapping[str, Any], cotangent: Any
+    ) -> dict[str, Any] | None:
+        """By autograd; a leaf that no gradient reaches is left out."""
+        tracked = {name: tensor.requires_grad_() for name, tensor in leaves.items()}
+        output = run(tracked)
+        if not self.is_array(output) or not output.requires_grad:
+            return {}
+        grads = self._torch.autograd.grad(output, list(tracked.values()), cotangent, allow_unused=True)
+        return {name: grad for name, grad in zip(tracked, grads, strict=True) if grad is not None}
 
 
 LIBRARIES: Final[Mapping[str, ArrayLibrary]] = {"torch": Torch(), "numpy": NumPy()}

@@ -21,6 +21,7 @@ BUILT_IN: Final = {
     "reference": "goldformer.adapters.builtin.reference",
     "textbook": "goldformer.adapters.builtin.textbook",
     "torch-nn": "goldformer.adapters.builtin.torch_nn:torch_nn",
+    "torch-nn-pre": "goldformer.adapters.builtin.torch_nn:torch_nn_pre",
     "torch-nn-math": "goldformer.adapters.builtin.torch_nn:torch_nn_math",
     "torch-nn-flash": "goldformer.adapters.builtin.torch_nn:torch_nn_flash",
     "torch-nn-sequence-first": "goldformer.adapters.builtin.torch_nn:torch_nn_sequence_first",

@@ -5,6 +5,7 @@ a fused projection are laid out per head, [heads, q|k|v, d_k]. Nothing is copied
 given is changed, and torch is not imported.
 """
 
+from collections.abc import Mapping
 from math import inf, isfinite
 from typing import Any
 
@@ -27,6 +28,15 @@ def sequence_first(x: Array) -> Array:
 def batch_first(x: Array) -> Array:
     """Return (batch, seq, ...) for x (seq, batch, ...)."""
     return x.swapaxes(0, 1)
+
+
+def part(params: Mapping[str, Array], name: str) -> dict[str, Array]:
+    """Return the parameters of one part of a component, by their names within it.
+
+    `part(params, "encoder.0")` gives self_attention.w_q and so on, and of that "self_attention" gives w_q.
+    """
+    start = f"{name}."
+    return {key.removeprefix(start): value for key, value in params.items() if key.startswith(start)}
 
 
 # Fused projections

@@ -30,8 +30,9 @@ class AdapterError(Exception):
 class Adapter:
     """An implementation under test.
 
-    `functions` holds what is implemented; `broken` says, by component, why a function there cannot be
-    called as the contract calls it; `hints` are remarks for a reader, such as a misspelt component.
+    `functions` holds what is implemented, `gradients` hand-written backward functions; `broken` says, by
+    component, why a function there cannot be called as the contract calls it; `hints` are remarks for a
+    reader, such as a misspelt component.
     """
 
     origin: str
@@ -42,6 +43,7 @@ class Adapter:
     conventions: Mapping[str, str]
     dtypes: tuple[str, ...]
     devices: tuple[str, ...]
+    gradients: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     broken: Mapping[str, str] = field(default_factory=dict)
     hints: tuple[str, ...] = ()
 
@@ -66,6 +68,7 @@ class Adapter:
             version=str(getattr(thing, "VERSION", "")),
             arrays=arrays,
             functions=names,
+            gradients={n: f for n in spec.contracts if callable(f := getattr(thing, f"{n}_gradient", None))},
             conventions=_conventions(getattr(thing, "CONVENTIONS", {}), origin, spec),
             dtypes=_choice(getattr(thing, "DTYPES", library.dtypes), library.dtypes, f"{origin}: DTYPES"),
             devices=_choice(getattr(thing, "DEVICES", library.devices), DEVICES, f"{origin}: DEVICES"),
@@ -99,7 +102,7 @@ def _conventions(given: Any, origin: str, spec: Spec) -> Mapping[str, str]:
 
 def _wrong_parameters(function: Callable[..., Any], contract: Contract) -> str | None:
     """Why a function cannot be called with the contract's names, or None."""
-    names = [*contract.inputs, *contract.attributes, *(["params"] if contract.params else [])]
+    names = [*contract.inputs, *contract.attributes, *(["params"] if contract.takes_params else [])]
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):

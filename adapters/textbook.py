@@ -4,291 +4,192 @@ Written from the clauses alone and in other ways than the reference: heads are c
 by one, the positional encoding is written channel by channel. A known mistake is one step done
 differently, so an override of one or two methods of `Textbook` is that mistake.
 
-Results keep the dtype of the inputs: every constant is a Python float, which promotes nothing.
+Results keep the dtype of the inputs: every constant is a Python float, which promotes nothing, and what is
+formed in a wider dtype, positional encoding and layer normalisation, is rounded to it.
+
+TextbookAttention     softmax, attention, masks, embedding and positional encoding
+└── TextbookLayers    feed-forward network, layer normalisation, encoder and decoder
+    └── Textbook      lengths and targets, the whole model, the output layer and the losses: all of it
 """
 
-import math
-from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
-Wave = Callable[[Array], Array]
+from goldformer.adapters.textbook_attention import EMBEDDING
+from goldformer.adapters.textbook_checks import Array, at_least_one, axis_sizes, check_ids, check_integers
+from goldformer.adapters.textbook_layers import TOKENS, Params, TextbookLayers
 
-# The axes of every argument; "?" marks one that may be absent, "..." takes any leading axes.
-ATTENTION: Final = {"query": "... q_seq d_k", "key": "... kv_seq d_k", "value": "... kv_seq d_v"}
-EMBEDDING: Final = {"ids": "batch seq", "table": "vocab d_model"}
-MULTI_HEAD: Final = {
-    "query": "batch q_seq d_query",
-    "key": "batch kv_seq d_key",
-    "value": "batch kv_seq d_value",
-    "w_q": "d_query heads*d_k",
-    "b_q": "? heads*d_k",
-    "w_k": "d_key heads*d_k",
-    "b_k": "? heads*d_k",
-    "w_v": "d_value heads*d_v",
-    "b_v": "? heads*d_v",
-    "w_o": "heads*d_v d_model",
-    "b_o": "? d_model",
-}
-FUSED: Final = {
-    "x": "batch seq d_input",
-    "w_qkv": "d_input 3*heads*d_k",
-    "b_qkv": "? 3*heads*d_k",
-    "w_o": "heads*d_k heads*d_k",
-    "b_o": "? heads*d_k",
-}
-SINGLE_HEAD: Final = {
-    "x": "seq d_model",
-    "w_q": "d_model d_model",
-    "w_k": "d_model d_model",
-    "w_v": "d_model d_model",
-}
-SINGLE_HEAD_OUTPUTS: Final = ("output", "weights", "query", "key", "value", "scores")
+# The axes of arguments, as axis_sizes reads them.
+OUTPUT_LAYER: Final = {"w_vocab": "d_model vocab", "b_vocab": "? vocab"}
+TRANSFORMER: Final = {"source": "batch source_seq", "target": "batch seq", "table": "vocab d_model", **OUTPUT_LAYER}
+CROSS_ENTROPY: Final = {"logits": "batch seq vocab", "targets": "batch seq"}
+KL_DIVERGENCE: Final = {"target": "... n", "logits": "... n"}
 
 
-class Textbook:
+class Textbook(TextbookLayers):
     """Every component as a method with the adapter's signature, every step of it as a method to override."""
 
-    ARRAYS = "numpy"
+    # Sequences and targets
 
-    base = 10000.0
-    softmax_axis = -1
+    def pad_or_truncate(self, x: Array, *, length: int) -> Array:
+        """Return (batch, length, d_model)."""
+        axis_sizes({"x": TOKENS}, x=x)
+        at_least_one("length", length, "a sequence has at least one row")
+        return self.padded(self.truncated(x, length), length)
 
-    # Softmax and attention
+    def truncated(self, x: Array, length: int) -> Array:
+        """Return the first `length` rows."""
+        return x[:, :length]
 
-    def softmax(self, scores: Array) -> Array:
-        """Return exp(s − max) / Σ exp(s − max) over the last axis, (..., n) as given."""
-        axis_sizes({"scores": "... n"}, scores=scores)
-        # A masked score is the lowest number there is: less the maximum it overflows to −inf, rightly.
-        # An override that fills with −inf leaves NaN in an empty row, as silently as the frameworks do.
-        with np.errstate(over="ignore", invalid="ignore"):
-            shifted = scores - scores.max(axis=self.softmax_axis, keepdims=True)
-            powers = np.exp(shifted)
-        return np.asarray(powers / powers.sum(axis=self.softmax_axis, keepdims=True))
+    def padded(self, x: Array, length: int) -> Array:
+        """Return rows of zeros after the last, up to `length`."""
+        return np.pad(x, ((0, 0), (0, length - x.shape[1]), (0, 0)))
 
-    def scaled_dot_product_attention(
-        self, query: Array, key: Array, value: Array, mask: Array | None = None
-    ) -> dict[str, Array]:
-        """Return output (..., q_seq, d_v); weights, scores and scaled_scores, each (..., q_seq, kv_seq)."""
-        sizes = axis_sizes(ATTENTION, query=query, key=key, value=value)
-        scores = self.scores(query, key)
-        scaled = scores / self.divisor(sizes)
-        weights = self.weights(scaled, None if mask is None else self.aligned_mask(mask, scores.shape))
-        output = self.weighted_sum(weights, value)
-        return {"output": output, "weights": weights, "scores": scores, "scaled_scores": scaled}
-
-    def scores(self, query: Array, key: Array) -> Array:
-        """Return the dot product of every query with every key."""
-        return np.asarray(np.einsum("...qd,...kd->...qk", query, key))
-
-    def divisor(self, sizes: Mapping[str, Any]) -> float:
-        """Return √d_k, given the sizes of all axes; under "..." stand the leading ones, (batch, heads)."""
-        return math.sqrt(sizes["d_k"])
-
-    def aligned_mask(self, mask: Array, shape: tuple[int, ...]) -> Array:
-        """Return the mask spread over all scores, or raise if it does not fit them."""
-        if mask.dtype != np.bool_:
-            raise TypeError(f"mask: dtype {mask.dtype}, but a mask is boolean, True = may attend")
-        try:
-            return np.broadcast_to(mask, shape)
-        except ValueError:
-            message = f"mask: shape {mask.shape} does not broadcast to the scores' {shape}"
-            raise ValueError(message) from None
-
-    def weights(self, scaled: Array, mask: Array | None) -> Array:
-        """Return the softmax of the scores that the mask leaves."""
-        return self.softmax(scaled if mask is None else self.masked(scaled, mask))
-
-    def masked(self, scaled: Array, mask: Array) -> Array:
-        """Return the scores with the fill where the mask is False."""
-        # A fill that the dtype cannot hold becomes −inf there.
-        with np.errstate(over="ignore"):
-            fill = scaled.dtype.type(self.fill(scaled.dtype))
-        return np.where(mask, scaled, fill)
-
-    def fill(self, dtype: npt.DTypeLike) -> float:
-        """Return the lowest finite number: below every score, and a row of it alone is uniform (SDPA-7)."""
-        return float(np.finfo(dtype).min)
-
-    def weighted_sum(self, weights: Array, value: Array) -> Array:
-        """Return the sum of the value rows, each times its weight."""
-        return np.asarray(np.einsum("...qk,...kv->...qv", weights, value))
-
-    # Masks
-
-    def causal_mask(self, *, q_seq: int, kv_seq: int) -> Array:
-        """Return which query sees which key, (q_seq, kv_seq), the diagonal starting top left."""
-        for name, size in (("q_seq", q_seq), ("kv_seq", kv_seq)):
-            if size < 1:
-                raise ValueError(f"{name}: {size}, but a mask has at least one row and one column")
-        return self.sees(np.arange(q_seq)[:, None], np.arange(kv_seq))
-
-    def sees(self, query: Array, key: Array) -> Array:
-        """Say for positions of queries and keys whether the query sees the key."""
-        return np.asarray(key <= query)
-
-    def padding_mask(self, ids: Array, *, pad_id: int) -> Array:
-        """Return where ids is not padding, as (batch, 1, 1, seq) to serve all heads and all queries."""
+    def shift_right(self, ids: Array, *, bos_id: int) -> Array:
+        """Return bos_id and then all ids but the last, (batch, seq)."""
         axis_sizes({"ids": EMBEDDING["ids"]}, ids=ids)
-        check_integers(ids)
-        return np.asarray(ids != pad_id)[:, None, None, :]
+        check_integers("ids", ids)
+        return np.insert(ids[:, :-1], 0, bos_id, axis=1)
 
-    # Embedding and positional encoding
+    def one_hot(self, ids: Array, *, vocab: int) -> Array:
+        """Return 1 at the id and 0 elsewhere, (batch, seq, vocab)."""
+        axis_sizes({"ids": EMBEDDING["ids"]}, ids=ids)
+        at_least_one("vocab", vocab, "a vocabulary has at least one word")
+        check_ids("ids", ids, vocab, "the words of vocab")
+        return np.eye(vocab, dtype=np.int64)[ids]
 
-    def token_embedding(self, ids: Array, *, params: Mapping[str, Array]) -> Array:
-        """Return the table's row for each id, (batch, seq, d_model)."""
-        sizes = axis_sizes(EMBEDDING, ids=ids, **params)
-        check_integers(ids)
-        for end in (ids.min(), ids.max()):
-            if not 0 <= end < sizes["vocab"]:
-                raise IndexError(f"ids: {end} is not in 0 … {sizes['vocab'] - 1}, the rows of table")
-        return self.scaled_embedding(params["table"][ids])
+    def label_smoothing(self, target: Array, *, smoothing: float) -> Array:
+        """Return (1 − s)·target + s/vocab, (batch, seq, vocab)."""
+        axis_sizes({"target": "batch seq vocab"}, target=target)
+        if not 0 <= smoothing <= 1:
+            raise ValueError(f"smoothing: {smoothing} is not in 0 … 1")
+        return self.kept(target, smoothing) + self.shared(target, smoothing)
 
-    def scaled_embedding(self, rows: Array) -> Array:
-        """Return the rows as they are: no factor √d_model (EMB-3)."""
-        return rows
+    def kept(self, target: Array, smoothing: float) -> Array:
+        """Return what the target keeps, (1 − s) of all."""
+        return target * (1 - smoothing)
 
-    def positional_encoding(self, x: Array) -> Array:
-        """Return x plus the encoding, formed and added in float64 and rounded once to the dtype of x."""
-        sizes = axis_sizes({"x": "batch seq d_model"}, x=x)
-        return (x + self.encoding(sizes["seq"], sizes["d_model"])).astype(x.dtype)
+    def shared(self, target: Array, smoothing: float) -> Array | float:
+        """Return what every word gets, the target's own included: s/vocab."""
+        vocab: int = target.shape[-1]
+        return smoothing / vocab
 
-    def encoding(self, seq: int, d_model: int) -> Array:
-        """Return the encoding of the positions, (seq, d_model), one channel after the other."""
-        position = self.positions(seq)
-        columns = [wave(position * self.frequency(pair, d_model)) for pair, wave in self.layout(d_model)]
-        return np.stack(columns, axis=-1)
+    # The whole model
 
-    def positions(self, seq: int) -> Array:
-        """Return 0 … seq − 1."""
-        return np.arange(seq, dtype=np.float64)
-
-    def layout(self, d_model: int) -> list[tuple[float, Wave]]:
-        """Return for each channel its pair and its wave: sine and cosine of pair i on 2i and 2i + 1."""
-        return [(channel // 2, np.cos if channel % 2 else np.sin) for channel in range(d_model)]
-
-    def frequency(self, pair: float, d_model: int) -> float:
-        """Return the radians per position of a pair of channels, 10000^(−exponent)."""
-        return float(self.base ** -self.exponent(pair, d_model))
-
-    def exponent(self, pair: float, d_model: int) -> float:
-        """Return 2i/d_model for pair i."""
-        return 2 * pair / d_model
-
-    # Multi-head attention
-
-    def multi_head_attention(
+    def transformer(
         self,
-        query: Array,
-        key: Array,
-        value: Array,
-        mask: Array | None = None,
+        source: Array,
+        target: Array,
         *,
         num_heads: int,
-        params: Mapping[str, Array],
-    ) -> tuple[Array, Array]:
-        """Return output (batch, q_seq, d_model) and weights (batch, heads, q_seq, kv_seq)."""
-        axis_sizes(MULTI_HEAD, query=query, key=key, value=value, **params)
-        inputs = {"q": query, "k": key, "v": value}
-        heads = (self.project_heads(x, params, role, num_heads) for role, x in inputs.items())
-        return self.attend(*heads, mask=mask, params=params)
+        num_encoder_layers: int,
+        num_decoder_layers: int,
+        pad_id: int,
+        params: Params,
+    ) -> dict[str, Array]:
+        """Return logits (batch, seq, vocab) and memory (batch, source_seq, d_model)."""
+        sizes = axis_sizes(TRANSFORMER, source=source, target=target, **params)
+        for name, ids in (("source", source), ("target", target)):
+            check_ids(name, ids, sizes["vocab"], "the rows of table")
+        common: dict[str, Any] = {"num_heads": num_heads, "params": params}
+        embedded = self.embedded(source, "source", pad_id, params)
+        encoded = self.encoder(embedded, self.source_mask(source, pad_id), num_layers=num_encoder_layers, **common)
+        decoded = self.decoder(
+            self.embedded(target, "target", pad_id, params),
+            self.memory(embedded, encoded),
+            self.target_mask(target, pad_id),
+            self.memory_mask(source, target, pad_id),
+            num_layers=num_decoder_layers,
+            **common,
+        )
+        return {"logits": self.output_layer(decoded["output"], params), "memory": encoded["output"]}
 
-    def fused_multi_head_attention(
-        self, x: Array, mask: Array | None = None, *, num_heads: int, params: Mapping[str, Array]
-    ) -> tuple[Array, Array, Array]:
-        """Return output (batch, seq, E), weights (batch, heads, seq, seq) and qkv (batch, seq, 3·E)."""
-        sizes = axis_sizes(FUSED, x=x, **params)
-        if sizes["3*heads*d_k"] != 3 * sizes["heads*d_k"]:
-            raise ValueError(f"w_qkv: {sizes['3*heads*d_k']} columns are not 3 times w_o's {len(params['w_o'])}")
-        qkv = self.project(x, params, "qkv")
-        query, key, value = self.cut_fused(qkv, num_heads)
-        output, weights = self.attend(query, key, value, mask=mask, params=params)
-        return output, weights, qkv
+    def embedded(self, ids: Array, side: str, pad_id: int, params: Params) -> Array:
+        """Return the rows of the table with their positions, for the side "source" or "target", padding as any word."""
+        del pad_id
+        return self.positional_encoding(self.token_embedding(ids, params={"table": self.table(params, side)}))
 
-    def single_head_attention(self, x: Array, *, causal: bool, params: Mapping[str, Array]) -> dict[str, Array]:
-        """Return output, query, key and value, each (seq, d_model), and weights and scores, (seq, seq)."""
-        sizes = axis_sizes(SINGLE_HEAD, x=x, **params)
-        query, key, value = (self.project(x, params, role) for role in ("q", "k", "v"))
-        mask = self.causal_mask(q_seq=sizes["seq"], kv_seq=sizes["seq"]) if causal else None
-        attended = self.scaled_dot_product_attention(query, key, value, mask)
-        projected = {"query": query, "key": key, "value": value}
-        return {name: (attended | projected)[name] for name in SINGLE_HEAD_OUTPUTS}
+    def table(self, params: Params, side: str) -> Array:
+        """Return the one table of both sides (MODEL-1)."""
+        del side
+        return params["table"]
 
-    def project_heads(self, x: Array, params: Mapping[str, Array], role: str, num_heads: int) -> Array:
-        """Return x projected as query, key or value and cut into heads, (batch, heads, seq, width)."""
-        return self.split_heads(self.project(x, params, role), num_heads)
+    def source_mask(self, source: Array, pad_id: int) -> Array | None:
+        """Return the mask of the encoder: padding."""
+        return self.padding_mask(source, pad_id=pad_id)
 
-    def project(self, x: Array, params: Mapping[str, Array], role: str) -> Array:
-        """Return x·W + b with the parameters of a role: q, k, v, qkv or o."""
-        return self.affine(x, params[f"w_{role}"], params.get(f"b_{role}"))
+    def target_mask(self, target: Array, pad_id: int) -> Array | None:
+        """Return the mask of the decoder's self-attention: neither padding nor later positions (LAYER-5)."""
+        seq = target.shape[1]
+        return self.padding_mask(target, pad_id=pad_id) & self.causal_mask(q_seq=seq, kv_seq=seq)
 
-    def affine(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        """Return x·W + b, where W is (in, out)."""
-        product = np.asarray(x @ weight)
-        return product if bias is None else product + bias
+    def memory_mask(self, source: Array, target: Array, pad_id: int) -> Array | None:
+        """Return the mask of the cross-attention: the padding of the source, whose positions are the keys."""
+        del target
+        return self.padding_mask(source, pad_id=pad_id)
 
-    def head_width(self, columns: int, parts: int) -> int:
-        """Return the width of one of `parts` equal parts, or raise if there is none."""
-        if parts < 1 or columns % parts:
-            raise ValueError(f"num_heads: {columns} columns do not divide into {parts} equal parts")
-        return columns // parts
+    def memory(self, embedded: Array, encoded: dict[str, Array]) -> Array:
+        """Return what the decoder attends to: the last encoder layer's output (LAYER-4)."""
+        del embedded
+        return encoded["output"]
 
-    def split_heads(self, x: Array, num_heads: int) -> Array:
-        """Return (batch, heads, seq, width): head h is the h-th block of adjacent columns."""
-        width = self.head_width(x.shape[-1], num_heads)
-        return np.stack([x[..., h * width : (h + 1) * width] for h in range(num_heads)], axis=1)
+    # The output layer
 
-    def cut_fused(self, qkv: Array, num_heads: int) -> tuple[Array, Array, Array]:
-        """Return query, key and value, (batch, heads, seq, d_k), of columns laid out [heads, q|k|v, d_k]."""
-        width = self.head_width(qkv.shape[-1], 3 * num_heads)
-        blocks = [qkv[..., i * width : (i + 1) * width] for i in range(3 * num_heads)]
-        return np.stack(blocks[0::3], axis=1), np.stack(blocks[1::3], axis=1), np.stack(blocks[2::3], axis=1)
+    def output_layer(self, x: Array, params: Params) -> Array:
+        """Return logits, x·W_vocab + b_vocab, with no softmax (MODEL-4)."""
+        return self.project(x, params, "vocab")
 
-    def attend(
-        self, query: Array, key: Array, value: Array, *, mask: Array | None, params: Mapping[str, Array]
-    ) -> tuple[Array, Array]:
-        """Return the heads attended, merged and projected by W_O, and the weights per head."""
-        attended = self.scaled_dot_product_attention(query, key, value, mask)
-        merged = self.merge_heads(attended["output"])
-        return self.project(merged, params, "o"), attended["weights"]
+    def output_probabilities(self, x: Array, *, params: Params) -> dict[str, Array]:
+        """Return probabilities and logits, each (batch, seq, vocab)."""
+        axis_sizes({"x": TOKENS, **OUTPUT_LAYER}, x=x, **params)
+        logits = self.output_layer(x, params)
+        return {"probabilities": self.softmax(logits), "logits": logits}
 
-    def merge_heads(self, heads: Array) -> Array:
-        """Return (batch, seq, heads·width): the heads side by side."""
-        return np.concatenate([heads[:, h] for h in range(heads.shape[1])], axis=-1)
+    # The losses
 
+    def cross_entropy(self, logits: Array, targets: Array, *, pad_id: int) -> dict[str, Array]:
+        """Return loss (), the mean over the targets that are not padding, and token_losses (batch, seq)."""
+        sizes = axis_sizes(CROSS_ENTROPY, logits=logits, targets=targets)
+        check_ids("targets", targets, sizes["vocab"], "the columns of logits")
+        logits, targets = self.paired(logits, targets)
+        counted = self.counted(targets, pad_id)
+        token_losses = np.where(counted, -self.picked(self.log_probabilities(logits), targets), 0)
+        # The mean over no target at all is 0/0: NaN, as silently as the frameworks give it.
+        with np.errstate(invalid="ignore"):
+            loss = token_losses.sum() / self.number_counted(counted)
+        return {"loss": np.asarray(loss), "token_losses": token_losses}
 
-def axis_sizes(table: Mapping[str, str], /, **arrays: Array | None) -> dict[str, Any]:
-    """Return the size of each axis, or raise ValueError naming the argument that does not fit the table."""
-    sizes: dict[str, Any] = {}
-    seen_in: dict[str, str] = {}
-    for name, line in table.items():
-        array, axes = arrays.get(name), line.removeprefix("? ").split()
-        if array is None:
-            if line.startswith("?"):
-                continue
-            raise ValueError(f"{name}: missing; it is ({', '.join(axes)})")
-        shape: list[Any] = list(array.shape)
-        if axes[0] == "..." and len(shape) >= len(axes) - 1:
-            lead = len(shape) - len(axes) + 1
-            shape[:lead] = [tuple(shape[:lead])]
-        if len(shape) != len(axes):
-            raise ValueError(f"{name}: shape {array.shape} is not ({', '.join(axes)})")
-        for axis, size in zip(axes, shape, strict=True):
-            if not np.prod(size):
-                raise ValueError(f"{name}: shape {array.shape} is empty along {axis}")
-            if sizes.setdefault(axis, size) != size:
-                raise ValueError(
-                    f"{name}: shape {array.shape} is not ({', '.join(axes)}): "
-                    f"{axis} is {sizes[axis]} in {seen_in[axis]}"
-                )
-            seen_in.setdefault(axis, name)
-    return sizes
+    def paired(self, logits: Array, targets: Array) -> tuple[Array, Array]:
+        """Return the logits and the targets that they are judged by: as given, position by position."""
+        return logits, targets
 
+    def counted(self, targets: Array, pad_id: int) -> Array:
+        """Return which targets count: those that are not padding."""
+        return np.asarray(targets != pad_id)
 
-def check_integers(ids: Array) -> None:
-    """Raise TypeError unless ids are whole numbers."""
-    if not np.issubdtype(ids.dtype, np.integer):
-        raise TypeError(f"ids: dtype {ids.dtype}, but ids are integers")
+    def number_counted(self, counted: Array) -> int:
+        """Return how many count: what the sum is divided by."""
+        return int(counted.sum())
+
+    def log_probabilities(self, logits: Array) -> Array:
+        """Return log softmax(logits) over the last axis, as logits − max − log Σ exp(logits − max)."""
+        with np.errstate(over="ignore"):
+            shifted = logits - logits.max(axis=-1, keepdims=True)
+        return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
+
+    def picked(self, log_probabilities: Array, targets: Array) -> Array:
+        """Return the entry of each target, (batch, seq)."""
+        return np.take_along_axis(log_probabilities, targets[..., None], axis=-1)[..., 0]
+
+    def kl_divergence(self, target: Array, logits: Array) -> Array:
+        """Return Σ p·(log p − log q) with q = softmax(logits), (...)."""
+        axis_sizes(KL_DIVERGENCE, target=target, logits=logits)
+        return np.asarray(self.kl_terms(target, self.log_probabilities(logits)).sum(axis=-1))
+
+    def kl_terms(self, target: Array, log_q: Array) -> Array:
+        """Return p·(log p − log q) of every word, and 0 where p is 0."""
+        there = target > 0
+        terms = np.zeros_like(target)
+        terms[there] = target[there] * (np.log(target[there]) - log_q[there])
+        return terms

@@ -23,7 +23,7 @@ def compare(
     infinitely wrong. With `indices`, both arrays hold the elements found there.
     """
     got, expected = np.asarray(got), np.asarray(expected)
-    if expected.dtype.kind == "b":
+    if expected.dtype.kind in "biu":
         ratios = np.where(got == expected, 0.0, math.inf)
     else:
         agree = (got == expected) | (np.isnan(got) & np.isnan(expected))

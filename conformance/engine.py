@@ -13,6 +13,7 @@ import numpy as np
 from goldformer.adapters.arrays import LIBRARIES
 from goldformer.adapters.protocol import Adapter
 from goldformer.conformance.compare import compare
+from goldformer.conformance.gradient import invoke_gradient
 from goldformer.conformance.invoke import (
     Arguments,
     BadResult,
@@ -74,7 +75,7 @@ def check_case(case: Case, bench: Bench) -> Verdict:
     if expected is None:
         return _check_refusal(case, bench, blank)
     try:
-        result = bench.call(case.component, arguments_of(case))
+        result = _result(case, bench)
     except NotImplementedHere as absent:
         return _not_implemented(blank, str(absent), strict=bench.strict)
     except BadResult as bad:
@@ -85,10 +86,21 @@ def check_case(case: Case, bench: Bench) -> Verdict:
     return _judge(blank, case, bench, result, expected)
 
 
+def _result(case: Case, bench: Bench) -> Result:
+    """What the implementation gives for a case: outputs, or gradients of its arguments."""
+    if case.cotangent_array is None:
+        return bench.call(case.component, arguments_of(case))
+    contract = bench.spec.contracts[case.component]
+    specs = contract.results_of(case)
+    return invoke_gradient(
+        bench.adapter, contract, arguments_of(case), case.cotangent_array, specs, bench.dtype, bench.device
+    )
+
+
 def _judge(blank: Verdict, case: Case, bench: Bench, result: Result, expected: dict[str, GoldenArray]) -> Verdict:
     """Compare what was given with what was asked for."""
     contract = bench.spec.contracts[case.component]
-    differences = _differences(result, expected, contract, bench.dtype)
+    differences = _differences(result, expected, case, contract, bench.dtype)
     ratio = max((d.ratio for d in differences), default=None)
     timed = replace(blank, ratio=ratio, seconds=result.seconds)
     wrong = tuple(d for d in differences if d.wrong)
@@ -97,7 +109,7 @@ def _judge(blank: Verdict, case: Case, bench: Bench, result: Result, expected: d
     return replace(
         timed,
         status=Status.FAILED,
-        reason=_reason(result, wrong, expected),
+        reason=_reason(wrong),
         message=_sentence(wrong[0]),
         differences=wrong,
         advice=_other_convention(case, bench, result, contract),
@@ -152,6 +164,8 @@ def _does_not_apply(case: Case, bench: Bench) -> tuple[Reason, str] | None:
     if case.error is not None and bench.device != "cpu":
         # A bad id on CUDA trips an assertion that leaves the whole process without a device.
         return "device", "what is refused is checked on the CPU"
+    if case.shape_only and case.error is None and bench.dtype in ("float16", "bfloat16"):
+        return "dtype", "a shape is the same in every dtype, and full size is slow in the half types on a CPU"
     if case.golden is not None and case.golden.peak > LARGEST[bench.dtype]:
         return "dtype", f"numbers up to {case.golden.peak:.3g} on the way overflow {bench.dtype}"
     return None
@@ -168,24 +182,27 @@ def _expected(case: Case, bench: Bench) -> dict[str, GoldenArray] | None:
     return None if outputs is None else dict(outputs)
 
 
-def _differences(result: Result, expected: dict[str, GoldenArray], contract: Contract, dtype: str) -> list[Difference]:
+def _differences(
+    result: Result, expected: dict[str, GoldenArray], case: Case, contract: Contract, dtype: str
+) -> list[Difference]:
     """How each output that is both given and asked for compares, in the order in which data flows."""
     differences = []
-    for name in contract.flow:
+    for name in contract.results_of(case):
         if name in expected and name in result.outputs:
             golden, got = expected[name], result.outputs[name]
             if golden.indices is not None:
                 got = got[tuple(np.array(golden.indices).T)]
             bound = tolerance(dtype, golden.error_scale, golden.magnitude, contract.computed_in_at_least)
-            differences.append(compare(name, got, golden.values, bound, golden.indices))
+            label = name if case.cotangent is None else f"gradient of {name}"
+            differences.append(compare(label, got, golden.values, bound, golden.indices))
     return differences
 
 
-def _reason(result: Result, wrong: tuple[Difference, ...], expected: dict[str, GoldenArray]) -> Reason:
-    """Not finite where finite was expected, or else a wrong value."""
+def _reason(wrong: tuple[Difference, ...]) -> Reason:
+    """Not finite where a finite number was expected, or else a wrong value."""
     for difference in wrong:
-        finite = np.isfinite(expected[difference.output].values).all()
-        if finite and not np.isfinite(result.outputs[difference.output]).all():
+        worst = difference.worst
+        if worst is not None and math.isfinite(worst.expected) and not math.isfinite(worst.got):
             return "not-finite"
     return "wrong-value"
 
@@ -213,7 +230,7 @@ def _other_convention(case: Case, bench: Bench, result: Result, contract: Contra
     for option, outputs in case.golden.options.items():
         if option == declared or not outputs:
             continue
-        differences = _differences(result, dict(outputs), contract, bench.dtype)
+        differences = _differences(result, dict(outputs), case, contract, bench.dtype)
         if differences and not any(d.wrong for d in differences):
             return _declare(case.convention, option, bench)
     return ""

@@ -22,7 +22,7 @@ from goldformer.adapters.protocol import Adapter, accepted
 from goldformer.conformance.verdict import Reason
 from goldformer.spec import Contract
 from goldformer.spec.call import check_call
-from goldformer.spec.model import ArraySpec
+from goldformer.spec.model import ArraySpec, Attribute
 from goldformer.spec.shapes import Binder
 
 Array = NDArray[Any]
@@ -63,7 +63,7 @@ class Arguments:
 
     inputs: Mapping[str, Array]
     params: Mapping[str, Array]
-    attributes: Mapping[str, int | bool]
+    attributes: Mapping[str, Attribute]
 
 
 def invoke(adapter: Adapter, contract: Contract, arguments: Arguments, dtype: str, device: str) -> Result:
@@ -72,10 +72,10 @@ def invoke(adapter: Adapter, contract: Contract, arguments: Arguments, dtype: st
     library = LIBRARIES[adapter.arrays]
     handed = hand_over(library, contract, arguments, dtype, device)
     returned, seconds = call(adapter, contract, handed)
-    _check_untouched(library, handed, hand_over(library, contract, arguments, dtype, device))
-    named = _name_outputs(returned, contract)
+    check_untouched(library, handed, hand_over(library, contract, arguments, dtype, device))
+    named = name_outputs(returned, contract)
     outputs = {
-        name: _read(library, contract.outputs[name], value, binder, dtype, device) for name, value in named.items()
+        name: read_array(library, contract.outputs[name], value, binder, dtype, device) for name, value in named.items()
     }
     return Result(outputs, seconds)
 
@@ -86,7 +86,7 @@ def hand_over(
     """The keyword arguments of a call: arrays of the adapter's library, `params` as one mapping."""
     given: dict[str, Any] = {n: library.make(a, dtype, device) for n, a in arguments.inputs.items()}
     given |= arguments.attributes
-    if contract.params:
+    if contract.takes_params:
         given["params"] = {n: library.make(a, dtype, device) for n, a in arguments.params.items()}
     return given
 
@@ -130,19 +130,21 @@ def _fitted(function: Callable[..., Any], contract: Contract, given: Mapping[str
     return given
 
 
-def _check_untouched(library: ArrayLibrary, handed: Mapping[str, Any], fresh: Mapping[str, Any]) -> None:
+def check_untouched(library: ArrayLibrary, handed: Mapping[str, Any], fresh: Mapping[str, Any]) -> None:
+    """CALL-2: BadResult when an array that was handed over no longer holds what it held."""
     # What `params` gained or lost is the adapter's own affair: every call is handed a new mapping.
     for name, value in handed.items():
         if name not in fresh:
             continue
         if isinstance(value, Mapping):
-            _check_untouched(library, value, fresh[name])
+            check_untouched(library, value, fresh[name])
         elif library.is_array(value) and not library.same(value, fresh[name]):
             message = f"changed the caller's {name} in place: work on a copy (CALL-2)"
             raise BadResult("mutated-input", message)
 
 
-def _name_outputs(returned: Any, contract: Contract) -> dict[str, Any]:
+def name_outputs(returned: Any, contract: Contract) -> dict[str, Any]:
+    """What was returned, by output name; BadResult when it has no such form."""
     names = tuple(contract.outputs)
     first = returned[0] if isinstance(returned, tuple) and returned else returned
     if first is None:
@@ -160,7 +162,7 @@ def _name_outputs(returned: Any, contract: Contract) -> dict[str, Any]:
     return {names[0]: returned}
 
 
-def _read(library: ArrayLibrary, spec: ArraySpec, value: Any, binder: Binder, dtype: str, device: str) -> Array:
+def read_array(library: ArrayLibrary, spec: ArraySpec, value: Any, binder: Binder, dtype: str, device: str) -> Array:
     """One output as a NumPy array, once its type, shape, dtype and device are right."""
     name = spec.name
     if not library.is_array(value):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
+from goldformer.conformance import relations
 from goldformer.conformance.invoke import Arguments
 from goldformer.conformance.properties import Subject, drawn, holds, with_inputs
 
@@ -13,9 +14,9 @@ NAME = "scaled_dot_product_attention"
 BATCH, SEQ, SEED = st.integers(1, 3), st.integers(2, 6), st.integers(0, 999)
 
 
-def call_for(subject: Subject, seed: int, batch: int, q_seq: int, kv_seq: int, d_k: int = 3, d_v: int = 2) -> Arguments:
+def call_for(subject: Subject, seed: int, batch: int, q_seq: int, kv_seq: int, d_v: int = 2) -> Arguments:
     """Drawn query, key and value."""
-    sizes = {"batch": batch, "q_seq": q_seq, "kv_seq": kv_seq, "d_k": d_k, "d_v": d_v}
+    sizes = {"batch": batch, "q_seq": q_seq, "kv_seq": kv_seq, "d_k": 3, "d_v": d_v}
     return drawn(NAME, subject.bench, sizes, seed)
 
 
@@ -40,16 +41,7 @@ def test_outputs_lie_within_the_values(
 @holds("sdpa-key-order", batch=BATCH, q_seq=SEQ, kv_seq=SEQ, seed=SEED)
 def test_order_of_keys(subject: Subject, batch: int, q_seq: int, kv_seq: int, seed: int) -> None:
     """Keys and values may come in any order, together."""
-    arguments = call_for(subject, seed, batch, q_seq, kv_seq)
-    order = np.random.default_rng(seed).permutation(kv_seq)
-    permuted = with_inputs(arguments, key=arguments.inputs["key"][:, order], value=arguments.inputs["value"][:, order])
-    subject.agree(
-        "output",
-        subject.call(NAME, permuted)["output"],
-        subject.call(NAME, arguments)["output"],
-        subject.bound(NAME, arguments, "output"),
-        f"the output changes when keys and values come in the order {order.tolist()}",
-    )
+    relations.ignores_order(subject, call_for(subject, seed, batch, q_seq, kv_seq), "key", "value", seed=seed)
 
 
 @holds("sdpa-causality", batch=BATCH, seq=SEQ, seed=SEED, data=st.data())
@@ -59,48 +51,19 @@ def test_later_keys_do_not_matter(subject: Subject, batch: int, seq: int, seed: 
     mask = np.tril(np.ones((seq, seq), dtype=bool))
     arguments = with_inputs(call_for(subject, seed, batch, seq, seq), mask=mask)
     other = call_for(subject, seed + 1000, batch, seq, seq)
-    later = np.arange(seq)[:, None] > last
-    changed = with_inputs(
-        arguments, **{n: np.where(later, other.inputs[n], arguments.inputs[n]) for n in ("key", "value")}
-    )
-    subject.agree(
-        "output",
-        subject.call(NAME, changed)["output"][:, : last + 1],
-        subject.call(NAME, arguments)["output"][:, : last + 1],
-        subject.bound(NAME, arguments, "output"),
-        f"rows up to {last} change when later keys and values change",
-    )
+    relations.ignores_later(subject, arguments, other, "key", "value", last=last)
 
 
 @holds("sdpa-padding", batch=st.integers(2, 3), q_seq=SEQ, kv_seq=SEQ, seed=SEED)
 def test_masked_keys_do_not_matter(subject: Subject, batch: int, q_seq: int, kv_seq: int, seed: int) -> None:
     """Each sample keeps another number of keys; what stands at the others is irrelevant."""
-    lengths = 1 + (np.arange(batch) + seed) % kv_seq
-    keep = np.arange(kv_seq) < lengths[:, None]
+    keep = np.arange(kv_seq) < (1 + (np.arange(batch) + seed) % kv_seq)[:, None]
     arguments = with_inputs(call_for(subject, seed, batch, q_seq, kv_seq), mask=keep[:, None, :])
     other = call_for(subject, seed + 1000, batch, q_seq, kv_seq)
-    changed = with_inputs(
-        arguments,
-        **{n: np.where(keep[..., None], arguments.inputs[n], other.inputs[n]) for n in ("key", "value")},
-    )
-    subject.agree(
-        "output",
-        subject.call(NAME, changed)["output"],
-        subject.call(NAME, arguments)["output"],
-        subject.bound(NAME, arguments, "output"),
-        f"masked keys matter (samples keep {lengths.tolist()} of {kv_seq} keys)",
-    )
+    relations.ignores_hidden(subject, arguments, other, "key", "value", keep=keep, padded_rows=False)
 
 
 @holds("sdpa-batch", batch=st.integers(2, 3), q_seq=SEQ, kv_seq=SEQ, seed=SEED)
 def test_samples_do_not_mix(subject: Subject, batch: int, q_seq: int, kv_seq: int, seed: int) -> None:
     """Sample 1 alone is sample 1 in the batch."""
-    arguments = call_for(subject, seed, batch, q_seq, kv_seq)
-    alone = with_inputs(arguments, **{n: a[1:2] for n, a in arguments.inputs.items()})
-    subject.agree(
-        "output",
-        subject.call(NAME, arguments)["output"][1:2],
-        subject.call(NAME, alone)["output"],
-        subject.bound(NAME, alone, "output"),
-        "a sample gives something else in a batch than alone",
-    )
+    relations.alone_as_in_batch(subject, call_for(subject, seed, batch, q_seq, kv_seq))

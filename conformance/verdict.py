@@ -28,6 +28,7 @@ Reason = Literal[
     "nothing-returned",
     "mutated-input",
     "no-error",
+    "no-gradient",
     "property",
     # errored
     "raised",

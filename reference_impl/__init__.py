@@ -7,23 +7,47 @@ Axes, in comments, docstrings and messages, and what the paper calls them:
 
     batch, heads        heads is h
     q_seq, kv_seq, seq  the lengths; seq where queries and keys are the same sequence
+    source_seq          the length of the source, where seq is that of the target
     d_model             d_model, the width of a layer
     d_query, d_key, d_value, d_input    the widths of inputs, where they may differ from it
     d_k, d_v            d_k, d_v, the widths of a query or key and of a value within one head
-    vocab               the rows of the embedding table
+    d_ff                d_ff, the width inside the feed-forward network
+    layers              N, the layers of a stack
+    vocab               the rows of the embedding table, the words that logits score
 
 Vectors are rows: y = x·W + b with W of (in, out), the transpose of nn.Linear's weight.
 Masks are boolean, True = may attend.
+Layers, stacks and the model take their parameters as one mapping, named as the state dict of the module names
+them: self_attention.w_q, encoder.0.norm_1.gamma. Modules alone have dropout, and in eval mode they have none.
 
 The sources, by the names the docstrings use: "walkthrough", "primer", "n9", "java" and "illustrated" are the
 five documents of spec/documents.yaml, with the number or the title of a section; "paper" is Vaswani et al.,
 Attention Is All You Need, 2017, arXiv:1706.03762.
 """
 
+from goldformer.reference_impl.decoder import (
+    Decoder,
+    DecoderLayer,
+    DecoderLayerResult,
+    DecoderResult,
+    decoder,
+    decoder_layer,
+)
+from goldformer.reference_impl.encoder import (
+    Encoder,
+    EncoderLayer,
+    EncoderLayerResult,
+    EncoderResult,
+    encoder,
+    encoder_layer,
+)
+from goldformer.reference_impl.feed_forward import FeedForward, feed_forward
 from goldformer.reference_impl.fused_multi_head_attention import (
     FusedMultiHeadAttention,
     fused_multi_head_attention,
 )
+from goldformer.reference_impl.layer_norm import LayerNorm, layer_norm
+from goldformer.reference_impl.loss import cross_entropy, kl_divergence, label_smoothing, one_hot
 from goldformer.reference_impl.masks import causal_mask, padding_mask
 from goldformer.reference_impl.multi_head_attention import (
     MultiHeadAttention,
@@ -31,6 +55,7 @@ from goldformer.reference_impl.multi_head_attention import (
     multi_head_attention,
     split_heads,
 )
+from goldformer.reference_impl.output_layer import logits, output_probabilities
 from goldformer.reference_impl.positional_encoding import (
     PositionalEncoding,
     positional_encoding,
@@ -41,33 +66,63 @@ from goldformer.reference_impl.scaled_dot_product_attention import (
     scaled_dot_product_attention,
     scaled_scores,
 )
+from goldformer.reference_impl.sequences import pad_or_truncate, shift_right
 from goldformer.reference_impl.single_head_attention import (
     SingleHeadAttention,
     SingleHeadResult,
     single_head_attention,
 )
-from goldformer.reference_impl.softmax import softmax
+from goldformer.reference_impl.softmax import log_softmax, softmax
 from goldformer.reference_impl.token_embedding import TokenEmbedding, token_embedding
+from goldformer.reference_impl.transformer import Transformer, TransformerResult, transformer
 
 __all__ = [
+    "Decoder",
+    "DecoderLayer",
+    "DecoderLayerResult",
+    "DecoderResult",
+    "Encoder",
+    "EncoderLayer",
+    "EncoderLayerResult",
+    "EncoderResult",
+    "FeedForward",
     "FusedMultiHeadAttention",
+    "LayerNorm",
     "MultiHeadAttention",
     "PositionalEncoding",
     "SingleHeadAttention",
     "SingleHeadResult",
     "TokenEmbedding",
+    "Transformer",
+    "TransformerResult",
     "attention_scores",
     "causal_mask",
+    "cross_entropy",
+    "decoder",
+    "decoder_layer",
+    "encoder",
+    "encoder_layer",
+    "feed_forward",
     "fused_multi_head_attention",
+    "kl_divergence",
+    "label_smoothing",
+    "layer_norm",
+    "log_softmax",
+    "logits",
     "merge_heads",
     "multi_head_attention",
+    "one_hot",
+    "output_probabilities",
+    "pad_or_truncate",
     "padding_mask",
     "positional_encoding",
     "scaled_dot_product_attention",
     "scaled_scores",
+    "shift_right",
     "single_head_attention",
     "sinusoid_table",
     "softmax",
     "split_heads",
     "token_embedding",
+    "transformer",
 ]

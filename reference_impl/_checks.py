@@ -1,13 +1,16 @@
 """What every public function asks of its arguments, and the sentences it refuses them with.
 
-TypeError    an argument of the wrong kind: not a tensor, not floating point, not boolean, mixed dtypes
-ValueError   a size, a shape, a head count or a device that does not fit
-IndexError   a token id outside the table
+TypeError    an argument of the wrong kind: not a tensor, not floating point, not boolean, mixed dtypes,
+             a parameter that is missing or unknown
+ValueError   a size, a shape, a number, a head count or a device that does not fit
+IndexError   a token id outside the vocabulary
 
 Shapes are written as the contracts write them: one name per axis, the same name for the same size
-everywhere in a call, a leading "..." for any further axes.
+everywhere in a call, a leading "..." for any further axes. Ids have checks of their own in _checks_ids, and
+parameters that come as a mapping in _checks_params.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
@@ -93,28 +96,32 @@ def check_axes(name: str, tensor: Tensor, axes: str, bound: dict[str, tuple[Size
         wanted, owner = bound.setdefault(axis, (size, name))
         if size != wanted:
             # nn.Linear keeps (out, in); of all misfits of a weight this is the likeliest.
-            hint = " (weights are (in, out): transpose those of nn.Linear)" if name.startswith("w_") else ""
+            weight = name.rpartition(".")[2].startswith("w_")
+            hint = " (weights are (in, out): transpose those of nn.Linear)" if weight else ""
             raise ValueError(
                 f"{name} has shape {shape} and must be {asked} with {axis}={wanted} as in {owner}: "
                 f"make the two agree{hint}"
             )
 
 
-def check_mask(mask: Any, scores: Tensor) -> None:
-    """Refuse a mask that is not boolean, or that does not broadcast to the scores."""
-    check_is_tensor("mask", mask)
+def check_mask(name: str, mask: Any, axes: str, shape: tuple[int, ...], other_name: str, other: Tensor) -> None:
+    """Refuse a mask that is not boolean, not on the device of ``other``, or does not broadcast to the scores.
+
+    ``axes`` and ``shape`` are those of the scores.
+    """
+    check_is_tensor(name, mask)
     if mask.dtype != torch.bool:
         raise TypeError(
-            f"mask has dtype {mask.dtype} and must be torch.bool, True = may attend: "
-            f"convert a mask of ones and zeros with mask != 0, an additive mask of 0 and -inf with mask == 0"
+            f"{name} has dtype {mask.dtype} and must be torch.bool, True = may attend: "
+            f"convert a mask of ones and zeros with {name} != 0, an additive mask of 0 and -inf with {name} == 0"
         )
-    check_same_device("mask", mask, "query", scores)
-    shape, target = tuple(mask.shape), tuple(scores.shape)
-    tail = target[len(target) - len(shape) :]
-    if len(shape) > len(target) or any(size not in (1, full) for size, full in zip(shape, tail, strict=True)):
+    check_same_device(name, mask, other_name, other)
+    own = tuple(mask.shape)
+    tail = shape[len(shape) - len(own) :]
+    if len(own) > len(shape) or any(size not in (1, full) for size, full in zip(own, tail, strict=True)):
         raise ValueError(
-            f"mask has shape {shape} and must broadcast to the scores, (..., q_seq, kv_seq) = {target}: "
-            f"give it size 1 on the axes it repeats along, such as mask[:, None] for all heads of a sample"
+            f"{name} has shape {own} and must broadcast to the scores, ({', '.join(axes.split())}) = {shape}: "
+            f"give it size 1 on the axes it repeats along, such as {name}[:, None] for all heads of a sample"
         )
 
 
@@ -147,26 +154,22 @@ def check_heads_divide(num_heads: Any, width: int, of: str) -> None:
         )
 
 
-def check_ids(ids: Any) -> None:
-    """Refuse ids that are not a (batch, seq) tensor of int64 or int32."""
-    check_is_tensor("ids", ids)
-    # uint8 is left out on purpose: torch indexes with it as with a mask.
-    if ids.dtype not in (torch.int64, torch.int32):
-        raise TypeError(f"ids has dtype {ids.dtype} and must be torch.int64 or torch.int32: convert it with ids.long()")
-    check_axes("ids", ids, "batch seq", {})
+def check_fraction(name: str, value: Any) -> None:
+    """Refuse a part of a whole that is no number from 0 to 1."""
+    check_number(name, value)
+    # Not value < 0 or value > 1, which lets NaN pass.
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name}={value} must lie in 0 … 1: pass the part of the whole, 0.1 for ten percent")
 
 
-def check_ids_in_table(ids: Tensor, vocab: int) -> None:
-    """Refuse an id that is no row of a table of ``vocab`` rows."""
-    # The only check that reads values. While torch.compile traces there are none to read, and the branch
-    # would break the graph; on the meta device there never are. On CUDA reading costs a synchronisation
-    # and is done all the same: there an unchecked bad id kills the context of the whole process.
-    if torch.compiler.is_compiling() or ids.is_meta:
-        return
-    outside = (ids < 0) | (ids >= vocab)
-    if outside.any():
-        position = outside.nonzero()[0].tolist()
-        raise IndexError(
-            f"ids{position}={ids[tuple(position)].item()} must lie in 0 … {vocab - 1}, the rows of table: "
-            f"use the vocabulary that the table was made for, or a longer table"
-        )
+def check_positive_number(name: str, value: Any) -> None:
+    """Refuse what is no finite number above 0."""
+    check_number(name, value)
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name}={value} must be finite and above 0: pass a small number such as 1e-5")
+
+
+def check_number(name: str, value: Any) -> None:
+    """Refuse what is neither a float nor an int."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name}={value!r} is of type {type(value).__name__} and must be a float: pass float({name})")

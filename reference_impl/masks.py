@@ -7,7 +7,8 @@ Two masks together keep what both keep: ``causal_mask(seq, seq) & padding_mask(i
 import torch
 from torch import Tensor
 
-from goldformer.reference_impl._checks import check_ids, check_int, check_positive_int
+from goldformer.reference_impl._checks import check_positive_int
+from goldformer.reference_impl._checks_ids import check_ids, check_special_id
 
 
 def causal_mask(q_seq: int, kv_seq: int, *, device: torch.device | str | None = None) -> Tensor:
@@ -35,14 +36,7 @@ def padding_mask(ids: Tensor, pad_id: int) -> Tensor:
               ValueError for a shape that is not (batch, seq) or a pad_id that the dtype of ids cannot hold
     Source:   n9 "使用示例", where pad_id is 0
     """
-    check_ids(ids)
-    check_int("pad_id", pad_id)
-    # Compared with an int32 tensor, 2**32 + 1 is cut to 1: a pad_id out of range would hide a real token.
-    held = torch.iinfo(ids.dtype)
-    if not held.min <= pad_id <= held.max:
-        raise ValueError(
-            f"pad_id={pad_id} must fit ids of {ids.dtype}, {held.min} … {held.max}: "
-            f"pass the id that pads these ids, or convert them with ids.long()"
-        )
+    check_ids("ids", ids)
+    check_special_id("pad_id", pad_id, "pads these ids", "ids", ids)
 
     return (ids != pad_id)[:, None, None, :]  # (batch, 1, 1, seq)

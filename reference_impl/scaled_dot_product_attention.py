@@ -61,7 +61,7 @@ def scaled_dot_product_attention(
 
     scores = scaled_scores(query, key)  # (..., q_seq, kv_seq)
     if mask is not None:
-        check_mask(mask, scores)
+        check_mask("mask", mask, "... q_seq kv_seq", tuple(scores.shape), "query", query)
         # Masked scores become the most negative finite number of their dtype.
         #   Not −1e9 (java), −1e10 (n9) or −9e15 (walkthrough): float16 ends at −65504 and has none of them.
         #   Not −1e4 either, which float16 has: a kept score of −1.2e4 would lose to the masked ones.

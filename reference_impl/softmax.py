@@ -1,8 +1,9 @@
-"""Softmax over the last axis, written out."""
+"""Softmax over the last axis and its logarithm, written out."""
 
 from torch import Tensor
 
 from goldformer.reference_impl._checks import check_tensors
+from goldformer.reference_impl._wide import wide
 
 
 def softmax(scores: Tensor) -> Tensor:
@@ -25,3 +26,22 @@ def softmax(scores: Tensor) -> Tensor:
     exponentials = (scores - largest).exp()  # (..., n)
     total = exponentials.sum(dim=-1, keepdim=True)  # (..., 1)
     return exponentials / total  # (..., n)
+
+
+def log_softmax(scores: Tensor) -> Tensor:
+    """Give the logarithms of a softmax, also where the softmax itself is too small for its dtype.
+
+    Formula:  log softmax(s)_j = s_j − log Σ_k exp(s_k)
+    Shapes:   scores (..., n) → (..., n)
+    Errors:   as softmax
+    Source:   illustrated on the loss, by the cross-entropy it names
+    """
+    check_tensors({"scores": (scores, "... n")})
+
+    # As in softmax the largest score is moved to 0. The logarithm of the quotient would be −inf where the quotient
+    # is rounded to 0; the difference of the logarithms is right there too. float32 for the half types: the sum
+    # of a vocabulary of 65505 words is beyond float16.
+    rows = wide(scores)  # (..., n)
+    moved = rows - rows.amax(dim=-1, keepdim=True).detach()  # (..., n)
+    total = moved.exp().sum(dim=-1, keepdim=True)  # (..., 1)
+    return (moved - total.log()).to(scores.dtype)  # (..., n)

@@ -3,13 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from goldformer.reference_impl._checks import (
-    check_ids,
-    check_ids_in_table,
-    check_positive_int,
-    check_same_device,
-    check_tensors,
-)
+from goldformer.reference_impl._checks import check_positive_int, check_same_device, check_tensors
+from goldformer.reference_impl._checks_ids import check_ids, check_ids_in_table
 
 
 def token_embedding(ids: Tensor, table: Tensor) -> Tensor:
@@ -22,11 +17,11 @@ def token_embedding(ids: Tensor, table: Tensor) -> Tensor:
               shapes; IndexError for an id outside 0 … vocab − 1, naming the first (not under torch.compile)
     Source:   walkthrough 2; paper, section 3.4
     """
-    check_ids(ids)
+    check_ids("ids", ids)
     check_tensors({"table": (table, "vocab d_model")})
     check_same_device("ids", ids, "table", table)
     # Python's indexing would take −1 for the last row.
-    check_ids_in_table(ids, table.shape[0])
+    check_ids_in_table("ids", ids, table.shape[0])
 
     return table[ids]  # (batch, seq, d_model)
 

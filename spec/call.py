@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from goldformer.spec.model import ArraySpec, AttributeSpec, Contract
+from goldformer.spec.model import ArraySpec, Attribute, AttributeSpec, Contract
 from goldformer.spec.shapes import Binder, ContractViolation
 
 Array = NDArray[Any]
@@ -21,14 +21,14 @@ def check_call(
     contract: Contract,
     inputs: Mapping[str, Array | None],
     params: Mapping[str, Array | None],
-    attributes: Mapping[str, int | bool],
+    attributes: Mapping[str, Attribute],
 ) -> Binder:
     """Solve the sizes of a call; ContractViolation names the arguments that contradict the contract."""
     binder = Binder()
     for attribute in contract.attributes.values():
         _check_attribute(attribute, attributes, binder)
     given = {**inputs, **params}
-    arrays = {**contract.inputs, **contract.params}
+    arrays = {**contract.inputs, **contract.params_for(attributes)}
     for name in (*given, *attributes):
         if name not in arrays and name not in contract.attributes:
             raise ContractViolation(f"{contract.component} has no argument {name}", (name,))
@@ -57,13 +57,17 @@ def _present(spec: ArraySpec, given: Mapping[str, Array | None]) -> Array | None
     return array
 
 
-def _check_attribute(attribute: AttributeSpec, given: Mapping[str, int | bool], binder: Binder) -> None:
+def _check_attribute(attribute: AttributeSpec, given: Mapping[str, Attribute], binder: Binder) -> None:
     value = given.get(attribute.name)
     name = attribute.name
-    if type(value).__name__ != attribute.kind:
+    # A whole number is a float too; True is no int.
+    kinds = {"int": (int,), "bool": (bool,), "float": (int, float)}[attribute.kind]
+    if type(value) not in kinds:
         raise ContractViolation(f"{name} is {value!r}, not one {attribute.kind}", (name,))
     if attribute.minimum is not None and value is not None and value < attribute.minimum:
         raise ContractViolation(f"{name} is {value}, less than {attribute.minimum}", (name,))
+    if attribute.maximum is not None and value is not None and value > attribute.maximum:
+        raise ContractViolation(f"{name} is {value}, more than {attribute.maximum}", (name,))
     if attribute.size is not None and value is not None:
         binder.fix(attribute.size, int(value), name)
 

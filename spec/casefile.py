@@ -16,12 +16,12 @@ from goldformer.spec.call import check_call
 from goldformer.spec.draw import Recipe
 from goldformer.spec.errors import Problem, SpecError
 from goldformer.spec.golden import read_golden
-from goldformer.spec.model import ArraySpec, Case, Citation, Contract, Convention, Place, Wanted
+from goldformer.spec.model import Array, ArraySpec, Case, Citation, Contract, Convention, Place, Wanted
 from goldformer.spec.shapes import Binder, ContractViolation
 from goldformer.spec.yamlfile import Field, YamlFile
 
 #: The fields that decide a golden value; a title may change without a new derivation.
-DECISIVE = ("sizes", "attributes", "inputs", "params", "convention", "only_with", "expect")
+DECISIVE = ("sizes", "attributes", "inputs", "params", "cotangent", "convention", "only_with", "expect")
 
 
 class _Refused(Exception):
@@ -74,7 +74,7 @@ def derivation_digest(raw: Mapping[str, Any], contract: Contract, conventions: M
     decisive = {key: raw[key] for key in DECISIVE if key in raw}
     decisive["component"] = contract.component
     # What is drawn follows from the arguments' names and shapes too.
-    arguments = {**contract.inputs, **contract.params}
+    arguments = {**contract.inputs, **contract.params_for(raw.get("attributes", {}))}
     decisive["arguments"] = {name: [spec.kind, str(spec.shape), spec.optional] for name, spec in arguments.items()}
     if "convention" in raw and raw["convention"] in conventions:
         decisive["options"] = sorted(conventions[raw["convention"]].options)
@@ -90,7 +90,8 @@ def _build(model: schema.CaseModel, contract: Contract, place: Place, built: Map
         raise _Refused(("base",), "only an error case has a base and a change")
     lead, sizes = _sizes(model, contract)
     inputs = _recipes(model.inputs, contract.inputs, sizes, lead, "inputs")
-    params = _recipes(_each_param(model.params, contract), contract.params, sizes, lead, "params")
+    param_specs = contract.params_for(model.attributes)
+    params = _recipes(_each_param(model.params, param_specs), param_specs, sizes, lead, "params")
     case = Case(
         model.id, contract.component, model.title, tuple(model.clauses), source, tuple(model.catches),
         sizes, lead, model.equal_sizes, model.attributes, inputs, params, model.convention,
@@ -100,18 +101,30 @@ def _build(model: schema.CaseModel, contract: Contract, place: Place, built: Map
     for name, size in binder.sizes.items():
         if sizes.get(name, size) != size:
             raise _Refused(("sizes", name), f"is {sizes[name]}, but the arrays give {size}")
-    expect = _wanted(model.expect, contract, binder)
+    case = replace(case, sizes=dict(binder.sizes), lead=binder.lead or ())
+    if model.cotangent is not None:
+        first = contract.outputs[contract.first_output]
+        case = replace(case, cotangent=_recipe(model.cotangent, first, binder.sizes, case.lead))
+    expect = _wanted(model.expect, case, contract)
     if not expect:
         raise _Refused(("expect",), f"asks for nothing; {contract.component} gives {', '.join(contract.outputs)}")
     for name in model.printed:
         if expect.get(name, Wanted("shape")).form != "all":
             raise _Refused(("printed", name), f"needs expect: {{{name}: all}}")
-    return replace(case, sizes=dict(binder.sizes), lead=binder.lead or (), expect=expect)
+    return replace(case, expect=expect)
+
+
+def _shaped(recipe: Recipe, name: str) -> Array:
+    """An array of the right shape and kind; drawn numbers are not drawn yet, a large model has millions."""
+    if isinstance(recipe, draw.Dyadic | draw.Fill):
+        return np.broadcast_to(np.float64(0), recipe.shape)
+    return draw.build(recipe, name)
 
 
 def _bind(case: Case, contract: Contract) -> Binder:
+    inputs, params = ({name: _shaped(recipe, name) for name, recipe in g.items()} for g in (case.inputs, case.params))
     try:
-        return check_call(contract, case.input_arrays, case.param_arrays, case.attributes)
+        return check_call(contract, inputs, params, case.attributes)
     except ContractViolation as violation:
         raise _Refused(("inputs",), f"contradicts the contract: {violation}") from violation
 
@@ -119,7 +132,8 @@ def _bind(case: Case, contract: Contract) -> Binder:
 def _sizes(model: schema.CaseModel, contract: Contract) -> tuple[tuple[int, ...], dict[str, int]]:
     sizes: dict[str, int] = {}
     lead: tuple[int, ...] = ()
-    known = {s for spec in (*contract.inputs.values(), *contract.params.values()) for s in spec.shape.symbols}
+    arrays = (*contract.inputs.values(), *contract.params_for(model.attributes).values())
+    known = {symbol for spec in arrays for symbol in spec.shape.symbols}
     known |= {a.size for a in contract.attributes.values() if a.size}
     for name, size in model.sizes.items():
         if isinstance(size, list):
@@ -134,12 +148,12 @@ def _sizes(model: schema.CaseModel, contract: Contract) -> tuple[tuple[int, ...]
 
 
 def _each_param(
-    params: schema.AllParamsModel | Mapping[str, Any], contract: Contract
+    params: schema.AllParamsModel | Mapping[str, Any], specs: Mapping[str, ArraySpec]
 ) -> Mapping[str, schema.RecipeModel]:
     if not isinstance(params, schema.AllParamsModel):
         return params
     recipe = schema.DrawModel(draw="dyadic", seed=params.seed, range=params.range, step=params.step)
-    return {name: recipe for name, spec in contract.params.items() if params.biases or not spec.optional}
+    return {name: recipe for name, spec in specs.items() if params.biases or not spec.optional}
 
 
 def _recipes(
@@ -198,25 +212,47 @@ def _written(values: Any, spec: ArraySpec, shape: tuple[int, ...] | None) -> dra
     return array if shape is None else array.reshape(shape)
 
 
-def _wanted(models: Mapping[str, Any], contract: Contract, binder: Binder) -> dict[str, Wanted]:
+#: In a gradient case: of every floating-point argument.
+_ALL = "gradients"
+
+
+def _wanted(models: Mapping[str, Any], case: Case, contract: Contract) -> dict[str, Wanted]:
     wanted = {}
+    results = contract.results_of(case)
+    if case.cotangent is not None and set(models) == {_ALL}:
+        models = dict.fromkeys(results, models[_ALL])
     for name, model in models.items():
-        if name not in contract.outputs:
-            raise _Refused(("expect", name), f"is no output; {contract.component} gives {', '.join(contract.outputs)}")
-        shape = contract.outputs[name].shape.sizes(binder.sizes, binder.lead or ())
+        if name not in results:
+            raise _Refused(("expect", name), f"is not among what can be asked for: {', '.join(results)}")
+        shape = results[name].shape.sizes(case.sizes, case.lead)
         if isinstance(model, str):
             wanted[name] = Wanted("all" if model == "all" else "shape")
             continue
-        if isinstance(model, schema.DrawnModel):
-            axes = [draw.below(size, model.seed, f"axis{i}", (model.drawn,)) for i, size in enumerate(shape)]
-            indices = tuple(dict.fromkeys(tuple(int(k) for k in place) for place in zip(*axes, strict=True)))
-        else:
-            indices = tuple(tuple(place) for place in model.probes)
+        indices = _places(model, results[name], shape)
         for place in indices:
             if len(place) != len(shape) or not all(0 <= k < size for k, size in zip(place, shape, strict=True)):
                 raise _Refused(("expect", name), f"probe {list(place)} lies outside the shape {shape}")
         wanted[name] = Wanted("probes", indices, drawn=isinstance(model, schema.DrawnModel))
     return wanted
+
+
+#: The axes along which a sequence is padded.
+_ROWS = ("seq", "q_seq", "source_seq")
+
+
+def _places(model: Any, spec: ArraySpec, shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """The places of an output that a case asks for."""
+    if isinstance(model, schema.ProbesModel):
+        return tuple(tuple(place) for place in model.probes)
+    if isinstance(model, schema.DrawnModel):
+        axes = [draw.below(size, model.seed, f"axis{i}", (model.drawn,)) for i, size in enumerate(shape)]
+        return tuple(dict.fromkeys(tuple(int(k) for k in place) for place in zip(*axes, strict=True)))
+    names = [str(axis) for axis in spec.shape.axes]
+    rows = next((i for i, axis in enumerate(names) if axis in _ROWS), None)
+    if rows is None or "batch" not in names or len(model.lengths) != shape[names.index("batch")]:
+        raise _Refused(("expect", spec.name), f"lengths {model.lengths} do not fit the shape {spec.shape} = {shape}")
+    batch = names.index("batch")
+    return tuple(place for place in np.ndindex(shape) if place[rows] < model.lengths[place[batch]])
 
 
 def _with_golden(
@@ -266,7 +302,7 @@ def _build_error(
     change = model.change
     attributes = {**base.attributes, **change.attributes}
     inputs = _changed(base.inputs, change.inputs, contract.inputs, base, "inputs")
-    params = _changed(base.params, change.params, contract.params, base, "params")
+    params = _changed(base.params, change.params, contract.params_for(attributes), base, "params")
     case = replace(
         base, id=model.id, title=model.title, clauses=tuple(model.clauses), source=source,
         catches=tuple(model.catches), attributes=attributes, inputs=inputs, params=params,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from goldformer.spec import schema
 from goldformer.spec.errors import Problem, SpecError
-from goldformer.spec.model import ArraySpec, AttributeSpec, Contract, Convention
+from goldformer.spec.model import ArraySpec, AttributeSpec, Contract, Convention, Layers
 from goldformer.spec.shapes import Shape
 from goldformer.spec.yamlfile import Field, YamlFile
 
@@ -40,7 +41,9 @@ def read_contracts(files: Iterable[YamlFile], conventions: Mapping[str, Conventi
         if not ready:
             file = next(file for name, (file, _) in parsed.items() if name in _reached(name, parsed))
             raise SpecError([file.problem(("depends_on",), "runs in a circle")])
-        ordered |= {contract.component: contract for contract in sorted(ready, key=lambda c: c.component)}
+        for contract in sorted(ready, key=lambda c: c.component):
+            file, _ = parsed[contract.component]
+            ordered[contract.component] = _with_blocks(file, contract, ordered)
     return ordered
 
 
@@ -60,7 +63,7 @@ def _build(file: YamlFile) -> Contract:
     contract = Contract(
         model.component, model.title, tuple(model.depends_on),
         _arrays(file, "inputs", model.inputs), _arrays(file, "params", model.params),
-        {name: AttributeSpec(name, a.kind, a.minimum, a.size) for name, a in model.attributes.items()},
+        {name: AttributeSpec(name, a.kind, a.minimum, a.maximum, a.size) for name, a in model.attributes.items()},
         _arrays(file, "outputs", model.outputs),
         tuple(model.flow or model.outputs), tuple(model.conventions), model.computed_in_at_least,
     )  # fmt: skip
@@ -78,6 +81,27 @@ def _refuse_unknown_sizes(file: YamlFile, contract: Contract) -> None:
             if unknown := [symbol for symbol in spec.shape.symbols if symbol not in given]:
                 message = f"no argument gives the size {unknown[0]}"
                 raise SpecError([file.problem((group, name), message)])
+
+
+def _with_blocks(file: YamlFile, contract: Contract, known: Mapping[str, Contract]) -> Contract:
+    """Add the parameters of the components it is built of, under their prefixes and with its own sizes."""
+    blocks = file.parse(schema.ContractFile).blocks
+    params, layers = dict(contract.params), []
+    for prefix, block in blocks.items():
+        if block.component not in known:
+            message = f"{block.component!r} is not among what {contract.component} depends on"
+            raise SpecError([file.problem(("blocks", prefix), message)])
+        inner = {
+            name: replace(spec, shape=spec.shape.renamed(block.sizes))
+            for name, spec in known[block.component].params.items()
+        }
+        if block.repeat is None:
+            params |= {f"{prefix}.{name}": replace(spec, name=f"{prefix}.{name}") for name, spec in inner.items()}
+        elif block.repeat not in contract.attributes:
+            raise SpecError([file.problem(("blocks", prefix, "repeat"), f"{block.repeat!r} is no attribute")])
+        else:
+            layers.append(Layers(prefix, block.repeat, inner))
+    return replace(contract, params=params, layers=tuple(layers))
 
 
 def _arrays(file: YamlFile, group: str, models: Mapping[str, Any]) -> dict[str, ArraySpec]:

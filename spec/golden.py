@@ -32,7 +32,7 @@ def _outputs(models: Any, case: Case, contract: Contract) -> dict[str, GoldenArr
 
 
 def _array(name: str, model: schema.GoldenArrayModel, want: Wanted, case: Case, contract: Contract) -> GoldenArray:
-    spec = contract.outputs[name]
+    spec = contract.results_of(case)[name]
     values = _values(name, model.values, spec.kind)
     values.flags.writeable = False
     if want.form == "probes":

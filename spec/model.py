@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,7 @@ from goldformer.spec.shapes import Shape
 
 Array = NDArray[Any]
 Kind = Literal["float", "bool", "ids"]
+Attribute = int | bool | float
 
 #: The key of the only expectation of a case that depends on no convention.
 ANY = ""
@@ -156,17 +157,27 @@ class ArraySpec:
 
 @dataclass(frozen=True, slots=True)
 class AttributeSpec:
-    """A plain argument of a contract, an int or a bool; `size` is the axis it fixes."""
+    """A plain argument of a contract, an int, a bool or a float; `size` is the axis it fixes."""
 
     name: str
-    kind: Literal["int", "bool"]
-    minimum: int | None = None
+    kind: Literal["int", "bool", "float"]
+    minimum: float | None = None
+    maximum: float | None = None
     size: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
+class Layers:
+    """Parameters that every layer of a stack has: `prefix.0.name`, … as many as the attribute `count` says."""
+
+    prefix: str
+    count: str
+    params: Mapping[str, ArraySpec]
+
+
+@dataclass(frozen=True, slots=True)
 class Contract:
-    """What a component takes and gives."""
+    """What a component takes and gives. `params` are those it always has, `layers` those of its stacks."""
 
     component: str
     title: str
@@ -178,6 +189,29 @@ class Contract:
     flow: tuple[str, ...]
     conventions: tuple[str, ...]
     computed_in_at_least: str | None
+    layers: tuple[Layers, ...] = ()
+
+    @property
+    def takes_params(self) -> bool:
+        """Whether a call has parameters at all."""
+        return bool(self.params or self.layers)
+
+    def params_for(self, attributes: Mapping[str, Any]) -> Mapping[str, ArraySpec]:
+        """The parameters of a call with these attributes, those of every layer by their full names."""
+        params = dict(self.params)
+        for stack in self.layers:
+            for index in range(int(attributes.get(stack.count, 0))):
+                for name, spec in stack.params.items():
+                    full = f"{stack.prefix}.{index}.{name}"
+                    params[full] = replace(spec, name=full)
+        return params
+
+    def results_of(self, case: Case) -> Mapping[str, ArraySpec]:
+        """What a case may ask for, in the order in which it is compared: outputs, or gradients of arguments."""
+        if case.cotangent is None:
+            return {name: self.outputs[name] for name in self.flow}
+        arguments = {**self.inputs, **self.params_for(case.attributes)}
+        return {n: s for n, s in arguments.items() if s.kind == "float" and (n in case.inputs or n in case.params)}
 
     @property
     def first_output(self) -> str:
@@ -235,7 +269,7 @@ class Case:
     sizes: Mapping[str, int]
     lead: tuple[int, ...]
     equal_sizes: str | None
-    attributes: Mapping[str, int | bool]
+    attributes: Mapping[str, Attribute]
     inputs: Mapping[str, Recipe]
     params: Mapping[str, Recipe]
     convention: str | None
@@ -247,6 +281,8 @@ class Case:
     #: Error cases: the argument at fault, and the working case that differs in that alone.
     error: str | None = None
     base: str | None = None
+    #: Gradient cases: what the first output's gradient is; `expect` then names arguments.
+    cotangent: Recipe | None = None
 
     @cached_property
     def input_arrays(self) -> Mapping[str, Array]:
@@ -257,6 +293,11 @@ class Case:
     def param_arrays(self) -> Mapping[str, Array]:
         """The parameters as float64 arrays."""
         return {name: draw.build(recipe, name) for name, recipe in self.params.items()}
+
+    @cached_property
+    def cotangent_array(self) -> Array | None:
+        """The gradient of the first output, as float64."""
+        return draw.build(self.cotangent, "cotangent") if self.cotangent is not None else None
 
     @property
     def shape_only(self) -> bool:

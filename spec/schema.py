@@ -12,6 +12,8 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_val
 
 Id = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+Option = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$")]
+Param = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*(\.[a-z0-9_]+)*$")]
 ClauseId = Annotated[str, Field(pattern=r"^[A-Z]+-[0-9]+$")]
 Text = Annotated[str, Field(min_length=1)]
 Nested = list[Any]
@@ -72,8 +74,8 @@ class ConventionModel(Strict):
     id: Name
     title: Text
     clause: ClauseId
-    default: Name
-    options: Annotated[dict[Name, Text], Field(min_length=2)]
+    default: Option
+    options: Annotated[dict[Option, Text], Field(min_length=2)]
 
 
 class ConventionsFile(Strict):
@@ -115,9 +117,18 @@ class ArrayModel(Strict):
 
 
 class AttributeModel(Strict):
-    kind: Literal["int", "bool"]
-    minimum: int | None = None
+    kind: Literal["int", "bool", "float"]
+    minimum: int | float | None = None
+    maximum: int | float | None = None
     size: Name | None = None
+
+
+class BlockModel(Strict):
+    """The parameters of another component, under a prefix; with `repeat` once for each of so many layers."""
+
+    component: Name
+    sizes: dict[Name, Name] = {}
+    repeat: Name | None = None
 
 
 class ContractFile(Strict):
@@ -126,6 +137,7 @@ class ContractFile(Strict):
     depends_on: list[Name]
     inputs: dict[Name, ArrayModel] = {}
     params: dict[Name, ArrayModel] = {}
+    blocks: dict[Name, BlockModel] = {}
     attributes: dict[Name, AttributeModel] = {}
     outputs: Annotated[dict[Name, ArrayModel], Field(min_length=1)]
     flow: list[Name] = []
@@ -217,16 +229,23 @@ class DrawnModel(Strict):
     seed: int
 
 
+class RealModel(Strict):
+    """The rows before each sample's length: what stands in padded rows is nobody's business."""
+
+    lengths: Annotated[list[int], Field(min_length=1)]
+
+
 def _wanted(value: Any) -> str:
     if isinstance(value, dict):
-        return "as:drawn" if "drawn" in value else "as:probes"
+        return "as:drawn" if "drawn" in value else "as:real" if "lengths" in value else "as:probes"
     return "as:word"
 
 
 WantedModel = Annotated[
     Annotated[Literal["all", "shape"], Tag("as:word")]
     | Annotated[ProbesModel, Tag("as:probes")]
-    | Annotated[DrawnModel, Tag("as:drawn")],
+    | Annotated[DrawnModel, Tag("as:drawn")]
+    | Annotated[RealModel, Tag("as:real")],
     Discriminator(_wanted),
 ]
 
@@ -234,7 +253,7 @@ WantedModel = Annotated[
 class ErrorModel(Strict):
     """The argument at fault."""
 
-    error: Name
+    error: Param
 
 
 class SourceModel(Strict):
@@ -245,9 +264,9 @@ class SourceModel(Strict):
 class ChangeModel(Strict):
     """The one thing in which an error case differs from its base; null takes an argument away."""
 
-    attributes: dict[Name, int | bool] = {}
+    attributes: dict[Name, int | bool | float] = {}
     inputs: dict[Name, RecipeModel | None] = {}
-    params: dict[Name, RecipeModel | None] = {}
+    params: dict[Param, RecipeModel | None] = {}
 
 
 class GoldenArrayModel(Strict):
@@ -261,8 +280,8 @@ class GoldenModel(Strict):
 
     derivation: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
     peak: float | int
-    outputs: dict[Name, GoldenArrayModel] | None = None
-    options: dict[Name, dict[Name, GoldenArrayModel] | Literal["refused"]] | None = None
+    outputs: dict[Param, GoldenArrayModel] | None = None
+    options: dict[Option, dict[Param, GoldenArrayModel] | Literal["refused"]] | None = None
 
 
 def _params(value: Any) -> str:
@@ -281,18 +300,19 @@ class CaseModel(Strict):
     catches: list[Id] = []
     sizes: dict[Name, int | list[int]] = {}
     equal_sizes: Text | None = None
-    attributes: dict[Name, int | bool] = {}
+    attributes: dict[Name, int | bool | float] = {}
     inputs: dict[Name, RecipeModel] = {}
     params: Annotated[
-        Annotated[AllParamsModel, Tag("as:together")] | Annotated[dict[Name, RecipeModel], Tag("as:each")],
+        Annotated[AllParamsModel, Tag("as:together")] | Annotated[dict[Param, RecipeModel], Tag("as:each")],
         Discriminator(_params),
     ] = {}
+    cotangent: RecipeModel | None = None
     convention: Name | None = None
-    only_with: dict[Name, Name] = {}
+    only_with: dict[Name, Option] = {}
     base: Id | None = None
     change: ChangeModel | None = None
     expect: Annotated[
-        Annotated[ErrorModel, Tag("as:error")] | Annotated[dict[Name, WantedModel], Tag("as:outputs")],
+        Annotated[ErrorModel, Tag("as:error")] | Annotated[dict[Param, WantedModel], Tag("as:outputs")],
         Discriminator(_expect),
     ]
     printed: dict[Name, Nested] = {}

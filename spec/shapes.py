@@ -39,6 +39,10 @@ class Axis:
         head = [str(self.factor)] if self.factor != 1 or not self.symbols else []
         return "*".join((*head, *self.symbols))
 
+    def renamed(self, names: Mapping[str, str]) -> Axis:
+        """The same axis with its symbols called otherwise."""
+        return Axis(self.factor, tuple(names.get(symbol, symbol) for symbol in self.symbols))
+
     def size(self, sizes: Mapping[str, int]) -> int:
         """Its length; KeyError names a symbol that `sizes` lacks."""
         return self.factor * math.prod(sizes[symbol] for symbol in self.symbols)
@@ -59,6 +63,10 @@ class Shape:
 
     def __str__(self) -> str:
         return "(" + ", ".join(([LEAD] if self.lead else []) + [str(axis) for axis in self.axes]) + ")"
+
+    def renamed(self, names: Mapping[str, str]) -> Shape:
+        """The same shape with its symbols called otherwise."""
+        return Shape(tuple(axis.renamed(names) for axis in self.axes), self.lead)
 
     def sizes(self, sizes: Mapping[str, int], lead: tuple[int, ...] = ()) -> tuple[int, ...]:
         """The concrete shape; KeyError names a missing symbol."""

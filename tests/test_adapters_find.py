@@ -136,7 +136,7 @@ def test_a_missing_file_with_no_near_name_says_how_to_get_one(refused, tmp_path)
 def test_a_misspelt_built_in_is_guessed(refused):
     assert refused("refrence").startswith(
         "no adapter 'refrence'. Did you mean reference? Give a file (my_adapter.py), a dotted module, or one of: "
-        "reference, textbook, torch-nn, torch-nn-math, torch-nn-flash, torch-nn-sequence-first"
+        "reference, textbook, torch-nn, torch-nn-pre, torch-nn-math, torch-nn-flash, torch-nn-sequence-first"
     )
 
 
@@ -222,7 +222,10 @@ def test_arrays_must_be_a_known_library(line, says, refused, adapter_file):
     assert refused(path) == f"{path}: {says}"
 
 
-CONVENTION_NAMES = "empty_row, causal_corner, embedding_scale, pe_layout, odd_d_model"
+CONVENTION_NAMES = (
+    "empty_row, causal_corner, embedding_scale, pe_layout, odd_d_model, "
+    "layer_norm_eps, norm_placement, smoothing_denominator"
+)
 
 
 @pytest.mark.parametrize(

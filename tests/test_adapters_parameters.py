@@ -198,4 +198,5 @@ def test_one_wrong_function_leaves_the_others_alone(spec, verdicts_of):
     )  # fmt: skip
     by_component = {name: {v.status for v in verdicts if v.component == name} for name in spec.components}
     assert Status.ERRORED not in by_component["softmax"]
-    assert by_component["scaled_dot_product_attention"] == {Status.ERRORED}
+    # Its gradients are not implemented, and so not called.
+    assert by_component["scaled_dot_product_attention"] == {Status.ERRORED, Status.SKIPPED}

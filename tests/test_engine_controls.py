@@ -233,7 +233,9 @@ def all_pass(spec, request):
     def check(function, component, dtype, conventions=None):
         thing = SimpleNamespace(ARRAYS="torch", CONVENTIONS=conventions or {}, **{component: function})
         bench = Bench(spec, Adapter.from_object(thing, "control", spec), dtype, "cpu")
-        verdicts = [check_case(case, bench) for case in spec.cases_of(component)]
+        # A gradient under another convention is another case's business, see test_engine_gradients.py.
+        cases = [case for case in spec.cases_of(component) if case.cotangent is None]
+        verdicts = [check_case(case, bench) for case in cases]
         assert [(v.check, v.message) for v in verdicts if v.status is not Status.PASSED] == []
         largest = max(v.ratio for v in verdicts if v.ratio is not None)
         request.node.user_properties.append(("largest_ratio", largest))

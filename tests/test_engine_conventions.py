@@ -57,7 +57,33 @@ class RefusesOddWidths(Textbook):
 
 
 #: Convention, option and a case that depends on it: who computes it so.
+class NormedBefore(Textbook):
+    def sublayer(self, x, function, *, number, start, params):
+        output, extra = function(self.layer_norm(x, params=self.norm(params, number)))
+        return self.residual(x, output, start), extra
+
+
+class Eps6(Textbook):
+    layer_norm_eps = 1e-6
+
+
+class Eps12(Textbook):
+    layer_norm_eps = 1e-12
+
+
+class SharedAmongOthers(Textbook):
+    def shared(self, target, smoothing):
+        return (1 - target) * smoothing / (target.shape[-1] - 1)
+
+
 CHOICES = {
+    ("layer_norm_eps", "1e-5", "ln-a-thousandth-apart"): Textbook,
+    ("layer_norm_eps", "1e-6", "ln-a-thousandth-apart"): Eps6,
+    ("layer_norm_eps", "1e-12", "ln-a-thousandth-apart"): Eps12,
+    ("norm_placement", "post", "enc-distinct-sizes"): Textbook,
+    ("norm_placement", "pre", "enc-distinct-sizes"): NormedBefore,
+    ("smoothing_denominator", "vocab", "ls-four-words"): Textbook,
+    ("smoothing_denominator", "others", "ls-four-words"): SharedAmongOthers,
     ("empty_row", "uniform", EMPTY_ROW): Textbook,
     ("empty_row", "zeros", EMPTY_ROW): ZerosInEmptyRows,
     ("empty_row", "nan", EMPTY_ROW): NanInEmptyRows,

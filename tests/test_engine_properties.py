@@ -90,31 +90,81 @@ class LeanTowardsEarlyQueries(Textbook):
         return attended | {"output": attended["output"] + position / 64}
 
 
+class FeedsTheMean(Textbook):
+    def feed_forward(self, x, *, params):
+        return super().feed_forward(x + x.mean(axis=1, keepdims=True), params=params)
+
+
+class NormOverTheBatch(Textbook):
+    norm_axis = (0, 1)
+
+
+class IgnoresTheMemory(Textbook):
+    def decoder_layer(self, x, memory, self_mask=None, memory_mask=None, *, num_heads, params):
+        return super().decoder_layer(x, 0 * memory, self_mask, memory_mask, num_heads=num_heads, params=params)
+
+
+class PaddingReplacesCausal(Textbook):
+    def target_mask(self, target, pad_id):
+        return self.padding_mask(target, pad_id=pad_id)
+
+
+class ForgetsSourcePadding(Textbook):
+    def source_mask(self, source, pad_id):
+        return None
+
+
+class SharesNothing(Textbook):
+    def shared(self, target, smoothing):
+        return 0 * target
+
+
+class CountsPadding(Textbook):
+    def number_counted(self, counted):
+        return counted.size
+
+
+class Reversed(Textbook):
+    def kl_terms(self, target, log_q):
+        return -super().kl_terms(target, log_q)
+
+
 PERMUTED = r"tokens in the order \[1, 0\] do not give the output in that order"
 #: By property: who breaks it, and what is said of that.
 CAUGHT = {
     "sm-simplex": (NotNormalised, "the weights of a row do not sum to 1"),
     "sm-shift": (NoMaximumAndAnEpsilon, "softmax\\(x \\+ -?\\d+\\) differs from softmax\\(x\\)"),
     "sdpa-simplex": (ShiftedValues, "an output lies outside the values it averages"),
-    "sdpa-key-order": (KeepsTheFirstKeyApart, "the output changes when keys and values come in the order \\[.*\\]"),
-    "sdpa-causality": (ForgetsTheMask, "rows up to 0 change when later keys and values change"),
-    "sdpa-padding": (ForgetsTheMask, "masked keys matter \\(samples keep \\[1, 2\\] of 2 keys\\)"),
+    "sdpa-key-order": (KeepsTheFirstKeyApart, "the output changes when key and value come in the order \\[.*\\]"),
+    "sdpa-causality": (ForgetsTheMask, "rows up to 0 change when later key and value change"),
+    "sdpa-padding": (ForgetsTheMask, "hidden tokens matter \\(samples keep \\[1, 2\\] of 2\\)"),
     "sdpa-batch": (SoftmaxOverTheBatch, "a sample gives something else in a batch than alone"),
     "pe-batch": (EncodingBySample, "equal samples get unequal encodings"),
     "pe-shift-is-rotation": (DoubleExponent, "row pos \\+ \\d is not row pos turned by a fixed angle"),
     "pe-breaks-symmetry": (NoEncoding, "with the encoding added, permuting the tokens still only permutes the output"),
     "mha-permutation": (LeanTowardsEarlyQueries, PERMUTED),
-    "mha-causality": (SeesOneAhead, "rows up to 0 change when later tokens change"),
-    "mha-hidden-tokens": (ForgetsTheMask, "padded tokens matter \\(lengths \\[1, 2\\] of 2\\)"),
+    "mha-causality": (SeesOneAhead, "rows up to 0 change when later query and key and value change"),
+    "mha-hidden-tokens": (ForgetsTheMask, "hidden tokens matter \\(samples keep \\[1, 2\\] of 2\\)"),
     "mha-batch": (SoftmaxOverTheBatch, "a sample gives something else in a batch than alone"),
     "fmha-permutation": (
         LeanTowardsEarlyQueries,
         PERMUTED,
     ),
-    "fmha-causality": (SeesOneAhead, "rows up to 0 change when later tokens change"),
+    "fmha-causality": (SeesOneAhead, "rows up to 0 change when later x change"),
     "fmha-batch": (SoftmaxOverTheBatch, "a sample gives something else in a batch than alone"),
+    "ffn-positions": (FeedsTheMean, "rows up to 0 change when later x change"),
+    "ln-rows": (NormOverTheBatch, "a row gives something else among others"),
+    "enc-permutation": (LeanTowardsEarlyQueries, PERMUTED),
+    "dec-causality": (SeesOneAhead, "rows up to 0 change when later x change"),
+    "dec-memory": (IgnoresTheMemory, "the output ignores the memory"),
+    "model-causality": (PaddingReplacesCausal, "logits up to 0 change when later targets change"),
+    "model-padding": (ForgetsSourcePadding, "\\d more padding and a neighbour in the batch change the logits"),
+    "out-simplex": (NotNormalised, "the words' probabilities do not sum to 1"),
+    "ls-sums-to-one": (SharesNothing, "a smoothed row does not sum to 1"),
+    "ce-padding": (CountsPadding, "\\d positions of padding change the loss"),
+    "kl-sign": (Reversed, "the divergence is negative"),
     "sha-permutation": (LeanTowardsEarlyQueries, PERMUTED),
-    "sha-causality": (SeesOneAhead, "rows up to 0 change when later tokens change"),
+    "sha-causality": (SeesOneAhead, "rows up to 0 change when later x change"),
 }
 
 

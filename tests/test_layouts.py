@@ -163,3 +163,12 @@ def test_masks_have_at_most_four_axes(library):
     mask = library(random_mask(1, BATCH, HEADS, Q_SEQ, KV_SEQ))
     with pytest.raises(ValueError, match=r"mask: shape \(1, 3, 2, 5, 7\) has more axes than"):
         layouts.key_padding(mask, batch=BATCH, kv_seq=KV_SEQ)
+
+
+def test_part_of_dotted_parameters(library):
+    names = ("table", "encoder.1.norm_1.gamma", "encoder.1.self_attention.w_q", "encoder.10.norm_1.gamma")
+    params = {name: library(numbered(index + 1)) for index, name in enumerate(names)}
+    layer = layouts.part(params, "encoder.1")
+    assert list(layer) == ["norm_1.gamma", "self_attention.w_q"]
+    assert layouts.part(layer, "self_attention") == {"w_q": params["encoder.1.self_attention.w_q"]}
+    assert layouts.part(params, "decoder.0") == {}

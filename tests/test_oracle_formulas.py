@@ -13,7 +13,7 @@ import pytest
 from goldformer.conformance.tolerance import tolerance
 from goldformer.spec import ROOT, Case, Spec
 from goldformer.spec.oracle import balls, formulas
-from goldformer.spec.oracle.derive import evaluate
+from goldformer.spec.oracle.derive import FORMULAS, evaluate
 
 #: Two kinds of number for one set of loops. In float64 the largest score is taken off first (SM-3).
 EXACT = SimpleNamespace(
@@ -297,9 +297,12 @@ SMALL = {
 }  # fmt: skip
 
 
-def test_every_component_is_tried_small():
-    components = {path.stem for path in (ROOT / "contracts").glob("*.yaml")}
-    assert {call[0] for call in SMALL.values()} == components
+#: What layer_formulas.py adds is held by three implementations that share nothing with it, in test_tolerance.py.
+LOOPED = {path.stem for path in (ROOT / "contracts").glob("*.yaml")} & set(vars(formulas))
+
+
+def test_every_component_of_this_module_is_tried_small():
+    assert {call[0] for call in SMALL.values()} == LOOPED
 
 
 @pytest.mark.parametrize("call", SMALL.values(), ids=SMALL)
@@ -350,6 +353,8 @@ def at(want, array):
 def test_every_stored_golden_value_is_what_the_balls_and_the_loops_give(spec: Spec):
     compared = 0
     for case in spec.cases.values():
+        if case.component not in LOOPED or case.cotangent is not None:
+            continue
         for option, outputs in (case.golden.options if case.golden else {}).items():
             if outputs is None:
                 continue
@@ -372,4 +377,4 @@ def test_every_stored_golden_value_is_what_the_balls_and_the_loops_give(spec: Sp
 
 
 def test_the_formulas_are_named_as_their_components(spec: Spec):
-    assert all(callable(getattr(formulas, component)) for component in spec.contracts)
+    assert all(callable(FORMULAS[component]) for component in spec.contracts)

@@ -15,6 +15,7 @@ import goldformer.reference_impl as reference
 
 BATCH, HEADS, Q_SEQ, KV_SEQ, D_K, D_V = 3, 2, 5, 7, 11, 13
 D_MODEL, D_QUERY, D_KEY, D_VALUE, VOCAB = 22, 17, 19, 23, 29
+D_FF, PAD = 31, 0
 
 FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -34,8 +35,12 @@ class Maker:
         self.drawn.append(drawn.to(self.device, self.dtype))
         return self.drawn[-1]
 
-    def ids(self) -> Tensor:
-        return torch.randint(VOCAB, (BATCH, KV_SEQ), generator=self.generator).to(self.device)
+    def ids(self, seq: int = KV_SEQ) -> Tensor:
+        """Words, and behind them padding in all samples but the first."""
+        ids = torch.randint(1, VOCAB, (BATCH, seq), generator=self.generator)
+        for sample in range(1, BATCH):
+            ids[sample, seq - sample :] = PAD
+        return ids.to(self.device)
 
     def mask(self, q_seq: int = Q_SEQ) -> Tensor:
         """Causal, and nothing at all for query 0: both kinds of row."""
@@ -45,7 +50,11 @@ class Maker:
     def module(self, module: nn.Module) -> nn.Module:
         state = {name: self.real(*tensor.shape) for name, tensor in module.state_dict().items() if name != "pe"}
         module.to(self.device, self.dtype).load_state_dict(state, strict=False)
-        return module
+        return module.eval()
+
+    def params(self, module: nn.Module) -> dict[str, Tensor]:
+        """Parameters for a plain function, named as those of its module."""
+        return {name: self.real(*tensor.shape) for name, tensor in module.state_dict().items()}
 
 
 class Call(NamedTuple):
@@ -85,6 +94,16 @@ def _square(m: Maker) -> dict[str, Tensor]:
     return {name: m.real(D_K, D_K) for name in ("w_q", "w_k", "w_v")}
 
 
+def _model(m: Maker) -> reference.Transformer:
+    return reference.Transformer(VOCAB, D_MODEL, HEADS, 1, 1, D_FF, pad_id=PAD, device=m.device)
+
+
+def _decoded(m: Maker) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    memory_mask = reference.padding_mask(m.ids(), PAD)
+    self_mask = reference.causal_mask(Q_SEQ, Q_SEQ, device=m.device)
+    return m.real(BATCH, Q_SEQ, D_MODEL), m.real(BATCH, KV_SEQ, D_MODEL), self_mask, memory_mask
+
+
 # Calls whose results are floating point, functions first.
 CALLS: dict[str, Callable[[Maker], Call]] = {
     "softmax": lambda m: Call(reference.softmax, (m.real(BATCH, Q_SEQ, KV_SEQ),)),
@@ -115,6 +134,66 @@ CALLS: dict[str, Callable[[Maker], Call]] = {
     "single_head_attention": lambda m: Call(
         reference.single_head_attention, (m.real(Q_SEQ, D_K),), {**_square(m), "causal": True}
     ),
+    "log_softmax": lambda m: Call(reference.log_softmax, (m.real(BATCH, Q_SEQ, VOCAB),)),
+    "pad_or_truncate": lambda m: Call(reference.pad_or_truncate, (m.real(BATCH, Q_SEQ, D_MODEL), KV_SEQ)),
+    "layer_norm": lambda m: Call(
+        reference.layer_norm,
+        (m.real(BATCH, Q_SEQ, D_MODEL),),
+        {"gamma": m.real(D_MODEL), "beta": m.real(D_MODEL)},
+    ),
+    "feed_forward": lambda m: Call(
+        reference.feed_forward,
+        (m.real(BATCH, Q_SEQ, D_MODEL),),
+        {"w_1": m.real(D_MODEL, D_FF), "w_2": m.real(D_FF, D_MODEL), "b_1": m.real(D_FF), "b_2": m.real(D_MODEL)},
+    ),
+    "encoder_layer": lambda m: Call(
+        reference.encoder_layer,
+        (m.real(BATCH, KV_SEQ, D_MODEL), reference.padding_mask(m.ids(), PAD)),
+        {"num_heads": HEADS, "params": m.params(reference.EncoderLayer(D_MODEL, HEADS, D_FF))},
+    ),
+    "encoder": lambda m: Call(
+        reference.encoder,
+        (m.real(BATCH, KV_SEQ, D_MODEL), reference.padding_mask(m.ids(), PAD)),
+        {"num_heads": HEADS, "num_layers": 1, "params": m.params(reference.Encoder(D_MODEL, HEADS, D_FF, 1))},
+    ),
+    "decoder_layer": lambda m: Call(
+        reference.decoder_layer,
+        _decoded(m),
+        {"num_heads": HEADS, "params": m.params(reference.DecoderLayer(D_MODEL, HEADS, D_FF))},
+    ),
+    "decoder": lambda m: Call(
+        reference.decoder,
+        _decoded(m),
+        {"num_heads": HEADS, "num_layers": 1, "params": m.params(reference.Decoder(D_MODEL, HEADS, D_FF, 1))},
+    ),
+    "transformer": lambda m: Call(
+        reference.transformer,
+        (m.ids(), m.ids(Q_SEQ)),
+        {
+            "num_heads": HEADS,
+            "num_encoder_layers": 1,
+            "num_decoder_layers": 1,
+            "pad_id": PAD,
+            "params": m.params(_model(m)),
+        },
+    ),
+    "logits": lambda m: Call(
+        reference.logits,
+        (m.real(BATCH, Q_SEQ, D_MODEL),),
+        {"w_vocab": m.real(D_MODEL, VOCAB), "b_vocab": m.real(VOCAB)},
+    ),
+    "output_probabilities": lambda m: Call(
+        reference.output_probabilities,
+        (m.real(BATCH, Q_SEQ, D_MODEL),),
+        {"w_vocab": m.real(D_MODEL, VOCAB), "b_vocab": m.real(VOCAB)},
+    ),
+    "label_smoothing": lambda m: Call(reference.label_smoothing, (m.real(BATCH, Q_SEQ, VOCAB), 0.1)),
+    "cross_entropy": lambda m: Call(reference.cross_entropy, (m.real(BATCH, KV_SEQ, VOCAB), m.ids(), PAD)),
+    "kl_divergence": lambda m: Call(
+        # Distributions of their own: what is drawn is negative too.
+        lambda target, logits: reference.kl_divergence(reference.softmax(target), logits),
+        (m.real(BATCH, Q_SEQ, VOCAB), m.real(BATCH, Q_SEQ, VOCAB)),
+    ),
     "TokenEmbedding": lambda m: Call(m.module(reference.TokenEmbedding(VOCAB, D_MODEL)), (m.ids(),)),
     "PositionalEncoding": lambda m: Call(
         m.module(reference.PositionalEncoding(D_MODEL, max_len=KV_SEQ)), (m.real(BATCH, Q_SEQ, D_MODEL),)
@@ -128,6 +207,19 @@ CALLS: dict[str, Callable[[Maker], Call]] = {
         (m.real(BATCH, KV_SEQ, D_QUERY), m.mask(KV_SEQ)),
     ),
     "SingleHeadAttention": lambda m: Call(m.module(reference.SingleHeadAttention(D_K)), (m.real(Q_SEQ, D_K),)),
+    "LayerNorm": lambda m: Call(m.module(reference.LayerNorm(D_MODEL)), (m.real(BATCH, Q_SEQ, D_MODEL),)),
+    "FeedForward": lambda m: Call(m.module(reference.FeedForward(D_MODEL, D_FF)), (m.real(BATCH, Q_SEQ, D_MODEL),)),
+    "EncoderLayer": lambda m: Call(
+        m.module(reference.EncoderLayer(D_MODEL, HEADS, D_FF)),
+        (m.real(BATCH, KV_SEQ, D_MODEL), reference.padding_mask(m.ids(), PAD)),
+    ),
+    "Encoder": lambda m: Call(
+        m.module(reference.Encoder(D_MODEL, HEADS, D_FF, 1)),
+        (m.real(BATCH, KV_SEQ, D_MODEL), reference.padding_mask(m.ids(), PAD)),
+    ),
+    "DecoderLayer": lambda m: Call(m.module(reference.DecoderLayer(D_MODEL, HEADS, D_FF)), _decoded(m)),
+    "Decoder": lambda m: Call(m.module(reference.Decoder(D_MODEL, HEADS, D_FF, 1)), _decoded(m)),
+    "Transformer": lambda m: Call(m.module(_model(m)), (m.ids(), m.ids(Q_SEQ))),
 }
 every_call = pytest.mark.parametrize("name", CALLS)
 
@@ -139,14 +231,16 @@ def test_all_is_sorted_and_holds_every_public_name():
         for module in pkgutil.iter_modules(reference.__path__)
         if not module.name.startswith("_")
         for name, thing in vars(importlib.import_module(f"{reference.__name__}.{module.name}")).items()
+        if not name.startswith("_")
         if isinstance(thing, type | FunctionType) and thing.__module__.endswith(f".{module.name}")
     }
     assert set(reference.__all__) == defined - {"angle_dtype"}
 
 
 def test_every_public_function_is_called_below():
-    without_floats = {"causal_mask", "padding_mask", "sinusoid_table", "SingleHeadResult"}
-    assert set(CALLS) == set(reference.__all__) - without_floats
+    without_floats = {"causal_mask", "padding_mask", "sinusoid_table", "one_hot", "shift_right"}
+    results = {name for name in reference.__all__ if name.endswith("Result")}
+    assert set(CALLS) == set(reference.__all__) - without_floats - results
 
 
 @pytest.mark.parametrize("name", reference.__all__)
@@ -230,6 +324,8 @@ def test_exports_with_a_length_that_stays_symbolic():
         (reference.causal_mask, (Q_SEQ, KV_SEQ)),
         (reference.padding_mask, (torch.tensor([[4, 0, 0], [1, 2, 0]]), 0)),
         (reference.sinusoid_table, (Q_SEQ, D_MODEL)),
+        (reference.one_hot, (torch.tensor([[4, 0, 0], [1, 2, 0]]), VOCAB)),
+        (reference.shift_right, (torch.tensor([[4, 0, 0], [1, 2, 0]]), 28)),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -254,12 +350,16 @@ def test_gradients_agree_with_finite_differences(name):
     call = CALLS[name](m := Maker())
     # Whatever the call holds, its module's parameters included.
     parameters = list(call.function.parameters()) if isinstance(call.function, nn.Module) else []
-    leaves = [t for t in m.drawn if any(t is a for a in (*call.arguments, *call.keywords.values()))]
+    given = (*call.arguments, *call.keywords.values(), *call.keywords.get("params", {}).values())
+    leaves = [t for t in m.drawn if any(t is a for a in given)]
     for leaf in leaves:
         leaf.requires_grad_()
 
+    def flat(*_: Tensor) -> Tensor:
+        return torch.cat([output.flatten() for output in call()])
+
     # fast_mode compares one random projection of the Jacobian: enough to notice any wrong entry.
-    assert torch.autograd.gradcheck(lambda *_: call(), (*leaves, *parameters), fast_mode=True)
+    assert torch.autograd.gradcheck(flat, (*leaves, *parameters), fast_mode=True)
 
 
 @every_call

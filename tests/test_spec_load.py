@@ -40,7 +40,7 @@ def edit(root: Path, file: str, old: str, new: str, id_: str = "") -> None:
     text = (root / file).read_text(encoding="utf-8")
     start = text.index(f"id: {id_}\n") if id_ else 0
     end = text.find("\n  - id: ", start) if id_ else len(text)
-    place = text.index(old, start, end if end > 0 else len(text))
+    place = text.index(old, start, end + 1 if end > 0 else len(text))
     (root / file).write_text(text[:place] + new + text[place + len(old) :], encoding="utf-8")
 
 
@@ -171,7 +171,7 @@ CASES = {
     # expectations
     "an unknown output": (
         "softmax", "sm-four-axes", "{output: all}", "{weights: all}", "expect.weights",
-        "{id}: is no output; softmax gives output",
+        "{id}: is not among what can be asked for: output",
     ),
     "no expectation": (
         "softmax", "sm-four-axes", "{output: all}", "{}", "expect", "{id}: asks for nothing; softmax gives output",
@@ -305,7 +305,7 @@ REFERENCES = {
     "mistake": (
         "    sizes:", "    catches: [scale-mising]\n    sizes:", "catches", "'scale-mising' is not in mistakes.yaml",
     ),
-    "document row": ("rows: [J1]", "rows: [J9]", "source", "cites rows ['J9'] of java, which has J1, J2"),
+    "document row": ("rows: [J1]", "rows: [J9]", "source", "cites rows ['J9'] of java, which has J1, J2, J3"),
     "document": (
         "document: java", "document: jav", "source",
         "cites 'jav', which documents.yaml lacks: it has walkthrough, primer, n9, java, illustrated, paper",

@@ -35,7 +35,7 @@ def edit(root: Path, file: str, old: str, new: str, id_: str = "") -> None:
     text = (root / file).read_text(encoding="utf-8")
     start = text.index(f"id: {id_}\n") if id_ else 0
     end = text.find("\n  - id: ", start) if id_ else len(text)
-    place = text.index(old, start, end if end > 0 else len(text))
+    place = text.index(old, start, end + 1 if end > 0 else len(text))
     (root / file).write_text(text[:place] + new + text[place + len(old) :], encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""PyTorch's layers, each variant against the textbook, in every dtype; what they decline, and how."""
+"""PyTorch's attention, each variant against the textbook, in every dtype; what it declines, and how."""
 
 import math
 
@@ -20,6 +20,7 @@ VARIANTS = {
     adapter.NAME: adapter
     for adapter in (
         torch_nn.torch_nn,
+        torch_nn.torch_nn_pre,
         torch_nn.torch_nn_math,
         torch_nn.torch_nn_flash,
         torch_nn.torch_nn_sequence_first,
@@ -232,7 +233,8 @@ def test_an_adapter_looks_like_a_module(adapter):
     assert adapter.ARRAYS == "torch"
     assert torch.__version__ == adapter.VERSION
     assert set(adapter.DTYPES) == set(UNIT_ROUNDOFF)
-    for absent in ("positional_encoding", "padding_mask", "fused_multi_head_attention", "single_head_attention"):
+    attention = {"positional_encoding", "padding_mask", "fused_multi_head_attention", "single_head_attention"}
+    for absent in attention | {"transformer", "label_smoothing"}:
         assert not hasattr(adapter, absent)
 
 

@@ -15,6 +15,17 @@ softmax = reference_impl.softmax
 causal_mask = reference_impl.causal_mask
 padding_mask = reference_impl.padding_mask
 positional_encoding = reference_impl.positional_encoding
+encoder_layer = reference_impl.encoder_layer
+decoder_layer = reference_impl.decoder_layer
+encoder = reference_impl.encoder
+decoder = reference_impl.decoder
+transformer = reference_impl.transformer
+pad_or_truncate = reference_impl.pad_or_truncate
+shift_right = reference_impl.shift_right
+one_hot = reference_impl.one_hot
+label_smoothing = reference_impl.label_smoothing
+cross_entropy = reference_impl.cross_entropy
+kl_divergence = reference_impl.kl_divergence
 
 
 def scaled_dot_product_attention(
@@ -53,3 +64,18 @@ def fused_multi_head_attention(
 def single_head_attention(x: Tensor, *, causal: bool, params: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return output, weights, query, key, value and scores."""
     return reference_impl.single_head_attention(x, causal=causal, **params)._asdict()
+
+
+def feed_forward(x: Tensor, *, params: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Return output and hidden."""
+    return reference_impl.feed_forward(x, **params)
+
+
+def layer_norm(x: Tensor, *, params: Mapping[str, Tensor]) -> Tensor:
+    """Return the rows normalised, with the eps of nn.LayerNorm."""
+    return reference_impl.layer_norm(x, gamma=params["gamma"], beta=params["beta"])
+
+
+def output_probabilities(x: Tensor, *, params: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Return probabilities and logits."""
+    return reference_impl.output_probabilities(x, **params)

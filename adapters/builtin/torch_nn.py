@@ -1,9 +1,13 @@
-"""The adapters of PyTorch's own layers: softmax, attention, embedding and nn.MultiheadAttention.
+"""The adapters of PyTorch's own layers: attention, nn.MultiheadAttention, the layers and stacks, the losses.
 
 torch-nn                 the kernels that PyTorch picks; batch first, boolean masks, weights per head
+torch-nn-pre             the same, with the layers' norm_first
 torch-nn-sequence-first  the same kernels; sequence first, float masks of 0 and −inf
 torch-nn-math            attention through the math backend of F.scaled_dot_product_attention
 torch-nn-flash           attention through its flash backend, which on the CPU takes four axes and d_v = d_k
+
+There is no transformer: nn.Transformer starts from vectors, and PyTorch has no positional encoding to make them.
+There is no label_smoothing: it is a part of F.cross_entropy that gives the loss alone.
 """
 
 import warnings
@@ -18,6 +22,7 @@ from torch.func import functional_call
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's documentation gives it
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from goldformer.adapters.builtin import torch_nn_layers as layers
 from goldformer.adapters.layouts import (
     additive_mask,
     batch_first,
@@ -29,10 +34,13 @@ from goldformer.adapters.layouts import (
 )
 
 Backend = Literal["default", "math", "flash"]
+Params = Mapping[str, Tensor]
 
 # Since 2.5 F.scaled_dot_product_attention gives an empty row zeros; before it gave NaN, on every backend.
 # nn.MultiheadAttention goes through it unless asked for its weights: then it takes a plain softmax, and NaN.
 _EMPTY_ROW: Final = "zeros" if torch.__version__ >= "2.5" else "nan"
+
+_LAYERS: Final = ("encoder_layer", "decoder_layer", "encoder", "decoder")
 
 _BACKENDS: Final = {"math": SDPBackend.MATH, "flash": SDPBackend.FLASH_ATTENTION}
 
@@ -47,6 +55,7 @@ class TorchNN:
     backend: Backend = "default"
     batch_first: bool = True
     additive_masks: bool = False
+    norm_first: bool = False
 
     ARRAYS = "torch"
     VERSION = torch.__version__
@@ -55,22 +64,21 @@ class TorchNN:
     @property
     def NAME(self) -> str:  # noqa: N802 - the protocol's name
         """The name in the registry."""
-        variant = "sequence-first" if not self.batch_first else self.backend
+        variant = "pre" if self.norm_first else self.backend if self.batch_first else "sequence-first"
         return "torch-nn" if variant == "default" else f"torch-nn-{variant}"
 
     @property
     def CONVENTIONS(self) -> dict[str, str]:  # noqa: N802 - the protocol's name
-        """What an empty row gives, found by calling each variant in each dtype."""
-        return {
-            "scaled_dot_product_attention.empty_row": _EMPTY_ROW,
-            "multi_head_attention.empty_row": "nan" if self._weights else _EMPTY_ROW,
-        }
+        """What an empty row gives, found by calling each variant in each dtype, and where the norm stands."""
+        found = {f"{component}.empty_row": _EMPTY_ROW for component in ("scaled_dot_product_attention", *_LAYERS)}
+        found["multi_head_attention.empty_row"] = "nan" if self._weights else _EMPTY_ROW
+        return found | ({"norm_placement": "pre"} if self.norm_first else {})
 
     def softmax(self, scores: Tensor) -> Tensor:
         """F.softmax over the last axis."""
         return F.softmax(scores, dim=-1)
 
-    def token_embedding(self, ids: Tensor, *, params: Mapping[str, Tensor]) -> Tensor:
+    def token_embedding(self, ids: Tensor, *, params: Params) -> Tensor:
         """F.embedding, which nn.Embedding calls."""
         return F.embedding(ids, params["table"])
 
@@ -102,61 +110,147 @@ class TorchNN:
         mask: Tensor | None = None,
         *,
         num_heads: int,
-        params: Mapping[str, Tensor],
+        params: Params,
     ) -> tuple[Tensor, Tensor] | Tensor:
         """nn.MultiheadAttention: output, and weights per head unless a backend is chosen."""
-        layer = self._layer(num_heads, params)
+        layer = layers.attention(params, num_heads=num_heads, batch_first=self.batch_first)
+        # Without dropout training differs from evaluation in one thing: it never takes the fast path, one
+        # fused kernel that knows no backends.
+        layer.train(not self._weights)
         inputs = [query, key, value]
         if not self.batch_first:
             inputs = [sequence_first(x) for x in inputs]
         options: dict[str, Any] = {"need_weights": self._weights, "average_attn_weights": False}
         options |= self._masks(mask, query, key, num_heads)
         with self._kernel():
-            output, weights = functional_call(layer, _state(layer, params), tuple(inputs), options)
+            output, weights = functional_call(layer, layers.attention_state(params), tuple(inputs), options)
         if not self.batch_first:
             output = batch_first(output)
         return (output, weights) if self._weights else output
+
+    def feed_forward(self, x: Tensor, *, params: Params) -> tuple[Tensor, Tensor]:
+        """F.linear, F.relu, F.linear: output and hidden."""
+        hidden = F.relu(F.linear(x, linear_weight(params["w_1"]), params.get("b_1")))
+        return F.linear(hidden, linear_weight(params["w_2"]), params.get("b_2")), hidden
+
+    def layer_norm(self, x: Tensor, *, params: Params) -> Tensor:
+        """F.layer_norm over the last axis, with its own eps."""
+        return F.layer_norm(x, x.shape[-1:], params["gamma"], params["beta"])
+
+    def encoder_layer(self, x: Tensor, mask: Tensor | None = None, *, num_heads: int, params: Params) -> Tensor:
+        """nn.TransformerEncoderLayer, which gives the output alone."""
+        layer = layers.encoder_layer(params, num_heads=num_heads, **self._how)
+        masks = self._masks(mask, x, x, num_heads, ("src_key_padding_mask", "src_mask"))
+        return self._run(layer, layers.layer_state(params), (x,), masks)
+
+    def encoder(
+        self, x: Tensor, mask: Tensor | None = None, *, num_heads: int, num_layers: int, params: Params
+    ) -> Tensor:
+        """nn.TransformerEncoder without a final norm: the output alone."""
+        stack = layers.encoder(params, num_heads=num_heads, num_layers=num_layers, **self._how)
+        masks = self._masks(mask, x, x, num_heads, ("src_key_padding_mask", "mask"))
+        return self._run(stack, layers.stack_state(params, "encoder", num_layers), (x,), masks)
+
+    def decoder_layer(
+        self,
+        x: Tensor,
+        memory: Tensor,
+        self_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        *,
+        num_heads: int,
+        params: Params,
+    ) -> Tensor:
+        """nn.TransformerDecoderLayer, which gives the output alone."""
+        layer = layers.decoder_layer(params, num_heads=num_heads, **self._how)
+        masks = self._decoder_masks(x, memory, self_mask, memory_mask, num_heads)
+        return self._run(layer, layers.layer_state(params), (x, memory), masks)
+
+    def decoder(
+        self,
+        x: Tensor,
+        memory: Tensor,
+        self_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        *,
+        num_heads: int,
+        num_layers: int,
+        params: Params,
+    ) -> Tensor:
+        """nn.TransformerDecoder without a final norm: the output alone."""
+        stack = layers.decoder(params, num_heads=num_heads, num_layers=num_layers, **self._how)
+        masks = self._decoder_masks(x, memory, self_mask, memory_mask, num_heads)
+        return self._run(stack, layers.stack_state(params, "decoder", num_layers), (x, memory), masks)
+
+    def pad_or_truncate(self, x: Tensor, *, length: int) -> Tensor:
+        """F.pad of the rows' axis, which cuts where it is told to add a negative number."""
+        return F.pad(x, (0, 0, 0, length - x.shape[1]))
+
+    def shift_right(self, ids: Tensor, *, bos_id: int) -> Tensor:
+        """F.pad, one id more in front and one less at the end."""
+        return F.pad(ids, (1, -1), value=bos_id)
+
+    def one_hot(self, ids: Tensor, *, vocab: int) -> Tensor:
+        """F.one_hot."""
+        return F.one_hot(ids, vocab)
+
+    def output_probabilities(self, x: Tensor, *, params: Params) -> tuple[Tensor, Tensor]:
+        """F.linear and F.softmax: probabilities and logits."""
+        logits = F.linear(x, linear_weight(params["w_vocab"]), params.get("b_vocab"))
+        return F.softmax(logits, dim=-1), logits
+
+    def cross_entropy(self, logits: Tensor, targets: Tensor, *, pad_id: int) -> tuple[Tensor, Tensor]:
+        """F.cross_entropy, whose ignore_index is the padding: the mean, and the loss of every token."""
+        words = logits.transpose(1, 2)  # it takes them on axis 1
+        loss = F.cross_entropy(words, targets, ignore_index=pad_id)
+        return loss, F.cross_entropy(words, targets, ignore_index=pad_id, reduction="none")
+
+    def kl_divergence(self, target: Tensor, logits: Tensor) -> Tensor:
+        """F.kl_div of log-probabilities, summed over the words."""
+        return F.kl_div(F.log_softmax(logits, dim=-1), target, reduction="none").sum(dim=-1)
 
     @property
     def _weights(self) -> bool:
         return self.backend == "default"
 
-    def _layer(self, num_heads: int, params: Mapping[str, Tensor]) -> nn.MultiheadAttention:
-        """Return the layer without numbers; it borrows `params` for the call, so gradients reach them."""
-        d_query, embed_dim = params["w_q"].shape
-        widths = {
-            "query": d_query,
-            "heads·d_v": params["w_v"].shape[1],
-            "output": params["w_o"].shape[1],
-        }
-        for what, width in widths.items():
-            if width != embed_dim:
-                limit = f"nn.MultiheadAttention has one width, embed_dim, for heads·d_k and {what}"
-                raise NotImplementedError(f"{limit}: {embed_dim} and {width} differ")
-        layer = nn.MultiheadAttention(
-            embed_dim,
-            num_heads,
-            bias=any(params.get(f"b_{role}") is not None for role in "qkvo"),
-            kdim=params["w_k"].shape[0],
-            vdim=params["w_v"].shape[0],
-            batch_first=self.batch_first,
-            device="meta",
-            dtype=params["w_q"].dtype,
-        )
-        # Without dropout training differs from evaluation in one thing: it never takes the fast path, one
-        # fused kernel that knows no backends.
-        return layer.train(not self._weights)
+    @property
+    def _how(self) -> dict[str, bool]:
+        return {"batch_first": self.batch_first, "norm_first": self.norm_first}
 
-    def _masks(self, mask: Tensor | None, query: Tensor, key: Tensor, num_heads: int) -> dict[str, Tensor]:
-        """Return the mask as key_padding_mask (batch, kv_seq) if that can hold it, else as attn_mask."""
+    def _run(self, module: nn.Module, state: Params, inputs: tuple[Tensor, ...], masks: Mapping[str, Tensor]) -> Tensor:
+        """Return the output, batch first, of a layer or stack with the numbers of `state`."""
+        # The fast path, which evaluation takes when the heads are even in number, gives NaN where a row is empty,
+        # and every other way zeros. Without a mask no row is empty; with one it is not taken.
+        module.train(bool(masks) or self.backend != "default")
+        given = inputs if self.batch_first else tuple(sequence_first(x) for x in inputs)
+        with self._kernel():
+            output: Tensor = functional_call(module, dict(state), given, dict(masks))
+        return output if self.batch_first else batch_first(output)
+
+    def _masks(
+        self,
+        mask: Tensor | None,
+        query: Tensor,
+        key: Tensor,
+        num_heads: int,
+        names: tuple[str, str] = ("key_padding_mask", "attn_mask"),
+    ) -> dict[str, Tensor]:
+        """Return the mask under the first name, (batch, kv_seq), if that can hold it, else under the second."""
         if mask is None:
             return {}
         (batch, q_seq, _), kv_seq = query.shape, key.shape[1]
-        name, mine = "key_padding_mask", key_padding(mask, batch=batch, kv_seq=kv_seq)
+        name, mine = names[0], key_padding(mask, batch=batch, kv_seq=kv_seq)
         if mine is None:
             full = flatten_heads(mask, batch=batch, heads=num_heads, q_seq=q_seq, kv_seq=kv_seq)
-            name, mine = "attn_mask", full
+            name, mine = names[1], full
         return {name: additive_mask(mine, query.dtype) if self.additive_masks else ignore_mask(mine)}
+
+    def _decoder_masks(
+        self, x: Tensor, memory: Tensor, self_mask: Tensor | None, memory_mask: Tensor | None, num_heads: int
+    ) -> dict[str, Tensor]:
+        """Return the masks of both attentions, each under one of its two names."""
+        masks = self._masks(self_mask, x, x, num_heads, ("tgt_key_padding_mask", "tgt_mask"))
+        return masks | self._masks(memory_mask, x, memory, num_heads, ("memory_key_padding_mask", "memory_mask"))
 
     @contextmanager
     def _kernel(self) -> Iterator[None]:
@@ -177,24 +271,8 @@ class TorchNN:
                 raise NotImplementedError(f"no {self.backend} kernel: {why or 'no reason given'}") from error
 
 
-def _state(layer: nn.MultiheadAttention, params: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the parameters by the layer's names: weights (out, in); q, k and v in one where it has one."""
-    names = {name for name, _ in layer.named_parameters()}
-    weights = {role: linear_weight(params[f"w_{role}"]) for role in "qkvo"}
-    state: dict[str, Tensor] = {"out_proj.weight": weights["o"]}
-    if "in_proj_weight" in names:
-        state["in_proj_weight"] = torch.cat([weights[role] for role in "qkv"])
-    else:
-        state |= {f"{role}_proj_weight": weights[role] for role in "qkv"}
-    if "in_proj_bias" in names:
-        # It has all biases or none; one that is absent here is zero there.
-        given = {role: params.get(f"b_{role}") for role in "qkvo"}
-        bias = {r: weights[r].new_zeros(len(weights[r])) if b is None else b for r, b in given.items()}
-        state |= {"in_proj_bias": torch.cat([bias[r] for r in "qkv"]), "out_proj.bias": bias["o"]}
-    return state
-
-
 torch_nn: Final = TorchNN()
+torch_nn_pre: Final = TorchNN(norm_first=True)
 torch_nn_math: Final = TorchNN(backend="math")
 torch_nn_flash: Final = TorchNN(backend="flash")
 torch_nn_sequence_first: Final = TorchNN(batch_first=False, additive_masks=True)

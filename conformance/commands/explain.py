@@ -82,7 +82,7 @@ def _contract(contract: Contract, spec: Spec) -> Entry:
         }
         for group, specs in (
             ("inputs", contract.inputs),
-            ("params", contract.params),
+            ("params", contract.params_for(dict.fromkeys((k.count for k in contract.layers), 1))),
             ("outputs", contract.outputs),
         )
         if specs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from goldformer.conformance.commands.console import OK, out, unusable
@@ -51,18 +52,22 @@ def run(path: Path, arrays: str, *, force: bool) -> int:
 
 def _function(contract: Contract) -> str:
     inputs = [f"{n}=None" if spec.optional else n for n, spec in contract.inputs.items()]
-    keywords = [*contract.attributes, *(["params"] if contract.params else [])]
+    keywords = [*contract.attributes, *(["params"] if contract.takes_params else [])]
     arguments = ", ".join([*inputs, *(["*"] if keywords else []), *keywords])
     lines = [f'    """{contract.title}.', ""]
     lines += [f"    {_describe(spec)}" for spec in contract.inputs.values()]
-    lines += [
-        f'    params["{spec.name}"]{_describe(spec).removeprefix(spec.name)}' for spec in contract.params.values()
-    ]
+    lines += [f'    params["{spec.name}"]{_describe(spec).removeprefix(spec.name)}' for spec in _params(contract)]
     outputs = ", ".join(f"{spec.name} {spec.shape}" for spec in contract.outputs.values())
     lines += [f"    Returns {outputs}.", '    """']
     body = "\n".join(lines)
     message = f'"{contract.component}: call yours here"'
     return f"\n\ndef {contract.component}({arguments}):\n{body}\n    raise NotImplementedError({message})\n"
+
+
+def _params(contract: Contract) -> list[ArraySpec]:
+    """Its parameters; those of a stack once, for layer i."""
+    inner = [replace(s, name=f"{k.prefix}.i.{s.name}") for k in contract.layers for s in k.params.values()]
+    return [*contract.params.values(), *(replace(s, name=s.name.replace(".i.", ".{i}.")) for s in inner)]
 
 
 def _describe(spec: ArraySpec) -> str:

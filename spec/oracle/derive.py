@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from goldformer.spec.model import ANY, Case, Contract, Convention
-from goldformer.spec.oracle import formulas
+from goldformer.spec.model import ANY, Attribute, Case, Contract, Convention
+from goldformer.spec.oracle import duals, formulas, layer_formulas
 from goldformer.spec.oracle.draws import Draw, error_scale
 
 Outputs = dict[str, NDArray[Any]]
+
+#: The formula of each component, by its name.
+FORMULAS = {**vars(formulas), **vars(layer_formulas)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +59,18 @@ def evaluate(
     given: Callable[[float], Any],
     inputs: Mapping[str, NDArray[Any]],
     params: Mapping[str, NDArray[Any]],
-    attributes: Mapping[str, int | bool],
+    attributes: Mapping[str, Attribute],
     conventions: Mapping[str, str],
+    constant: Callable[[float], Any] | None = None,
 ) -> Outputs:
-    """Run a component's formula on the elements that `given` and `number` make."""
+    """Run a component's formula on the elements that `given` and `number` make, attributes by `constant`."""
     make = np.frompyfunc(given, 1, 1)
-    arguments = {
-        name: make(array) if array.dtype.kind == "f" else array for name, array in {**inputs, **params}.items()
-    }
-    formula = getattr(formulas, component)
-    outputs: Outputs = formula(number, **arguments, **attributes, **conventions)
+    made = {n: make(a) if a.dtype.kind == "f" else a for n, a in inputs.items()}
+    weights = {n: make(a) for n, a in params.items()}
+    # Components built of others hand their parameters on, by prefix; the others name each of theirs.
+    arguments: Mapping[str, Any] = {"params": weights} if any("." in name for name in weights) else weights
+    plain = {n: (constant or given)(value) if isinstance(value, float) else value for n, value in attributes.items()}
+    outputs: Outputs = FORMULAS[component](number, **made, **arguments, **plain, **conventions)
     return outputs
 
 
@@ -73,7 +78,7 @@ def scales(
     component: str,
     inputs: Mapping[str, NDArray[Any]],
     params: Mapping[str, NDArray[Any]],
-    attributes: Mapping[str, int | bool],
+    attributes: Mapping[str, Attribute],
     conventions: Mapping[str, str],
 ) -> dict[str, float]:
     """The error scale of each output of one call, without a proof: what properties on drawn inputs need."""
@@ -87,6 +92,34 @@ def scales(
     return {name: error_scale(drawn[name], values) for name, values in centre.items()}
 
 
+@dataclass(frozen=True, slots=True)
+class _Method:
+    """How a case is evaluated: its outputs, or the gradients of its arguments for its cotangent."""
+
+    case: Case
+    contract: Contract
+    conventions: Mapping[str, str]
+
+    def run(
+        self, number: formulas.Number, given: Callable[[float], Any], unit: Callable[[int, int], Any]
+    ) -> Mapping[str, NDArray[Any]]:
+        """Evaluate on one kind of elements."""
+        case = self.case
+
+        def formula(number: formulas.Number, element: Callable[[float], Any], constant: Any) -> Outputs:
+            call = (case.input_arrays, case.param_arrays, case.attributes, self.conventions)
+            return evaluate(case.component, number, element, *call, constant)
+
+        if case.cotangent_array is None:
+            return formula(number, given, given)
+        floats = {n: a for n, a in {**case.input_arrays, **case.param_arrays}.items() if a.dtype.kind == "f"}
+        cotangent = np.frompyfunc(given, 1, 1)(case.cotangent_array)
+        return duals.gradients(
+            lambda dual, seeded: formula(dual, seeded, lambda v: duals.Dual(given(v))),
+            floats, cotangent, self.contract.first_output, number, given, unit,
+        )  # fmt: skip
+
+
 def derive(case: Case, contract: Contract, conventions: Mapping[str, Convention]) -> Derived:
     """The golden values of a case under every option of its convention."""
     from goldformer.spec.oracle import balls  # only deriving needs python-flint
@@ -98,22 +131,22 @@ def derive(case: Case, contract: Contract, conventions: Mapping[str, Convention]
     derived: dict[str, Mapping[str, DerivedArray] | None] = {}
     for option in options:
         chosen = {**fixed, case.convention: option} if case.convention else fixed
-        arguments = (case.input_arrays, case.param_arrays, case.attributes, chosen)
         if option == "refused":
             derived[option] = None
             continue
-        proven = evaluate(case.component, balls.exact, balls.given, *arguments)
+        how = _Method(case, contract, chosen)
+        proven = how.run(balls.exact, balls.given, duals.unit_balls(balls.exact))
         Draw.reset()
-        drawn = evaluate(case.component, Draw.exact, Draw.given, *arguments)
+        drawn = how.run(Draw.exact, Draw.given, duals.unit_draw)
         peak = max(peak, Draw.peak)
         outputs = {}
         for name, want in case.expect.items():
             if want.form == "shape":
                 continue
             at = tuple(np.array(want.indices).T) if want.form == "probes" else ...
-            truth, samples = np.atleast_1d(proven[name][at]), np.atleast_1d(drawn[name][at])
-            if truth.dtype.kind == "b":
-                outputs[name] = DerivedArray(truth.shape, tuple(str(bool(v)).lower() for v in truth.ravel()), 0.0)
+            truth, samples = proven[name][at], drawn[name][at]
+            if truth.dtype.kind in "bi":
+                outputs[name] = DerivedArray(truth.shape, tuple(str(v).lower() for v in truth.ravel().tolist()), 0.0)
                 continue
             widest = max(widest, balls.widest(truth))
             values = balls.decimals(truth)

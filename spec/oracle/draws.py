@@ -66,12 +66,12 @@ class Draw:
     def rounded(cls, samples: Samples) -> Draw:
         """The result of one elementary operation, with its roundoffs."""
         noise, start = _noise(), cls._next
-        if start + SAMPLES > _POOL_SIZE:
+        if start + samples.size > _POOL_SIZE:
             # A step that shares no factor with the pool's size: wraps never repeat the same windows.
             start = (start * 7 + 13) % 61
-        cls._next = start + SAMPLES
-        cls.peak = max(cls.peak, abs(float(samples[0])))
-        return cls(np.multiply(samples, noise[start : start + SAMPLES]))
+        cls._next = start + samples.size
+        cls.peak = max(cls.peak, abs(float(samples.flat[0])))
+        return cls(samples * noise[start : start + samples.size].reshape(samples.shape))
 
     def __add__(self, other: Any) -> Draw:
         if isinstance(other, Draw):

@@ -8,7 +8,7 @@ Each function is named as its component, takes the contract's names, and gives e
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -124,6 +124,11 @@ def merge_heads(x: Objects) -> Objects:
     """MHA-4: (batch, heads, seq, d) → (batch, seq, heads·d)."""
     batch, heads, seq, width = x.shape
     return x.swapaxes(1, 2).reshape(batch, seq, heads * width)
+
+
+def scoped(params: Mapping[str, Objects], prefix: str) -> dict[str, Objects]:
+    """The parameters under a prefix, by their names there."""
+    return {name.removeprefix(f"{prefix}."): array for name, array in params.items() if name.startswith(f"{prefix}.")}
 
 
 def linear(x: Objects, w: Objects, b: Objects | None) -> Objects:

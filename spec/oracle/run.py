@@ -86,7 +86,15 @@ def digests_of(spec: Spec) -> dict[str, str]:
 
 
 #: What a derivation follows from, beside the case itself.
-_METHOD = ("oracle/formulas.py", "oracle/balls.py", "oracle/draws.py", "oracle/derive.py", "draw.py")
+_METHOD = (
+    "oracle/formulas.py",
+    "oracle/layer_formulas.py",
+    "oracle/balls.py",
+    "oracle/draws.py",
+    "oracle/duals.py",
+    "oracle/derive.py",
+    "draw.py",
+)
 
 
 def _method_stamp() -> str:
@@ -132,7 +140,8 @@ def moved(outcome: Outcome) -> str | None:
 
 
 def _difference(stored: GoldenArray, derived: DerivedArray) -> str | None:
-    read: Callable[[str], float | bool] = (lambda v: v == "true") if stored.values.dtype.kind == "b" else float
+    readers: dict[str, Callable[[str], float]] = {"b": lambda v: v == "true", "i": int}
+    read = readers.get(stored.values.dtype.kind, float)
     values = np.array([read(v) for v in derived.values], dtype=stored.values.dtype).reshape(derived.shape)
     if not np.array_equal(values, stored.values, equal_nan=values.dtype.kind == "f"):
         return "golden values differ from those derived now"

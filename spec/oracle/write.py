@@ -112,7 +112,9 @@ def _outputs(outputs: Mapping[str, DerivedArray], wanted: Mapping[str, Any], ind
             places = ["[" + ", ".join(map(str, place)) + "]" for place in wanted[name].indices]
             yield from _flow(f"{indent}  at: [", places)
         values = [number(v) for v in array.values]
-        if len(array.shape) == 1:
+        if not array.shape:
+            yield f"{indent}  values: {values[0]}"
+        elif len(array.shape) == 1:
             yield from _flow(f"{indent}  values: [", values)
         else:
             yield f"{indent}  values:"

@@ -1,0 +1,126 @@
+"""PyTorch's attention, layers and stacks without numbers, and the parameters that they borrow for a call.
+
+A layer stands on the meta device, where building it costs nothing. `torch.func.functional_call` runs it with the
+parameters given, so gradients reach those.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from goldformer.adapters.layouts import linear_weight, part
+
+Params = Mapping[str, Tensor]
+
+# Its feed-forward network stands in the layer itself, and so do its norms.
+_ATTENTIONS: Final = {"self_attention": "self_attn", "cross_attention": "multihead_attn"}
+
+
+def attention(params: Params, *, num_heads: int, batch_first: bool) -> nn.MultiheadAttention:
+    """Return nn.MultiheadAttention of the parameters' widths; NotImplementedError where it has no such widths."""
+    return nn.MultiheadAttention(
+        _embed_dim(params),
+        num_heads,
+        bias=any(params.get(f"b_{role}") is not None for role in "qkvo"),
+        kdim=params["w_k"].shape[0],
+        vdim=params["w_v"].shape[0],
+        batch_first=batch_first,
+        device="meta",
+        dtype=params["w_q"].dtype,
+    )
+
+
+def encoder_layer(params: Params, **how: Any) -> nn.TransformerEncoderLayer:
+    """Return nn.TransformerEncoderLayer of the parameters' widths; `how` is num_heads, batch_first, norm_first."""
+    return nn.TransformerEncoderLayer(**_layer_options(params, **how))
+
+
+def decoder_layer(params: Params, **how: Any) -> nn.TransformerDecoderLayer:
+    """Return nn.TransformerDecoderLayer of the parameters' widths; `how` is num_heads, batch_first, norm_first."""
+    _embed_dim(part(params, "cross_attention"))
+    return nn.TransformerDecoderLayer(**_layer_options(params, **how))
+
+
+def encoder(params: Params, *, num_layers: int, **how: Any) -> nn.TransformerEncoder:
+    """Return nn.TransformerEncoder without a final norm."""
+    # Nested tensors save the padded rows, which become 0, but they warn of being a prototype.
+    layer = encoder_layer(part(params, "encoder.0"), **how)
+    return nn.TransformerEncoder(layer, num_layers, enable_nested_tensor=False)
+
+
+def decoder(params: Params, *, num_layers: int, **how: Any) -> nn.TransformerDecoder:
+    """Return nn.TransformerDecoder without a final norm."""
+    return nn.TransformerDecoder(decoder_layer(part(params, "decoder.0"), **how), num_layers)
+
+
+def attention_state(params: Params) -> dict[str, Tensor]:
+    """Return the parameters by the names in nn.MultiheadAttention: weights (out, in), q, k and v in one if they can."""
+    weights = {role: linear_weight(params[f"w_{role}"]) for role in "qkvo"}
+    state: dict[str, Tensor] = {"out_proj.weight": weights["o"]}
+    if len({weights[role].shape for role in "qkv"}) == 1:
+        state["in_proj_weight"] = torch.cat([weights[role] for role in "qkv"])
+    else:
+        state |= {f"{role}_proj_weight": weights[role] for role in "qkv"}
+    # It has all biases or none; one that is absent here is zero there, or, if all are, left alone.
+    bias = {role: _bias(params.get(f"b_{role}"), weights[role]) for role in "qkvo"}
+    if any(params.get(f"b_{role}") is not None for role in "qkvo"):
+        state |= {"in_proj_bias": torch.cat([bias[role] for role in "qkv"]), "out_proj.bias": bias["o"]}
+    return state
+
+
+def layer_state(params: Params) -> dict[str, Tensor]:
+    """Return the parameters by the names in nn.TransformerEncoderLayer and nn.TransformerDecoderLayer."""
+    state: dict[str, Tensor] = {}
+    for name, theirs in _ATTENTIONS.items():
+        if mine := part(params, name):
+            # bias=False would take the norms' beta along with all biases: the layers always have them.
+            zeros = {f"b_{role}": _bias(None, linear_weight(mine[f"w_{role}"])) for role in "qkvo"}
+            given = {bias: value for bias, value in mine.items() if value is not None}
+            state |= {f"{theirs}.{key}": value for key, value in attention_state(zeros | given).items()}
+    feed = part(params, "feed_forward")
+    for number in (1, 2):
+        weight = linear_weight(feed[f"w_{number}"])
+        bias = _bias(feed.get(f"b_{number}"), weight)
+        state |= {f"linear{number}.weight": weight, f"linear{number}.bias": bias}
+    for number in (1, 2, 3):
+        if norm := part(params, f"norm_{number}"):
+            state |= {f"norm{number}.weight": norm["gamma"], f"norm{number}.bias": norm["beta"]}
+    return state
+
+
+def stack_state(params: Params, stack: str, num_layers: int) -> dict[str, Tensor]:
+    """Return the parameters by the names in nn.TransformerEncoder and nn.TransformerDecoder."""
+    layers = {index: layer_state(part(params, f"{stack}.{index}")) for index in range(num_layers)}
+    return {f"layers.{index}.{name}": value for index, state in layers.items() for name, value in state.items()}
+
+
+def _layer_options(params: Params, *, num_heads: int, batch_first: bool, norm_first: bool) -> dict[str, Any]:
+    attention, hidden = part(params, "self_attention"), params["feed_forward.w_1"]
+    return {
+        "d_model": _embed_dim(attention),
+        "nhead": num_heads,
+        "dim_feedforward": hidden.shape[1],
+        "dropout": 0.0,
+        "batch_first": batch_first,
+        "norm_first": norm_first,
+        "device": "meta",
+        "dtype": hidden.dtype,
+    }
+
+
+def _embed_dim(params: Params) -> int:
+    """Return the one width that nn.MultiheadAttention has, or raise NotImplementedError if there are several."""
+    d_query, embed_dim = params["w_q"].shape
+    widths = {"query": d_query, "heads·d_v": params["w_v"].shape[1], "output": params["w_o"].shape[1]}
+    for what, width in widths.items():
+        if width != embed_dim:
+            limit = f"nn.MultiheadAttention has one width, embed_dim, for heads·d_k and {what}"
+            raise NotImplementedError(f"{limit}: {embed_dim} and {width} differ")
+    return embed_dim
+
+
+def _bias(given: Tensor | None, weight: Tensor) -> Tensor:
+    """Return the bias, or one of zeros for a weight (out, in)."""
+    return weight.new_zeros(len(weight)) if given is None else given

@@ -1,0 +1,71 @@
+"""What the textbook asks of its arguments before it computes: axes that agree, ids that exist, masks that fit."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+def axis_sizes(table: Mapping[str, str], /, **arrays: Array | None) -> dict[str, Any]:
+    """Return the size of each axis, or raise ValueError naming the argument that does not fit the table.
+
+    The table gives the axes of every argument; "?" marks one that may be absent, "..." takes any leading axes.
+    """
+    sizes: dict[str, Any] = {}
+    seen_in: dict[str, str] = {}
+    for name, line in table.items():
+        array, axes = arrays.get(name), line.removeprefix("? ").split()
+        if array is None:
+            if line.startswith("?"):
+                continue
+            raise ValueError(f"{name}: missing; it is ({', '.join(axes)})")
+        shape: list[Any] = list(array.shape)
+        if axes[0] == "..." and len(shape) >= len(axes) - 1:
+            lead = len(shape) - len(axes) + 1
+            shape[:lead] = [tuple(shape[:lead])]
+        if len(shape) != len(axes):
+            raise ValueError(f"{name}: shape {array.shape} is not ({', '.join(axes)})")
+        for axis, size in zip(axes, shape, strict=True):
+            if not np.prod(size):
+                raise ValueError(f"{name}: shape {array.shape} is empty along {axis}")
+            if sizes.setdefault(axis, size) != size:
+                raise ValueError(
+                    f"{name}: shape {array.shape} is not ({', '.join(axes)}): "
+                    f"{axis} is {sizes[axis]} in {seen_in[axis]}"
+                )
+            seen_in.setdefault(axis, name)
+    return sizes
+
+
+def at_least_one(name: str, number: int, what: str) -> None:
+    """Raise ValueError unless the number is 1 or more; `what` says why it must be."""
+    if number < 1:
+        raise ValueError(f"{name}: {number}, but {what}")
+
+
+def check_integers(name: str, ids: Array) -> None:
+    """Raise TypeError unless ids are whole numbers."""
+    if not np.issubdtype(ids.dtype, np.integer):
+        raise TypeError(f"{name}: dtype {ids.dtype}, but ids are integers")
+
+
+def check_ids(name: str, ids: Array, vocab: int, where: str) -> None:
+    """Raise unless ids are whole numbers in 0 … vocab − 1; `where` says what they are looked up in."""
+    check_integers(name, ids)
+    for end in (ids.min(), ids.max()):
+        if not 0 <= end < vocab:
+            raise IndexError(f"{name}: {end} is not in 0 … {vocab - 1}, {where}")
+
+
+def spread_mask(name: str, mask: Array, shape: tuple[int, ...]) -> Array:
+    """Return the mask spread over all scores, or raise if it does not fit them."""
+    if mask.dtype != np.bool_:
+        raise TypeError(f"{name}: dtype {mask.dtype}, but a mask is boolean, True = may attend")
+    try:
+        return np.broadcast_to(mask, shape)
+    except ValueError:
+        message = f"{name}: shape {mask.shape} does not broadcast to the scores' {shape}"
+        raise ValueError(message) from None

@@ -1,0 +1,39 @@
+"""Properties of the decoder layer."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+
+from goldformer.conformance import relations
+from goldformer.conformance.invoke import Arguments
+from goldformer.conformance.properties import Subject, drawn, holds, with_inputs
+
+NAME = "decoder_layer"
+
+BATCH, SEQ, SEED = st.integers(1, 2), st.integers(2, 4), st.integers(0, 999)
+
+
+def call_for(subject: Subject, seed: int, batch: int, seq: int, source_seq: int = 3) -> Arguments:
+    """A drawn target and memory."""
+    sizes = {"batch": batch, "seq": seq, "source_seq": source_seq, "heads": 2, "d_k": 2, "d_v": 2}
+    return drawn(NAME, subject.bench, sizes | {"d_model": 4, "d_ff": 5}, seed, num_heads=2)
+
+
+@holds("dec-causality", batch=BATCH, seq=SEQ, seed=SEED, data=st.data())
+def test_later_tokens_do_not_matter(subject: Subject, batch: int, seq: int, seed: int, data: st.DataObject) -> None:
+    """Under a causal mask, row i is what it was when tokens after i are others."""
+    last = data.draw(st.integers(0, seq - 2), label="last")
+    mask = np.tril(np.ones((seq, seq), dtype=bool))[None, None]
+    arguments = with_inputs(call_for(subject, seed, batch, seq), self_mask=mask)
+    relations.ignores_later(subject, arguments, call_for(subject, seed + 1000, batch, seq), "x", last=last)
+
+
+@holds("dec-memory", batch=BATCH, seq=SEQ, source_seq=st.integers(2, 4), seed=SEED)
+def test_memory_is_read_as_a_set(subject: Subject, batch: int, seq: int, source_seq: int, seed: int) -> None:
+    """Memory rows may come in any order; another memory gives another output."""
+    arguments = call_for(subject, seed, batch, seq, source_seq)
+    relations.ignores_order(subject, arguments, "memory", seed=seed)
+    other = with_inputs(arguments, memory=-arguments.inputs["memory"])
+    one, two = (subject.call(NAME, call)["output"] for call in (arguments, other))
+    subject.differ("output", one, two, subject.bound(NAME, arguments, "output"), "the output ignores the memory")

@@ -1,0 +1,26 @@
+"""Properties of the Kullback–Leibler divergence."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+
+from goldformer.conformance.properties import Subject, drawn, holds, with_inputs
+
+NAME = "kl_divergence"
+
+
+@holds("kl-sign", n=st.integers(2, 6), seed=st.integers(0, 999))
+def test_never_negative(subject: Subject, n: int, seed: int) -> None:
+    """KL(p‖q) ≥ 0 for a dyadic p, and 0 where q is p."""
+    arguments = drawn(NAME, subject.bench, {"batch": 2, "n": n}, seed)
+    # Powers of two that sum to 1: exact in every dtype.
+    p = np.repeat([[0.5 ** min(k + 1, n - 1) for k in range(n)]], 2, axis=0)
+    away = with_inputs(arguments, target=p)
+    got = subject.call(NAME, away)["output"]
+    subject.agree("output", got.clip(min=0), got, subject.bound(NAME, away, "output"), "the divergence is negative")
+    same = with_inputs(arguments, target=np.full((2, 4), 0.25), logits=np.ones((2, 4)))
+    bound = subject.bound(NAME, same, "output")
+    subject.agree(
+        "output", subject.call(NAME, same)["output"], np.zeros(2), bound, "not 0 of a distribution from itself"
+    )

@@ -1,0 +1,21 @@
+"""Properties of label smoothing."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+
+from goldformer.conformance.invoke import Arguments
+from goldformer.conformance.properties import Subject, holds
+
+NAME = "label_smoothing"
+
+
+@holds("ls-sums-to-one", vocab=st.integers(2, 7), eighths=st.integers(0, 8), seed=st.integers(0, 999))
+def test_mass_is_kept(subject: Subject, vocab: int, eighths: int, seed: int) -> None:
+    """Each row still sums to 1."""
+    target = np.eye(vocab)[np.arange(seed, seed + 3) % vocab][None]
+    arguments = Arguments({"target": target}, {}, {"smoothing": eighths / 8})
+    rows = subject.call(NAME, arguments)["output"]
+    bound = vocab * subject.bound(NAME, arguments, "output")
+    subject.agree("output", rows.sum(-1), np.ones((1, 3)), bound, "a smoothed row does not sum to 1")

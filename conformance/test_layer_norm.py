@@ -1,0 +1,31 @@
+"""Properties of layer normalisation."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+
+from goldformer.conformance.properties import Subject, drawn, holds, with_inputs
+
+NAME = "layer_norm"
+
+
+@holds("ln-rows", batch=st.integers(2, 4), d_model=st.integers(2, 6), seed=st.integers(0, 999))
+def test_rows_are_normalised_alone(subject: Subject, batch: int, d_model: int, seed: int) -> None:
+    """Row 1 alone is row 1 among others, and lifted by one number it is still the same."""
+    arguments = drawn(NAME, subject.bench, {"batch": batch, "d_model": d_model}, seed)
+    # Quarters: lifted by 16 they still fit bfloat16's eight bits.
+    x = np.round(arguments.inputs["x"] * 4) / 4
+    arguments, alone, lifted = (with_inputs(arguments, x=y) for y in (x, x[1:2], x[1:2] + 16))
+    row = subject.call(NAME, alone)["output"]
+    bound = subject.bound(NAME, alone, "output")
+    subject.agree(
+        "output", subject.call(NAME, arguments)["output"][1:2], row, bound, "a row gives something else among others"
+    )
+    subject.agree(
+        "output",
+        subject.call(NAME, lifted)["output"],
+        row,
+        max(bound, subject.bound(NAME, lifted, "output")),
+        "adding 16 to every channel of a row changes the result",
+    )

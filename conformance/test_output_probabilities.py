@@ -1,0 +1,20 @@
+"""Properties of the output layer."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+
+from goldformer.conformance.properties import Subject, drawn, holds
+
+NAME = "output_probabilities"
+
+
+@holds("out-simplex", seq=st.integers(1, 3), vocab=st.integers(2, 7), seed=st.integers(0, 999))
+def test_every_word_keeps_some(subject: Subject, seq: int, vocab: int, seed: int) -> None:
+    """Rows are distributions without a zero; logits of this size underflow in no dtype."""
+    arguments = drawn(NAME, subject.bench, {"batch": 1, "seq": seq, "d_model": 3, "vocab": vocab}, seed)
+    rows = subject.call(NAME, arguments)["probabilities"]
+    bound = vocab * subject.bound(NAME, arguments, "probabilities")
+    subject.agree("probabilities", rows.sum(-1), np.ones((1, seq)), bound, "the words' probabilities do not sum to 1")
+    subject.agree("probabilities", (rows > 0) * 1.0, np.ones(rows.shape), 0.0, "a word has no probability at all")

@@ -1,0 +1,68 @@
+"""Properties of the whole model."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from goldformer.conformance.invoke import Arguments
+from goldformer.conformance.properties import Subject, drawn, holds, with_inputs
+from goldformer.spec.draw import below
+
+NAME = "transformer"
+
+SEQ, SEED = st.integers(2, 4), st.integers(0, 999)
+VOCAB, PAD = 7, 0
+STACKS = {"num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1, "pad_id": PAD}
+
+
+def call_for(subject: Subject, seed: int, source_seq: int, seq: int) -> Arguments:
+    """One sample without padding, and drawn parameters."""
+    sizes = {"vocab": VOCAB, "heads": 2, "d_k": 2, "d_v": 2, "d_model": 4, "d_ff": 5}
+    arguments = drawn(NAME, subject.bench, sizes, seed, **STACKS)
+    return with_inputs(arguments, source=ids(seed, "source", source_seq), target=ids(seed, "target", seq))
+
+
+def ids(seed: int, name: str, length: int) -> NDArray[np.int64]:
+    """Words, none of them padding."""
+    return 1 + below(VOCAB - 1, seed, name, (1, length))
+
+
+@holds("model-causality", seq=SEQ, seed=SEED, data=st.data())
+def test_later_targets_do_not_matter(subject: Subject, seq: int, seed: int, data: st.DataObject) -> None:
+    """Logits up to a position stay when later targets are others."""
+    last = data.draw(st.integers(0, seq - 2), label="last")
+    arguments = call_for(subject, seed, 3, seq)
+    target = arguments.inputs["target"]
+    # Another word at every later place, never padding.
+    other = np.where(np.arange(seq) > last, 1 + target % (VOCAB - 1), target)
+    subject.agree(
+        "logits",
+        subject.call(NAME, with_inputs(arguments, target=other))["logits"][:, : last + 1],
+        subject.call(NAME, arguments)["logits"][:, : last + 1],
+        subject.bound(NAME, arguments, "logits"),
+        f"logits up to {last} change when later targets change",
+    )
+
+
+@holds("model-padding", source_seq=SEQ, seq=SEQ, more=st.integers(1, 2), seed=SEED)
+def test_padding_and_neighbours_do_not_matter(
+    subject: Subject, source_seq: int, seq: int, more: int, seed: int
+) -> None:
+    """A sample padded to the length of a longer neighbour gives what it gives alone."""
+    arguments = call_for(subject, seed, source_seq, seq)
+    source, target = (
+        np.pad(arguments.inputs[n], ((0, 0), (0, more)), constant_values=PAD) for n in ("source", "target")
+    )
+    neighbour = (ids(seed + 1, "source", source_seq + more), ids(seed + 1, "target", seq + more))
+    batch = with_inputs(
+        arguments, source=np.concatenate([neighbour[0], source]), target=np.concatenate([neighbour[1], target])
+    )
+    subject.agree(
+        "logits",
+        subject.call(NAME, batch)["logits"][1:, :seq],
+        subject.call(NAME, arguments)["logits"],
+        subject.bound(NAME, arguments, "logits"),
+        f"{more} more padding and a neighbour in the batch change the logits",
+    )

@@ -1,0 +1,243 @@
+"""The decoder: layers of self-attention, attention over the encoder's output and feed-forward network."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple, Unpack
+
+import torch
+from torch import Tensor, nn
+
+from goldformer.reference_impl._checks import (
+    Size,
+    check_alike,
+    check_axes,
+    check_bool,
+    check_floating,
+    check_mask,
+    check_positive_int,
+)
+from goldformer.reference_impl._checks_params import DECODER_LAYER, check_params, numbered
+from goldformer.reference_impl._layers import (
+    LayerSettings,
+    add_and_norm,
+    bind_layers,
+    make_dropout,
+    make_stack,
+    scoped,
+    through,
+    unchanged,
+)
+from goldformer.reference_impl.feed_forward import FeedForward, feed_forward
+from goldformer.reference_impl.layer_norm import LayerNorm, layer_norm
+from goldformer.reference_impl.multi_head_attention import MultiHeadAttention, multi_head_attention
+
+
+class DecoderLayerResult(NamedTuple):
+    """What a layer gives: its output, what its second and third sub-layer start from, the weights per head."""
+
+    output: Tensor  # (batch, seq, d_model)
+    attended: Tensor  # (batch, seq, d_model)
+    crossed: Tensor  # (batch, seq, d_model)
+    weights: Tensor  # (batch, heads, seq, seq)
+    cross_weights: Tensor  # (batch, heads, seq, source_seq)
+
+
+class DecoderResult(NamedTuple):
+    """What a stack gives: the output of its last layer, and those of all layers."""
+
+    output: Tensor  # (batch, seq, d_model)
+    layers: Tensor  # (layers, batch, seq, d_model)
+
+
+def decoder_layer(
+    x: Tensor,
+    memory: Tensor,
+    self_mask: Tensor | None = None,
+    memory_mask: Tensor | None = None,
+    *,
+    num_heads: int,
+    params: Mapping[str, Tensor],
+    norm_first: bool = False,
+) -> DecoderLayerResult:
+    """Let the positions attend to each other, then to the memory, and send each through the feed-forward network.
+
+    Formula:  attended = LN_1(x + MultiHead(x, x, x)),  crossed = LN_2(attended + MultiHead(attended, memory, memory)),
+              output = LN_3(crossed + FFN(crossed)); with norm_first each sub-layer f adds f(LN(y)) to its y,
+              and the memory is taken as it is
+    Shapes:   x (batch, seq, d_model), memory (batch, source_seq, d_model), masks boolean, True = may attend,
+              self_mask broadcastable to (batch, heads, seq, seq), memory_mask to (batch, heads, seq, source_seq),
+              params by name: self_attention.w_q … b_o, norm_1.gamma and beta, cross_attention, norm_2,
+              feed_forward.w_1 … b_2, norm_3
+              → output, attended, crossed (batch, seq, d_model), weights (batch, heads, seq, seq),
+              cross_weights (batch, heads, seq, source_seq)
+    Errors:   TypeError unless all are floating-point tensors of one dtype and the masks are boolean, or for a
+              parameter that is missing or unknown; ValueError for shapes and head counts that do not fit
+    Source:   primer 3.2, n9 "解码层", illustrated on the decoder; paper, section 3.1
+
+    The layer hides nothing by itself: where later positions are to be hidden, self_mask is causal.
+    """
+    _check_input(x, memory, self_mask, memory_mask, num_heads)
+    check_bool("norm_first", norm_first)
+    check_params(params, DECODER_LAYER, num_heads, {"x": (x, "batch seq d_model")})
+
+    return _decoder_layer(
+        x,
+        memory,
+        self_mask,
+        memory_mask,
+        self_attention=partial(multi_head_attention, num_heads=num_heads, **scoped(params, "self_attention")),
+        norm_1=partial(layer_norm, **scoped(params, "norm_1")),
+        cross_attention=partial(multi_head_attention, num_heads=num_heads, **scoped(params, "cross_attention")),
+        norm_2=partial(layer_norm, **scoped(params, "norm_2")),
+        feed=partial(feed_forward, **scoped(params, "feed_forward")),
+        norm_3=partial(layer_norm, **scoped(params, "norm_3")),
+        dropout=unchanged,
+        norm_first=norm_first,
+    )
+
+
+def _decoder_layer(
+    x: Tensor,
+    memory: Tensor,
+    self_mask: Tensor | None,
+    memory_mask: Tensor | None,
+    *,
+    self_attention: Callable[..., tuple[Tensor, Tensor]],
+    norm_1: Callable[[Tensor], Tensor],
+    cross_attention: Callable[..., tuple[Tensor, Tensor]],
+    norm_2: Callable[[Tensor], Tensor],
+    feed: Callable[[Tensor], tuple[Tensor, Tensor]],
+    norm_3: Callable[[Tensor], Tensor],
+    dropout: Callable[[Tensor], Tensor],
+    norm_first: bool,
+) -> DecoderLayerResult:
+    def attend(y: Tensor) -> tuple[Tensor, Tensor]:
+        return self_attention(y, y, y, self_mask)
+
+    def attend_across(y: Tensor) -> tuple[Tensor, Tensor]:
+        # Queries from the decoder, keys and values from the encoder; illustrated has the latter from the decoder.
+        return cross_attention(y, memory, memory, memory_mask)
+
+    attended, weights = add_and_norm(x, attend, norm_1, dropout, norm_first)  # (batch, seq, d_model)
+    crossed, cross_weights = add_and_norm(attended, attend_across, norm_2, dropout, norm_first)
+    output, _ = add_and_norm(crossed, feed, norm_3, dropout, norm_first)  # (batch, seq, d_model)
+    return DecoderLayerResult(output, attended, crossed, weights, cross_weights)
+
+
+def decoder(
+    x: Tensor,
+    memory: Tensor,
+    self_mask: Tensor | None = None,
+    memory_mask: Tensor | None = None,
+    *,
+    num_heads: int,
+    num_layers: int,
+    params: Mapping[str, Tensor],
+    norm_first: bool = False,
+) -> DecoderResult:
+    """Send x through the layers, each with weights of its own and all with the same memory and masks.
+
+    Formula:  x_0 = x,  x_i = DecoderLayer_i(x_(i−1), memory),  output = x_N; no normalisation behind the last layer
+    Shapes:   as decoder_layer, the parameters of layer i as decoder.i.self_attention.w_q and so on, from 0
+              → output (batch, seq, d_model), layers (layers, batch, seq, d_model)
+    Errors:   as decoder_layer, and ValueError for num_layers below 1
+    Source:   primer 3.2, n9 "Transformer模型构建", illustrated on the decoder; paper, section 3.1
+    """
+    _check_input(x, memory, self_mask, memory_mask, num_heads)
+    check_positive_int("num_layers", num_layers)
+    check_bool("norm_first", norm_first)
+    check_params(params, numbered("decoder", DECODER_LAYER, num_layers), num_heads, {"x": (x, "batch seq d_model")})
+
+    layers = bind_layers(decoder_layer, params, "decoder", num_layers, num_heads=num_heads, norm_first=norm_first)
+    outputs = through(layers, x, memory, self_mask, memory_mask)  # layers × (batch, seq, d_model)
+    return DecoderResult(outputs[-1], torch.stack(outputs))
+
+
+def _check_input(
+    x: Any, memory: Any, self_mask: Any, memory_mask: Any, num_heads: Any, d_model: int | None = None
+) -> None:
+    bound: dict[str, tuple[Size, str]] = {} if d_model is None else {"d_model": (d_model, "the module")}
+    check_floating("x", x)
+    check_axes("x", x, "batch seq d_model", bound)
+    check_floating("memory", memory)
+    check_alike("memory", memory, "x", x)
+    check_axes("memory", memory, "batch source_seq d_model", bound)
+    check_positive_int("num_heads", num_heads)
+    (batch, seq, _), source_seq = x.shape, memory.shape[1]
+    if self_mask is not None:
+        check_mask("self_mask", self_mask, "batch heads seq seq", (batch, num_heads, seq, seq), "x", x)
+    if memory_mask is not None:
+        shape = (batch, num_heads, seq, source_seq)
+        check_mask("memory_mask", memory_mask, "batch heads seq source_seq", shape, "x", x)
+
+
+class DecoderLayer(nn.Module):
+    """A decoder layer, with n9's dropout: on the result of every sub-layer, and within the feed-forward network.
+
+    Parameters: those of self_attention, norm_1, cross_attention, norm_2, feed_forward and norm_3; in the state
+    dict by the names that decoder_layer reads.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int,
+        d_ff: int,
+        *,
+        dropout: float = 0.1,
+        norm_first: bool = False,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        check_bool("norm_first", norm_first)
+        self.d_model, self.num_heads, self.norm_first = d_model, num_heads, norm_first
+        self.self_attention = MultiHeadAttention(d_model, num_heads, bias=bias, device=device, dtype=dtype)
+        self.norm_1 = LayerNorm(d_model, device=device, dtype=dtype)
+        self.cross_attention = MultiHeadAttention(d_model, num_heads, bias=bias, device=device, dtype=dtype)
+        self.norm_2 = LayerNorm(d_model, device=device, dtype=dtype)
+        self.feed_forward = FeedForward(d_model, d_ff, dropout=dropout, bias=bias, device=device, dtype=dtype)
+        self.norm_3 = LayerNorm(d_model, device=device, dtype=dtype)
+        self.dropout = make_dropout(dropout)
+
+    def forward(
+        self, x: Tensor, memory: Tensor, self_mask: Tensor | None = None, memory_mask: Tensor | None = None
+    ) -> DecoderLayerResult:
+        """Compute decoder_layer, in training with dropout."""
+        _check_input(x, memory, self_mask, memory_mask, self.num_heads, self.d_model)
+        return _decoder_layer(
+            x,
+            memory,
+            self_mask,
+            memory_mask,
+            self_attention=self.self_attention,
+            norm_1=self.norm_1,
+            cross_attention=self.cross_attention,
+            norm_2=self.norm_2,
+            feed=self.feed_forward,
+            norm_3=self.norm_3,
+            dropout=self.dropout,
+            norm_first=self.norm_first,
+        )
+
+
+class Decoder(nn.Module):
+    """A stack of ``num_layers`` decoder layers, alike in structure and each with weights of its own.
+
+    Parameters: those of the layers, as decoder.0.self_attention.w_q and so on. The settings are the keywords of
+    DecoderLayer.
+    """
+
+    def __init__(
+        self, d_model: int, num_heads: int, d_ff: int, num_layers: int, **settings: Unpack[LayerSettings]
+    ) -> None:
+        super().__init__()
+        self.decoder = make_stack(lambda: DecoderLayer(d_model, num_heads, d_ff, **settings), num_layers)
+
+    def forward(
+        self, x: Tensor, memory: Tensor, self_mask: Tensor | None = None, memory_mask: Tensor | None = None
+    ) -> DecoderResult:
+        """Compute decoder, in training with dropout."""
+        outputs = through(self.decoder, x, memory, self_mask, memory_mask)  # layers × (batch, seq, d_model)
+        return DecoderResult(outputs[-1], torch.stack(outputs))

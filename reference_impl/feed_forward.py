@@ -1,0 +1,72 @@
+"""The position-wise feed-forward network: two linear maps with a ReLU between them."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from goldformer.reference_impl._checks import check_positive_int, check_tensors
+from goldformer.reference_impl._layers import make_dropout, unchanged
+from goldformer.reference_impl._linear import affine, xavier_weight, zero_bias
+
+
+def feed_forward(
+    x: Tensor, *, w_1: Tensor, w_2: Tensor, b_1: Tensor | None = None, b_2: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Widen every position to d_ff channels, keep the positive ones, and come back to d_model.
+
+    Formula:  FFN(x) = max(0, x W_1 + b_1) W_2 + b_2, at every position alone and with the same weights
+    Shapes:   x (batch, seq, d_model), w_1 (d_model, d_ff), w_2 (d_ff, d_model), and to each its bias
+              → output (batch, seq, d_model), hidden (batch, seq, d_ff), what w_2 reads
+    Errors:   TypeError unless all are floating-point tensors of one dtype; ValueError for shapes that do not fit
+    Source:   n9 "前馈传播", primer 3.1, illustrated on the encoder; paper, section 3.3, equation (2)
+    """
+    return _feed_forward(x, w_1, b_1, w_2, b_2, unchanged)
+
+
+def _feed_forward(
+    x: Tensor,
+    w_1: Tensor,
+    b_1: Tensor | None,
+    w_2: Tensor,
+    b_2: Tensor | None,
+    dropout: Callable[[Tensor], Tensor],
+) -> tuple[Tensor, Tensor]:
+    check_tensors(
+        {"x": (x, "batch seq d_model"), "w_1": (w_1, "d_model d_ff"), "w_2": (w_2, "d_ff d_model")},
+        optional={"b_1": (b_1, "d_ff"), "b_2": (b_2, "d_model")},
+    )
+
+    hidden = dropout(affine(x, w_1, b_1).relu())  # (batch, seq, d_ff)
+    output = affine(hidden, w_2, b_2)  # (batch, seq, d_model)
+    return output, hidden
+
+
+class FeedForward(nn.Module):
+    """The feed-forward network, with dropout after its ReLU as in n9.
+
+    Parameters: w_1 (d_model, d_ff), w_2 (d_ff, d_model), and b_1, b_2 unless ``bias=False``.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        d_ff: int,
+        *,
+        dropout: float = 0.1,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        check_positive_int("d_model", d_model)
+        check_positive_int("d_ff", d_ff)
+        self.w_1 = xavier_weight(d_model, d_ff, device, dtype)
+        self.w_2 = xavier_weight(d_ff, d_model, device, dtype)
+        self.b_1 = zero_bias(d_ff, device, dtype) if bias else None
+        self.b_2 = zero_bias(d_model, device, dtype) if bias else None
+        self.dropout = make_dropout(dropout)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute feed_forward, and return its output and, in training with its dropout, the hidden channels."""
+        return _feed_forward(x, self.w_1, self.b_1, self.w_2, self.b_2, self.dropout)

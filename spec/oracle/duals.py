@@ -1,0 +1,148 @@
+"""Dual numbers over balls or draws: golden gradients from the clauses' own formulas, without autograd.
+
+A Dual carries a value and its derivatives by every input of the call. The product rule and its like
+are all there is: one formula, run on duals, gives the derivatives of everything it computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from goldformer.spec.oracle.draws import SAMPLES, Draw
+
+Objects = NDArray[Any]
+#: Derivatives by every input: an object array of balls, or one Draw of that many rows; None stands for zeros.
+Tangent = Any
+
+
+class Dual:
+    """A value and its tangent, under the elementary operations that the formulas use."""
+
+    __slots__ = ("tangent", "value")
+
+    def __init__(self, value: Any, tangent: Tangent = None) -> None:
+        self.value = value
+        self.tangent = tangent
+
+    def _chain(self, value: Any, slope: Any) -> Dual:
+        """f(self) with the derivative `slope` there."""
+        return Dual(value, None if self.tangent is None else self.tangent * slope)
+
+    def __add__(self, other: Any) -> Dual:
+        if not isinstance(other, Dual):
+            return Dual(self.value + other, self.tangent)
+        return Dual(self.value + other.value, _sum(self.tangent, other.tangent))
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Dual:
+        return Dual(-self.value, None if self.tangent is None else -self.tangent)
+
+    def __sub__(self, other: Any) -> Dual:
+        return self.__add__(-other)
+
+    def __mul__(self, other: Any) -> Dual:
+        if not isinstance(other, Dual):
+            return self._chain(self.value * other, other)
+        mine, theirs = self._chain(0, other.value).tangent, other._chain(0, self.value).tangent
+        return Dual(self.value * other.value, _sum(mine, theirs))
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Any) -> Dual:
+        if not isinstance(other, Dual):
+            return Dual(self.value / other, None if self.tangent is None else self.tangent / other)
+        quotient = self.value / other.value
+        mine = None if self.tangent is None else self.tangent / other.value
+        theirs = None if other.tangent is None else other.tangent * (-quotient / other.value)
+        return Dual(quotient, _sum(mine, theirs))
+
+    def __float__(self) -> float:
+        return float(self.value)
+
+    def exp(self) -> Dual:
+        """(e^x)' = e^x."""
+        value = self.value.exp()
+        return self._chain(value, value)
+
+    def log(self) -> Dual:
+        """(log x)' = 1/x."""
+        return Dual(self.value.log(), None if self.tangent is None else self.tangent / self.value)
+
+    def sqrt(self) -> Dual:
+        """(√x)' = 1/(2√x)."""
+        root = self.value.sqrt()
+        return Dual(root, None if self.tangent is None else self.tangent / (root + root))
+
+
+def _sum(one: Tangent, other: Tangent) -> Tangent:
+    if one is None or other is None:
+        return other if one is None else one
+    return one + other
+
+
+def unit_draw(count: int, k: int) -> Draw:
+    """The k-th unit tangent of `count` inputs, as one Draw of that many rows."""
+    samples = np.zeros((count, SAMPLES))
+    samples[k] = 1.0
+    return Draw(samples)
+
+
+def unit_balls(ball: Callable[[int], Any]) -> Callable[[int, int], Objects]:
+    """What makes the k-th unit tangent as an array of balls."""
+
+    def unit(count: int, k: int) -> Objects:
+        tangent = np.empty(count, dtype=object)
+        tangent[:] = [ball(int(i == k)) for i in range(count)]
+        return tangent
+
+    return unit
+
+
+def gradients(
+    formula: Callable[[Callable[[Any], Any], Callable[[float], Any]], Mapping[str, Objects]],
+    arrays: Mapping[str, NDArray[np.float64]],
+    cotangent: Objects,
+    output: str,
+    number: Callable[[Any], Any],
+    given: Callable[[float], Any],
+    unit: Callable[[int, int], Tangent],
+) -> dict[str, Objects]:
+    """The gradient of Σ cotangent·output by every element of `arrays`, as arrays of elements.
+
+    `formula(number, given)` runs the component's formula on elements made by these two; `given` is
+    called once for each element of `arrays`, in order. `unit(count, k)` is the k-th unit tangent.
+    """
+    count = sum(array.size for array in arrays.values())
+    made = 0
+
+    def seeded(value: float) -> Dual:
+        nonlocal made
+        made += 1
+        return Dual(given(value), unit(count, made - 1))
+
+    outputs = formula(lambda value: Dual(number(value)), seeded)
+    assert made == count, "every input element is made once, in the order of `arrays`"
+    total: Tangent = None
+    # A loss has no axes; NumPy hands such an array out as its element.
+    weights, results = (np.asarray(a, dtype=object).ravel() for a in (cotangent, outputs[output]))
+    for weight, result in zip(weights, results, strict=True):
+        if result.tangent is not None:
+            total = _sum(total, result.tangent * weight)
+    return _apart(total, arrays)
+
+
+def _apart(total: Tangent, arrays: Mapping[str, NDArray[np.float64]]) -> dict[str, Objects]:
+    """One long tangent cut into arrays of their inputs' shapes."""
+    rows = [Draw(samples) for samples in total.samples] if isinstance(total, Draw) else list(total)
+    cut: dict[str, Objects] = {}
+    for name, array in arrays.items():
+        mine, rows = rows[: array.size], rows[array.size :]
+        block = np.empty(array.size, dtype=object)
+        block[:] = mine
+        cut[name] = block.reshape(array.shape)
+    return cut

@@ -1,0 +1,265 @@
+"""The formulas of layers, stacks, the whole model and the loss; how they are written is told in formulas.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from goldformer.spec.oracle.formulas import (
+    Number,
+    Objects,
+    causal_mask,
+    linear,
+    multi_head_attention,
+    padding_mask,
+    positional_encoding,
+    scalar,
+    scoped,
+    softmax,
+    token_embedding,
+)
+
+Mask = NDArray[np.bool_] | None
+Params = Mapping[str, Objects]
+
+
+def pad_or_truncate(number: Number, x: Objects, *, length: int) -> dict[str, Objects]:
+    """SEQ-1: the first `length` rows, zero rows after the last."""
+    batch, seq, d_model = x.shape
+    missing = np.full((batch, max(length - seq, 0), d_model), scalar(number(0)), dtype=object)
+    return {"output": np.concatenate([x[:, :length], missing], axis=1)}
+
+
+def feed_forward(
+    number: Number,
+    x: Objects,
+    *,
+    w_1: Objects,
+    w_2: Objects,
+    b_1: Objects | None = None,
+    b_2: Objects | None = None,
+) -> dict[str, Objects]:
+    """FFN-1: max(0, x·W_1 + b_1)·W_2 + b_2."""
+    inner = linear(x, w_1, b_1)
+    hidden = np.where(inner.astype(np.float64) > 0, inner, scalar(number(0)))
+    return {"output": linear(hidden, w_2, b_2), "hidden": hidden}
+
+
+def layer_norm(
+    number: Number, x: Objects, *, gamma: Objects, beta: Objects, layer_norm_eps: str = "1e-5"
+) -> dict[str, Objects]:
+    """LN-1, LN-2, LN-3: (x − mean)/√(variance + eps)·gamma + beta, the variance divided by d_model."""
+    count = scalar(number(x.shape[-1]))
+    eps = number(1) / number(10 ** -int(layer_norm_eps.removeprefix("1e")))
+    centred = x - x.sum(-1, keepdims=True) / count
+    variance = (centred * centred).sum(-1, keepdims=True) / count
+    return {"output": centred / np.sqrt(variance + scalar(eps)) * gamma + beta}
+
+
+def _sublayer(
+    number: Number, x: Objects, sublayer: Any, norm: Params, placement: str, eps: str
+) -> tuple[Objects, dict[str, Objects]]:
+    """LAYER-1, LAYER-3: a sub-layer with its residual and its normalisation, after or before."""
+
+    def normalise(y: Objects) -> Objects:
+        return layer_norm(number, y, **norm, layer_norm_eps=eps)["output"]
+
+    if placement == "pre":
+        outputs = sublayer(normalise(x))
+        return x + outputs["output"], outputs
+    outputs = sublayer(x)
+    return normalise(x + outputs["output"]), outputs
+
+
+def encoder_layer(
+    number: Number,
+    x: Objects,
+    mask: Mask = None,
+    *,
+    num_heads: int,
+    params: Params,
+    norm_placement: str = "post",
+    layer_norm_eps: str = "1e-5",
+    empty_row: str = "uniform",
+) -> dict[str, Objects]:
+    """LAYER-1: self-attention, then the feed-forward network, each with residual and normalisation."""
+
+    def attend(y: Objects) -> dict[str, Objects]:
+        mine = scoped(params, "self_attention")
+        return multi_head_attention(number, y, y, y, mask, num_heads=num_heads, **mine, empty_row=empty_row)
+
+    def feed(y: Objects) -> dict[str, Objects]:
+        return feed_forward(number, y, **scoped(params, "feed_forward"))
+
+    how = (norm_placement, layer_norm_eps)
+    attended, attention = _sublayer(number, x, attend, scoped(params, "norm_1"), *how)
+    output, _ = _sublayer(number, attended, feed, scoped(params, "norm_2"), *how)
+    return {"output": output, "attended": attended, "weights": attention["weights"]}
+
+
+def decoder_layer(
+    number: Number,
+    x: Objects,
+    memory: Objects,
+    self_mask: Mask = None,
+    memory_mask: Mask = None,
+    *,
+    num_heads: int,
+    params: Params,
+    norm_placement: str = "post",
+    layer_norm_eps: str = "1e-5",
+    empty_row: str = "uniform",
+) -> dict[str, Objects]:
+    """LAYER-2: masked self-attention, attention over the encoder's output, the feed-forward network."""
+
+    def attend(y: Objects, other: Objects | None, mask: Mask, prefix: str) -> dict[str, Objects]:
+        kv = y if other is None else other
+        mine = scoped(params, prefix)
+        return multi_head_attention(number, y, kv, kv, mask, num_heads=num_heads, **mine, empty_row=empty_row)
+
+    def feed(y: Objects) -> dict[str, Objects]:
+        return feed_forward(number, y, **scoped(params, "feed_forward"))
+
+    how = (norm_placement, layer_norm_eps)
+    attended, own = _sublayer(
+        number, x, lambda y: attend(y, None, self_mask, "self_attention"), scoped(params, "norm_1"), *how
+    )
+    crossed, cross = _sublayer(
+        number, attended, lambda y: attend(y, memory, memory_mask, "cross_attention"), scoped(params, "norm_2"), *how
+    )
+    output, _ = _sublayer(number, crossed, feed, scoped(params, "norm_3"), *how)
+    return {
+        "output": output,
+        "attended": attended,
+        "crossed": crossed,
+        "weights": own["weights"],
+        "cross_weights": cross["weights"],
+    }
+
+
+def encoder(
+    number: Number, x: Objects, mask: Mask = None, *, num_heads: int, num_layers: int, params: Params, **how: str
+) -> dict[str, Objects]:
+    """STACK-1: each layer takes the output of the one before it, with weights of its own."""
+    layers = []
+    for index in range(num_layers):
+        mine = scoped(params, f"encoder.{index}")
+        x = encoder_layer(number, x, mask, num_heads=num_heads, params=mine, **how)["output"]
+        layers.append(x)
+    return {"output": x, "layers": np.stack(layers)}
+
+
+def decoder(
+    number: Number,
+    x: Objects,
+    memory: Objects,
+    self_mask: Mask = None,
+    memory_mask: Mask = None,
+    *,
+    num_heads: int,
+    num_layers: int,
+    params: Params,
+    **how: str,
+) -> dict[str, Objects]:
+    """STACK-2: as the encoder; every layer attends to the same memory."""
+    layers = []
+    for index in range(num_layers):
+        mine = scoped(params, f"decoder.{index}")
+        x = decoder_layer(number, x, memory, self_mask, memory_mask, num_heads=num_heads, params=mine, **how)["output"]
+        layers.append(x)
+    return {"output": x, "layers": np.stack(layers)}
+
+
+def transformer(
+    number: Number,
+    source: NDArray[np.int64],
+    target: NDArray[np.int64],
+    *,
+    num_heads: int,
+    num_encoder_layers: int,
+    num_decoder_layers: int,
+    pad_id: int,
+    params: Params,
+    embedding_scale: str = "none",
+    pe_layout: str = "interleaved",
+    **how: str,
+) -> dict[str, Objects]:
+    """MODEL-1 … MODEL-4: one table, PE once, the two stacks, a linear map to the vocabulary."""
+
+    def embed(ids: NDArray[np.int64]) -> Objects:
+        rows = token_embedding(number, ids, table=params["table"], embedding_scale=embedding_scale)["output"]
+        return positional_encoding(number, rows, pe_layout=pe_layout)["output"]
+
+    seq = target.shape[1]
+    source_mask = padding_mask(number, source, pad_id=pad_id)["mask"]
+    target_mask = padding_mask(number, target, pad_id=pad_id)["mask"]
+    target_mask = target_mask & causal_mask(number, q_seq=seq, kv_seq=seq)["mask"]
+    common: dict[str, Any] = {"num_heads": num_heads, "params": params, **how}
+    memory = encoder(number, embed(source), source_mask, num_layers=num_encoder_layers, **common)["output"]
+    given = (embed(target), memory, target_mask, source_mask)
+    x = decoder(number, *given, num_layers=num_decoder_layers, **common)["output"]
+    return {"logits": linear(x, params["w_vocab"], params.get("b_vocab")), "memory": memory}
+
+
+def output_probabilities(
+    number: Number, x: Objects, *, w_vocab: Objects, b_vocab: Objects | None = None
+) -> dict[str, Objects]:
+    """OUT-1, OUT-2: logits, and their softmax over the vocabulary."""
+    logits = linear(x, w_vocab, b_vocab)
+    return {"probabilities": softmax(number, logits)["output"], "logits": logits}
+
+
+def one_hot(number: Number, ids: NDArray[np.int64], *, vocab: int) -> dict[str, Objects]:
+    """LOSS-1: 1 at the id, 0 elsewhere."""
+    del number
+    return {"output": (ids[..., None] == np.arange(vocab)).astype(np.int64)}
+
+
+def shift_right(number: Number, ids: NDArray[np.int64], *, bos_id: int) -> dict[str, Objects]:
+    """SEQ-2: bos_id in front, the last id dropped."""
+    del number
+    first = np.full((len(ids), 1), bos_id, dtype=np.int64)
+    return {"output": np.concatenate([first, ids[:, :-1]], axis=1)}
+
+
+def label_smoothing(
+    number: Number, target: Objects, *, smoothing: Any, smoothing_denominator: str = "vocab"
+) -> dict[str, Objects]:
+    """LOSS-5, LOSS-6: part of the mass shared among the words."""
+    vocab = target.shape[-1]
+    one, share = scalar(number(1)), scalar(smoothing if not isinstance(smoothing, int) else number(smoothing))
+    kept = target * (one - share)
+    if smoothing_denominator == "vocab":
+        return {"output": kept + share / scalar(number(vocab))}
+    return {"output": kept + (one - target) * (share / scalar(number(vocab - 1)))}
+
+
+def cross_entropy(number: Number, logits: Objects, targets: NDArray[np.int64], *, pad_id: int) -> dict[str, Objects]:
+    """LOSS-2, LOSS-3: −log softmax(logits)[target], averaged over the targets that are not padding."""
+    losses = -np.take_along_axis(log_softmax(number, logits), targets[..., None], axis=-1)[..., 0]
+    real = targets != pad_id
+    token_losses = np.where(real, losses, scalar(number(0)))
+    loss = token_losses[real].sum() / number(int(real.sum()))
+    return {"loss": scalar(loss), "token_losses": token_losses}
+
+
+def log_softmax(number: Number, logits: Objects) -> Objects:
+    """The logits minus log Σ exp(logits), shifted by one exact number a row."""
+    del number
+    shift = logits.astype(np.float64).max(-1, keepdims=True).astype(object)
+    moved = logits - shift
+    result: Objects = moved - np.log(np.exp(moved).sum(-1, keepdims=True))
+    return result
+
+
+def kl_divergence(number: Number, target: Objects, logits: Objects) -> dict[str, Objects]:
+    """LOSS-4: Σ p·(log p − log q) with q = softmax(logits); a word of probability 0 adds nothing."""
+    zero, one = scalar(number(0)), scalar(number(1))
+    there = target.astype(np.float64) > 0
+    log_p = np.log(np.where(there, target, one))
+    terms = np.where(there, target * (log_p - log_softmax(number, logits)), zero)
+    summed = terms.sum(-1)
+    return {"output": summed if terms.ndim > 1 else scalar(summed)}

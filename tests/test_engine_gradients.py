@@ -1,0 +1,147 @@
+"""Gradient cases: by autograd, by a hand-written backward function, and what goes wrong on the way."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from goldformer.adapters import Adapter
+from goldformer.conformance.engine import Bench, check_case
+from goldformer.conformance.verdict import Status
+
+CASE = "sdpa-gradient-masked"
+
+
+def attend(query, key, value, mask=None):
+    scores = query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5
+    if mask is not None:
+        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    return torch.softmax(scores, dim=-1) @ value
+
+
+class ByAutograd:
+    ARRAYS = "torch"
+    scaled_dot_product_attention = staticmethod(attend)
+
+
+class CutsTheGraph(ByAutograd):
+    @staticmethod
+    def scaled_dot_product_attention(query, key, value, mask=None):
+        return attend(query, key.detach(), value, mask)
+
+
+class WithoutAGraph(ByAutograd):
+    @staticmethod
+    @torch.no_grad()
+    def scaled_dot_product_attention(query, key, value, mask=None):
+        return attend(query, key, value, mask)
+
+
+class ByHand:
+    """The textbook with a backward pass of its own; `row_term` and `scaled` are the two classic mistakes."""
+
+    ARRAYS = "numpy"
+    row_term = True
+    scaled = True
+
+    def scaled_dot_product_attention_gradient(self, query, key, value, cotangent, mask=None):
+        import numpy as np
+
+        root = np.asarray(query.shape[-1] ** 0.5, dtype=query.dtype)
+        scores = np.where(True if mask is None else mask, query @ key.swapaxes(-1, -2) / root, -np.inf)
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        weights /= weights.sum(-1, keepdims=True)
+        d_weights = cotangent @ value.swapaxes(-1, -2)
+        row = (d_weights * weights).sum(-1, keepdims=True) if self.row_term else 0
+        d_scores = (weights * (d_weights - row)).astype(query.dtype)
+        d_scores = d_scores / root if self.scaled else d_scores
+        return {"query": d_scores @ key, "key": d_scores.swapaxes(-1, -2) @ query,
+                "value": weights.swapaxes(-1, -2) @ cotangent}  # fmt: skip
+
+
+class WithoutTheRowTerm(ByHand):
+    row_term = False
+
+
+class WithoutTheScale(ByHand):
+    scaled = False
+
+
+class ReturnsATuple(ByHand):
+    def scaled_dot_product_attention_gradient(self, **given):
+        return tuple(super().scaled_dot_product_attention_gradient(**given).values())
+
+
+class ForgetsTheKey(ByHand):
+    def scaled_dot_product_attention_gradient(self, **given):
+        gradients = super().scaled_dot_product_attention_gradient(**given)
+        del gradients["key"]
+        return gradients
+
+
+@pytest.fixture
+def verdict_of(spec):
+    def check(kind, case=CASE, dtype="float64"):
+        adapter = Adapter.from_object(kind(), kind.__name__, spec)
+        return check_case(spec.cases[case], Bench(spec, adapter, dtype, "cpu"))
+
+    return check
+
+
+@pytest.mark.parametrize("kind", [ByAutograd, ByHand])
+@pytest.mark.parametrize("case", ["sdpa-gradient", "sdpa-gradient-masked"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+def test_right_gradients_pass(verdict_of, kind, case, dtype):
+    verdict = verdict_of(kind, case, dtype)
+    assert verdict.status is Status.PASSED, verdict.message
+    assert verdict.ratio <= 0.5
+
+
+@pytest.mark.parametrize("kind", [WithoutTheRowTerm, WithoutTheScale])
+def test_the_classic_mistakes_fail_by_far(verdict_of, kind):
+    verdict = verdict_of(kind)
+    assert (verdict.status, verdict.reason) == (Status.FAILED, "wrong-value")
+    assert [d.output for d in verdict.differences] == ["gradient of query", "gradient of key"]
+    assert verdict.ratio > 1e6
+
+
+def test_a_cut_graph_is_named_with_what_no_gradient_reaches(verdict_of):
+    verdict = verdict_of(CutsTheGraph)
+    assert (verdict.status, verdict.reason) == (Status.FAILED, "no-gradient")
+    assert verdict.message == "no gradient reaches key: the graph is cut (detach, .data, a copy, no_grad)"
+    assert verdict_of(WithoutAGraph).message.startswith("no gradient reaches query, key, value: the graph is cut")
+
+
+def test_numpy_without_a_backward_function_is_not_implemented(verdict_of):
+    class Forward:
+        ARRAYS = "numpy"
+
+        def scaled_dot_product_attention(self, query, key, value, mask=None):
+            return value
+
+    verdict = verdict_of(Forward)
+    assert (verdict.status, verdict.reason) == (Status.SKIPPED, "not-implemented")
+    expected = "numpy does not differentiate by itself: provide scaled_dot_product_attention_gradient"
+    assert verdict.message == expected
+
+
+def test_a_backward_function_returns_a_mapping_of_all_gradients(verdict_of):
+    verdict = verdict_of(ReturnsATuple)
+    expected = "scaled_dot_product_attention_gradient returned a tuple: return a mapping of argument name to gradient"
+    assert (verdict.status, verdict.message) == (Status.FAILED, expected)
+    assert verdict_of(ForgetsTheKey).message.startswith("no gradient reaches key")
+
+
+def test_an_empty_row_that_spoils_gradients_fails(verdict_of):
+    class Spoils(ByAutograd):
+        @staticmethod
+        def scaled_dot_product_attention(query, key, value, mask=None):
+            scores = query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5
+            scores = scores + torch.zeros_like(scores).masked_fill(~mask, -torch.inf)
+            weights = torch.softmax(scores, dim=-1)
+            # Cleaned on the way forward only.
+            return torch.where(weights.isnan(), 1 / key.shape[-2], weights) @ value
+
+    verdict = verdict_of(Spoils, "sdpa-gradient-empty-row")
+    assert (verdict.status, verdict.reason) == (Status.FAILED, "not-finite")
+    assert "empty-row-nan-grad" in verdict.catches

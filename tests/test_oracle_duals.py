@@ -1,0 +1,143 @@
+"""Golden gradients against difference quotients in ball arithmetic, which know no product rule."""
+
+from __future__ import annotations
+
+import flint
+import numpy as np
+import pytest
+
+from goldformer.spec.oracle import balls, duals
+from goldformer.spec.oracle.derive import evaluate, scales
+from goldformer.spec.oracle.draws import Draw, error_scale
+
+#: So small that the quotient's own error is below 10⁻³⁰, and so large that 256 bits still see it.
+STEP = flint.arb(10) ** -20
+
+
+def drawn(seed, *shape):
+    return np.random.default_rng(seed).integers(-16, 17, shape) / 8
+
+
+def some(seed, *shape):
+    mask = np.random.default_rng(seed).random(shape) < 0.6
+    mask[..., 0] = True
+    return mask
+
+
+def projections(width, biases=True):
+    params = {f"w_{role}": drawn(40 + i, width, width) / 2 for i, role in enumerate("qkvo")}
+    return params | ({f"b_{role}": drawn(50 + i, width) for i, role in enumerate("qkvo")} if biases else {})
+
+
+def under(prefix, params):
+    return {f"{prefix}.{name}": array for name, array in params.items()}
+
+
+NORM = {"gamma": drawn(61, 4), "beta": drawn(62, 4)}
+FEED = {"w_1": drawn(63, 4, 3), "b_1": drawn(64, 3), "w_2": drawn(65, 3, 4), "b_2": drawn(66, 4)}
+LAYER = {**under("self_attention", projections(4)), **under("norm_1", NORM), **under("feed_forward", FEED),
+         **under("norm_2", {"gamma": drawn(67, 4), "beta": drawn(68, 4)})}  # fmt: skip
+TOKENS = {"query": drawn(1, 2, 2, 3), "key": drawn(2, 2, 3, 3), "value": drawn(3, 2, 3, 2)}
+X = {"x": drawn(4, 1, 2, 4)}
+EMPTY = np.array([[True, False, True], [False, False, False]])
+
+CALLS = {
+    "softmax": ("softmax", {"scores": drawn(5, 2, 3)}, {}, {}, {}, "output"),
+    "attention": ("scaled_dot_product_attention", TOKENS, {}, {}, {}, "output"),
+    "attention under a mask": (
+        "scaled_dot_product_attention", {**TOKENS, "mask": some(6, 2, 2, 3)}, {}, {}, {}, "output",
+    ),
+    "an empty row, uniform": ("scaled_dot_product_attention", {**TOKENS, "mask": EMPTY}, {}, {}, {}, "output"),
+    "an empty row, zeros": (
+        "scaled_dot_product_attention", {**TOKENS, "mask": EMPTY}, {}, {}, {"empty_row": "zeros"}, "output",
+    ),
+    "two heads": (
+        "multi_head_attention", dict.fromkeys(("query", "key", "value"), X["x"]), projections(4), {"num_heads": 2},
+        {}, "output",
+    ),
+    "feed-forward": ("feed_forward", X, FEED, {}, {}, "output"),
+    "layer norm": ("layer_norm", X, NORM, {}, {}, "output"),
+    "an encoder layer": ("encoder_layer", X, LAYER, {"num_heads": 2}, {}, "output"),
+    "an encoder layer, pre": ("encoder_layer", X, LAYER, {"num_heads": 2}, {"norm_placement": "pre"}, "output"),
+    "the loss": (
+        "cross_entropy", {"logits": drawn(7, 2, 2, 3), "targets": np.array([[1, 0], [2, 1]])}, {}, {"pad_id": 0}, {},
+        "loss",
+    ),
+    "the divergence": (
+        "kl_divergence", {"target": np.array([[0.5, 0.25, 0.25]]), "logits": drawn(8, 1, 3)}, {}, {}, {}, "output",
+    ),
+}  # fmt: skip
+
+
+def dual_gradients(call, cotangent, number, given, unit):
+    component, inputs, params, attributes, conventions, output = call
+    floats = {n: a for n, a in {**inputs, **params}.items() if a.dtype.kind == "f"}
+
+    def formula(dual, seeded):
+        return evaluate(component, dual, seeded, inputs, params, attributes, conventions, lambda v: dual(given(v)))
+
+    return duals.gradients(formula, floats, np.frompyfunc(given, 1, 1)(cotangent), output, number, given, unit)
+
+
+def weighted(call, cotangent, name, place, step):
+    """Σ cotangent·output with one element moved by a ball."""
+    component, inputs, params, attributes, conventions, output = call
+
+    def moved(arrays):
+        made = {n: np.frompyfunc(balls.given, 1, 1)(a) if a.dtype.kind == "f" else a for n, a in arrays.items()}
+        if name in made:
+            made[name] = made[name].copy()
+            made[name][place] = made[name][place] + step
+        return made
+
+    given = {**moved(inputs), **moved(params)}
+    # Elements are balls already: hand them through.
+    arrays = {n: given[n] for n in inputs}, {n: given[n] for n in params}
+    result = evaluate_made(component, *arrays, attributes, conventions)[output]
+    return sum(flint.arb(c) * r for c, r in zip(cotangent.ravel().tolist(), result.ravel(), strict=True))
+
+
+def evaluate_made(component, inputs, params, attributes, conventions):
+    from goldformer.spec.oracle.derive import FORMULAS
+
+    arguments = {"params": params} if any("." in name for name in params) else params
+    return FORMULAS[component](balls.exact, **inputs, **arguments, **attributes, **conventions)
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_duals_agree_with_difference_quotients(call):
+    component, inputs, params, attributes, conventions, output = call
+    shape = evaluate(component, balls.exact, balls.given, inputs, params, attributes, conventions)[output].shape
+    cotangent = drawn(9, *shape) if shape else np.array(1.5)
+    gradients = dual_gradients(call, cotangent, balls.exact, balls.given, duals.unit_balls(balls.exact))
+    assert set(gradients) == {n for n, a in {**inputs, **params}.items() if a.dtype.kind == "f"}
+    for name, gradient in gradients.items():
+        # Every element of small arrays, a few of large ones: each quotient runs the formula twice.
+        places = list(np.ndindex(gradient.shape))
+        for place in places[:: max(len(places) // 4, 1)]:
+            up, down = (weighted(call, cotangent, name, place, sign * STEP) for sign in (1, -1))
+            quotient = (up - down) / (2 * STEP)
+            assert float(abs(quotient - gradient[place]).mid()) < 1e-25, f"{name}{place}"
+
+
+def test_what_a_mask_hides_has_exactly_no_gradient():
+    mask = np.array([[True, True, False], [True, False, False]])
+    call = ("scaled_dot_product_attention", {**TOKENS, "mask": mask}, {}, {}, {}, "output")
+    gradients = dual_gradients(call, drawn(9, 2, 2, 2), balls.exact, balls.given, duals.unit_balls(balls.exact))
+    for name in ("key", "value"):
+        assert balls.decimals(gradients[name][:, 2]) == ["0"] * gradients[name][:, 2].size
+        assert balls.decimals(gradients[name][:, 1]) != ["0"] * gradients[name][:, 1].size
+
+
+def test_the_scale_of_a_gradient_is_about_that_of_its_output():
+    call = CALLS["two heads"]
+    cotangent = drawn(9, 1, 2, 4)
+    golden = dual_gradients(call, cotangent, balls.exact, balls.given, duals.unit_balls(balls.exact))
+    Draw.reset()
+    draws = dual_gradients(call, cotangent, Draw.exact, Draw.given, duals.unit_draw)
+    output = scales(*call[:5])["output"]
+    for name, gradient in golden.items():
+        values = np.array([float(v) for v in gradient.ravel()])
+        scale = error_scale(draws[name], values)
+        if np.abs(values).max() > 0.01:
+            assert 0.01 * output < scale < 100 * output, name

@@ -1,0 +1,306 @@
+"""Encoder and decoder, their layers and stacks, against those of torch.nn, post-norm and pre-norm."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from torch import Tensor, nn
+
+from goldformer.reference_impl import (
+    Decoder,
+    DecoderLayer,
+    Encoder,
+    EncoderLayer,
+    causal_mask,
+    decoder,
+    decoder_layer,
+    encoder,
+    encoder_layer,
+    padding_mask,
+)
+from goldformer.spec import ROOT
+
+BATCH, HEADS, SEQ, SOURCE_SEQ, D_MODEL, D_FF, LAYERS = 3, 2, 5, 7, 14, 23, 2
+SOURCE = torch.tensor([[1, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 0, 0], [1, 1, 0, 0, 0, 0, 0]])
+TARGET = torch.tensor([[1, 1, 1, 1, 0], [1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
+NORM_FIRST = [pytest.param(False, id="post"), pytest.param(True, id="pre")]
+SIZES = (D_MODEL, HEADS, D_FF)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def real(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def close(got: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
+
+
+def filled(module: nn.Module) -> nn.Module:
+    """The module with parameters that are all different, and no scale of 1 or shift of 0 among them."""
+    for seed, parameter in enumerate(module.parameters()):
+        nn.init.normal_(parameter, mean=0.1, std=0.4, generator=torch.Generator().manual_seed(20 + seed))
+    return module.double().eval()
+
+
+def named(module: nn.Module) -> dict[str, Tensor]:
+    return module.state_dict()
+
+
+def torch_attention(p: dict[str, Tensor], block: str, twin: str) -> dict[str, Tensor]:
+    return {
+        # torch keeps (out, in), q over k over v.
+        f"{twin}.in_proj_weight": torch.cat([p[f"{block}.w_{n}"] for n in "qkv"], dim=1).T,
+        f"{twin}.in_proj_bias": torch.cat([p[f"{block}.b_{n}"] for n in "qkv"]),
+        f"{twin}.out_proj.weight": p[f"{block}.w_o"].T,
+        f"{twin}.out_proj.bias": p[f"{block}.b_o"],
+    }
+
+
+def torch_layer(p: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The state of a layer of torch.nn with the parameters of ours."""
+    state = torch_attention(p, "self_attention", "self_attn")
+    if "cross_attention.w_q" in p:
+        state |= torch_attention(p, "cross_attention", "multihead_attn")
+    for i in (1, 2):
+        state[f"linear{i}.weight"] = p[f"feed_forward.w_{i}"].T
+        state[f"linear{i}.bias"] = p[f"feed_forward.b_{i}"]
+    norms = [name.removesuffix(".gamma") for name in p if name.endswith(".gamma")]
+    for norm in norms:
+        state[f"{norm.replace('_', '')}.weight"] = p[f"{norm}.gamma"]
+        state[f"{norm.replace('_', '')}.bias"] = p[f"{norm}.beta"]
+    return state
+
+
+def torch_stack(p: dict[str, Tensor], stack: str) -> dict[str, Tensor]:
+    state = {}
+    for i in range(LAYERS):
+        prefix = f"{stack}.{i}."
+        mine = {n.removeprefix(prefix): t for n, t in p.items() if n.startswith(prefix)}
+        state |= {f"layers.{i}.{n}": t for n, t in torch_layer(mine).items()}
+    return state
+
+
+def twin_of(kind: type[nn.Module], norm_first: bool) -> nn.Module:
+    # Dropout 0 and training mode: the fused fast path of eval mode is another algorithm.
+    return kind(*SIZES, dropout=0.0, batch_first=True, norm_first=norm_first, dtype=torch.float64).train()
+
+
+ENCODED = (real(BATCH, SOURCE_SEQ, D_MODEL), padding_mask(SOURCE, 0))
+DECODED = (
+    real(BATCH, SEQ, D_MODEL),
+    real(BATCH, SOURCE_SEQ, D_MODEL, seed=1),
+    causal_mask(SEQ, SEQ) & padding_mask(TARGET, 0),
+    padding_mask(SOURCE, 0),
+)
+# The same masks for torch, where True = ignore.
+TORCH_ENCODED = {"src_key_padding_mask": SOURCE == 0}
+TORCH_DECODED = {
+    "tgt_mask": ~causal_mask(SEQ, SEQ),
+    "tgt_key_padding_mask": TARGET == 0,
+    "memory_key_padding_mask": SOURCE == 0,
+}
+
+
+@pytest.mark.parametrize("norm_first", NORM_FIRST)
+@pytest.mark.parametrize("masked", [True, False])
+def test_the_encoder_layer_is_that_of_torch(norm_first, masked):
+    ours = filled(EncoderLayer(*SIZES, norm_first=norm_first))
+    twin = twin_of(nn.TransformerEncoderLayer, norm_first)
+    twin.load_state_dict(torch_layer(named(ours)))
+    x, mask = ENCODED
+
+    expected = twin(x, **(TORCH_ENCODED if masked else {}))
+    close(ours(x, mask if masked else None).output, expected)
+
+
+@pytest.mark.parametrize("norm_first", NORM_FIRST)
+@pytest.mark.parametrize("masked", [True, False])
+def test_the_decoder_layer_is_that_of_torch(norm_first, masked):
+    ours = filled(DecoderLayer(*SIZES, norm_first=norm_first))
+    twin = twin_of(nn.TransformerDecoderLayer, norm_first)
+    twin.load_state_dict(torch_layer(named(ours)))
+    x, memory, self_mask, memory_mask = DECODED
+
+    expected = twin(x, memory, **(TORCH_DECODED if masked else {}))
+    close(ours(x, memory, *((self_mask, memory_mask) if masked else ())).output, expected)
+
+
+@pytest.mark.parametrize("norm_first", NORM_FIRST)
+def test_the_stacks_are_those_of_torch_without_a_last_normalisation(norm_first):
+    ours = filled(Encoder(*SIZES, LAYERS, norm_first=norm_first))
+    twin = nn.TransformerEncoder(
+        twin_of(nn.TransformerEncoderLayer, norm_first), LAYERS, norm=None, enable_nested_tensor=False
+    )
+    twin.load_state_dict(torch_stack(named(ours), "encoder"))
+    memory = ours(*ENCODED)
+    close(memory.output, twin(ENCODED[0], **TORCH_ENCODED))
+
+    ours = filled(Decoder(*SIZES, LAYERS, norm_first=norm_first))
+    twin = nn.TransformerDecoder(twin_of(nn.TransformerDecoderLayer, norm_first), LAYERS, norm=None)
+    twin.load_state_dict(torch_stack(named(ours), "decoder"))
+    close(ours(*DECODED).output, twin(*DECODED[:2], **TORCH_DECODED))
+
+
+MODULES = [
+    pytest.param(EncoderLayer, encoder_layer, ENCODED, id="encoder_layer"),
+    pytest.param(DecoderLayer, decoder_layer, DECODED, id="decoder_layer"),
+    pytest.param(Encoder, encoder, ENCODED, id="encoder"),
+    pytest.param(Decoder, decoder, DECODED, id="decoder"),
+]
+
+
+def built(kind: type[nn.Module], **settings) -> nn.Module:
+    return kind(*SIZES, *((LAYERS,) if kind in (Encoder, Decoder) else ()), **settings)
+
+
+def keywords(kind: type[nn.Module]) -> dict[str, int]:
+    return {"num_heads": HEADS} | ({"num_layers": LAYERS} if kind in (Encoder, Decoder) else {})
+
+
+@pytest.mark.parametrize(("kind", "function", "arguments"), MODULES)
+@pytest.mark.parametrize("norm_first", NORM_FIRST)
+@pytest.mark.parametrize("bias", [True, False])
+def test_in_eval_mode_a_module_is_its_function_on_its_state(kind, function, arguments, norm_first, bias):
+    module = filled(built(kind, norm_first=norm_first, bias=bias))
+    expected = function(*arguments, **keywords(kind), params=named(module), norm_first=norm_first)
+
+    result = module(*arguments)
+    assert type(result) is type(expected)
+    assert all(torch.equal(a, b) for a, b in zip(result, expected, strict=True))
+
+
+@pytest.mark.parametrize(("kind", "function", "arguments"), MODULES)
+def test_training_draws_dropout_and_eval_mode_has_none(kind, function, arguments):
+    module = filled(built(kind, dropout=0.3))
+    quiet = module(*arguments).output
+    assert torch.equal(module(*arguments).output, quiet)
+
+    module.train()
+    assert not torch.equal(module(*arguments).output, module(*arguments).output)
+    assert torch.equal(module.eval()(*arguments).output, quiet)
+
+    # With dropout of 0 training is no different.
+    still = built(kind, dropout=0.0).double()
+    still.load_state_dict(named(module))
+    assert torch.equal(still.train()(*arguments).output, quiet)
+    assert {part.p for part in built(kind).modules() if isinstance(part, nn.Dropout)} == {0.1}
+
+
+@pytest.mark.parametrize(("kind", "arguments"), [(EncoderLayer, ENCODED), (DecoderLayer, DECODED)])
+@pytest.mark.parametrize("norm_first", NORM_FIRST)
+def test_dropout_takes_what_a_sublayer_adds_and_not_the_residual(kind, arguments, norm_first):
+    module = filled(built(kind, dropout=1.0, norm_first=norm_first)).train()
+
+    expected = arguments[0]
+    if not norm_first:
+        for norm in (module.norm_1, module.norm_2, *([module.norm_3] if kind is DecoderLayer else [])):
+            expected = norm(expected)
+    assert torch.equal(module(*arguments).output, expected)
+    # A call for each sub-layer, and one within the feed-forward network.
+    calls = []
+    for part in module.modules():
+        if isinstance(part, nn.Dropout):
+            part.register_forward_hook(lambda *_: calls.append(1))
+    module(*arguments)
+    assert len(calls) == (3 if kind is EncoderLayer else 4)
+
+
+@pytest.mark.parametrize("norm_first", NORM_FIRST)
+def test_a_layer_tells_what_its_sublayers_start_from(norm_first):
+    module = filled(DecoderLayer(*SIZES, norm_first=norm_first))
+    x, memory, self_mask, memory_mask = DECODED
+    result = module(*DECODED)
+
+    y = module.norm_1(x) if norm_first else x
+    update, weights = module.self_attention(y, y, y, self_mask)
+    attended = x + update if norm_first else module.norm_1(x + update)
+    y = module.norm_2(attended) if norm_first else attended
+    update, cross_weights = module.cross_attention(y, memory, memory, memory_mask)
+    crossed = attended + update if norm_first else module.norm_2(attended + update)
+    y = module.norm_3(crossed) if norm_first else crossed
+    update, _ = module.feed_forward(y)
+    output = crossed + update if norm_first else module.norm_3(crossed + update)
+
+    expected = (output, attended, crossed, weights, cross_weights)
+    assert result._fields == ("output", "attended", "crossed", "weights", "cross_weights")
+    for got, wanted in zip(result, expected, strict=True):
+        close(got, wanted)
+
+
+@pytest.mark.parametrize(("kind", "arguments"), [(Encoder, ENCODED), (Decoder, DECODED)])
+def test_a_stack_gives_the_output_of_every_layer_in_order(kind, arguments):
+    module = filled(built(kind))
+    result = module(*arguments)
+
+    x, rest = arguments[0], arguments[1:]
+    for i, layer in enumerate(module.encoder if kind is Encoder else module.decoder):
+        x = layer(x, *rest).output
+        assert torch.equal(result.layers[i], x)
+    assert torch.equal(result.output, x)
+    assert result.layers.shape == (LAYERS, *x.shape)
+
+
+def test_the_layers_of_a_stack_start_with_weights_of_their_own():
+    first, second = Encoder(*SIZES, LAYERS).encoder
+    assert not torch.equal(first.self_attention.w_q, second.self_attention.w_q)
+    assert len({p.data_ptr() for p in Encoder(*SIZES, LAYERS).parameters()}) == LAYERS * 16
+
+
+def test_a_hook_on_a_sublayer_sees_it_run():
+    module = filled(DecoderLayer(*SIZES))
+    seen = []
+    for name, part in module.named_children():
+        part.register_forward_hook(lambda *_, name=name: seen.append(name))
+    module(*DECODED)
+
+    order = ["self_attention", "dropout", "norm_1", "cross_attention", "dropout", "norm_2"]
+    assert seen == [*order, "feed_forward", "dropout", "norm_3"]
+
+
+def of_contract(component: str, folder: Path = ROOT / "contracts") -> set[str]:
+    """The names of the parameters, as the contracts spell them; a repeated block stands twice."""
+    contract = yaml.safe_load((folder / f"{component}.yaml").read_text(encoding="utf-8"))
+    names = set(contract.get("params", {}))
+    for name, block in contract.get("blocks", {}).items():
+        prefixes = [f"{name}.{i}" for i in range(LAYERS)] if "repeat" in block else [name]
+        names |= {f"{prefix}.{inner}" for prefix in prefixes for inner in of_contract(block["component"])}
+    return names
+
+
+@pytest.mark.parametrize(("kind", "function", "arguments"), MODULES)
+def test_modules_keep_their_parameters_under_the_names_of_the_contract(kind, function, arguments):
+    names = of_contract(function.__name__)
+    assert set(named(built(kind))) == names
+    assert set(named(built(kind, bias=False))) == {n for n in names if not n.rpartition(".")[2].startswith("b_")}
+    assert "norm_2.gamma" in names or f"{function.__name__}.1.norm_2.gamma" in names
+
+
+@pytest.mark.parametrize("norm_first", NORM_FIRST)
+def test_keys_and_values_are_the_memory_and_its_order_does_not_matter(norm_first):
+    module = filled(DecoderLayer(*SIZES, norm_first=norm_first))
+    x, memory, self_mask, memory_mask = DECODED
+    order = torch.tensor([4, 2, 6, 0, 1, 5, 3])
+    moved = module(x, memory[:, order], self_mask, memory_mask[..., order])
+
+    close(moved.output, module(*DECODED).output)
+    assert (module(x, memory + 1, self_mask, memory_mask).output - moved.output).abs().max() > 1e-3
+
+
+def test_layers_of_different_width_within_are_one_stack():
+    # Only d_model is common to all layers.
+    wide, narrow = filled(EncoderLayer(D_MODEL, HEADS, 31)), filled(EncoderLayer(D_MODEL, HEADS, 11))
+    params = {f"encoder.{i}.{n}": t for i, layer in enumerate((wide, narrow)) for n, t in named(layer).items()}
+    x, mask = ENCODED
+
+    result = encoder(x, mask, num_heads=HEADS, num_layers=2, params=params)
+    assert torch.equal(result.output, narrow(wide(x, mask).output, mask).output)

@@ -1,0 +1,260 @@
+"""Output layer, targets and losses, against torch's own and by hand."""
+
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from goldformer.reference_impl import (
+    cross_entropy,
+    kl_divergence,
+    label_smoothing,
+    log_softmax,
+    logits,
+    one_hot,
+    output_probabilities,
+    shift_right,
+    softmax,
+)
+
+BATCH, SEQ, D_MODEL, VOCAB, PAD = 3, 5, 14, 29, 4
+TARGETS = torch.tensor([[9, 3, 28, 0, 1], [2, 5, 11, PAD, PAD], [6, PAD, PAD, PAD, PAD]])
+FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
+HALVES = FLOATS[2:]
+INF = math.inf
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def real(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def close(got: Tensor, expected: Tensor, tolerance: float = 1e-13) -> None:
+    torch.testing.assert_close(got, expected, rtol=0, atol=tolerance)
+
+
+# output layer
+
+
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_the_output_layer_is_a_linear_map_and_its_softmax(with_bias):
+    x, w_vocab = real(BATCH, SEQ, D_MODEL), real(D_MODEL, VOCAB, seed=1)
+    b_vocab = real(VOCAB, seed=2) if with_bias else None
+    expected = functional.linear(x, w_vocab.T, b_vocab)
+    probabilities, scores = output_probabilities(x, w_vocab=w_vocab, b_vocab=b_vocab)
+
+    close(scores, expected)
+    assert torch.equal(scores, logits(x, w_vocab=w_vocab, b_vocab=b_vocab))
+    close(probabilities, expected.softmax(-1))
+    close(probabilities.sum(-1), torch.ones(BATCH, SEQ, dtype=torch.float64))
+    assert (probabilities > 0).all()
+
+
+# log softmax
+
+
+@pytest.mark.parametrize("scale", [1, 1e3, 1e6])
+def test_the_logarithm_of_softmax_is_that_of_torch(scale):
+    scores = scale * real(BATCH, VOCAB)
+
+    close(log_softmax(scores), functional.log_softmax(scores, -1), 1e-15 * scale * 10)
+    if scale == 1:
+        close(log_softmax(scores), softmax(scores).log())
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_the_logarithm_is_right_where_the_softmax_is_rounded_to_0(dtype):
+    scores = torch.tensor([-2e4, 2e4, 2e4], dtype=dtype)
+    gap = scores[1].item() - scores[0].item()
+
+    expected = torch.tensor([-gap - math.log(2), -math.log(2), -math.log(2)], dtype=torch.float64)
+    torch.testing.assert_close(log_softmax(scores).double(), expected, rtol=torch.finfo(dtype).eps, atol=0)
+    assert log_softmax(torch.tensor([0.0, -INF], dtype=dtype)).tolist() == [0, -INF]
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_a_vocabulary_larger_than_the_largest_float16_is_summed(dtype):
+    # 2^17 words alike: log 2^17 each, of 131072 > 65504.
+    log_p = log_softmax(torch.zeros(2**17, dtype=dtype))
+
+    torch.testing.assert_close(log_p[0].double(), -torch.tensor(17 * math.log(2)).double(), rtol=4e-3, atol=0)
+
+
+# targets
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32], ids=str)
+def test_one_hot_rows_are_those_of_torch(dtype):
+    rows = one_hot(TARGETS.to(dtype), VOCAB)
+
+    assert rows.dtype == torch.int64
+    assert torch.equal(rows, functional.one_hot(TARGETS, VOCAB))
+
+
+def test_the_six_words_of_illustrated():
+    words = ["a", "am", "i", "thanks", "student", "<eos>"]
+    sentence = [words.index(word) for word in ["i", "am", "a", "student", "<eos>"]]
+
+    rows = one_hot(torch.tensor([sentence]), 6)
+    assert rows[0].tolist() == [[int(w == i) for w in range(6)] for i in sentence]
+    assert shift_right(torch.tensor([sentence]), 5).tolist() == [[5, 2, 1, 0, 4]]
+
+
+@pytest.mark.parametrize("smoothing", [0, 0.0, 0.1, 0.25, 1, 1.0])
+def test_smoothing_shares_a_part_of_the_mass_among_all_words(smoothing):
+    smooth = label_smoothing(one_hot(TARGETS, VOCAB).double(), smoothing)
+
+    rest = smoothing / VOCAB
+    for b in range(BATCH):
+        for t in range(SEQ):
+            expected = [1 - smoothing + rest if w == TARGETS[b, t] else rest for w in range(VOCAB)]
+            close(smooth[b, t], torch.tensor(expected, dtype=torch.float64), 1e-16)
+    close(smooth.sum(-1), torch.ones(BATCH, SEQ, dtype=torch.float64), 1e-15)
+
+
+def test_smoothing_is_that_of_torch():
+    scores, smooth = real(1, 5, VOCAB), label_smoothing(one_hot(TARGETS[:1], VOCAB).double(), 0.1)
+    expected = functional.cross_entropy(scores[0], TARGETS[0], label_smoothing=0.1)
+
+    close(-(smooth * log_softmax(scores)).sum(-1).mean(), expected)
+    # The entropy of the target apart, it is the divergence.
+    entropy = -(smooth * smooth.log()).sum(-1).mean()
+    close(kl_divergence(smooth, scores).mean() + entropy, expected)
+
+
+def test_any_distribution_can_be_smoothed():
+    target = softmax(real(BATCH, SEQ, VOCAB))
+
+    close(label_smoothing(target, 0.3), 0.7 * target + 0.3 / VOCAB, 1e-16)
+
+
+# cross-entropy
+
+
+@pytest.mark.parametrize("scale", [1, 1e4])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32], ids=str)
+def test_the_loss_is_that_of_torch_with_padding_ignored(dtype, scale):
+    scores = scale * real(BATCH, SEQ, VOCAB)
+    rows, ids = scores.flatten(0, 1), TARGETS.flatten()
+    loss, token_losses = cross_entropy(scores, TARGETS.to(dtype), PAD)
+
+    close(loss, functional.cross_entropy(rows, ids, ignore_index=PAD), 1e-14 * scale)
+    expected = functional.cross_entropy(rows, ids, ignore_index=PAD, reduction="none")
+    close(token_losses, expected.view(BATCH, SEQ), 1e-14 * scale)
+    assert loss.shape == ()
+    assert not token_losses[TARGETS == PAD].any()
+
+
+def test_its_gradient_is_that_of_torch_and_0_at_padding():
+    scores, twin = (real(BATCH, SEQ, VOCAB).requires_grad_() for _ in range(2))
+    cross_entropy(scores, TARGETS, PAD)[0].backward()
+    functional.cross_entropy(twin.flatten(0, 1), TARGETS.flatten(), ignore_index=PAD).backward()
+
+    close(scores.grad, twin.grad)
+    assert not scores.grad[TARGETS == PAD].any()
+
+
+def test_one_softmax_and_the_natural_logarithm():
+    # Two softmaxes would leave 0.313.
+    loss, _ = cross_entropy(torch.tensor([[[10.0, 0.0]]], dtype=torch.float64), torch.tensor([[0]]), -100)
+    assert loss.item() == pytest.approx(math.log1p(math.exp(-10)), rel=1e-10)
+
+    loss, token_losses = cross_entropy(torch.zeros(1, 3, 7), torch.tensor([[1, 2, -100]]), -100)
+    assert loss.item() == pytest.approx(math.log(7))
+    assert token_losses[0].tolist() == [pytest.approx(math.log(7)), pytest.approx(math.log(7)), 0]
+
+
+def test_padding_counts_neither_in_the_sum_nor_in_the_number():
+    scores = real(BATCH, SEQ, VOCAB)
+    loss, _ = cross_entropy(scores[:, :1], TARGETS[:, :1], PAD)
+    padded = torch.cat((TARGETS[:, :1], torch.full((BATCH, SEQ - 1), PAD)), dim=1)
+
+    close(cross_entropy(scores, padded, PAD)[0], loss)
+    # The mean is over all tokens of the batch, not over the means of its samples.
+    loss, token_losses = cross_entropy(scores, TARGETS, PAD)
+    close(loss, token_losses.sum() / (TARGETS != PAD).sum())
+
+
+@pytest.mark.parametrize("wild", [math.nan, INF, -INF])
+def test_what_stands_at_padding_reaches_neither_loss_nor_gradient(wild):
+    scores = real(BATCH, SEQ, VOCAB)
+    expected = cross_entropy(scores, TARGETS, PAD)
+    spoilt = torch.where((TARGETS == PAD)[..., None], wild, scores).requires_grad_()
+    got = cross_entropy(spoilt, TARGETS, PAD)
+    got[0].backward()
+
+    assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+    assert spoilt.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_ten_thousand_tokens_do_not_overflow_a_half_type(dtype):
+    # Their losses sum to 100000 log 2, above 65504.
+    loss, _ = cross_entropy(torch.zeros(10, 10000, 2, dtype=dtype), torch.ones(10, 10000, dtype=torch.int64), 0)
+
+    assert loss.dtype == dtype
+    assert loss.item() == pytest.approx(math.log(2), rel=torch.finfo(dtype).eps)
+
+
+def test_compiled_a_batch_of_padding_alone_is_not_a_number():
+    # No value can be read while the graph is traced, so the refusal is missing there.
+    compiled = torch.compile(cross_entropy, fullgraph=True, backend="eager")
+    loss, token_losses = compiled(real(1, 2, VOCAB), torch.full((1, 2), PAD), PAD)
+
+    assert loss.isnan()
+    assert not token_losses.any()
+
+
+# divergence
+
+
+@pytest.mark.parametrize("scale", [1, 100])
+def test_the_divergence_is_that_of_torch(scale):
+    target, scores = softmax(real(BATCH, SEQ, VOCAB)), scale * real(BATCH, SEQ, VOCAB, seed=1)
+    expected = functional.kl_div(functional.log_softmax(scores, -1), target, reduction="none").sum(-1)
+
+    close(kl_divergence(target, scores), expected, 1e-13 * scale)
+    assert kl_divergence(target, scores).shape == (BATCH, SEQ)
+    assert kl_divergence(target[0, 0], scores[0, 0]).shape == ()
+    assert (kl_divergence(target, scores) > 0).all()
+
+
+def test_a_distribution_does_not_diverge_from_itself():
+    scores = real(BATCH, SEQ, VOCAB)
+
+    close(kl_divergence(softmax(scores), scores), torch.zeros(BATCH, SEQ, dtype=torch.float64))
+
+
+def test_from_a_one_hot_target_the_divergence_is_the_cross_entropy():
+    scores = real(BATCH, SEQ, VOCAB)
+    divergence = kl_divergence(one_hot(TARGETS, VOCAB).double(), scores)
+
+    close(divergence, cross_entropy(scores, TARGETS, -1)[1])
+
+
+def test_a_word_without_probability_adds_nothing_and_has_a_finite_gradient():
+    target = torch.tensor([[0.0, 0.25, 0.75], [0.0, 1.0, 0.0]], dtype=torch.float64, requires_grad=True)
+    scores = torch.tensor([[-INF, 0.0, 0.0], [1.0, 2.0, 3.0]], dtype=torch.float64, requires_grad=True)
+    output = kl_divergence(target, scores)
+    output.sum().backward()
+
+    by_hand = [0.25 * math.log(0.5) + 0.75 * math.log(1.5), math.log(sum(map(math.exp, (-1, 0, 1))))]
+    assert output.tolist() == pytest.approx(by_hand, abs=1e-15)
+    assert target.grad.isfinite().all()
+    assert scores.grad.isfinite().all()
+    # A word that the target holds possible and the model impossible is infinitely far.
+    assert kl_divergence(target.detach().flip(-1), scores)[0].item() == INF
+
+
+def test_a_negative_probability_is_not_passed_over_in_silence():
+    assert kl_divergence(torch.tensor([-0.5, 1.5]), torch.zeros(2)).isnan()

@@ -1,0 +1,304 @@
+"""The Transformer against nn.Transformer, and what it must not depend on."""
+
+import math
+import resource
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+import yaml
+from torch import Tensor, nn
+
+from goldformer.reference_impl import (
+    Transformer,
+    causal_mask,
+    positional_encoding,
+    shift_right,
+    sinusoid_table,
+    transformer,
+)
+from goldformer.spec import ROOT
+
+BATCH, HEADS, SOURCE_SEQ, SEQ, D_MODEL, D_FF, VOCAB = 3, 2, 7, 5, 14, 23, 29
+ENCODER_LAYERS, DECODER_LAYERS, PAD = 3, 2, 4
+SOURCE = torch.tensor([[9, 3, 28, 0, 1, 7, 7], [2, 5, 11, 17, 23, PAD, PAD], [6, 0, PAD, PAD, PAD, PAD, PAD]])
+TARGET = torch.tensor([[1, 13, 0, 26, PAD], [1, 2, 3, 5, 8], [1, 21, PAD, PAD, PAD]])
+NORM_FIRST = [pytest.param(False, id="post"), pytest.param(True, id="pre")]
+COUNTS = {"num_heads": HEADS, "num_encoder_layers": ENCODER_LAYERS, "num_decoder_layers": DECODER_LAYERS}
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def close(got: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
+
+
+def model(**settings) -> Transformer:
+    """A model in eval mode whose parameters are all different."""
+    module = Transformer(VOCAB, D_MODEL, HEADS, ENCODER_LAYERS, DECODER_LAYERS, D_FF, pad_id=PAD, **settings)
+    for seed, parameter in enumerate(module.parameters()):
+        nn.init.normal_(parameter, mean=0.1, std=0.4, generator=torch.Generator().manual_seed(seed))
+    return module.double().eval()
+
+
+def torch_names(name: str) -> str:
+    """How nn.Transformer calls a parameter of ours that it keeps as it is, or transposed."""
+    for ours, theirs in {
+        "encoder.": "encoder.layers.",
+        "decoder.": "decoder.layers.",
+        "feed_forward.w_1": "linear1.weight",
+        "feed_forward.w_2": "linear2.weight",
+        "feed_forward.b_1": "linear1.bias",
+        "feed_forward.b_2": "linear2.bias",
+        "self_attention": "self_attn",
+        "cross_attention": "multihead_attn",
+        "w_o": "out_proj.weight",
+        "b_o": "out_proj.bias",
+        "norm_": "norm",
+        "gamma": "weight",
+        "beta": "bias",
+    }.items():
+        name = name.replace(ours, theirs)
+    return name
+
+
+def torch_twin(ours: Transformer, norm_first: bool) -> nn.Transformer:
+    sizes = {"d_model": D_MODEL, "nhead": HEADS, "dim_feedforward": D_FF, "dropout": 0.0, "norm_first": norm_first}
+    common = {"batch_first": True, "dtype": torch.float64}
+    # Its own stacks normalise behind their last layer, which neither the paper nor n9 does.
+    twin = nn.Transformer(
+        custom_encoder=nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(**sizes, **common), ENCODER_LAYERS, norm=None, enable_nested_tensor=False
+        ),
+        custom_decoder=nn.TransformerDecoder(nn.TransformerDecoderLayer(**sizes, **common), DECODER_LAYERS, norm=None),
+        d_model=D_MODEL,
+        nhead=HEADS,
+        **common,
+    )
+    params = {n: t for n, t in ours.state_dict().items() if n.startswith(("encoder.", "decoder."))}
+    state = {}
+    for name, tensor in params.items():
+        block, _, last = name.rpartition(".")
+        if last == "w_q":
+            columns = torch.cat([params[f"{block}.w_{n}"] for n in "qkv"], dim=1)
+            state[torch_names(block) + ".in_proj_weight"] = columns.T
+            state[torch_names(block) + ".in_proj_bias"] = torch.cat([params[f"{block}.b_{n}"] for n in "qkv"])
+        elif last not in ("w_k", "w_v", "b_q", "b_k", "b_v"):
+            state[torch_names(name)] = tensor.T if tensor.ndim == 2 else tensor
+    twin.load_state_dict(state)
+    return twin
+
+
+@pytest.mark.parametrize("norm_first", NORM_FIRST)
+def test_the_model_is_that_of_torch(norm_first):
+    ours = model(norm_first=norm_first)
+    twin = torch_twin(ours, norm_first)
+    # Padding in between as well: behind everything else the causal mask hides it already.
+    source, target = SOURCE.clone(), TARGET.clone()
+    source[0, 2], target[0, 1], target[1, 3] = PAD, PAD, PAD
+    placed = [ours.table[ids] + sinusoid_table(ids.shape[1], D_MODEL, dtype=torch.float64) for ids in (source, target)]
+    # torch's True = ignore.
+    hidden = {"src_key_padding_mask": source == PAD, "tgt_key_padding_mask": target == PAD}
+    x = twin(*placed, tgt_mask=~causal_mask(SEQ, SEQ), memory_key_padding_mask=source == PAD, **hidden)
+    memory = twin.encoder(placed[0], src_key_padding_mask=source == PAD)
+
+    result = ours(source, target)
+    close(result.logits[target != PAD], nn.functional.linear(x, ours.w_vocab.T, ours.b_vocab)[target != PAD])
+    close(result.memory[source != PAD], memory[source != PAD])
+
+
+@pytest.mark.parametrize("norm_first", NORM_FIRST)
+@pytest.mark.parametrize("bias", [True, False])
+def test_in_eval_mode_the_module_is_the_function_on_its_state(norm_first, bias):
+    module = model(norm_first=norm_first, bias=bias)
+    params = module.state_dict()
+    expected = transformer(SOURCE, TARGET, **COUNTS, pad_id=PAD, params=params, norm_first=norm_first)
+
+    result = module(SOURCE.int(), TARGET.int())
+    assert result._fields == ("logits", "memory")
+    assert result.logits.shape == (BATCH, SEQ, VOCAB)
+    assert result.memory.shape == (BATCH, SOURCE_SEQ, D_MODEL)
+    assert torch.equal(result.logits, expected.logits)
+    assert torch.equal(result.memory, expected.memory)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_state_is_named_as_the_contracts_name_it_and_loads_strictly(bias):
+    def names(component: str) -> set[str]:
+        contract = yaml.safe_load((ROOT / "contracts" / f"{component}.yaml").read_text(encoding="utf-8"))
+        counts = {"encoder": ENCODER_LAYERS, "decoder": DECODER_LAYERS}
+        found = set(contract.get("params", {}))
+        for name, block in contract.get("blocks", {}).items():
+            prefixes = [f"{name}.{i}" for i in range(counts[name])] if "repeat" in block else [name]
+            found |= {f"{prefix}.{inner}" for prefix in prefixes for inner in names(block["component"])}
+        return found
+
+    expected = {n for n in names("transformer") if bias or not n.rpartition(".")[2].startswith("b_")}
+    module = model(bias=bias)
+    assert set(module.state_dict()) == expected == {name for name, _ in module.named_parameters()}
+    assert {"table", "w_vocab", "encoder.2.self_attention.w_q", "decoder.1.cross_attention.w_o"} < expected
+    Transformer(VOCAB, D_MODEL, HEADS, 3, 2, D_FF, pad_id=PAD, bias=bias).load_state_dict(module.state_dict())
+
+
+@pytest.mark.parametrize("norm_first", NORM_FIRST)
+def test_a_position_depends_on_targets_up_to_its_own(norm_first):
+    module = model(norm_first=norm_first)
+    target = torch.tensor([[1, 13, 0, 26, 9], [1, 2, 3, 5, 8], [1, 21, 22, 23, 24]])
+    before = module(SOURCE, target).logits
+
+    for position in range(SEQ):
+        changed = target.clone()
+        changed[:, position] = 27
+        moved = (module(SOURCE, changed).logits - before).abs().amax(dim=(0, 2))  # (seq,)
+        assert (moved[:position] == 0).all()
+        assert (moved[position:] > 1e-6).all()
+
+
+def test_decoding_a_prefix_gives_the_rows_of_the_whole():
+    module = model()
+    target = shift_right(torch.tensor([[13, 0, 26, 9, 2], [2, 3, 5, 8, 2], [21, 22, 23, 24, 2]]), 1)
+    memory = module.encode(SOURCE)
+    whole = module.decode(target, memory, SOURCE)
+    assert torch.equal(whole, module(SOURCE, target).logits)
+    assert torch.equal(memory, module(SOURCE, target).memory)
+
+    for length in range(1, SEQ):
+        close(module.decode(target[:, :length], memory, SOURCE), whole[:, :length])
+
+
+@pytest.mark.parametrize("norm_first", NORM_FIRST)
+def test_padding_and_neighbours_do_not_matter(norm_first):
+    module = model(norm_first=norm_first)
+    together = module(SOURCE, TARGET)
+
+    for b in range(BATCH):
+        source, target = SOURCE[b : b + 1], TARGET[b : b + 1]
+        alone = module(source[:, source[0] != PAD], target[:, target[0] != PAD])
+        close(together.logits[b : b + 1, : alone.logits.shape[1]], alone.logits)
+        close(together.memory[b : b + 1, : alone.memory.shape[1]], alone.memory)
+
+
+def test_what_the_memory_holds_where_the_source_is_padding_is_not_read():
+    module = model()
+    memory = module.encode(SOURCE)
+    changed = torch.where((SOURCE == PAD)[..., None], 1e3, memory)
+
+    # The target's padding is elsewhere: a mask of the wrong one would show.
+    assert torch.equal(module.decode(TARGET, changed, SOURCE), module.decode(TARGET, memory, SOURCE))
+    changed = torch.where((SOURCE == 5)[..., None], 1e3, memory)
+    assert not torch.equal(module.decode(TARGET, changed, SOURCE), module.decode(TARGET, memory, SOURCE))
+
+
+def test_a_sample_of_padding_alone_is_finite_and_so_are_all_gradients():
+    module = model()
+    source, target = SOURCE.clone(), TARGET.clone()
+    source[1], target[1] = PAD, PAD
+    result = module(source, target)
+    result.logits.sum().backward()
+
+    assert result.logits.isfinite().all()
+    assert all(parameter.grad.isfinite().all() for parameter in module.parameters())
+
+
+def test_source_and_target_share_one_table():
+    module = model()
+    module(SOURCE[:1], TARGET[:1]).logits[:, TARGET[0] != PAD].sum().backward()
+    used = set(SOURCE[0].tolist()) | set(TARGET[0].tolist())
+
+    moved = {word for word in range(VOCAB) if module.table.grad[word].abs().max() > 1e-9}
+    # 3, 9 and 28 stand in the source alone, 13 and 26 in the target alone; nobody looks at padding.
+    assert moved == used - {PAD}
+    assert module.table.shape == (VOCAB, D_MODEL)
+
+
+def test_the_result_is_logits_and_not_probabilities():
+    module = model()
+    once = module(SOURCE, TARGET).logits
+    with torch.no_grad():
+        module.w_vocab.mul_(2)
+        module.b_vocab.mul_(2)
+
+    assert torch.equal(module(SOURCE, TARGET).logits, 2 * once)
+    assert once.min() < 0
+
+
+def test_every_layer_of_the_decoder_reads_the_output_of_the_last_layer_of_the_encoder():
+    module = model()
+    memories, outputs = [], []
+    for layer in module.decoder:
+        layer.register_forward_pre_hook(lambda _, given: memories.append(given[1]))
+    module.encoder[-1].register_forward_hook(lambda *given: outputs.append(given[-1].output))
+    result = module(SOURCE, TARGET)
+
+    assert len(memories) == DECODER_LAYERS
+    assert all(torch.equal(memory, outputs[0]) for memory in [*memories, result.memory])
+
+
+def test_positions_are_added_once_before_the_first_layer():
+    module = model()
+    entering = {}
+    for name in ("encoder", "decoder"):
+        getattr(module, name)[0].register_forward_pre_hook(
+            lambda _, given, name=name: entering.update({name: given[0]})
+        )
+    module(SOURCE, TARGET)
+
+    # Without the factor √d_model.
+    assert torch.equal(entering["encoder"], positional_encoding(module.table[SOURCE]))
+    assert torch.equal(entering["decoder"], positional_encoding(module.table[TARGET]))
+
+
+def test_training_draws_dropout_also_on_what_enters_the_layers():
+    module = model(dropout=0.5)
+    quiet = module(SOURCE, TARGET).logits
+    assert torch.equal(module(SOURCE, TARGET).logits, quiet)
+
+    entering = []
+    module.encoder[0].register_forward_pre_hook(lambda _, given: entering.append(given[0]))
+    module.decoder[0].register_forward_pre_hook(lambda _, given: entering.append(given[0]))
+    first, second = (module.train()(SOURCE, TARGET).logits for _ in range(2))
+    assert not torch.equal(first, second)
+    for x, ids in zip(entering, (SOURCE, TARGET), strict=False):
+        # About half is dropped, the rest is doubled; seven standard errors to either side.
+        assert (x == 0).double().mean().item() == pytest.approx(0.5, abs=3.5 / math.sqrt(x.numel()))
+        close(x[x != 0], 2 * positional_encoding(module.table[ids])[x != 0])
+    assert torch.equal(module.eval()(SOURCE, TARGET).logits, quiet)
+    parts = [part.p for part in Transformer(5, 4, 2, 1, 1, 3, pad_id=0).modules() if isinstance(part, nn.Dropout)]
+    assert parts == [0.1] * 5
+
+
+def test_sequences_longer_than_any_before_are_read_too():
+    module = model()
+    source = torch.randint(5, VOCAB, (1, 40), generator=torch.Generator().manual_seed(0))
+
+    assert module(source, source[:, :33]).logits.isfinite().all()
+
+
+def peak() -> float:
+    """The most memory that this process has held, in GiB; macOS counts in bytes, Linux in KiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2 ** (30 if sys.platform == "darwin" else 20)
+
+
+def test_the_shapes_of_n9_at_full_size():
+    before, start = peak(), time.perf_counter()
+    module = Transformer(10000, 512, 8, 6, 6, 2048, pad_id=0).eval()
+    generator = torch.Generator().manual_seed(0)
+    source = torch.randint(10000, (32, 10), generator=generator)
+    target = torch.randint(10000, (32, 20), generator=generator)
+    with torch.no_grad():
+        result = module(source, target)
+
+    assert result.logits.shape == (32, 20, 10000)
+    assert result.memory.shape == (32, 10, 512)
+    assert result.logits.isfinite().all()
+    assert time.perf_counter() - start < 15
+    # Parameters take a quarter of a GiB, logits a fortieth.
+    assert peak() - before < 2
