@@ -66,13 +66,19 @@ class Arguments:
     attributes: Mapping[str, Attribute]
 
 
-def invoke(adapter: Adapter, contract: Contract, arguments: Arguments, dtype: str, device: str) -> Result:
-    """Call a component and read its outputs; CallProblem when there is nothing to compare."""
+def invoke(
+    adapter: Adapter, contract: Contract, arguments: Arguments, dtype: str, device: str, *, untouched: bool = True
+) -> Result:
+    """Call a component and read its outputs; CallProblem when there is nothing to compare.
+
+    Without `untouched`, nobody looks whether the caller's arrays were changed.
+    """
     binder = check_call(contract, arguments.inputs, arguments.params, arguments.attributes)
     library = LIBRARIES[adapter.arrays]
     handed = hand_over(library, contract, arguments, dtype, device)
     returned, seconds = call(adapter, contract, handed)
-    check_untouched(library, handed, hand_over(library, contract, arguments, dtype, device))
+    if untouched:
+        check_untouched(library, handed, hand_over(library, contract, arguments, dtype, device))
     named = name_outputs(returned, contract)
     outputs = {
         name: read_array(library, contract.outputs[name], value, binder, dtype, device) for name, value in named.items()
