@@ -71,19 +71,19 @@ def check_case(case: Case, bench: Bench) -> Verdict:
     """Judge one golden case."""
     blank = _blank(case, bench)
     if skip := bench.unusable() or _does_not_apply(case, bench):
-        return _skipped(blank, *skip)
+        return skipped(blank, *skip)
     expected = None if case.error is not None else _expected(case, bench)
     if expected is None:
         return _check_refusal(case, bench, blank)
     try:
         result = _result(case, bench)
     except NotImplementedHere as absent:
-        return _not_implemented(blank, str(absent), strict=bench.strict)
+        return not_implemented(blank, str(absent), strict=bench.strict)
     except BadResult as bad:
-        return replace(_broken(blank, bad), advice=_refusing_convention(case, bench) if bad.reason == "raised" else "")
+        return replace(broken(blank, bad), advice=_refusing_convention(case, bench) if bad.reason == "raised" else "")
     if expected and not set(expected) & set(result.outputs):
         absent_outputs = f"{bench.adapter.name} does not return {', '.join(expected)}"
-        return _not_implemented(blank, absent_outputs, strict=bench.strict)
+        return not_implemented(blank, absent_outputs, strict=bench.strict)
     return _judge(blank, case, bench, result, expected)
 
 
@@ -144,16 +144,19 @@ def _blank(case: Case, bench: Bench) -> Verdict:
     )  # fmt: skip
 
 
-def _skipped(blank: Verdict, reason: Reason, message: str) -> Verdict:
+def skipped(blank: Verdict, reason: Reason, message: str) -> Verdict:
+    """Nothing was judged, for a reason."""
     return replace(blank, status=Status.SKIPPED, reason=reason, message=message)
 
 
-def _not_implemented(blank: Verdict, message: str, *, strict: bool) -> Verdict:
+def not_implemented(blank: Verdict, message: str, *, strict: bool) -> Verdict:
+    """The component or variant is not there: skipped, or failed when that counts."""
     status = Status.FAILED if strict else Status.SKIPPED
     return replace(blank, status=status, reason="not-implemented", message=message)
 
 
-def _broken(blank: Verdict, bad: BadResult) -> Verdict:
+def broken(blank: Verdict, bad: BadResult) -> Verdict:
+    """There is no result to compare: errored when the call itself went wrong, failed when it broke the contract."""
     status = Status.ERRORED if bad.reason in ("raised", "wrong-parameters") else Status.FAILED
     return replace(blank, status=status, reason=bad.reason, message=str(bad), detail=bad.detail)
 
@@ -261,16 +264,16 @@ def _check_refusal(case: Case, bench: Bench, blank: Verdict) -> Verdict:
         try:
             blank = replace(blank, seconds=bench.call(base.component, arguments_of(base)).seconds)
         except NotImplementedHere as absent:
-            return _not_implemented(blank, str(absent), strict=bench.strict)
+            return not_implemented(blank, str(absent), strict=bench.strict)
         except BadResult as bad:
             message = f"cannot be judged: {base.id}, the same call without the fault, {bad}"
-            return replace(_broken(blank, bad), message=message)
+            return replace(broken(blank, bad), message=message)
     returned, problem = refuses(case, bench)
     if isinstance(problem, NotImplementedHere):
-        return _not_implemented(blank, str(problem), strict=bench.strict)
+        return not_implemented(blank, str(problem), strict=bench.strict)
     if problem is not None:
         uncalled = isinstance(problem, BadResult) and problem.reason == "wrong-parameters"
-        return _broken(blank, problem) if uncalled else replace(blank, status=Status.PASSED)
+        return broken(blank, problem) if uncalled else replace(blank, status=Status.PASSED)
     fault = f"bad {case.error}" if case.error else "call that its convention refuses"
     message = f"accepts a {fault} and returns {_describe(returned)}: raise an error that names the argument"
     advice_only = {bench.spec.clauses[id_].level for id_ in case.clauses} == {Level.SHOULD}

@@ -126,8 +126,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out what --component does not name."""
     chosen = _words(config.getoption("--component"))
     if chosen:
-        left_out = [item for item in items if (name := _component(item)) is not None and name not in chosen]
-        items[:] = [item for item in items if item not in left_out]
+        kept: list[pytest.Item] = []
+        left_out: list[pytest.Item] = []
+        for item in items:
+            (kept if _component(item) in (None, *chosen) else left_out).append(item)
+        items[:] = kept
         config.hook.pytest_deselected(items=left_out)
 
 
@@ -192,8 +195,8 @@ class Summary:
 
         bench = _bench(self.config)
         # In the order of the spec: workers of pytest-xdist report in any.
-        order = {kind: list(ids) for kind, ids in (("case", bench.spec.cases), ("property", bench.spec.properties))}
-        self.verdicts.sort(key=lambda v: (DTYPES.index(v.dtype), v.kind, order[v.kind].index(v.check)))
+        order = {check: place for place, check in enumerate((*bench.spec.cases, *bench.spec.properties))}
+        self.verdicts.sort(key=lambda v: (DTYPES.index(v.dtype), order[v.check]))
         terminalreporter.section(f"conformance of {bench.adapter.name}")
         terminalreporter.write_line(table(summary(self.verdicts, bench.spec)))
         for line in closing(self.verdicts, bench.spec):

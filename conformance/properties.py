@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from goldformer.conformance.compare import compare
-from goldformer.conformance.engine import Bench
+from goldformer.conformance.engine import Bench, broken, not_implemented, skipped
 from goldformer.conformance.invoke import Arguments, BadResult, NotCheckable, NotImplementedHere
 from goldformer.conformance.tolerance import tolerance
 from goldformer.conformance.verdict import Difference, Status, Verdict
@@ -161,18 +161,16 @@ def check_property(prop: Property, component: str, bench: Bench) -> Verdict:
         prop.clauses, "property", reproduce=command,
     )  # fmt: skip
     if unusable := bench.unusable():
-        return replace(blank, status=Status.SKIPPED, reason=unusable[0], message=unusable[1])
+        return skipped(blank, *unusable)
     subject = Subject(bench, component)
     try:
         HELD[prop.id].run(subject)
     except NotImplementedHere as absent:
-        status = Status.FAILED if bench.strict else Status.SKIPPED
-        return replace(blank, status=status, reason="not-implemented", message=str(absent))
+        return not_implemented(blank, str(absent), strict=bench.strict)
     except NotCheckable as unclear:
-        return replace(blank, status=Status.SKIPPED, reason="not-checkable", message=str(unclear))
+        return skipped(blank, "not-checkable", str(unclear))
     except BadResult as bad:
-        status = Status.ERRORED if bad.reason in ("raised", "wrong-parameters") else Status.FAILED
-        return replace(blank, status=status, reason=bad.reason, message=str(bad), detail=bad.detail)
+        return broken(blank, bad)
     except Violation as violation:
         # "Falsifying example: body(…" in some versions of Hypothesis, "Failing test case: body(…" in others.
         drawn = next((n for n in getattr(violation, "__notes__", []) if "body(" in n), "")
