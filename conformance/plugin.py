@@ -6,7 +6,7 @@ torch nor hypothesis nor the spec) and it keeps quiet unless tests of the suite 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -158,6 +158,16 @@ def settle(request: pytest.FixtureRequest) -> Callable[[Verdict], None]:
             pytest.fail(explain_verdict(verdict, _bench(request.config).spec), pytrace=False)
 
     return settle
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Keep one line of a failure for pytest's short summary: where `CI` is set, it would print all of it again."""
+    report = yield
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if crash is not None and any(name == KEY for name, _ in report.user_properties):
+        crash.message = crash.message.partition("\n")[0]
+    return report
 
 
 class Summary:

@@ -132,6 +132,14 @@ def test_a_failing_case_shows_what_a_student_needs(broken, spec):
     assert "conformance/plugin.py" not in broken.out.partition("short test summary")[0]
 
 
+def test_each_failure_is_shown_once_on_a_build_server_too(suite, monkeypatch):
+    """Where `CI` is set, pytest's short summary does not cut what a failure says."""
+    monkeypatch.setenv("CI", "true")
+    run = suite(DOUBLED, "--component", "softmax", "--dtype", "float32")
+    assert run.code == 1
+    assert run.out.count("  Repeat ") == len(re.findall(r"^FAILED .*::test_golden", run.out, re.MULTILINE)) > 5
+
+
 @pytest.mark.parametrize("what", ["--case sm-saturated", "--property sm-simplex --component softmax"])
 def test_the_line_that_repeats_a_failure_fails_again(what, broken, monkeypatch):
     (line,) = re.findall(rf"^  Repeat      (goldformer check .*{what}.*)$", broken.out, re.MULTILINE)
