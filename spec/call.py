@@ -43,6 +43,9 @@ def check_call(
             binder.fit_broadcast(spec.name, spec.shape, array.shape)
         if spec.below is not None:
             _check_ids(spec.name, array, spec.below, binder)
+    for attribute in contract.attributes.values():
+        if attribute.below is not None and attribute.name in attributes:
+            _check_ids(attribute.name, np.asarray(attributes[attribute.name]), attribute.below, binder)
     return binder
 
 
@@ -58,8 +61,10 @@ def _present(spec: ArraySpec, given: Mapping[str, Array | None]) -> Array | None
 
 
 def _check_attribute(attribute: AttributeSpec, given: Mapping[str, Attribute], binder: Binder) -> None:
-    value = given.get(attribute.name)
     name = attribute.name
+    if attribute.optional and name not in given:
+        return
+    value = given.get(name)
     # A whole number is a float too; True is no int.
     kinds = {"int": (int,), "bool": (bool,), "float": (int, float)}[attribute.kind]
     if type(value) not in kinds:
@@ -68,6 +73,9 @@ def _check_attribute(attribute: AttributeSpec, given: Mapping[str, Attribute], b
         raise ContractViolation(f"{name} is {value}, less than {attribute.minimum}", (name,))
     if attribute.maximum is not None and value is not None and value > attribute.maximum:
         raise ContractViolation(f"{name} is {value}, more than {attribute.maximum}", (name,))
+    if attribute.at_most is not None and value is not None and value > given.get(attribute.at_most, value):
+        limit = given[attribute.at_most]
+        raise ContractViolation(f"{name} is {value}, more than {attribute.at_most}, {limit}", (name, attribute.at_most))
     if attribute.size is not None and value is not None:
         binder.fix(attribute.size, int(value), name)
 
@@ -76,5 +84,6 @@ def _check_ids(name: str, ids: Array, limit: str, binder: Binder) -> None:
     bad = np.argwhere((ids < 0) | (ids >= binder.sizes[limit]))
     if len(bad):
         where = tuple(int(i) for i in bad[0])
-        message = f"{name}{list(where)} is {ids[where]}, outside 0 … {binder.sizes[limit] - 1} ({limit})"
+        place = list(where) if where else ""
+        message = f"{name}{place} is {ids[where]}, outside 0 … {binder.sizes[limit] - 1} ({limit})"
         raise ContractViolation(message, (name,))

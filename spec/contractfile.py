@@ -63,7 +63,7 @@ def _build(file: YamlFile) -> Contract:
     contract = Contract(
         model.component, model.title, tuple(model.depends_on),
         _arrays(file, "inputs", model.inputs), _arrays(file, "params", model.params),
-        {name: AttributeSpec(name, a.kind, a.minimum, a.maximum, a.size) for name, a in model.attributes.items()},
+        {name: AttributeSpec(name, **a.model_dump()) for name, a in model.attributes.items()},
         _arrays(file, "outputs", model.outputs),
         tuple(model.flow or model.outputs), tuple(model.conventions), model.computed_in_at_least,
     )  # fmt: skip

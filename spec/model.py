@@ -157,13 +157,19 @@ class ArraySpec:
 
 @dataclass(frozen=True, slots=True)
 class AttributeSpec:
-    """A plain argument of a contract, an int, a bool or a float; `size` is the axis it fixes."""
+    """A plain argument of a contract, an int, a bool or a float; `size` is the axis it fixes.
+
+    An id is at least 0 and less than the size `below`; a number is not more than the attribute `at_most`.
+    """
 
     name: str
     kind: Literal["int", "bool", "float"]
     minimum: float | None = None
     maximum: float | None = None
     size: str | None = None
+    below: str | None = None
+    at_most: str | None = None
+    optional: bool = False
 
 
 @dataclass(frozen=True, slots=True)

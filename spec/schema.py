@@ -121,6 +121,9 @@ class AttributeModel(Strict):
     minimum: int | float | None = None
     maximum: int | float | None = None
     size: Name | None = None
+    below: Name | None = None
+    at_most: Name | None = None
+    optional: bool = False
 
 
 class BlockModel(Strict):
