@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -193,11 +192,7 @@ def _recipe(model: Any, spec: ArraySpec, sizes: Mapping[str, int], lead: tuple[i
         if model.range[0] > model.range[1]:
             raise ValueError(f"range {model.range} falls: write the smaller end first")
         return draw.Ids(model.seed, model.range[0], model.range[1], shape)
-    lo, hi = (Fraction(str(end)) for end in model.range)
-    recipe = draw.Dyadic(model.seed, lo, hi, Fraction(model.step), shape)
-    if problem := draw.problem(recipe):
-        raise ValueError(problem)
-    return recipe
+    return draw.Dyadic(model.seed, *draw.grid(*map(str, (*model.range, model.step))), shape)
 
 
 def _written(values: Any, spec: ArraySpec, shape: tuple[int, ...] | None) -> draw.Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -124,15 +125,17 @@ def build(recipe: Recipe, name: str) -> Array:
     return array
 
 
-def problem(recipe: Dyadic) -> str | None:
-    """Why a Dyadic recipe is not on a grid that bfloat16 holds, or None."""
-    power = recipe.step.numerator * recipe.step.denominator
+@cache
+def grid(low: str, high: str, width: str) -> tuple[Fraction, Fraction, Fraction]:
+    """The ends and the step of a Dyadic recipe as they are written; ValueError unless bfloat16 holds that grid."""
+    lo, hi, step = Fraction(low), Fraction(high), Fraction(width)
+    power = step.numerator * step.denominator
     if power <= 0 or power & (power - 1):
-        return f"step {recipe.step} is not a power of two such as 1/32"
-    ends = (recipe.lo / recipe.step, recipe.hi / recipe.step)
-    if any(end.denominator != 1 or abs(end) > 256 for end in ends) or recipe.lo >= recipe.hi:
-        return (
-            f"range [{recipe.lo}, {recipe.hi}] with step {recipe.step} has ends at {ends[0]} and {ends[1]} steps: "
+        raise ValueError(f"step {step} is not a power of two such as 1/32")
+    ends = (lo / step, hi / step)
+    if any(end.denominator != 1 or abs(end) > 256 for end in ends) or lo >= hi:
+        raise ValueError(
+            f"range [{lo}, {hi}] with step {step} has ends at {ends[0]} and {ends[1]} steps: "
             "both must be whole, rising and at most 256 in size, so that bfloat16 holds every element"
         )
-    return None
+    return lo, hi, step

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import pydantic
 import yaml
@@ -12,7 +14,11 @@ import yaml
 from goldformer.spec.errors import Problem, SpecError
 
 #: libyaml's parser where PyYAML was built with it: ten times faster on files full of numbers.
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+_NUMBER: Final = r"-?(?:0|[1-9]\d*)(?:\.\d+(?:e[+-]\d+)?)?"
+#: A list of plain numbers, in a form that means the same in YAML and in JSON.
+_NUMBERS: Final = re.compile(rf"\[{_NUMBER}(?:,\s+{_NUMBER}){{3,}}\]")
 
 Model = TypeVar("Model", bound=pydantic.BaseModel)
 Field = tuple[str | int, ...]
@@ -30,9 +36,14 @@ class YamlFile:
     @classmethod
     def read(cls, path: Path) -> YamlFile:
         """Parse one document; SpecError on bad YAML, a repeated key, or a file that is empty or not there."""
-        text = _decode(path)
+        return cls._parse(path, _decode(path), fast=True)
+
+    @classmethod
+    def _parse(cls, path: Path, text: str, *, fast: bool) -> YamlFile:
+        """With `fast`, lists of numbers, which are nearly all of a file of cases, are left to the JSON reader."""
+        lists: list[str] = []
         try:
-            loader = _Loader(text)
+            loader = _Loader(_without_numbers(text, lists) if fast else text, lists)
         except yaml.reader.ReaderError as error:
             line = text.count("\n", 0, error.position) + 1
             raise SpecError([Problem(path, line, "file", f"is not YAML: {error.reason}")]) from error
@@ -41,7 +52,10 @@ class YamlFile:
             if node is None:
                 raise SpecError([Problem(path, 1, "file", "is empty")])
             _refuse_bad_keys(path, node)
-            return cls(path, text, loader.construct_document(node), node)
+            data = loader.construct_document(node)
+            if loader.found != len(lists):  # one of them is part of a longer text
+                return cls._parse(path, text, fast=False)
+            return cls(path, text, data, node)
         except yaml.reader.ReaderError as error:
             line = text.count("\n", 0, error.position) + 1
             raise SpecError([Problem(path, line, "file", f"is not YAML: {error.reason}")]) from error
@@ -87,6 +101,40 @@ class YamlFile:
             case _:
                 message = f"{error['msg']}, got {_short(got)}"
         return self.problem(where, message)
+
+
+class _Loader(_Base):  # type: ignore[misc]
+    """YAML's loader, which puts lists of numbers back in the place of the words that stand for them."""
+
+    def __init__(self, text: str, lists: list[str]) -> None:
+        super().__init__(text)
+        self.lists = lists
+        self.found = 0
+
+    def text_or_numbers(self, node: yaml.ScalarNode) -> Any:
+        """What a word stands for."""
+        if node.style == '"' and node.value.startswith(_MARK):
+            self.found += 1
+            return json.loads(self.lists[int(node.value.removeprefix(_MARK))])
+        return self.construct_yaml_str(node)
+
+
+_MARK: Final = "numbers@"
+_Loader.add_constructor("tag:yaml.org,2002:str", _Loader.text_or_numbers)
+
+
+def _without_numbers(text: str, lists: list[str]) -> str:
+    """The text with a quoted word for each list of numbers, as many lines long as the list was."""
+    if _MARK in text:
+        return text
+
+    def word(match: re.Match[str]) -> str:
+        others = match[0].split("\n")[1:]
+        lists.append(match[0])
+        indents = "".join("\n" + " " * (len(line) - len(line.lstrip())) for line in others)
+        return f'"{_MARK}{len(lists) - 1}{indents}"'
+
+    return _NUMBERS.sub(word, text)
 
 
 def dotted(where: Field) -> str:
