@@ -152,7 +152,9 @@ def _each_param(
     if not isinstance(params, schema.AllParamsModel):
         return params
     recipe = schema.DrawModel(draw="dyadic", seed=params.seed, range=params.range, step=params.step)
-    return {name: recipe for name, spec in specs.items() if params.biases or not spec.optional}
+    other = recipe if params.gammas is None else recipe.model_copy(update=params.gammas.model_dump())
+    drawn = [name for name, spec in specs.items() if params.biases or not spec.optional]
+    return {name: other if name.rpartition(".")[2] == "gamma" else recipe for name in drawn}
 
 
 def _recipes(

@@ -215,10 +215,18 @@ RecipeModel = Annotated[
 ]
 
 
+class RangeModel(Strict):
+    """Where a number is drawn from."""
+
+    range: Annotated[list[float | int], Field(min_length=2, max_length=2)]
+    step: str | int
+
+
 class AllParamsModel(DrawModel):
-    """One recipe for all parameters; `biases: false` leaves the optional ones out."""
+    """One recipe for all parameters; `biases: false` leaves the optional ones out, `gammas` have their own range."""
 
     biases: bool = True
+    gammas: RangeModel | None = None
 
 
 class ProbesModel(Strict):

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from goldformer.spec.model import ANY, Attribute, Case, Contract, Convention
+from goldformer.spec.model import ANY, Attribute, Case, Contract, Convention, Wanted
 from goldformer.spec.oracle import duals, formulas, layer_formulas
 from goldformer.spec.oracle.draws import Draw, error_scale
+from goldformer.spec.oracle.matrices import Weight, is_large
 
 Outputs = dict[str, NDArray[Any]]
 
@@ -66,7 +67,7 @@ def evaluate(
     """Run a component's formula on the elements that `given` and `number` make, attributes by `constant`."""
     make = np.frompyfunc(given, 1, 1)
     made = {n: make(a) if a.dtype.kind == "f" else a for n, a in inputs.items()}
-    weights = {n: make(a) for n, a in params.items()}
+    weights = {n: Weight(a, given) if is_large(a) else make(a) for n, a in params.items()}
     # Components built of others hand their parameters on, by prefix; the others name each of theirs.
     arguments: Mapping[str, Any] = {"params": weights} if any("." in name for name in weights) else weights
     plain = {n: (constant or given)(value) if isinstance(value, float) else value for n, value in attributes.items()}
@@ -100,6 +101,32 @@ class _Method:
     contract: Contract
     conventions: Mapping[str, str]
 
+    def samples(self) -> list[int] | None:
+        """The samples that a full-size case has probes in, to which its call is narrowed; None means all."""
+        if not any(map(is_large, self.case.param_arrays.values())):
+            return None
+        wanted = [want for want in self.case.expect.values() if want.form != "shape"]
+        if any(want.form != "probes" for want in wanted):
+            raise ValueError(f"{self.case.id}: a case of this size can ask for probes and shapes alone")
+        return sorted({place[0] for want in wanted for place in want.indices})
+
+    def inputs(self) -> Mapping[str, NDArray[Any]]:
+        """The inputs, of the samples that matter: samples do not mix (MODEL-6)."""
+        samples = self.samples()
+        if samples is None:
+            return self.case.input_arrays
+        batched = {name for name, spec in self.contract.inputs.items() if str(spec.shape.axes[0]) == "batch"}
+        return {n: a[samples] if n in batched else a for n, a in self.case.input_arrays.items()}
+
+    def places(self, want: Wanted) -> Any:
+        """Where in the outputs the places that a case asks for are."""
+        if want.form != "probes":
+            return ...
+        places = np.array(want.indices).T
+        if (samples := self.samples()) is not None:
+            places[0] = np.searchsorted(samples, places[0])
+        return tuple(places)
+
     def run(
         self, number: formulas.Number, given: Callable[[float], Any], unit: Callable[[int, int], Any]
     ) -> Mapping[str, NDArray[Any]]:
@@ -107,7 +134,7 @@ class _Method:
         case = self.case
 
         def formula(number: formulas.Number, element: Callable[[float], Any], constant: Any) -> Outputs:
-            call = (case.input_arrays, case.param_arrays, case.attributes, self.conventions)
+            call = (self.inputs(), case.param_arrays, case.attributes, self.conventions)
             return evaluate(case.component, number, element, *call, constant)
 
         if case.cotangent_array is None:
@@ -135,7 +162,8 @@ def derive(case: Case, contract: Contract, conventions: Mapping[str, Convention]
             derived[option] = None
             continue
         how = _Method(case, contract, chosen)
-        proven = how.run(balls.exact, balls.given, duals.unit_balls(balls.exact))
+        with balls.precision(balls.PRECISION if how.samples() is None else balls.FULL_SIZE):
+            proven = how.run(balls.exact, balls.given, duals.unit_balls(balls.exact))
         Draw.reset()
         drawn = how.run(Draw.exact, Draw.given, duals.unit_draw)
         peak = max(peak, Draw.peak)
@@ -143,7 +171,7 @@ def derive(case: Case, contract: Contract, conventions: Mapping[str, Convention]
         for name, want in case.expect.items():
             if want.form == "shape":
                 continue
-            at = tuple(np.array(want.indices).T) if want.form == "probes" else ...
+            at = how.places(want)
             truth, samples = proven[name][at], drawn[name][at]
             if truth.dtype.kind in "bi":
                 outputs[name] = DerivedArray(truth.shape, tuple(str(v).lower() for v in truth.ravel().tolist()), 0.0)

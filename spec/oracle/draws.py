@@ -39,6 +39,7 @@ class Draw:
     __slots__ = ("samples", "zero")
     peak: ClassVar[float] = 0.0
     _next: ClassVar[int] = 0
+    _products: ClassVar[int] = 0
 
     def __init__(self, samples: Samples, *, zero: bool = False) -> None:
         self.samples = samples
@@ -48,7 +49,13 @@ class Draw:
     @classmethod
     def reset(cls) -> None:
         """Start the perturbations over, so that a scale depends on its case alone."""
-        cls._next, cls.peak = 0, 0.0
+        cls._next, cls._products, cls.peak = 0, 0, 0.0
+
+    @classmethod
+    def count_product(cls) -> int:
+        """How many products with whole matrices came before this one since `reset`."""
+        cls._products += 1
+        return cls._products - 1
 
     @classmethod
     def exact(cls, value: int | float) -> Draw:

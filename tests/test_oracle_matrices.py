@@ -1,0 +1,93 @@
+"""Whole matrices of exact numbers against the same products element by element."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from goldformer.spec import draw
+from goldformer.spec.oracle import balls, matrices
+from goldformer.spec.oracle.draws import ROUNDOFF, Draw
+
+WEIGHT = draw.build(draw.Dyadic(5, *draw.grid("-2", "2", "1/64"), (7, 6)), "w")
+
+
+def elements(make, shape, seed):
+    """Numbers with more bits than any weight has: quotients of drawn ones."""
+    numbers = draw.build(draw.Dyadic(seed, *draw.grid("-2", "2", "1/64"), shape), "x")
+    return np.frompyfunc(make, 1, 1)(numbers) / np.frompyfunc(make, 1, 1)(np.full(shape, 7.0))
+
+
+def test_a_product_of_balls_encloses_the_exact_one_and_is_hardly_wider():
+    x = elements(balls.given, (2, 3, 7), 1) * balls.exact(10) ** 5
+    x[0, 0, 0] = balls.exact(0)
+    whole = x @ matrices.Weight(WEIGHT, balls.given)
+    single = x @ np.frompyfunc(balls.given, 1, 1)(WEIGHT)
+    assert whole.shape == single.shape == (2, 3, 6)
+    for mine, other in zip(whole.ravel(), single.ravel(), strict=True):
+        assert mine.overlaps(other)
+        assert mine.contains(other.mid())
+        assert float(mine.rad()) < 1e-50
+
+
+def test_the_radii_of_the_factor_are_carried_on():
+    wide = balls.given(0.5) + balls.flint.arb(0, 1e-9)
+    x = np.array([[wide] * 7], dtype=object)
+    whole = x @ matrices.Weight(WEIGHT, balls.given)
+    least = 1e-9 * np.abs(WEIGHT).sum(0)
+    radii = [float(ball.rad()) for ball in whole[0]]
+    assert (radii >= least).all()
+    assert (radii <= least * 1.0001).all()
+
+
+def test_a_product_of_draws_scatters_as_the_one_element_by_element():
+    """Both deviations of 64 samples estimate one deviation, to about a tenth each; the mean over all is closer."""
+    Draw.reset()
+    x = elements(Draw.given, (40, 7), 2)
+    whole = x @ matrices.Weight(WEIGHT, Draw.given)
+    single = x @ np.frompyfunc(Draw.given, 1, 1)(WEIGHT)
+    centre = np.vectorize(lambda d: d.samples.mean())(single)
+    assert np.vectorize(lambda d: d.samples.mean())(whole) == pytest.approx(centre, abs=20 * ROUNDOFF)
+    own = np.stack([d.samples for d in x.ravel()]).reshape(40, 7, -1)
+    passed_on = np.einsum("rks,kc->rcs", own - own.mean(-1, keepdims=True), WEIGHT)
+
+    def added(product):
+        """The squared deviation that the product's own roundoffs add to what x brings along."""
+        samples = np.stack([d.samples for d in product.ravel()]).reshape(40, 6, -1)
+        return (samples - samples.mean(-1, keepdims=True) - passed_on).var(-1).mean() / ROUNDOFF**2
+
+    assert added(whole) == pytest.approx(added(single), rel=0.1)
+
+
+def test_exact_zeros_add_no_roundoff():
+    Draw.reset()
+    x = np.array([[Draw.exact(v) for v in (3, 0, 0, 0, 0, 0, 0)]], dtype=object)
+    weight = np.zeros((7, 2))
+    weight[0] = [2.0, 0.0]
+    first, second = (x @ matrices.Weight(weight, Draw.given))[0]
+    assert 0 < np.abs(first.samples - 6).max() < 40 * ROUNDOFF  # one product, six samples' deviations of ±6
+    assert not second.samples.any()
+
+
+def test_ids_select_rows_as_elements():
+    rows = matrices.Weight(WEIGHT, balls.given)[np.array([[2, 0], [6, 2]])]
+    assert rows.shape == (2, 2, 6)
+    assert rows.astype(float).tolist() == WEIGHT[[[2, 0], [6, 2]]].tolist()
+
+
+@pytest.mark.parametrize("value", [0.1, 2.0**30 + 2.0**-20])
+def test_a_weight_off_every_grid_is_refused(value):
+    weight = np.full((7, 2), value)
+    x = np.array([[balls.exact(1)] * 7], dtype=object)
+    with pytest.raises(ValueError, match=r"^a large weight must lie on a grid: its sums of 32-bit integers need"):
+        x @ matrices.Weight(weight, balls.given)
+
+
+def test_a_full_size_case_is_narrowed_to_the_samples_of_its_probes(spec):
+    from goldformer.spec.oracle.derive import _Method
+
+    case = spec.cases["tf-n9-shapes"]
+    how = _Method(case, spec.contracts["transformer"], {})
+    assert how.samples() == [21]
+    assert {name: array.shape for name, array in how.inputs().items()} == {"source": (1, 10), "target": (1, 20)}
+    assert [int(places[0]) for places in np.array(how.places(case.expect["logits"])).T] == [0] * 10
