@@ -90,8 +90,8 @@ def check_case(case: Case, bench: Bench) -> Verdict:
 def _result(case: Case, bench: Bench) -> Result:
     """What the implementation gives for a case: outputs, or gradients of its arguments."""
     if case.cotangent_array is None:
-        # Cases of shape alone are as large as models are: whether arrays are left alone, the others tell.
-        return bench.call(case.component, arguments_of(case), untouched=not case.shape_only)
+        # A second copy of a whole model takes seconds: whether arrays are left alone, the others tell.
+        return bench.call(case.component, arguments_of(case), untouched=not case.full_size)
     contract = bench.spec.contracts[case.component]
     specs = contract.results_of(case)
     return invoke_gradient(
@@ -169,8 +169,8 @@ def _does_not_apply(case: Case, bench: Bench) -> tuple[Reason, str] | None:
     if case.error is not None and bench.device != "cpu":
         # A bad id on CUDA trips an assertion that leaves the whole process without a device.
         return "device", "what is refused is checked on the CPU"
-    if case.shape_only and case.error is None and bench.dtype in ("float16", "bfloat16"):
-        return "dtype", "a shape is the same in every dtype, and full size is slow in the half types on a CPU"
+    if case.full_size and bench.dtype in ("float16", "bfloat16") and bench.device == "cpu":
+        return "dtype", f"a model of full size takes minutes in {bench.dtype} on a CPU"
     if case.golden is not None and case.golden.peak > LARGEST[bench.dtype]:
         return "dtype", f"numbers up to {case.golden.peak:.3g} on the way overflow {bench.dtype}"
     return None

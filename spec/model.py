@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -22,6 +23,9 @@ Attribute = int | bool | float
 
 #: The key of the only expectation of a case that depends on no convention.
 ANY = ""
+
+#: So many parameters make a model of full size.
+FULL_SIZE = 1 << 22
 
 
 class Level(Enum):
@@ -304,6 +308,11 @@ class Case:
     def cotangent_array(self) -> Array | None:
         """The gradient of the first output, as float64."""
         return draw.build(self.cotangent, "cotangent") if self.cotangent is not None else None
+
+    @cached_property
+    def full_size(self) -> bool:
+        """Whether the parameters are those of a whole model, many megabytes of them."""
+        return sum(math.prod(recipe.shape) for recipe in self.params.values()) >= FULL_SIZE
 
     @property
     def shape_only(self) -> bool:
