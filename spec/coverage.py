@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -171,3 +172,46 @@ def _cover_erratum(erratum: Erratum, spec: Spec) -> ErratumCoverage:
     proofs = Proofs.of(erratum.proof, spec)
     shown = {clause for id_ in proofs.ids for clause in (spec.cases.get(id_) or spec.properties[id_]).clauses}
     return ErratumCoverage(erratum, proofs, to_the_point=not shown.isdisjoint(erratum.clauses))
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """How much there is: clauses by level, cases by what they ask for, and the rest by number."""
+
+    clauses: Mapping[str, int]
+    cases: Mapping[str, int]
+    golden_numbers: int
+    properties: int
+    conventions: int
+    errata: int
+    mistakes: int
+
+
+def totals(spec: Spec) -> Totals:
+    """Count a spec."""
+    levels = Counter(clause.level.value for clause in spec.clauses.values())
+    kinds = Counter(_kind(case) for case in spec.cases.values())
+    arrays = (
+        array
+        for case in spec.cases.values()
+        if case.golden is not None
+        for outputs in case.golden.options.values()
+        for array in (outputs or {}).values()
+    )
+    return Totals(
+        {level.value: levels[level.value] for level in Level}, {kind: kinds[kind] for kind in KINDS},
+        sum(array.values.size for array in arrays), len(spec.properties), len(spec.conventions),
+        len(spec.errata), len(spec.mistakes),
+    )  # fmt: skip
+
+
+#: What a case asks for.
+KINDS = ("with golden values", "with golden gradients", "of shapes alone", "refusals")
+
+
+def _kind(case: Case) -> str:
+    if case.error is not None:
+        return "refusals"
+    if case.shape_only:
+        return "of shapes alone"
+    return "with golden values" if case.cotangent is None else "with golden gradients"
