@@ -18,6 +18,7 @@ check: $(STAMP)  ## Format, lint, types, import rules, spec, tests
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 	@$(BIN)/goldformer lint
+	@$(BIN)/goldformer coverage --check
 	@$(BIN)/goldformer derive --check
 	@$(MAKE) --no-print-directory test
 
@@ -25,8 +26,9 @@ format: $(STAMP)
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-derive: $(STAMP)  ## Golden values into spec/cases
+derive: $(STAMP)  ## Golden values into spec/cases, and what covers what into spec/README.md
 	@$(BIN)/goldformer derive
+	@$(BIN)/goldformer coverage --write
 
 bench: $(STAMP)  ## What the suite costs: start-up, whole suite, per case
 	@$(BIN)/python -m benchmarks.overhead

@@ -70,6 +70,35 @@ def derive(**options: Any) -> None:
 
 
 @main.command(epilog=_STATUSES)
+@click.option("--document", help="Only this document, such as java.")
+@click.option("--row", help="One row in full, such as J3: every clause, case, refusal, property and erratum.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "markdown", "json"]),
+    default="text",
+    show_default=True,
+    help="How to print it.",
+)
+@click.option("--write", is_flag=True, help="Write the spec's README.md, and nothing else.")
+@click.option("--check", "only_check", is_flag=True, help="Fail if the spec's README.md is out of date.")
+@click.option(
+    "--spec",
+    "root",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Another spec folder.",
+)
+def coverage(**options: Any) -> None:
+    """Show which cases, refusals and properties cover each row of the documents, and what proves each erratum.
+
+    Exit status 1 means that nothing shows a row, a MUST or an erratum; with --check, that README.md is out of date.
+    """
+    from goldformer.conformance.commands.coverage import run
+
+    sys.exit(run(**options))
+
+
+@main.command(epilog=_STATUSES)
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
 def explain(name: str, as_json: bool) -> None:  # noqa: FBT001 - click passes flags by name

@@ -89,10 +89,14 @@ def _documents(file: YamlFile) -> dict[str, Document]:
         seen = [row.id for row in model.rows]
         if len(set(seen)) < len(seen):
             raise SpecError([file.problem(("documents", index, "rows"), "has a row id twice")])
-    return {
-        m.id: Document(m.id, m.title, m.english, m.kind, m.about, tuple(Row(r.id, r.section, r.says) for r in m.rows))
-        for m in models
-    }
+    documents = {}
+    for index, m in enumerate(models):
+        rows = [
+            Row(row.id, row.section, row.says, Place(file.path, file.line(("documents", index, "rows", i, "id"))))
+            for i, row in enumerate(m.rows)
+        ]
+        documents[m.id] = Document(m.id, m.title, m.english, m.kind, m.about, tuple(rows))
+    return documents
 
 
 def _known(file: YamlFile, where: Field, names: Iterable[str], known: Mapping[str, Any], home: str) -> None:

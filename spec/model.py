@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from goldformer.spec import draw
 from goldformer.spec.draw import Recipe
+from goldformer.spec.errors import Problem
 from goldformer.spec.shapes import Shape
 
 Array = NDArray[Any]
@@ -43,6 +44,10 @@ class Place:
     file: Path
     line: int
 
+    def problem(self, field: str, message: str) -> Problem:
+        """A Problem at this place."""
+        return Problem(self.file, self.line, field, message)
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -51,6 +56,7 @@ class Row:
     id: str
     section: str
     says: str
+    place: Place
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,11 @@ from click.testing import CliRunner, Result
 
 from goldformer.conformance.cli import main
 from goldformer.spec import Spec, load_spec
+from goldformer.spec.files import replace_file
 from goldformer.spec.model import ANY, Wanted
 from goldformer.spec.oracle import balls, run
 from goldformer.spec.oracle.derive import Derived, DerivedArray, derive
-from goldformer.spec.oracle.write import number, replace_file, write_golden
+from goldformer.spec.oracle.write import number, write_golden
 from goldformer.spec.yamlfile import YamlFile
 
 # ── the writer ──

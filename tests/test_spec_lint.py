@@ -13,7 +13,8 @@ from click.testing import CliRunner
 
 from goldformer.conformance.cli import main
 from goldformer.spec import ROOT, Level, Spec, load_spec
-from goldformer.spec.lint import EVERY_CALL, lint, proofs_by_clause
+from goldformer.spec.coverage import EVERY_CALL, cover
+from goldformer.spec.lint import lint
 
 KEPT = ["causal_mask", "single_head_attention", "softmax"]
 JAVA = "cases/single_head_attention.yaml"
@@ -67,15 +68,39 @@ def test_taking_the_last_proof_of_a_must_is_found(copy: Path):
     for file in (JAVA, "properties.yaml"):
         text = (copy / file).read_text(encoding="utf-8")
         (copy / file).write_text(text.replace("SHA-3", "SHA-2"), encoding="utf-8")
-    found = [problem for problem in problems(copy) if ": SHA-" in problem and "SHA-4" not in problem]
+    found = [problem for problem in problems(copy) if ": SHA-3: " in problem]
     where = line(copy, "transformer.md", "### SHA-3")
     assert found == [f"transformer.md:{where}: SHA-3: is a MUST that no case and no property shows"]
 
 
+ROW = '      - id: J99\n        section: "9"\n        says: nothing\n'
+NO_ROW = ("documents.yaml", "      - id: J2\n", f"{ROW}      - id: J2\n")
+UNSHOWN = "java J99: is shown by no case, no property and no proof of an erratum; it is cited by "
+
+
 def test_a_document_row_that_nobody_cites_is_found(copy: Path):
-    row = '      - id: J99\n        section: "9"\n        says: nothing\n'
-    found = fresh(copy, ("documents.yaml", "      - id: J2\n", f"{row}      - id: J2\n"))
-    assert [problem.split(": ", 1)[1] for problem in found] == ["java J99: is cited by no clause and no case"]
+    found = fresh(copy, NO_ROW)
+    where = line(copy, "documents.yaml", "- id: J99")
+    assert found == [f"documents.yaml:{where}: {UNSHOWN}nothing"]
+
+
+def test_a_row_that_clauses_cite_and_nothing_shows_is_found(copy: Path):
+    new = "### SM-77 · SHOULD · Unshown\n\nSo be it.\n\nSource: java J99.\n\n### SM-1 ·"
+    found = fresh(copy, NO_ROW, ("transformer.md", "### SM-1 ·", new))
+    assert [problem.split(": ", 1)[1] for problem in found] == [f"{UNSHOWN}SM-77 alone"]
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        (JAVA, "rows: [J1]", "rows: [J1, J99]"),
+        ("transformer.md", "Source: java J1 J2.", "Source: java J1 J2 J99."),
+        ("errata.yaml", "rows: [J1]\n    section: softmax", "rows: [J1, J99]\n    section: softmax"),
+    ],
+    ids=["by a case", "by a case of a clause that cites it", "by the proof of an erratum"],
+)
+def test_a_row_that_something_shows_is_covered(copy: Path, edit):
+    assert fresh(copy, NO_ROW, edit) == []
 
 
 def test_a_convention_that_no_case_depends_on_is_found(copy: Path):
@@ -102,6 +127,13 @@ def test_a_convention_that_no_case_depends_on_is_found(copy: Path):
 def test_an_erratum_that_nothing_proves_is_found(copy: Path, old, new, message):
     found = fresh(copy, ("errata.yaml", old, new))
     assert f"errata.yaml:{line(copy, 'errata.yaml', '- id: java-softmax')}: java-softmax: {message}" in found
+
+
+def test_an_erratum_whose_proof_shows_something_else_is_found(copy: Path):
+    found = fresh(copy, ("errata.yaml", "clauses: [SM-1, SHA-2]", "clauses: [SM-3, SM-4]"))
+    where = line(copy, "errata.yaml", "- id: java-softmax")
+    message = "none of its proofs (sha-java-three-tokens) shows one of its clauses (SM-3, SM-4)"
+    assert found == [f"errata.yaml:{where}: java-softmax: {message}"]
 
 
 PRINTED = 'scores: [["7", "2", "11"]'
@@ -192,7 +224,7 @@ def test_the_shipped_spec_has_no_problem(spec: Spec):
 
 
 def test_every_must_is_shown_and_every_clause_named_by_a_case_exists(spec: Spec):
-    proofs = proofs_by_clause(spec)
+    proofs = {id_: covered.proofs.ids for id_, covered in cover(spec).clauses.items()}
     musts = {id_ for id_, clause in spec.clauses.items() if clause.level is Level.MUST}
     assert len(musts) > 40
     assert {id_ for id_ in musts if not proofs[id_]} <= EVERY_CALL <= musts

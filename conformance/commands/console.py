@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
 
 #: Exit statuses, as --help documents them.
 OK: Final = 0
@@ -21,22 +23,29 @@ def unusable(message: str) -> int:
     return UNUSABLE
 
 
+def print_table(table: Table) -> None:
+    """A table as wide as the terminal; where there is none, as wide as its longest line."""
+    if out.is_terminal:
+        out.print(table)
+        return
+    widest = Measurement.get(out, out.options.update(max_width=10_000), table).maximum
+    Console(file=out.file, width=widest, highlight=False, emoji=False).print(table)
+
+
 def words(given: tuple[str, ...]) -> tuple[str, ...]:
     """Options that may be repeated or comma-separated."""
     return tuple(word for text in given for word in text.split(",") if word)
 
 
-def unknown(given: tuple[str, ...], known: tuple[str, ...], option: str) -> str | None:
-    """What to say of the first word that is not known, or None."""
+def unknown(given: tuple[str, ...], known: tuple[str, ...], option: str, *, every: bool = False) -> str | None:
+    """What to say of the first word that is not known, or None; with `every` word that is, where they are few."""
     import difflib  # only on the way to an error
 
     for word in given:
         if word not in known:
             close = difflib.get_close_matches(word, known, n=1)
-            guess = (
-                f"did you mean {close[0]}?"
-                if close
-                else f"known are {', '.join(known[:12])}" + ("…" * (len(known) > 12))
-            )
-            return f"{option} {word}: {guess}"
+            guess = f"did you mean {close[0]}?" if close else ""
+            listed = known if every else () if close else known[:12]
+            there_are = f"known are {', '.join(listed)}" + ("…" * (len(known) > len(listed))) if listed else ""
+            return f"{option} {word}: {' '.join(filter(None, (guess, there_are)))}"
     return None

@@ -8,8 +8,8 @@ from typing import Any
 
 from goldformer.conformance.commands.console import OK, out, unknown, unusable
 from goldformer.spec import Case, Contract, Spec, SpecError, load_spec
+from goldformer.spec.coverage import cover
 from goldformer.spec.draw import Values
-from goldformer.spec.lint import proofs_by_clause
 
 Entry = dict[str, Any]
 
@@ -33,22 +33,24 @@ def run(name: str, *, as_json: bool) -> int:
 
 
 def _index(spec: Spec) -> Mapping[str, Entry]:
-    proofs = proofs_by_clause(spec)
+    coverage = cover(spec)
     index: dict[str, Entry] = {}
     for document in spec.documents.values():
         index[document.id] = {
             "document": document.id, "title": document.title, "english": document.english, "about": document.about,
             "rows": {row.id: row.says for row in document.rows},
         }  # fmt: skip
-        index |= {
-            row.id: {"row": row.id, "document": document.id, "section": row.section, "says": row.says,
-                     "clauses": [c.id for c in spec.clauses.values() if any(row.id in s.rows for s in c.sources)]}
-            for row in document.rows
+    for covered in coverage.rows:
+        row = covered.row
+        index[row.id] = {
+            "row": row.id, "document": covered.document, "section": row.section, "says": row.says,
+            "clauses": list(covered.clauses), "errata": list(covered.errata),
         }  # fmt: skip
     for clause in spec.clauses.values():
         index[clause.id] = {
             "clause": clause.id, "level": clause.level.value, "title": clause.title, "text": clause.text,
-            "sources": [str(source) for source in clause.sources], "shown by": proofs[clause.id],
+            "sources": [str(source) for source in clause.sources],
+            "shown by": list(coverage.clauses[clause.id].proofs.ids),
         }  # fmt: skip
     for convention in spec.conventions.values():
         index[convention.id] = {

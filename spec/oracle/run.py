@@ -15,9 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from goldformer.spec.casefile import derivation_digest
+from goldformer.spec.files import replace_file
 from goldformer.spec.model import Case, GoldenArray, Spec
 from goldformer.spec.oracle.derive import Derived, DerivedArray, derive
-from goldformer.spec.oracle.write import replace_file, write_golden
+from goldformer.spec.oracle.write import write_golden
 from goldformer.spec.yamlfile import YamlFile
 
 #: A scale is a measurement: another machine's exp and sin may differ in the last bit.

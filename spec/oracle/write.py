@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import yaml
 
+from goldformer.spec.files import replace_file
 from goldformer.spec.model import ANY
 from goldformer.spec.oracle.derive import Derived, DerivedArray
 from goldformer.spec.yamlfile import YamlFile
@@ -50,19 +48,6 @@ def write_golden(
         return False
     replace_file(file.path, text)
     return True
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Write a file beside its place and move it there, so that a reader never sees half of it."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as stream:
-            stream.write(text)
-        Path(name).chmod(path.stat().st_mode if path.exists() else 0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def _end(lines: list[str], value: yaml.Node) -> int:

@@ -1,0 +1,229 @@
+"""goldformer coverage: what shows each row of the documents, each clause and each erratum; and spec/README.md."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from goldformer.conformance.commands.console import FAILS, OK, out, print_table, unknown, unusable
+from goldformer.spec import ROOT, Spec, SpecError, load_spec
+from goldformer.spec.coverage import Coverage, Proofs, RowCoverage, cover, names, totals
+from goldformer.spec.files import replace_file
+from goldformer.spec.readme import document_table, errata_table, escape, folded, numbers, readme
+
+
+def run(*, document: str | None, row: str | None, form: str, write: bool, only_check: bool, root: Path | None) -> int:
+    """Print the coverage, or write or check the page; the exit status."""
+    try:
+        spec = load_spec((root or ROOT).resolve())
+    except SpecError as error:
+        return unusable(str(error))
+    if not (write or only_check):
+        return _show(spec, document, row, form)
+    if (write and only_check) or document or row or form != "text":
+        return unusable("--write and --check stand alone, or with --spec")
+    return _write(spec) if write else _check(spec)
+
+
+def _show(spec: Spec, document: str | None, row: str | None, form: str) -> int:
+    if document is not None and (message := unknown((document,), tuple(spec.documents), "--document", every=True)):
+        return unusable(message)
+    coverage = cover(spec)
+    part = coverage if document is None else coverage.of(document)
+    if row is not None:
+        return _show_row(spec, part, row, form)
+    problems = part.problems()
+    if form == "json":
+        _say(json.dumps(_as_json(part, spec), ensure_ascii=False))
+        return FAILS if problems else OK
+    if form == "markdown":
+        shown = spec.documents.values() if document is None else [spec.documents[document]]
+        _say("\n".join([*(document_table(d, coverage) for d in shown), "### Errata\n", errata_table(part)]))
+    else:
+        _tables(part)
+    for line in numbers(spec) if document is None else ():
+        _say(f"- {line}")
+    _say(f"- {len(problems) or 'no'} gap{'s' * (len(problems) != 1)}{':' if problems else ''}")
+    for problem in problems:
+        _say(f"  - {problem}")
+    return FAILS if problems else OK
+
+
+def _say(text: str) -> None:
+    out.print(text, markup=False)
+
+
+# ── the page ──
+
+
+def _write(spec: Spec) -> int:
+    path, page = spec.root / "README.md", readme(spec)
+    try:
+        if _written(path) == page:
+            _say(f"nothing changed: {path}")
+            return OK
+        replace_file(path, page)
+    except OSError as error:
+        return unusable(f"{path} cannot be written: {error.strerror}")
+    _say(f"wrote {path}")
+    return OK
+
+
+def _check(spec: Spec) -> int:
+    path, page = spec.root / "README.md", readme(spec)
+    try:
+        written = _written(path)
+    except OSError as error:
+        return unusable(f"{path} cannot be read: {error.strerror}")
+    if written == page:
+        _say(f"{path} says what the spec says")
+        return OK
+    line = 1
+    if written is not None:
+        lines, wanted = written.splitlines(), page.splitlines()
+        same = (a == b for a, b in zip(lines, wanted, strict=False))
+        line += next((i for i, equal in enumerate(same) if not equal), min(len(lines), len(wanted)))
+    state = "is missing" if written is None else "is not what the spec says now"
+    elsewhere = "" if spec.root == ROOT else f" --spec {spec.root}"
+    _say(f"{path}:{line}: {state}: run goldformer coverage --write{elsewhere}")
+    return FAILS
+
+
+def _written(path: Path) -> str | None:
+    """The page as it is, line breaks apart; None where there is none."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return None
+
+
+# ── everything, or one document ──
+
+
+def _tables(part: Coverage) -> None:
+    rows = _table("row", "clauses", "cases", "refusals", "properties", "shown by")
+    for covered in part.rows:
+        counts = (_count(ids) for ids in asdict(covered.proofs).values())
+        shown = folded(covered.proofs.ids) or "nothing"
+        name = f"{covered.document} {covered.row.id}"
+        rows.add_row(name, " ".join(covered.clauses) or "–", *counts, shown, style=_style(covered.proofs))
+    errata = _table("erratum", "in", "proven by")
+    for item in part.errata:
+        where = f"{item.erratum.document} {' '.join(item.erratum.rows) or item.erratum.section}"
+        errata.add_row(item.erratum.id, where, ", ".join(item.proofs.ids) or "nothing", style=_style(item.proofs))
+    for table in (rows, errata):
+        if table.row_count:
+            print_table(table)
+            _say("")
+
+
+def _table(*headings: str) -> Table:
+    table = Table(*headings, box=None, pad_edge=False, header_style="bold")
+    for column in table.columns:
+        column.justify = "right" if column.header in ("cases", "refusals", "properties") else "left"
+        column.overflow = "fold"
+    return table
+
+
+def _count(ids: tuple[str, ...]) -> str:
+    return str(len(ids) or "–")
+
+
+def _style(proofs: Proofs) -> str | None:
+    return None if proofs.ids else "red"
+
+
+def _as_json(part: Coverage, spec: Spec) -> dict[str, Any]:
+    return {
+        "rows": [_row(covered) for covered in part.rows],
+        "clauses": [
+            {"clause": c.clause.id, "level": c.clause.level.value, **asdict(c.proofs)} for c in part.clauses.values()
+        ],
+        "errata": [
+            {"erratum": e.erratum.id, "document": e.erratum.document, "rows": e.erratum.rows, **asdict(e.proofs)}
+            for e in part.errata
+        ],
+        "totals": asdict(totals(spec)),
+        "gaps": [str(problem) for problem in part.problems()],
+    }
+
+
+def _row(covered: RowCoverage) -> dict[str, Any]:
+    return {
+        "document": covered.document, "row": covered.row.id, "section": covered.row.section,
+        "clauses": covered.clauses, **asdict(covered.proofs), "errata": covered.errata,
+    }  # fmt: skip
+
+
+# ── one row ──
+
+
+def _show_row(spec: Spec, part: Coverage, row: str, form: str) -> int:
+    rows = [covered for covered in part.rows if covered.row.id == row.upper()]
+    if not rows:
+        known = tuple(covered.row.id for covered in part.rows)
+        return unusable(unknown((row,), known, "--row", every=True) or row)
+    if len(rows) > 1:
+        found = " and ".join(covered.document for covered in rows)
+        return unusable(f"--row {row} stands in {found}: say --document too")
+    covered = rows[0]
+    match form:
+        case "json":
+            _say(json.dumps(_row(covered), ensure_ascii=False))
+        case "markdown":
+            _row_markdown(covered, spec)
+        case _:
+            _row_text(covered, spec)
+    return FAILS if list(covered.problems()) else OK
+
+
+def _groups(covered: RowCoverage, spec: Spec) -> dict[str, list[tuple[str, str]]]:
+    """What belongs to a row, each with its title; groups without members are left out."""
+    proofs = covered.proofs
+    own = {id_ for id_ in (*proofs.cases, *proofs.refusals) if names(spec.cases[id_], covered.document, covered.row)}
+
+    def cases(ids: Iterable[str], *, named: bool) -> list[tuple[str, str]]:
+        return [(id_, spec.cases[id_].title) for id_ in ids if (id_ in own) is named]
+
+    levels = {id_: f"{spec.clauses[id_].level.value}: {spec.clauses[id_].title}" for id_ in covered.clauses}
+    errata = {id_: f"{spec.errata[id_].printed} → {spec.errata[id_].correct}" for id_ in covered.errata}
+    groups = {
+        "clauses that cite it": list(levels.items()),
+        "cases whose source it is": cases(proofs.cases, named=True),
+        "cases of its clauses and errata": cases(proofs.cases, named=False),
+        "refusals whose source it is": cases(proofs.refusals, named=True),
+        "refusals of its clauses and errata": cases(proofs.refusals, named=False),
+        "properties": [(id_, spec.properties[id_].title) for id_ in proofs.properties],
+        "errata": list(errata.items()),
+    }
+    return {heading: members for heading, members in groups.items() if members}
+
+
+def _heading(covered: RowCoverage) -> str:
+    section = f" · {covered.row.section}" if covered.row.section != covered.row.id else ""
+    return f"{covered.document} {covered.row.id}{section}"
+
+
+def _row_text(covered: RowCoverage, spec: Spec) -> None:
+    out.print(_heading(covered), style="bold", markup=False)
+    _say(f"  {covered.row.says.strip() or spec.documents[covered.document].about}")
+    for heading, members in _groups(covered, spec).items():
+        out.print(f"{heading} ({len(members)})", style="bold", markup=False)
+        width = max(len(id_) for id_, _ in members)
+        for id_, title in members:
+            _say(f"  {id_:<{width}}  {title}")
+    for problem in covered.problems():
+        out.print(str(problem), style="red", markup=False)
+
+
+def _row_markdown(covered: RowCoverage, spec: Spec) -> None:
+    _say(f"### {escape(_heading(covered))}\n\n{escape(covered.row.says or spec.documents[covered.document].about)}")
+    for heading, members in _groups(covered, spec).items():
+        _say(f"\n{heading} ({len(members)}):\n")
+        for id_, title in members:
+            _say(f"- **{id_}** {escape(title)}")

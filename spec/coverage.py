@@ -1,0 +1,217 @@
+"""What the cases and properties cover: every clause, every row of a document and every erratum, and what is left."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from goldformer.spec.errors import Problem
+from goldformer.spec.model import Case, Clause, Erratum, Level, Place, Property, Row, Spec
+
+#: Clauses that every single case shows: the engine checks them on each call it makes.
+EVERY_CALL = frozenset({"CALL-1", "CALL-2", "CALL-3", "CALL-4"})
+
+
+@dataclass(frozen=True, slots=True)
+class Proofs:
+    """What shows one thing, by id: cases that ask for results, cases that ask for a refusal, and properties."""
+
+    cases: tuple[str, ...]
+    refusals: tuple[str, ...]
+    properties: tuple[str, ...]
+
+    @classmethod
+    def of(cls, ids: Iterable[str], spec: Spec) -> Proofs:
+        """Those ids that exist, each once, in the order given."""
+        once = dict.fromkeys(ids)
+        cases = [spec.cases[id_] for id_ in once if id_ in spec.cases]
+        return cls(
+            tuple(case.id for case in cases if case.error is None),
+            tuple(case.id for case in cases if case.error is not None),
+            tuple(id_ for id_ in once if id_ in spec.properties),
+        )
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """All of them."""
+        return (*self.cases, *self.refusals, *self.properties)
+
+
+@dataclass(frozen=True, slots=True)
+class ClauseCoverage:
+    """A clause, and what shows it."""
+
+    clause: Clause
+    proofs: Proofs
+
+    def problems(self) -> Iterator[Problem]:
+        """What lacks: a MUST needs a proof, unless every call proves it."""
+        clause = self.clause
+        if not self.proofs.ids and clause.level is Level.MUST and clause.id not in EVERY_CALL:
+            yield clause.place.problem(clause.id, "is a MUST that no case and no property shows")
+
+
+@dataclass(frozen=True, slots=True)
+class RowCoverage:
+    """A row of a document (or a section of the paper), the clauses and errata that name it, and what shows it."""
+
+    document: str
+    row: Row
+    clauses: tuple[str, ...]
+    errata: tuple[str, ...]
+    proofs: Proofs
+
+    def problems(self) -> Iterator[Problem]:
+        """What lacks: to be cited is not enough, something must show it."""
+        if self.proofs.ids:
+            return
+        cited = f"{', '.join(self.clauses)} alone" if self.clauses else "nothing"
+        message = f"is shown by no case, no property and no proof of an erratum; it is cited by {cited}"
+        yield self.row.place.problem(f"{self.document} {self.row.id}", message)
+
+
+@dataclass(frozen=True, slots=True)
+class ErratumCoverage:
+    """An erratum, and those of its proofs that exist."""
+
+    erratum: Erratum
+    proofs: Proofs
+    #: Whether a proof shows a clause that the erratum names; a proof of something else proves nothing.
+    to_the_point: bool
+
+    def problems(self) -> Iterator[Problem]:
+        """What lacks: proofs that exist, one of which shows what the erratum says is right."""
+        erratum = self.erratum
+        for id_ in erratum.proof:
+            if id_ not in self.proofs.ids:
+                yield erratum.place.problem(erratum.id, f"is proven by {id_!r}, which is no case and no property")
+        if self.proofs.ids and not self.to_the_point:
+            message = f"none of its proofs ({', '.join(self.proofs.ids)}) shows one of its clauses"
+            yield erratum.place.problem(erratum.id, f"{message} ({', '.join(erratum.clauses)})")
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What is covered, clause by clause, row by row and erratum by erratum."""
+
+    clauses: Mapping[str, ClauseCoverage]
+    rows: tuple[RowCoverage, ...]
+    errata: tuple[ErratumCoverage, ...]
+
+    def of(self, document: str) -> Coverage:
+        """The part of one document: its rows and errata, and the clauses that cite it."""
+        clauses = {
+            id_: covered
+            for id_, covered in self.clauses.items()
+            if any(source.document == document for source in covered.clause.sources)
+        }
+        rows = tuple(row for row in self.rows if row.document == document)
+        return Coverage(clauses, rows, tuple(e for e in self.errata if e.erratum.document == document))
+
+    def problems(self) -> list[Problem]:
+        """Everything that nothing shows."""
+        items: list[ClauseCoverage | RowCoverage | ErratumCoverage]
+        items = [*self.clauses.values(), *self.rows, *self.errata]
+        return [problem for item in items for problem in item.problems()]
+
+
+def cover(spec: Spec) -> Coverage:
+    """What covers each clause, row and erratum of a spec that loads."""
+    by_clause: dict[str, list[str]] = {id_: [] for id_ in spec.clauses}
+    showing: list[Case | Property] = [*spec.cases.values(), *spec.properties.values()]
+    for item in showing:
+        for clause in item.clauses:
+            by_clause[clause].append(item.id)
+    clauses = {id_: ClauseCoverage(spec.clauses[id_], Proofs.of(shown, spec)) for id_, shown in by_clause.items()}
+    rows = tuple(_cover_row(document, row, clauses, spec) for document, row in _rows(spec))
+    return Coverage(clauses, rows, tuple(_cover_erratum(erratum, spec) for erratum in spec.errata.values()))
+
+
+def _rows(spec: Spec) -> Iterator[tuple[str, Row]]:
+    """Every row with its document; of a paper, the sections that are cited, in the paper's order."""
+    citations = [(source, clause.place) for clause in spec.clauses.values() for source in clause.sources]
+    citations += [(case.source, case.place) for case in spec.cases.values() if case.source is not None]
+    for document in spec.documents.values():
+        yield from ((document.id, row) for row in document.rows)
+        known = {row.id for row in document.rows}
+        sections: dict[str, Place] = {}
+        for source, place in citations:
+            for section in source.rows if source.document == document.id else ():
+                sections.setdefault(section, place)
+        for section in sorted(sections.keys() - known, key=_section_order):
+            yield document.id, Row(section, section, "", sections[section])
+
+
+def _section_order(section: str) -> tuple[tuple[int, str], ...]:
+    return tuple((int(part) if part.isdecimal() else 0, part) for part in section.split("."))
+
+
+def _cover_row(document: str, row: Row, clauses: Mapping[str, ClauseCoverage], spec: Spec) -> RowCoverage:
+    citing = [
+        covered
+        for covered in clauses.values()
+        if any(source.document == document and row.id in source.rows for source in covered.clause.sources)
+    ]
+    errata = [e for e in spec.errata.values() if e.document == document and row.id in e.rows]
+    # Those that name the row themselves come first: they show it best.
+    ids = [case.id for case in spec.cases.values() if names(case, document, row)]
+    ids += [id_ for covered in citing for id_ in covered.proofs.ids]
+    ids += [id_ for erratum in errata for id_ in erratum.proof]
+    return RowCoverage(
+        document, row, tuple(c.clause.id for c in citing), tuple(e.id for e in errata), Proofs.of(ids, spec)
+    )
+
+
+def names(case: Case, document: str, row: Row) -> bool:
+    """Whether a case's own source is the row."""
+    return case.source is not None and case.source.document == document and row.id in case.source.rows
+
+
+def _cover_erratum(erratum: Erratum, spec: Spec) -> ErratumCoverage:
+    proofs = Proofs.of(erratum.proof, spec)
+    shown = {clause for id_ in proofs.ids for clause in (spec.cases.get(id_) or spec.properties[id_]).clauses}
+    return ErratumCoverage(erratum, proofs, to_the_point=not shown.isdisjoint(erratum.clauses))
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """How much there is: clauses by level, cases by what they ask for, and the rest by number."""
+
+    clauses: Mapping[str, int]
+    cases: Mapping[str, int]
+    golden_numbers: int
+    properties: int
+    conventions: int
+    errata: int
+    mistakes: int
+
+
+def totals(spec: Spec) -> Totals:
+    """Count a spec."""
+    levels = Counter(clause.level.value for clause in spec.clauses.values())
+    kinds = Counter(_kind(case) for case in spec.cases.values())
+    arrays = (
+        array
+        for case in spec.cases.values()
+        if case.golden is not None
+        for outputs in case.golden.options.values()
+        for array in (outputs or {}).values()
+    )
+    return Totals(
+        {level.value: levels[level.value] for level in Level}, {kind: kinds[kind] for kind in KINDS},
+        sum(array.values.size for array in arrays), len(spec.properties), len(spec.conventions),
+        len(spec.errata), len(spec.mistakes),
+    )  # fmt: skip
+
+
+#: What a case asks for.
+KINDS = ("with golden values", "with golden gradients", "of shapes alone", "refusals")
+
+
+def _kind(case: Case) -> str:
+    if case.error is not None:
+        return "refusals"
+    if case.shape_only:
+        return "of shapes alone"
+    return "with golden values" if case.cotangent is None else "with golden gradients"

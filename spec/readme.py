@@ -1,0 +1,185 @@
+"""Writes spec/README.md: what lies in the folder, and what covers each row of the documents, from the data alone."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+
+from goldformer.spec.coverage import Coverage, Proofs, RowCoverage, cover, totals
+from goldformer.spec.model import Case, Clause, Document, Property, Spec
+
+#: How many ids a cell lists before it counts the others.
+SHOWN = 3
+
+_HEAD = """\
+<!-- Written by `goldformer coverage --write` from the files beside it. Change those, not this page. -->
+
+# The spec
+
+What the components of a Transformer compute, as data that any language can read.
+Begin with [transformer.md](transformer.md): its first part tells how to read everything else.
+
+| file | what it holds |
+|---|---|
+| [transformer.md](transformer.md) | the clauses: what each component computes, and who says so |
+| [contracts/](contracts) | for each component its arguments, parameters and results, with their shapes |
+| [cases/](cases) | for each component its cases: inputs, what to expect of them, and golden values |
+| [properties.yaml](properties.yaml) | relations that hold for every input |
+| [conventions.yaml](conventions.yaml) | choices that correct code makes differently |
+| [documents.yaml](documents.yaml) | the source documents, and what each of them defines, row by row |
+| [errata.yaml](errata.yaml) | what the documents get wrong, and what proves it |
+| [mistakes.yaml](mistakes.yaml) | mistakes that people really make; each case names those that it catches |
+| `*.py`, [oracle/](oracle) | code that reads, checks and derives; the data is complete without it |
+
+`goldformer explain ID` shows anything that has an id, and `goldformer coverage --row W2` all that covers a row.
+"""
+
+_COVERAGE = """\
+## Coverage
+
+Each row of a document, the clauses that cite it, and what shows it: the cases whose own source it is, which stand
+first, the cases and properties of those clauses, and the proofs of errata in it. Refusals are the cases that ask for
+an error. The paper is cited by its sections.
+"""
+
+_ERRATA = """\
+## Errata
+
+What the documents get wrong. Each has its proof: cases and properties that show what is right.
+"""
+
+_CONVENTIONS = """\
+## Conventions
+
+Choices that correct code makes differently. The first option is the default, the choice of the documents.
+"""
+
+
+def readme(spec: Spec) -> str:
+    """The whole page, the same for the same data."""
+    coverage = cover(spec)
+    parts = [
+        _HEAD,
+        "\n".join(["## In numbers", "", *(f"- {line}" for line in numbers(spec))]) + "\n",
+        "## Components\n\n" + _components(spec),
+        _COVERAGE,
+        *(document_table(document, coverage) for document in spec.documents.values()),
+        _ERRATA + "\n" + errata_table(coverage),
+        _CONVENTIONS + "\n" + _conventions(spec),
+    ]
+    return "\n".join(parts)
+
+
+def numbers(spec: Spec) -> list[str]:
+    """The totals, in words."""
+    n = totals(spec)
+    levels = ", ".join(f"{count} {level}" for level, count in n.clauses.items())
+    kinds = ", ".join(f"{count} {kind}" for kind, count in n.cases.items())
+    return [
+        f"{sum(n.clauses.values())} clauses: {levels}",
+        f"{sum(n.cases.values())} cases: {kinds}; {n.golden_numbers} golden numbers in all",
+        f"{n.properties} properties, {n.conventions} conventions, {n.errata} errata, {n.mistakes} known mistakes",
+    ]
+
+
+def document_table(document: Document, coverage: Coverage) -> str:
+    """One document's rows, under its heading."""
+    name = document.title if document.title == document.english else f"{document.title} ({document.english})"
+    rows = coverage.of(document.id).rows
+    return f"### {document.id}\n\n{escape(name)}. {escape(document.about)}\n\n" + rows_table(rows, coverage)
+
+
+def rows_table(rows: Iterable[RowCoverage], coverage: Coverage) -> str:
+    """Rows of documents as a table: clauses, how many cases, refusals and properties, and the first of them."""
+    lines = []
+    for covered in rows:
+        links = " ".join(link(coverage.clauses[id_].clause) for id_ in covered.clauses)
+        # Of the paper a row is a section, and has no other name.
+        section = "" if covered.row.section == covered.row.id else escape(covered.row.section)
+        proofs = covered.proofs
+        counts = (len(ids) for ids in (proofs.cases, proofs.refusals, proofs.properties))
+        example = folded(proofs.ids) or "**nothing**"
+        lines.append((covered.row.id, section, links or "–", *map(_count, counts), example))
+    return _table(("row", "section", "clauses", "cases", "refusals", "properties", "shown by"), lines)
+
+
+def errata_table(coverage: Coverage) -> str:
+    """Errata as a table: id, place, what is printed, what is right, proofs."""
+    lines = []
+    for covered in coverage.errata:
+        erratum = covered.erratum
+        where = f"{erratum.document} {' '.join(erratum.rows) or erratum.section}"
+        proofs = ", ".join(covered.proofs.ids) or "**nothing**"
+        lines.append((erratum.id, escape(where), escape(erratum.printed), escape(erratum.correct), proofs))
+    return _table(("erratum", "where", "printed", "correct", "proven by"), lines)
+
+
+def _components(spec: Spec) -> str:
+    lines = []
+    for component, contract in spec.contracts.items():
+        cases = spec.cases_of(component)
+        own = [p for p in spec.properties.values() if p.component == component]
+        showing: list[Case | Property] = [*cases, *own]
+        clauses = {clause for item in showing for clause in item.clauses}
+        proofs = Proofs.of((item.id for item in showing), spec)
+        file = f"[{len(proofs.cases)}](cases/{cases[0].place.file.name})" if cases else "–"
+        counts = (len(proofs.refusals), len(proofs.properties))
+        name = f"[{component}](contracts/{component}.yaml)"
+        lines.append((name, escape(contract.title), _count(len(clauses)), file, *map(_count, counts)))
+    table = _table(("component", "what it is", "clauses", "cases", "refusals", "properties"), lines)
+    everywhere = [p.id for p in spec.properties.values() if p.component == "*"]
+    return table + (f"\nFor every component besides: {', '.join(everywhere)}.\n" if everywhere else "")
+
+
+def _conventions(spec: Spec) -> str:
+    lines = []
+    for convention in spec.conventions.values():
+        names = sorted(convention.options, key=lambda name: name != convention.default)
+        options = "<br>".join(f"`{name}`: {escape(convention.options[name])}" for name in names)
+        lines.append((convention.id, escape(convention.title), link(spec.clauses[convention.clause]), options))
+    return _table(("convention", "what it decides", "clause", "options"), lines)
+
+
+def link(clause: Clause) -> str:
+    """A clause's id, leading to its heading in transformer.md."""
+    return f"[{clause.id}](transformer.md#{anchor(f'{clause.id} · {clause.level.value} · {clause.title}')})"
+
+
+def anchor(heading: str) -> str:
+    """The fragment by which GitHub finds a heading.
+
+    Letters become small and spaces hyphens; of the rest digits, marks, underscores and hyphens stay, and other
+    signs go without a trace, so that a sign between two spaces leaves two hyphens.
+    """
+    kept = (c for c in heading.lower() if c in " -" or unicodedata.category(c) in _KEPT)
+    return "".join(kept).replace(" ", "-")
+
+
+_KEPT = frozenset({"Ll", "Lm", "Lo", "Lt", "Lu", "Mc", "Me", "Mn", "Nd", "Nl", "Pc"})
+
+
+def folded(ids: Sequence[str]) -> str:
+    """Some ids and the number of the others, where there are many."""
+    if len(ids) <= SHOWN + 1:
+        return ", ".join(ids)
+    return f"{', '.join(ids[:SHOWN])} and {len(ids) - SHOWN} more"
+
+
+def _count(number: int) -> str:
+    return str(number) if number else "–"
+
+
+def escape(text: str) -> str:
+    """Words as they are, safe from Markdown inside a table."""
+    for sign in ("\\", "|", "<", "*", "`", "$"):
+        text = text.replace(sign, f"\\{sign}")
+    return " ".join(text.split())
+
+
+def _table(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    def rows() -> Iterator[Sequence[str]]:
+        yield headings
+        yield ["---"] * len(headings)
+        yield from lines
+
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows())
