@@ -301,6 +301,15 @@ def test_one_beam_is_greedy_decoding(finish, length_penalty, dtype):
             torch.testing.assert_close(beam.scores[:, 0], greedy.scores)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_log_probabilities_are_not_rounded_to_a_half_type_before_they_are_compared(dtype):
+    # The logits of 5 and 6 are neighbours near 1/16; near −1.9 their log-probabilities would be rounded to one.
+    module = steered({5: 1 / 16, 6: 1 / 16 * (1 + torch.finfo(dtype).eps)}, dtype=dtype)
+    for finish in FINISHES:
+        assert decoded(module).ids.tolist() == [[6] * 5] * BATCH
+        assert decoded(module, beam_size=1, top_beams=1, finish=finish).ids.tolist() == [[[6] * 5]] * BATCH
+
+
 def test_what_follows_the_end_is_padding_and_adds_nothing():
     module = steered({EOS: 2.0})
     greedy = decoded(module)
@@ -391,16 +400,20 @@ def test_ids_of_one_word_may_have_two_meanings(finish):
         close(beam.scores[:, 0], greedy.scores)
 
 
-@pytest.mark.parametrize("pad_id", [-1, VOCAB, 2**40])
-@pytest.mark.parametrize("finish", FINISHES)
-def test_pad_id_need_be_no_word(pad_id, finish):
-    params = steered({EOS: 2.0, 5: 1.0}).state_dict()
-    given = {**COUNTS, "pad_id": pad_id, "bos_id": BOS, "eos_id": EOS, "max_length": 4, "params": params}
-    source = torch.tensor([[5, 0, 6], [1, 2, 0]])
+@pytest.mark.parametrize("pad_id", [-1, VOCAB, 2**62 + 1])
+@every_decoding
+def test_pad_id_need_be_no_word(pad_id, keywords):
+    decode = beam_search if keywords else greedy_decode
+    given = {**COUNTS, **WORDS, "pad_id": pad_id, "max_length": 5, "params": model().state_dict(), **keywords}
+    source = SOURCE[:, :2]
+    together = decode(source, **given)
+    for b in range(BATCH):
+        assert torch.equal(decode(source[b : b + 1], **given).ids[0], together.ids[b])
+    behind = (together.ids == EOS).cumsum(dim=-1) - (together.ids == EOS).long() > 0
 
-    assert greedy_decode(source, **given).ids.tolist() == [[EOS] + [pad_id] * 3] * 2
-    beam = beam_search(source, **given, beam_size=2, top_beams=2, finish=finish)
-    assert beam.ids.tolist() == [[[EOS] + [pad_id] * 3, [5, EOS] + [pad_id] * 2]] * 2
+    # One waits for another, and reads what is a word meanwhile.
+    assert 0 < behind[..., -1].sum() < behind[..., -1].numel()
+    assert torch.equal(together.ids == pad_id, behind)
 
 
 @every_rule
