@@ -7,9 +7,10 @@ differently, so an override of one or two methods of `Textbook` is that mistake.
 Results keep the dtype of the inputs: every constant is a Python float, which promotes nothing, and what is
 formed in a wider dtype, positional encoding and layer normalisation, is rounded to it.
 
-TextbookAttention     softmax, attention, masks, embedding and positional encoding
-└── TextbookLayers    feed-forward network, layer normalisation, encoder and decoder
-    └── Textbook      lengths and targets, the whole model, the output layer and the losses: all of it
+TextbookRandom            Xavier-uniform weights and dropout
+└── TextbookAttention     softmax, attention, masks, embedding and positional encoding
+    └── TextbookLayers    feed-forward network, layer normalisation, encoder and decoder
+        └── Textbook      lengths and targets, the whole model, the output layer and the losses: all of it
 """
 
 from typing import Any, Final

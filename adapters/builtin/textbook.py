@@ -35,3 +35,5 @@ transformer = _textbook.transformer
 output_probabilities = _textbook.output_probabilities
 cross_entropy = _textbook.cross_entropy
 kl_divergence = _textbook.kl_divergence
+xavier_uniform = _textbook.xavier_uniform
+dropout = _textbook.dropout
