@@ -113,15 +113,12 @@ def _wrong_parameters(function: Callable[..., Any], contract: Contract) -> str |
     taken = {p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
     required = {p.name for p in parameters if p.default is p.empty and p.name in taken}
     unknown = sorted(required - set(names))
-    optional = {name for name, spec in contract.inputs.items() if spec.optional}
-    missing = [name for name in names if name not in taken and name not in optional and not takes_any]
-    if not unknown and not missing:
-        return None
-    wants = f"the suite calls it with {', '.join(names)}"
-    parts = ([f"requires {', '.join(unknown)}"] if unknown else []) + (
-        [f"does not take {', '.join(missing)}"] if missing else []
-    )
-    return f"{' and '.join(parts)}; {wants}"
+    missing = [name for name in names if name not in taken and name not in contract.optional and not takes_any]
+    # An input that a call has not is None; an attribute is not passed.
+    bare = [name for name in contract.attributes if name in contract.optional and name in required]
+    wrong = {"requires": unknown, "does not take": missing, "gives no default to": bare}
+    parts = [f"{what} {', '.join(which)}" for what, which in wrong.items() if which]
+    return f"{' and '.join(parts)}; the suite calls it with {', '.join(names)}" if parts else None
 
 
 @cache

@@ -7,11 +7,12 @@ differently, so an override of one or two methods of `Textbook` is that mistake.
 Results keep the dtype of the inputs: every constant is a Python float, which promotes nothing, and what is
 formed in a wider dtype, positional encoding and layer normalisation, is rounded to it.
 
-TextbookAttention                softmax, attention, masks, embedding and positional encoding
-└── TextbookLayers               feed-forward network, layer normalisation, encoder and decoder
-    └── TextbookModel            the whole model and its output layer
-        └── TextbookDecoding     greedy decoding and beam search
-            └── Textbook         lengths and targets, and the losses: all of it
+TextbookRandom                       Xavier-uniform weights and dropout
+└── TextbookAttention                softmax, attention, masks, embedding and positional encoding
+    └── TextbookLayers               feed-forward network, layer normalisation, encoder and decoder
+        └── TextbookModel            the whole model and its output layer
+            └── TextbookDecoding     greedy decoding and beam search
+                └── Textbook         lengths and targets, and the losses: all of it
 """
 
 from typing import Final

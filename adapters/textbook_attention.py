@@ -15,6 +15,7 @@ from goldformer.adapters.textbook_checks import (
     check_integers,
     spread_mask,
 )
+from goldformer.adapters.textbook_random import TextbookRandom
 
 Wave = Callable[[Array], Array]
 
@@ -50,7 +51,7 @@ SINGLE_HEAD: Final = {
 SINGLE_HEAD_OUTPUTS: Final = ("output", "weights", "query", "key", "value", "scores")
 
 
-class TextbookAttention:
+class TextbookAttention(TextbookRandom):
     """Softmax, attention, masks, embedding and positional encoding."""
 
     ARRAYS = "numpy"
@@ -71,14 +72,22 @@ class TextbookAttention:
         return np.asarray(powers / powers.sum(axis=self.softmax_axis, keepdims=True))
 
     def scaled_dot_product_attention(
-        self, query: Array, key: Array, value: Array, mask: Array | None = None
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        mask: Array | None = None,
+        *,
+        dropout_rate: float | None = None,
+        seed: int | None = None,
     ) -> dict[str, Array]:
         """Return output (..., q_seq, d_v); weights, scores and scaled_scores, each (..., q_seq, kv_seq)."""
         sizes = axis_sizes(ATTENTION, query=query, key=key, value=value)
         scores = self.scores(query, key)
         scaled = scores / self.divisor(sizes)
         weights = self.weights(scaled, None if mask is None else self.aligned_mask(mask, scores.shape))
-        output = self.weighted_sum(weights, value)
+        kept = weights if dropout_rate is None else self.kept_weights(scaled, weights, dropout_rate, seed)
+        output = self.weighted_sum(kept, value)
         return {"output": output, "weights": weights, "scores": scores, "scaled_scores": scaled}
 
     def scores(self, query: Array, key: Array) -> Array:
@@ -107,6 +116,11 @@ class TextbookAttention:
     def fill(self, dtype: npt.DTypeLike) -> float:
         """Return the lowest finite number: below every score, and a row of it alone is uniform (SDPA-7)."""
         return float(np.finfo(dtype).min)
+
+    def kept_weights(self, scaled: Array, weights: Array, rate: float, seed: int | None) -> Array:
+        """Return the weights after dropout, which leaves the scores and the sums of the rows alone (DROP-3)."""
+        del scaled
+        return self.dropped(weights, "dropout_rate", rate, seed)
 
     def weighted_sum(self, weights: Array, value: Array) -> Array:
         """Return the sum of the value rows, each times its weight."""

@@ -23,6 +23,7 @@ from goldformer.conformance.invoke import (
     hand_over,
     invoke,
 )
+from goldformer.conformance.statistics import compare_statistics
 from goldformer.conformance.tolerance import LARGEST, tolerance
 from goldformer.conformance.verdict import Difference, Reason, Status, Verdict
 from goldformer.spec import Case, Contract, Level, Spec
@@ -191,10 +192,13 @@ def _differences(
     result: Result, expected: dict[str, GoldenArray], case: Case, contract: Contract, dtype: str
 ) -> list[Difference]:
     """How each output that is both given and asked for compares, in the order in which data flows."""
-    differences = []
+    differences: list[Difference] = []
     for name in contract.results_of(case):
         if name in expected and name in result.outputs:
             golden, got = expected[name], result.outputs[name]
+            if golden.within is not None:
+                differences += compare_statistics(name, got, golden, dtype)
+                continue
             if golden.indices is not None:
                 got = got[tuple(np.array(golden.indices).T)]
             bound = tolerance(dtype, golden.error_scale, golden.magnitude, contract.computed_in_at_least)
@@ -216,6 +220,9 @@ def _sentence(difference: Difference) -> str:
     """The first wrong output in one line."""
     text = f"{difference.output}: {difference.wrong} of {difference.compared} values are wrong"
     worst = difference.worst
+    if worst is not None and not worst.index:
+        text = f"{difference.output}: {worst.got:.6g} instead of {worst.expected:.6g}"
+        return f"{text}, off by {difference.ratio:.3g} times the tolerance" if math.isfinite(difference.ratio) else text
     if worst is None or isinstance(worst.got, bool):
         return text
     if not math.isfinite(worst.got):

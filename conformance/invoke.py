@@ -124,16 +124,18 @@ def call(adapter: Adapter, contract: Contract, given: Mapping[str, Any]) -> tupl
 
 
 def _fitted(function: Callable[..., Any], contract: Contract, given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """None for an optional input that the call has not; NotImplementedHere for one that the function has not."""
+    """None for an optional input that the call has not; NotImplementedHere for what the function has not.
+
+    An optional attribute that the call has not is not passed: its default is the function's own.
+    """
     names = accepted(function)
     if names is None:
         return given
-    for name, spec in contract.inputs.items():
-        if spec.optional and name in given and name not in names:
+    for name in given:
+        if name in contract.optional and name not in names:
             raise NotImplementedHere(f"{contract.component} takes no {name}")
-        if spec.optional and name not in given and name in names:
-            given = {**given, name: None}
-    return given
+    left_out = contract.optional & contract.inputs.keys() & names - given.keys()
+    return {**given, **dict.fromkeys(left_out)}
 
 
 def check_untouched(library: ArrayLibrary, handed: Mapping[str, Any], fresh: Mapping[str, Any]) -> None:

@@ -191,7 +191,7 @@ def _example(note: str) -> str:
     return "smallest input: " + ", ".join(part.strip().rstrip(",") for part in inside.splitlines() if part.strip())
 
 
-def drawn(component: str, bench: Bench, sizes: Mapping[str, int], seed: int, **attributes: Attribute) -> Arguments:
+def drawn(component: str, bench: Bench, sizes: Mapping[str, int], seed: int, /, **attributes: Attribute) -> Arguments:
     """Arguments of the contract's shapes from the spec's generator; optional arrays are left out."""
     contract = bench.spec.contracts[component]
     inputs, params = (

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import strategies as st
 
 from goldformer.conformance import relations
 from goldformer.conformance.invoke import Arguments
-from goldformer.conformance.properties import Subject, drawn, holds, with_inputs
+from goldformer.conformance.properties import Subject, Violation, drawn, holds, with_inputs
 
 NAME = "scaled_dot_product_attention"
 
+RATE = 0.5
 BATCH, SEQ, SEED = st.integers(1, 3), st.integers(2, 6), st.integers(0, 999)
 
 
@@ -67,3 +70,24 @@ def test_masked_keys_do_not_matter(subject: Subject, batch: int, q_seq: int, kv_
 def test_samples_do_not_mix(subject: Subject, batch: int, q_seq: int, kv_seq: int, seed: int) -> None:
     """Sample 1 alone is sample 1 in the batch."""
     relations.alone_as_in_batch(subject, call_for(subject, seed, batch, q_seq, kv_seq))
+
+
+@holds("sdpa-dropout", q_seq=st.integers(20, 25), seed=SEED)
+def test_dropout_takes_weights(subject: Subject, q_seq: int, seed: int) -> None:
+    """With two identity matrices side by side as the value, the output is the weights that are left, twice."""
+    size = 5
+    # Small scores leave no weight that a dtype might round to 0.
+    arguments = call_for(subject, seed, 1, q_seq, size, d_v=2 * size)
+    arguments = with_inputs(arguments, key=arguments.inputs["key"] / 4, value=np.tile(np.eye(size), 2)[None])
+    first, again, other = (
+        subject.call(NAME, replace(arguments, attributes={"dropout_rate": RATE, "seed": s}))["output"]
+        for s in (seed, seed, seed + 1)
+    )
+    subject.agree("output", first[..., size:], first[..., :size], 0.0, "a weight is dropped for one channel alone")
+    subject.agree("output", again, first, 0.0, "one seed drops different weights")
+    if np.array_equal(other == 0, first == 0):
+        raise Violation(f"seeds {seed} and {seed + 1} drop the same weights")
+    kept = np.where(first == 0, 0.0, subject.call(NAME, arguments)["output"] / (1 - RATE))
+    bound = subject.bound(NAME, replace(arguments, attributes={"dropout_rate": RATE, "seed": seed}), "output")
+    claim = "a weight is neither 0 nor that without dropout divided by 1 − rate"
+    subject.agree("output", first, kept, bound, claim)

@@ -54,6 +54,8 @@ def _wrap(text: str, head: str) -> list[str]:
 
 def _difference(difference: Difference) -> list[str]:
     bound = f"tolerance {difference.tolerance:.3g}" if difference.tolerance else "must be exact"
+    if difference.worst is not None and not difference.worst.index:
+        return [f"  {difference.output}: {_element(difference.worst, difference.tolerance)} ({bound})"]
     lines = [f"  {difference.output}: {difference.wrong} of {difference.compared} wrong ({bound})"]
     places = [("first", difference.first)]
     if difference.worst != difference.first:

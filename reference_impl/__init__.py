@@ -20,7 +20,9 @@ Axes, in comments, docstrings and messages, and what the paper calls them:
 Vectors are rows: y = x·W + b with W of (in, out), the transpose of nn.Linear's weight.
 Masks are boolean, True = may attend.
 Layers, stacks and the model take their parameters as one mapping, named as the state dict of the module names
-them: self_attention.w_q, encoder.0.norm_1.gamma. Modules alone have dropout, and in eval mode they have none.
+them: self_attention.w_q, encoder.0.norm_1.gamma.
+Layers, stacks and the model drop as modules alone, and in eval mode not at all. Modules draw from PyTorch's own
+random numbers; the functions that draw take a seed.
 
 The sources, by the names the docstrings use: "walkthrough", "primer", "n9", "java" and "illustrated" are the
 five documents of spec/documents.yaml, with the number or the title of a section; "paper" is Vaswani et al.,
@@ -36,6 +38,7 @@ from goldformer.reference_impl.decoder import (
     decoder,
     decoder_layer,
 )
+from goldformer.reference_impl.dropout import dropout
 from goldformer.reference_impl.encoder import (
     Encoder,
     EncoderLayer,
@@ -50,6 +53,7 @@ from goldformer.reference_impl.fused_multi_head_attention import (
     fused_multi_head_attention,
 )
 from goldformer.reference_impl.greedy_decode import GreedyResult, greedy_decode
+from goldformer.reference_impl.initialisation import xavier_uniform
 from goldformer.reference_impl.layer_norm import LayerNorm, layer_norm
 from goldformer.reference_impl.loss import cross_entropy, kl_divergence, label_smoothing, one_hot
 from goldformer.reference_impl.masks import causal_mask, padding_mask
@@ -107,6 +111,7 @@ __all__ = [
     "cross_entropy",
     "decoder",
     "decoder_layer",
+    "dropout",
     "encoder",
     "encoder_layer",
     "feed_forward",
@@ -133,4 +138,5 @@ __all__ = [
     "split_heads",
     "token_embedding",
     "transformer",
+    "xavier_uniform",
 ]

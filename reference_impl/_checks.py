@@ -152,6 +152,13 @@ def check_int(name: str, value: Any) -> None:
         raise TypeError(f"{name}={value!r} is of type {type(value).__name__} and must be an int: pass int({name})")
 
 
+def check_seed(name: str, value: Any) -> None:
+    """Refuse what is no whole number of at least 0."""
+    check_int(name, value)
+    if value < 0:
+        raise ValueError(f"{name}={value} must be at least 0: pass any number that is")
+
+
 def check_bool(name: str, value: Any) -> None:
     """Refuse a switch that is neither True nor False."""
     if not isinstance(value, bool):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from goldformer.reference_impl._checks import check_fraction, check_positive_int
+from goldformer.reference_impl._random import drop
 
 
 class LayerSettings(TypedDict, total=False):
@@ -69,10 +70,17 @@ def unchanged(x: Tensor) -> Tensor:
     return x
 
 
+class _Dropout(nn.Dropout):
+    """PyTorch's dropout by the formula of ours, with PyTorch's own random numbers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return drop(x, self.p) if self.training else x
+
+
 def make_dropout(p: float) -> nn.Dropout:
     """Make the dropout of a module: in training an entry is 0 with probability p, the rest grows by 1/(1 − p)."""
     check_fraction("dropout", p)
-    return nn.Dropout(p)
+    return _Dropout(p)
 
 
 def make_stack(layer: Callable[[], nn.Module], num_layers: int, name: str = "num_layers") -> nn.ModuleList:

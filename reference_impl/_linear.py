@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from goldformer.reference_impl._random import xavier_matrix
+
 
 def affine(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
     """Map row vectors: y = x·W + b, with W of (in, out).
@@ -14,12 +16,8 @@ def affine(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
 
 
 def xavier_weight(d_in: int, d_out: int, device: torch.device | str | None, dtype: torch.dtype | None) -> nn.Parameter:
-    """Draw an (in, out) matrix, Xavier-uniform.
-
-    Formula:  U(−a, a) with a = √(6 / (d_in + d_out)), the same for (in, out) as for (out, in)
-    Source:   walkthrough 3
-    """
-    return nn.Parameter(nn.init.xavier_uniform_(torch.empty(d_in, d_out, device=device, dtype=dtype)))
+    """Start a weight Xavier-uniform, as walkthrough 3 does, from PyTorch's own random numbers."""
+    return nn.Parameter(xavier_matrix(d_in, d_out, device, dtype))
 
 
 def zero_bias(d_out: int, device: torch.device | str | None, dtype: torch.dtype | None) -> nn.Parameter:

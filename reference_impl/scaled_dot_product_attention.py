@@ -5,7 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from goldformer.reference_impl._checks import check_mask, check_tensors
+from goldformer.reference_impl._checks import check_fraction, check_mask, check_seed, check_tensors
+from goldformer.reference_impl._random import drop, seeded
 from goldformer.reference_impl.softmax import softmax
 
 
@@ -37,19 +38,26 @@ def scaled_scores(query: Tensor, key: Tensor) -> Tensor:
 
 
 def scaled_dot_product_attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    *,
+    dropout_rate: float | None = None,
+    seed: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Give each query the average of the values, weighted by how well their keys fit it.
 
-    Formula:  Attention(Q, K, V) = softmax(QKᵀ / √d_k) V
+    Formula:  Attention(Q, K, V) = softmax(QKᵀ / √d_k) V; with a dropout_rate, dropout(softmax(QKᵀ / √d_k)) V
     Shapes:   query (..., q_seq, d_k), key (..., kv_seq, d_k), value (..., kv_seq, d_v),
               mask boolean, broadcastable to (..., q_seq, kv_seq), True = may attend
               → output (..., q_seq, d_v), weights (..., q_seq, kv_seq)
-    Errors:   TypeError unless all are floating-point tensors of one dtype and the mask is boolean;
-              ValueError for shapes that do not fit
-    Source:   walkthrough 1, primer 4.1; paper, section 3.2.1, equation (1)
+    Errors:   TypeError unless all are floating-point tensors of one dtype and the mask is boolean, or for a
+              dropout_rate without a seed; ValueError for shapes that do not fit, and for a rate outside 0 … 1
+    Source:   walkthrough 1, primer 4.1; paper, section 3.2.1, equation (1); dropout: illustrated, in its code
 
     A masked key has weight 0. A query whose keys are all masked gives every key the weight 1/kv_seq.
+    The weights returned are those of the softmax, before any of them is dropped.
     """
     check_tensors(
         {
@@ -71,5 +79,11 @@ def scaled_dot_product_attention(
         # negative number itself: its next neighbour in float16 is already 32 away, and exp(−32) rounds to 0.
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
     weights = softmax(scores)  # (..., q_seq, kv_seq)
-    output = weights @ value  # (..., q_seq, d_v)
+    kept = weights  # (..., q_seq, kv_seq)
+    if dropout_rate is not None:
+        check_fraction("dropout_rate", dropout_rate)
+        check_seed("seed", seed)
+        # Not normalised again: that the rows sum to 1 on average is what dropout means.
+        kept = drop(weights, dropout_rate, seeded(seed, weights.device))  # (..., q_seq, kv_seq)
+    output = kept @ value  # (..., q_seq, d_v)
     return output, weights

@@ -13,22 +13,15 @@ import numpy as np
 from goldformer.spec import draw, schema
 from goldformer.spec.call import check_call
 from goldformer.spec.draw import Recipe
-from goldformer.spec.errors import Problem, SpecError
+from goldformer.spec.errors import Problem, Refused, SpecError
+from goldformer.spec.expectation import read_expectation
 from goldformer.spec.golden import read_golden
-from goldformer.spec.model import Array, ArraySpec, Case, Citation, Contract, Convention, Place, Wanted
+from goldformer.spec.model import Array, ArraySpec, Case, Citation, Contract, Convention, Place
 from goldformer.spec.shapes import Binder, ContractViolation
 from goldformer.spec.yamlfile import Field, YamlFile
 
 #: The fields that decide a golden value; a title may change without a new derivation.
 DECISIVE = ("sizes", "attributes", "inputs", "params", "cotangent", "convention", "only_with", "expect")
-
-
-class _Refused(Exception):
-    """A problem inside one case, at a field relative to the case."""
-
-    def __init__(self, where: Field, message: str) -> None:
-        super().__init__(message)
-        self.where = where
 
 
 def read_cases(
@@ -57,11 +50,11 @@ def read_cases(
         where: Field = ("cases", index)
         try:
             if case.id in built:
-                raise _Refused(("id",), f"{case.id!r} is taken, see line {built[case.id].place.line}")
+                raise Refused(("id",), f"{case.id!r} is taken, see line {built[case.id].place.line}")
             made = _build(case, contract, Place(file.path, file.line((*where, "id"))), built)
             digest = derivation_digest(file.data["cases"][index], contract, conventions)
             built[case.id] = _with_golden(made, case, contract, conventions, digest, underived=underived)
-        except _Refused as refused:
+        except Refused as refused:
             problems.append(file.problem((*where, *refused.where), f"{case.id}: {refused}"))
     if problems:
         raise SpecError(problems)
@@ -86,7 +79,7 @@ def _build(model: schema.CaseModel, contract: Contract, place: Place, built: Map
     if isinstance(model.expect, schema.ErrorModel):
         return _build_error(model, model.expect.error, contract, place, source, built)
     if model.base is not None or model.change is not None:
-        raise _Refused(("base",), "only an error case has a base and a change")
+        raise Refused(("base",), "only an error case has a base and a change")
     lead, sizes = _sizes(model, contract)
     inputs = _recipes(model.inputs, contract.inputs, sizes, lead, "inputs")
     param_specs = contract.params_for(model.attributes)
@@ -99,18 +92,12 @@ def _build(model: schema.CaseModel, contract: Contract, place: Place, built: Map
     binder = _bind(case, contract)
     for name, size in binder.sizes.items():
         if sizes.get(name, size) != size:
-            raise _Refused(("sizes", name), f"is {sizes[name]}, but the arrays give {size}")
+            raise Refused(("sizes", name), f"is {sizes[name]}, but the arrays give {size}")
     case = replace(case, sizes=dict(binder.sizes), lead=binder.lead or ())
     if model.cotangent is not None:
         first = contract.outputs[contract.first_output]
         case = replace(case, cotangent=_recipe(model.cotangent, first, binder.sizes, case.lead))
-    expect = _wanted(model.expect, case, contract)
-    if not expect:
-        raise _Refused(("expect",), f"asks for nothing; {contract.component} gives {', '.join(contract.outputs)}")
-    for name in model.printed:
-        if expect.get(name, Wanted("shape")).form != "all":
-            raise _Refused(("printed", name), f"needs expect: {{{name}: all}}")
-    return replace(case, expect=expect)
+    return replace(case, expect=read_expectation(model.expect, case, contract))
 
 
 def _shaped(recipe: Recipe, name: str) -> Array:
@@ -125,7 +112,7 @@ def _bind(case: Case, contract: Contract) -> Binder:
     try:
         return check_call(contract, inputs, params, case.attributes)
     except ContractViolation as violation:
-        raise _Refused(("inputs",), f"contradicts the contract: {violation}") from violation
+        raise Refused(("inputs",), f"contradicts the contract: {violation}") from violation
 
 
 def _sizes(model: schema.CaseModel, contract: Contract) -> tuple[tuple[int, ...], dict[str, int]]:
@@ -137,10 +124,10 @@ def _sizes(model: schema.CaseModel, contract: Contract) -> tuple[tuple[int, ...]
     for name, size in model.sizes.items():
         if isinstance(size, list):
             if name != "lead":
-                raise _Refused(("sizes", name), "only `lead`, the axes that ... stands for, is a list")
+                raise Refused(("sizes", name), "only `lead`, the axes that ... stands for, is a list")
             lead = tuple(size)
         elif name not in known:
-            raise _Refused(("sizes", name), f"is no size of {contract.component}, which has {', '.join(sorted(known))}")
+            raise Refused(("sizes", name), f"is no size of {contract.component}, which has {', '.join(sorted(known))}")
         else:
             sizes[name] = size
     return lead, sizes
@@ -167,13 +154,13 @@ def _recipes(
     recipes = {}
     for name, model in models.items():
         if name not in specs:
-            raise _Refused((group, name), f"is not in the contract, which has {', '.join(specs) or 'none'}")
+            raise Refused((group, name), f"is not in the contract, which has {', '.join(specs) or 'none'}")
         try:
             recipes[name] = _recipe(model, specs[name], sizes, lead)
         except KeyError as error:
-            raise _Refused((group, name), f"needs the size {error}: add it to sizes") from error
+            raise Refused((group, name), f"needs the size {error}: add it to sizes") from error
         except ValueError as error:
-            raise _Refused((group, name), str(error)) from error
+            raise Refused((group, name), str(error)) from error
     return recipes
 
 
@@ -209,49 +196,6 @@ def _written(values: Any, spec: ArraySpec, shape: tuple[int, ...] | None) -> dra
     return array if shape is None else array.reshape(shape)
 
 
-#: In a gradient case: of every floating-point argument.
-_ALL = "gradients"
-
-
-def _wanted(models: Mapping[str, Any], case: Case, contract: Contract) -> dict[str, Wanted]:
-    wanted = {}
-    results = contract.results_of(case)
-    if case.cotangent is not None and set(models) == {_ALL}:
-        models = dict.fromkeys(results, models[_ALL])
-    for name, model in models.items():
-        if name not in results:
-            raise _Refused(("expect", name), f"is not among what can be asked for: {', '.join(results)}")
-        shape = results[name].shape.sizes(case.sizes, case.lead)
-        if isinstance(model, str):
-            wanted[name] = Wanted("all" if model == "all" else "shape")
-            continue
-        indices = _places(model, results[name], shape)
-        for place in indices:
-            if len(place) != len(shape) or not all(0 <= k < size for k, size in zip(place, shape, strict=True)):
-                raise _Refused(("expect", name), f"probe {list(place)} lies outside the shape {shape}")
-        wanted[name] = Wanted("probes", indices, drawn=isinstance(model, schema.DrawnModel))
-    return wanted
-
-
-#: The axes along which a sequence is padded.
-_ROWS = ("seq", "q_seq", "source_seq")
-
-
-def _places(model: Any, spec: ArraySpec, shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """The places of an output that a case asks for."""
-    if isinstance(model, schema.ProbesModel):
-        return tuple(tuple(place) for place in model.probes)
-    if isinstance(model, schema.DrawnModel):
-        axes = [draw.below(size, model.seed, f"axis{i}", (model.drawn,)) for i, size in enumerate(shape)]
-        return tuple(dict.fromkeys(tuple(int(k) for k in place) for place in zip(*axes, strict=True)))
-    names = [str(axis) for axis in spec.shape.axes]
-    rows = next((i for i, axis in enumerate(names) if axis in _ROWS), None)
-    if rows is None or "batch" not in names or len(model.lengths) != shape[names.index("batch")]:
-        raise _Refused(("expect", spec.name), f"lengths {model.lengths} do not fit the shape {spec.shape} = {shape}")
-    batch = names.index("batch")
-    return tuple(place for place in np.ndindex(shape) if place[rows] < model.lengths[place[batch]])
-
-
 def _with_golden(
     case: Case,
     model: schema.CaseModel,
@@ -262,24 +206,24 @@ def _with_golden(
     underived: bool,
 ) -> Case:
     if case.convention is not None and case.convention not in contract.conventions:
-        raise _Refused(("convention",), f"{contract.component} depends on {', '.join(contract.conventions) or 'none'}")
+        raise Refused(("convention",), f"{contract.component} depends on {', '.join(contract.conventions) or 'none'}")
     for name, option in case.only_with.items():
         if name not in conventions or option not in conventions[name].options:
-            raise _Refused(("only_with", name), f"{name}: {option} is not in conventions.yaml")
+            raise Refused(("only_with", name), f"{name}: {option} is not in conventions.yaml")
     if case.error is not None or case.shape_only:
         if model.golden is not None:
-            raise _Refused(("golden",), "has golden values, but asks for none")
+            raise Refused(("golden",), "has golden values, but asks for none")
         return case
     if model.golden is None or model.golden.derivation != digest:
         if underived:
             return case
         state = "has no golden values" if model.golden is None else "was changed after its golden values were derived"
-        raise _Refused(("golden",) if model.golden else ("id",), f"{state}: run goldformer derive")
+        raise Refused(("golden",) if model.golden else ("id",), f"{state}: run goldformer derive")
     options = tuple(conventions[case.convention].options) if case.convention else ()
     try:
         golden = read_golden(model.golden, case, contract, options)
     except ValueError as error:
-        raise _Refused(("golden",), str(error)) from error
+        raise Refused(("golden",), str(error)) from error
     return replace(case, golden=golden)
 
 
@@ -292,10 +236,10 @@ def _build_error(
     built: Mapping[str, Case],
 ) -> Case:
     if model.base is None or model.change is None:
-        raise _Refused(("expect",), "an error case needs `base`, a working case, and `change`, its one fault")
+        raise Refused(("expect",), "an error case needs `base`, a working case, and `change`, its one fault")
     base = built.get(model.base)
     if base is None or base.error is not None:
-        raise _Refused(("base",), f"{model.base!r} is no working case of this file")
+        raise Refused(("base",), f"{model.base!r} is no working case of this file")
     change = model.change
     attributes = {**base.attributes, **change.attributes}
     inputs = _changed(base.inputs, change.inputs, contract.inputs, base, "inputs")
@@ -310,9 +254,9 @@ def _build_error(
         check_call(contract, case.input_arrays, case.param_arrays, case.attributes)
     except ContractViolation as violation:
         if error not in violation.arguments:
-            raise _Refused(("expect", "error"), f"is {error}, but the contract is broken by: {violation}") from None
+            raise Refused(("expect", "error"), f"is {error}, but the contract is broken by: {violation}") from None
         return case
-    raise _Refused(("change",), "keeps the contract, so nothing can be expected to refuse it")
+    raise Refused(("change",), "keeps the contract, so nothing can be expected to refuse it")
 
 
 def _changed(

@@ -2,6 +2,8 @@
 
 SpecError
 └── holds Problems, each with file, line, field, what is wrong and how to mend it
+Refused
+└── one thing wrong inside a case, which becomes a Problem where its file is known
 """
 
 from __future__ import annotations
@@ -30,3 +32,11 @@ class SpecError(Exception):
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__("\n".join(map(str, problems)))
         self.problems = tuple(problems)
+
+
+class Refused(Exception):
+    """A problem inside one case, at a field relative to the case."""
+
+    def __init__(self, where: tuple[str | int, ...], message: str) -> None:
+        super().__init__(message)
+        self.where = where

@@ -31,7 +31,9 @@ def _outputs(models: Any, case: Case, contract: Contract) -> dict[str, GoldenArr
     return {name: _array(name, models[name], want, case, contract) for name, want in wanted.items()}
 
 
-def _array(name: str, model: schema.GoldenArrayModel, want: Wanted, case: Case, contract: Contract) -> GoldenArray:
+def _array(name: str, model: Any, want: Wanted, case: Case, contract: Contract) -> GoldenArray:
+    if isinstance(model, schema.GoldenStatisticsModel) or want.form == "statistics":
+        return _statistics(name, model, want)
     spec = contract.results_of(case)[name]
     values = _values(name, model.values, spec.kind)
     values.flags.writeable = False
@@ -45,6 +47,17 @@ def _array(name: str, model: schema.GoldenArrayModel, want: Wanted, case: Case, 
     if values.shape != shape:
         raise ValueError(f"{name} has shape {values.shape}, the contract says {shape}")
     return GoldenArray(values, float(model.error_scale))
+
+
+def _statistics(name: str, model: Any, want: Wanted) -> GoldenArray:
+    given = getattr(model, "statistics", {})
+    if tuple(given) != want.statistics:
+        asked = ", ".join(want.statistics) or "none"
+        raise ValueError(f"{name} has the statistics {', '.join(given) or 'none'}, the case asks for {asked}")
+    values = np.array([float(statistic.value) for statistic in given.values()])
+    values.flags.writeable = False
+    within = {statistic: float(model.within) for statistic, model in given.items()}
+    return GoldenArray(values, float(model.error_scale), within=within)
 
 
 def _values(name: str, written: Any, kind: Kind) -> Array:

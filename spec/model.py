@@ -22,6 +22,10 @@ Array = NDArray[Any]
 Kind = Literal["float", "bool", "ids"]
 Attribute = int | bool | float
 
+#: What can be asked of a random output: the part of it that is exactly 0, its mean, that of its squares, and the
+#: largest absolute value.
+Statistic = Literal["zeros", "mean", "mean_square", "largest"]
+
 #: The key of the only expectation of a case that depends on no convention.
 ANY = ""
 
@@ -212,6 +216,12 @@ class Contract:
         """Whether a call has parameters at all."""
         return bool(self.params or self.layers)
 
+    @property
+    def optional(self) -> frozenset[str]:
+        """The inputs and attributes that a call may leave out."""
+        inputs = {name for name, spec in self.inputs.items() if spec.optional}
+        return frozenset(inputs | {name for name, spec in self.attributes.items() if spec.optional})
+
     def params_for(self, attributes: Mapping[str, Any]) -> Mapping[str, ArraySpec]:
         """The parameters of a call with these attributes, those of every layer by their full names."""
         params = dict(self.params)
@@ -237,20 +247,25 @@ class Contract:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a case asks of one output: all of it, its shape, or some of its places."""
+    """What a case asks of one output: all of it, its shape, some of its places, or statistics of a random one."""
 
-    form: Literal["all", "shape", "probes"]
+    form: Literal["all", "shape", "probes", "statistics"]
     indices: tuple[tuple[int, ...], ...] = ()
     drawn: bool = False
+    statistics: tuple[Statistic, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class GoldenArray:
-    """The proven values of one output, whole or at `indices`, and how many roundoffs honest code moves."""
+    """The proven values of one output, whole or at `indices`, and how many roundoffs honest code moves.
+
+    With `within`, the values are those of its statistics, and `within` says how far chance may move each.
+    """
 
     values: Array
     error_scale: float
     indices: tuple[tuple[int, ...], ...] | None = None
+    within: Mapping[Statistic, float] | None = None
 
     @cached_property
     def magnitude(self) -> float:

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator
 
+from goldformer.spec.model import Statistic
+
 Id = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 Option = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$")]
@@ -246,9 +248,15 @@ class RealModel(Strict):
     lengths: Annotated[list[int], Field(min_length=1)]
 
 
+class StatisticsModel(Strict):
+    """Statistics of a random output."""
+
+    statistics: Annotated[list[Statistic], Field(min_length=1)]
+
+
 def _wanted(value: Any) -> str:
     if isinstance(value, dict):
-        return "as:drawn" if "drawn" in value else "as:real" if "lengths" in value else "as:probes"
+        return next((f"as:{key}" for key in ("drawn", "lengths", "statistics") if key in value), "as:probes")
     return "as:word"
 
 
@@ -256,7 +264,8 @@ WantedModel = Annotated[
     Annotated[Literal["all", "shape"], Tag("as:word")]
     | Annotated[ProbesModel, Tag("as:probes")]
     | Annotated[DrawnModel, Tag("as:drawn")]
-    | Annotated[RealModel, Tag("as:real")],
+    | Annotated[RealModel, Tag("as:lengths")]
+    | Annotated[StatisticsModel, Tag("as:statistics")],
     Discriminator(_wanted),
 ]
 
@@ -286,13 +295,35 @@ class GoldenArrayModel(Strict):
     values: Any
 
 
+class GoldenStatisticModel(Strict):
+    """The value of a statistic, and how far chance may move it."""
+
+    value: float | int
+    within: float | int
+
+
+class GoldenStatisticsModel(Strict):
+    error_scale: float | int
+    statistics: dict[Statistic, GoldenStatisticModel]
+
+
+def _golden(value: Any) -> str:
+    return "as:statistics" if isinstance(value, dict) and "statistics" in value else "as:values"
+
+
+GoldenOutputModel = Annotated[
+    Annotated[GoldenArrayModel, Tag("as:values")] | Annotated[GoldenStatisticsModel, Tag("as:statistics")],
+    Discriminator(_golden),
+]
+
+
 class GoldenModel(Strict):
     """Written by `goldformer derive`; never by hand."""
 
     derivation: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
     peak: float | int
-    outputs: dict[Param, GoldenArrayModel] | None = None
-    options: dict[Option, dict[Param, GoldenArrayModel] | Literal["refused"]] | None = None
+    outputs: dict[Param, GoldenOutputModel] | None = None
+    options: dict[Option, dict[Param, GoldenOutputModel] | Literal["refused"]] | None = None
 
 
 def _params(value: Any) -> str:

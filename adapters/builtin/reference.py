@@ -28,13 +28,23 @@ one_hot = reference_impl.one_hot
 label_smoothing = reference_impl.label_smoothing
 cross_entropy = reference_impl.cross_entropy
 kl_divergence = reference_impl.kl_divergence
+xavier_uniform = reference_impl.xavier_uniform
+dropout = reference_impl.dropout
 
 
 def scaled_dot_product_attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    *,
+    dropout_rate: float | None = None,
+    seed: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return output, weights, scores and scaled_scores."""
-    attended = reference_impl.scaled_dot_product_attention(query, key, value, mask)
+    attended = reference_impl.scaled_dot_product_attention(
+        query, key, value, mask, dropout_rate=dropout_rate, seed=seed
+    )
     return *attended, reference_impl.attention_scores(query, key), reference_impl.scaled_scores(query, key)
 
 

@@ -37,3 +37,5 @@ greedy_decode = _textbook.greedy_decode
 beam_search = _textbook.beam_search
 cross_entropy = _textbook.cross_entropy
 kl_divergence = _textbook.kl_divergence
+xavier_uniform = _textbook.xavier_uniform
+dropout = _textbook.dropout

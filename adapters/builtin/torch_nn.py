@@ -88,19 +88,38 @@ class TorchNN:
             raise NotImplementedError("nn.Transformer.generate_square_subsequent_mask is square")
         return nn.Transformer.generate_square_subsequent_mask(q_seq) == 0
 
+    def xavier_uniform(self, like: Tensor, *, seed: int) -> Tensor:
+        """nn.init.xavier_uniform_ with a generator, on an empty (in, out)."""
+        generator = torch.Generator("cpu" if like.is_meta else like.device).manual_seed(seed)
+        return nn.init.xavier_uniform_(torch.empty_like(like), generator=generator)
+
+    def dropout(self, x: Tensor, *, rate: float, training: bool, seed: int) -> Tensor:
+        """F.dropout, which takes no generator, under a seed of its own."""
+        with layers.seeded(seed):
+            return F.dropout(x, rate, training)
+
     def scaled_dot_product_attention(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None = None,
+        *,
+        dropout_rate: float = 0.0,
+        seed: int | None = None,
     ) -> Tensor:
         """F.scaled_dot_product_attention, which gives the output alone."""
         if query.ndim == 4 and self.backend != "math" and key.shape[-2] != value.shape[-2]:
             # Not run: with four axes nothing checks it, and the kernel reads behind the shorter of the two.
             raise NotImplementedError("key and value of two lengths: a read out of bounds, pytorch/pytorch#193728")
+        if dropout_rate < 0:
+            raise NotImplementedError("a dropout_p below 0: some kernels refuse it, others take it for 0")
         if mask is not None:
             # It documents any mask that broadcasts, but some kernels take no (kv_seq,) and no three axes.
             mask = mask[(None,) * (query.ndim - mask.ndim)]
             mask = additive_mask(mask, query.dtype) if self.additive_masks else mask
-        with self._kernel():
-            return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        with self._kernel(), layers.seeded(seed):
+            return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout_rate)
 
     def multi_head_attention(
         self,

@@ -4,7 +4,8 @@ A layer stands on the meta device, where building it costs nothing. `torch.func.
 parameters given, so gradients reach those.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
@@ -16,6 +17,17 @@ Params = Mapping[str, Tensor]
 
 # Its feed-forward network stands in the layer itself, and so do its norms.
 _ATTENTIONS: Final = {"self_attention": "self_attn", "cross_attention": "multihead_attn"}
+
+
+@contextmanager
+def seeded(seed: int | None) -> Iterator[None]:
+    """Seed PyTorch's own random numbers, and give them back as they were; without a seed do nothing."""
+    if seed is None:
+        yield
+        return
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        yield
 
 
 def attention(params: Params, *, num_heads: int, batch_first: bool) -> nn.MultiheadAttention:

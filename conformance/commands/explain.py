@@ -10,6 +10,7 @@ from goldformer.conformance.commands.console import OK, out, unknown, unusable
 from goldformer.spec import Case, Contract, Spec, SpecError, load_spec
 from goldformer.spec.coverage import cover
 from goldformer.spec.draw import Values
+from goldformer.spec.model import GoldenArray
 
 Entry = dict[str, Any]
 
@@ -91,7 +92,7 @@ def _contract(contract: Contract, spec: Spec) -> Entry:
     }
     return {
         "component": contract.component, "title": contract.title, **arrays,
-        "attributes": {a.name: a.kind for a in contract.attributes.values()},
+        "attributes": {a.name: a.kind + (" (optional)" if a.optional else "") for a in contract.attributes.values()},
         "conventions": list(contract.conventions), "depends on": list(contract.depends_on),
         "cases": [case.id for case in spec.cases_of(contract.component)],
     }  # fmt: skip
@@ -113,12 +114,20 @@ def _case(case: Case) -> Entry:
         entry["expect"] = {
             (f"{option}: {name}" if option else name): {
                 "error scale": array.error_scale,
-                "values": array.values.tolist() if array.values.size <= 64 else f"{array.values.size} values",
+                **_golden(array),
             }
             for option, outputs in case.golden.options.items()
             for name, array in (outputs or {}).items()
         }
     return entry
+
+
+def _golden(array: GoldenArray) -> Entry:
+    values = array.values.tolist()
+    if array.within is not None:
+        found = zip(values, array.within.items(), strict=True)
+        return {name: f"{value:.9g} ± {within:.3g}" for value, (name, within) in found}
+    return {"values": values if array.values.size <= 64 else f"{array.values.size} values"}
 
 
 def _lines(entry: Entry, indent: str = "") -> list[str]:

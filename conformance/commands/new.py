@@ -52,7 +52,8 @@ def run(path: Path, arrays: str, *, force: bool) -> int:
 
 def _function(contract: Contract) -> str:
     inputs = [f"{n}=None" if spec.optional else n for n, spec in contract.inputs.items()]
-    keywords = [*contract.attributes, *(["params"] if contract.takes_params else [])]
+    keywords = [f"{n}=None" if spec.optional else n for n, spec in contract.attributes.items()]
+    keywords += ["params"] if contract.takes_params else []
     arguments = ", ".join([*inputs, *(["*"] if keywords else []), *keywords])
     lines = [f'    """{contract.title}.', ""]
     lines += [f"    {_describe(spec)}" for spec in contract.inputs.values()]

@@ -48,7 +48,11 @@ def exact(value: int | float) -> Any:
 
 def given(value: float) -> Any:
     """An input as it is written: 0.3 is three tenths, not the float nearest to it."""
-    fraction = Fraction(repr(value))
+    return ratio(Fraction(repr(value)))
+
+
+def ratio(fraction: Fraction) -> Any:
+    """A fraction, which need not be a binary one."""
     return flint.arb(fraction.numerator) / flint.arb(fraction.denominator)
 
 
@@ -62,10 +66,10 @@ def decimal(ball: Any) -> str:
     written = Fraction(text)
     exponent = Decimal(text).adjusted()
     unit = Fraction(10) ** (exponent - DIGITS + 1)
-    distance = abs(ball - flint.arb(written.numerator) / flint.arb(written.denominator))
+    distance = abs(ball - ratio(written))
     # Half a unit, and a hair for the rounding of the decimal conversion itself.
     limit = unit * Fraction(50001, 100000)
-    if not bool(distance < flint.arb(limit.numerator) / flint.arb(limit.denominator)):
+    if not bool(distance < ratio(limit)):
         raise Unproven(f"{ball} is not proven to be {text}")
     return text
 

@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from goldformer.spec.model import ANY, Attribute, Case, Contract, Convention, Wanted
+from goldformer.spec.laws import law_of
+from goldformer.spec.model import ANY, Attribute, Case, Contract, Convention, Statistic, Wanted
 from goldformer.spec.oracle import duals, formulas, layer_formulas
 from goldformer.spec.oracle.draws import Draw, error_scale
 from goldformer.spec.oracle.matrices import Weight, is_large
+from goldformer.spec.oracle.statistics import statistics
 
 Outputs = dict[str, NDArray[Any]]
 
@@ -23,11 +25,15 @@ FORMULAS = {**vars(formulas), **vars(layer_formulas)}
 
 @dataclass(frozen=True, slots=True)
 class DerivedArray:
-    """Golden decimals (or truth values) in row-major order, their shape, and the error scale."""
+    """Golden decimals (or truth values) in row-major order, their shape, and the error scale.
+
+    With `within`, the decimals are those of statistics.
+    """
 
     shape: tuple[int, ...]
     values: tuple[str, ...]
     error_scale: float
+    within: Mapping[Statistic, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +54,10 @@ class Derived:
         options = {
             option: None
             if outputs is None
-            else {n: DerivedArray(tuple(a["shape"]), tuple(a["values"]), a["error_scale"]) for n, a in outputs.items()}
+            else {
+                n: DerivedArray(**{**a, "shape": tuple(a["shape"]), "values": tuple(a["values"])})
+                for n, a in outputs.items()
+            }
             for option, outputs in data["options"].items()
         }
         return cls(data["peak"], data["widest"], options)
@@ -179,9 +188,23 @@ def derive(case: Case, contract: Contract, conventions: Mapping[str, Convention]
             widest = max(widest, balls.widest(truth))
             values = balls.decimals(truth)
             golden = np.array([float(v) for v in values])
-            outputs[name] = DerivedArray(truth.shape, tuple(values), up(error_scale(samples, golden)))
+            scale = up(error_scale(samples, golden))
+            outputs[name] = DerivedArray(truth.shape, tuple(values), scale)
+            if want.form == "statistics":
+                outputs[name] = _statistics(case, name, want.statistics, scale)
         derived[option] = outputs
     return Derived(up(peak), widest, derived)
+
+
+def _statistics(case: Case, output: str, names: tuple[Statistic, ...], scale: float) -> DerivedArray:
+    from goldformer.spec.oracle import balls  # only deriving needs python-flint
+
+    law = law_of(case, output)
+    assert law is not None, "only a random output is asked for its statistics"
+    found = statistics(law, names)
+    values = tuple(balls.decimal(interval.value) for interval in found.values())
+    within = {name: up(interval.within) for name, interval in found.items()}
+    return DerivedArray((len(names),), values, scale, within)
 
 
 def up(value: float) -> float:

@@ -62,13 +62,40 @@ def scaled_dot_product_attention(
     value: Objects,
     mask: NDArray[np.bool_] | None = None,
     *,
+    dropout_rate: Any = 0,
+    seed: int = 0,
     empty_row: str = "uniform",
 ) -> dict[str, Objects]:
-    """SDPA-1 … SDPA-4: softmax(QKᵀ/√d_k)·V."""
+    """SDPA-1 … SDPA-4: softmax(QKᵀ/√d_k)·V; DROP-3 while no weight is dropped."""
+    del seed
     scores = query @ key.swapaxes(-1, -2)
     scaled = scores / np.sqrt(scalar(number(query.shape[-1])))
     weights = weights_of(number, scaled, mask, empty_row)
-    return {"output": weights @ value, "weights": weights, "scores": scores, "scaled_scores": scaled}
+    output = undropped(number, weights, dropout_rate) @ value
+    return {"output": output, "weights": weights, "scores": scores, "scaled_scores": scaled}
+
+
+def dropout(number: Number, x: Objects, *, rate: Any, training: bool, seed: int) -> dict[str, Objects]:
+    """DROP-2; DROP-1 while no element is dropped: of those that are, laws.py knows how many."""
+    del seed
+    return {"output": undropped(number, x, rate) if training else x}
+
+
+def undropped(number: Number, x: Objects, rate: Any) -> Objects:
+    """DROP-1: x/(1 − rate), what an element is unless it is dropped; at a rate of 1 every one is."""
+    if float(rate) == 0:
+        return x
+    kept: Objects = np.full(x.shape, number(0), dtype=object) if float(rate) == 1 else x / scalar(number(1) - rate)
+    return kept
+
+
+def xavier_uniform(number: Number, like: Objects, *, seed: int) -> dict[str, Objects]:
+    """INIT-1: √(6/(d_in + d_out)), the largest element there can be, as it is drawn: −a + 2a·v with v up to 1."""
+    del seed
+    bound = np.sqrt(scalar(number(6)) / scalar(number(sum(like.shape))))
+    # As many random bits make v as the dtype holds: it is a product here so that it is rounded once.
+    v = scalar(number(1)) * scalar(number(1))
+    return {"weight": np.full(like.shape, -bound + (bound + bound) * v, dtype=object)}
 
 
 def causal_mask(number: Number, *, q_seq: int, kv_seq: int, causal_corner: str = "top_left") -> dict[str, Objects]:

@@ -93,7 +93,9 @@ _METHOD = (
     "oracle/balls.py",
     "oracle/draws.py",
     "oracle/duals.py",
+    "oracle/statistics.py",
     "oracle/derive.py",
+    "laws.py",
     "draw.py",
 )
 
@@ -146,6 +148,8 @@ def _difference(stored: GoldenArray, derived: DerivedArray) -> str | None:
     values = np.array([read(v) for v in derived.values], dtype=stored.values.dtype).reshape(derived.shape)
     if not np.array_equal(values, stored.values, equal_nan=values.dtype.kind == "f"):
         return "golden values differ from those derived now"
+    if stored.within != derived.within:
+        return "what chance may do differs from what is derived now"
     drift = abs(stored.error_scale - derived.error_scale)
     if drift > SCALE_DRIFT * derived.error_scale:
         return f"error scale {stored.error_scale} is {derived.error_scale} now"

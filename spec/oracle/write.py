@@ -97,7 +97,11 @@ def _outputs(outputs: Mapping[str, DerivedArray], wanted: Mapping[str, Any], ind
             places = ["[" + ", ".join(map(str, place)) + "]" for place in wanted[name].indices]
             yield from _flow(f"{indent}  at: [", places)
         values = [number(v) for v in array.values]
-        if not array.shape:
+        if array.within is not None:
+            yield f"{indent}  statistics:"
+            for (statistic, within), value in zip(array.within.items(), values, strict=True):
+                yield f"{indent}    {statistic}: {{value: {value}, within: {number(repr(within))}}}"
+        elif not array.shape:
             yield f"{indent}  values: {values[0]}"
         elif len(array.shape) == 1:
             yield from _flow(f"{indent}  values: [", values)

@@ -1,0 +1,82 @@
+"""Properties of dropout."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+from hypothesis import strategies as st
+
+from goldformer.conformance.invoke import Arguments, Array
+from goldformer.conformance.properties import EXAMPLES, Subject, Violation, drawn, holds
+from goldformer.spec.laws import FALSE_ALARM
+
+NAME = "dropout"
+
+RATE, SEED = st.sampled_from([0.1, 0.25, 0.5, 0.75]), st.integers(0, 999)
+
+#: Samples, tokens and channels: along each of them so many elements that all are dropped, or none, never by chance.
+SHAPE: Final = (70, 71, 72)
+
+
+def call_for(subject: Subject, seed: int, rate: float, *, training: bool = True) -> Arguments:
+    """Drawn input of 300 elements, a few of them 0."""
+    sizes = {"batch": 30, "n": 10}
+    return drawn(NAME, subject.bench, sizes, seed, rate=rate, training=training, seed=seed)
+
+
+@holds("dropout-values", rate=RATE, seed=SEED)
+def test_an_element_is_dropped_or_scaled_up(subject: Subject, rate: float, seed: int) -> None:
+    """Whatever is not 0 is x/(1 − rate)."""
+    arguments = call_for(subject, seed, rate)
+    output = subject.call(NAME, arguments)["output"]
+    kept = np.where(output == 0, 0.0, arguments.inputs["x"] / (1 - rate))
+    subject.agree(
+        "output", output, kept, subject.bound(NAME, arguments, "output"), "an element is neither 0 nor x/(1 − rate)"
+    )
+
+
+@holds("dropout-seed", rate=RATE, seed=SEED)
+def test_the_seed_decides(subject: Subject, rate: float, seed: int) -> None:
+    """300 elements are dropped twice alike by chance never: at a rate of 0.1 less often than once in 10²⁵."""
+    first, again, other = (
+        subject.call(NAME, Arguments({"x": np.ones((30, 10))}, {}, {"rate": rate, "training": True, "seed": s}))
+        for s in (seed, seed, seed + 1)
+    )
+    subject.agree("output", again["output"], first["output"], 0.0, "one seed drops different elements")
+    if np.array_equal(first["output"], other["output"]):
+        raise Violation(f"seeds {seed} and {seed + 1} drop the same elements")
+
+
+@holds("dropout-independence", seed=SEED)
+def test_elements_are_dropped_one_by_one(subject: Subject, seed: int) -> None:
+    """Along every row of every axis about half are dropped."""
+    arguments = Arguments({"x": np.ones(SHAPE)}, {}, {"rate": 0.5, "training": True, "seed": seed})
+    dropped = subject.call(NAME, arguments)["output"] == 0
+    lines = sum(math.prod(SHAPE) // size for size in SHAPE)
+    # Chernoff's bound for each line, all of them in all examples together: P ≤ 2·exp(−n·D(share ‖ 1/2)).
+    limit = math.log(2 * lines * EXAMPLES / FALSE_ALARM)
+    for axis, name in enumerate(("sample", "token", "channel")):
+        share = dropped.mean(axis)
+        surprise = SHAPE[axis] * (math.log(2) - _entropy(share))
+        if surprise.max() > limit:
+            worst = np.unravel_index(int(surprise.argmax()), share.shape)
+            said = f"{share[worst]:.0%} of {SHAPE[axis]} {name}s"
+            raise Violation(f"elements are not dropped one by one: at one place {said} lose theirs at a rate of 0.5")
+
+
+def _entropy(share: Array) -> Array:
+    """The entropy of being dropped or not, in nats."""
+    total = np.zeros_like(share)
+    for p in (share, 1 - share):
+        total -= np.where(p > 0, p * np.log(np.where(p > 0, p, 1.0)), 0.0)
+    return total
+
+
+@holds("dropout-evaluation", rate=st.sampled_from([0.0, 0.1, 0.5, 0.75, 1.0]), seed=SEED)
+def test_it_is_the_identity_when_not_training(subject: Subject, rate: float, seed: int) -> None:
+    """The output is the input, in every bit."""
+    arguments = call_for(subject, seed, rate, training=False)
+    output = subject.call(NAME, arguments)["output"]
+    subject.agree("output", output, arguments.inputs["x"], 0.0, "the output differs when it is not training")

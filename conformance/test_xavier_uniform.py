@@ -1,0 +1,22 @@
+"""Properties of the Xavier-uniform initialisation."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+
+from goldformer.conformance.properties import Subject, Violation, drawn, holds
+
+NAME = "xavier_uniform"
+
+
+@holds("xavier-seed", d_in=st.integers(8, 12), d_out=st.integers(8, 12), seed=st.integers(0, 999))
+def test_the_seed_decides(subject: Subject, d_in: int, d_out: int, seed: int) -> None:
+    """A weight of 64 elements or more is drawn twice alike by chance never."""
+    sizes = {"d_in": d_in, "d_out": d_out}
+    first, again, other = (
+        subject.call(NAME, drawn(NAME, subject.bench, sizes, 1, seed=s))["weight"] for s in (seed, seed, seed + 1)
+    )
+    subject.agree("weight", again, first, 0.0, "one seed gives two weights")
+    if np.array_equal(first, other):
+        raise Violation(f"seeds {seed} and {seed + 1} give the same weight")

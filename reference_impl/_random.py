@@ -1,0 +1,45 @@
+"""What is drawn at random, for functions that are given a seed and modules that have PyTorch's own."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def seeded(seed: Any, device: torch.device) -> torch.Generator:
+    """Make a source of random numbers that the seed alone decides, an int by now, on the device of what it fills."""
+    # The meta device has no numbers, and no generators: it takes that of the CPU and leaves it as it is.
+    return torch.Generator("cpu" if device.type == "meta" else device).manual_seed(seed)
+
+
+def drop(x: Tensor, rate: float, generator: torch.Generator | None = None) -> Tensor:
+    """Set each element to 0 with probability rate, and divide the others by 1 − rate.
+
+    Shapes:   x (...) → (...)
+    """
+    # In float32 whatever x is: of the 256 numbers that bfloat16 has between 0 and 1 none is a tenth.
+    drawn = torch.rand(x.shape, generator=generator, device=x.device, dtype=torch.float32)  # (...)
+    # At a rate of 1 nothing is kept, and there is no 1 / 0 to scale it by.
+    kept = x / (1 - rate) if rate < 1 else x  # (...)
+    # A choice and no product: 0 · inf is NaN.
+    return kept.masked_fill(drawn < rate, 0.0)  # (...)
+
+
+def xavier_matrix(
+    d_in: int,
+    d_out: int,
+    device: torch.device | str | None,
+    dtype: torch.dtype | None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Draw an (in, out) matrix, Xavier-uniform.
+
+    Formula:  U(−a, a) with a = √(6 / (d_in + d_out)), the same for (in, out) as for (out, in)
+    Source:   walkthrough 3
+    """
+    bound = math.sqrt(6 / (d_in + d_out))
+    dtype = dtype or torch.get_default_dtype()
+    # In float32 at least: bfloat16 would draw one of 256 numbers, and round it down on average.
+    matrix = torch.empty(d_in, d_out, device=device, dtype=torch.promote_types(dtype, torch.float32))
+    return matrix.uniform_(-bound, bound, generator=generator).to(dtype)

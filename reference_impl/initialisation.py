@@ -1,0 +1,25 @@
+"""How weights begin."""
+
+from torch import Tensor
+
+from goldformer.reference_impl._checks import check_seed, check_tensors
+from goldformer.reference_impl._random import seeded, xavier_matrix
+
+
+def xavier_uniform(like: Tensor, seed: int) -> Tensor:
+    """Draw a weight as wide in its range as keeps the spread of what runs through it, forwards and backwards.
+
+    Formula:  U(−a, a) with a = √(6 / (d_in + d_out)), every element by itself; its variance is 2 / (d_in + d_out)
+    Shapes:   like (d_in, d_out) → (d_in, d_out), with the dtype and on the device of like; its numbers do not matter
+    Errors:   TypeError unless like is a floating-point tensor and seed an int; ValueError unless like has two axes,
+              neither empty, and for a seed below 0
+    Source:   walkthrough 3; Glorot and Bengio, 2010, equation (16)
+
+    A fused projection is one matrix, and so its d_out is that of all its parts together. The seed decides; PyTorch's
+    own random numbers are neither read nor moved on.
+    """
+    check_tensors({"like": (like, "d_in d_out")})
+    check_seed("seed", seed)
+
+    d_in, d_out = like.shape
+    return xavier_matrix(d_in, d_out, like.device, like.dtype, seeded(seed, like.device))

@@ -1,0 +1,132 @@
+"""How the elements of a random output are distributed: exactly, in fractions.
+
+Each component that draws has a law for the outputs that it draws; statistics are derived from that alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+import numpy as np
+
+from goldformer.spec.model import Array, Case, Statistic
+
+#: How often a statistic of a correct implementation may lie outside its interval: once in 10¹².
+FALSE_ALARM: Final = Fraction(1, 2**40)
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform:
+    """So many independent elements, uniform between −a and a; `square` is a²."""
+
+    count: int
+    square: Fraction
+
+
+@dataclass(frozen=True, slots=True)
+class Discrete:
+    """Independent elements in groups: so many, and the values each of them may take, with their probabilities."""
+
+    groups: tuple[tuple[int, Mapping[Fraction, Fraction]], ...]
+
+    @property
+    def count(self) -> int:
+        """How many elements there are."""
+        return sum(number for number, _ in self.groups)
+
+    @property
+    def magnitudes(self) -> set[Fraction]:
+        """The absolute values that an element may have, 0 left out."""
+        return {abs(value) for _, values in self.groups for value in values if value}
+
+
+Law = Uniform | Discrete
+
+
+def law_of(case: Case, output: str) -> Law | None:
+    """The law of an output of a case, None where nothing is random; ValueError where there is none to judge by."""
+    law = _LAWS.get(case.component)
+    return law(case, output) if law is not None else None
+
+
+def unfit(law: Law, statistic: Statistic) -> str | None:
+    """Why a statistic says nothing under a law, or None."""
+    if isinstance(law, Uniform):
+        return "an element that may be any number is 0 by rounding alone" if statistic == "zeros" else None
+    if statistic != "largest":
+        return None
+    if len(law.magnitudes) != 1:
+        return f"the elements have {len(law.magnitudes)} magnitudes, not one"
+    nothing_left = Fraction(1)
+    for count, values in law.groups:
+        nothing_left *= values.get(Fraction(0), Fraction(0)) ** count
+    return "there are so few elements that all may be dropped" if nothing_left > FALSE_ALARM else None
+
+
+def _xavier_uniform(case: Case, output: str) -> Law:
+    """INIT-1."""
+    del output
+    d_in, d_out = case.sizes["d_in"], case.sizes["d_out"]
+    return Uniform(d_in * d_out, Fraction(6, d_in + d_out))
+
+
+def _dropout(case: Case, output: str) -> Law | None:
+    """DROP-1, DROP-2."""
+    del output
+    rate = _written(case.attributes["rate"])
+    if not case.attributes["training"] or rate in (0, 1):
+        return None
+    numbers, counts = np.unique(case.input_arrays["x"], return_counts=True)
+    found = zip(counts.tolist(), numbers.tolist(), strict=True)
+    return Discrete(tuple((count, _dropped([_written(number)], rate)) for count, number in found))
+
+
+def _attention(case: Case, output: str) -> Law | None:
+    """DROP-3, where the weights are equal and each of them adds to one element of the output at most."""
+    rate = _written(case.attributes.get("dropout_rate", 0))
+    if rate in (0, 1) or output in ("scores", "scaled_scores"):
+        return None
+    if output == "weights":
+        raise ValueError("is not specified where weights are dropped")
+    value = case.input_arrays["value"]
+    if case.input_arrays["query"].any() or "mask" in case.inputs or not _choosing(value):
+        raise ValueError(
+            "has a known distribution where query is 0, there is no mask, and each row of value has at most one 1 and "
+            "otherwise 0"
+        )
+    q_seq, kv_seq = case.sizes["q_seq"], case.sizes["kv_seq"]
+    # How many keys each element of the output sums up: the same for all queries of a sample.
+    keys, counts = np.unique(value.sum(-2), return_counts=True)
+    found = zip(counts.tolist(), keys.tolist(), strict=True)
+    return Discrete(tuple((q_seq * n, _dropped([Fraction(1, kv_seq)] * int(k), rate)) for n, k in found))
+
+
+def _choosing(value: Array) -> bool:
+    return bool(np.isin(value, (0, 1)).all() and (value.sum(-1) <= 1).all())
+
+
+def _written(number: float) -> Fraction:
+    """A number as it is written: 0.1 is a tenth (NUM-1)."""
+    return Fraction(repr(number))
+
+
+def _dropped(terms: Iterable[Fraction], rate: Fraction) -> Mapping[Fraction, Fraction]:
+    """The values of a sum of terms, each 0 with probability `rate` and else divided by 1 − rate."""
+    values = {Fraction(0): Fraction(1)}
+    for term in terms:
+        longer: dict[Fraction, Fraction] = {}
+        for value, probability in values.items():
+            for kept, chance in ((Fraction(0), rate), (term / (1 - rate), 1 - rate)):
+                longer[value + kept] = longer.get(value + kept, Fraction(0)) + probability * chance
+        values = longer
+    return values
+
+
+_LAWS: Final[Mapping[str, Callable[[Case, str], Law | None]]] = {
+    "xavier_uniform": _xavier_uniform,
+    "dropout": _dropout,
+    "scaled_dot_product_attention": _attention,
+}
