@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: conformance test check format derive bench dist clean
+.PHONY: conformance test check format derive bench example dist clean
 
 conformance: $(STAMP)  ## The suite against the bundled reference
 	@$(BIN)/python -m pytest conformance --adapter reference -q -r fE
@@ -33,6 +33,9 @@ derive: $(STAMP)  ## Golden values into spec/cases, and what covers what into sp
 bench: $(STAMP)  ## What the suite costs: start-up, whole suite, per case
 	@$(BIN)/python -m benchmarks.overhead
 
+example: $(STAMP)  ## "je suis étudiant" → "i am a student <eos>": train, decode, look at the attention
+	@$(BIN)/python examples/translate.py
+
 dist: $(STAMP)  ## Wheel and source distribution
 	@$(BIN)/python -m build --quiet
 
@@ -43,5 +46,5 @@ clean:
 $(STAMP): pyproject.toml constraints.txt
 	@echo "setting up $(VENV) (once; a few minutes, mostly PyTorch)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,derive,dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,derive,examples,dev]'
 	@touch $@

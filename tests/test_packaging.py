@@ -45,15 +45,23 @@ def test_all_data_of_the_spec_is_package_data():
     assert shipped == data
 
 
-def test_torch_is_an_extra():
+def test_the_examples_are_in_the_source_distribution_alone():
+    assert list((REPOSITORY / "examples").glob("*.py"))
+    assert "graft examples" in (REPOSITORY / "MANIFEST.in").read_text(encoding="utf-8").splitlines()
+    assert not [folder for folder in PYPROJECT["tool"]["setuptools"]["package-dir"].values() if "examples" in folder]
+
+
+def test_torch_and_matplotlib_are_extras():
     plain = [r for r in requires("goldformer") or [] if "extra ==" not in r]
     assert plain
-    assert not [r for r in plain if re.match(r"(torch|python-flint)\b", r)]
+    assert not [r for r in plain if re.match(r"(torch|python-flint|matplotlib)\b", r)]
 
 
 @pytest.mark.parametrize("suffix", [".py", ".md", ".yaml", ".toml", ".txt"])
 def test_no_file_names_a_machine(suffix):
-    tracked = [p for folder in (*FOLDERS, "tests", "benchmarks") for p in (REPOSITORY / folder).rglob(f"*{suffix}")]
+    tracked = [
+        p for folder in (*FOLDERS, "tests", "benchmarks", "examples") for p in (REPOSITORY / folder).rglob(f"*{suffix}")
+    ]
     tracked += list(REPOSITORY.glob(f"*{suffix}"))
     assert tracked or suffix == ".txt"
     for path in tracked:
