@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from goldformer.adapters.arrays import LIBRARIES
 from goldformer.adapters.protocol import Adapter
-from goldformer.conformance.compare import compare
 from goldformer.conformance.gradient import invoke_gradient
+from goldformer.conformance.imitation import Imitator
 from goldformer.conformance.invoke import (
     Arguments,
     BadResult,
     NotImplementedHere,
     Result,
+    arguments_of,
     call,
     hand_over,
     invoke,
 )
-from goldformer.conformance.statistics import compare_statistics
-from goldformer.conformance.tolerance import LARGEST, tolerance
-from goldformer.conformance.verdict import Difference, Reason, Status, Verdict
+from goldformer.conformance.judge import measure, reason_of, sentence
+from goldformer.conformance.tolerance import LARGEST
+from goldformer.conformance.verdict import Match, Reason, Status, Verdict
 from goldformer.spec import Case, Contract, Level, Spec
 from goldformer.spec.model import ANY, GoldenArray
 
@@ -39,6 +37,8 @@ class Bench:
     dtype: str
     device: str
     strict: bool = False
+    #: Looks for the mistakes behind what fails; without it nobody does.
+    imitator: Imitator | None = None
 
     def unusable(self) -> tuple[Reason, str] | None:
         """Why nothing can run here, or None."""
@@ -81,7 +81,8 @@ def check_case(case: Case, bench: Bench) -> Verdict:
     except NotImplementedHere as absent:
         return not_implemented(blank, str(absent), strict=bench.strict)
     except BadResult as bad:
-        return replace(broken(blank, bad), advice=_refusing_convention(case, bench) if bad.reason == "raised" else "")
+        advice = _refusing_convention(case, bench) if bad.reason == "raised" else ""
+        return replace(broken(blank, bad), advice=advice, matches=_matches(case, bench, bad, expected))
     if expected and not set(expected) & set(result.outputs):
         absent_outputs = f"{bench.adapter.name} does not return {', '.join(expected)}"
         return not_implemented(blank, absent_outputs, strict=bench.strict)
@@ -103,7 +104,7 @@ def _result(case: Case, bench: Bench) -> Result:
 def _judge(blank: Verdict, case: Case, bench: Bench, result: Result, expected: dict[str, GoldenArray]) -> Verdict:
     """Compare what was given with what was asked for."""
     contract = bench.spec.contracts[case.component]
-    differences = _differences(result, expected, case, contract, bench.dtype)
+    differences = measure(result, expected, case, contract, bench.dtype)
     ratio = max((d.ratio for d in differences), default=None)
     timed = replace(blank, ratio=ratio, seconds=result.seconds)
     wrong = tuple(d for d in differences if d.wrong)
@@ -112,16 +113,18 @@ def _judge(blank: Verdict, case: Case, bench: Bench, result: Result, expected: d
     return replace(
         timed,
         status=Status.FAILED,
-        reason=_reason(wrong),
-        message=_sentence(wrong[0]),
+        reason=reason_of(wrong),
+        message=sentence(wrong[0]),
         differences=wrong,
+        matches=_matches(case, bench, result, expected),
         advice=_other_convention(case, bench, result, contract),
     )
 
 
-def arguments_of(case: Case) -> Arguments:
-    """The call that a case makes."""
-    return Arguments(case.input_arrays, case.param_arrays, case.attributes)
+def _matches(
+    case: Case, bench: Bench, given: Result | BadResult, expected: dict[str, GoldenArray]
+) -> tuple[Match, ...] | None:
+    return bench.imitator.matches(case, given, expected, bench.dtype) if bench.imitator else None
 
 
 def working_case(component: str, bench: Bench) -> Case:
@@ -188,52 +191,6 @@ def _expected(case: Case, bench: Bench) -> dict[str, GoldenArray] | None:
     return None if outputs is None else dict(outputs)
 
 
-def _differences(
-    result: Result, expected: dict[str, GoldenArray], case: Case, contract: Contract, dtype: str
-) -> list[Difference]:
-    """How each output that is both given and asked for compares, in the order in which data flows."""
-    differences: list[Difference] = []
-    for name in contract.results_of(case):
-        if name in expected and name in result.outputs:
-            golden, got = expected[name], result.outputs[name]
-            if golden.within is not None:
-                differences += compare_statistics(name, got, golden, dtype)
-                continue
-            if golden.indices is not None:
-                got = got[tuple(np.array(golden.indices).T)]
-            bound = tolerance(dtype, golden.error_scale, golden.magnitude, contract.computed_in_at_least)
-            label = name if case.cotangent is None else f"gradient of {name}"
-            differences.append(compare(label, got, golden.values, bound, golden.indices))
-    return differences
-
-
-def _reason(wrong: tuple[Difference, ...]) -> Reason:
-    """Not finite where a finite number was expected, or else a wrong value."""
-    for difference in wrong:
-        worst = difference.worst
-        if worst is not None and math.isfinite(worst.expected) and not math.isfinite(worst.got):
-            return "not-finite"
-    return "wrong-value"
-
-
-def _sentence(difference: Difference) -> str:
-    """The first wrong output in one line."""
-    text = f"{difference.output}: {difference.wrong} of {difference.compared} values are wrong"
-    worst = difference.worst
-    if worst is not None and not worst.index:
-        text = f"{difference.output}: {worst.got:.6g} instead of {worst.expected:.6g}"
-        return f"{text}, off by {difference.ratio:.3g} times the tolerance" if math.isfinite(difference.ratio) else text
-    if worst is None or isinstance(worst.got, bool):
-        return text
-    if not math.isfinite(worst.got):
-        return f"{text}, such as {worst.got}"
-    return (
-        f"{text}, by up to {difference.ratio:.3g} times the tolerance"
-        if difference.tolerance
-        else f"{text}; they must be exact"
-    )
-
-
 def _other_convention(case: Case, bench: Bench, result: Result, contract: Contract) -> str:
     """Whether another option of a convention would explain a failure."""
     if case.convention is None or case.golden is None:
@@ -242,7 +199,7 @@ def _other_convention(case: Case, bench: Bench, result: Result, contract: Contra
     for option, outputs in case.golden.options.items():
         if option == declared or not outputs:
             continue
-        differences = _differences(result, dict(outputs), case, contract, bench.dtype)
+        differences = measure(result, outputs, case, contract, bench.dtype)
         if differences and not any(d.wrong for d in differences):
             return _declare(case.convention, option, bench)
     return ""

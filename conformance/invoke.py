@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from goldformer.adapters.arrays import LIBRARIES, ArrayLibrary
 from goldformer.adapters.protocol import Adapter, accepted
 from goldformer.conformance.verdict import Reason
-from goldformer.spec import Contract
+from goldformer.spec import Case, Contract
 from goldformer.spec.call import check_call
 from goldformer.spec.model import ArraySpec, Attribute
 from goldformer.spec.shapes import Binder
@@ -64,6 +64,11 @@ class Arguments:
     inputs: Mapping[str, Array]
     params: Mapping[str, Array]
     attributes: Mapping[str, Attribute]
+
+
+def arguments_of(case: Case) -> Arguments:
+    """The call that a case makes."""
+    return Arguments(case.input_arrays, case.param_arrays, case.attributes)
 
 
 def invoke(

@@ -68,6 +68,7 @@ def _bench(config: pytest.Config) -> Bench:
     if _BENCH not in config.stash:
         from goldformer.adapters import DTYPES, AdapterError, find_adapter
         from goldformer.conformance.engine import Bench
+        from goldformer.conformance.imitation import Imitator
         from goldformer.conformance.run import Numerics
         from goldformer.spec import SpecError, load_spec
 
@@ -80,7 +81,8 @@ def _bench(config: pytest.Config) -> Bench:
         _known(_words(config.getoption("--dtype")), DTYPES, "--dtype")
         Numerics(config.getoption("--tf32"), config.getoption("--threads")).apply(adapter.arrays)
         strict = "--strict" in _arguments(config)
-        config.stash[_BENCH] = Bench(spec, adapter, "float64", config.getoption("--device"), strict)
+        device, imitator = config.getoption("--device"), Imitator(spec)
+        config.stash[_BENCH] = Bench(spec, adapter, "float64", device, strict, imitator)
     return config.stash[_BENCH]
 
 

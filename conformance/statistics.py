@@ -32,6 +32,11 @@ def compare_statistics(output: str, got: NDArray[Any], golden: GoldenArray, dtyp
         yield compare(f"{statistic} of {output}", STATISTICS[statistic](got), np.array(value), bound)
 
 
+def statistics_of(output: NDArray[Any], golden: GoldenArray) -> NDArray[np.float64]:
+    """The statistics of an output that a case asks for."""
+    return np.array([STATISTICS[statistic](output) for statistic in golden.within or ()], dtype=np.float64)
+
+
 def _rounding(statistic: Statistic, element: float, largest: float) -> float:
     """How far a statistic of at most `largest` may move when each element moves by at most `element`."""
     if statistic == "zeros":

@@ -6,8 +6,15 @@ import re
 from typing import Final
 
 from goldformer.adapters.arrays import LIBRARIES
-from goldformer.conformance.engine import arguments_of, working_case
-from goldformer.conformance.invoke import BadResult, NotCheckable, NotImplementedHere, call, hand_over
+from goldformer.conformance.engine import working_case
+from goldformer.conformance.invoke import (
+    BadResult,
+    NotCheckable,
+    NotImplementedHere,
+    arguments_of,
+    call,
+    hand_over,
+)
 from goldformer.conformance.properties import Subject, Violation, holds
 
 #: How torch says that an operation met tensors of two devices. Anything else that goes wrong on the

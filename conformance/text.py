@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from goldformer.conformance.suspects import Suspect, failing_roots, suspects
+from goldformer.conformance.suspects import Suspect, explanations, failing_roots, suspects
 from goldformer.conformance.verdict import Difference, Element, Status, Verdict
 from goldformer.spec import Spec
 
@@ -23,6 +24,9 @@ def explain_verdict(verdict: Verdict, spec: Spec) -> str:
     ]
     for difference in verdict.differences:
         lines += _difference(difference)
+    for match in (verdict.matches or ())[:_MOST_SUSPECTS]:
+        titles = " and ".join(spec.mistakes[id_].title for id_ in match.mistake.split("+"))
+        lines += _wrap(f"{titles} ({match.mistake}, {_closeness(match.ratio)})", "  Equals      ")
     if verdict.advice:
         lines += _wrap(verdict.advice, "  Convention  ")
     for id_ in verdict.clauses:
@@ -141,17 +145,48 @@ def closing(verdicts: Sequence[Verdict], spec: Spec) -> list[str]:
         bad = [v for v in verdicts if v.component == component and v.bad]
         lines.append(f"Mend first: {component}")
         lines += _wrap(f"{bad[0].check}: {bad[0].message}", "  First seen: ")
-        # A crash or a wrong shape says what is wrong by itself, and so does another convention; values
-        # that nothing explains yet are held against the catalogue.
-        if any(v.reason in ("wrong-value", "not-finite") and not v.advice for v in bad):
-            for suspect in _likely(suspects(verdicts, component, spec)):
-                fits = f"({suspect.mistake.id}, fits {suspect.explains} of {suspect.failing} failing cases)"
-                lines += _wrap(f"{suspect.mistake.title} {fits}. {suspect.mistake.hint}", "  Could be: ")
+        lines += _why(verdicts, bad, component, spec)
         for advice in dict.fromkeys(v.advice for v in bad if v.advice):
             lines += _wrap(advice, "  Convention: ")
     if followers:
         lines += _wrap(", ".join(followers), "These fail too and may mend themselves: ")
     return lines
+
+
+def _why(verdicts: Sequence[Verdict], bad: Sequence[Verdict], component: str, spec: Spec) -> list[str]:
+    """Which mistakes give what was got; or which could be behind it; or where it first goes wrong."""
+    found = [e for e in explanations(verdicts, component, spec) if 2 * e.equals >= e.examined]
+    lines: list[str] = []
+    for place, e in enumerate(found[:_MOST_SUSPECTS]):
+        if place and (e.equals, e.spared) != (found[0].equals, found[0].spared):
+            break
+        ids = " and ".join(m.id for m in e.mistakes)
+        titles, hints = " and ".join(m.title for m in e.mistakes), " ".join(m.hint for m in e.mistakes)
+        seen = f"what was got equals that in {e.equals} of {e.examined} failing cases, {_closeness(e.ratio)}"
+        lines += _wrap(f"{titles} ({ids}): {seen}. {hints}", "  Or: " if place else "  This is: ")
+    # A crash or a wrong shape says what is wrong by itself, and so does another convention.
+    unexplained = any(v.reason in ("wrong-value", "not-finite") and not v.advice for v in bad)
+    if lines or not unexplained:
+        return lines
+    for suspect in _likely(suspects(verdicts, component, spec)):
+        fits = f"({suspect.mistake.id}, fits {suspect.explains} of {suspect.failing} failing cases)"
+        lines += _wrap(f"{suspect.mistake.title} {fits}. {suspect.mistake.hint}", "  Could be: ")
+    if any(v.matches is not None for v in bad):
+        lines += _wrap("no mistake of the catalogue gives what was got; " + _first_wrong(bad), "  Not known: ")
+    return lines
+
+
+def _first_wrong(bad: Sequence[Verdict]) -> str:
+    """Where in the flow of data it goes wrong first, over all failing cases."""
+    first = Counter(v.differences[0].output for v in bad if v.differences)
+    if not first:
+        return "see the cases above"
+    name, count = first.most_common(1)[0]
+    return f"the first wrong output is {name} in {count} of {first.total()} failing cases"
+
+
+def _closeness(ratio: float) -> str:
+    return "within a thousandth of the tolerance" if ratio < 1e-3 else f"within {ratio:.2g} of the tolerance"
 
 
 def _likely(found: Sequence[Suspect]) -> Sequence[Suspect]:

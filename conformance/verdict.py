@@ -66,11 +66,20 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
+class Match:
+    """A mistake, or two joined by +, that gives what was got, and how far apart the two are, over the tolerance."""
+
+    mistake: str
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """The outcome of one check in one dtype on one device.
 
     `ratio` is the largest error ÷ tolerance over all outputs, None where nothing was measured.
     `differences` are the outputs that are wrong, in the order in which data flows to them.
+    `matches` are the catalogued mistakes that give what was got; None where none was tried.
     """
 
     check: str
@@ -87,6 +96,7 @@ class Verdict:
     catches: tuple[str, ...] = ()
     ratio: float | None = None
     differences: tuple[Difference, ...] = ()
+    matches: tuple[Match, ...] | None = None
     advice: str = ""
     detail: str = ""
     reproduce: str = ""
@@ -112,4 +122,6 @@ class Verdict:
             Difference(**{**d, "first": element(d["first"]), "worst": element(d["worst"])}) for d in data["differences"]
         )
         lists = {name: tuple(data[name]) for name in ("clauses", "catches")}
-        return cls(**{**data, **lists, "differences": differences, "status": Status(data["status"])})
+        matches = data["matches"] if data["matches"] is None else tuple(Match(**m) for m in data["matches"])
+        made = {**lists, "differences": differences, "matches": matches, "status": Status(data["status"])}
+        return cls(**{**data, **made})

@@ -4,6 +4,6 @@ Most are the NumPy textbook with one or two methods overridden. What NumPy canno
 that promote, buffers, state) is the PyTorch reference with one function replaced.
 """
 
-from goldformer.adapters.mistakes.registry import Kind, Mistaken, implementations
+from goldformer.adapters.mistakes.registry import Kind, Mistaken, implementations, together
 
-__all__ = ["Kind", "Mistaken", "implementations"]
+__all__ = ["Kind", "Mistaken", "implementations", "together"]

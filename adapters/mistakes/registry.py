@@ -27,7 +27,7 @@ class Mistaken:
 
     id: str
     kind: Kind
-    make: Callable[[], Any]
+    make: type[Any]
 
 
 _REGISTERED: dict[str, Mistaken] = {}

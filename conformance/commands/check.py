@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from goldformer.adapters import DTYPES, Adapter, AdapterError, find_adapter
 from goldformer.conformance.commands.console import FAILS, OK, err, out, unknown, unusable, words
 from goldformer.conformance.engine import Bench
+from goldformer.conformance.imitation import Imitator
 from goldformer.conformance.run import Numerics, Selection, checks
 from goldformer.conformance.text import closing, explain_verdict, headline, nothing_was_checked, summary, table
 from goldformer.conformance.verdict import Verdict
@@ -64,7 +65,7 @@ def run(options: Options) -> int:
         if message := unknown(given, known, option):
             return unusable(message)
     Numerics(options.tf32, options.threads).apply(found.arrays)
-    bench = Bench(spec, found, selection.dtypes[0], options.device, options.strict)
+    bench = Bench(spec, found, selection.dtypes[0], options.device, options.strict, Imitator(spec))
     verdicts: list[Verdict] = []
     for verdict in _live(bench, selection, visible=not options.as_json):
         verdicts.append(verdict)
