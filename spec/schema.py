@@ -304,7 +304,7 @@ class GoldenStatisticModel(Strict):
 
 class GoldenStatisticsModel(Strict):
     error_scale: float | int
-    statistics: dict[Statistic, GoldenStatisticModel]
+    statistics: Annotated[dict[Statistic, GoldenStatisticModel], Field(min_length=1)]
 
 
 def _golden(value: Any) -> str:

@@ -129,6 +129,41 @@ class Reversed(Textbook):
         return -super().kl_terms(target, log_q)
 
 
+class OneSeedForAll(Textbook):
+    def xavier_uniform(self, like, *, seed):
+        return super().xavier_uniform(like, seed=7)
+
+
+class DoublesWhatIsKept(Textbook):
+    def scaled_up(self, x, rate):
+        return 2 * x
+
+
+class ForgetsTheSeed(Textbook):
+    def dropped(self, x, name, rate, seed):
+        return super().dropped(x, name, rate, None)
+
+
+class OneMaskForAllSamples(Textbook):
+    def stays(self, shape, rate, random):
+        return np.broadcast_to(super().stays(shape[1:], rate, random), shape)
+
+
+class ScaledInEvaluation(Textbook):
+    def untouched(self, x, rate):
+        return x * (1 - rate)
+
+
+class DropsChannelsOfTheOutput(Textbook):
+    def kept_weights(self, scaled, weights, rate, seed):
+        return weights
+
+    def scaled_dot_product_attention(self, query, key, value, mask=None, *, dropout_rate=None, seed=None):
+        attended = super().scaled_dot_product_attention(query, key, value, mask)
+        rate = dropout_rate or 0
+        return attended | {"output": self.dropped(attended["output"], "dropout_rate", rate, seed)}
+
+
 PERMUTED = r"tokens in the order \[1, 0\] do not give the output in that order"
 #: By property: who breaks it, and what is said of that.
 CAUGHT = {
@@ -163,6 +198,15 @@ CAUGHT = {
     "ls-sums-to-one": (SharesNothing, "a smoothed row does not sum to 1"),
     "ce-padding": (CountsPadding, "\\d positions of padding change the loss"),
     "kl-sign": (Reversed, "the divergence is negative"),
+    "xavier-seed": (OneSeedForAll, "seeds 0 and 1 give the same weight"),
+    "dropout-values": (DoublesWhatIsKept, "an element is neither 0 nor x/\\(1 − rate\\)"),
+    "dropout-seed": (ForgetsTheSeed, "one seed drops different elements"),
+    "dropout-independence": (
+        OneMaskForAllSamples,
+        "elements are not dropped one by one: at one place (0|100)% of 70 samples lose theirs at a rate of 0.5",
+    ),
+    "dropout-evaluation": (ScaledInEvaluation, "the output differs when it is not training"),
+    "sdpa-dropout": (DropsChannelsOfTheOutput, "a weight is dropped for one channel alone"),
     "sha-permutation": (LeanTowardsEarlyQueries, PERMUTED),
     "sha-causality": (SeesOneAhead, "rows up to 0 change when later x change"),
 }
@@ -382,3 +426,71 @@ def test_numpy_has_no_devices_to_mix(strict, judge):
     verdict = judge("device-hygiene", "softmax", {"softmax": Textbook().softmax}, arrays="numpy", strict=strict)
     assert (verdict.status, verdict.reason) == (Status.SKIPPED, "not-checkable")
     assert verdict.message == "numpy has no meta device"
+
+
+# What is drawn at random
+
+
+class WholeTokens(Textbook):
+    def stays(self, shape, rate, random):
+        return np.broadcast_to(super().stays((*shape[:-1], 1), rate, random), shape)
+
+
+class WholeChannels(Textbook):
+    def stays(self, shape, rate, random):
+        return np.broadcast_to(super().stays((shape[0], 1, *shape[2:]), rate, random), shape)
+
+
+class DropsNothing(Textbook):
+    def dropped(self, x, name, rate, seed):
+        return x
+
+
+@pytest.mark.parametrize(
+    ("textbook", "said"),
+    [
+        (WholeTokens, "of 72 channels lose theirs at a rate of 0.5"),
+        (WholeChannels, "of 71 tokens lose theirs at a rate of 0.5"),
+        (OneMaskForAllSamples, "of 70 samples lose theirs at a rate of 0.5"),
+        (DropsNothing, "at one place 0% of 70 samples lose theirs at a rate of 0.5"),
+    ],
+)
+def test_whatever_is_dropped_together_is_named(textbook, said, judge):
+    functions = {"dropout": textbook().dropout}
+    verdict = judge("dropout-independence", "dropout", functions, arrays="numpy")
+    assert verdict.status is Status.FAILED
+    assert verdict.message.startswith("elements are not dropped one by one: at one place ")
+    assert verdict.message.endswith(said)
+
+
+class SameSeedAlways(Textbook):
+    def dropped(self, x, name, rate, seed):
+        return super().dropped(x, name, rate, 7)
+
+
+@pytest.mark.parametrize(
+    ("property_", "textbook", "said"),
+    [
+        ("dropout-seed", SameSeedAlways, "seeds 0 and 1 drop the same elements"),
+        ("sdpa-dropout", SameSeedAlways, "seeds 0 and 1 drop the same weights"),
+        ("sdpa-dropout", ForgetsTheSeed, "one seed drops different weights"),
+        ("sdpa-dropout", DoublesWhatIsKept, None),
+        ("sdpa-dropout", DropsNothing, "seeds 0 and 1 drop the same weights"),
+        ("dropout-values", DropsNothing, "an element is neither 0 nor x/(1 − rate)"),
+    ],
+)
+def test_the_seed_and_the_scale_are_told_apart(property_, textbook, said, judge):
+    component = ATTENTION if property_ == "sdpa-dropout" else "dropout"
+    verdict = judge(property_, component, {component: getattr(textbook(), component)}, arrays="numpy")
+    # At the rate of one half that this property draws, twice is right.
+    assert verdict.message == (said or "")
+
+
+def test_weights_that_are_made_to_sum_to_one_again_are_caught(judge):
+    class Renormalised(Textbook):
+        def kept_weights(self, scaled, weights, rate, seed):
+            kept = super().kept_weights(scaled, weights, rate, seed)
+            return kept / np.maximum(kept.sum(-1, keepdims=True), 1e-9)
+
+    verdict = judge("sdpa-dropout", ATTENTION, {ATTENTION: Renormalised().scaled_dot_product_attention}, arrays="numpy")
+    assert verdict.message == "a weight is neither 0 nor that without dropout divided by 1 − rate"

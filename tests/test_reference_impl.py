@@ -269,7 +269,9 @@ def test_all_is_sorted_and_holds_every_public_name():
 def test_every_public_function_is_called_below():
     without_floats = {"causal_mask", "padding_mask", "sinusoid_table", "one_hot", "shift_right"}
     results = {name for name in reference.__all__ if name.endswith("Result")}
-    assert set(CALLS) == set(reference.__all__) - without_floats - results
+    # Another device draws other numbers, and a graph holds no generator: test_reference_impl_random.py is theirs.
+    drawn = {"dropout", "xavier_uniform"}
+    assert set(CALLS) == set(reference.__all__) - without_floats - results - drawn
 
 
 @pytest.mark.parametrize("name", reference.__all__)
