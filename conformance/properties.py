@@ -23,7 +23,7 @@ from goldformer.conformance.verdict import Difference, Status, Verdict
 from goldformer.spec import Property, Spec
 from goldformer.spec.draw import Dyadic, build
 from goldformer.spec.model import Attribute
-from goldformer.spec.oracle.derive import scales
+from goldformer.spec.oracle.derive import measure
 
 Array = NDArray[Any]
 
@@ -67,9 +67,9 @@ class Subject:
         """The tolerance of one output of one call, its error scale measured on just these inputs."""
         contract = self.bench.spec.contracts[component]
         options = self.convention(component)
-        measured = scales(component, arguments.inputs, arguments.params, arguments.attributes, options)
+        measured = measure(component, arguments.inputs, arguments.params, arguments.attributes, options)
         magnitude = 1.0 + float(np.abs(arguments.inputs["x"]).max()) if contract.computed_in_at_least else 0.0
-        return tolerance(self.bench.dtype, measured[output], magnitude, contract.computed_in_at_least)
+        return tolerance(self.bench.dtype, measured.scales[output], magnitude, contract.computed_in_at_least)
 
     def agree(self, output: str, got: Array, expected: Array, bound: float, claim: str) -> None:
         """Violation unless two results agree within twice a bound: both of them were rounded."""

@@ -283,6 +283,7 @@ class GoldenModel(Strict):
 
     derivation: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
     peak: float | int
+    margin: float | int | None = None
     outputs: dict[Param, GoldenArrayModel] | None = None
     options: dict[Option, dict[Param, GoldenArrayModel] | Literal["refused"]] | None = None
 

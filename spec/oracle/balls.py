@@ -24,7 +24,7 @@ flint.ctx.prec = PRECISION
 
 
 class Unproven(Exception):
-    """An enclosure too wide for the digits that a golden value prints."""
+    """An enclosure too wide for what a golden value needs: for its digits, or for a decision."""
 
 
 def exact(value: int | float) -> Any:

@@ -63,7 +63,10 @@ def derive_all(spec: Spec, cases: Iterable[Case], *, jobs: int, cache: Path | No
         return
     with ProcessPoolExecutor(min(jobs, len(waiting)), mp_context=get_context("spawn")) as pool:
         running = {
-            pool.submit(derive, case, spec.contracts[case.component], spec.conventions): (case, place)
+            pool.submit(derive, case, spec.contracts[case.component], spec.conventions, advice=spec.is_advice(case)): (
+                case,
+                place,
+            )
             for case, place in waiting
         }
         for future in as_completed(running):
@@ -89,6 +92,7 @@ def digests_of(spec: Spec) -> dict[str, str]:
 _METHOD = (
     "oracle/formulas.py",
     "oracle/layer_formulas.py",
+    "oracle/decoding_formulas.py",
     "oracle/balls.py",
     "oracle/draws.py",
     "oracle/duals.py",
@@ -123,8 +127,10 @@ def moved(outcome: Outcome) -> str | None:
     golden = outcome.case.golden
     if golden is None:
         return "has no golden values, or was changed since they were derived"
-    if abs(golden.peak - outcome.derived.peak) > SCALE_DRIFT * outcome.derived.peak:
-        return f"peak {golden.peak} is {outcome.derived.peak} now"
+    for name in ("peak", "margin"):
+        stored, now = getattr(golden, name), getattr(outcome.derived, name)
+        if _drifted(stored, now):
+            return f"{name} {stored} is {now} now"
     if set(golden.options) != set(outcome.derived.options):
         return f"has values for {sorted(golden.options)}, derived {sorted(outcome.derived.options)}"
     for option, outputs in outcome.derived.options.items():
@@ -139,13 +145,18 @@ def moved(outcome: Outcome) -> str | None:
     return None
 
 
+def _drifted(stored: float | None, derived: float | None) -> bool:
+    if stored is None or derived is None:
+        return stored is not derived
+    return abs(stored - derived) > SCALE_DRIFT * derived
+
+
 def _difference(stored: GoldenArray, derived: DerivedArray) -> str | None:
     readers: dict[str, Callable[[str], float]] = {"b": lambda v: v == "true", "i": int}
     read = readers.get(stored.values.dtype.kind, float)
     values = np.array([read(v) for v in derived.values], dtype=stored.values.dtype).reshape(derived.shape)
     if not np.array_equal(values, stored.values, equal_nan=values.dtype.kind == "f"):
         return "golden values differ from those derived now"
-    drift = abs(stored.error_scale - derived.error_scale)
-    if drift > SCALE_DRIFT * derived.error_scale:
+    if _drifted(stored.error_scale, derived.error_scale):
         return f"error scale {stored.error_scale} is {derived.error_scale} now"
     return None
