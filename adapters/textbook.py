@@ -7,27 +7,28 @@ differently, so an override of one or two methods of `Textbook` is that mistake.
 Results keep the dtype of the inputs: every constant is a Python float, which promotes nothing, and what is
 formed in a wider dtype, positional encoding and layer normalisation, is rounded to it.
 
-TextbookAttention     softmax, attention, masks, embedding and positional encoding
-└── TextbookLayers    feed-forward network, layer normalisation, encoder and decoder
-    └── Textbook      lengths and targets, the whole model, the output layer and the losses: all of it
+TextbookAttention                softmax, attention, masks, embedding and positional encoding
+└── TextbookLayers               feed-forward network, layer normalisation, encoder and decoder
+    └── TextbookModel            the whole model and its output layer
+        └── TextbookDecoding     greedy decoding and beam search
+            └── Textbook         lengths and targets, and the losses: all of it
 """
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from goldformer.adapters.textbook_attention import EMBEDDING
 from goldformer.adapters.textbook_checks import Array, at_least_one, axis_sizes, check_ids, check_integers
-from goldformer.adapters.textbook_layers import TOKENS, Params, TextbookLayers
+from goldformer.adapters.textbook_decoding import TextbookDecoding
+from goldformer.adapters.textbook_layers import TOKENS
 
 # The axes of arguments, as axis_sizes reads them.
-OUTPUT_LAYER: Final = {"w_vocab": "d_model vocab", "b_vocab": "? vocab"}
-TRANSFORMER: Final = {"source": "batch source_seq", "target": "batch seq", "table": "vocab d_model", **OUTPUT_LAYER}
 CROSS_ENTROPY: Final = {"logits": "batch seq vocab", "targets": "batch seq"}
 KL_DIVERGENCE: Final = {"target": "... n", "logits": "... n"}
 
 
-class Textbook(TextbookLayers):
+class Textbook(TextbookDecoding):
     """Every component as a method with the adapter's signature, every step of it as a method to override."""
 
     # Sequences and targets
@@ -75,77 +76,6 @@ class Textbook(TextbookLayers):
         vocab: int = target.shape[-1]
         return smoothing / vocab
 
-    # The whole model
-
-    def transformer(
-        self,
-        source: Array,
-        target: Array,
-        *,
-        num_heads: int,
-        num_encoder_layers: int,
-        num_decoder_layers: int,
-        pad_id: int,
-        params: Params,
-    ) -> dict[str, Array]:
-        """Return logits (batch, seq, vocab) and memory (batch, source_seq, d_model)."""
-        sizes = axis_sizes(TRANSFORMER, source=source, target=target, **params)
-        for name, ids in (("source", source), ("target", target)):
-            check_ids(name, ids, sizes["vocab"], "the rows of table")
-        common: dict[str, Any] = {"num_heads": num_heads, "params": params}
-        embedded = self.embedded(source, "source", pad_id, params)
-        encoded = self.encoder(embedded, self.source_mask(source, pad_id), num_layers=num_encoder_layers, **common)
-        decoded = self.decoder(
-            self.embedded(target, "target", pad_id, params),
-            self.memory(embedded, encoded),
-            self.target_mask(target, pad_id),
-            self.memory_mask(source, target, pad_id),
-            num_layers=num_decoder_layers,
-            **common,
-        )
-        return {"logits": self.output_layer(decoded["output"], params), "memory": encoded["output"]}
-
-    def embedded(self, ids: Array, side: str, pad_id: int, params: Params) -> Array:
-        """Return the rows of the table with their positions, for the side "source" or "target", padding as any word."""
-        del pad_id
-        return self.positional_encoding(self.token_embedding(ids, params={"table": self.table(params, side)}))
-
-    def table(self, params: Params, side: str) -> Array:
-        """Return the one table of both sides (MODEL-1)."""
-        del side
-        return params["table"]
-
-    def source_mask(self, source: Array, pad_id: int) -> Array | None:
-        """Return the mask of the encoder: padding."""
-        return self.padding_mask(source, pad_id=pad_id)
-
-    def target_mask(self, target: Array, pad_id: int) -> Array | None:
-        """Return the mask of the decoder's self-attention: neither padding nor later positions (LAYER-5)."""
-        seq = target.shape[1]
-        return self.padding_mask(target, pad_id=pad_id) & self.causal_mask(q_seq=seq, kv_seq=seq)
-
-    def memory_mask(self, source: Array, target: Array, pad_id: int) -> Array | None:
-        """Return the mask of the cross-attention: the padding of the source, whose positions are the keys."""
-        del target
-        return self.padding_mask(source, pad_id=pad_id)
-
-    def memory(self, embedded: Array, encoded: dict[str, Array]) -> Array:
-        """Return what the decoder attends to: the last encoder layer's output (LAYER-4)."""
-        del embedded
-        return encoded["output"]
-
-    # The output layer
-
-    def output_layer(self, x: Array, params: Params) -> Array:
-        """Return logits, x·W_vocab + b_vocab, with no softmax (MODEL-4)."""
-        return self.project(x, params, "vocab")
-
-    def output_probabilities(self, x: Array, *, params: Params) -> dict[str, Array]:
-        """Return probabilities and logits, each (batch, seq, vocab)."""
-        axis_sizes({"x": TOKENS, **OUTPUT_LAYER}, x=x, **params)
-        logits = self.output_layer(x, params)
-        return {"probabilities": self.softmax(logits), "logits": logits}
-
     # The losses
 
     def cross_entropy(self, logits: Array, targets: Array, *, pad_id: int) -> dict[str, Array]:
@@ -171,12 +101,6 @@ class Textbook(TextbookLayers):
     def number_counted(self, counted: Array) -> int:
         """Return how many count: what the sum is divided by."""
         return int(counted.sum())
-
-    def log_probabilities(self, logits: Array) -> Array:
-        """Return log softmax(logits) over the last axis, as logits − max − log Σ exp(logits − max)."""
-        with np.errstate(over="ignore"):
-            shifted = logits - logits.max(axis=-1, keepdims=True)
-        return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
 
     def picked(self, log_probabilities: Array, targets: Array) -> Array:
         """Return the entry of each target, (batch, seq)."""

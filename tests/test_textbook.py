@@ -9,8 +9,9 @@ import torch
 from goldformer.adapters.builtin import reference
 from goldformer.adapters.builtin import textbook as textbook_adapter
 from goldformer.adapters.protocol import Adapter
-from goldformer.adapters.textbook import OUTPUT_LAYER, TRANSFORMER, Textbook
+from goldformer.adapters.textbook import Textbook
 from goldformer.adapters.textbook_layers import DECODER_LAYER, ENCODER_LAYER, stack_of
+from goldformer.adapters.textbook_model import OUTPUT_LAYER, TRANSFORMER
 
 # No two alike, but where one number stands for a product.
 BATCH, SEQ, SOURCE_SEQ, VOCAB, PAD = 3, 5, 7, 19, 4

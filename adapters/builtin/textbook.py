@@ -33,5 +33,7 @@ one_hot = _textbook.one_hot
 label_smoothing = _textbook.label_smoothing
 transformer = _textbook.transformer
 output_probabilities = _textbook.output_probabilities
+greedy_decode = _textbook.greedy_decode
+beam_search = _textbook.beam_search
 cross_entropy = _textbook.cross_entropy
 kl_divergence = _textbook.kl_divergence
