@@ -25,6 +25,7 @@ five documents of spec/documents.yaml, with the number or the title of a section
 Attention Is All You Need, 2017, arXiv:1706.03762.
 """
 
+from goldformer.reference_impl.beam_search import BeamResult, beam_search
 from goldformer.reference_impl.decoder import (
     Decoder,
     DecoderLayer,
@@ -46,6 +47,7 @@ from goldformer.reference_impl.fused_multi_head_attention import (
     FusedMultiHeadAttention,
     fused_multi_head_attention,
 )
+from goldformer.reference_impl.greedy_decode import GreedyResult, greedy_decode
 from goldformer.reference_impl.layer_norm import LayerNorm, layer_norm
 from goldformer.reference_impl.loss import cross_entropy, kl_divergence, label_smoothing, one_hot
 from goldformer.reference_impl.masks import causal_mask, padding_mask
@@ -77,6 +79,7 @@ from goldformer.reference_impl.token_embedding import TokenEmbedding, token_embe
 from goldformer.reference_impl.transformer import Transformer, TransformerResult, transformer
 
 __all__ = [
+    "BeamResult",
     "Decoder",
     "DecoderLayer",
     "DecoderLayerResult",
@@ -87,6 +90,7 @@ __all__ = [
     "EncoderResult",
     "FeedForward",
     "FusedMultiHeadAttention",
+    "GreedyResult",
     "LayerNorm",
     "MultiHeadAttention",
     "PositionalEncoding",
@@ -96,6 +100,7 @@ __all__ = [
     "Transformer",
     "TransformerResult",
     "attention_scores",
+    "beam_search",
     "causal_mask",
     "cross_entropy",
     "decoder",
@@ -104,6 +109,7 @@ __all__ = [
     "encoder_layer",
     "feed_forward",
     "fused_multi_head_attention",
+    "greedy_decode",
     "kl_divergence",
     "label_smoothing",
     "layer_norm",

@@ -132,6 +132,19 @@ def check_positive_int(name: str, value: Any) -> None:
         raise ValueError(f"{name}={value} must be at least 1: pass a positive size")
 
 
+def check_at_most(name: str, value: int, other_name: str, other: int) -> None:
+    """Refuse a number above another argument's."""
+    if value > other:
+        raise ValueError(f"{name}={value} must be at most {other_name}={other}: lower the one or raise the other")
+
+
+def check_choice(name: str, value: Any, options: tuple[str, ...]) -> None:
+    """Refuse what is not one of the options."""
+    if value not in options:
+        known = ", ".join(repr(option) for option in options)
+        raise ValueError(f"{name}={value!r} must be one of {known}: pass one of these")
+
+
 def check_int(name: str, value: Any) -> None:
     """Refuse what is no int; True and False are none here, though Python has them as 1 and 0."""
     # Tracers that keep sizes symbolic hand over torch.SymInt.

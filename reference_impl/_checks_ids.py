@@ -31,14 +31,21 @@ def check_special_id(id_name: str, value: Any, does: str, name: str, ids: Tensor
         )
 
 
-def can_read(ids: Tensor) -> bool:
-    """Whether there are values to check.
+def check_word_id(id_name: str, value: Any, does: str, vocab: int) -> None:
+    """Refuse an id with a meaning of its own that is no row of a table of ``vocab`` rows: eos_id, which "ends …"."""
+    check_int(id_name, value)
+    if not 0 <= value < vocab:
+        raise IndexError(f"{id_name}={value} must lie in 0 … {vocab - 1}, the rows of table: pass the id that {does}")
+
+
+def can_read(tensor: Tensor) -> bool:
+    """Whether there are values to look at.
 
     While torch.compile traces there are none, and the branch would break the graph; on the meta device there
     never are. On CUDA reading costs a synchronisation and is done all the same: there an unchecked bad id kills
     the context of the whole process.
     """
-    return not (torch.compiler.is_compiling() or ids.is_meta)
+    return not (torch.compiler.is_compiling() or tensor.is_meta)
 
 
 def check_ids_below(name: str, ids: Tensor, vocab: int, what: str, read: Tensor | None = None) -> None:

@@ -1,37 +1,20 @@
 """The Transformer: from the ids of a source and a target to logits over the vocabulary."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Unpack
 
+import torch
 from torch import Tensor, nn
 
-from goldformer.reference_impl._checks import (
-    Size,
-    check_alike,
-    check_axes,
-    check_bool,
-    check_floating,
-    check_int,
-    check_positive_int,
-    check_same_device,
-)
-from goldformer.reference_impl._checks_ids import check_ids, check_ids_in_table, check_special_id
-from goldformer.reference_impl._checks_params import DECODER_LAYER, ENCODER_LAYER, MODEL, check_params, numbered
-from goldformer.reference_impl._layers import (
-    LayerSettings,
-    bind_layers,
-    make_dropout,
-    make_stack,
-    through,
-    unchanged,
-)
+from goldformer.reference_impl._checks import check_alike, check_axes, check_floating, check_int
+from goldformer.reference_impl._layers import LayerSettings, make_dropout, make_stack
 from goldformer.reference_impl._linear import xavier_weight, zero_bias
-from goldformer.reference_impl.decoder import DecoderLayer, decoder_layer
-from goldformer.reference_impl.encoder import EncoderLayer, encoder_layer
-from goldformer.reference_impl.masks import causal_mask, padding_mask
-from goldformer.reference_impl.output_layer import logits
-from goldformer.reference_impl.positional_encoding import positional_encoding
-from goldformer.reference_impl.token_embedding import TokenEmbedding, token_embedding
+from goldformer.reference_impl._model import Model, bind_model
+from goldformer.reference_impl.beam_search import BeamResult, Finish, LengthPenalty, beam_search
+from goldformer.reference_impl.decoder import DecoderLayer
+from goldformer.reference_impl.encoder import EncoderLayer
+from goldformer.reference_impl.greedy_decode import GreedyResult, greedy_decode
+from goldformer.reference_impl.token_embedding import TokenEmbedding
 
 
 class TransformerResult(NamedTuple):
@@ -68,68 +51,18 @@ def transformer(
 
     The rows of memory and logits where source and target are padding mean nothing.
     """
-    check_positive_int("num_encoder_layers", num_encoder_layers)
-    check_positive_int("num_decoder_layers", num_decoder_layers)
-    check_bool("norm_first", norm_first)
-    blocks = numbered("encoder", ENCODER_LAYER, num_encoder_layers)
-    blocks |= numbered("decoder", DECODER_LAYER, num_decoder_layers)
-    check_params(params, {"": MODEL, **blocks}, num_heads)
-    table, w_vocab, b_vocab = params["table"], params["w_vocab"], params.get("b_vocab")
-    _check_ids(table, pad_id, source=source, target=target)
+    model = bind_model(
+        params,
+        num_heads=num_heads,
+        num_encoder_layers=num_encoder_layers,
+        num_decoder_layers=num_decoder_layers,
+        pad_id=pad_id,
+        norm_first=norm_first,
+    )
+    model.check_ids(source=source, target=target)
 
-    settings = {"num_heads": num_heads, "norm_first": norm_first}
-    encoder_layers = bind_layers(encoder_layer, params, "encoder", num_encoder_layers, **settings)
-    decoder_layers = bind_layers(decoder_layer, params, "decoder", num_decoder_layers, **settings)
-    memory = _encode(source, encoder_layers, table, pad_id, unchanged)  # (batch, source_seq, d_model)
-    x = _decode(target, memory, source, decoder_layers, table, pad_id, unchanged)  # (batch, seq, d_model)
-    return TransformerResult(logits(x, w_vocab=w_vocab, b_vocab=b_vocab), memory)
-
-
-def _encode(
-    source: Tensor,
-    layers: Iterable[Callable[..., Any]],
-    table: Tensor,
-    pad_id: int,
-    dropout: Callable[[Tensor], Tensor],
-) -> Tensor:
-    mask = padding_mask(source, pad_id)  # (batch, 1, 1, source_seq)
-    x = _embed(source, table, dropout)  # (batch, source_seq, d_model)
-    return through(layers, x, mask)[-1]  # (batch, source_seq, d_model)
-
-
-def _decode(
-    target: Tensor,
-    memory: Tensor,
-    source: Tensor,
-    layers: Iterable[Callable[..., Any]],
-    table: Tensor,
-    pad_id: int,
-    dropout: Callable[[Tensor], Tensor],
-) -> Tensor:
-    seq = target.shape[1]
-    # Both at once. Padding alone, as in the example of n9, shows every position the word that it is to predict.
-    self_mask = causal_mask(seq, seq, device=target.device) & padding_mask(target, pad_id)  # (batch, 1, seq, seq)
-    # The keys of the cross-attention are the source's, so its padding counts here and not the target's.
-    memory_mask = padding_mask(source, pad_id)  # (batch, 1, 1, source_seq)
-    x = _embed(target, table, dropout)  # (batch, seq, d_model)
-    return through(layers, x, memory, self_mask, memory_mask)[-1]  # (batch, seq, d_model)
-
-
-def _embed(ids: Tensor, table: Tensor, dropout: Callable[[Tensor], Tensor]) -> Tensor:
-    # Once, before the first layer; primer has the positions added at the end of every layer.
-    return dropout(positional_encoding(token_embedding(ids, table)))  # (batch, seq, d_model)
-
-
-def _check_ids(table: Tensor, pad_id: Any, **named: Any) -> dict[str, tuple[Size, str]]:
-    # Returns the sizes that table and ids set, for what else must agree with them.
-    bound: dict[str, tuple[Size, str]] = {}
-    check_axes("table", table, "vocab d_model", bound)
-    for name, ids in named.items():
-        check_ids(name, ids, "batch source_seq" if name == "source" else "batch seq", bound)
-        check_same_device(name, ids, "table", table)
-        check_special_id("pad_id", pad_id, f"pads the {name}", name, ids)
-        check_ids_in_table(name, ids, table.shape[0])
-    return bound
+    memory = model.encode(source)  # (batch, source_seq, d_model)
+    return TransformerResult(model.decode(target, memory, source), memory)
 
 
 class Transformer(nn.Module):
@@ -154,7 +87,7 @@ class Transformer(nn.Module):
     ) -> None:
         super().__init__()
         check_int("pad_id", pad_id)
-        self.pad_id = pad_id
+        self.num_heads, self.pad_id, self.norm_first = num_heads, pad_id, settings.get("norm_first", False)
         device, dtype = settings.get("device"), settings.get("dtype")
         self.table = TokenEmbedding(vocab, d_model, device=device, dtype=dtype).table
         self.encoder = make_stack(
@@ -174,17 +107,68 @@ class Transformer(nn.Module):
 
     def encode(self, source: Tensor) -> Tensor:
         """Compute the memory (batch, source_seq, d_model) of a source (batch, source_seq)."""
-        _check_ids(self.table, self.pad_id, source=source)
-        return _encode(source, self.encoder, self.table, self.pad_id, self.dropout)
+        model = self._model()
+        model.check_ids(source=source)
+        return model.encode(source)
 
     def decode(self, target: Tensor, memory: Tensor, source: Tensor) -> Tensor:
         """Compute the logits (batch, seq, vocab) of a target (batch, seq), given the memory that encode made.
 
         The source tells which rows of the memory are padding.
         """
-        sizes = _check_ids(self.table, self.pad_id, source=source, target=target)
+        model = self._model()
+        sizes = model.check_ids(source=source, target=target)
         check_floating("memory", memory)
         check_alike("memory", memory, "table", self.table)
         check_axes("memory", memory, "batch source_seq d_model", sizes)
-        x = _decode(target, memory, source, self.decoder, self.table, self.pad_id, self.dropout)
-        return logits(x, w_vocab=self.w_vocab, b_vocab=self.b_vocab)
+        return model.decode(target, memory, source)
+
+    @torch.no_grad()
+    def greedy_decode(self, source: Tensor, *, bos_id: int, eos_id: int, max_length: int) -> GreedyResult:
+        """Compute greedy_decode with the parameters of the module, without gradients.
+
+        There is no dropout in it, in training neither, and the module stays in the mode in which it is.
+        """
+        return greedy_decode(source, bos_id=bos_id, eos_id=eos_id, max_length=max_length, **self._as_keywords())
+
+    @torch.no_grad()
+    def beam_search(
+        self,
+        source: Tensor,
+        *,
+        bos_id: int,
+        eos_id: int,
+        max_length: int,
+        beam_size: int,
+        top_beams: int,
+        finish: Finish = "in_beam",
+        length_penalty: LengthPenalty = "none",
+    ) -> BeamResult:
+        """Compute beam_search with the parameters of the module, without gradients and, as greedy_decode, dropout."""
+        return beam_search(
+            source,
+            bos_id=bos_id,
+            eos_id=eos_id,
+            max_length=max_length,
+            beam_size=beam_size,
+            top_beams=top_beams,
+            finish=finish,
+            length_penalty=length_penalty,
+            **self._as_keywords(),
+        )
+
+    def _model(self) -> Model:
+        return Model(
+            self.encoder, self.decoder, self.table, self.w_vocab, self.b_vocab, self.pad_id, dropout=self.dropout
+        )
+
+    def _as_keywords(self) -> dict[str, Any]:
+        # The functions have no dropout: so decoding needs no eval mode, which it would have to set and put back.
+        return {
+            "num_heads": self.num_heads,
+            "num_encoder_layers": len(self.encoder),
+            "num_decoder_layers": len(self.decoder),
+            "pad_id": self.pad_id,
+            "params": dict(self.named_parameters()),
+            "norm_first": self.norm_first,
+        }

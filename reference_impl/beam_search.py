@@ -1,0 +1,227 @@
+"""Beam search: the best sentences for every source, found among the extensions of the best beginnings."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Literal, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from goldformer.reference_impl._checks import check_at_most, check_choice, check_positive_int
+from goldformer.reference_impl._checks_ids import can_read, check_word_id
+from goldformer.reference_impl._model import bind_model
+from goldformer.reference_impl._wide import wide
+from goldformer.reference_impl.softmax import log_softmax
+
+Finish: TypeAlias = Literal["in_beam", "set_aside"]
+LengthPenalty: TypeAlias = Literal["none", "mean", "gnmt"]
+
+
+class BeamResult(NamedTuple):
+    """What beam search gives: the best sentences of every sample and their scores, best first."""
+
+    ids: Tensor  # (batch, top_beams, max_length), int64
+    scores: Tensor  # (batch, top_beams)
+
+
+def beam_search(
+    source: Tensor,
+    *,
+    num_heads: int,
+    num_encoder_layers: int,
+    num_decoder_layers: int,
+    pad_id: int,
+    bos_id: int,
+    eos_id: int,
+    max_length: int,
+    beam_size: int,
+    top_beams: int,
+    params: Mapping[str, Tensor],
+    finish: Finish = "in_beam",
+    length_penalty: LengthPenalty = "none",
+    norm_first: bool = False,
+) -> BeamResult:
+    """Write the sentences of highest score that a search finds which keeps beam_size of them at every step.
+
+    Formula:  sum(y_0 … y_t) = sum(y_0 … y_(t−1)) + log softmax(z_t)[y_t], from 0 for the empty sentence, z_t the
+              logits behind the last of (bos_id, y_0 … y_(t−1));  score = sum / penalty(n) for n words, eos_id
+              included: 1 for "none", n for "mean", ((5 + n) / 6)^0.6 for "gnmt"
+    Shapes:   source (batch, source_seq), params as those of transformer
+              → ids (batch, top_beams, max_length), pad_id behind eos_id, scores (batch, top_beams), best first
+    Errors:   as greedy_decode, and TypeError unless beam_size and top_beams are ints; ValueError for one below 1, a
+              top_beams above beam_size, an unknown finish or length_penalty, or when there are fewer than top_beams
+              sentences in the end (where they can be counted: not on the meta device or under torch.compile)
+    Source:   illustrated on the output layer; the penalty "gnmt": paper, section 6.1
+
+    A sentence that has ended is not extended. With finish="in_beam" it keeps its place and competes with the
+    extensions of the others, until all that are kept have ended. With "set_aside" it leaves the beam, if it is among
+    the beam_size best extensions of its step, and the beam goes on with the best that do not end, until beam_size
+    sentences have left it; short of that, those in the beam after max_length words join them.
+    Among equals the extensions of the better sentence come first, then the lowest id. A small vocabulary may have
+    fewer than beam_size extensions: then all are kept. What has the probability 0 is no sentence.
+    """
+    model = bind_model(
+        params,
+        num_heads=num_heads,
+        num_encoder_layers=num_encoder_layers,
+        num_decoder_layers=num_decoder_layers,
+        pad_id=pad_id,
+        norm_first=norm_first,
+    )
+    model.check_ids(source=source)
+    check_word_id("bos_id", bos_id, "begins what the decoder reads", model.table.shape[0])
+    check_word_id("eos_id", eos_id, "ends a sentence", model.table.shape[0])
+    check_positive_int("max_length", max_length)
+    check_positive_int("beam_size", beam_size)
+    check_positive_int("top_beams", top_beams)
+    check_at_most("top_beams", top_beams, "beam_size", beam_size)
+    check_choice("finish", finish, ("in_beam", "set_aside"))
+    check_choice("length_penalty", length_penalty, ("none", "mean", "gnmt"))
+
+    memory = model.encode(source)  # (batch, source_seq, d_model)
+
+    def next_log_probs(words: Tensor) -> Tensor:
+        """Read (batch, beams, t) words behind bos_id, and say how likely each word is next: (batch, beams, vocab)."""
+        beams = words.shape[1]
+        target = pad(words, (1, 0), value=bos_id).flatten(0, 1)  # (batch·beams, 1 + t)
+        # The beams of a sample are neighbours, and read the same source.
+        shared = memory.repeat_interleave(beams, dim=0), source.repeat_interleave(beams, dim=0)
+        z = model.decode(target, *shared)[:, -1]  # (batch·beams, vocab)
+        return log_softmax(wide(z)).reshape(-1, beams, z.shape[-1])  # (batch, beams, vocab)
+
+    search = _Search(next_log_probs, eos_id, max_length, beam_size, length_penalty)
+    empty = _Sentences(
+        torch.empty(source.shape[0], 1, 0, dtype=torch.int64, device=source.device),
+        wide(model.table).new_zeros(source.shape[0], 1),
+    )
+    found = search.in_beam(empty) if finish == "in_beam" else search.set_aside(empty)
+    _check_number(found.sums, top_beams)
+    words, scores = found.words[:, :top_beams], search.scores(found)[:, :top_beams]
+    behind_end = (words == eos_id).cumsum(dim=-1) > 1  # (batch, top_beams, t)
+    ids = pad(words.masked_fill(behind_end, pad_id), (0, max_length - words.shape[-1]), value=pad_id)
+    return BeamResult(ids, scores.to(model.table.dtype))
+
+
+class _Sentences(NamedTuple):
+    """Sentences of every sample, best first.
+
+    They share one length: behind the end of a shorter one eos_id is repeated. Samples share one number of places: one
+    without a sentence has the sum −inf, and so has all that is made of it.
+    """
+
+    words: Tensor  # (batch, beams, t)
+    sums: Tensor  # (batch, beams), of log-probabilities
+
+    def only(self, wanted: Tensor) -> "_Sentences":
+        """Empty the places that are not wanted (batch, beams)."""
+        return _Sentences(self.words, self.sums.masked_fill(~wanted, -math.inf))
+
+
+class _Search(NamedTuple):
+    """The settings of a search, and its two ways to finish."""
+
+    next_log_probs: Callable[[Tensor], Tensor]
+    eos_id: int
+    max_length: int
+    beam_size: int
+    length_penalty: LengthPenalty
+
+    def in_beam(self, beam: _Sentences) -> _Sentences:
+        """Keep what has ended in the beam, until nothing else is in it."""
+        for _ in range(self.max_length):
+            over = self.ended(beam.words) | beam.sums.isneginf()  # (batch, beams)
+            if can_read(over) and over.all():
+                break
+            beam = self.best_extensions(beam, self.extend(beam))
+        return beam
+
+    def set_aside(self, beam: _Sentences) -> _Sentences:
+        """Take what has ended out of the beam, until that are beam_size sentences."""
+        aside = _Sentences(beam.words[:, :0], beam.sums[:, :0])  # (batch, 0, 0), (batch, 0)
+        for _ in range(self.max_length):
+            over = self.is_full(aside) | beam.sums.isneginf().all(dim=1)  # (batch,)
+            if can_read(over) and over.all():
+                break
+            sums = self.extend(beam)  # (batch, beams, vocab)
+            best = self.best_extensions(beam, sums)
+            beam = self.best_extensions(beam, sums.masked_fill(self.is_eos(sums), -math.inf))
+            aside = self.join(aside, best.only(self.ended(best.words)))
+        return self.join(aside, beam)
+
+    def extend(self, beam: _Sentences) -> Tensor:
+        """Give the sums of all extensions, by sentence and word: (batch, beams, vocab)."""
+        log_probs = self.next_log_probs(beam.words)  # (batch, beams, vocab)
+        # What has ended goes on as itself and nothing else: as eos_id once more, which adds 0.
+        itself = torch.zeros_like(log_probs).masked_fill(~self.is_eos(log_probs), -math.inf)
+        ended = self.ended(beam.words)[..., None]  # (batch, beams, 1)
+        return beam.sums[..., None] + torch.where(ended, itself, log_probs)
+
+    def best_extensions(self, beam: _Sentences, sums: Tensor) -> _Sentences:
+        """Keep the beam_size best of all extensions of a sample, whatever sentences they continue."""
+        vocab = sums.shape[-1]
+        num_words = self.num_words(beam.words) + ~self.ended(beam.words)  # (batch, beams)
+        scores = self.penalised(sums, num_words[..., None])  # (batch, beams, vocab)
+        best = self.best(scores.flatten(1))  # (batch, beam_size)
+        before = beam.words.take_along_dim((best // vocab)[..., None], dim=1)  # (batch, beam_size, t)
+        words = torch.cat((before, (best % vocab)[..., None]), dim=-1)  # (batch, beam_size, t + 1)
+        return _Sentences(words, sums.flatten(1).take_along_dim(best, dim=1))
+
+    def join(self, aside: _Sentences, others: _Sentences) -> _Sentences:
+        """Keep the beam_size best of the sentences set aside and of others, which may be longer.
+
+        A sample that has set enough aside takes in no more: it only waits for the others.
+        """
+        others = others.only(~self.is_full(aside)[:, None])
+        longer = others.words.shape[-1] - aside.words.shape[-1]
+        words = torch.cat((pad(aside.words, (0, longer), value=self.eos_id), others.words), dim=1)
+        both = _Sentences(words, torch.cat((aside.sums, others.sums), dim=1))
+        best = self.best(self.scores(both))  # (batch, beam_size)
+        return _Sentences(words.take_along_dim(best[..., None], dim=1), both.sums.take_along_dim(best, dim=1))
+
+    def best(self, scores: Tensor) -> Tensor:
+        """Find the beam_size largest scores of each row, (batch, n) → (batch, beam_size), the first among equals."""
+        # topk does not promise an order among equals.
+        return scores.argsort(dim=1, descending=True, stable=True)[:, : self.beam_size]
+
+    def is_full(self, aside: _Sentences) -> Tensor:
+        """Whether as many sentences as end a search were set aside: (batch,)."""
+        return (~aside.sums.isneginf()).sum(dim=1) >= self.beam_size
+
+    def is_eos(self, of_words: Tensor) -> Tensor:
+        """Where eos_id stands on the last axis of (batch, beams, vocab): (vocab,)."""
+        return torch.arange(of_words.shape[-1], device=of_words.device) == self.eos_id
+
+    def ended(self, words: Tensor) -> Tensor:
+        """Whether a sentence holds eos_id, (batch, beams, t) → (batch, beams)."""
+        return (words == self.eos_id).any(dim=-1)
+
+    def num_words(self, words: Tensor) -> Tensor:
+        """Count the words of a sentence, eos_id once, (batch, beams, t) → (batch, beams)."""
+        return (words != self.eos_id).sum(dim=-1) + self.ended(words)
+
+    def scores(self, sentences: _Sentences) -> Tensor:
+        """What sentences are compared by: (batch, beams)."""
+        return self.penalised(sentences.sums, self.num_words(sentences.words))
+
+    def penalised(self, sums: Tensor, num_words: Tensor) -> Tensor:
+        """Divide sums by the penalty of so many words."""
+        n = num_words.to(sums.dtype)
+        if self.length_penalty == "mean":
+            return sums / n
+        if self.length_penalty == "gnmt":
+            return sums / ((5 + n) / 6) ** 0.6
+        return sums
+
+
+def _check_number(sums: Tensor, top_beams: int) -> None:
+    # Every step keeps all extensions or beam_size of them, so too few means that no more sentences are so short.
+    fewest, sample = sums.shape[1], 0
+    if can_read(sums):
+        numbers = (~sums.isneginf()).sum(dim=1)  # (batch,)
+        fewest, sample = int(numbers.min()), int(numbers.argmin())
+    if fewest < top_beams:
+        raise ValueError(
+            f"top_beams={top_beams} must be at most {fewest}, the number of sentences that there are for sample "
+            f"{sample}: ask for fewer, or pass a larger max_length"
+        )
