@@ -153,7 +153,7 @@ def _each_param(
     if not isinstance(params, schema.AllParamsModel):
         return params
     recipe = schema.DrawModel(draw="dyadic", seed=params.seed, range=params.range, step=params.step)
-    return {name: recipe for name, spec in specs.items() if params.biases or not spec.optional}
+    return {name: recipe for name, spec in specs.items() if params.biases or not spec.optional} | params.but
 
 
 def _recipes(

@@ -216,9 +216,10 @@ RecipeModel = Annotated[
 
 
 class AllParamsModel(DrawModel):
-    """One recipe for all parameters; `biases: false` leaves the optional ones out."""
+    """One recipe for all parameters but those in `but`; `biases: false` leaves the optional ones out."""
 
     biases: bool = True
+    but: dict[Param, RecipeModel] = {}
 
 
 class ProbesModel(Strict):

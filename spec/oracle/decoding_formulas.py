@@ -56,6 +56,13 @@ def greedy_decode(
     return {"ids": ids, "scores": token_scores.sum(-1), "token_scores": token_scores, "gaps": _row(gaps)}
 
 
+def teacher_forced(number: Number, source: Ids, ids: Ids, *, bos_id: int, **model: Any) -> dict[str, Objects]:
+    """DEC-1, DEC-5: how probable every word was at each place of given sentences, read in one call of the model."""
+    how = Model(number=number, **model)
+    target = np.concatenate([np.full((len(ids), 1), bos_id), ids[:, :-1]], axis=1)
+    return {"log_probabilities": log_softmax(number, how.logits(source, how.memory(source), target))}
+
+
 @dataclass(frozen=True)
 class Sentence:
     """Words, the sum of their log-probabilities, and what sentences are compared by."""

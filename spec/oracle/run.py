@@ -53,7 +53,9 @@ def derive_all(spec: Spec, cases: Iterable[Case], *, jobs: int, cache: Path | No
     waiting = []
     stamp = _method_stamp()
     for case in cases:
-        place = cache / f"{digests[case.id]}-{stamp}.json" if cache else None
+        # Whether a case is advice decides what may be derived, and is no part of its digest.
+        kind = "-advice" if spec.is_advice(case) else ""
+        place = cache / f"{digests[case.id]}-{stamp}{kind}.json" if cache else None
         if place is not None and place.exists():
             derived = Derived.from_json(json.loads(place.read_text(encoding="utf-8")))
             yield Outcome(case, digests[case.id], derived, cached=True)
