@@ -29,7 +29,7 @@ def axis_sizes(table: Mapping[str, str], /, **arrays: Array | None) -> dict[str,
         if len(shape) != len(axes):
             raise ValueError(f"{name}: shape {array.shape} is not ({', '.join(axes)})")
         for axis, size in zip(axes, shape, strict=True):
-            if not np.prod(size):
+            if 0 in (size if isinstance(size, tuple) else (size,)):
                 raise ValueError(f"{name}: shape {array.shape} is empty along {axis}")
             if sizes.setdefault(axis, size) != size:
                 raise ValueError(
