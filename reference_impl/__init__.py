@@ -14,6 +14,8 @@ Axes, in comments, docstrings and messages, and what the paper calls them:
     d_ff                d_ff, the width inside the feed-forward network
     layers              N, the layers of a stack
     vocab               the rows of the embedding table, the words that logits score
+    max_length          the places for the words of a decoded sentence
+    beams, top_beams    the sentences that beam search works on at a step, and those that it returns
 
 Vectors are rows: y = x·W + b with W of (in, out), the transpose of nn.Linear's weight.
 Masks are boolean, True = may attend.

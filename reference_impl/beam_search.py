@@ -99,7 +99,9 @@ def beam_search(
     _check_number(found.sums, top_beams)
     words, scores = found.words[:, :top_beams], search.scores(found)[:, :top_beams]
     behind_end = (words == eos_id).cumsum(dim=-1) > 1  # (batch, top_beams, t)
-    ids = pad(words.masked_fill(behind_end, pad_id), (0, max_length - words.shape[-1]), value=pad_id)
+    # Not with pad, whose value is a float: it would round a large pad_id.
+    ids = words.new_full((*words.shape[:2], max_length), pad_id)  # (batch, top_beams, max_length)
+    ids[..., : words.shape[-1]] = words.masked_fill(behind_end, pad_id)
     return BeamResult(ids, scores.to(model.table.dtype))
 
 
@@ -137,7 +139,7 @@ class _Search(NamedTuple):
         return beam
 
     def set_aside(self, beam: _Sentences) -> _Sentences:
-        """Take what has ended out of the beam, until that are beam_size sentences."""
+        """Take what has ended out of the beam, until beam_size sentences or more were taken."""
         aside = _Sentences(beam.words[:, :0], beam.sums[:, :0])  # (batch, 0, 0), (batch, 0)
         for _ in range(self.max_length):
             over = self.is_full(aside) | beam.sums.isneginf().all(dim=1)  # (batch,)
@@ -185,15 +187,15 @@ class _Search(NamedTuple):
         return scores.argsort(dim=1, descending=True, stable=True)[:, : self.beam_size]
 
     def is_full(self, aside: _Sentences) -> Tensor:
-        """Whether as many sentences as end a search were set aside: (batch,)."""
+        """Tell whether as many sentences were set aside as end a search: (batch,)."""
         return (~aside.sums.isneginf()).sum(dim=1) >= self.beam_size
 
-    def is_eos(self, of_words: Tensor) -> Tensor:
-        """Where eos_id stands on the last axis of (batch, beams, vocab): (vocab,)."""
-        return torch.arange(of_words.shape[-1], device=of_words.device) == self.eos_id
+    def is_eos(self, scores: Tensor) -> Tensor:
+        """Tell which of the words that are scored, (batch, beams, vocab), is eos_id: (vocab,)."""
+        return torch.arange(scores.shape[-1], device=scores.device) == self.eos_id
 
     def ended(self, words: Tensor) -> Tensor:
-        """Whether a sentence holds eos_id, (batch, beams, t) → (batch, beams)."""
+        """Tell whether a sentence holds eos_id, (batch, beams, t) → (batch, beams)."""
         return (words == self.eos_id).any(dim=-1)
 
     def num_words(self, words: Tensor) -> Tensor:
@@ -201,7 +203,7 @@ class _Search(NamedTuple):
         return (words != self.eos_id).sum(dim=-1) + self.ended(words)
 
     def scores(self, sentences: _Sentences) -> Tensor:
-        """What sentences are compared by: (batch, beams)."""
+        """Give what sentences are compared by: (batch, beams)."""
         return self.penalised(sentences.sums, self.num_words(sentences.words))
 
     def penalised(self, sums: Tensor, num_words: Tensor) -> Tensor:

@@ -116,7 +116,7 @@ def _sentences(m: Maker) -> dict[str, Any]:
         "pad_id": PAD,
         "bos_id": 1,
         "eos_id": 2,
-        "max_length": 3,
+        "max_length": 2,
         "params": params,
     }
 
@@ -199,7 +199,10 @@ CALLS: dict[str, Callable[[Maker], Call]] = {
         lambda source, **keywords: tuple(reference.greedy_decode(source, **keywords))[1:], (m.ids(),), _sentences(m)
     ),
     "beam_search": lambda m: Call(
-        lambda source, **keywords: reference.beam_search(source, **keywords, beam_size=3, top_beams=2).scores,
+        lambda source, **keywords: tuple(
+            reference.beam_search(source, **keywords, beam_size=3, top_beams=2, finish=finish).scores
+            for finish in ("in_beam", "set_aside")
+        ),
         (m.ids(),),
         _sentences(m),
     ),
