@@ -26,20 +26,40 @@ Ids = NDArray[np.int64]
 
 
 def call_for(subject: Subject, component: str, seed: int, source_seq: int, **attributes: Attribute) -> Arguments:
-    """One sample without padding, and drawn parameters."""
+    """One sample without padding, and drawn parameters.
+
+    Biases are left out and rows normalised to variance 1 and mean 0: what is the same at every step would hide
+    what is not, and one word would follow another whatever was read.
+    """
     arguments = drawn(component, subject.bench, SIZES, seed, **STACKS, **IDS, **attributes)
-    return with_inputs(arguments, source=source_of(seed, source_seq))
+    plain = {"gamma": 1.0, "beta": 0.0}
+    params = {
+        name: np.full_like(array, plain[own]) if own in plain else array
+        for name, array in arguments.params.items()
+        if not (own := name.rpartition(".")[2]).startswith("b_")
+    }
+    return with_inputs(replace(arguments, params=params), source=sources(seed, 1, source_seq))
 
 
-def source_of(seed: int, length: int) -> Ids:
+def sources(seed: int, number: int, length: int) -> Ids:
     """Words, none of them padding."""
-    return 1 + below(VOCAB - 1, seed, "source", (1, length))
+    return 1 + below(VOCAB - 1, seed, "source", (number, length))
 
 
-def beside_a_neighbour(arguments: Arguments, seed: int, more: int) -> Arguments:
-    """The same sample, padded to the length of a longer one that comes first."""
-    source = np.pad(arguments.inputs["source"], ((0, 0), (0, more)), constant_values=PAD)
-    return with_inputs(arguments, source=np.concatenate([source_of(seed + 1, source.shape[1]), source]))
+def alone_and_in_batch(
+    subject: Subject, component: str, seed: int, source_seq: int, more: int, **attributes: Attribute
+) -> tuple[Arguments, Arguments]:
+    """One sample, and the same padded to the length of a longer neighbour, which stands before it.
+
+    The first word of the neighbour's sentence is eos_id, so that mostly it ends before the sample's.
+    """
+    alone = call_for(subject, component, seed, source_seq, **attributes)
+    neighbour = sources(seed + 1, 1, source_seq + more)
+    short = replace(with_inputs(alone, source=neighbour), attributes={**alone.attributes, "max_length": 1})
+    first = int(subject.call(component, short)["ids"].ravel()[0])
+    alone = replace(alone, attributes={**alone.attributes, "eos_id": EOS if first == PAD else first})
+    source = np.pad(alone.inputs["source"], ((0, 0), (0, more)), constant_values=PAD)
+    return alone, with_inputs(alone, source=np.concatenate([neighbour, source]))
 
 
 def words_of(sentence: Ids) -> int:

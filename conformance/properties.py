@@ -71,12 +71,13 @@ class Subject:
         magnitude = 1.0 + float(np.abs(arguments.inputs["x"]).max()) if contract.computed_in_at_least else 0.0
         return tolerance(self.bench.dtype, measured.scales[output], magnitude, contract.computed_in_at_least)
 
-    def decided(self, component: str, arguments: Arguments) -> None:
-        """NotCheckable when the best candidates of a call lie closer together than rounding tells apart."""
+    def decided(self, component: str, arguments: Arguments, output: str) -> float:
+        """The tolerance of an output of a call that decides; NotCheckable when rounding decides for it."""
         options = self.convention(component)
         measured = measure(component, arguments.inputs, arguments.params, arguments.attributes, options)
         if measured.margin <= least_margin(self.bench.dtype):
-            raise NotCheckable(f"rounding to {self.bench.dtype} decides what {component} gives for such inputs")
+            raise NotCheckable(f"rounding to {self.bench.dtype} decides what {component} gives for the inputs drawn")
+        return tolerance(self.bench.dtype, measured.scales[output], 0.0)
 
     def agree(self, output: str, got: Array, expected: Array, bound: float, claim: str) -> None:
         """Violation unless two results agree within twice a bound: both of them were rounded."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from goldformer.conformance.decoding import beside_a_neighbour, call_for, read, words_of
+from goldformer.conformance.decoding import alone_and_in_batch, call_for, read, words_of
 from goldformer.conformance.invoke import Arguments
 from goldformer.conformance.properties import Subject, Violation, holds
 
@@ -17,7 +17,7 @@ BEAM = {"beam_size": 2, "top_beams": 2}
 
 def penalty(subject: Subject, words: int) -> float:
     """What the sum of log-probabilities is divided by under the adapter's length penalty (BEAM-4)."""
-    options = {"none": 1.0, "mean": float(words), "gnmt": ((5 + words) / 6) ** 0.6}
+    options: dict[str, float] = {"none": 1, "mean": words, "gnmt": ((5 + words) / 6) ** 0.6}
     return options[subject.convention(NAME)["length_penalty"]]
 
 
@@ -56,7 +56,7 @@ def test_scores_are_those_of_the_sentences(subject: Subject, source_seq: int, ma
 def test_one_beam_is_greedy(subject: Subject, source_seq: int, max_length: int, seed: int) -> None:
     """beam_size 1 gives the sentence of greedy decoding."""
     greedy = call_for(subject, "greedy_decode", seed, source_seq, max_length=max_length)
-    subject.decided("greedy_decode", greedy)
+    subject.decided("greedy_decode", greedy, "scores")
     beam = Arguments(greedy.inputs, greedy.params, {**greedy.attributes, "beam_size": 1, "top_beams": 1})
     one, other = subject.call(NAME, beam)["ids"][:, 0], subject.call("greedy_decode", greedy)["ids"]
     subject.agree("ids", one, other, 0.0, "a beam of one gives another sentence than greedy decoding")
@@ -65,8 +65,10 @@ def test_one_beam_is_greedy(subject: Subject, source_seq: int, max_length: int, 
 @holds("beam-batch", source_seq=SOURCE_SEQ, max_length=LENGTH, more=st.integers(1, 2), seed=SEED)
 def test_neighbours_do_not_matter(subject: Subject, source_seq: int, max_length: int, more: int, seed: int) -> None:
     """A sample padded to the length of a longer neighbour gets the sentences that it gets alone."""
-    arguments = call_for(subject, NAME, seed, source_seq, max_length=max_length, **BEAM)
-    subject.decided(NAME, arguments)
-    alone, batch = (subject.call(NAME, a)["ids"] for a in (arguments, beside_a_neighbour(arguments, seed, more)))
+    calls = alone_and_in_batch(subject, NAME, seed, source_seq, more, max_length=max_length, **BEAM)
+    bound = subject.decided(NAME, calls[0], "scores")
+    alone, batch = (subject.call(NAME, call) for call in calls)
     claim = f"{more} more padding and a neighbour in the batch change the sentences"
-    subject.agree("ids", batch[1:], alone, 0.0, claim)
+    subject.agree("ids", batch["ids"][1:], alone["ids"], 0.0, claim)
+    if "scores" in alone:
+        subject.agree("scores", batch["scores"][1:], alone["scores"], bound, f"{claim}' scores")

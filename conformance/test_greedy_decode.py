@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from goldformer.conformance.decoding import beside_a_neighbour, call_for, read, words_of
+from goldformer.conformance.decoding import alone_and_in_batch, call_for, read, words_of
 from goldformer.conformance.properties import Subject, Violation, holds
 
 NAME = "greedy_decode"
@@ -45,8 +45,10 @@ def test_nothing_follows_the_end(subject: Subject, source_seq: int, max_length: 
 @holds("greedy-batch", source_seq=SOURCE_SEQ, max_length=LENGTH, more=st.integers(1, 2), seed=SEED)
 def test_neighbours_do_not_matter(subject: Subject, source_seq: int, max_length: int, more: int, seed: int) -> None:
     """A sample padded to the length of a longer neighbour gets the sentence that it gets alone."""
-    arguments = call_for(subject, NAME, seed, source_seq, max_length=max_length)
-    subject.decided(NAME, arguments)
-    alone, batch = (subject.call(NAME, a)["ids"] for a in (arguments, beside_a_neighbour(arguments, seed, more)))
+    calls = alone_and_in_batch(subject, NAME, seed, source_seq, more, max_length=max_length)
+    bound = subject.decided(NAME, calls[0], "scores")
+    alone, batch = (subject.call(NAME, call) for call in calls)
     claim = f"{more} more padding and a neighbour in the batch change the sentence"
-    subject.agree("ids", batch[1:], alone, 0.0, claim)
+    subject.agree("ids", batch["ids"][1:], alone["ids"], 0.0, claim)
+    if "scores" in alone:
+        subject.agree("scores", batch["scores"][1:], alone["scores"], bound, f"{claim}'s score")
