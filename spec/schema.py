@@ -225,10 +225,14 @@ class RangeModel(Strict):
 
 
 class AllParamsModel(DrawModel):
-    """One recipe for all parameters; `biases: false` leaves the optional ones out, `gammas` have their own range."""
+    """One recipe for all parameters but those in `but`; `gammas` have their own range.
+
+    `biases: false` leaves the optional ones out.
+    """
 
     biases: bool = True
     gammas: RangeModel | None = None
+    but: dict[Param, RecipeModel] = {}
 
 
 class ProbesModel(Strict):
@@ -322,6 +326,7 @@ class GoldenModel(Strict):
 
     derivation: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
     peak: float | int
+    margin: float | int | None = None
     outputs: dict[Param, GoldenOutputModel] | None = None
     options: dict[Option, dict[Param, GoldenOutputModel] | Literal["refused"]] | None = None
 
