@@ -7,9 +7,10 @@ differently, so an override of one or two methods of `Textbook` is that mistake.
 Results keep the dtype of the inputs: every constant is a Python float, which promotes nothing, and what is
 formed in a wider dtype, positional encoding and layer normalisation, is rounded to it.
 
-TextbookAttention     softmax, attention, masks, embedding and positional encoding
-└── TextbookLayers    feed-forward network, layer normalisation, encoder and decoder
-    └── Textbook      lengths and targets, the whole model, the output layer and the losses: all of it
+TextbookAttention           softmax, attention, masks, embedding and positional encoding
+└── TextbookLayers          feed-forward network, layer normalisation, encoder and decoder
+    └── TextbookBackward    backward passes by hand
+        └── Textbook        lengths and targets, the whole model, the output layer and the losses: all of it
 """
 
 from typing import Any, Final
@@ -17,8 +18,9 @@ from typing import Any, Final
 import numpy as np
 
 from goldformer.adapters.textbook_attention import EMBEDDING
+from goldformer.adapters.textbook_backward import TextbookBackward
 from goldformer.adapters.textbook_checks import Array, at_least_one, axis_sizes, check_ids, check_integers
-from goldformer.adapters.textbook_layers import TOKENS, Params, TextbookLayers
+from goldformer.adapters.textbook_layers import TOKENS, Params
 
 # The axes of arguments, as axis_sizes reads them.
 OUTPUT_LAYER: Final = {"w_vocab": "d_model vocab", "b_vocab": "? vocab"}
@@ -27,7 +29,7 @@ CROSS_ENTROPY: Final = {"logits": "batch seq vocab", "targets": "batch seq"}
 KL_DIVERGENCE: Final = {"target": "... n", "logits": "... n"}
 
 
-class Textbook(TextbookLayers):
+class Textbook(TextbookBackward):
     """Every component as a method with the adapter's signature, every step of it as a method to override."""
 
     # Sequences and targets
@@ -177,6 +179,20 @@ class Textbook(TextbookLayers):
         with np.errstate(over="ignore"):
             shifted = logits - logits.max(axis=-1, keepdims=True)
         return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
+
+    def cross_entropy_gradient(
+        self, logits: Array, targets: Array, cotangent: Array, *, pad_id: int
+    ) -> dict[str, Array]:
+        """Return the gradient of logits, (softmax − one-hot)/number of targets that count, 0 where one is padding."""
+        logits, targets = self.paired(logits, targets)
+        counted = self.counted(targets, pad_id)
+        beside = self.softmax(logits) - self.one_hot(targets, vocab=logits.shape[-1]).astype(logits.dtype)
+        terms = np.where(counted[..., None], beside, np.zeros_like(beside))
+        return {"logits": self.mean_gradient(terms * cotangent, counted)}
+
+    def mean_gradient(self, gradient: Array, counted: Array) -> Array:
+        """Return the gradient of the sum divided by how many count, as the loss is."""
+        return gradient / self.number_counted(counted)
 
     def picked(self, log_probabilities: Array, targets: Array) -> Array:
         """Return the entry of each target, (batch, seq)."""

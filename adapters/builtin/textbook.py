@@ -35,3 +35,11 @@ transformer = _textbook.transformer
 output_probabilities = _textbook.output_probabilities
 cross_entropy = _textbook.cross_entropy
 kl_divergence = _textbook.kl_divergence
+
+softmax_gradient = _textbook.softmax_gradient
+scaled_dot_product_attention_gradient = _textbook.scaled_dot_product_attention_gradient
+token_embedding_gradient = _textbook.token_embedding_gradient
+single_head_attention_gradient = _textbook.single_head_attention_gradient
+feed_forward_gradient = _textbook.feed_forward_gradient
+layer_norm_gradient = _textbook.layer_norm_gradient
+cross_entropy_gradient = _textbook.cross_entropy_gradient
