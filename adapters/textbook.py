@@ -9,7 +9,7 @@ formed in a wider dtype, positional encoding and layer normalisation, is rounded
 
 TextbookAttention           softmax, attention, masks, embedding and positional encoding
 └── TextbookLayers          feed-forward network, layer normalisation, encoder and decoder
-    └── TextbookBackward    backward passes by hand
+    └── TextbookBackward    backward passes by hand, and the training steps of the java class
         └── Textbook        lengths and targets, the whole model, the output layer and the losses: all of it
 """
 

@@ -1,23 +1,25 @@
-"""The third part of the textbook: backward passes written by hand.
+"""The third part of the textbook: backward passes written by hand, and the training steps that they make.
 
 A backward pass is named as its component with _gradient behind it. It takes the component's arguments and the
 cotangent, the gradient of the first output, and returns the gradients of the arguments by their names.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from goldformer.adapters.textbook_attention import ATTENTION
-from goldformer.adapters.textbook_checks import Array, axis_sizes
+from goldformer.adapters.textbook_attention import ATTENTION, SINGLE_HEAD
+from goldformer.adapters.textbook_checks import Array, at_least_one, axis_sizes
 from goldformer.adapters.textbook_layers import Params, TextbookLayers
 
 Gradients = dict[str, Array]
 
+STEP: Final = {**SINGLE_HEAD, "output_gradient": "seq d_model"}
+
 
 class TextbookBackward(TextbookLayers):
-    """The backward passes of softmax, attention, embedding, feed-forward network and layer normalisation."""
+    """Backward passes of softmax, attention, embedding, feed-forward network and layer norm; training steps."""
 
     # Softmax and attention
 
@@ -62,7 +64,7 @@ class TextbookBackward(TextbookLayers):
         """Return the gradient of the scores, that of the scaled scores divided by √d_k."""
         return scaled / self.divisor(sizes)
 
-    # The java class
+    # The java class: its backward pass and its step
 
     def single_head_attention_gradient(self, x: Array, cotangent: Array, *, causal: bool, params: Params) -> Gradients:
         """Return the gradients of x (seq, d_model) and of w_q, w_k and w_v, (d_model, d_model)."""
@@ -85,6 +87,47 @@ class TextbookBackward(TextbookLayers):
         """Return dQ·W_Qᵀ + dK·W_Kᵀ + dV·W_Vᵀ (SHA-6)."""
         first, second, third = (gradient @ params[name].T for name, gradient in projected.items())
         return np.asarray(first + second + third)
+
+    def single_head_attention_step(
+        self, x: Array, output_gradient: Array, *, causal: bool, learning_rate: float, steps: int, params: Params
+    ) -> dict[str, Array]:
+        """Return x_gradient (seq, d_model) of the last step, and w_q, w_k and w_v after it."""
+        axis_sizes(STEP, x=x, output_gradient=output_gradient, **params)
+        at_least_one("steps", steps, "training takes at least one step")
+        # Not learning_rate < 0, which lets NaN pass.
+        if not learning_rate >= 0:
+            raise ValueError(f"learning_rate: {learning_rate}, but a step goes against the gradient, by 0 or more")
+        weights = {name: params[name] for name in ("w_q", "w_k", "w_v")}
+        forward: dict[str, Array] = {}
+        gradients: Gradients = {}
+        x_gradient = np.zeros_like(x)
+        for _ in range(steps):
+            forward = self.forward_pass(x, weights, forward, causal=causal)
+            projected = self.projected_gradients(forward, output_gradient, causal=causal)
+            gradients = self.cleared(self.weight_gradients(x, projected), gradients)
+            moved = {name: self.moved(weight, gradients[name], learning_rate) for name, weight in weights.items()}
+            x_gradient = self.input_gradient(projected, self.weights_behind(weights, moved))
+            weights = moved
+        return {"x_gradient": x_gradient, **weights}
+
+    def forward_pass(self, x: Array, weights: Params, earlier: dict[str, Array], *, causal: bool) -> dict[str, Array]:
+        """Return the forward pass at these weights, whatever that of the step before gave."""
+        del earlier
+        return self.single_head_attention(x, causal=causal, params=weights)
+
+    def cleared(self, gradients: Gradients, earlier: Gradients) -> Gradients:
+        """Return the gradients of this step alone, without those of the step before."""
+        del earlier
+        return gradients
+
+    def moved(self, weight: Array, gradient: Array, learning_rate: float) -> Array:
+        """Return W − lr·dW (SHA-7)."""
+        return weight - learning_rate * gradient
+
+    def weights_behind(self, before: Params, after: Params) -> Params:
+        """Return the weights by which the gradient of x is formed: those of the forward pass (SHA-6)."""
+        del after
+        return before
 
     # Embedding
 

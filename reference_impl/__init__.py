@@ -69,8 +69,12 @@ from goldformer.reference_impl.scaled_dot_product_attention import (
 from goldformer.reference_impl.sequences import pad_or_truncate, shift_right
 from goldformer.reference_impl.single_head_attention import (
     SingleHeadAttention,
+    SingleHeadGradientResult,
     SingleHeadResult,
+    SingleHeadStepResult,
     single_head_attention,
+    single_head_attention_gradient,
+    single_head_attention_step,
 )
 from goldformer.reference_impl.softmax import log_softmax, softmax
 from goldformer.reference_impl.token_embedding import TokenEmbedding, token_embedding
@@ -91,7 +95,9 @@ __all__ = [
     "MultiHeadAttention",
     "PositionalEncoding",
     "SingleHeadAttention",
+    "SingleHeadGradientResult",
     "SingleHeadResult",
+    "SingleHeadStepResult",
     "TokenEmbedding",
     "Transformer",
     "TransformerResult",
@@ -120,6 +126,8 @@ __all__ = [
     "scaled_scores",
     "shift_right",
     "single_head_attention",
+    "single_head_attention_gradient",
+    "single_head_attention_step",
     "sinusoid_table",
     "softmax",
     "split_heads",

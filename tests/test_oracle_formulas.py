@@ -167,6 +167,37 @@ def single_head_attention(m, x, causal, w_q, w_k, w_v):
     return {**{k: out[k] for k in ("output", "weights", "scores")}, "query": query, "key": key, "value": value}
 
 
+def single_head_attention_step(m, x, output_gradient, causal, learning_rate, steps, w_q, w_k, w_v):
+    """By the chain rule through single weights: every derivative is a sum over what a number moves."""
+    seq, d = x.shape
+    rate = m.number(learning_rate)
+    weights = {"w_q": w_q, "w_k": w_k, "w_v": w_v}
+    for _ in range(steps):
+        f = single_head_attention(m, x, causal, **weights)
+        p = f["weights"]
+        by_weight = empty(seq, seq)
+        for i, j in np.ndindex(seq, seq):
+            by_weight[i, j] = sum(output_gradient[i, c] * f["value"][j, c] for c in range(d))
+        # A weight's derivative by a score of its row: P_j·(1 − P_j) by its own, −P_j·P_k by another's.
+        by_score = empty(seq, seq)
+        for i, k in np.ndindex(seq, seq):
+            moves = [p[i, j] * ((1 if j == k else 0) - p[i, k]) for j in range(seq)]
+            by_score[i, k] = sum(by_weight[i, j] * moves[j] for j in range(seq)) / m.sqrt(m.number(d))
+        by = {name: empty(seq, d) for name in weights}
+        for t, c in np.ndindex(seq, d):
+            by["w_q"][t, c] = sum(by_score[t, j] * f["key"][j, c] for j in range(seq))
+            by["w_k"][t, c] = sum(by_score[i, t] * f["query"][i, c] for i in range(seq))
+            by["w_v"][t, c] = sum(p[i, t] * output_gradient[i, c] for i in range(seq))
+        x_gradient, moved = empty(seq, d), {name: empty(d, d) for name in weights}
+        for t, r in np.ndindex(seq, d):
+            x_gradient[t, r] = sum(by[name][t, c] * weights[name][r, c] for name in weights for c in range(d))
+        for name in weights:
+            for r, c in np.ndindex(d, d):
+                moved[name][r, c] = weights[name][r, c] - rate * sum(x[t, r] * by[name][t, c] for t in range(seq))
+        weights = moved
+    return {"x_gradient": x_gradient, **weights}
+
+
 def in_loops(component, m, inputs, params, attributes, conventions):
     make = np.frompyfunc(m.number, 1, 1)
     arrays = {k: make(a) if a.dtype.kind == "f" else a for k, a in {**inputs, **params}.items()}
@@ -294,6 +325,13 @@ SMALL = {
     },
     "single head": ("single_head_attention", {"x": drawn(44, 4, 3)}, SQUARE, {"causal": False}, {}),
     "single head, causal": ("single_head_attention", {"x": drawn(44, 4, 3)}, SQUARE, {"causal": True}, {}),
+    **{
+        f"{steps} steps at {rate}, {'causal' if causal else 'all seen'}": (
+            "single_head_attention_step", {"x": drawn(44, 4, 3), "output_gradient": drawn(45, 4, 3)}, SQUARE,
+            {"causal": causal, "learning_rate": rate, "steps": steps}, {},
+        )
+        for steps, rate, causal in ((1, 0.1, True), (1, 0.25, False), (3, 0.01, True), (2, 0, False))
+    },
 }  # fmt: skip
 
 

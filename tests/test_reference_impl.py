@@ -134,6 +134,16 @@ CALLS: dict[str, Callable[[Maker], Call]] = {
     "single_head_attention": lambda m: Call(
         reference.single_head_attention, (m.real(Q_SEQ, D_K),), {**_square(m), "causal": True}
     ),
+    "single_head_attention_gradient": lambda m: Call(
+        reference.single_head_attention_gradient,
+        (m.real(Q_SEQ, D_K), m.real(Q_SEQ, D_K)),
+        {**_square(m), "causal": True},
+    ),
+    "single_head_attention_step": lambda m: Call(
+        reference.single_head_attention_step,
+        (m.real(Q_SEQ, D_K), m.real(Q_SEQ, D_K)),
+        {**_square(m), "causal": True, "learning_rate": 0.125, "steps": 2},
+    ),
     "log_softmax": lambda m: Call(reference.log_softmax, (m.real(BATCH, Q_SEQ, VOCAB),)),
     "pad_or_truncate": lambda m: Call(reference.pad_or_truncate, (m.real(BATCH, Q_SEQ, D_MODEL), KV_SEQ)),
     "layer_norm": lambda m: Call(

@@ -24,6 +24,7 @@ from goldformer.reference_impl import (
     scaled_dot_product_attention,
     scaled_scores,
     single_head_attention,
+    single_head_attention_step,
     sinusoid_table,
     softmax,
     split_heads,
@@ -66,6 +67,17 @@ def attend_fused(**changed: Any) -> Any:
 def attend_alone(**changed: Any) -> Any:
     arguments = {"x": real(5, 2), "w_q": real(2, 2), "w_k": real(2, 2), "w_v": real(2, 2), "causal": True}
     return single_head_attention(**{**arguments, **changed})
+
+
+def train_alone(**changed: Any) -> Any:
+    arguments = {
+        "x": real(5, 2),
+        "output_gradient": real(5, 2),
+        "w_q": real(2, 2),
+        "w_k": real(2, 2),
+        "w_v": real(2, 2),
+    }
+    return single_head_attention_step(**{**arguments, "causal": True, "learning_rate": 0.1, "steps": 1, **changed})
 
 
 LINEAR = "make the two agree (weights are (in, out): transpose those of nn.Linear)"
@@ -221,6 +233,27 @@ LINEAR = "make the two agree (weights are (in, out): transpose those of nn.Linea
             attend_alone,
             {"x": real(1, 5, 2)},
             "x has shape (1, 5, 2) and must be (seq, d_model): reshape it to 2 axes",
+        ),
+        (
+            train_alone,
+            {"output_gradient": real(1, 2)},
+            "output_gradient has shape (1, 2) and must be (seq, d_model) with seq=5 as in x: make the two agree",
+        ),
+        (
+            train_alone,
+            {"w_k": real(2, 3)},
+            "w_k has shape (2, 3) and must be (d_model, d_model) with d_model=2 as in x: " + LINEAR,
+        ),
+        (train_alone, {"steps": 0}, "steps=0 must be at least 1: pass a positive size"),
+        (
+            train_alone,
+            {"learning_rate": -0.1},
+            "learning_rate=-0.1 must be finite and at least 0: pass a small number such as 0.01",
+        ),
+        (
+            train_alone,
+            {"learning_rate": float("nan")},
+            "learning_rate=nan must be finite and at least 0: pass a small number such as 0.01",
         ),
     ],
 )

@@ -9,7 +9,11 @@ from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook import Textbook
 from goldformer.conformance.engine import Bench, check_case
 from goldformer.conformance.invoke import name_outputs
+from goldformer.conformance.properties import check_property
+from goldformer.conformance.run import load_properties
 from goldformer.conformance.verdict import Status
+
+STEP = "single_head_attention_step"
 
 textbook = Textbook()
 
@@ -89,6 +93,44 @@ def test_gradients_have_the_dtype_of_the_inputs(call, dtype):
     assert {gradient.dtype for gradient in got.values()} == {np.dtype(dtype)}
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_three_steps_are_those_of_torch(causal):
+    x, output_gradient = draw(50, 6, 5) / 2, draw(51, 6, 5) / 2
+    leaves = {name: torch.tensor(array / 2, requires_grad=True) for name, array in SQUARE["params"].items()}
+    tracked_x = torch.tensor(x, requires_grad=True)
+    optimiser = torch.optim.SGD(leaves.values(), lr=0.1)
+    for _ in range(3):
+        optimiser.zero_grad()
+        tracked_x.grad = None
+        output = reference.single_head_attention(tracked_x, causal=causal, params=leaves)["output"]
+        output.backward(torch.tensor(output_gradient))
+        optimiser.step()
+
+    given = {"causal": causal, "learning_rate": 0.1, "steps": 3}
+    params = {name: array / 2 for name, array in SQUARE["params"].items()}
+    got = textbook.single_head_attention_step(x, output_gradient, **given, params=params)
+    for name, expected in {"x_gradient": tracked_x.grad, **leaves}.items():
+        np.testing.assert_allclose(got[name], expected.detach(), rtol=0, atol=1e-13, err_msg=name)
+
+
+STEP_ARGUMENTS = {
+    "x": draw(50, 6, 5), "output_gradient": draw(51, 6, 5), "causal": True, "learning_rate": 0.1, "steps": 1, **SQUARE,
+}  # fmt: skip
+REFUSED = [
+    ({"steps": 0}, "steps: 0, but training takes at least one step"),
+    ({"learning_rate": -0.1}, "learning_rate: -0.1, but a step goes against the gradient, by 0 or more"),
+    ({"learning_rate": float("nan")}, "learning_rate: nan, but a step"),
+    ({"output_gradient": draw(51, 1, 5)}, r"output_gradient: shape \(1, 5\) is not \(seq, d_model\): seq is 6 in x"),
+    ({"params": {**SQUARE["params"], "w_k": draw(1, 5, 4)}}, "w_k: shape .* d_model is 5 in x"),
+]
+
+
+@pytest.mark.parametrize(("changed", "message"), REFUSED)
+def test_refusals_name_the_argument(changed, message):
+    with pytest.raises(ValueError, match=message):
+        textbook.single_head_attention_step(**STEP_ARGUMENTS | changed)
+
+
 # Every step can be replaced: a mistake is an override of a line or two
 
 
@@ -137,7 +179,44 @@ class SumOfLosses(Textbook):
         return gradient
 
 
+class AgainstTheSign(Textbook):
+    def moved(self, weight, gradient, learning_rate):
+        return weight + learning_rate * gradient
+
+
+class InputGradientAfterTheStep(Textbook):
+    def weights_behind(self, before, after):
+        return after
+
+
+class OneWeightAfterTheOther(Textbook):
+    def single_head_attention_step(self, x, output_gradient, *, causal, learning_rate, steps, params):
+        weights, before = dict(params), dict(params)
+        for _ in range(steps):
+            before = dict(weights)
+            for name in ("w_q", "w_k", "w_v"):
+                gradients = self.single_head_attention_gradient(x, output_gradient, causal=causal, params=weights)
+                weights[name] = self.moved(weights[name], gradients[name], learning_rate)
+        gradients = self.single_head_attention_gradient(x, output_gradient, causal=causal, params=before)
+        return {"x_gradient": gradients["x"], **weights}
+
+
+class NeverCleared(Textbook):
+    def cleared(self, gradients, earlier):
+        return {name: gradient + earlier.get(name, 0) for name, gradient in gradients.items()}
+
+
+class FirstForwardPass(Textbook):
+    def forward_pass(self, x, weights, earlier, *, causal):
+        return earlier or super().forward_pass(x, weights, earlier, causal=causal)
+
+
 MISTAKES = {
+    "sgd-sign": AgainstTheSign,
+    "sgd-input-gradient-after-step": InputGradientAfterTheStep,
+    "sgd-sequential": OneWeightAfterTheOther,
+    "sgd-accumulated": NeverCleared,
+    "sgd-forward-stale": FirstForwardPass,
     "softmax-bwd": WithoutTheRowTerm,
     "softmax-bwd-diagonal": DiagonalAlone,
     "scale-bwd": WithoutTheScale,
@@ -153,7 +232,39 @@ MISTAKES = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_fails_just_the_cases_that_claim_it(mistake, spec):
     bench = Bench(spec, Adapter.from_object(MISTAKES[mistake](), mistake, spec), "float64", "cpu")
-    verdicts = [check_case(case, bench) for case in spec.cases.values() if case.cotangent is not None]
+    backward = [case for case in spec.cases.values() if case.cotangent is not None or case.component == STEP]
+    verdicts = [check_case(case, bench) for case in backward if case.error is None]
     judged = [v for v in verdicts if v.status is not Status.SKIPPED]
     assert [v.check for v in judged if v.bad] == [v.check for v in judged if mistake in v.catches]
     assert any(v.bad for v in judged)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "failing"),
+    [
+        ("sgd-sign", "shas-gradient"),
+        ("sgd-input-gradient-after-step", "shas-gradient"),
+        ("sgd-sequential", "shas-gradient"),
+        ("sgd-accumulated", "shas-one-by-one"),
+        ("sgd-forward-stale", "shas-one-by-one"),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
+def test_a_property_fails_too(mistake, failing, dtype, spec):
+    load_properties()
+    bench = Bench(spec, Adapter.from_object(MISTAKES[mistake](), mistake, spec), dtype, "cpu")
+    verdicts = [check_property(prop, STEP, bench) for prop in spec.properties.values() if prop.component == STEP]
+    assert [v.check for v in verdicts if v.bad] == [failing]
+
+
+def test_steps_of_an_adapter_that_returns_the_input_gradient_alone_are_not_compared(spec):
+    class InputGradientAlone:
+        ARRAYS = "numpy"
+
+        def single_head_attention_step(self, **given):
+            return textbook.single_head_attention_step(**given)["x_gradient"]
+
+    load_properties()
+    bench = Bench(spec, Adapter.from_object(InputGradientAlone(), "alone", spec), "float64", "cpu")
+    verdict = check_property(spec.properties["shas-one-by-one"], STEP, bench)
+    assert (verdict.status, verdict.message) == (Status.SKIPPED, "alone does not return w_q, w_k, w_v")

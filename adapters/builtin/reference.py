@@ -66,6 +66,21 @@ def single_head_attention(x: Tensor, *, causal: bool, params: Mapping[str, Tenso
     return reference_impl.single_head_attention(x, causal=causal, **params)._asdict()
 
 
+def single_head_attention_step(
+    x: Tensor,
+    output_gradient: Tensor,
+    *,
+    causal: bool,
+    learning_rate: float,
+    steps: int,
+    params: Mapping[str, Tensor],
+) -> dict[str, Tensor]:
+    """Return x_gradient, w_q, w_k and w_v."""
+    return reference_impl.single_head_attention_step(
+        x, output_gradient, causal=causal, learning_rate=learning_rate, steps=steps, **params
+    )._asdict()
+
+
 def feed_forward(x: Tensor, *, params: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
     """Return output and hidden."""
     return reference_impl.feed_forward(x, **params)

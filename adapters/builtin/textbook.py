@@ -21,6 +21,7 @@ positional_encoding = _textbook.positional_encoding
 multi_head_attention = _textbook.multi_head_attention
 fused_multi_head_attention = _textbook.fused_multi_head_attention
 single_head_attention = _textbook.single_head_attention
+single_head_attention_step = _textbook.single_head_attention_step
 feed_forward = _textbook.feed_forward
 layer_norm = _textbook.layer_norm
 encoder_layer = _textbook.encoder_layer

@@ -191,3 +191,32 @@ def single_head_attention(
     heads = scaled_dot_product_attention(number, query, key, value, mask)
     del heads["scaled_scores"]
     return {**heads, "query": query, "key": key, "value": value}
+
+
+def single_head_attention_step(
+    number: Number,
+    x: Objects,
+    output_gradient: Objects,
+    *,
+    causal: bool,
+    learning_rate: Any,
+    steps: int,
+    w_q: Objects,
+    w_k: Objects,
+    w_v: Objects,
+) -> dict[str, Objects]:
+    """GRAD-1, SHA-6, SHA-7: the backward pass at the weights of the forward pass, then W − lr·∂W, step by step."""
+    rate = scalar(learning_rate if not isinstance(learning_rate, int) else number(learning_rate))
+    weights = {"w_q": w_q, "w_k": w_k, "w_v": w_v}
+    x_gradient = x
+    for _ in range(steps):
+        forward = single_head_attention(number, x, causal=causal, **weights)
+        p = forward["weights"]
+        p_gradient = output_gradient @ forward["value"].T
+        scaled = p * (p_gradient - (p_gradient * p).sum(-1, keepdims=True))
+        scores = scaled / np.sqrt(scalar(number(x.shape[-1])))
+        gradients = {"w_q": scores @ forward["key"], "w_k": scores.T @ forward["query"], "w_v": p.T @ output_gradient}
+        back_q, back_k, back_v = (gradients[name] @ weights[name].T for name in weights)
+        x_gradient = back_q + back_k + back_v
+        weights = {name: weights[name] - rate * (x.T @ gradients[name]) for name in weights}
+    return {"x_gradient": x_gradient, **weights}
