@@ -90,22 +90,25 @@ class Textbook(TextbookBackward):
         pad_id: int,
         params: Params,
     ) -> dict[str, Array]:
-        """Return logits (batch, seq, vocab) and memory (batch, source_seq, d_model)."""
+        """Return logits (batch, seq, vocab), memory and source_embedded, decoded and target_embedded (…, d_model)."""
         sizes = axis_sizes(TRANSFORMER, source=source, target=target, **params)
         for name, ids in (("source", source), ("target", target)):
             check_ids(name, ids, sizes["vocab"], "the rows of table")
         common: dict[str, Any] = {"num_heads": num_heads, "params": params}
         embedded = self.embedded(source, "source", pad_id, params)
         encoded = self.encoder(embedded, self.source_mask(source, pad_id), num_layers=num_encoder_layers, **common)
+        target_embedded = self.embedded(target, "target", pad_id, params)
         decoded = self.decoder(
-            self.embedded(target, "target", pad_id, params),
+            target_embedded,
             self.memory(embedded, encoded),
             self.target_mask(target, pad_id),
             self.memory_mask(source, target, pad_id),
             num_layers=num_decoder_layers,
             **common,
         )
-        return {"logits": self.output_layer(decoded["output"], params), "memory": encoded["output"]}
+        logits = self.output_layer(decoded["output"], params)
+        steps = {"decoded": decoded["output"], "source_embedded": embedded, "target_embedded": target_embedded}
+        return {"logits": logits, "memory": encoded["output"], **steps}
 
     def embedded(self, ids: Array, side: str, pad_id: int, params: Params) -> Array:
         """Return the rows of the table with their positions, for the side "source" or "target", padding as any word."""

@@ -23,7 +23,7 @@ def call_for(subject: Subject, seed: int, seq: int, d_model: int, *, causal: boo
 
 
 @holds("shas-gradient", seq=SEQ, d_model=WIDTH, causal=st.booleans(), seed=SEED)
-def test_a_step_goes_against_the_gradient(subject: Subject, seq: int, d_model: int, causal: bool, seed: int) -> None:  # noqa: FBT001
+def test_a_step_goes_against_the_gradient(subject: Subject, seq: int, d_model: int, *, causal: bool, seed: int) -> None:
     """One step, against the gradients that the implementation gives for the attention itself."""
     arguments = call_for(subject, seed, seq, d_model, causal=causal, steps=1)
     bench, contract = subject.bench, subject.bench.spec.contracts[ATTENTION]
@@ -32,14 +32,14 @@ def test_a_step_goes_against_the_gradient(subject: Subject, seq: int, d_model: i
     cotangent = arguments.inputs["output_gradient"]
     gradients = invoke_gradient(bench.adapter, contract, forward, cotangent, wanted, bench.dtype, bench.device).outputs
     expected = {name: weight - RATE * gradients[name] for name, weight in arguments.params.items()}
+    bounds = subject.bounds(NAME, arguments)
     for name, stepped in subject.call(NAME, arguments).items():
-        bound = subject.bound(NAME, arguments, name)
         claim = f"{name} is not what the gradients of {ATTENTION} make of it"
-        subject.agree(name, stepped, expected.get(name, gradients["x"]), bound, claim)
+        subject.agree(name, stepped, expected.get(name, gradients["x"]), bounds[name], claim)
 
 
 @holds("shas-one-by-one", seq=SEQ, d_model=WIDTH, causal=st.booleans(), steps=st.integers(2, 4), seed=SEED)
-def test_steps_add_up(subject: Subject, seq: int, d_model: int, causal: bool, steps: int, seed: int) -> None:  # noqa: FBT001
+def test_steps_add_up(subject: Subject, seq: int, d_model: int, *, causal: bool, steps: int, seed: int) -> None:
     """So many steps in one call, and one step in each of so many calls."""
     arguments = call_for(subject, seed, seq, d_model, causal=causal, steps=steps)
     together = subject.call(NAME, arguments)
@@ -50,6 +50,7 @@ def test_steps_add_up(subject: Subject, seq: int, d_model: int, causal: bool, st
     for _ in range(steps):
         last = subject.call(NAME, single)
         single = replace(single, params={name: last[name] for name in single.params})
+    bounds = subject.bounds(NAME, arguments)
     for name in together:
-        bound = subject.bound(NAME, arguments, name)
-        subject.agree(name, together[name], last[name], bound, f"{steps} steps give another {name} than one by one")
+        claim = f"{steps} steps give another {name} than one by one"
+        subject.agree(name, together[name], last[name], bounds[name], claim)

@@ -44,6 +44,7 @@ from goldformer.reference_impl.encoder import (
 from goldformer.reference_impl.feed_forward import FeedForward, feed_forward
 from goldformer.reference_impl.fused_multi_head_attention import (
     FusedMultiHeadAttention,
+    cut_fused,
     fused_multi_head_attention,
 )
 from goldformer.reference_impl.layer_norm import LayerNorm, layer_norm
@@ -53,6 +54,7 @@ from goldformer.reference_impl.multi_head_attention import (
     MultiHeadAttention,
     merge_heads,
     multi_head_attention,
+    project_heads,
     split_heads,
 )
 from goldformer.reference_impl.output_layer import logits, output_probabilities
@@ -104,6 +106,7 @@ __all__ = [
     "attention_scores",
     "causal_mask",
     "cross_entropy",
+    "cut_fused",
     "decoder",
     "decoder_layer",
     "encoder",
@@ -122,6 +125,7 @@ __all__ = [
     "pad_or_truncate",
     "padding_mask",
     "positional_encoding",
+    "project_heads",
     "scaled_dot_product_attention",
     "scaled_scores",
     "shift_right",

@@ -35,10 +35,11 @@ from goldformer.reference_impl.token_embedding import TokenEmbedding, token_embe
 
 
 class TransformerResult(NamedTuple):
-    """What the model gives: logits, and the output of its encoder."""
+    """What the model gives: logits, the output of its encoder, and that of its decoder."""
 
     logits: Tensor  # (batch, seq, vocab)
     memory: Tensor  # (batch, source_seq, d_model)
+    decoded: Tensor  # (batch, seq, d_model)
 
 
 def transformer(
@@ -60,7 +61,7 @@ def transformer(
     Shapes:   source (batch, source_seq), target (batch, seq), what the decoder reads: the target shifted right,
               params by name: table (vocab, d_model), w_vocab (d_model, vocab), b_vocab (vocab,), and those of
               encoder and decoder
-              → logits (batch, seq, vocab), memory (batch, source_seq, d_model)
+              → logits (batch, seq, vocab), memory (batch, source_seq, d_model), decoded (batch, seq, d_model)
     Errors:   TypeError unless ids are int64 or int32 and all parameters floating-point tensors of one dtype, or
               for a parameter that is missing or unknown; ValueError for shapes and numbers that do not fit;
               IndexError for an id outside the table (not under torch.compile)
@@ -81,8 +82,8 @@ def transformer(
     encoder_layers = bind_layers(encoder_layer, params, "encoder", num_encoder_layers, **settings)
     decoder_layers = bind_layers(decoder_layer, params, "decoder", num_decoder_layers, **settings)
     memory = _encode(source, encoder_layers, table, pad_id, unchanged)  # (batch, source_seq, d_model)
-    x = _decode(target, memory, source, decoder_layers, table, pad_id, unchanged)  # (batch, seq, d_model)
-    return TransformerResult(logits(x, w_vocab=w_vocab, b_vocab=b_vocab), memory)
+    decoded = _decode(target, memory, source, decoder_layers, table, pad_id, unchanged)  # (batch, seq, d_model)
+    return TransformerResult(logits(decoded, w_vocab=w_vocab, b_vocab=b_vocab), memory, decoded)
 
 
 def _encode(
@@ -170,7 +171,8 @@ class Transformer(nn.Module):
     def forward(self, source: Tensor, target: Tensor) -> TransformerResult:
         """Compute transformer, in training with dropout."""
         memory = self.encode(source)  # (batch, source_seq, d_model)
-        return TransformerResult(self.decode(target, memory, source), memory)
+        decoded = self._decoded(target, memory, source)  # (batch, seq, d_model)
+        return TransformerResult(self._logits(decoded), memory, decoded)
 
     def encode(self, source: Tensor) -> Tensor:
         """Compute the memory (batch, source_seq, d_model) of a source (batch, source_seq)."""
@@ -182,9 +184,14 @@ class Transformer(nn.Module):
 
         The source tells which rows of the memory are padding.
         """
+        return self._logits(self._decoded(target, memory, source))
+
+    def _decoded(self, target: Tensor, memory: Tensor, source: Tensor) -> Tensor:
         sizes = _check_ids(self.table, self.pad_id, source=source, target=target)
         check_floating("memory", memory)
         check_alike("memory", memory, "table", self.table)
         check_axes("memory", memory, "batch source_seq d_model", sizes)
-        x = _decode(target, memory, source, self.decoder, self.table, self.pad_id, self.dropout)
-        return logits(x, w_vocab=self.w_vocab, b_vocab=self.b_vocab)
+        return _decode(target, memory, source, self.decoder, self.table, self.pad_id, self.dropout)
+
+    def _logits(self, decoded: Tensor) -> Tensor:
+        return logits(decoded, w_vocab=self.w_vocab, b_vocab=self.b_vocab)

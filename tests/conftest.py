@@ -48,17 +48,18 @@ def adapter_file(tmp_path: Path) -> Callable[[str], str]:
 
 
 @pytest.fixture
-def broken_reference(tmp_path: Path) -> Callable[[str, str, str, str], str]:
+def broken_reference(tmp_path: Path) -> Callable[[str, str, str], str]:
     """The path of an adapter of a copy of the reference in which one file has new text for old."""
 
-    def edited(name: str, file: str, old: str, new: str) -> str:
-        package = f"broken_{name.replace('-', '_')}"
+    def edited(file: str, old: str, new: str) -> str:
+        # A name of its own for each test: a package that was imported once is not read again.
+        package = f"broken_{tmp_path.name}"
         target = tmp_path / package
         target.mkdir()
         for source in (REPOSITORY / "reference_impl").glob("*.py"):
             text = source.read_text(encoding="utf-8").replace("goldformer.reference_impl", package)
             if source.name == file:
-                assert text.count(old) == 1, f"{name}: the reference no longer says {old!r}"
+                assert text.count(old) == 1, f"the reference no longer says {old!r}"
                 text = text.replace(old, new)
             (target / source.name).write_text(text, encoding="utf-8")
         adapter = (REPOSITORY / "adapters" / "builtin" / "reference.py").read_text(encoding="utf-8")

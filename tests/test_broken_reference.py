@@ -72,7 +72,7 @@ BREAKS = (
 
 @pytest.mark.parametrize("edit", BREAKS, ids=lambda edit: edit.mistake)
 def test_every_break_is_caught_named_and_placed(edit, broken_reference, spec, verdicts_of):
-    path = broken_reference(edit.mistake, edit.file, edit.old, edit.new)
+    path = broken_reference(edit.file, edit.old, edit.new)
     bench = Bench(spec, find_adapter(path, spec), "float32", "cpu")
     verdicts = verdicts_of(bench)
     bad = [v for v in verdicts if v.bad]

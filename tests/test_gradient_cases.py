@@ -123,7 +123,7 @@ EDITS = {**BACKWARD, **FORWARD}
 
 @pytest.mark.parametrize("mistake", EDITS)
 def test_every_gradient_case_catches_what_it_claims(mistake, broken_reference, spec):
-    adapter = find_adapter(broken_reference(mistake, *EDITS[mistake]), spec)
+    adapter = find_adapter(broken_reference(*EDITS[mistake]), spec)
     bench = Bench(spec, adapter, "float64", "cpu")
     claimed = [case for case in spec.cases.values() if case.cotangent is not None and mistake in case.catches]
     verdicts = [check_case(case, bench) for case in claimed]
@@ -136,7 +136,7 @@ def test_every_gradient_case_catches_what_it_claims(mistake, broken_reference, s
 
 @pytest.mark.parametrize("mistake", BACKWARD)
 def test_a_backward_mistake_leaves_the_values_right(mistake, broken_reference, spec):
-    adapter = find_adapter(broken_reference(mistake, *EDITS[mistake]), spec)
+    adapter = find_adapter(broken_reference(*EDITS[mistake]), spec)
     bench = Bench(spec, adapter, "float64", "cpu")
     claimed = {case.component for case in spec.cases.values() if case.cotangent is not None and mistake in case.catches}
     for component in claimed:

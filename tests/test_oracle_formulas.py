@@ -125,10 +125,12 @@ def joined(m, heads, w_o, b_o):
     wide = empty(*heads[0]["output"].shape[:2], len(heads) * width)
     for j, head in enumerate(heads):
         wide[:, :, j * width : (j + 1) * width] = head["output"]
-    weights = empty(wide.shape[0], len(heads), *heads[0]["weights"].shape[1:])
-    for j, head in enumerate(heads):
-        weights[:, j] = head["weights"]
-    return {"output": project(wide, w_o, b_o), "weights": weights}
+    steps = {}
+    for name in ("weights", "q", "k", "v", "scaled_scores", "output"):
+        steps[name] = empty(wide.shape[0], len(heads), *heads[0][name].shape[1:])
+        for j, head in enumerate(heads):
+            steps[name][:, j] = head[name]
+    return {**steps, "heads": steps["output"], "output": project(wide, w_o, b_o)}
 
 
 def mask_of_head(mask, j):
@@ -145,7 +147,8 @@ def multi_head_attention(
     for j in range(num_heads):
         own_k, own_v = range(j * d_k, (j + 1) * d_k), range(j * d_v, (j + 1) * d_v)
         q, k, v = project(query, w_q, b_q, own_k), project(key, w_k, b_k, own_k), project(value, w_v, b_v, own_v)
-        heads.append(scaled_dot_product_attention(m, q, k, v, mask_of_head(mask, j), empty_row))
+        attended = scaled_dot_product_attention(m, q, k, v, mask_of_head(mask, j), empty_row)
+        heads.append({**attended, "q": q, "k": k, "v": v})
     return joined(m, heads, w_o, b_o)
 
 
@@ -156,7 +159,8 @@ def fused_multi_head_attention(
     heads = []
     for j in range(num_heads):
         q, k, v = (project(x, w_qkv, b_qkv, range((3 * j + part) * d_k, (3 * j + part + 1) * d_k)) for part in range(3))
-        heads.append(scaled_dot_product_attention(m, q, k, v, mask_of_head(mask, j), empty_row))
+        attended = scaled_dot_product_attention(m, q, k, v, mask_of_head(mask, j), empty_row)
+        heads.append({**attended, "q": q, "k": k, "v": v})
     return {**joined(m, heads, w_o, b_o), "qkv": project(x, w_qkv, b_qkv)}
 
 

@@ -16,11 +16,13 @@ from goldformer.reference_impl import (
     TokenEmbedding,
     attention_scores,
     causal_mask,
+    cut_fused,
     fused_multi_head_attention,
     merge_heads,
     multi_head_attention,
     padding_mask,
     positional_encoding,
+    project_heads,
     scaled_dot_product_attention,
     scaled_scores,
     single_head_attention,
@@ -218,6 +220,22 @@ LINEAR = "make the two agree (weights are (in, out): transpose those of nn.Linea
             attend_fused,
             {"x": real(3, 5, 14)},
             "w_qkv has shape (17, 42) and must be (d_input, 3*heads*d_k) with d_input=14 as in x: " + LINEAR,
+        ),
+        (
+            lambda **changed: project_heads(real(3, 5, 17), real(17, 14), **changed),
+            {"num_heads": 4},
+            "num_heads=4 does not divide the width 14 of w: choose a divisor of 14",
+        ),
+        (
+            lambda **changed: project_heads(real(3, 5, 17), real(17, 14), **changed),
+            {"num_heads": 2, "b": real(13)},
+            "b has shape (13,) and must be (heads*d) with heads*d=14 as in w: make the two agree",
+        ),
+        (
+            lambda **changed: cut_fused(real(3, 5, 42), **changed),
+            {"num_heads": 4},
+            "qkv has shape (3, 5, 42) and its columns must be a multiple of 12: "
+            "lay q, k and v of 4 heads side by side, all of one width",
         ),
         (
             attend_alone,

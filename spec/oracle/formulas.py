@@ -158,8 +158,24 @@ def multi_head_attention(
     q, k, v = (
         split_heads(linear(x, w, b), num_heads) for x, w, b in ((query, w_q, b_q), (key, w_k, b_k), (value, w_v, b_v))
     )
-    heads = scaled_dot_product_attention(number, q, k, v, mask, empty_row=empty_row)
-    return {"output": linear(merge_heads(heads["output"]), w_o, b_o), "weights": heads["weights"]}
+    return _attended(number, q, k, v, mask, w_o, b_o, empty_row)
+
+
+def _attended(
+    number: Number,
+    q: Objects,
+    k: Objects,
+    v: Objects,
+    mask: NDArray[np.bool_] | None,
+    w_o: Objects,
+    b_o: Objects | None,
+    empty_row: str,
+) -> dict[str, Objects]:
+    """MHA-3, MHA-4: what queries, keys and values of all heads come to, step by step."""
+    attended = scaled_dot_product_attention(number, q, k, v, mask, empty_row=empty_row)
+    heads = attended["output"]
+    steps = {"q": q, "k": k, "v": v, "scaled_scores": attended["scaled_scores"], "heads": heads}
+    return {"output": linear(merge_heads(heads), w_o, b_o), "weights": attended["weights"], **steps}
 
 
 def fused_multi_head_attention(
@@ -177,9 +193,7 @@ def fused_multi_head_attention(
     """FMHA-1 … FMHA-3: one projection, cut per head into (q|k|v)."""
     qkv = linear(x, w_qkv, b_qkv)
     q, k, v = np.split(split_heads(qkv, num_heads), 3, axis=-1)
-    heads = scaled_dot_product_attention(number, q, k, v, mask, empty_row=empty_row)
-    output = linear(merge_heads(heads["output"]), w_o, b_o)
-    return {"output": output, "weights": heads["weights"], "qkv": qkv}
+    return {**_attended(number, q, k, v, mask, w_o, b_o, empty_row), "qkv": qkv}
 
 
 def single_head_attention(

@@ -198,10 +198,14 @@ def transformer(
     target_mask = padding_mask(number, target, pad_id=pad_id)["mask"]
     target_mask = target_mask & causal_mask(number, q_seq=seq, kv_seq=seq)["mask"]
     common: dict[str, Any] = {"num_heads": num_heads, "params": params, **how}
-    memory = encoder(number, embed(source), source_mask, num_layers=num_encoder_layers, **common)["output"]
-    given = (embed(target), memory, target_mask, source_mask)
-    x = decoder(number, *given, num_layers=num_decoder_layers, **common)["output"]
-    return {"logits": linear(x, params["w_vocab"], params.get("b_vocab")), "memory": memory}
+    source_embedded = embed(source)
+    memory = encoder(number, source_embedded, source_mask, num_layers=num_encoder_layers, **common)["output"]
+    target_embedded = embed(target)
+    given = (target_embedded, memory, target_mask, source_mask)
+    decoded = decoder(number, *given, num_layers=num_decoder_layers, **common)["output"]
+    logits = linear(decoded, params["w_vocab"], params.get("b_vocab"))
+    embedded = {"source_embedded": source_embedded, "target_embedded": target_embedded}
+    return {"logits": logits, "memory": memory, "decoded": decoded, **embedded}
 
 
 def output_probabilities(
