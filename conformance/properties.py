@@ -65,11 +65,18 @@ class Subject:
 
     def bound(self, component: str, arguments: Arguments, output: str) -> float:
         """The tolerance of one output of one call, its error scale measured on just these inputs."""
+        return self.bounds(component, arguments)[output]
+
+    def bounds(self, component: str, arguments: Arguments) -> dict[str, float]:
+        """The tolerance of every output of one call, measured together."""
         contract = self.bench.spec.contracts[component]
         options = self.convention(component)
         measured = measure(component, arguments.inputs, arguments.params, arguments.attributes, options)
         magnitude = 1.0 + float(np.abs(arguments.inputs["x"]).max()) if contract.computed_in_at_least else 0.0
-        return tolerance(self.bench.dtype, measured.scales[output], magnitude, contract.computed_in_at_least)
+        return {
+            name: tolerance(self.bench.dtype, scale, magnitude, contract.computed_in_at_least)
+            for name, scale in measured.scales.items()
+        }
 
     def decided(self, component: str, arguments: Arguments, output: str) -> float:
         """The tolerance of an output of a call that decides; NotCheckable when rounding decides for it."""

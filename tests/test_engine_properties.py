@@ -196,6 +196,16 @@ class KeepsTheWorst(Textbook):
         return self.ranked([s for own in grown for s in own], task)[-task.beam_size :]
 
 
+class Climbs(Textbook):
+    def moved(self, weight, gradient, learning_rate):
+        return weight + learning_rate * gradient
+
+
+class NeverClearsGradients(Textbook):
+    def cleared(self, gradients, earlier):
+        return {name: gradient + earlier.get(name, 0) for name, gradient in gradients.items()}
+
+
 PERMUTED = r"tokens in the order \[1, 0\] do not give the output in that order"
 #: By property: who breaks it, and what is said of that.
 CAUGHT = {
@@ -257,7 +267,15 @@ CAUGHT = {
     "beam-batch": (StopsWithTheFirst, "1 more padding and a neighbour in the batch change the sentences(' scores)?"),
     "sha-permutation": (LeanTowardsEarlyQueries, PERMUTED),
     "sha-causality": (SeesOneAhead, "rows up to 0 change when later x change"),
+    "shas-gradient": (Climbs, "w_[qkv] is not what the gradients of single_head_attention make of it"),
+    "shas-one-by-one": (NeverClearsGradients, "2 steps give another \\w+ than one by one"),
 }
+
+
+def functions_of(textbook, spec):
+    """What an adapter of a textbook holds: its components, and their backward passes."""
+    names = {name for component in spec.contracts for name in (component, f"{component}_gradient")}
+    return {name: getattr(textbook, name) for name in names if hasattr(textbook, name)}
 
 
 @pytest.fixture
@@ -279,9 +297,8 @@ def test_every_property_has_someone_who_breaks_it(spec):
 @pytest.mark.parametrize("property_", CAUGHT)
 def test_a_property_catches_its_breaker_and_shows_a_small_input(property_, judge, spec):
     textbook, message = CAUGHT[property_]
-    functions = {name: getattr(textbook(), name) for name in spec.contracts if hasattr(textbook, name)}
     (component,) = components_of(spec.properties[property_], spec)
-    verdict = judge(property_, component, functions, arrays="numpy")
+    verdict = judge(property_, component, functions_of(textbook(), spec), arrays="numpy")
     assert (verdict.status, verdict.reason) == (Status.FAILED, "property")
     assert re.fullmatch(message, verdict.message)
     assert re.match(r"smallest input: \w+=", verdict.detail)
@@ -297,8 +314,8 @@ def test_a_property_catches_its_breaker_and_shows_a_small_input(property_, judge
 )
 def test_the_input_shown_is_the_smallest_that_fails(property_, smallest, judge, spec):
     textbook, _ = CAUGHT[property_]
-    functions = {name: getattr(textbook(), name) for name in spec.contracts if hasattr(textbook, name)}
-    verdict = judge(property_, spec.properties[property_].component, functions, arrays="numpy")
+    component = spec.properties[property_].component
+    verdict = judge(property_, component, functions_of(textbook(), spec), arrays="numpy")
     assert verdict.detail == smallest
     assert f"  Input       {smallest}" in explain_verdict(verdict, spec)
     assert Verdict.from_json(verdict.as_json()) == verdict

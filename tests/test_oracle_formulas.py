@@ -139,10 +139,12 @@ def joined(m, heads, w_o, b_o):
     wide = empty(*heads[0]["output"].shape[:2], len(heads) * width)
     for j, head in enumerate(heads):
         wide[:, :, j * width : (j + 1) * width] = head["output"]
-    weights = empty(wide.shape[0], len(heads), *heads[0]["weights"].shape[1:])
-    for j, head in enumerate(heads):
-        weights[:, j] = head["weights"]
-    return {"output": project(wide, w_o, b_o), "weights": weights}
+    steps = {}
+    for name in ("weights", "q", "k", "v", "scaled_scores", "output"):
+        steps[name] = empty(wide.shape[0], len(heads), *heads[0][name].shape[1:])
+        for j, head in enumerate(heads):
+            steps[name][:, j] = head[name]
+    return {**steps, "heads": steps["output"], "output": project(wide, w_o, b_o)}
 
 
 def mask_of_head(mask, j):
@@ -159,7 +161,8 @@ def multi_head_attention(
     for j in range(num_heads):
         own_k, own_v = range(j * d_k, (j + 1) * d_k), range(j * d_v, (j + 1) * d_v)
         q, k, v = project(query, w_q, b_q, own_k), project(key, w_k, b_k, own_k), project(value, w_v, b_v, own_v)
-        heads.append(scaled_dot_product_attention(m, q, k, v, mask_of_head(mask, j), empty_row))
+        attended = scaled_dot_product_attention(m, q, k, v, mask_of_head(mask, j), empty_row)
+        heads.append({**attended, "q": q, "k": k, "v": v})
     return joined(m, heads, w_o, b_o)
 
 
@@ -170,7 +173,8 @@ def fused_multi_head_attention(
     heads = []
     for j in range(num_heads):
         q, k, v = (project(x, w_qkv, b_qkv, range((3 * j + part) * d_k, (3 * j + part + 1) * d_k)) for part in range(3))
-        heads.append(scaled_dot_product_attention(m, q, k, v, mask_of_head(mask, j), empty_row))
+        attended = scaled_dot_product_attention(m, q, k, v, mask_of_head(mask, j), empty_row)
+        heads.append({**attended, "q": q, "k": k, "v": v})
     return {**joined(m, heads, w_o, b_o), "qkv": project(x, w_qkv, b_qkv)}
 
 
@@ -179,6 +183,37 @@ def single_head_attention(m, x, causal, w_q, w_k, w_v):
     mask = causal_mask(m, len(x), len(x))["mask"] if causal else None
     out = scaled_dot_product_attention(m, query, key, value, mask)
     return {**{k: out[k] for k in ("output", "weights", "scores")}, "query": query, "key": key, "value": value}
+
+
+def single_head_attention_step(m, x, output_gradient, causal, learning_rate, steps, w_q, w_k, w_v):
+    """By the chain rule through single weights: every derivative is a sum over what a number moves."""
+    seq, d = x.shape
+    rate = m.number(learning_rate)
+    weights = {"w_q": w_q, "w_k": w_k, "w_v": w_v}
+    for _ in range(steps):
+        f = single_head_attention(m, x, causal, **weights)
+        p = f["weights"]
+        by_weight = empty(seq, seq)
+        for i, j in np.ndindex(seq, seq):
+            by_weight[i, j] = sum(output_gradient[i, c] * f["value"][j, c] for c in range(d))
+        # A weight's derivative by a score of its row: P_j·(1 − P_j) by its own, −P_j·P_k by another's.
+        by_score = empty(seq, seq)
+        for i, k in np.ndindex(seq, seq):
+            moves = [p[i, j] * ((1 if j == k else 0) - p[i, k]) for j in range(seq)]
+            by_score[i, k] = sum(by_weight[i, j] * moves[j] for j in range(seq)) / m.sqrt(m.number(d))
+        by = {name: empty(seq, d) for name in weights}
+        for t, c in np.ndindex(seq, d):
+            by["w_q"][t, c] = sum(by_score[t, j] * f["key"][j, c] for j in range(seq))
+            by["w_k"][t, c] = sum(by_score[i, t] * f["query"][i, c] for i in range(seq))
+            by["w_v"][t, c] = sum(p[i, t] * output_gradient[i, c] for i in range(seq))
+        x_gradient, moved = empty(seq, d), {name: empty(d, d) for name in weights}
+        for t, r in np.ndindex(seq, d):
+            x_gradient[t, r] = sum(by[name][t, c] * weights[name][r, c] for name in weights for c in range(d))
+        for name in weights:
+            for r, c in np.ndindex(d, d):
+                moved[name][r, c] = weights[name][r, c] - rate * sum(x[t, r] * by[name][t, c] for t in range(seq))
+        weights = moved
+    return {"x_gradient": x_gradient, **weights}
 
 
 def in_loops(component, m, inputs, params, attributes, conventions):
@@ -322,6 +357,13 @@ SMALL = {
     },
     "single head": ("single_head_attention", {"x": drawn(44, 4, 3)}, SQUARE, {"causal": False}, {}),
     "single head, causal": ("single_head_attention", {"x": drawn(44, 4, 3)}, SQUARE, {"causal": True}, {}),
+    **{
+        f"{steps} steps at {rate}, {'causal' if causal else 'all seen'}": (
+            "single_head_attention_step", {"x": drawn(44, 4, 3), "output_gradient": drawn(45, 4, 3)}, SQUARE,
+            {"causal": causal, "learning_rate": rate, "steps": steps}, {},
+        )
+        for steps, rate, causal in ((1, 0.1, True), (1, 0.25, False), (3, 0.01, True), (2, 0, False))
+    },
 }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from goldformer.spec.oracle.formulas import Number, Objects, numbers, scalar
-from goldformer.spec.oracle.layer_formulas import Ids, Model, log_softmax
+from goldformer.spec.oracle.layer_formulas import Ids, Model, log_softmax, transformer
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,13 @@ class Reader:
     memory: Objects = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "memory", self.model.memory(self.source))
+        object.__setattr__(self, "memory", self.model.encode(self.model.embed(self.source), self.source))
 
     def following(self, words: Sequence[int]) -> Objects:
         """The log-probability of every word of the vocabulary after these."""
-        logits = self.model.logits(self.source, self.memory, np.array([[self.bos_id, *words]]))
-        return log_softmax(self.model.number, logits[0, -1])
+        read = np.array([[self.bos_id, *words]])
+        decoded = self.model.decode(self.model.embed(read), read, self.memory, self.source)
+        return log_softmax(self.model.number, self.model.logits(decoded[0, -1:]))[0]
 
 
 def greedy_decode(
@@ -58,9 +59,8 @@ def greedy_decode(
 
 def teacher_forced(number: Number, source: Ids, ids: Ids, *, bos_id: int, **model: Any) -> dict[str, Objects]:
     """DEC-1, DEC-5: how probable every word was at each place of given sentences, read in one call of the model."""
-    how = Model(number=number, **model)
     target = np.concatenate([np.full((len(ids), 1), bos_id), ids[:, :-1]], axis=1)
-    return {"log_probabilities": log_softmax(number, how.logits(source, how.memory(source), target))}
+    return {"log_probabilities": log_softmax(number, transformer(number, source, target, **model)["logits"])}
 
 
 @dataclass(frozen=True)

@@ -191,37 +191,43 @@ class Model:
     layer_norm_eps: str = "1e-5"
     empty_row: str = "uniform"
 
-    def memory(self, source: Ids) -> Objects:
-        """The encoder's output."""
+    def encode(self, embedded: Objects, source: Ids) -> Objects:
+        """The memory: the encoder's output."""
         mask = padding_mask(self.number, source, pad_id=self.pad_id)["mask"]
-        layers = self.num_encoder_layers
-        return encoder(self.number, self._embed(source), mask, num_layers=layers, **self._common)["output"]
+        return encoder(self.number, embedded, mask, num_layers=self.num_encoder_layers, **self._common)["output"]
 
-    def logits(self, source: Ids, memory: Objects, target: Ids) -> Objects:
-        """One number for each word at each position of the target."""
+    def decode(self, embedded: Objects, target: Ids, memory: Objects, source: Ids) -> Objects:
+        """The decoder's output."""
         seq = target.shape[1]
         source_mask, target_mask = (padding_mask(self.number, i, pad_id=self.pad_id)["mask"] for i in (source, target))
         target_mask = target_mask & causal_mask(self.number, q_seq=seq, kv_seq=seq)["mask"]
-        given = (self._embed(target), memory, target_mask, source_mask)
-        x = decoder(self.number, *given, num_layers=self.num_decoder_layers, **self._common)["output"]
-        return linear(x, self.params["w_vocab"], self.params.get("b_vocab"))
+        given = (embedded, memory, target_mask, source_mask)
+        return decoder(self.number, *given, num_layers=self.num_decoder_layers, **self._common)["output"]
+
+    def logits(self, decoded: Objects) -> Objects:
+        """One number for each word at each position of the target."""
+        return linear(decoded, self.params["w_vocab"], self.params.get("b_vocab"))
+
+    def embed(self, ids: Ids) -> Objects:
+        """Rows of the table, with their positions."""
+        table, scale = self.params["table"], self.embedding_scale
+        rows = token_embedding(self.number, ids, table=table, embedding_scale=scale)["output"]
+        return positional_encoding(self.number, rows, pe_layout=self.pe_layout)["output"]
 
     @property
     def _common(self) -> dict[str, Any]:
         names = ("num_heads", "params", "norm_placement", "layer_norm_eps", "empty_row")
         return {name: getattr(self, name) for name in names}
 
-    def _embed(self, ids: Ids) -> Objects:
-        table, scale = self.params["table"], self.embedding_scale
-        rows = token_embedding(self.number, ids, table=table, embedding_scale=scale)["output"]
-        return positional_encoding(self.number, rows, pe_layout=self.pe_layout)["output"]
-
 
 def transformer(number: Number, source: Ids, target: Ids, **model: Any) -> dict[str, Objects]:
     """MODEL-1 … MODEL-4: one table, PE once, the two stacks, a linear map to the vocabulary."""
     whole = Model(number=number, **model)
-    memory = whole.memory(source)
-    return {"logits": whole.logits(source, memory, target), "memory": memory}
+    source_embedded, target_embedded = whole.embed(source), whole.embed(target)
+    memory = whole.encode(source_embedded, source)
+    decoded = whole.decode(target_embedded, target, memory, source)
+    embedded = {"source_embedded": source_embedded, "target_embedded": target_embedded}
+    return {"logits": whole.logits(decoded), "memory": memory, "decoded": decoded, **embedded}
 
 
 def output_probabilities(
