@@ -34,7 +34,8 @@ class Reader:
         """The log-probability of every word of the vocabulary after these."""
         read = np.array([[self.bos_id, *words]])
         decoded = self.model.decode(self.model.embed(read), read, self.memory, self.source)
-        return log_softmax(self.model.number, self.model.logits(decoded[0, -1:]))[0]
+        terms: Objects = log_softmax(self.model.number, self.model.logits(decoded[0, -1:]))[0]
+        return terms
 
 
 def greedy_decode(

@@ -223,8 +223,9 @@ class Model:
 def transformer(number: Number, source: Ids, target: Ids, **model: Any) -> dict[str, Objects]:
     """MODEL-1 … MODEL-4: one table, PE once, the two stacks, a linear map to the vocabulary."""
     whole = Model(number=number, **model)
-    source_embedded, target_embedded = whole.embed(source), whole.embed(target)
+    source_embedded = whole.embed(source)
     memory = whole.encode(source_embedded, source)
+    target_embedded = whole.embed(target)
     decoded = whole.decode(target_embedded, target, memory, source)
     embedded = {"source_embedded": source_embedded, "target_embedded": target_embedded}
     return {"logits": whole.logits(decoded), "memory": memory, "decoded": decoded, **embedded}
