@@ -34,8 +34,7 @@ class Reader:
         """The log-probability of every word of the vocabulary after these."""
         read = np.array([[self.bos_id, *words]])
         decoded = self.model.decode(self.model.embed(read), read, self.memory, self.source)
-        terms: Objects = log_softmax(self.model.number, self.model.logits(decoded[0, -1:]))[0]
-        return terms
+        return log_softmax(self.model.number, self.model.logits(decoded)[0, -1])
 
 
 def greedy_decode(
