@@ -51,7 +51,7 @@ def decimal(ball: Any) -> str:
     distance = abs(ball - flint.arb(written.numerator) / flint.arb(written.denominator))
     # Half a unit, and a hair for the rounding of the decimal conversion itself.
     limit = unit * Fraction(50001, 100000)
-    if not bool(distance < flint.arb(limit.numerator) / flint.arb(limit.denominator)):
+    if not written or not bool(distance < flint.arb(limit.numerator) / flint.arb(limit.denominator)):
         raise Unproven(f"{ball} is not proven to be {text}")
     return text
 
