@@ -46,12 +46,14 @@ def decimal(ball: Any) -> str:
         return "0"  # an exact zero, or a cancellation proven to lie below 10⁻³⁸
     text = str(ball.mid().str(DIGITS, radius=False))
     written = Fraction(text)
+    if not written:
+        raise Unproven(f"{ball} is not proven to be 0")
     exponent = Decimal(text).adjusted()
     unit = Fraction(10) ** (exponent - DIGITS + 1)
     distance = abs(ball - flint.arb(written.numerator) / flint.arb(written.denominator))
     # Half a unit, and a hair for the rounding of the decimal conversion itself.
     limit = unit * Fraction(50001, 100000)
-    if not written or not bool(distance < flint.arb(limit.numerator) / flint.arb(limit.denominator)):
+    if not bool(distance < flint.arb(limit.numerator) / flint.arb(limit.denominator)):
         raise Unproven(f"{ball} is not proven to be {text}")
     return text
 
