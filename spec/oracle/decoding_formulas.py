@@ -116,7 +116,7 @@ class Search:
             beam = self._ranked(after for sentence in beam for after in self.extended(sentence))
             # After the last word the order alone decides what is returned.
             if step < self.max_length - 1:
-                beam = self._best(beam)
+                beam = self._kept(beam)
         return beam
 
     def set_aside(self) -> list[Sentence]:
@@ -131,7 +131,7 @@ class Search:
             aside += [s for s in best if s.ended]
             if len(aside) >= self.beam_size:
                 return self._ranked(aside)
-            beam = self._best([s for s in ranked if not s.ended])
+            beam = self._kept([s for s in ranked if not s.ended])
         return self._ranked(aside + beam)
 
     def _empty(self) -> list[Sentence]:
@@ -143,7 +143,7 @@ class Search:
         listed = list(sentences)
         return [listed[place] for place in _best_first([s.score for s in listed], self.among_equals)]
 
-    def _best(self, ranked: list[Sentence]) -> list[Sentence]:
+    def _kept(self, ranked: list[Sentence]) -> list[Sentence]:
         self._decided(ranked[: self.beam_size], ranked[self.beam_size :])
         return ranked[: self.beam_size]
 
