@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from types import SimpleNamespace
@@ -345,6 +346,16 @@ def test_a_property_of_two_components_needs_both(judge):
 def test_what_is_not_implemented_fails_its_properties_only_if_strict(strict, status, judge):
     verdict = judge("sm-shift", "softmax", {}, strict=strict)
     assert (verdict.status, verdict.reason, verdict.message) == (status, "not-implemented", "mine has no softmax")
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_property_of_which_rounding_decides_every_input_is_not_checkable(strict, judge, monkeypatch):
+    monkeypatch.setattr("goldformer.conformance.properties.least_margin", lambda dtype: math.inf)
+    functions = {name: getattr(Textbook(), name) for name in ("greedy_decode", "beam_search")}
+    for property_, component in (("greedy-batch", "greedy_decode"), ("beam-of-one", "beam_search")):
+        verdict = judge(property_, component, functions, arrays="numpy", strict=strict)
+        assert (verdict.status, verdict.reason) == (Status.SKIPPED, "not-checkable")
+        assert verdict.message == "rounding to float32 decides what greedy_decode gives for the inputs drawn"
 
 
 # Device hygiene

@@ -82,7 +82,7 @@ def words_after(given, sample):
 
     @cache
     def after(words):
-        logits = reference.transformer(source, torch.tensor([[given["bos_id"], *words]]), **common)[0]
+        logits = reference.transformer(source, torch.tensor([[given["bos_id"], *words]]), **common)["logits"]
         return torch.log_softmax(logits[0, -1], dim=-1).tolist()
 
     return after

@@ -111,6 +111,7 @@ def _case(case: Case) -> Entry:
     if case.error:
         entry |= {"must refuse": case.error, "otherwise like": case.base}
     if case.golden is not None:
+        entry["margin"] = case.golden.margin
         entry["expect"] = {
             (f"{option}: {name}" if option else name): {
                 "error scale": array.error_scale,

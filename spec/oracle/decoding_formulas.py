@@ -2,7 +2,8 @@
 
 Which words come next is decided on floats: a ball's midpoint, a draw's first sample. So each formula also gives
 `gaps`: by how much the chosen exceeded the rejected, at every decision on which its result depends. From them
-the derivation proves that each decision was right, and measures how much rounding it bears.
+the derivation proves that each decision was right, and measures how much rounding it bears. Among equals the first
+is chosen (DEC-6), or, to see whether that matters, the last.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Reader:
 
 
 def greedy_decode(
-    number: Number, source: Ids, *, bos_id: int, eos_id: int, max_length: int, **model: Any
+    number: Number, source: Ids, *, bos_id: int, eos_id: int, max_length: int, among_equals: str = "first", **model: Any
 ) -> dict[str, NDArray[Any]]:
     """DEC-2 … DEC-6: the best word at each step, until eos_id or max_length words."""
     how = Model(number=number, **model)
@@ -50,7 +51,7 @@ def greedy_decode(
         words: list[int] = []
         while len(words) < max_length and eos_id not in words:
             terms = reader.following(words)
-            best, *others = np.argsort(-terms.astype(np.float64), kind="stable").tolist()
+            best, *others = _best_first(terms, among_equals)
             gaps += [terms[best] - terms[other] for other in others[:1]]
             ids[sample, len(words)], token_scores[sample, len(words)] = best, terms[best]
             words.append(best)
@@ -92,6 +93,7 @@ class Search:
     max_length: int
     beam_size: int
     length_penalty: str
+    among_equals: str
     gaps: list[Any]
 
     def extended(self, sentence: Sentence) -> Iterator[Sentence]:
@@ -111,32 +113,37 @@ class Search:
         for step in range(self.max_length):
             if all(sentence.ended for sentence in beam):
                 break
-            beam = _ranked(after for sentence in beam for after in self.extended(sentence))
+            beam = self._ranked(after for sentence in beam for after in self.extended(sentence))
             # After the last word the order alone decides what is returned.
             if step < self.max_length - 1:
-                beam = self._best(beam)
+                beam = self._kept(beam)
         return beam
 
     def set_aside(self) -> list[Sentence]:
         """BEAM-2: what ends among the best leaves the beam, and beam_size of these end the search."""
         beam, aside = self._empty(), list[Sentence]()
         for _ in range(self.max_length):
-            ranked = _ranked(after for sentence in beam for after in self.extended(sentence))
+            ranked = self._ranked(after for sentence in beam for after in self.extended(sentence))
             best, rest = ranked[: self.beam_size], ranked[self.beam_size :]
             # Who is among the best matters for those that end.
             self._decided([s for s in best if s.ended], rest)
             self._decided(best, [s for s in rest if s.ended])
             aside += [s for s in best if s.ended]
             if len(aside) >= self.beam_size:
-                return _ranked(aside)
-            beam = self._best([s for s in ranked if not s.ended])
-        return _ranked(aside + beam)
+                return self._ranked(aside)
+            beam = self._kept([s for s in ranked if not s.ended])
+        return self._ranked(aside + beam)
 
     def _empty(self) -> list[Sentence]:
         zero = self.reader.model.number(0)
         return [Sentence((), zero, zero)]
 
-    def _best(self, ranked: list[Sentence]) -> list[Sentence]:
+    def _ranked(self, sentences: Iterable[Sentence]) -> list[Sentence]:
+        """Best first; equals as they come, those of the better sentence and of lower ids before others."""
+        listed = list(sentences)
+        return [listed[place] for place in _best_first([s.score for s in listed], self.among_equals)]
+
+    def _kept(self, ranked: list[Sentence]) -> list[Sentence]:
         self._decided(ranked[: self.beam_size], ranked[self.beam_size :])
         return ranked[: self.beam_size]
 
@@ -165,6 +172,7 @@ def beam_search(
     top_beams: int,
     beam_finish: str = "in_beam",
     length_penalty: str = "none",
+    among_equals: str = "first",
     **model: Any,
 ) -> dict[str, NDArray[Any]]:
     """BEAM-1 … BEAM-5: the best beam_size extensions at each step, the best top_beams sentences at the end."""
@@ -173,16 +181,22 @@ def beam_search(
     scores = numbers(number, np.zeros(ids.shape[:2], dtype=int))
     gaps: list[Any] = []
     for sample, words in enumerate(source):
-        search = Search(Reader(how, words[None], bos_id), eos_id, max_length, beam_size, length_penalty, gaps)
+        reader = Reader(how, words[None], bos_id)
+        search = Search(reader, eos_id, max_length, beam_size, length_penalty, among_equals, gaps)
         for place, sentence in enumerate(search.best(beam_finish, top_beams)):
             ids[sample, place, : len(sentence.words)] = sentence.words
             scores[sample, place] = sentence.score
     return {"ids": ids, "scores": scores, "gaps": _row(gaps)}
 
 
-def _ranked(sentences: Iterable[Sentence]) -> list[Sentence]:
-    """Best first; DEC-6: equals stay as they come, those of the better sentence and of lower ids before others."""
-    return sorted(sentences, key=lambda sentence: -float(sentence.score))
+def _best_first(scores: Iterable[Any], among_equals: str) -> list[int]:
+    """The places of the scores from the best to the worst."""
+    falling = np.array([-float(score) for score in scores])
+    if among_equals == "last":
+        order = len(falling) - 1 - np.argsort(falling[::-1], kind="stable")
+    else:
+        order = np.argsort(falling, kind="stable")
+    return [int(place) for place in order]
 
 
 def _row(elements: list[Any]) -> Objects:

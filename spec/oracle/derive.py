@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -163,6 +163,10 @@ class _Method:
             places[0] = np.searchsorted(samples, places[0])
         return tuple(places)
 
+    def choosing(self, among_equals: str) -> _Method:
+        """The same, with the first or the last chosen among equals."""
+        return replace(self, conventions={**self.conventions, "among_equals": among_equals})
+
     def run(
         self, number: formulas.Number, given: Callable[[float], Any], unit: Callable[[int, int], Any]
     ) -> Mapping[str, NDArray[Any]]:
@@ -207,55 +211,51 @@ def derive(case: Case, contract: Contract, conventions: Mapping[str, Convention]
         drawn = how.run(Draw.exact, Draw.given, duals.unit_draw)
         peak = max(peak, Draw.peak)
         if GAPS in proven:
-            least = min(least, _margin(case, proven, drawn, advice=advice))
-        outputs = {}
-        for name, want in case.expect.items():
-            if want.form == "shape":
-                continue
-            at = how.places(want)
-            truth, samples = proven[name][at], drawn[name][at]
-            if truth.dtype.kind in "bi":
-                outputs[name] = DerivedArray(truth.shape, tuple(str(v).lower() for v in truth.ravel().tolist()), 0.0)
-                continue
-            widest = max(widest, balls.widest(truth))
-            values = balls.decimals(truth)
-            golden = np.array([float(v) for v in values])
-            scale = up(error_scale(samples, golden))
-            outputs[name] = DerivedArray(truth.shape, tuple(values), scale)
-            if want.form == "statistics":
-                outputs[name] = _statistics(case, name, want.statistics, scale)
-        derived[option] = outputs
+            least = min(least, _margin(how, proven, drawn, advice=advice))
+        wanted = {name: want for name, want in case.expect.items() if want.form != "shape"}
+        derived[option] = {name: _derived(how, name, proven[name], drawn[name]) for name in wanted}
+        floats = [proven[name][how.places(want)] for name, want in wanted.items() if proven[name].dtype.kind == "O"]
+        widest = max([widest, *map(balls.widest, floats)])
     return Derived(up(peak), widest, derived, down(least) if math.isfinite(least) else None)
 
 
+def _derived(how: _Method, name: str, proven: NDArray[Any], drawn: NDArray[Any]) -> DerivedArray:
+    """What a case asks of one output, with its error scale."""
+    from goldformer.spec.oracle import balls
+
+    want = how.case.expect[name]
+    at = how.places(want)
+    truth, samples = proven[at], drawn[at]
+    if truth.dtype.kind in "bi":
+        return DerivedArray(truth.shape, tuple(str(v).lower() for v in truth.ravel().tolist()), 0.0)
+    values = balls.decimals(truth)
+    scale = up(error_scale(samples, np.array([float(v) for v in values])))
+    if want.form == "statistics":
+        return _statistics(how.case, name, want.statistics, scale)
+    return DerivedArray(truth.shape, tuple(values), scale)
+
+
 def _margin(
-    case: Case, proven: Mapping[str, NDArray[Any]], drawn: Mapping[str, NDArray[Any]], *, advice: bool
+    how: _Method, proven: Mapping[str, NDArray[Any]], drawn: Mapping[str, NDArray[Any]], *, advice: bool
 ) -> float:
     """The margin of the decisions of one call, ties left out; Unproven as for `derive`."""
     from goldformer.spec.oracle import balls
 
+    case = how.case
     gaps = np.array([float(text) for text in balls.decimals(proven[GAPS])])
     if np.any(gaps < 0):
         raise balls.Unproven(f"{case.id}: a candidate was chosen over one that is better by {-gaps.min():.3g}")
     ids = [name for name in case.expect if proven[name].dtype.kind == "i"]
-    ties = int(np.count_nonzero(gaps == 0))
-    if not ties and (len(gaps) != len(drawn[GAPS]) or any(np.any(proven[name] != drawn[name]) for name in ids)):
+    if ties := int(np.count_nonzero(gaps == 0)):
+        equals = f"{case.id}: {ties} of its {len(gaps)} decisions are between exactly equal candidates"
+        if ids and not advice:
+            raise balls.Unproven(f"{equals}: ask for no {' and '.join(ids)}, or cite clauses that are SHOULD alone")
+        other = how.choosing("last").run(balls.exact, balls.given, duals.unit_balls(balls.exact))
+        if any(balls.decimals(other[n]) != balls.decimals(proven[n]) for n in (GAPS, *case.expect) if n not in ids):
+            raise balls.Unproven(f"{equals}, and what is expected depends on which of them is chosen")
+    if len(drawn[GAPS]) != len(gaps) or (not ties and any(np.any(proven[name] != drawn[name]) for name in ids)):
         raise balls.Unproven(f"{case.id}: the best candidates lie so close together that rounding chooses between them")
-    equals = f"{case.id}: {ties} of its {len(gaps)} decisions are between exactly equal candidates"
-    if ties and ids and not advice:
-        raise balls.Unproven(f"{equals}: ask for no {' and '.join(ids)}, or cite clauses that are SHOULD alone")
-    # In draws the noise breaks the ties: where what is chosen mattered, results lie off their golden values.
-    judged = [GAPS, *(name for name in case.expect if name not in ids)]
-    if ties and not all(_surround(drawn[name].ravel(), proven[name].ravel()) for name in judged):
-        raise balls.Unproven(f"{equals}, and what is expected depends on which of them is chosen")
     return margin(drawn[GAPS][gaps != 0], gaps[gaps != 0])
-
-
-def _surround(draws: NDArray[Any], truth: NDArray[Any]) -> bool:
-    """Whether each true value lies among its samples, as it does when nothing but rounding moves them."""
-    if len(draws) != len(truth):
-        return False
-    return all(d.samples.min() <= float(value) <= d.samples.max() for d, value in zip(draws, truth, strict=True))
 
 
 def _statistics(case: Case, output: str, names: tuple[Statistic, ...], scale: float) -> DerivedArray:
