@@ -343,7 +343,7 @@ class Case:
         return all(wanted.form == "shape" for wanted in self.expect.values())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Spec:
     """Everything: loaded, checked, cross-referenced."""
 

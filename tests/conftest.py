@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from threadpoolctl import threadpool_limits
 
 from goldformer.adapters import find_adapter
 from goldformer.conformance.engine import Bench, check_case, plan
@@ -16,6 +17,7 @@ from goldformer.spec import ROOT, Spec, load_spec
 
 # The arrays are small: more threads only wait for each other, a hundredfold on busy cores.
 torch.set_num_threads(1)
+threadpool_limits(1)
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

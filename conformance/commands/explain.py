@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from goldformer.conformance.commands.console import OK, out, unknown, unusable
@@ -33,6 +34,7 @@ def run(name: str, *, as_json: bool) -> int:
     return OK
 
 
+@lru_cache(maxsize=1)
 def _index(spec: Spec) -> Mapping[str, Entry]:
     coverage = cover(spec)
     index: dict[str, Entry] = {}
