@@ -48,6 +48,7 @@ SINGLE_HEAD: Final = {
     "w_k": "d_model d_model",
     "w_v": "d_model d_model",
 }
+FUSED_OUTPUTS: Final = ("output", "weights", "qkv", "q", "k", "v", "scaled_scores", "heads")
 SINGLE_HEAD_OUTPUTS: Final = ("output", "weights", "query", "key", "value", "scores")
 
 
@@ -194,8 +195,8 @@ class TextbookAttention(TextbookRandom):
         *,
         num_heads: int,
         params: Mapping[str, Array],
-    ) -> tuple[Array, Array]:
-        """Return output (batch, q_seq, d_model) and weights (batch, heads, q_seq, kv_seq)."""
+    ) -> dict[str, Array]:
+        """Return output (batch, q_seq, d_model) and, head by head, (batch, heads, …), the steps on the way to it."""
         axis_sizes(MULTI_HEAD, query=query, key=key, value=value, **params)
         inputs = {"q": query, "k": key, "v": value}
         heads = (self.project_heads(x, params, role, num_heads) for role, x in inputs.items())
@@ -203,15 +204,15 @@ class TextbookAttention(TextbookRandom):
 
     def fused_multi_head_attention(
         self, x: Array, mask: Array | None = None, *, num_heads: int, params: Mapping[str, Array]
-    ) -> tuple[Array, Array, Array]:
-        """Return output (batch, seq, E), weights (batch, heads, seq, seq) and qkv (batch, seq, 3·E)."""
+    ) -> dict[str, Array]:
+        """Return output (batch, seq, E), qkv (batch, seq, 3·E) and, head by head, (batch, heads, …), the steps."""
         sizes = axis_sizes(FUSED, x=x, **params)
         if sizes["3*heads*d_k"] != 3 * sizes["heads*d_k"]:
             raise ValueError(f"w_qkv: {sizes['3*heads*d_k']} columns are not 3 times w_o's {len(params['w_o'])}")
         qkv = self.project(x, params, "qkv")
         query, key, value = self.cut_fused(qkv, num_heads)
-        output, weights = self.attend(query, key, value, mask=mask, params=params)
-        return output, weights, qkv
+        attended = self.attend(query, key, value, mask=mask, params=params)
+        return {name: (attended | {"qkv": qkv})[name] for name in FUSED_OUTPUTS}
 
     def single_head_attention(self, x: Array, *, causal: bool, params: Mapping[str, Array]) -> dict[str, Array]:
         """Return output, query, key and value, each (seq, d_model), and weights and scores, (seq, seq)."""
@@ -254,11 +255,14 @@ class TextbookAttention(TextbookRandom):
 
     def attend(
         self, query: Array, key: Array, value: Array, *, mask: Array | None, params: Mapping[str, Array]
-    ) -> tuple[Array, Array]:
-        """Return the heads attended, merged and projected by W_O, and the weights per head."""
+    ) -> dict[str, Array]:
+        """Return the heads attended, merged and projected by W_O, and the steps on the way."""
         attended = self.scaled_dot_product_attention(query, key, value, mask)
-        merged = self.merge_heads(attended["output"])
-        return self.project(merged, params, "o"), attended["weights"]
+        heads = attended["output"]
+        output = self.project(self.merge_heads(heads), params, "o")
+        projected = {"q": query, "k": key, "v": value}
+        steps = {"scaled_scores": attended["scaled_scores"], "heads": heads}
+        return {"output": output, "weights": attended["weights"], **projected, **steps}
 
     def merge_heads(self, heads: Array) -> Array:
         """Return (batch, seq, heads·width): the heads side by side."""

@@ -34,7 +34,13 @@ def main() -> None:
 )
 @click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
 @click.option("--tf32", is_flag=True, help="Allow TF32 matrix products on CUDA.")
-@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads of PyTorch on the CPU.")
+@click.option(
+    "--threads",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Threads on the CPU.",
+)
 @click.option("--strict", is_flag=True, help="Fail what is not implemented, and SHOULD clauses too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
 @click.option("-q", "--quiet", is_flag=True, help="The summary alone.")

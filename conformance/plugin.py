@@ -36,7 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--device", default="cpu", help="cpu, cuda or cuda:N")
     group.addoption("--tf32", action="store_true", help="allow TF32 matrix products on CUDA")
-    group.addoption("--threads", type=int, default=1, help="threads of PyTorch on the CPU; default 1")
+    group.addoption("--threads", type=int, default=1, help="threads on the CPU, of PyTorch and BLAS; default 1")
 
 
 def pytest_configure(config: pytest.Config) -> None:

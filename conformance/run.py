@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from threadpoolctl import threadpool_limits
+
 from goldformer.conformance.engine import Bench, check_case, plan
 from goldformer.conformance.properties import check_property, components_of
 from goldformer.conformance.verdict import Verdict
@@ -60,7 +62,7 @@ def _property_checks(bench: Bench, selection: Selection) -> Iterator[Check]:
 
 @dataclass(frozen=True, slots=True)
 class Numerics:
-    """Settings of torch that change results, put in force for a run."""
+    """Settings of the array libraries, put in force for a run."""
 
     tf32: bool = False
     threads: int = 1
@@ -70,6 +72,7 @@ class Numerics:
 
         One thread, since the cases are small: several cost time, and on busy cores a hundredfold.
         """
+        threadpool_limits(self.threads)
         if arrays == "torch":
             import torch  # only an adapter that speaks torch gets here
 

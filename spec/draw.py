@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -69,13 +70,17 @@ class Mask:
 Recipe = Values | Fill | Dyadic | Ids | Mask
 
 
-def stream(seed: int, name: str, count: int) -> NDArray[np.uint64]:
-    """The first `count` outputs of SplitMix64 started at the FNV-1a hash of "<seed>/<name>"."""
+#: Elements that are drawn at once.
+_PIECE = 1 << 15
+
+
+def stream(seed: int, name: str, count: int, start: int = 0) -> NDArray[np.uint64]:
+    """`count` outputs of SplitMix64, from output `start` on, begun at the FNV-1a hash of "<seed>/<name>"."""
     state = 14695981039346656037
     for byte in f"{seed}/{name}".encode():
         state = ((state ^ byte) * 1099511628211) & _MASK
     with np.errstate(over="ignore"):
-        z = np.uint64(state) + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GAMMA)
+        z = np.uint64(state) + np.arange(start + 1, start + count + 1, dtype=np.uint64) * np.uint64(_GAMMA)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         return z ^ (z >> np.uint64(31))
@@ -83,16 +88,25 @@ def stream(seed: int, name: str, count: int) -> NDArray[np.uint64]:
 
 def below(limit: int, seed: int, name: str, shape: tuple[int, ...]) -> NDArray[np.int64]:
     """Integers 0 ≤ k < limit ≤ 2³², row-major."""
-    bits = stream(seed, name, int(np.prod(shape, dtype=np.int64))) >> np.uint64(32)
-    return ((bits * np.uint64(limit)) >> np.uint64(32)).astype(np.int64).reshape(shape)
+    drawn = np.empty(math.prod(shape), dtype=np.int64)
+    # Piece by piece: a model of full size would otherwise wait for memory, not for arithmetic.
+    for start in range(0, drawn.size, _PIECE):
+        piece = drawn[start : start + _PIECE]
+        bits = stream(seed, name, piece.size, start) >> np.uint64(32)
+        piece[:] = (bits * np.uint64(limit)) >> np.uint64(32)
+    return drawn.reshape(shape)
 
 
 def dyadic(recipe: Dyadic, name: str) -> NDArray[np.float64]:
     """The array a Dyadic recipe stands for; every element is exact in all tested dtypes."""
     points = int((recipe.hi - recipe.lo) / recipe.step) + 1
     first = int(recipe.lo / recipe.step)
-    steps = (first + below(points, recipe.seed, name, recipe.shape)).astype(np.float64)
-    return steps * np.float64(float(recipe.step))
+    drawn = below(points, recipe.seed, name, recipe.shape).reshape(-1)
+    array = np.empty(drawn.size, dtype=np.float64)
+    for start in range(0, drawn.size, _PIECE):
+        piece = slice(start, start + _PIECE)
+        np.multiply(drawn[piece] + first, float(recipe.step), out=array[piece])
+    return array.reshape(recipe.shape)
 
 
 def mask(recipe: Mask) -> NDArray[np.bool_]:

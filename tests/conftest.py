@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from threadpoolctl import threadpool_limits
 
 from goldformer.adapters import find_adapter
 from goldformer.conformance.engine import Bench, check_case, plan
@@ -16,6 +17,7 @@ from goldformer.spec import ROOT, Spec, load_spec
 
 # The arrays are small: more threads only wait for each other, a hundredfold on busy cores.
 torch.set_num_threads(1)
+threadpool_limits(1)
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -45,6 +47,32 @@ def adapter_file(tmp_path: Path) -> Callable[[str], str]:
         return str(path)
 
     return write
+
+
+@pytest.fixture
+def broken_reference(tmp_path: Path) -> Callable[[str, str, str], str]:
+    """The path of an adapter of a copy of the reference in which one file has new text for old."""
+
+    def edited(file: str, old: str, new: str) -> str:
+        # A name of its own for each test: a package that was imported once is not read again.
+        package = f"broken_{tmp_path.name}"
+        target = tmp_path / package
+        target.mkdir()
+        for source in (REPOSITORY / "reference_impl").glob("*.py"):
+            text = source.read_text(encoding="utf-8").replace("goldformer.reference_impl", package)
+            if source.name == file:
+                assert text.count(old) == 1, f"the reference no longer says {old!r}"
+                text = text.replace(old, new)
+            (target / source.name).write_text(text, encoding="utf-8")
+        adapter = (REPOSITORY / "adapters" / "builtin" / "reference.py").read_text(encoding="utf-8")
+        adapter = adapter.replace(
+            "from goldformer import __version__, reference_impl", f"import {package} as reference_impl"
+        )
+        path = tmp_path / "student.py"
+        path.write_text(adapter.replace("= __version__", '= "broken"'), encoding="utf-8")
+        return str(path)
+
+    return edited
 
 
 @pytest.fixture

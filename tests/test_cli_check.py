@@ -227,14 +227,14 @@ def test_strict_fails_what_is_absent_and_what_only_should_be_refused(options, co
 
 
 def test_strict_passes_numpy_code_that_is_complete(check):
-    whole = "causal_mask,padding_mask,token_embedding,positional_encoding,layer_norm,encoder_layer,transformer"
+    whole = "causal_mask,padding_mask,softmax,token_embedding,positional_encoding,layer_norm,feed_forward,encoder"
     assert check("textbook", "--strict", "--dtype", "float32", "--component", whole).exit_code == 0
 
 
 def test_strict_fails_numpy_code_without_a_backward_pass(check):
-    result = check("textbook", "--strict", "--dtype", "float32", "--case", "sm-gradient")
+    result = check("textbook", "--strict", "--dtype", "float32", "--case", "kl-gradient")
     assert result.exit_code == 1
-    assert "numpy does not differentiate by itself: provide softmax_gradient" in result.stdout
+    assert "numpy does not differentiate by itself: provide kl_divergence_gradient" in result.stdout
 
 
 def test_text_that_looks_like_markup_is_printed_as_it_is(check):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import chain
 from types import SimpleNamespace
 
 import numpy as np
@@ -76,6 +77,29 @@ class SharedAmongOthers(Textbook):
         return (1 - target) * smoothing / (target.shape[-1] - 1)
 
 
+class SetsAside(Textbook):
+    def search(self, source, sample, task):
+        beam, aside = self.first_beam(task), []
+        for _ in range(task.max_length):
+            grown = [self.extensions(source[[sample]], sentence, task) for sentence in beam]
+            ranked = self.ranked(chain.from_iterable(grown), task)
+            aside += [s for s in ranked[: task.beam_size] if self.ended(s, task)]
+            if len(aside) >= task.beam_size:
+                return aside
+            beam = [s for s in ranked if not self.ended(s, task)][: task.beam_size]
+        return aside + beam
+
+
+class MeanOfWords(Textbook):
+    def length_penalty(self, length):
+        return length
+
+
+class PenaltyOfThePaper(Textbook):
+    def length_penalty(self, length):
+        return ((5 + length) / 6) ** 0.6
+
+
 CHOICES = {
     ("layer_norm_eps", "1e-5", "ln-a-thousandth-apart"): Textbook,
     ("layer_norm_eps", "1e-6", "ln-a-thousandth-apart"): Eps6,
@@ -96,6 +120,11 @@ CHOICES = {
     ("pe_layout", "tensor2tensor", "pe-d-10"): Tensor2Tensor,
     ("odd_d_model", "extra_sine", "pe-odd-5"): Textbook,
     ("odd_d_model", "refused", "pe-odd-5"): RefusesOddWidths,
+    ("beam_finish", "in_beam", "beam-finish"): Textbook,
+    ("beam_finish", "set_aside", "beam-finish"): SetsAside,
+    ("length_penalty", "none", "beam-length-penalty"): Textbook,
+    ("length_penalty", "mean", "beam-length-penalty"): MeanOfWords,
+    ("length_penalty", "gnmt", "beam-length-penalty"): PenaltyOfThePaper,
 }
 every_choice = pytest.mark.parametrize(
     ("choice", "textbook"), CHOICES.items(), ids=lambda value: ".".join(value[:2]) if isinstance(value, tuple) else ""

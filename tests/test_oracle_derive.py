@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from concurrent.futures import Future
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -175,6 +176,11 @@ def test_arrays_of_any_rank_come_back_in_their_shape(tmp_path: Path, shape):
     assert golden["options"] == {"one": {"output": {"error_scale": 0, "values": values.tolist()}}, "other": "refused"}
 
 
+def test_a_margin_stands_behind_the_peak(tmp_path: Path):
+    text = written(tmp_path, "cases:\n  - id: a\n", derived=replace(PLAIN, margin=0.0123))
+    assert text == "cases:\n  - id: a\n" + BLOCK.replace("peak: 2.5\n", "peak: 2.5\n      margin: 0.0123\n")
+
+
 def test_drawn_probes_stand_beside_their_values(tmp_path: Path):
     places = tuple((0, k, 99 - k) for k in range(30))
     derived = Derived(1.0, 0.0, {ANY: {"output": DerivedArray((30,), tuple(map(str, range(30))), 2.0)}})
@@ -236,6 +242,13 @@ def test_what_is_zero_or_cancels_to_below_ten_to_the_minus_38_is_printed_as_zero
     assert balls.decimal(ball()) == "0"
 
 
+# A golden 0 is exact: an enclosure around it that is merely small proves nothing.
+@pytest.mark.parametrize("middle", [0, 1e-21])
+def test_what_may_be_zero_is_not_printed_as_zero(middle):
+    with pytest.raises(balls.Unproven, match="is not proven to be"):
+        balls.decimal(flint.arb(middle, 1e-20))
+
+
 def test_nan_is_printed_as_nan():
     assert balls.decimal(flint.arb("nan")) == "nan"
 
@@ -295,9 +308,9 @@ class Inline:
     def __exit__(self, *args):
         return False
 
-    def submit(self, function, *args):
+    def submit(self, function, *args, **kwargs):
         future: Future = Future()
-        future.set_result(function(*args))
+        future.set_result(function(*args, **kwargs))
         return future
 
 
@@ -438,7 +451,9 @@ def test_an_unknown_case_is_refused_with_a_guess(copy: Path):
 
 
 # draw.py makes the inputs: a cache must not outlive a change of the generator.
-@pytest.mark.parametrize("name", ["formulas.py", "balls.py", "draws.py", "derive.py", "draw.py"])
+@pytest.mark.parametrize(
+    "name", ["formulas.py", "decoding_formulas.py", "balls.py", "draws.py", "derive.py", "draw.py"]
+)
 def test_the_cache_is_stamped_with_the_source_that_values_follow_from(monkeypatch: pytest.MonkeyPatch, name):
     stamp, read = run._method_stamp(), Path.read_bytes
     assert run._method_stamp() == stamp

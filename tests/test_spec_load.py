@@ -305,7 +305,7 @@ REFERENCES = {
     "mistake": (
         "    sizes:", "    catches: [scale-mising]\n    sizes:", "catches", "'scale-mising' is not in mistakes.yaml",
     ),
-    "document row": ("rows: [J1]", "rows: [J9]", "source", "cites rows ['J9'] of java, which has J1, J2, J3"),
+    "document row": ("rows: [J1]", "rows: [J9]", "source", "cites rows ['J9'] of java, which has J1, J2, J3, J4"),
     "document": (
         "document: java", "document: jav", "source",
         "cites 'jav', which documents.yaml lacks: it has walkthrough, primer, n9, java, illustrated, paper",
@@ -327,6 +327,35 @@ def test_an_unknown_reference_is_refused_at_its_line(copy: Path, old, new, field
     edit(copy, "cases/softmax.yaml", old, new, "sm-one-row-by-hand")
     line = line_of(copy, "cases/softmax.yaml", "sm-one-row-by-hand", field)
     assert refusals(copy)[0].split(":")[1] == str(line)
+
+
+# ── one recipe for all parameters but some ──
+
+DECODED = "greedy-ends-at-step-2"
+BUT = "but: {w_vocab: {draw: dyadic, seed: 10645, range: [-2, 2], step: 1/16}}"
+
+
+def test_parameters_under_but_have_recipes_of_their_own(copy: Path):
+    file, name = bring(copy, "greedy_decode"), "decoder.0.norm_1.gamma"
+    plain = load(copy).cases[DECODED].param_arrays
+    edit(copy, file, BUT, BUT[:-1] + f", {name}: {{fill: 1}}, b_vocab: {{fill: 2}}}}", DECODED)
+    changed = load(copy, underived=True).cases[DECODED].param_arrays
+    assert changed[name].tolist() == [1] * 6
+    # Biases are left out but for the one that is written.
+    assert changed.keys() - plain.keys() == {"b_vocab"}
+    assert [n for n in plain if plain[n].tolist() != changed[n].tolist()] == [name]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("10645", "10646", f"{DECODED}: was changed after its golden values were derived: run goldformer derive"),
+        ("w_vocab", "w_vocub", f"params.w_vocub: {DECODED}: is not in the contract, which has table, "),
+    ],
+)
+def test_a_parameter_under_but_is_refused_as_any_other(copy: Path, old, new, said):
+    edit(copy, bring(copy, "greedy_decode"), BUT, BUT.replace(old, new), DECODED)
+    assert said in refusals(copy)[0]
 
 
 # ── more than one ──

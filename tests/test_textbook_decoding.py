@@ -82,7 +82,7 @@ def words_after(given, sample):
 
     @cache
     def after(words):
-        logits = reference.transformer(source, torch.tensor([[given["bos_id"], *words]]), **common)[0]
+        logits = reference.transformer(source, torch.tensor([[given["bos_id"], *words]]), **common)["logits"]
         return torch.log_softmax(logits[0, -1], dim=-1).tolist()
 
     return after
@@ -187,7 +187,7 @@ def teacher_forced(given, sample, sentences):
     target = np.array([[given["bos_id"], *padded(words, given, given["bos_id"])] for words in sentences])
     common = {name: given[name] for name in (*LAYERS, "pad_id", "params")}
     source = np.repeat(given["source"][[sample]], len(sentences), axis=0)
-    logits = reference.transformer(**tensors({"source": source, "target": target} | common))[0]
+    logits = reference.transformer(**tensors({"source": source, "target": target} | common))["logits"]
     terms = torch.log_softmax(logits, dim=-1).numpy()
     return [sum(terms[i, t, word] for t, word in enumerate(words)) for i, words in enumerate(sentences)]
 

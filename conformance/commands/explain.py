@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from goldformer.conformance.commands.console import OK, out, unknown, unusable
@@ -33,6 +34,7 @@ def run(name: str, *, as_json: bool) -> int:
     return OK
 
 
+@lru_cache(maxsize=1)
 def _index(spec: Spec) -> Mapping[str, Entry]:
     coverage = cover(spec)
     index: dict[str, Entry] = {}
@@ -111,6 +113,7 @@ def _case(case: Case) -> Entry:
     if case.error:
         entry |= {"must refuse": case.error, "otherwise like": case.base}
     if case.golden is not None:
+        entry["margin"] = case.golden.margin
         entry["expect"] = {
             (f"{option}: {name}" if option else name): {
                 "error scale": array.error_scale,

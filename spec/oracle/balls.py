@@ -38,7 +38,7 @@ def precision(bits: int) -> Iterator[None]:
 
 
 class Unproven(Exception):
-    """An enclosure too wide for the digits that a golden value prints."""
+    """An enclosure too wide for what a golden value needs: for its digits, or for a decision."""
 
 
 def exact(value: int | float) -> Any:
@@ -64,6 +64,8 @@ def decimal(ball: Any) -> str:
         return "0"  # an exact zero, or a cancellation proven to lie below 10⁻³⁸
     text = str(ball.mid().str(DIGITS, radius=False))
     written = Fraction(text)
+    if not written:
+        raise Unproven(f"{ball} is not proven to be 0")
     exponent = Decimal(text).adjusted()
     unit = Fraction(10) ** (exponent - DIGITS + 1)
     distance = abs(ball - ratio(written))

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from goldformer.spec.laws import law_of
 from goldformer.spec.model import ANY, Attribute, Case, Contract, Convention, Statistic, Wanted
-from goldformer.spec.oracle import duals, formulas, layer_formulas
-from goldformer.spec.oracle.draws import Draw, error_scale
+from goldformer.spec.oracle import decoding_formulas, duals, formulas, layer_formulas
+from goldformer.spec.oracle.draws import Draw, error_scale, margin
 from goldformer.spec.oracle.matrices import Weight, is_large
 from goldformer.spec.oracle.statistics import statistics
 
 Outputs = dict[str, NDArray[Any]]
 
 #: The formula of each component, by its name.
-FORMULAS = {**vars(formulas), **vars(layer_formulas)}
+FORMULAS = {**vars(formulas), **vars(layer_formulas), **vars(decoding_formulas)}
+
+#: What a formula that chooses gives beside its outputs: by how much the chosen exceeded the rejected.
+GAPS: Final = "gaps"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +41,15 @@ class DerivedArray:
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """What `goldformer derive` writes for one case; an option that refuses the call is None."""
+    """What `goldformer derive` writes for one case; an option that refuses the call is None.
+
+    `margin` is that of its decisions, the smallest over all options; None where nothing is chosen, or only ties.
+    """
 
     peak: float
     widest: float
     options: Mapping[str, Mapping[str, DerivedArray] | None]
+    margin: float | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Plain data, for the cache of derivations."""
@@ -60,7 +67,7 @@ class Derived:
             }
             for option, outputs in data["options"].items()
         }
-        return cls(data["peak"], data["widest"], options)
+        return cls(data["peak"], data["widest"], options, data["margin"])
 
 
 def evaluate(
@@ -84,22 +91,42 @@ def evaluate(
     return outputs
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What draws tell of one call without a proof: the error scale of each output, the margin of its decisions."""
+
+    scales: Mapping[str, float]
+    margin: float
+
+
+def measure(
+    component: str,
+    inputs: Mapping[str, NDArray[Any]],
+    params: Mapping[str, NDArray[Any]],
+    attributes: Mapping[str, Attribute],
+    conventions: Mapping[str, str],
+) -> Measured:
+    """Measure one call: what properties on drawn inputs need."""
+    Draw.reset()
+    drawn = evaluate(component, Draw.exact, Draw.given, inputs, params, attributes, conventions)
+    gaps = drawn.pop(GAPS, np.empty(0, dtype=object))
+    centre = {
+        name: np.array([np.mean(d.samples) for d in array.ravel()])
+        for name, array in drawn.items()
+        if array.dtype.kind == "O"
+    }
+    return Measured({name: error_scale(drawn[name], values) for name, values in centre.items()}, margin(gaps))
+
+
 def scales(
     component: str,
     inputs: Mapping[str, NDArray[Any]],
     params: Mapping[str, NDArray[Any]],
     attributes: Mapping[str, Attribute],
     conventions: Mapping[str, str],
-) -> dict[str, float]:
-    """The error scale of each output of one call, without a proof: what properties on drawn inputs need."""
-    Draw.reset()
-    drawn = evaluate(component, Draw.exact, Draw.given, inputs, params, attributes, conventions)
-    centre = {
-        name: np.array([np.mean(d.samples) for d in array.ravel()])
-        for name, array in drawn.items()
-        if array.dtype.kind == "O"
-    }
-    return {name: error_scale(drawn[name], values) for name, values in centre.items()}
+) -> Mapping[str, float]:
+    """The error scale of each output of one call, without a proof."""
+    return measure(component, inputs, params, attributes, conventions).scales
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +163,10 @@ class _Method:
             places[0] = np.searchsorted(samples, places[0])
         return tuple(places)
 
+    def choosing(self, among_equals: str) -> _Method:
+        """The same, with the first or the last chosen among equals."""
+        return replace(self, conventions={**self.conventions, "among_equals": among_equals})
+
     def run(
         self, number: formulas.Number, given: Callable[[float], Any], unit: Callable[[int, int], Any]
     ) -> Mapping[str, NDArray[Any]]:
@@ -156,14 +187,17 @@ class _Method:
         )  # fmt: skip
 
 
-def derive(case: Case, contract: Contract, conventions: Mapping[str, Convention]) -> Derived:
-    """The golden values of a case under every option of its convention."""
+def derive(case: Case, contract: Contract, conventions: Mapping[str, Convention], *, advice: bool = False) -> Derived:
+    """The golden values of a case under every option of its convention; `advice` says that it binds nobody.
+
+    Unproven where a value or a decision is not certain, and where a tie leaves open what the case asks for.
+    """
     from goldformer.spec.oracle import balls  # only deriving needs python-flint
 
     options = tuple(conventions[case.convention].options) if case.convention else (ANY,)
     # The formulas know the conventions of their own component; the rest of only_with concerns others.
     fixed = {name: option for name, option in case.only_with.items() if name in contract.conventions}
-    peak, widest = 0.0, 0.0
+    peak, widest, least = 0.0, 0.0, math.inf
     derived: dict[str, Mapping[str, DerivedArray] | None] = {}
     for option in options:
         chosen = {**fixed, case.convention: option} if case.convention else fixed
@@ -176,24 +210,52 @@ def derive(case: Case, contract: Contract, conventions: Mapping[str, Convention]
         Draw.reset()
         drawn = how.run(Draw.exact, Draw.given, duals.unit_draw)
         peak = max(peak, Draw.peak)
-        outputs = {}
-        for name, want in case.expect.items():
-            if want.form == "shape":
-                continue
-            at = how.places(want)
-            truth, samples = proven[name][at], drawn[name][at]
-            if truth.dtype.kind in "bi":
-                outputs[name] = DerivedArray(truth.shape, tuple(str(v).lower() for v in truth.ravel().tolist()), 0.0)
-                continue
-            widest = max(widest, balls.widest(truth))
-            values = balls.decimals(truth)
-            golden = np.array([float(v) for v in values])
-            scale = up(error_scale(samples, golden))
-            outputs[name] = DerivedArray(truth.shape, tuple(values), scale)
-            if want.form == "statistics":
-                outputs[name] = _statistics(case, name, want.statistics, scale)
-        derived[option] = outputs
-    return Derived(up(peak), widest, derived)
+        if GAPS in proven:
+            least = min(least, _margin(how, proven, drawn, advice=advice))
+        wanted = {name: want for name, want in case.expect.items() if want.form != "shape"}
+        derived[option] = {name: _derived(how, name, proven[name], drawn[name]) for name in wanted}
+        floats = [proven[name][how.places(want)] for name, want in wanted.items() if proven[name].dtype.kind == "O"]
+        widest = max([widest, *map(balls.widest, floats)])
+    return Derived(up(peak), widest, derived, down(least) if math.isfinite(least) else None)
+
+
+def _derived(how: _Method, name: str, proven: NDArray[Any], drawn: NDArray[Any]) -> DerivedArray:
+    """What a case asks of one output, with its error scale."""
+    from goldformer.spec.oracle import balls
+
+    want = how.case.expect[name]
+    at = how.places(want)
+    truth, samples = proven[at], drawn[at]
+    if truth.dtype.kind in "bi":
+        return DerivedArray(truth.shape, tuple(str(v).lower() for v in truth.ravel().tolist()), 0.0)
+    values = balls.decimals(truth)
+    scale = up(error_scale(samples, np.array([float(v) for v in values])))
+    if want.form == "statistics":
+        return _statistics(how.case, name, want.statistics, scale)
+    return DerivedArray(truth.shape, tuple(values), scale)
+
+
+def _margin(
+    how: _Method, proven: Mapping[str, NDArray[Any]], drawn: Mapping[str, NDArray[Any]], *, advice: bool
+) -> float:
+    """The margin of the decisions of one call, ties left out; Unproven as for `derive`."""
+    from goldformer.spec.oracle import balls
+
+    case = how.case
+    gaps = np.array([float(text) for text in balls.decimals(proven[GAPS])])
+    if np.any(gaps < 0):
+        raise balls.Unproven(f"{case.id}: a candidate was chosen over one that is better by {-gaps.min():.3g}")
+    ids = [name for name in case.expect if proven[name].dtype.kind == "i"]
+    if ties := int(np.count_nonzero(gaps == 0)):
+        equals = f"{case.id}: {ties} of its {len(gaps)} decisions are between exactly equal candidates"
+        if ids and not advice:
+            raise balls.Unproven(f"{equals}: ask for no {' and '.join(ids)}, or cite clauses that are SHOULD alone")
+        other = how.choosing("last").run(balls.exact, balls.given, duals.unit_balls(balls.exact))
+        if any(balls.decimals(other[n]) != balls.decimals(proven[n]) for n in (GAPS, *case.expect) if n not in ids):
+            raise balls.Unproven(f"{equals}, and what is expected depends on which of them is chosen")
+    if len(drawn[GAPS]) != len(gaps) or (not ties and any(np.any(proven[name] != drawn[name]) for name in ids)):
+        raise balls.Unproven(f"{case.id}: the best candidates lie so close together that rounding chooses between them")
+    return margin(drawn[GAPS][gaps != 0], gaps[gaps != 0])
 
 
 def _statistics(case: Case, output: str, names: tuple[Statistic, ...], scale: float) -> DerivedArray:
@@ -213,3 +275,8 @@ def up(value: float) -> float:
         return value
     unit = 10.0 ** (math.floor(math.log10(abs(value))) - 2)
     return float(f"{math.ceil(value / unit) * unit:.3g}")
+
+
+def down(value: float) -> float:
+    """Rounded down to three significant digits, so that a stored margin is no larger than measured."""
+    return -up(-value)
