@@ -276,7 +276,8 @@ class TextbookAttention(TextbookRandom):
         self, query: Array, key: Array, value: Array, *, mask: Array | None, params: Mapping[str, Array]
     ) -> tuple[Array, Array]:
         """Return the heads attended, merged and projected by W_O, and the weights per head."""
-        attended = self.attended(query, key, value, None if mask is None else self.mask_of_heads(mask, query.shape[:2]))
+        mask = None if mask is None else self.mask_of_heads(mask, query.shape[:2])
+        attended = self.attended_heads(query, key, value, mask, params)
         merged = self.merge_heads(attended["output"])
         return self.projection(merged, params, "o"), attended["weights"]
 
@@ -284,6 +285,13 @@ class TextbookAttention(TextbookRandom):
         """Return the mask of all samples and heads, `shape` of them, as it is given (MHA-6)."""
         del shape
         return mask
+
+    def attended_heads(
+        self, query: Array, key: Array, value: Array, mask: Array | None, params: Mapping[str, Array]
+    ) -> dict[str, Array]:
+        """Return what the heads give, each by itself; `params` are those of the whole."""
+        del params
+        return self.attended(query, key, value, mask)
 
     def attended(self, query: Array, key: Array, value: Array, mask: Array | None) -> dict[str, Array]:
         """Return what the queries, keys and values give, once projected."""

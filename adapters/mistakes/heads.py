@@ -139,21 +139,21 @@ class KeysAsQueries(Textbook):
 class ScaleDModel(Textbook):
     """The scores of the heads are divided by √d_model."""
 
-    def attend(
-        self, query: Array, key: Array, value: Array, *, mask: Array | None, params: Params
-    ) -> tuple[Array, Array]:
+    def attended_heads(
+        self, query: Array, key: Array, value: Array, mask: Array | None, params: Params
+    ) -> dict[str, Array]:
         d_k, d_model = query.shape[-1], params["w_o"].shape[1]
-        return super().attend(query * math.sqrt(d_k / d_model), key, value, mask=mask, params=params)
+        return super().attended_heads(query * math.sqrt(d_k / d_model), key, value, mask, params)
 
 
 @mistake("scale-twice")
 class ScaleTwice(Textbook):
     """The queries are divided by √d_k before the scores are."""
 
-    def attend(
-        self, query: Array, key: Array, value: Array, *, mask: Array | None, params: Params
-    ) -> tuple[Array, Array]:
-        return super().attend(query / math.sqrt(query.shape[-1]), key, value, mask=mask, params=params)
+    def attended_heads(
+        self, query: Array, key: Array, value: Array, mask: Array | None, params: Params
+    ) -> dict[str, Array]:
+        return super().attended_heads(query / math.sqrt(query.shape[-1]), key, value, mask, params)
 
 
 # The mask
@@ -218,11 +218,11 @@ class SequenceAndBatchSwapped(Textbook):
 class WeightsAveraged(Textbook):
     """The weights are the mean over the heads, (batch, q_seq, kv_seq)."""
 
-    def attend(
-        self, query: Array, key: Array, value: Array, *, mask: Array | None, params: Params
-    ) -> tuple[Array, Array]:
-        output, weights = super().attend(query, key, value, mask=mask, params=params)
-        return output, weights.mean(axis=1)
+    def attended_heads(
+        self, query: Array, key: Array, value: Array, mask: Array | None, params: Params
+    ) -> dict[str, Array]:
+        attended = super().attended_heads(query, key, value, mask, params)
+        return attended | {"weights": attended["weights"].mean(axis=1)}
 
 
 # Fused and single-head attention
