@@ -7,12 +7,13 @@ differently, so an override of one or two methods of `Textbook` is that mistake.
 Results keep the dtype of the inputs: every constant is a Python float, which promotes nothing, and what is
 formed in a wider dtype, positional encoding and layer normalisation, is rounded to it.
 
-TextbookRandom                       Xavier-uniform weights and dropout
-└── TextbookAttention                softmax, attention, masks, embedding and positional encoding
-    └── TextbookLayers               feed-forward network, layer normalisation, encoder and decoder
-        └── TextbookModel            the whole model and its output layer
-            └── TextbookDecoding     greedy decoding and beam search
-                └── Textbook         lengths and targets, and the losses: all of it
+TextbookRandom                           Xavier-uniform weights and dropout
+└── TextbookAttention                    softmax, attention, masks, embedding and positional encoding
+    └── TextbookLayers                   feed-forward network, layer normalisation, encoder and decoder
+        └── TextbookBackward             backward passes by hand, and the training steps of the java class
+            └── TextbookModel            the whole model and its output layer
+                └── TextbookDecoding     greedy decoding and beam search
+                    └── Textbook         lengths and targets, and the losses: all of it
 """
 
 from typing import Final
@@ -102,6 +103,20 @@ class Textbook(TextbookDecoding):
     def number_counted(self, counted: Array) -> int:
         """Return how many count: what the sum is divided by."""
         return int(counted.sum())
+
+    def cross_entropy_gradient(
+        self, logits: Array, targets: Array, cotangent: Array, *, pad_id: int
+    ) -> dict[str, Array]:
+        """Return the gradient of logits, (softmax − one-hot)/number of targets that count, 0 where one is padding."""
+        logits, targets = self.paired(logits, targets)
+        counted = self.counted(targets, pad_id)
+        beside = self.softmax(logits) - self.one_hot(targets, vocab=logits.shape[-1]).astype(logits.dtype)
+        terms = np.where(counted[..., None], beside, np.zeros_like(beside))
+        return {"logits": self.mean_gradient(terms * cotangent, counted)}
+
+    def mean_gradient(self, gradient: Array, counted: Array) -> Array:
+        """Return the gradient of the sum divided by how many count, as the loss is."""
+        return gradient / self.number_counted(counted)
 
     def picked(self, log_probabilities: Array, targets: Array) -> Array:
         """Return the entry of each target, (batch, seq)."""

@@ -48,6 +48,7 @@ SINGLE_HEAD: Final = {
     "w_k": "d_model d_model",
     "w_v": "d_model d_model",
 }
+FUSED_OUTPUTS: Final = ("output", "weights", "qkv", "q", "k", "v", "scaled_scores", "heads")
 SINGLE_HEAD_OUTPUTS: Final = ("output", "weights", "query", "key", "value", "scores")
 
 
@@ -208,8 +209,8 @@ class TextbookAttention(TextbookRandom):
         *,
         num_heads: int,
         params: Mapping[str, Array],
-    ) -> tuple[Array, Array]:
-        """Return output (batch, q_seq, d_model) and weights (batch, heads, q_seq, kv_seq)."""
+    ) -> dict[str, Array]:
+        """Return output (batch, q_seq, d_model) and, head by head, (batch, heads, …), the steps on the way to it."""
         axis_sizes(MULTI_HEAD, query=query, key=key, value=value, **params)
         inputs = {"q": query, "k": key, "v": value}
         heads = (self.project_heads(x, params, role, num_heads) for role, x in inputs.items())
@@ -217,15 +218,15 @@ class TextbookAttention(TextbookRandom):
 
     def fused_multi_head_attention(
         self, x: Array, mask: Array | None = None, *, num_heads: int, params: Mapping[str, Array]
-    ) -> tuple[Array, Array, Array]:
-        """Return output (batch, seq, E), weights (batch, heads, seq, seq) and qkv (batch, seq, 3·E)."""
+    ) -> dict[str, Array]:
+        """Return output (batch, seq, E), qkv (batch, seq, 3·E) and, head by head, (batch, heads, …), the steps."""
         sizes = axis_sizes(FUSED, x=x, **params)
         if sizes["3*heads*d_k"] != 3 * sizes["heads*d_k"]:
             raise ValueError(f"w_qkv: {sizes['3*heads*d_k']} columns are not 3 times w_o's {len(params['w_o'])}")
         qkv = self.projection(x, params, "qkv")
         query, key, value = self.cut_fused(qkv, num_heads)
-        output, weights = self.attend(query, key, value, mask=mask, params=params)
-        return output, weights, qkv
+        attended = self.attend(query, key, value, mask=mask, params=params)
+        return {name: (attended | {"qkv": qkv})[name] for name in FUSED_OUTPUTS}
 
     def single_head_attention(self, x: Array, *, causal: bool, params: Mapping[str, Array]) -> dict[str, Array]:
         """Return output, query, key and value, each (seq, d_model), and weights and scores, (seq, seq)."""
@@ -274,12 +275,15 @@ class TextbookAttention(TextbookRandom):
 
     def attend(
         self, query: Array, key: Array, value: Array, *, mask: Array | None, params: Mapping[str, Array]
-    ) -> tuple[Array, Array]:
-        """Return the heads attended, merged and projected by W_O, and the weights per head."""
+    ) -> dict[str, Array]:
+        """Return the heads attended, merged and projected by W_O, and the steps on the way."""
         mask = None if mask is None else self.mask_of_heads(mask, query.shape[:2])
         attended = self.attended_heads(query, key, value, mask, params)
-        merged = self.merge_heads(attended["output"])
-        return self.projection(merged, params, "o"), attended["weights"]
+        heads = attended["output"]
+        output = self.projection(self.merge_heads(heads), params, "o")
+        projected = {"q": query, "k": key, "v": value}
+        steps = {"scaled_scores": attended["scaled_scores"], "heads": heads}
+        return {"output": output, "weights": attended["weights"], **projected, **steps}
 
     def mask_of_heads(self, mask: Array, shape: tuple[int, ...]) -> Array:
         """Return the mask of all samples and heads, `shape` of them, as it is given (MHA-6)."""

@@ -124,15 +124,17 @@ class TextbookLayers(TextbookAttention):
 
     def self_attend(self, x: Array, mask: Array | None, *, num_heads: int, params: Params) -> tuple[Array, Array]:
         """Return output and weights of x attending to itself."""
-        return self.multi_head_attention(x, x, x, mask, num_heads=num_heads, params=part(params, "self_attention"))
+        mine = part(params, "self_attention")
+        attended = self.multi_head_attention(x, x, x, mask, num_heads=num_heads, params=mine)
+        return attended["output"], attended["weights"]
 
     def cross_attend(
         self, x: Array, memory: Array, mask: Array | None, *, num_heads: int, params: Params
     ) -> tuple[Array, Array]:
         """Return output and weights of x attending to the memory: queries from x, keys and values from memory."""
-        return self.multi_head_attention(
-            x, memory, memory, mask, num_heads=num_heads, params=part(params, "cross_attention")
-        )
+        mine = part(params, "cross_attention")
+        attended = self.multi_head_attention(x, memory, memory, mask, num_heads=num_heads, params=mine)
+        return attended["output"], attended["weights"]
 
     def feed(self, x: Array, *, params: Params) -> tuple[Array, Array]:
         """Return output and hidden of the layer's feed-forward network."""

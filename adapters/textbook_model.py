@@ -4,15 +4,16 @@ from typing import Any, Final
 
 import numpy as np
 
+from goldformer.adapters.textbook_backward import TextbookBackward
 from goldformer.adapters.textbook_checks import Array, axis_sizes, check_ids
-from goldformer.adapters.textbook_layers import TOKENS, Params, TextbookLayers
+from goldformer.adapters.textbook_layers import TOKENS, Params
 
 # The axes of arguments, as axis_sizes reads them.
 OUTPUT_LAYER: Final = {"w_vocab": "d_model vocab", "b_vocab": "? vocab"}
 TRANSFORMER: Final = {"source": "batch source_seq", "target": "batch seq", "table": "vocab d_model", **OUTPUT_LAYER}
 
 
-class TextbookModel(TextbookLayers):
+class TextbookModel(TextbookBackward):
     """The Transformer and its output layer."""
 
     # The whole model
@@ -28,22 +29,25 @@ class TextbookModel(TextbookLayers):
         pad_id: int,
         params: Params,
     ) -> dict[str, Array]:
-        """Return logits (batch, seq, vocab) and memory (batch, source_seq, d_model)."""
+        """Return logits (batch, seq, vocab), memory and source_embedded, decoded and target_embedded (…, d_model)."""
         sizes = axis_sizes(TRANSFORMER, source=source, target=target, **params)
         for name, ids in (("source", source), ("target", target)):
             check_ids(name, ids, sizes["vocab"], "the rows of table")
         common: dict[str, Any] = {"num_heads": num_heads, "params": params}
         embedded = self.embedded(source, "source", pad_id, params)
         encoded = self.encoder(embedded, self.source_mask(source, pad_id), num_layers=num_encoder_layers, **common)
+        target_embedded = self.embedded(target, "target", pad_id, params)
         decoded = self.decoder(
-            self.embedded(target, "target", pad_id, params),
+            target_embedded,
             self.memory(embedded, encoded),
             self.target_mask(target, pad_id),
             self.memory_mask(source, target, pad_id),
             num_layers=num_decoder_layers,
             **common,
         )
-        return {"logits": self.output_layer(decoded["output"], params), "memory": encoded["output"]}
+        logits = self.output_layer(decoded["output"], params)
+        steps = {"decoded": decoded["output"], "source_embedded": embedded, "target_embedded": target_embedded}
+        return {"logits": logits, "memory": encoded["output"], **steps}
 
     def embedded(self, ids: Array, side: str, pad_id: int, params: Params) -> Array:
         """Return the rows of the table with their positions, for the side "source" or "target", padding as any word."""

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from goldformer.conformance.compare import compare
 from goldformer.conformance.engine import Bench, broken, not_implemented, skipped
 from goldformer.conformance.invoke import Arguments, BadResult, NotCheckable, NotImplementedHere
-from goldformer.conformance.tolerance import tolerance
+from goldformer.conformance.tolerance import least_margin, tolerance
 from goldformer.conformance.verdict import Difference, Status, Verdict
 from goldformer.spec import Property, Spec
 from goldformer.spec.draw import Dyadic, build
 from goldformer.spec.model import Attribute
-from goldformer.spec.oracle.derive import scales
+from goldformer.spec.oracle.derive import measure
 
 Array = NDArray[Any]
 
@@ -65,11 +65,26 @@ class Subject:
 
     def bound(self, component: str, arguments: Arguments, output: str) -> float:
         """The tolerance of one output of one call, its error scale measured on just these inputs."""
+        return self.bounds(component, arguments)[output]
+
+    def bounds(self, component: str, arguments: Arguments) -> dict[str, float]:
+        """The tolerance of every output of one call, measured together."""
         contract = self.bench.spec.contracts[component]
         options = self.convention(component)
-        measured = scales(component, arguments.inputs, arguments.params, arguments.attributes, options)
+        measured = measure(component, arguments.inputs, arguments.params, arguments.attributes, options)
         magnitude = 1.0 + float(np.abs(arguments.inputs["x"]).max()) if contract.computed_in_at_least else 0.0
-        return tolerance(self.bench.dtype, measured[output], magnitude, contract.computed_in_at_least)
+        return {
+            name: tolerance(self.bench.dtype, scale, magnitude, contract.computed_in_at_least)
+            for name, scale in measured.scales.items()
+        }
+
+    def decided(self, component: str, arguments: Arguments, output: str) -> float:
+        """The tolerance of an output of a call that decides; NotCheckable when rounding decides for it."""
+        options = self.convention(component)
+        measured = measure(component, arguments.inputs, arguments.params, arguments.attributes, options)
+        if measured.margin <= least_margin(self.bench.dtype):
+            raise NotCheckable(f"rounding to {self.bench.dtype} decides what {component} gives for the inputs drawn")
+        return tolerance(self.bench.dtype, measured.scales[output], 0.0)
 
     def agree(self, output: str, got: Array, expected: Array, bound: float, claim: str) -> None:
         """Violation unless two results agree within twice a bound: both of them were rounded."""
@@ -106,7 +121,7 @@ class HeldProperty:
             max_examples=EXAMPLES, derandomize=True, database=None, deadline=None, report_multiple_bugs=False,
             print_blob=False, suppress_health_check=list(hypothesis.HealthCheck), phases=phases,
         )  # fmt: skip
-        declined: list[NotImplementedHere] = []
+        declined: list[NotImplementedHere | NotCheckable] = []
         tried = 0
 
         def body(**drawn: Any) -> None:
@@ -114,9 +129,9 @@ class HeldProperty:
             try:
                 self.body(subject, **drawn)
                 tried += 1
-            except NotImplementedHere as absent:
+            except (NotImplementedHere, NotCheckable) as reason:
                 # No failure, so nothing to look for a smaller example of.
-                declined.append(absent)
+                declined.append(reason)
 
         if self.strategies:
             hypothesis.given(**self.strategies)(settings(body))()

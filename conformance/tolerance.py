@@ -35,6 +35,15 @@ LARGEST: Final[Mapping[str, float]] = {
 SLACK: Final = 4.0
 
 
+def least_margin(dtype: str) -> float:
+    """The margin up to which rounding to a dtype may turn a decision: 2 · slack · u(dtype).
+
+    Slack bounds how far other honest code moves a number. A decision compares two of them, which may move
+    towards each other, and a decision that turns is not slightly off but wrong: so twice as far.
+    """
+    return 2 * SLACK * UNIT_ROUNDOFF[dtype]
+
+
 def tolerance(dtype: str, error_scale: float, magnitude: float, at_least: str | None = None) -> float:
     """The bound slack · u(dtype) · error_scale; 0 where the scale is 0, which means exact.
 

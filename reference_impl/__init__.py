@@ -50,6 +50,7 @@ from goldformer.reference_impl.encoder import (
 from goldformer.reference_impl.feed_forward import FeedForward, feed_forward
 from goldformer.reference_impl.fused_multi_head_attention import (
     FusedMultiHeadAttention,
+    cut_fused,
     fused_multi_head_attention,
 )
 from goldformer.reference_impl.greedy_decode import GreedyResult, greedy_decode
@@ -61,6 +62,7 @@ from goldformer.reference_impl.multi_head_attention import (
     MultiHeadAttention,
     merge_heads,
     multi_head_attention,
+    project_heads,
     split_heads,
 )
 from goldformer.reference_impl.output_layer import logits, output_probabilities
@@ -77,8 +79,12 @@ from goldformer.reference_impl.scaled_dot_product_attention import (
 from goldformer.reference_impl.sequences import pad_or_truncate, shift_right
 from goldformer.reference_impl.single_head_attention import (
     SingleHeadAttention,
+    SingleHeadGradientResult,
     SingleHeadResult,
+    SingleHeadStepResult,
     single_head_attention,
+    single_head_attention_gradient,
+    single_head_attention_step,
 )
 from goldformer.reference_impl.softmax import log_softmax, softmax
 from goldformer.reference_impl.token_embedding import TokenEmbedding, token_embedding
@@ -101,7 +107,9 @@ __all__ = [
     "MultiHeadAttention",
     "PositionalEncoding",
     "SingleHeadAttention",
+    "SingleHeadGradientResult",
     "SingleHeadResult",
+    "SingleHeadStepResult",
     "TokenEmbedding",
     "Transformer",
     "TransformerResult",
@@ -109,6 +117,7 @@ __all__ = [
     "beam_search",
     "causal_mask",
     "cross_entropy",
+    "cut_fused",
     "decoder",
     "decoder_layer",
     "dropout",
@@ -129,10 +138,13 @@ __all__ = [
     "pad_or_truncate",
     "padding_mask",
     "positional_encoding",
+    "project_heads",
     "scaled_dot_product_attention",
     "scaled_scores",
     "shift_right",
     "single_head_attention",
+    "single_head_attention_gradient",
+    "single_head_attention_step",
     "sinusoid_table",
     "softmax",
     "split_heads",

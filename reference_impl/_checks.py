@@ -189,6 +189,13 @@ def check_positive_number(name: str, value: Any) -> None:
         raise ValueError(f"{name}={value} must be finite and above 0: pass a small number such as 1e-5")
 
 
+def check_not_negative(name: str, value: Any) -> None:
+    """Refuse what is no finite number of 0 or more."""
+    check_number(name, value)
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{name}={value} must be finite and at least 0: pass a small number such as 0.01")
+
+
 def check_number(name: str, value: Any) -> None:
     """Refuse what is neither a float nor an int."""
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -39,7 +39,7 @@ class Model(NamedTuple):
         return through(self.encoder, x, mask)[-1]  # (batch, source_seq, d_model)
 
     def decode(self, target: Tensor, memory: Tensor, source: Tensor) -> Tensor:
-        """Make the logits (batch, seq, vocab) of a target (batch, seq); the source tells what is padding."""
+        """Make the decoder's output (batch, seq, d_model) of a target (batch, seq); the source tells its padding."""
         seq = target.shape[1]
         # Both at once. Padding alone, as in the example of n9, shows every position the word that it is to predict.
         causal = causal_mask(seq, seq, device=target.device)  # (seq, seq)
@@ -47,8 +47,11 @@ class Model(NamedTuple):
         # The keys of the cross-attention are the source's, so its padding counts here and not the target's.
         memory_mask = padding_mask(source, self.pad_id)  # (batch, 1, 1, source_seq)
         x = self.embed(target)  # (batch, seq, d_model)
-        x = through(self.decoder, x, memory, self_mask, memory_mask)[-1]  # (batch, seq, d_model)
-        return logits(x, w_vocab=self.w_vocab, b_vocab=self.b_vocab)  # (batch, seq, vocab)
+        return through(self.decoder, x, memory, self_mask, memory_mask)[-1]  # (batch, seq, d_model)
+
+    def logits(self, decoded: Tensor) -> Tensor:
+        """Make the logits (batch, seq, vocab) of the decoder's output (batch, seq, d_model)."""
+        return logits(decoded, w_vocab=self.w_vocab, b_vocab=self.b_vocab)  # (batch, seq, vocab)
 
     def embed(self, ids: Tensor) -> Tensor:
         """Look up the rows of ids (batch, seq) and add their positions: (batch, seq, d_model)."""

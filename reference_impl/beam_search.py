@@ -87,7 +87,8 @@ def beam_search(
         target = pad(words, (1, 0), value=bos_id).flatten(0, 1)  # (batch·beams, 1 + t)
         # The beams of a sample are neighbours, and read the same source.
         shared = memory.repeat_interleave(beams, dim=0), source.repeat_interleave(beams, dim=0)
-        z = model.decode(target, *shared)[:, -1]  # (batch·beams, vocab)
+        decoded = model.decode(target, *shared)  # (batch·beams, 1 + t, d_model)
+        z = model.logits(decoded[:, -1:])[:, 0]  # (batch·beams, vocab)
         return log_softmax(wide(z)).reshape(-1, beams, z.shape[-1])  # (batch, beams, vocab)
 
     search = _Search(next_log_probs, eos_id, max_length, beam_size, length_penalty)

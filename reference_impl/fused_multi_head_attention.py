@@ -9,6 +9,27 @@ from goldformer.reference_impl.multi_head_attention import merge_heads, split_he
 from goldformer.reference_impl.scaled_dot_product_attention import scaled_dot_product_attention
 
 
+def cut_fused(qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Cut what the one projection gives into queries, keys and values of every head.
+
+    Shapes:   qkv (batch, seq, 3·heads·d_k), the columns q_1 k_1 v_1 q_2 k_2 v_2 … → 3 × (batch, heads, seq, d_k)
+    Errors:   TypeError unless qkv is a floating-point tensor; ValueError for other shapes, or a num_heads that does
+              not cut its columns into three equal parts for each head
+    Source:   walkthrough 3
+    """
+    check_tensors({"qkv": (qkv, "batch seq 3*heads*d_k")})
+    check_positive_int("num_heads", num_heads)
+    if qkv.shape[-1] % (3 * num_heads) != 0:
+        raise ValueError(
+            f"qkv has shape {tuple(qkv.shape)} and its columns must be a multiple of {3 * num_heads}: "
+            f"lay q, k and v of {num_heads} heads side by side, all of one width"
+        )
+
+    # Heads first, then q, k and v within each: the order of the columns.
+    q, k, v = split_heads(qkv, num_heads).chunk(3, dim=-1)  # 3 × (batch, heads, seq, d_k)
+    return q, k, v
+
+
 def fused_multi_head_attention(
     x: Tensor,
     mask: Tensor | None = None,
@@ -52,8 +73,7 @@ def fused_multi_head_attention(
     check_heads_divide(num_heads, width, "w_o")
 
     qkv = affine(x, w_qkv, b_qkv)  # (batch, seq, 3·heads·d_k)
-    # Heads first, then q, k and v within each: the order of the columns.
-    q, k, v = split_heads(qkv, num_heads).chunk(3, dim=-1)  # 3 × (batch, heads, seq, d_k)
+    q, k, v = cut_fused(qkv, num_heads)  # 3 × (batch, heads, seq, d_k)
     heads, weights = scaled_dot_product_attention(q, k, v, mask)  # (batch, heads, seq, d_k)
     output = affine(merge_heads(heads), w_o, b_o)  # (batch, seq, heads·d_k)
     return output, weights, qkv

@@ -71,7 +71,8 @@ def greedy_decode(
         ended = (read[:, 1:] == eos_id).any(dim=1)  # (batch,)
         if can_read(ended) and ended.all():
             break
-        z = wide(model.decode(read, memory, source)[:, -1])  # (batch, vocab)
+        decoded = model.decode(read, memory, source)  # (batch, 1 + t, d_model)
+        z = wide(model.logits(decoded[:, -1:])[:, 0])  # (batch, vocab)
         word = z.argmax(dim=-1)  # (batch,): the first of equals, as torch promises
         score = log_softmax(z).gather(-1, word[:, None])[:, 0]  # (batch,)
         ids[:, t] = word.where(~ended, pad_id)

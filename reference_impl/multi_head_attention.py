@@ -37,6 +37,21 @@ def merge_heads(x: Tensor) -> Tensor:
     return x.transpose(1, 2).flatten(-2)  # (batch, seq, heads·d)
 
 
+def project_heads(x: Tensor, w: Tensor, b: Tensor | None = None, *, num_heads: int) -> Tensor:
+    """Project every position to the queries, the keys or the values of all heads at once.
+
+    Formula:  head i gets X W_i + b_i, with W_i and b_i the i-th blocks of columns of w and b
+    Shapes:   x (batch, seq, d_input), w (d_input, heads·d), b (heads·d,) → (batch, heads, seq, d)
+    Errors:   TypeError unless all are floating-point tensors of one dtype; ValueError for shapes that do not fit,
+              or a num_heads that does not divide the width of w
+    Source:   walkthrough 3, n9 "多头注意力机制"; paper, section 3.2.2
+    """
+    check_tensors({"x": (x, "batch seq d_input"), "w": (w, "d_input heads*d")}, optional={"b": (b, "heads*d")})
+    check_heads_divide(num_heads, w.shape[-1], "w")
+
+    return split_heads(affine(x, w, b), num_heads)  # (batch, heads, seq, d)
+
+
 def multi_head_attention(
     query: Tensor,
     key: Tensor,
@@ -87,9 +102,9 @@ def multi_head_attention(
     check_heads_divide(num_heads, w_q.shape[-1], "w_q")
     check_heads_divide(num_heads, w_v.shape[-1], "w_v")
 
-    q = split_heads(affine(query, w_q, b_q), num_heads)  # (batch, heads, q_seq, d_k)
-    k = split_heads(affine(key, w_k, b_k), num_heads)  # (batch, heads, kv_seq, d_k)
-    v = split_heads(affine(value, w_v, b_v), num_heads)  # (batch, heads, kv_seq, d_v)
+    q = project_heads(query, w_q, b_q, num_heads=num_heads)  # (batch, heads, q_seq, d_k)
+    k = project_heads(key, w_k, b_k, num_heads=num_heads)  # (batch, heads, kv_seq, d_k)
+    v = project_heads(value, w_v, b_v, num_heads=num_heads)  # (batch, heads, kv_seq, d_v)
     # Each head is scaled by the √d_k of its own width, which is that of q here.
     heads, weights = scaled_dot_product_attention(q, k, v, mask)  # (batch, heads, q_seq, d_v)
     output = affine(merge_heads(heads), w_o, b_o)  # (batch, q_seq, d_model)

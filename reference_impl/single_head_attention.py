@@ -1,11 +1,12 @@
-"""Self-attention with one head over one sequence: the class of the java document."""
+"""Self-attention with one head over one sequence, its backward pass and its steps: the class of the java document."""
 
+import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from goldformer.reference_impl._checks import check_bool, check_positive_int, check_tensors
+from goldformer.reference_impl._checks import check_bool, check_not_negative, check_positive_int, check_tensors
 from goldformer.reference_impl._linear import xavier_weight
 from goldformer.reference_impl.masks import causal_mask
 from goldformer.reference_impl.scaled_dot_product_attention import (
@@ -57,11 +58,91 @@ def single_head_attention(x: Tensor, *, w_q: Tensor, w_k: Tensor, w_v: Tensor, c
     return SingleHeadResult(output, weights, query, key, value, scores)
 
 
+class SingleHeadGradientResult(NamedTuple):
+    """What the backward pass gives: the gradients of the input and of the three weights."""
+
+    x: Tensor  # (seq, d_model)
+    w_q: Tensor  # (d_model, d_model)
+    w_k: Tensor  # (d_model, d_model)
+    w_v: Tensor  # (d_model, d_model)
+
+
+class SingleHeadStepResult(NamedTuple):
+    """What training gives: the gradient of the input at the last step, and the weights after it."""
+
+    x_gradient: Tensor  # (seq, d_model)
+    w_q: Tensor  # (d_model, d_model)
+    w_k: Tensor  # (d_model, d_model)
+    w_v: Tensor  # (d_model, d_model)
+
+
+def single_head_attention_gradient(
+    x: Tensor, output_gradient: Tensor, *, w_q: Tensor, w_k: Tensor, w_v: Tensor, causal: bool
+) -> SingleHeadGradientResult:
+    """Carry the gradient of the output back to x and to the weights, by hand as java does and without autograd.
+
+    Formula:  ∂V = Pᵀ ∂O,  ∂P = ∂O Vᵀ,  ∂S_ij = P_ij (∂P_ij − Σ_k ∂P_ik P_ik),  ∂Q = ∂S K / √d_model,
+              ∂K = ∂Sᵀ Q / √d_model;  ∂W_Q = Xᵀ ∂Q and so on,  ∂X = ∂Q W_Qᵀ + ∂K W_Kᵀ + ∂V W_Vᵀ;  P are the weights
+    Shapes:   x, output_gradient (seq, d_model), w_q, w_k and w_v (d_model, d_model)
+              → x (seq, d_model), w_q, w_k, w_v (d_model, d_model), the gradients of these
+    Errors:   as single_head_attention
+    Source:   java "代码实现", its backward
+    """
+    check_tensors({"x": (x, "seq d_model"), "output_gradient": (output_gradient, "seq d_model")})
+    forward = single_head_attention(x, w_q=w_q, w_k=w_k, w_v=w_v, causal=causal)
+    weights = forward.weights  # (seq, seq)
+
+    # output = weights · value
+    value = weights.T @ output_gradient  # (seq, d_model)
+    for_weights = output_gradient @ forward.value.T  # (seq, seq)
+    # A score moves its own weight, and through the sum of the softmax every weight of its row: hence the row's term.
+    # Above the diagonal the weights are 0, and so is all of this; java writes the 0 there once more.
+    row = (for_weights * weights).sum(dim=-1, keepdim=True)  # (seq, 1)
+    scaled = weights * (for_weights - row)  # (seq, seq)
+    scores = scaled / math.sqrt(x.shape[-1])  # (seq, seq)
+    # scores = query · keyᵀ
+    query, key = scores @ forward.key, scores.T @ forward.query  # 2 × (seq, d_model)
+    # query = x · w_q, and key and value alike: x was read three times, and gets three gradients.
+    for_x = query @ w_q.T + key @ w_k.T + value @ w_v.T  # (seq, d_model)
+    return SingleHeadGradientResult(for_x, x.T @ query, x.T @ key, x.T @ value)
+
+
+def single_head_attention_step(
+    x: Tensor,
+    output_gradient: Tensor,
+    *,
+    w_q: Tensor,
+    w_k: Tensor,
+    w_v: Tensor,
+    causal: bool,
+    learning_rate: float,
+    steps: int = 1,
+) -> SingleHeadStepResult:
+    """Move the weights against their gradients, once or several times, with the same x and the same output_gradient.
+
+    Formula:  W ← W − lr ∂W for each of the three, all gradients at the weights before the step
+    Shapes:   x, output_gradient (seq, d_model), w_q, w_k and w_v (d_model, d_model)
+              → x_gradient (seq, d_model), w_q, w_k, w_v (d_model, d_model), new tensors
+    Errors:   as single_head_attention; ValueError for a learning_rate below 0 or steps below 1
+    Source:   java "代码实现", the end of its backward
+    """
+    check_not_negative("learning_rate", learning_rate)
+    check_positive_int("steps", steps)
+
+    for _ in range(steps):
+        gradient = single_head_attention_gradient(x, output_gradient, w_q=w_q, w_k=w_k, w_v=w_v, causal=causal)
+        # None of the three moves before all gradients are there, that of x included: each depends on all weights.
+        w_q = w_q - learning_rate * gradient.w_q  # (d_model, d_model)
+        w_k = w_k - learning_rate * gradient.w_k  # (d_model, d_model)
+        w_v = w_v - learning_rate * gradient.w_v  # (d_model, d_model)
+    return SingleHeadStepResult(gradient.x, w_q, w_k, w_v)
+
+
 class SingleHeadAttention(nn.Module):
     """The java class: one causal head whose width is that of the model.
 
-    Parameters: w_q, w_k, w_v, each (d_model, d_model). Its backward pass by hand is what autograd does here,
-    and its step W ← W − lr·∂W is that of torch.optim.SGD.
+    Parameters: w_q, w_k, w_v, each (d_model, d_model). It trains by autograd and torch.optim.SGD like any module,
+    or by its own step, which is java's and does the same.
     """
 
     def __init__(
@@ -83,3 +164,20 @@ class SingleHeadAttention(nn.Module):
     def forward(self, x: Tensor) -> SingleHeadResult:
         """Attend as single_head_attention does to x (seq, d_model)."""
         return single_head_attention(x, w_q=self.w_q, w_k=self.w_k, w_v=self.w_v, causal=self.causal)
+
+    @torch.no_grad()
+    def step(self, x: Tensor, output_gradient: Tensor, learning_rate: float) -> Tensor:
+        """Train as single_head_attention_step does, once and in place, and return the gradient of x (seq, d_model)."""
+        moved = single_head_attention_step(
+            x,
+            output_gradient,
+            w_q=self.w_q,
+            w_k=self.w_k,
+            w_v=self.w_v,
+            causal=self.causal,
+            learning_rate=learning_rate,
+        )
+        self.w_q.copy_(moved.w_q)
+        self.w_k.copy_(moved.w_k)
+        self.w_v.copy_(moved.w_v)
+        return moved.x_gradient

@@ -18,10 +18,11 @@ from goldformer.reference_impl.token_embedding import TokenEmbedding
 
 
 class TransformerResult(NamedTuple):
-    """What the model gives: logits, and the output of its encoder."""
+    """What the model gives: logits, the output of its encoder, and that of its decoder."""
 
     logits: Tensor  # (batch, seq, vocab)
     memory: Tensor  # (batch, source_seq, d_model)
+    decoded: Tensor  # (batch, seq, d_model)
 
 
 def transformer(
@@ -43,7 +44,7 @@ def transformer(
     Shapes:   source (batch, source_seq), target (batch, seq), what the decoder reads: the target shifted right,
               params by name: table (vocab, d_model), w_vocab (d_model, vocab), b_vocab (vocab,), and those of
               encoder and decoder
-              → logits (batch, seq, vocab), memory (batch, source_seq, d_model)
+              → logits (batch, seq, vocab), memory (batch, source_seq, d_model), decoded (batch, seq, d_model)
     Errors:   TypeError unless ids are int64 or int32 and all parameters floating-point tensors of one dtype, or
               for a parameter that is missing or unknown; ValueError for shapes and numbers that do not fit;
               IndexError for an id outside the table (not under torch.compile)
@@ -62,7 +63,8 @@ def transformer(
     model.check_ids(source=source, target=target)
 
     memory = model.encode(source)  # (batch, source_seq, d_model)
-    return TransformerResult(model.decode(target, memory, source), memory)
+    decoded = model.decode(target, memory, source)  # (batch, seq, d_model)
+    return TransformerResult(model.logits(decoded), memory, decoded)
 
 
 class Transformer(nn.Module):
@@ -103,7 +105,8 @@ class Transformer(nn.Module):
     def forward(self, source: Tensor, target: Tensor) -> TransformerResult:
         """Compute transformer, in training with dropout."""
         memory = self.encode(source)  # (batch, source_seq, d_model)
-        return TransformerResult(self.decode(target, memory, source), memory)
+        decoded = self._decoded(target, memory, source)  # (batch, seq, d_model)
+        return TransformerResult(self._model().logits(decoded), memory, decoded)
 
     def encode(self, source: Tensor) -> Tensor:
         """Compute the memory (batch, source_seq, d_model) of a source (batch, source_seq)."""
@@ -116,6 +119,9 @@ class Transformer(nn.Module):
 
         The source tells which rows of the memory are padding.
         """
+        return self._model().logits(self._decoded(target, memory, source))
+
+    def _decoded(self, target: Tensor, memory: Tensor, source: Tensor) -> Tensor:
         model = self._model()
         sizes = model.check_ids(source=source, target=target)
         check_floating("memory", memory)

@@ -141,7 +141,8 @@ def _each_param(
     recipe = schema.DrawModel(draw="dyadic", seed=params.seed, range=params.range, step=params.step)
     other = recipe if params.gammas is None else recipe.model_copy(update=params.gammas.model_dump())
     drawn = [name for name, spec in specs.items() if params.biases or not spec.optional]
-    return {name: other if name.rpartition(".")[2] == "gamma" else recipe for name in drawn}
+    together = {name: other if name.rpartition(".")[2] == "gamma" else recipe for name in drawn}
+    return together | params.but
 
 
 def _recipes(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from goldformer.spec import schema
+from goldformer.spec import schema_tables
 from goldformer.spec.errors import Problem, SpecError
 from goldformer.spec.model import ArraySpec, AttributeSpec, Contract, Convention, Layers
 from goldformer.spec.shapes import Shape
@@ -59,7 +59,7 @@ def _reached(start: str, parsed: Mapping[str, tuple[YamlFile, Contract]]) -> set
 
 
 def _build(file: YamlFile) -> Contract:
-    model = file.parse(schema.ContractFile)
+    model = file.parse(schema_tables.ContractFile)
     contract = Contract(
         model.component, model.title, tuple(model.depends_on),
         _arrays(file, "inputs", model.inputs), _arrays(file, "params", model.params),
@@ -85,7 +85,7 @@ def _refuse_unknown_sizes(file: YamlFile, contract: Contract) -> None:
 
 def _with_blocks(file: YamlFile, contract: Contract, known: Mapping[str, Contract]) -> Contract:
     """Add the parameters of the components it is built of, under their prefixes and with its own sizes."""
-    blocks = file.parse(schema.ContractFile).blocks
+    blocks = file.parse(schema_tables.ContractFile).blocks
     params, layers = dict(contract.params), []
     for prefix, block in blocks.items():
         if block.component not in known:

@@ -21,7 +21,7 @@ def read_golden(model: schema.GoldenModel, case: Case, contract: Contract, optio
         }
     else:
         read = {ANY: _outputs(model.outputs or {}, case, contract)}
-    return Golden(model.derivation, float(model.peak), read)
+    return Golden(model.derivation, float(model.peak), read, None if model.margin is None else float(model.margin))
 
 
 def _outputs(models: Any, case: Case, contract: Contract) -> dict[str, GoldenArray]:

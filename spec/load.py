@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from goldformer.spec import schema
+from goldformer.spec import schema_tables
 from goldformer.spec.casefile import read_cases
 from goldformer.spec.clauses import cite, read_clauses
 from goldformer.spec.contractfile import read_contracts
@@ -83,7 +83,7 @@ def _unique(file: YamlFile, group: str, items: Iterable[Any]) -> None:
 
 
 def _documents(file: YamlFile) -> dict[str, Document]:
-    models = file.parse(schema.DocumentsFile).documents
+    models = file.parse(schema_tables.DocumentsFile).documents
     _unique(file, "documents", models)
     for index, model in enumerate(models):
         seen = [row.id for row in model.rows]
@@ -106,7 +106,7 @@ def _known(file: YamlFile, where: Field, names: Iterable[str], known: Mapping[st
 
 
 def _conventions(file: YamlFile, clauses: Mapping[str, Clause]) -> dict[str, Convention]:
-    models = file.parse(schema.ConventionsFile).conventions
+    models = file.parse(schema_tables.ConventionsFile).conventions
     _unique(file, "conventions", models)
     for index, model in enumerate(models):
         _known(file, ("conventions", index, "clause"), [model.clause], clauses, "transformer.md")
@@ -115,7 +115,7 @@ def _conventions(file: YamlFile, clauses: Mapping[str, Clause]) -> dict[str, Con
 
 
 def _mistakes(file: YamlFile, contracts: Mapping[str, Contract]) -> dict[str, Mistake]:
-    models = file.parse(schema.MistakesFile).mistakes
+    models = file.parse(schema_tables.MistakesFile).mistakes
     _unique(file, "mistakes", models)
     for index, model in enumerate(models):
         _known(file, ("mistakes", index, "component"), [model.component], contracts, "contracts/")
@@ -125,7 +125,7 @@ def _mistakes(file: YamlFile, contracts: Mapping[str, Contract]) -> dict[str, Mi
 def _properties(
     file: YamlFile, contracts: Mapping[str, Contract], clauses: Mapping[str, Clause]
 ) -> dict[str, Property]:
-    models = file.parse(schema.PropertiesFile).properties
+    models = file.parse(schema_tables.PropertiesFile).properties
     _unique(file, "properties", models)
     properties = {}
     for index, m in enumerate(models):
@@ -189,7 +189,7 @@ def _refuse_shared_ids(properties: Mapping[str, Property], cases: set[str]) -> N
 
 
 def _errata(file: YamlFile, documents: Mapping[str, Document], clauses: Mapping[str, Clause]) -> dict[str, Erratum]:
-    models = file.parse(schema.ErrataFile).errata
+    models = file.parse(schema_tables.ErrataFile).errata
     _unique(file, "errata", models)
     errata = {}
     for index, m in enumerate(models):

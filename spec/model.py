@@ -280,11 +280,13 @@ class Golden:
 
     `options` maps each option of the case's convention (or ANY) to its outputs; an option that refuses
     the call maps to None. `peak` is the largest number on the way, which a dtype must be able to hold.
+    `margin` is the unit roundoff at which honest rounding may turn one of the decisions on the way; None without any.
     """
 
     derivation: str
     peak: float
     options: Mapping[str, Mapping[str, GoldenArray] | None]
+    margin: float | None = None
 
 
 @dataclass(frozen=True)
@@ -358,6 +360,10 @@ class Spec:
     def cases_of(self, component: str) -> tuple[Case, ...]:
         """The cases of one component in file order."""
         return tuple(case for case in self.cases.values() if case.component == component)
+
+    def is_advice(self, case: Case) -> bool:
+        """Whether all clauses of a case are SHOULD, so that nobody is wrong for failing it."""
+        return {self.clauses[id_].level for id_ in case.clauses} == {Level.SHOULD}
 
     @property
     def components(self) -> tuple[str, ...]:

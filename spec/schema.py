@@ -1,4 +1,4 @@
-"""The schema of the spec's YAML files, as pydantic models; `goldformer schema` prints it for editors.
+"""The schema of the files of cases, as pydantic models; `goldformer schema` prints all of it for editors.
 
 Unknown keys are refused everywhere. What needs more than one file to judge is judged in load.py.
 """
@@ -8,149 +8,20 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator
+from pydantic import Discriminator, Field, Tag, field_validator
 
 from goldformer.spec.model import Statistic
+from goldformer.spec.schema_tables import (
+    ContractFile,
+    ConventionsFile,
+    DocumentsFile,
+    ErrataFile,
+    MistakesFile,
+    PropertiesFile,
+)
+from goldformer.spec.schema_words import ClauseId, Id, Name, Option, Param, Strict, Text
 
-Id = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
-Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
-Option = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$")]
-Param = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*(\.[a-z0-9_]+)*$")]
-ClauseId = Annotated[str, Field(pattern=r"^[A-Z]+-[0-9]+$")]
-Text = Annotated[str, Field(min_length=1)]
 Nested = list[Any]
-
-
-class Strict(BaseModel):
-    """A mapping without unknown keys and without conversions."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-# ── documents.yaml, errata.yaml, conventions.yaml, mistakes.yaml, properties.yaml ──
-
-
-class RowModel(Strict):
-    id: Annotated[str, Field(pattern=r"^[A-Z][0-9]+$")]
-    section: Text
-    says: Text
-
-
-class DocumentModel(Strict):
-    id: Id
-    title: Text
-    english: Text
-    kind: Literal["article", "paper"]
-    about: Text
-    rows: list[RowModel]
-
-
-class DocumentsFile(Strict):
-    documents: list[DocumentModel]
-
-
-class DigitsModel(Strict):
-    case: Id
-    output: Name
-    indices: list[list[int]]
-
-
-class ErratumModel(Strict):
-    id: Id
-    document: Id
-    rows: list[str]
-    section: Text
-    printed: Text
-    correct: Text
-    why: Text
-    clauses: Annotated[list[ClauseId], Field(min_length=1)]
-    proof: Annotated[list[Id], Field(min_length=1)]
-    digits: list[DigitsModel] = []
-
-
-class ErrataFile(Strict):
-    errata: list[ErratumModel]
-
-
-class ConventionModel(Strict):
-    id: Name
-    title: Text
-    clause: ClauseId
-    default: Option
-    options: Annotated[dict[Option, Text], Field(min_length=2)]
-
-
-class ConventionsFile(Strict):
-    conventions: list[ConventionModel]
-
-
-class MistakeModel(Strict):
-    id: Id
-    component: Name
-    title: Text
-    hint: Text
-
-
-class MistakesFile(Strict):
-    mistakes: list[MistakeModel]
-
-
-class PropertyModel(Strict):
-    id: Id
-    component: Name | Literal["*"]
-    title: Text
-    clauses: Annotated[list[ClauseId], Field(min_length=1)]
-    needs: list[Name] = []
-
-
-class PropertiesFile(Strict):
-    properties: list[PropertyModel]
-
-
-# ── contracts/*.yaml ──
-
-
-class ArrayModel(Strict):
-    kind: Literal["float", "bool", "ids"]
-    shape: list[str | int] | None = None
-    broadcast: list[str | int] | None = None
-    optional: bool = False
-    below: Name | None = None
-
-
-class AttributeModel(Strict):
-    kind: Literal["int", "bool", "float"]
-    minimum: int | float | None = None
-    maximum: int | float | None = None
-    size: Name | None = None
-    below: Name | None = None
-    at_most: Name | None = None
-    optional: bool = False
-
-
-class BlockModel(Strict):
-    """The parameters of another component, under a prefix; with `repeat` once for each of so many layers."""
-
-    component: Name
-    sizes: dict[Name, Name] = {}
-    repeat: Name | None = None
-
-
-class ContractFile(Strict):
-    component: Name
-    title: Text
-    depends_on: list[Name]
-    inputs: dict[Name, ArrayModel] = {}
-    params: dict[Name, ArrayModel] = {}
-    blocks: dict[Name, BlockModel] = {}
-    attributes: dict[Name, AttributeModel] = {}
-    outputs: Annotated[dict[Name, ArrayModel], Field(min_length=1)]
-    flow: list[Name] = []
-    conventions: list[Name] = []
-    computed_in_at_least: Literal["float32", "float64"] | None = None
-
-
-# ── cases/*.yaml ──
 
 
 class DrawModel(Strict):
@@ -225,10 +96,14 @@ class RangeModel(Strict):
 
 
 class AllParamsModel(DrawModel):
-    """One recipe for all parameters; `biases: false` leaves the optional ones out, `gammas` have their own range."""
+    """One recipe for all parameters but those in `but`; `gammas` have their own range.
+
+    `biases: false` leaves the optional ones out.
+    """
 
     biases: bool = True
     gammas: RangeModel | None = None
+    but: dict[Param, RecipeModel] = {}
 
 
 class ProbesModel(Strict):
@@ -304,7 +179,7 @@ class GoldenStatisticModel(Strict):
 
 class GoldenStatisticsModel(Strict):
     error_scale: float | int
-    statistics: dict[Statistic, GoldenStatisticModel]
+    statistics: Annotated[dict[Statistic, GoldenStatisticModel], Field(min_length=1)]
 
 
 def _golden(value: Any) -> str:
@@ -322,6 +197,7 @@ class GoldenModel(Strict):
 
     derivation: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
     peak: float | int
+    margin: float | int | None = None
     outputs: dict[Param, GoldenOutputModel] | None = None
     options: dict[Option, dict[Param, GoldenOutputModel] | Literal["refused"]] | None = None
 

@@ -49,6 +49,32 @@ def adapter_file(tmp_path: Path) -> Callable[[str], str]:
 
 
 @pytest.fixture
+def broken_reference(tmp_path: Path) -> Callable[[str, str, str], str]:
+    """The path of an adapter of a copy of the reference in which one file has new text for old."""
+
+    def edited(file: str, old: str, new: str) -> str:
+        # A name of its own for each test: a package that was imported once is not read again.
+        package = f"broken_{tmp_path.name}"
+        target = tmp_path / package
+        target.mkdir()
+        for source in (REPOSITORY / "reference_impl").glob("*.py"):
+            text = source.read_text(encoding="utf-8").replace("goldformer.reference_impl", package)
+            if source.name == file:
+                assert text.count(old) == 1, f"the reference no longer says {old!r}"
+                text = text.replace(old, new)
+            (target / source.name).write_text(text, encoding="utf-8")
+        adapter = (REPOSITORY / "adapters" / "builtin" / "reference.py").read_text(encoding="utf-8")
+        adapter = adapter.replace(
+            "from goldformer import __version__, reference_impl", f"import {package} as reference_impl"
+        )
+        path = tmp_path / "student.py"
+        path.write_text(adapter.replace("= __version__", '= "broken"'), encoding="utf-8")
+        return str(path)
+
+    return edited
+
+
+@pytest.fixture
 def verdicts_of(spec: Spec) -> Callable[..., list[Verdict]]:
     """The verdicts of all golden cases of some components."""
 
@@ -62,7 +88,7 @@ def verdicts_of(spec: Spec) -> Callable[..., list[Verdict]]:
 def verdicts_on_mistake(spec: Spec) -> Callable[[str, str], Iterator[Verdict]]:
     """The verdicts of the cases that list a mistake, on the textbook that makes it.
 
-    NumPy has no gradients: that those of a mistake are caught, the mistakes on the reference show.
+    Cases of gradients are left out: what a mistake makes of them takes automatic differentiation.
     """
 
     def run(mistake: str, dtype: str) -> Iterator[Verdict]:

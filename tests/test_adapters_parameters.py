@@ -52,7 +52,11 @@ def positional_only(query, key, value, mask=None, /):
     raise AssertionError("must not be called")
 
 
-SDPA = "the suite calls it with query, key, value, mask"
+def without_a_default(query, key, value, mask, seed, dropout_rate=None):
+    raise AssertionError("must not be called")
+
+
+SDPA = "the suite calls it with query, key, value, mask, dropout_rate, seed"
 
 
 @pytest.mark.parametrize(
@@ -63,10 +67,11 @@ SDPA = "the suite calls it with query, key, value, mask"
         (without_value, f"does not take value; {SDPA}"),
         (
             positional_only,
-            "takes positional-only parameters; the suite calls it by name: query, key, value, mask",
+            "takes positional-only parameters; the suite calls it by name: query, key, value, mask, dropout_rate, seed",
         ),
+        (without_a_default, f"gives no default to seed; {SDPA}"),
     ],
-    ids=["other names", "one more", "one fewer", "positional only"],
+    ids=["other names", "one more", "one fewer", "positional only", "no default"],
 )
 def test_wrong_parameters_are_an_error_of_that_component_and_the_function_is_not_called(function, says, verdict_of):
     verdict = verdict_of("sdpa-distinct-sizes", function)
@@ -152,6 +157,25 @@ def test_a_mask_that_is_required_is_none_where_a_case_has_none(verdict_of):
 
     assert verdict_of("sdpa-causal", always_masked).status is Status.PASSED
     assert verdict_of("sdpa-distinct-sizes", always_masked).status is Status.PASSED
+
+
+def test_dropout_may_be_absent_until_a_case_has_it(verdict_of):
+    def without_dropout(query, key, value, mask=None):
+        return attend(query, key, value, mask)
+
+    assert verdict_of("sdpa-causal", without_dropout).status is Status.PASSED
+    dropped = verdict_of("sdpa-dropout-nothing", without_dropout)
+    assert (dropped.status, dropped.reason) == (Status.SKIPPED, "not-implemented")
+    assert dropped.message == "scaled_dot_product_attention takes no dropout_rate"
+    assert verdict_of("sdpa-dropout-above-one", without_dropout).message == dropped.message
+
+
+def test_an_attribute_that_a_case_has_not_is_not_passed(verdict_of):
+    def with_a_rate_of_its_own(query, key, value, mask=None, dropout_rate=0.0, seed=7):
+        assert (dropout_rate, seed) == (0.0, 7)
+        return attend(query, key, value, mask)
+
+    assert verdict_of("sdpa-causal", with_a_rate_of_its_own).status is Status.PASSED
 
 
 def test_a_function_whose_signature_cannot_be_read_is_called(verdict_of, adapter_with):

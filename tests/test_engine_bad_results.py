@@ -264,11 +264,12 @@ def test_one_bad_component_never_ends_the_run(miniature, bench_of, verdicts_of, 
 )
 def test_every_golden_case_of_the_component_gets_the_same_verdict(miniature, bench_of, verdicts_of, spec):
     status, reason, _ = MINIATURES[miniature]
-    # Refusals and gradients are judged another way.
+    # Refusals and gradients are judged another way, and no miniature drops weights.
     judged = [
         v
         for v in verdicts_of(bench_of(miniature, "numpy"), ATTENTION)
         if spec.cases[v.check].error is None and spec.cases[v.check].cotangent is None
+        if "dropout_rate" not in spec.cases[v.check].attributes
     ]
     assert judged
     assert {(v.status, v.reason) for v in judged} == {(status, reason)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -116,6 +117,82 @@ class Reversed(Textbook):
         return -super().kl_terms(target, log_q)
 
 
+class OneSeedForAll(Textbook):
+    def xavier_uniform(self, like, *, seed):
+        return super().xavier_uniform(like, seed=7)
+
+
+class DoublesWhatIsKept(Textbook):
+    def scaled_up(self, x, rate):
+        return 2 * x
+
+
+class ForgetsTheSeed(Textbook):
+    def dropped(self, x, name, rate, seed):
+        return super().dropped(x, name, rate, None)
+
+
+class OneMaskForAllSamples(Textbook):
+    def stays(self, shape, rate, random):
+        return np.broadcast_to(super().stays(shape[1:], rate, random), shape)
+
+
+class ScaledInEvaluation(Textbook):
+    def untouched(self, x, rate):
+        return x * (1 - rate)
+
+
+class DropsChannelsOfTheOutput(Textbook):
+    def kept_weights(self, scaled, weights, rate, seed):
+        return weights
+
+    def scaled_dot_product_attention(self, query, key, value, mask=None, *, dropout_rate=None, seed=None):
+        attended = super().scaled_dot_product_attention(query, key, value, mask)
+        rate = dropout_rate or 0
+        return attended | {"output": self.dropped(attended["output"], "dropout_rate", rate, seed)}
+
+
+class ReadsTheLastWordAlone(Textbook):
+    def read(self, sentence, task):
+        return super().read(sentence, task)[-1:]
+
+
+class GoesOnAfterTheEnd(Textbook):
+    def ended(self, sentence, task):
+        return False
+
+
+class StopsWithTheFirst(Textbook):
+    def together(self, found):
+        ends = min(len(sentence.words) for own in found for sentence in own)
+        return [[replace(s, words=s.words[:ends], word_scores=s.word_scores[:ends]) for s in own] for own in found]
+
+
+class BeginsWithCopies(Textbook):
+    def first_beam(self, task):
+        return super().first_beam(task) * task.beam_size
+
+
+class ComparesTheLastWord(Textbook):
+    def total(self, sentence):
+        return sentence.word_scores[-1]
+
+
+class KeepsTheWorst(Textbook):
+    def next_beam(self, beam, grown, task):
+        return self.ranked([s for own in grown for s in own], task)[-task.beam_size :]
+
+
+class Climbs(Textbook):
+    def moved(self, weight, gradient, learning_rate):
+        return weight + learning_rate * gradient
+
+
+class NeverClearsGradients(Textbook):
+    def cleared(self, gradients, earlier):
+        return {name: gradient + earlier.get(name, 0) for name, gradient in gradients.items()}
+
+
 ForgetsTheMask = implementations("textbook")["mask-not-inplace"].make
 SoftmaxOverTheBatch = implementations("textbook")["softmax-batch-axis"].make
 CosineExponent = implementations("textbook")["pe-cos-exp"].make
@@ -154,9 +231,42 @@ CAUGHT = {
     "ls-sums-to-one": (SharesNothing, "a smoothed row does not sum to 1"),
     "ce-padding": (CountsPadding, "\\d positions of padding change the loss"),
     "kl-sign": (Reversed, "the divergence is negative"),
+    "xavier-seed": (OneSeedForAll, "seeds 0 and 1 give the same weight"),
+    "dropout-values": (DoublesWhatIsKept, "an element is neither 0 nor x/\\(1 − rate\\)"),
+    "dropout-seed": (ForgetsTheSeed, "one seed drops different elements"),
+    "dropout-independence": (
+        OneMaskForAllSamples,
+        "elements are not dropped one by one: at one place (0|100)% of 70 samples lose theirs at a rate of 0.5",
+    ),
+    "dropout-evaluation": (ScaledInEvaluation, "the output differs when it is not training"),
+    "sdpa-dropout": (DropsChannelsOfTheOutput, "a weight is dropped for one channel alone"),
+    "greedy-teacher-forcing": (
+        ReadsTheLastWordAlone,
+        r"the model that reads \[\d, \d\] does not find each word the most probable",
+    ),
+    "greedy-after-the-end": (
+        GoesOnAfterTheEnd,
+        r"\[.*2, \d\] goes on after 2, its eos_id, where 0, pad_id, must stand",
+    ),
+    "greedy-batch": (StopsWithTheFirst, "1 more padding and a neighbour in the batch change the sentence('s score)?"),
+    "beam-sentences": (BeginsWithCopies, r"the same sentence is returned twice: \[\[(.*)\], \[\1\]\]"),
+    "beam-teacher-forcing": (
+        ComparesTheLastWord,
+        r"the model that reads \[.*\] finds them in another order|the scores of \[.*\] are not what the model .* says",
+    ),
+    "beam-of-one": (KeepsTheWorst, "a beam of one gives another sentence than greedy decoding"),
+    "beam-batch": (StopsWithTheFirst, "1 more padding and a neighbour in the batch change the sentences(' scores)?"),
     "sha-permutation": (LeanTowardsEarlyQueries, PERMUTED),
     "sha-causality": (SeesOneAhead, "rows up to 0 change when later x change"),
+    "shas-gradient": (Climbs, "w_[qkv] is not what the gradients of single_head_attention make of it"),
+    "shas-one-by-one": (NeverClearsGradients, "2 steps give another \\w+ than one by one"),
 }
+
+
+def functions_of(textbook, spec):
+    """What an adapter of a textbook holds: its components, and their backward passes."""
+    names = {name for component in spec.contracts for name in (component, f"{component}_gradient")}
+    return {name: getattr(textbook, name) for name in names if hasattr(textbook, name)}
 
 
 @pytest.fixture
@@ -178,9 +288,8 @@ def test_every_property_has_someone_who_breaks_it(spec):
 @pytest.mark.parametrize("property_", CAUGHT)
 def test_a_property_catches_its_breaker_and_shows_a_small_input(property_, judge, spec):
     textbook, message = CAUGHT[property_]
-    functions = {name: getattr(textbook(), name) for name in spec.contracts}
     (component,) = components_of(spec.properties[property_], spec)
-    verdict = judge(property_, component, functions, arrays="numpy")
+    verdict = judge(property_, component, functions_of(textbook(), spec), arrays="numpy")
     assert (verdict.status, verdict.reason) == (Status.FAILED, "property")
     assert re.fullmatch(message, verdict.message)
     assert re.match(r"smallest input: \w+=", verdict.detail)
@@ -196,8 +305,8 @@ def test_a_property_catches_its_breaker_and_shows_a_small_input(property_, judge
 )
 def test_the_input_shown_is_the_smallest_that_fails(property_, smallest, judge, spec):
     textbook, _ = CAUGHT[property_]
-    functions = {name: getattr(textbook(), name) for name in spec.contracts}
-    verdict = judge(property_, spec.properties[property_].component, functions, arrays="numpy")
+    component = spec.properties[property_].component
+    verdict = judge(property_, component, functions_of(textbook(), spec), arrays="numpy")
     assert verdict.detail == smallest
     assert f"  Input       {smallest}" in explain_verdict(verdict, spec)
     assert Verdict.from_json(verdict.as_json()) == verdict
@@ -373,3 +482,71 @@ def test_numpy_has_no_devices_to_mix(strict, judge):
     verdict = judge("device-hygiene", "softmax", {"softmax": Textbook().softmax}, arrays="numpy", strict=strict)
     assert (verdict.status, verdict.reason) == (Status.SKIPPED, "not-checkable")
     assert verdict.message == "numpy has no meta device"
+
+
+# What is drawn at random
+
+
+class WholeTokens(Textbook):
+    def stays(self, shape, rate, random):
+        return np.broadcast_to(super().stays((*shape[:-1], 1), rate, random), shape)
+
+
+class WholeChannels(Textbook):
+    def stays(self, shape, rate, random):
+        return np.broadcast_to(super().stays((shape[0], 1, *shape[2:]), rate, random), shape)
+
+
+class DropsNothing(Textbook):
+    def dropped(self, x, name, rate, seed):
+        return x
+
+
+@pytest.mark.parametrize(
+    ("textbook", "said"),
+    [
+        (WholeTokens, "of 72 channels lose theirs at a rate of 0.5"),
+        (WholeChannels, "of 71 tokens lose theirs at a rate of 0.5"),
+        (OneMaskForAllSamples, "of 70 samples lose theirs at a rate of 0.5"),
+        (DropsNothing, "at one place 0% of 70 samples lose theirs at a rate of 0.5"),
+    ],
+)
+def test_whatever_is_dropped_together_is_named(textbook, said, judge):
+    functions = {"dropout": textbook().dropout}
+    verdict = judge("dropout-independence", "dropout", functions, arrays="numpy")
+    assert verdict.status is Status.FAILED
+    assert verdict.message.startswith("elements are not dropped one by one: at one place ")
+    assert verdict.message.endswith(said)
+
+
+class SameSeedAlways(Textbook):
+    def dropped(self, x, name, rate, seed):
+        return super().dropped(x, name, rate, 7)
+
+
+@pytest.mark.parametrize(
+    ("property_", "textbook", "said"),
+    [
+        ("dropout-seed", SameSeedAlways, "seeds 0 and 1 drop the same elements"),
+        ("sdpa-dropout", SameSeedAlways, "seeds 0 and 1 drop the same weights"),
+        ("sdpa-dropout", ForgetsTheSeed, "one seed drops different weights"),
+        ("sdpa-dropout", DoublesWhatIsKept, None),
+        ("sdpa-dropout", DropsNothing, "seeds 0 and 1 drop the same weights"),
+        ("dropout-values", DropsNothing, "an element is neither 0 nor x/(1 − rate)"),
+    ],
+)
+def test_the_seed_and_the_scale_are_told_apart(property_, textbook, said, judge):
+    component = ATTENTION if property_ == "sdpa-dropout" else "dropout"
+    verdict = judge(property_, component, {component: getattr(textbook(), component)}, arrays="numpy")
+    # At the rate of one half that this property draws, twice is right.
+    assert verdict.message == (said or "")
+
+
+def test_weights_that_are_made_to_sum_to_one_again_are_caught(judge):
+    class Renormalised(Textbook):
+        def kept_weights(self, scaled, weights, rate, seed):
+            kept = super().kept_weights(scaled, weights, rate, seed)
+            return kept / np.maximum(kept.sum(-1, keepdims=True), 1e-9)
+
+    verdict = judge("sdpa-dropout", ATTENTION, {ATTENTION: Renormalised().scaled_dot_product_attention}, arrays="numpy")
+    assert verdict.message == "a weight is neither 0 nor that without dropout divided by 1 − rate"

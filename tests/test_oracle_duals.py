@@ -120,6 +120,29 @@ def test_duals_agree_with_difference_quotients(call):
             assert float(abs(quotient - gradient[place]).mid()) < 1e-25, f"{name}{place}"
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_backward_pass_of_the_training_step_is_that_of_duals(causal):
+    inputs, square = {"x": drawn(10, 4, 3)}, {f"w_{role}": drawn(11 + i, 3, 3) for i, role in enumerate("qkv")}
+    cotangent = drawn(14, 4, 3)
+    call = ("single_head_attention", inputs, square, {"causal": causal}, {}, "output")
+    gradients = dual_gradients(call, cotangent, balls.exact, balls.given, duals.unit_balls(balls.exact))
+    how = {"causal": causal, "learning_rate": 0.1, "steps": 1}
+    stepped = evaluate(
+        "single_head_attention_step",
+        balls.exact,
+        balls.given,
+        {**inputs, "output_gradient": cotangent},
+        square,
+        how,
+        {},
+    )
+    expected = {name: weight - flint.arb(1) / 10 * gradients[name] for name, weight in square.items()}
+    for name, array in {"x_gradient": gradients["x"], **expected}.items():
+        for ball, other in zip(stepped[name].ravel(), array.ravel(), strict=True):
+            assert ball.overlaps(other), name
+            assert float((ball - other).abs_upper()) < 1e-60, name
+
+
 def test_what_a_mask_hides_has_exactly_no_gradient():
     mask = np.array([[True, True, False], [True, False, False]])
     call = ("scaled_dot_product_attention", {**TOKENS, "mask": mask}, {}, {}, {}, "output")

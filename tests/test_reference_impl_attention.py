@@ -10,7 +10,9 @@ from torch import Tensor
 
 from goldformer.reference_impl import (
     SingleHeadAttention,
+    SingleHeadGradientResult,
     SingleHeadResult,
+    SingleHeadStepResult,
     attention_scores,
     causal_mask,
     padding_mask,
@@ -18,6 +20,8 @@ from goldformer.reference_impl import (
     scaled_dot_product_attention,
     scaled_scores,
     single_head_attention,
+    single_head_attention_gradient,
+    single_head_attention_step,
     softmax,
 )
 
@@ -293,41 +297,63 @@ def test_a_single_head_result_is_a_tuple_in_the_order_of_the_contract():
     assert SingleHeadResult._fields == ("output", "weights", "query", "key", "value", "scores")
 
 
-def backward_by_hand(x: Tensor, w: dict[str, Tensor], result: SingleHeadResult, cotangent: Tensor) -> dict:
-    """The backward pass of the java class, from its four matrix rules."""
-    for_weights = cotangent @ result.value.T
-    row_dot = (for_weights * result.weights).sum(dim=1, keepdim=True)
-    for_scores = (result.weights * (for_weights - row_dot)).tril() / math.sqrt(x.shape[1])
-    for_q, for_k, for_v = for_scores @ result.key, for_scores.T @ result.query, result.weights.T @ cotangent
-    for_x = for_q @ w["w_q"].T + for_k @ w["w_k"].T + for_v @ w["w_v"].T
-    return {"x": for_x, "w_q": x.T @ for_q, "w_k": x.T @ for_k, "w_v": x.T @ for_v}
+def test_training_results_are_tuples_in_the_order_of_the_contract():
+    assert SingleHeadGradientResult._fields == ("x", "w_q", "w_k", "w_v")
+    assert SingleHeadStepResult._fields == ("x_gradient", "w_q", "w_k", "w_v")
 
 
-def test_autograd_is_the_backward_pass_that_java_writes_by_hand():
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_backward_pass_that_java_writes_by_hand_is_autograd(causal):
     x = real(Q_SEQ, D_K).requires_grad_()
-    module = SingleHeadAttention(D_K, dtype=torch.float64)
-    result, cotangent = module(x), real(Q_SEQ, D_K, seed=1)
-    result.output.backward(cotangent)
+    module = SingleHeadAttention(D_K, causal=causal, dtype=torch.float64)
+    cotangent = real(Q_SEQ, D_K, seed=1)
+    module(x).output.backward(cotangent)
 
-    with torch.no_grad():
-        expected = backward_by_hand(x, module.state_dict(), result, cotangent)
+    got = single_head_attention_gradient(x.detach(), cotangent, **module.state_dict(), causal=causal)
     for name, leaf in (("x", x), *module.named_parameters()):
-        close(leaf.grad, expected[name], 1e-13)
+        close(leaf.grad, getattr(got, name), 1e-13)
 
 
-def test_the_step_of_java_is_that_of_sgd():
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_steps_of_java_are_those_of_sgd(causal):
+    x, cotangent = (real(Q_SEQ, D_K) / 4).requires_grad_(), real(Q_SEQ, D_K, seed=1)
+    module = SingleHeadAttention(D_K, causal=causal, dtype=torch.float64)
+    weights = {name: real(D_K, D_K, seed=2 + i) / 4 for i, name in enumerate(module.state_dict())}
+    module.load_state_dict(weights)
+    optimiser = torch.optim.SGD(module.parameters(), lr=0.125)
+    for _ in range(3):
+        optimiser.zero_grad()
+        x.grad = None
+        module(x).output.backward(cotangent)
+        optimiser.step()
+
+    got = single_head_attention_step(x.detach(), cotangent, **weights, causal=causal, learning_rate=0.125, steps=3)
+    close(got.x_gradient, x.grad, 1e-13)
+    for name, parameter in module.named_parameters():
+        close(getattr(got, name), parameter.detach(), 1e-13)
+
+
+def test_the_module_trains_itself_in_place_as_the_function_does():
     module = SingleHeadAttention(2, dtype=torch.float64)
     module.load_state_dict(JAVA)
-    optimiser = torch.optim.SGD(module.parameters(), lr=0.125)
+    held = dict(module.named_parameters())
     cotangent = torch.tensor([[1, -1], [2, 0], [0, 3]], dtype=torch.float64)
-    result = module(X)
-    result.output.backward(cotangent)
-    with torch.no_grad():
-        gradients = backward_by_hand(X, JAVA, result, cotangent)
-    optimiser.step()
+    expected = single_head_attention_step(X, cotangent, **JAVA, causal=True, learning_rate=0.1, steps=2)
 
+    module.step(X, cotangent, learning_rate=0.1)
+    x_gradient = module.step(X, cotangent, learning_rate=0.1)
+    assert torch.equal(x_gradient, expected.x_gradient)
+    assert not x_gradient.requires_grad
     for name, parameter in module.named_parameters():
-        close(parameter.detach(), JAVA[name] - 0.125 * gradients[name])
+        assert parameter is held[name]
+        assert parameter.requires_grad
+        assert torch.equal(parameter.detach(), getattr(expected, name))
+
+
+def test_a_learning_rate_of_0_moves_nothing():
+    got = single_head_attention_step(X, X, **JAVA, causal=True, learning_rate=0, steps=2)
+    for name, weight in JAVA.items():
+        assert torch.equal(getattr(got, name), weight)
 
 
 def test_a_single_head_is_causal_unless_told_otherwise():

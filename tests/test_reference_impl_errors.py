@@ -16,14 +16,17 @@ from goldformer.reference_impl import (
     TokenEmbedding,
     attention_scores,
     causal_mask,
+    cut_fused,
     fused_multi_head_attention,
     merge_heads,
     multi_head_attention,
     padding_mask,
     positional_encoding,
+    project_heads,
     scaled_dot_product_attention,
     scaled_scores,
     single_head_attention,
+    single_head_attention_step,
     sinusoid_table,
     softmax,
     split_heads,
@@ -66,6 +69,17 @@ def attend_fused(**changed: Any) -> Any:
 def attend_alone(**changed: Any) -> Any:
     arguments = {"x": real(5, 2), "w_q": real(2, 2), "w_k": real(2, 2), "w_v": real(2, 2), "causal": True}
     return single_head_attention(**{**arguments, **changed})
+
+
+def train_alone(**changed: Any) -> Any:
+    arguments = {
+        "x": real(5, 2),
+        "output_gradient": real(5, 2),
+        "w_q": real(2, 2),
+        "w_k": real(2, 2),
+        "w_v": real(2, 2),
+    }
+    return single_head_attention_step(**{**arguments, "causal": True, "learning_rate": 0.1, "steps": 1, **changed})
 
 
 LINEAR = "make the two agree (weights are (in, out): transpose those of nn.Linear)"
@@ -208,6 +222,22 @@ LINEAR = "make the two agree (weights are (in, out): transpose those of nn.Linea
             "w_qkv has shape (17, 42) and must be (d_input, 3*heads*d_k) with d_input=14 as in x: " + LINEAR,
         ),
         (
+            lambda **changed: project_heads(real(3, 5, 17), real(17, 14), **changed),
+            {"num_heads": 4},
+            "num_heads=4 does not divide the width 14 of w: choose a divisor of 14",
+        ),
+        (
+            lambda **changed: project_heads(real(3, 5, 17), real(17, 14), **changed),
+            {"num_heads": 2, "b": real(13)},
+            "b has shape (13,) and must be (heads*d) with heads*d=14 as in w: make the two agree",
+        ),
+        (
+            lambda **changed: cut_fused(real(3, 5, 42), **changed),
+            {"num_heads": 4},
+            "qkv has shape (3, 5, 42) and its columns must be a multiple of 12: "
+            "lay q, k and v of 4 heads side by side, all of one width",
+        ),
+        (
             attend_alone,
             {"w_k": real(2, 3)},
             "w_k has shape (2, 3) and must be (d_model, d_model) with d_model=2 as in x: " + LINEAR,
@@ -221,6 +251,27 @@ LINEAR = "make the two agree (weights are (in, out): transpose those of nn.Linea
             attend_alone,
             {"x": real(1, 5, 2)},
             "x has shape (1, 5, 2) and must be (seq, d_model): reshape it to 2 axes",
+        ),
+        (
+            train_alone,
+            {"output_gradient": real(1, 2)},
+            "output_gradient has shape (1, 2) and must be (seq, d_model) with seq=5 as in x: make the two agree",
+        ),
+        (
+            train_alone,
+            {"w_k": real(2, 3)},
+            "w_k has shape (2, 3) and must be (d_model, d_model) with d_model=2 as in x: " + LINEAR,
+        ),
+        (train_alone, {"steps": 0}, "steps=0 must be at least 1: pass a positive size"),
+        (
+            train_alone,
+            {"learning_rate": -0.1},
+            "learning_rate=-0.1 must be finite and at least 0: pass a small number such as 0.01",
+        ),
+        (
+            train_alone,
+            {"learning_rate": float("nan")},
+            "learning_rate=nan must be finite and at least 0: pass a small number such as 0.01",
         ),
     ],
 )

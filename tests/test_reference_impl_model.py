@@ -113,6 +113,7 @@ def test_the_model_is_that_of_torch(norm_first):
     result = ours(source, target)
     close(result.logits[target != PAD], nn.functional.linear(x, ours.w_vocab.T, ours.b_vocab)[target != PAD])
     close(result.memory[source != PAD], memory[source != PAD])
+    close(result.decoded[target != PAD], x[target != PAD])
 
 
 @pytest.mark.parametrize("norm_first", NORM_FIRST)
@@ -123,11 +124,12 @@ def test_in_eval_mode_the_module_is_the_function_on_its_state(norm_first, bias):
     expected = transformer(SOURCE, TARGET, **COUNTS, pad_id=PAD, params=params, norm_first=norm_first)
 
     result = module(SOURCE.int(), TARGET.int())
-    assert result._fields == ("logits", "memory")
+    assert result._fields == ("logits", "memory", "decoded")
     assert result.logits.shape == (BATCH, SEQ, VOCAB)
     assert result.memory.shape == (BATCH, SOURCE_SEQ, D_MODEL)
     assert torch.equal(result.logits, expected.logits)
     assert torch.equal(result.memory, expected.memory)
+    assert torch.equal(result.decoded, expected.decoded)
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -305,7 +305,7 @@ REFERENCES = {
     "mistake": (
         "    sizes:", "    catches: [scale-mising]\n    sizes:", "catches", "'scale-mising' is not in mistakes.yaml",
     ),
-    "document row": ("rows: [J1]", "rows: [J9]", "source", "cites rows ['J9'] of java, which has J1, J2, J3"),
+    "document row": ("rows: [J1]", "rows: [J9]", "source", "cites rows ['J9'] of java, which has J1, J2, J3, J4"),
     "document": (
         "document: java", "document: jav", "source",
         "cites 'jav', which documents.yaml lacks: it has walkthrough, primer, n9, java, illustrated, paper",

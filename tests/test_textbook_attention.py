@@ -183,10 +183,13 @@ def test_multi_head_against_torch():
     k = heads_of(t["key"] @ p["w_k"] + p["b_k"])
     v = heads_of(t["value"] @ p["w_v"] + p["b_v"])
     merged = torch_attention(q, k, v, attn_mask=t["mask"]).transpose(1, 2).flatten(2)
-    output, weights = textbook.multi_head_attention(**arguments)
-    close(output, merged @ p["w_o"] + p["b_o"])
+    got = textbook.multi_head_attention(**arguments)
+    for name, expected in {"q": q, "k": k, "v": v, "scaled_scores": q @ k.mT / math.sqrt(D_K)}.items():
+        close(got[name], expected)
     scores = (q @ k.mT / math.sqrt(D_K)).masked_fill(~t["mask"], -math.inf)
-    close(weights, scores.softmax(-1))
+    close(got["weights"], scores.softmax(-1))
+    close(got["heads"].swapaxes(1, 2).reshape(merged.shape), merged)
+    close(got["output"], merged @ p["w_o"] + p["b_o"])
 
 
 def test_fused_against_torch():
@@ -196,10 +199,11 @@ def test_fused_against_torch():
     q, k, v = fused.reshape(BATCH, KV_SEQ, HEADS, 3 * D_K).transpose(1, 2).chunk(3, dim=-1)
     mask = torch.from_numpy(arguments["mask"])
     merged = torch_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2)
-    output, weights, qkv = textbook.fused_multi_head_attention(**arguments)
-    close(qkv, fused)
-    close(output, merged @ p["w_o"] + p["b_o"])
-    assert weights.shape == (BATCH, HEADS, KV_SEQ, KV_SEQ)
+    got = textbook.fused_multi_head_attention(**arguments)
+    for name, expected in {"qkv": fused, "q": q, "k": k, "v": v}.items():
+        close(got[name], expected)
+    close(got["output"], merged @ p["w_o"] + p["b_o"])
+    assert got["weights"].shape == (BATCH, HEADS, KV_SEQ, KV_SEQ)
 
 
 @pytest.mark.parametrize("component", ARGUMENTS)
@@ -330,8 +334,8 @@ MISTAKES = ["scale-d-model", "softmax-query-axis", "mask-after-softmax", "head-s
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_an_override_is_a_mistake(mistake):
     arguments = multi_head_arguments()
-    right, _ = textbook.multi_head_attention(**arguments)
-    wrong, _ = implementations("textbook")[mistake].make().multi_head_attention(**arguments)
+    right = textbook.multi_head_attention(**arguments)["output"]
+    wrong = implementations("textbook")[mistake].make().multi_head_attention(**arguments)["output"]
     assert wrong.shape == right.shape
     assert np.abs(wrong - right).max() > 0.01
 

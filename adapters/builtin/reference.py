@@ -19,7 +19,6 @@ encoder_layer = reference_impl.encoder_layer
 decoder_layer = reference_impl.decoder_layer
 encoder = reference_impl.encoder
 decoder = reference_impl.decoder
-transformer = reference_impl.transformer
 greedy_decode = reference_impl.greedy_decode
 beam_search = reference_impl.beam_search
 pad_or_truncate = reference_impl.pad_or_truncate
@@ -61,21 +60,48 @@ def multi_head_attention(
     *,
     num_heads: int,
     params: Mapping[str, Tensor],
-) -> tuple[Tensor, Tensor]:
-    """Return output and weights."""
-    return reference_impl.multi_head_attention(query, key, value, mask, num_heads=num_heads, **params)
+) -> tuple[Tensor, ...]:
+    """Return output, weights, q, k, v, scaled_scores and heads."""
+    output, weights = reference_impl.multi_head_attention(query, key, value, mask, num_heads=num_heads, **params)
+    q, k, v = (
+        reference_impl.project_heads(x, params[f"w_{role}"], params.get(f"b_{role}"), num_heads=num_heads)
+        for role, x in (("q", query), ("k", key), ("v", value))
+    )
+    return output, weights, *_steps(q, k, v, mask)
 
 
 def fused_multi_head_attention(
     x: Tensor, mask: Tensor | None = None, *, num_heads: int, params: Mapping[str, Tensor]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return output, weights and qkv."""
-    return reference_impl.fused_multi_head_attention(x, mask, num_heads=num_heads, **params)
+) -> tuple[Tensor, ...]:
+    """Return output, weights, qkv, q, k, v, scaled_scores and heads."""
+    output, weights, qkv = reference_impl.fused_multi_head_attention(x, mask, num_heads=num_heads, **params)
+    return output, weights, qkv, *_steps(*reference_impl.cut_fused(qkv, num_heads), mask)
+
+
+def _steps(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, ...]:
+    """Queries, keys and values of all heads, and what attention makes of them."""
+    heads, _ = reference_impl.scaled_dot_product_attention(q, k, v, mask)
+    return q, k, v, reference_impl.scaled_scores(q, k), heads
 
 
 def single_head_attention(x: Tensor, *, causal: bool, params: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return output, weights, query, key, value and scores."""
     return reference_impl.single_head_attention(x, causal=causal, **params)._asdict()
+
+
+def single_head_attention_step(
+    x: Tensor,
+    output_gradient: Tensor,
+    *,
+    causal: bool,
+    learning_rate: float,
+    steps: int,
+    params: Mapping[str, Tensor],
+) -> dict[str, Tensor]:
+    """Return x_gradient, w_q, w_k and w_v."""
+    return reference_impl.single_head_attention_step(
+        x, output_gradient, causal=causal, learning_rate=learning_rate, steps=steps, **params
+    )._asdict()
 
 
 def feed_forward(x: Tensor, *, params: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -91,3 +117,30 @@ def layer_norm(x: Tensor, *, params: Mapping[str, Tensor]) -> Tensor:
 def output_probabilities(x: Tensor, *, params: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
     """Return probabilities and logits."""
     return reference_impl.output_probabilities(x, **params)
+
+
+def transformer(
+    source: Tensor,
+    target: Tensor,
+    *,
+    num_heads: int,
+    num_encoder_layers: int,
+    num_decoder_layers: int,
+    pad_id: int,
+    params: Mapping[str, Tensor],
+) -> dict[str, Tensor]:
+    """Return logits, memory, decoded, source_embedded and target_embedded."""
+    result = reference_impl.transformer(
+        source,
+        target,
+        num_heads=num_heads,
+        num_encoder_layers=num_encoder_layers,
+        num_decoder_layers=num_decoder_layers,
+        pad_id=pad_id,
+        params=params,
+    )
+    embedded = {
+        f"{side}_embedded": reference_impl.positional_encoding(reference_impl.token_embedding(ids, params["table"]))
+        for side, ids in (("source", source), ("target", target))
+    }
+    return {**result._asdict(), **embedded}

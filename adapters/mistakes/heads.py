@@ -208,10 +208,10 @@ class SequenceAndBatchSwapped(Textbook):
         *,
         num_heads: int,
         params: Params,
-    ) -> tuple[Array, Array]:
+    ) -> dict[str, Array]:
         query, key, value = (x.swapaxes(0, 1) for x in (query, key, value))
-        output, weights = super().multi_head_attention(query, key, value, mask, num_heads=num_heads, params=params)
-        return output.swapaxes(0, 1), weights
+        attended = super().multi_head_attention(query, key, value, mask, num_heads=num_heads, params=params)
+        return attended | {"output": attended["output"].swapaxes(0, 1)}
 
 
 @mistake("weights-averaged")

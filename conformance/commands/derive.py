@@ -15,7 +15,7 @@ from goldformer.spec import ROOT, SpecError, load_spec
 def run(*, only_check: bool, cases: tuple[str, ...], jobs: int | None, no_cache: bool, root: Path | None) -> int:
     """Derive, then write or compare; the exit status."""
     try:
-        from goldformer.spec.oracle import balls  # noqa: F401 - fails where python-flint is missing
+        from goldformer.spec.oracle import balls  # fails where python-flint is missing
         from goldformer.spec.oracle.run import default_cache, derivable, derive_all, moved, write_all
 
         spec = load_spec((root or ROOT).resolve(), underived=not only_check)
@@ -28,16 +28,11 @@ def run(*, only_check: bool, cases: tuple[str, ...], jobs: int | None, no_cache:
     derivations = derive_all(
         spec, wanted, jobs=jobs or os.cpu_count() or 1, cache=None if no_cache else default_cache()
     )
-    outcomes = list(
-        track(
-            derivations,
-            "deriving",
-            total=len(wanted),
-            console=err,
-            transient=True,
-            disable=not err.is_terminal,
-        )
-    )
+    shown = track(derivations, "deriving", total=len(wanted), console=err, transient=True, disable=not err.is_terminal)
+    try:
+        outcomes = list(shown)
+    except balls.Unproven as error:
+        return unusable(str(error))
     took = time.perf_counter() - start
     fresh = sum(not outcome.cached for outcome in outcomes)
     count = sum(

@@ -38,7 +38,7 @@ def precision(bits: int) -> Iterator[None]:
 
 
 class Unproven(Exception):
-    """An enclosure too wide for the digits that a golden value prints."""
+    """An enclosure too wide for what a golden value needs: for its digits, or for a decision."""
 
 
 def exact(value: int | float) -> Any:

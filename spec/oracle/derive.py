@@ -5,22 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from goldformer.spec.laws import law_of
 from goldformer.spec.model import ANY, Attribute, Case, Contract, Convention, Statistic, Wanted
-from goldformer.spec.oracle import duals, formulas, layer_formulas
-from goldformer.spec.oracle.draws import Draw, error_scale
+from goldformer.spec.oracle import decoding_formulas, duals, formulas, layer_formulas
+from goldformer.spec.oracle.draws import Draw, error_scale, margin
 from goldformer.spec.oracle.matrices import Weight, is_large
 from goldformer.spec.oracle.statistics import statistics
 
 Outputs = dict[str, NDArray[Any]]
 
 #: The formula of each component, by its name.
-FORMULAS = {**vars(formulas), **vars(layer_formulas)}
+FORMULAS = {**vars(formulas), **vars(layer_formulas), **vars(decoding_formulas)}
+
+#: What a formula that chooses gives beside its outputs: by how much the chosen exceeded the rejected.
+GAPS: Final = "gaps"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +41,15 @@ class DerivedArray:
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """What `goldformer derive` writes for one case; an option that refuses the call is None."""
+    """What `goldformer derive` writes for one case; an option that refuses the call is None.
+
+    `margin` is that of its decisions, the smallest over all options; None where nothing is chosen, or only ties.
+    """
 
     peak: float
     widest: float
     options: Mapping[str, Mapping[str, DerivedArray] | None]
+    margin: float | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Plain data, for the cache of derivations."""
@@ -60,7 +67,7 @@ class Derived:
             }
             for option, outputs in data["options"].items()
         }
-        return cls(data["peak"], data["widest"], options)
+        return cls(data["peak"], data["widest"], options, data["margin"])
 
 
 def evaluate(
@@ -84,22 +91,42 @@ def evaluate(
     return outputs
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What draws tell of one call without a proof: the error scale of each output, the margin of its decisions."""
+
+    scales: Mapping[str, float]
+    margin: float
+
+
+def measure(
+    component: str,
+    inputs: Mapping[str, NDArray[Any]],
+    params: Mapping[str, NDArray[Any]],
+    attributes: Mapping[str, Attribute],
+    conventions: Mapping[str, str],
+) -> Measured:
+    """Measure one call: what properties on drawn inputs need."""
+    Draw.reset()
+    drawn = evaluate(component, Draw.exact, Draw.given, inputs, params, attributes, conventions)
+    gaps = drawn.pop(GAPS, np.empty(0, dtype=object))
+    centre = {
+        name: np.array([np.mean(d.samples) for d in array.ravel()])
+        for name, array in drawn.items()
+        if array.dtype.kind == "O"
+    }
+    return Measured({name: error_scale(drawn[name], values) for name, values in centre.items()}, margin(gaps))
+
+
 def scales(
     component: str,
     inputs: Mapping[str, NDArray[Any]],
     params: Mapping[str, NDArray[Any]],
     attributes: Mapping[str, Attribute],
     conventions: Mapping[str, str],
-) -> dict[str, float]:
-    """The error scale of each output of one call, without a proof: what properties on drawn inputs need."""
-    Draw.reset()
-    drawn = evaluate(component, Draw.exact, Draw.given, inputs, params, attributes, conventions)
-    centre = {
-        name: np.array([np.mean(d.samples) for d in array.ravel()])
-        for name, array in drawn.items()
-        if array.dtype.kind == "O"
-    }
-    return {name: error_scale(drawn[name], values) for name, values in centre.items()}
+) -> Mapping[str, float]:
+    """The error scale of each output of one call, without a proof."""
+    return measure(component, inputs, params, attributes, conventions).scales
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,14 +183,17 @@ class _Method:
         )  # fmt: skip
 
 
-def derive(case: Case, contract: Contract, conventions: Mapping[str, Convention]) -> Derived:
-    """The golden values of a case under every option of its convention."""
+def derive(case: Case, contract: Contract, conventions: Mapping[str, Convention], *, advice: bool = False) -> Derived:
+    """The golden values of a case under every option of its convention; `advice` says that it binds nobody.
+
+    Unproven where a value or a decision is not certain, and where a tie leaves open what the case asks for.
+    """
     from goldformer.spec.oracle import balls  # only deriving needs python-flint
 
     options = tuple(conventions[case.convention].options) if case.convention else (ANY,)
     # The formulas know the conventions of their own component; the rest of only_with concerns others.
     fixed = {name: option for name, option in case.only_with.items() if name in contract.conventions}
-    peak, widest = 0.0, 0.0
+    peak, widest, least = 0.0, 0.0, math.inf
     derived: dict[str, Mapping[str, DerivedArray] | None] = {}
     for option in options:
         chosen = {**fixed, case.convention: option} if case.convention else fixed
@@ -176,6 +206,8 @@ def derive(case: Case, contract: Contract, conventions: Mapping[str, Convention]
         Draw.reset()
         drawn = how.run(Draw.exact, Draw.given, duals.unit_draw)
         peak = max(peak, Draw.peak)
+        if GAPS in proven:
+            least = min(least, _margin(case, proven, drawn, advice=advice))
         outputs = {}
         for name, want in case.expect.items():
             if want.form == "shape":
@@ -193,7 +225,37 @@ def derive(case: Case, contract: Contract, conventions: Mapping[str, Convention]
             if want.form == "statistics":
                 outputs[name] = _statistics(case, name, want.statistics, scale)
         derived[option] = outputs
-    return Derived(up(peak), widest, derived)
+    return Derived(up(peak), widest, derived, down(least) if math.isfinite(least) else None)
+
+
+def _margin(
+    case: Case, proven: Mapping[str, NDArray[Any]], drawn: Mapping[str, NDArray[Any]], *, advice: bool
+) -> float:
+    """The margin of the decisions of one call, ties left out; Unproven as for `derive`."""
+    from goldformer.spec.oracle import balls
+
+    gaps = np.array([float(text) for text in balls.decimals(proven[GAPS])])
+    if np.any(gaps < 0):
+        raise balls.Unproven(f"{case.id}: a candidate was chosen over one that is better by {-gaps.min():.3g}")
+    ids = [name for name in case.expect if proven[name].dtype.kind == "i"]
+    ties = int(np.count_nonzero(gaps == 0))
+    if not ties and (len(gaps) != len(drawn[GAPS]) or any(np.any(proven[name] != drawn[name]) for name in ids)):
+        raise balls.Unproven(f"{case.id}: the best candidates lie so close together that rounding chooses between them")
+    equals = f"{case.id}: {ties} of its {len(gaps)} decisions are between exactly equal candidates"
+    if ties and ids and not advice:
+        raise balls.Unproven(f"{equals}: ask for no {' and '.join(ids)}, or cite clauses that are SHOULD alone")
+    # In draws the noise breaks the ties: where what is chosen mattered, results lie off their golden values.
+    judged = [GAPS, *(name for name in case.expect if name not in ids)]
+    if ties and not all(_surround(drawn[name].ravel(), proven[name].ravel()) for name in judged):
+        raise balls.Unproven(f"{equals}, and what is expected depends on which of them is chosen")
+    return margin(drawn[GAPS][gaps != 0], gaps[gaps != 0])
+
+
+def _surround(draws: NDArray[Any], truth: NDArray[Any]) -> bool:
+    """Whether each true value lies among its samples, as it does when nothing but rounding moves them."""
+    if len(draws) != len(truth):
+        return False
+    return all(d.samples.min() <= float(value) <= d.samples.max() for d, value in zip(draws, truth, strict=True))
 
 
 def _statistics(case: Case, output: str, names: tuple[Statistic, ...], scale: float) -> DerivedArray:
@@ -213,3 +275,8 @@ def up(value: float) -> float:
         return value
     unit = 10.0 ** (math.floor(math.log10(abs(value))) - 2)
     return float(f"{math.ceil(value / unit) * unit:.3g}")
+
+
+def down(value: float) -> float:
+    """Rounded down to three significant digits, so that a stored margin is no larger than measured."""
+    return -up(-value)

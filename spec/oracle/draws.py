@@ -137,3 +137,15 @@ def error_scale(draws: NDArray[Any], golden: NDArray[np.float64]) -> float:
     deviation = np.abs(samples - golden.reshape(-1, 1))
     finite = deviation[np.isfinite(deviation)]
     return float(finite.max(initial=0.0) / ROUNDOFF)
+
+
+def margin(gaps: NDArray[Any], golden: NDArray[np.float64] | None = None) -> float:
+    """The unit roundoff at which an honest evaluation may close one of these gaps; infinite where there is none.
+
+    A gap is what a chosen candidate exceeds a rejected one by; without golden values its mean stands for it.
+    """
+    samples = np.stack([d.samples for d in gaps]) if gaps.size else np.zeros((0, SAMPLES))
+    centre = samples.mean(-1) if golden is None else golden
+    deviations = np.abs(samples - centre[:, None]).max(-1) / ROUNDOFF
+    # One roundoff moves a gap by its own size, however exact its two sides may be.
+    return float(np.min(np.abs(centre) / np.maximum(deviations, np.abs(centre)), initial=math.inf))

@@ -185,8 +185,24 @@ def multi_head_attention(
     q, k, v = (
         split_heads(linear(x, w, b), num_heads) for x, w, b in ((query, w_q, b_q), (key, w_k, b_k), (value, w_v, b_v))
     )
-    heads = scaled_dot_product_attention(number, q, k, v, mask, empty_row=empty_row)
-    return {"output": linear(merge_heads(heads["output"]), w_o, b_o), "weights": heads["weights"]}
+    return _attended(number, q, k, v, mask, w_o, b_o, empty_row)
+
+
+def _attended(
+    number: Number,
+    q: Objects,
+    k: Objects,
+    v: Objects,
+    mask: NDArray[np.bool_] | None,
+    w_o: Objects,
+    b_o: Objects | None,
+    empty_row: str,
+) -> dict[str, Objects]:
+    """MHA-3, MHA-4: what queries, keys and values of all heads come to, step by step."""
+    attended = scaled_dot_product_attention(number, q, k, v, mask, empty_row=empty_row)
+    heads = attended["output"]
+    steps = {"q": q, "k": k, "v": v, "scaled_scores": attended["scaled_scores"], "heads": heads}
+    return {"output": linear(merge_heads(heads), w_o, b_o), "weights": attended["weights"], **steps}
 
 
 def fused_multi_head_attention(
@@ -204,9 +220,7 @@ def fused_multi_head_attention(
     """FMHA-1 … FMHA-3: one projection, cut per head into (q|k|v)."""
     qkv = linear(x, w_qkv, b_qkv)
     q, k, v = np.split(split_heads(qkv, num_heads), 3, axis=-1)
-    heads = scaled_dot_product_attention(number, q, k, v, mask, empty_row=empty_row)
-    output = linear(merge_heads(heads["output"]), w_o, b_o)
-    return {"output": output, "weights": heads["weights"], "qkv": qkv}
+    return {**_attended(number, q, k, v, mask, w_o, b_o, empty_row), "qkv": qkv}
 
 
 def single_head_attention(
@@ -218,3 +232,32 @@ def single_head_attention(
     heads = scaled_dot_product_attention(number, query, key, value, mask)
     del heads["scaled_scores"]
     return {**heads, "query": query, "key": key, "value": value}
+
+
+def single_head_attention_step(
+    number: Number,
+    x: Objects,
+    output_gradient: Objects,
+    *,
+    causal: bool,
+    learning_rate: Any,
+    steps: int,
+    w_q: Objects,
+    w_k: Objects,
+    w_v: Objects,
+) -> dict[str, Objects]:
+    """GRAD-1, SHA-6, SHA-7: the backward pass at the weights of the forward pass, then W − lr·∂W, step by step."""
+    rate = scalar(learning_rate if not isinstance(learning_rate, int) else number(learning_rate))
+    weights = {"w_q": w_q, "w_k": w_k, "w_v": w_v}
+    x_gradient = x
+    for _ in range(steps):
+        forward = single_head_attention(number, x, causal=causal, **weights)
+        p = forward["weights"]
+        p_gradient = output_gradient @ forward["value"].T
+        scaled = p * (p_gradient - (p_gradient * p).sum(-1, keepdims=True))
+        scores = scaled / np.sqrt(scalar(number(x.shape[-1])))
+        gradients = {"w_q": scores @ forward["key"], "w_k": scores.T @ forward["query"], "w_v": p.T @ output_gradient}
+        back_q, back_k, back_v = (gradients[name] @ weights[name].T for name in weights)
+        x_gradient = back_q + back_k + back_v
+        weights = {name: weights[name] - rate * (x.T @ gradients[name]) for name in weights}
+    return {"x_gradient": x_gradient, **weights}

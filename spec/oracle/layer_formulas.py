@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from goldformer.spec.oracle.formulas import (
     token_embedding,
 )
 
+Ids = NDArray[np.int64]
 Mask = NDArray[np.bool_] | None
 Params = Mapping[str, Objects]
 
@@ -173,35 +175,60 @@ def decoder(
     return {"output": x, "layers": np.stack(layers)}
 
 
-def transformer(
-    number: Number,
-    source: NDArray[np.int64],
-    target: NDArray[np.int64],
-    *,
-    num_heads: int,
-    num_encoder_layers: int,
-    num_decoder_layers: int,
-    pad_id: int,
-    params: Params,
-    embedding_scale: str = "none",
-    pe_layout: str = "interleaved",
-    **how: str,
-) -> dict[str, Objects]:
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """MODEL-1 … MODEL-4, in two halves: the memory of sources, and the logits of targets that read it."""
+
+    number: Number
+    params: Params
+    num_heads: int
+    num_encoder_layers: int
+    num_decoder_layers: int
+    pad_id: int
+    embedding_scale: str = "none"
+    pe_layout: str = "interleaved"
+    norm_placement: str = "post"
+    layer_norm_eps: str = "1e-5"
+    empty_row: str = "uniform"
+
+    def encode(self, embedded: Objects, source: Ids) -> Objects:
+        """The memory: the encoder's output."""
+        mask = padding_mask(self.number, source, pad_id=self.pad_id)["mask"]
+        return encoder(self.number, embedded, mask, num_layers=self.num_encoder_layers, **self._common)["output"]
+
+    def decode(self, embedded: Objects, target: Ids, memory: Objects, source: Ids) -> Objects:
+        """The decoder's output."""
+        seq = target.shape[1]
+        source_mask, target_mask = (padding_mask(self.number, i, pad_id=self.pad_id)["mask"] for i in (source, target))
+        target_mask = target_mask & causal_mask(self.number, q_seq=seq, kv_seq=seq)["mask"]
+        given = (embedded, memory, target_mask, source_mask)
+        return decoder(self.number, *given, num_layers=self.num_decoder_layers, **self._common)["output"]
+
+    def logits(self, decoded: Objects) -> Objects:
+        """One number for each word at each position of the target."""
+        return linear(decoded, self.params["w_vocab"], self.params.get("b_vocab"))
+
+    def embed(self, ids: Ids) -> Objects:
+        """Rows of the table, with their positions."""
+        table, scale = self.params["table"], self.embedding_scale
+        rows = token_embedding(self.number, ids, table=table, embedding_scale=scale)["output"]
+        return positional_encoding(self.number, rows, pe_layout=self.pe_layout)["output"]
+
+    @property
+    def _common(self) -> dict[str, Any]:
+        names = ("num_heads", "params", "norm_placement", "layer_norm_eps", "empty_row")
+        return {name: getattr(self, name) for name in names}
+
+
+def transformer(number: Number, source: Ids, target: Ids, **model: Any) -> dict[str, Objects]:
     """MODEL-1 … MODEL-4: one table, PE once, the two stacks, a linear map to the vocabulary."""
-
-    def embed(ids: NDArray[np.int64]) -> Objects:
-        rows = token_embedding(number, ids, table=params["table"], embedding_scale=embedding_scale)["output"]
-        return positional_encoding(number, rows, pe_layout=pe_layout)["output"]
-
-    seq = target.shape[1]
-    source_mask = padding_mask(number, source, pad_id=pad_id)["mask"]
-    target_mask = padding_mask(number, target, pad_id=pad_id)["mask"]
-    target_mask = target_mask & causal_mask(number, q_seq=seq, kv_seq=seq)["mask"]
-    common: dict[str, Any] = {"num_heads": num_heads, "params": params, **how}
-    memory = encoder(number, embed(source), source_mask, num_layers=num_encoder_layers, **common)["output"]
-    given = (embed(target), memory, target_mask, source_mask)
-    x = decoder(number, *given, num_layers=num_decoder_layers, **common)["output"]
-    return {"logits": linear(x, params["w_vocab"], params.get("b_vocab")), "memory": memory}
+    whole = Model(number=number, **model)
+    source_embedded = whole.embed(source)
+    memory = whole.encode(source_embedded, source)
+    target_embedded = whole.embed(target)
+    decoded = whole.decode(target_embedded, target, memory, source)
+    embedded = {"source_embedded": source_embedded, "target_embedded": target_embedded}
+    return {"logits": whole.logits(decoded), "memory": memory, "decoded": decoded, **embedded}
 
 
 def output_probabilities(
@@ -212,13 +239,13 @@ def output_probabilities(
     return {"probabilities": softmax(number, logits)["output"], "logits": logits}
 
 
-def one_hot(number: Number, ids: NDArray[np.int64], *, vocab: int) -> dict[str, Objects]:
+def one_hot(number: Number, ids: Ids, *, vocab: int) -> dict[str, Objects]:
     """LOSS-1: 1 at the id, 0 elsewhere."""
     del number
     return {"output": (ids[..., None] == np.arange(vocab)).astype(np.int64)}
 
 
-def shift_right(number: Number, ids: NDArray[np.int64], *, bos_id: int) -> dict[str, Objects]:
+def shift_right(number: Number, ids: Ids, *, bos_id: int) -> dict[str, Objects]:
     """SEQ-2: bos_id in front, the last id dropped."""
     del number
     first = np.full((len(ids), 1), bos_id, dtype=np.int64)
@@ -237,7 +264,7 @@ def label_smoothing(
     return {"output": kept + (one - target) * (share / scalar(number(vocab - 1)))}
 
 
-def cross_entropy(number: Number, logits: Objects, targets: NDArray[np.int64], *, pad_id: int) -> dict[str, Objects]:
+def cross_entropy(number: Number, logits: Objects, targets: Ids, *, pad_id: int) -> dict[str, Objects]:
     """LOSS-2, LOSS-3: −log softmax(logits)[target], averaged over the targets that are not padding."""
     losses = -np.take_along_axis(log_softmax(number, logits), targets[..., None], axis=-1)[..., 0]
     real = targets != pad_id

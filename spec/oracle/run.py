@@ -54,7 +54,9 @@ def derive_all(spec: Spec, cases: Iterable[Case], *, jobs: int, cache: Path | No
     waiting = []
     stamp = _method_stamp()
     for case in cases:
-        place = cache / f"{digests[case.id]}-{stamp}.json" if cache else None
+        # Whether a case is advice decides what may be derived, and is no part of its digest.
+        kind = "-advice" if spec.is_advice(case) else ""
+        place = cache / f"{digests[case.id]}-{stamp}{kind}.json" if cache else None
         if place is not None and place.exists():
             derived = Derived.from_json(json.loads(place.read_text(encoding="utf-8")))
             yield Outcome(case, digests[case.id], derived, cached=True)
@@ -64,7 +66,10 @@ def derive_all(spec: Spec, cases: Iterable[Case], *, jobs: int, cache: Path | No
         return
     with ProcessPoolExecutor(min(jobs, len(waiting)), mp_context=get_context("spawn")) as pool:
         running = {
-            pool.submit(derive, case, spec.contracts[case.component], spec.conventions): (case, place)
+            pool.submit(derive, case, spec.contracts[case.component], spec.conventions, advice=spec.is_advice(case)): (
+                case,
+                place,
+            )
             for case, place in waiting
         }
         for future in as_completed(running):
@@ -90,6 +95,7 @@ def digests_of(spec: Spec) -> dict[str, str]:
 _METHOD = (
     "oracle/formulas.py",
     "oracle/layer_formulas.py",
+    "oracle/decoding_formulas.py",
     "oracle/balls.py",
     "oracle/draws.py",
     "oracle/duals.py",
@@ -126,8 +132,10 @@ def moved(outcome: Outcome) -> str | None:
     golden = outcome.case.golden
     if golden is None:
         return "has no golden values, or was changed since they were derived"
-    if abs(golden.peak - outcome.derived.peak) > SCALE_DRIFT * outcome.derived.peak:
-        return f"peak {golden.peak} is {outcome.derived.peak} now"
+    for name in ("peak", "margin"):
+        stored, now = getattr(golden, name), getattr(outcome.derived, name)
+        if _drifted(stored, now):
+            return f"{name} {stored} is {now} now"
     if set(golden.options) != set(outcome.derived.options):
         return f"has values for {sorted(golden.options)}, derived {sorted(outcome.derived.options)}"
     for option, outputs in outcome.derived.options.items():
@@ -142,6 +150,12 @@ def moved(outcome: Outcome) -> str | None:
     return None
 
 
+def _drifted(stored: float | None, derived: float | None) -> bool:
+    if stored is None or derived is None:
+        return stored is not derived
+    return abs(stored - derived) > SCALE_DRIFT * derived
+
+
 def _difference(stored: GoldenArray, derived: DerivedArray) -> str | None:
     readers: dict[str, Callable[[str], float]] = {"b": lambda v: v == "true", "i": int}
     read = readers.get(stored.values.dtype.kind, float)
@@ -150,7 +164,6 @@ def _difference(stored: GoldenArray, derived: DerivedArray) -> str | None:
         return "golden values differ from those derived now"
     if stored.within != derived.within:
         return "what chance may do differs from what is derived now"
-    drift = abs(stored.error_scale - derived.error_scale)
-    if drift > SCALE_DRIFT * derived.error_scale:
+    if _drifted(stored.error_scale, derived.error_scale):
         return f"error scale {stored.error_scale} is {derived.error_scale} now"
     return None

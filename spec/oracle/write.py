@@ -74,6 +74,8 @@ def _golden(digest: str, derived: Derived, wanted: Mapping[str, Any]) -> Iterato
     yield "golden:"
     yield f"  derivation: {digest!r}"
     yield f"  peak: {number(repr(derived.peak))}"
+    if derived.margin is not None:
+        yield f"  margin: {number(repr(derived.margin))}"
     if set(derived.options) == {ANY}:
         outputs = derived.options[ANY]
         assert outputs is not None, "only an option of a convention can refuse a call"

@@ -1,0 +1,93 @@
+"""What the properties of decoding share: a small model to write with, and its sentences read by the model at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from goldformer.conformance.invoke import Arguments
+from goldformer.conformance.properties import Subject, Violation, drawn, with_inputs
+from goldformer.conformance.tolerance import tolerance
+from goldformer.spec.draw import below
+from goldformer.spec.model import Attribute
+from goldformer.spec.oracle.derive import measure
+
+#: So few words that sentences end early.
+VOCAB: Final = 5
+PAD, BOS, EOS = 0, 1, 2
+SIZES: Final = {"vocab": VOCAB, "heads": 1, "d_k": 2, "d_v": 2, "d_model": 4, "d_ff": 3}
+STACKS: Final = {"num_heads": 1, "num_encoder_layers": 1, "num_decoder_layers": 1}
+IDS: Final = {"pad_id": PAD, "bos_id": BOS, "eos_id": EOS}
+
+Ids = NDArray[np.int64]
+
+
+def call_for(subject: Subject, component: str, seed: int, source_seq: int, **attributes: Attribute) -> Arguments:
+    """One sample without padding, and drawn parameters.
+
+    Biases are left out and rows normalised to variance 1 and mean 0: what is the same at every step would hide
+    what is not, and one word would follow another whatever was read.
+    """
+    arguments = drawn(component, subject.bench, SIZES, seed, **STACKS, **IDS, **attributes)
+    plain = {"gamma": 1.0, "beta": 0.0}
+    params = {
+        name: np.full_like(array, plain[own]) if own in plain else array
+        for name, array in arguments.params.items()
+        if not (own := name.rpartition(".")[2]).startswith("b_")
+    }
+    return with_inputs(replace(arguments, params=params), source=sources(seed, 1, source_seq))
+
+
+def sources(seed: int, number: int, length: int) -> Ids:
+    """Words, none of them padding."""
+    return 1 + below(VOCAB - 1, seed, "source", (number, length))
+
+
+def alone_and_in_batch(
+    subject: Subject, component: str, seed: int, source_seq: int, more: int, **attributes: Attribute
+) -> tuple[Arguments, Arguments]:
+    """One sample, and the same padded to the length of a longer neighbour, which stands before it.
+
+    The first word of the neighbour's sentence is eos_id, so that mostly it ends before the sample's.
+    """
+    alone = call_for(subject, component, seed, source_seq, **attributes)
+    neighbour = sources(seed + 1, 1, source_seq + more)
+    short = replace(with_inputs(alone, source=neighbour), attributes={**alone.attributes, "max_length": 1})
+    first = int(subject.call(component, short)["ids"].ravel()[0])
+    alone = replace(alone, attributes={**alone.attributes, "eos_id": EOS if first == PAD else first})
+    source = np.pad(alone.inputs["source"], ((0, 0), (0, more)), constant_values=PAD)
+    return alone, with_inputs(alone, source=np.concatenate([neighbour, source]))
+
+
+def words_of(sentence: Ids) -> int:
+    """How many words a row of ids holds, eos_id included; Violation when anything but pad_id follows it."""
+    ends = np.flatnonzero(sentence == EOS)
+    if not len(ends):
+        return len(sentence)
+    number = int(ends[0]) + 1
+    if np.any(sentence[number:] != PAD):
+        raise Violation(f"{sentence.tolist()} goes on after {EOS}, its eos_id, where {PAD}, pad_id, must stand")
+    return number
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How probable the model finds every word at each place of a sentence; `bound` is the tolerance of each."""
+
+    log_probabilities: NDArray[np.float64]
+    bound: float
+
+
+def read(subject: Subject, arguments: Arguments, sentence: Ids) -> Reading:
+    """One call of the model with the whole sentence, for the one sample of a decoding call."""
+    attributes = {name: arguments.attributes[name] for name in ("pad_id", *STACKS)}
+    target = np.concatenate([[BOS], sentence[:-1]])[None]
+    call = with_inputs(replace(arguments, attributes=attributes), target=target)
+    logits = subject.call("transformer", call)["logits"][0]
+    moved = logits - logits.max(-1, keepdims=True)
+    given = ({"source": call.inputs["source"], "ids": sentence[None]}, call.params, {**attributes, "bos_id": BOS})
+    scale = measure("teacher_forced", *given, subject.convention("transformer")).scales["log_probabilities"]
+    return Reading(moved - np.log(np.exp(moved).sum(-1, keepdims=True)), tolerance(subject.bench.dtype, scale, 0.0))

@@ -1,0 +1,74 @@
+"""Properties of beam search."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+
+from goldformer.conformance.decoding import alone_and_in_batch, call_for, read, words_of
+from goldformer.conformance.invoke import Arguments
+from goldformer.conformance.properties import Subject, Violation, holds
+
+NAME = "beam_search"
+
+LENGTH, SOURCE_SEQ, SEED = st.integers(2, 3), st.integers(1, 3), st.integers(0, 999)
+BEAM = {"beam_size": 2, "top_beams": 2}
+
+
+def penalty(subject: Subject, words: int) -> float:
+    """What the sum of log-probabilities is divided by under the adapter's length penalty (BEAM-4)."""
+    options: dict[str, float] = {"none": 1, "mean": words, "gnmt": ((5 + words) / 6) ** 0.6}
+    return options[subject.convention(NAME)["length_penalty"]]
+
+
+@holds("beam-sentences", source_seq=SOURCE_SEQ, max_length=LENGTH, beam_size=st.integers(2, 4), seed=SEED)
+def test_sentences_are_distinct_and_end(
+    subject: Subject, source_seq: int, max_length: int, beam_size: int, seed: int
+) -> None:
+    """No sentence is returned twice, and after the end of each comes nothing but pad_id."""
+    size = {"max_length": max_length, "beam_size": beam_size, "top_beams": beam_size}
+    [sentences] = subject.call(NAME, call_for(subject, NAME, seed, source_seq, **size))["ids"]
+    if len({(words_of(row), *row.tolist()) for row in sentences}) < beam_size:
+        raise Violation(f"the same sentence is returned twice: {sentences.tolist()}")
+
+
+@holds("beam-teacher-forcing", source_seq=SOURCE_SEQ, max_length=LENGTH, seed=SEED)
+def test_scores_are_those_of_the_sentences(subject: Subject, source_seq: int, max_length: int, seed: int) -> None:
+    """The model that reads a sentence at once finds it as probable as its score says, the first the most."""
+    arguments = call_for(subject, NAME, seed, source_seq, max_length=max_length, **BEAM)
+    outputs = subject.call(NAME, arguments)
+    expected, bound = [], 0.0
+    for sentence in outputs["ids"][0]:
+        count = words_of(sentence)
+        reading = read(subject, arguments, sentence[:count])
+        total = reading.log_probabilities[np.arange(count), sentence[:count]].sum()
+        expected.append(total / penalty(subject, count))
+        bound = max(bound, count * reading.bound / penalty(subject, count))
+    scores = np.array(expected)
+    claim = f"the model that reads {outputs['ids'][0].tolist()} finds them in another order"
+    subject.agree("ids", np.minimum.accumulate(scores), scores, bound, claim)
+    if "scores" in outputs:
+        claim = f"the scores of {outputs['ids'][0].tolist()} are not what the model that reads them says"
+        subject.agree("scores", outputs["scores"][0], scores, bound, claim)
+
+
+@holds("beam-of-one", source_seq=SOURCE_SEQ, max_length=LENGTH, seed=SEED)
+def test_one_beam_is_greedy(subject: Subject, source_seq: int, max_length: int, seed: int) -> None:
+    """beam_size 1 gives the sentence of greedy decoding."""
+    greedy = call_for(subject, "greedy_decode", seed, source_seq, max_length=max_length)
+    subject.decided("greedy_decode", greedy, "scores")
+    beam = Arguments(greedy.inputs, greedy.params, {**greedy.attributes, "beam_size": 1, "top_beams": 1})
+    one, other = subject.call(NAME, beam)["ids"][:, 0], subject.call("greedy_decode", greedy)["ids"]
+    subject.agree("ids", one, other, 0.0, "a beam of one gives another sentence than greedy decoding")
+
+
+@holds("beam-batch", source_seq=SOURCE_SEQ, max_length=LENGTH, more=st.integers(1, 2), seed=SEED)
+def test_neighbours_do_not_matter(subject: Subject, source_seq: int, max_length: int, more: int, seed: int) -> None:
+    """A sample padded to the length of a longer neighbour gets the sentences that it gets alone."""
+    calls = alone_and_in_batch(subject, NAME, seed, source_seq, more, max_length=max_length, **BEAM)
+    bound = subject.decided(NAME, calls[0], "scores")
+    alone, batch = (subject.call(NAME, call) for call in calls)
+    claim = f"{more} more padding and a neighbour in the batch change the sentences"
+    subject.agree("ids", batch["ids"][1:], alone["ids"], 0.0, claim)
+    if "scores" in alone:
+        subject.agree("scores", batch["scores"][1:], alone["scores"], bound, f"{claim}' scores")

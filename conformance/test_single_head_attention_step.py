@@ -1,0 +1,56 @@
+"""Properties of the training steps of single-head self-attention."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import strategies as st
+
+from goldformer.conformance.gradient import invoke_gradient
+from goldformer.conformance.invoke import Arguments, NotImplementedHere
+from goldformer.conformance.properties import Subject, drawn, holds
+
+NAME, ATTENTION = "single_head_attention_step", "single_head_attention"
+
+SEQ, WIDTH, SEED = st.integers(2, 5), st.integers(1, 4), st.integers(0, 999)
+RATE = 0.125
+
+
+def call_for(subject: Subject, seed: int, seq: int, d_model: int, *, causal: bool, steps: int) -> Arguments:
+    """A drawn sequence, a gradient of its output, and weights."""
+    sizes = {"seq": seq, "d_model": d_model}
+    return drawn(NAME, subject.bench, sizes, seed, causal=causal, learning_rate=RATE, steps=steps)
+
+
+@holds("shas-gradient", seq=SEQ, d_model=WIDTH, causal=st.booleans(), seed=SEED)
+def test_a_step_goes_against_the_gradient(subject: Subject, seq: int, d_model: int, *, causal: bool, seed: int) -> None:
+    """One step, against the gradients that the implementation gives for the attention itself."""
+    arguments = call_for(subject, seed, seq, d_model, causal=causal, steps=1)
+    bench, contract = subject.bench, subject.bench.spec.contracts[ATTENTION]
+    forward = Arguments({"x": arguments.inputs["x"]}, arguments.params, {"causal": causal})
+    wanted = {"x": contract.inputs["x"], **contract.params}
+    cotangent = arguments.inputs["output_gradient"]
+    gradients = invoke_gradient(bench.adapter, contract, forward, cotangent, wanted, bench.dtype, bench.device).outputs
+    expected = {name: weight - RATE * gradients[name] for name, weight in arguments.params.items()}
+    bounds = subject.bounds(NAME, arguments)
+    for name, stepped in subject.call(NAME, arguments).items():
+        claim = f"{name} is not what the gradients of {ATTENTION} make of it"
+        subject.agree(name, stepped, expected.get(name, gradients["x"]), bounds[name], claim)
+
+
+@holds("shas-one-by-one", seq=SEQ, d_model=WIDTH, causal=st.booleans(), steps=st.integers(2, 4), seed=SEED)
+def test_steps_add_up(subject: Subject, seq: int, d_model: int, *, causal: bool, steps: int, seed: int) -> None:
+    """So many steps in one call, and one step in each of so many calls."""
+    arguments = call_for(subject, seed, seq, d_model, causal=causal, steps=steps)
+    together = subject.call(NAME, arguments)
+    if absent := [name for name in arguments.params if name not in together]:
+        raise NotImplementedHere(f"{subject.bench.adapter.name} does not return {', '.join(absent)}")
+    single = replace(arguments, attributes={**arguments.attributes, "steps": 1})
+    last = together
+    for _ in range(steps):
+        last = subject.call(NAME, single)
+        single = replace(single, params={name: last[name] for name in single.params})
+    bounds = subject.bounds(NAME, arguments)
+    for name in together:
+        claim = f"{steps} steps give another {name} than one by one"
+        subject.agree(name, together[name], last[name], bounds[name], claim)

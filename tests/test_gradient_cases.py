@@ -1,0 +1,184 @@
+"""Gradient cases are safe from rounding, and catch what they claim: one edit in a copy of the reference at a time.
+
+A backward mistake is written as y + (x − y).detach(): the value of x with the gradient of y.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from goldformer.adapters import find_adapter
+from goldformer.conformance.engine import Bench, check_case
+from goldformer.conformance.tolerance import tolerance
+from goldformer.conformance.verdict import Status
+from goldformer.spec.oracle import layer_formulas
+from goldformer.spec.oracle.derive import FORMULAS, evaluate
+from goldformer.spec.oracle.draws import Draw, error_scale
+
+ATTENTION, HEADS = "scaled_dot_product_attention.py", "multi_head_attention.py"
+FEED, NORM, LAYERS, DECODER = "feed_forward.py", "layer_norm.py", "_layers.py", "decoder.py"
+
+FILLED = "scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)"
+RELU = "affine(x, w_1, b_1).relu()"
+MEAN, VARIANCE = "mean = row.mean(dim=-1, keepdim=True)", "variance = (centred * centred).mean(dim=-1, keepdim=True)"
+NORMALISED = "normalised = centred / (variance + eps).sqrt()"
+SCALED = "attention_scores(query, key) / math.sqrt(query.shape[-1])"
+SUM = "total = x + dropout(update)"
+DECODED = "cross_attention(y, memory, memory, memory_mask)"
+LOSS, LOG = "loss = losses.sum() / real.sum()", "losses = -log_softmax(rows)"
+VOCAB = "scores = logits(x, w_vocab=w_vocab, b_vocab=b_vocab)"
+
+#: What the backward pass alone does wrong: the values stay right.
+BACKWARD = {
+    "softmax-bwd": ("softmax.py", "return exponentials / total", "return exponentials / total.detach()"),
+    "softmax-bwd-diagonal": (
+        "softmax.py", "return exponentials / total",
+        "return exponentials / ((total - exponentials).detach() + exponentials)",
+    ),
+    "scale-bwd": (
+        ATTENTION, f"return {SCALED}",
+        "scores = attention_scores(query, key)\n"
+        "    return scores + (scores / math.sqrt(query.shape[-1]) - scores).detach()",
+    ),
+    "mask-bwd": (
+        ATTENTION, FILLED,
+        "hidden = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)\n"
+        "        scores = scores + (hidden - scores).detach()",
+    ),
+    "empty-row-nan-grad": (
+        ATTENTION, f"{FILLED}\n    weights = softmax(scores)",
+        # Added, not filled: the backward pass of masked_fill puts 0 where NaN was.
+        "scores = scores + torch.zeros_like(scores).masked_fill(~mask, -math.inf)\n"
+        "    weights = softmax(scores)\n    weights = weights.masked_fill(weights.isnan(), 1 / weights.shape[-1])",
+    ),
+    "relu-bwd": (FEED, RELU, "((inner := affine(x, w_1, b_1)) + (inner.relu() - inner).detach())"),
+    "ln-bwd": (NORM, NORMALISED, "normalised = (row - mean.detach()) / (variance.detach() + eps).sqrt()"),
+    "ce-bwd-sum": ("loss.py", LOSS, "loss = losses.sum()\n    loss = loss + (loss / real.sum() - loss).detach()"),
+}  # fmt: skip
+
+#: What both passes do wrong.
+FORWARD = {
+    "scale-missing": (ATTENTION, SCALED, "attention_scores(query, key)"),
+    "mask-inverted": (ATTENTION, "scores.masked_fill(~mask,", "scores.masked_fill(mask,"),
+    "mask-not-inplace": (ATTENTION, FILLED, "scores.masked_fill(~mask, torch.finfo(scores.dtype).min)"),
+    "mask-multiply-zero": (ATTENTION, FILLED, "scores = scores * mask"),
+    "mask-add-0-minus1": (ATTENTION, FILLED, "scores = scores - (~mask).to(scores.dtype)"),
+    "mask-first-sample": (ATTENTION, FILLED, FILLED.replace("~mask", "~mask[:1]")),
+    "qkv-layout": (
+        "fused_multi_head_attention.py", "q, k, v = split_heads(qkv, num_heads).chunk(3, dim=-1)",
+        "q, k, v = (split_heads(part, num_heads) for part in qkv.chunk(3, dim=-1))",
+    ),
+    "head-split-view": (HEADS, "return blocks.transpose(1, 2)", "return blocks.reshape(batch, num_heads, seq, -1)"),
+    "head-merge-view": (
+        HEADS, "return x.transpose(1, 2).flatten(-2)", "return x.reshape(x.shape[0], x.shape[2], -1)",
+    ),
+    "ffn-no-relu": (FEED, RELU, "affine(x, w_1, b_1)"),
+    "ffn-gelu": (FEED, RELU, "nn.functional.gelu(affine(x, w_1, b_1))"),
+    "ffn-output-relu": (FEED, "output = affine(hidden, w_2, b_2)", "output = affine(hidden, w_2, b_2).relu()"),
+    "ffn-no-dff": (
+        FEED, "output = affine(hidden, w_2, b_2)",
+        "hidden = hidden * (torch.arange(hidden.shape[-1]) < x.shape[-1])\n    output = affine(hidden, w_2, b_2)",
+    ),
+    "ffn-mixes-tokens": (FEED, RELU, "affine(x + x.roll(1, 1), w_1, b_1).relu()"),
+    "ln-wrong-axis": (
+        NORM, f"{MEAN}  # (..., 1)", "mean = row.mean(dim=(-2, -1), keepdim=True)",
+    ),
+    "bn-for-ln": (NORM, MEAN, "mean = row.mean(dim=0, keepdim=True)"),
+    "ln-unbiased": (NORM, VARIANCE, "variance = row.var(dim=-1, keepdim=True)"),
+    "ln-eps-outside": (NORM, "(variance + eps).sqrt()", "(variance.sqrt() + eps)"),
+    "ln-square": (NORM, "(variance + eps).sqrt()", "(variance + eps).square()"),
+    "ln-no-affine": (NORM, "normalised * wide(gamma) + wide(beta)", "normalised + 0 * (wide(gamma) + wide(beta))"),
+    "residual-missing": (LAYERS, SUM, "total = dropout(update)"),
+    "residual-normed": (LAYERS, SUM, "total = norm(x) + dropout(update)"),
+    "norm-before-add": (LAYERS, "norm(total), detail", "x + norm(dropout(update)), detail"),
+    "wrong-ln-reused": ("encoder.py", "add_and_norm(attended, feed, norm_2,", "add_and_norm(attended, feed, norm_1,"),
+    "residual-wrong-x": (
+        "encoder.py", "output, _ = add_and_norm(attended, feed, norm_2, dropout, norm_first)",
+        "output = norm_2(x + feed(attended)[0])",
+    ),
+    "cross-missing": (DECODER, f"return {DECODED}", "return y, y"),
+    "cross-q-source": (DECODER, DECODED, "cross_attention(y, y, y, None)"),
+    "cross-mask-absent": (DECODER, DECODED, "cross_attention(y, memory, memory, None)"),
+    "double-softmax": ("loss.py", LOG, "losses = -log_softmax(rows.softmax(-1))"),
+    "log-softmax-missing": ("loss.py", LOG, "losses = -(rows + 0)"),
+    "loss-pad-counted": ("loss.py", "real = targets != pad_id", "real = targets > -2"),
+    "loss-pad-denominator": ("loss.py", LOSS, "loss = losses.sum() / real.numel()"),
+    "kl-reversed": ("loss.py", "return (p * difference)", "return (log_q.exp() * -difference)"),
+    "kl-row-mean": ("loss.py", "(p * difference).sum(dim=-1)", "(p * difference).mean(dim=-1)"),
+    "emb-scale-divide": ("token_embedding.py", "return table[ids]", "return table[ids] / table.shape[1] ** 0.5"),
+    "softmax-before-linear": ("output_layer.py", "return softmax(scores), scores",
+                              "return logits(softmax(x), w_vocab=w_vocab, b_vocab=b_vocab), scores"),
+    "tied-logit-scale": ("output_layer.py", VOCAB, f"{VOCAB} / x.shape[-1] ** 0.5"),
+}  # fmt: skip
+
+#: Of hand-written code alone: autograd cannot make them. tests/test_textbook_backward.py has them.
+BY_HAND = {"ln-bwd-rank", "emb-bwd-overwrite"}
+
+EDITS = {**BACKWARD, **FORWARD}
+
+
+@pytest.mark.parametrize("mistake", EDITS)
+def test_every_gradient_case_catches_what_it_claims(mistake, broken_reference, spec):
+    adapter = find_adapter(broken_reference(*EDITS[mistake]), spec)
+    bench = Bench(spec, adapter, "float64", "cpu")
+    claimed = [case for case in spec.cases.values() if case.cotangent is not None and mistake in case.catches]
+    verdicts = [check_case(case, bench) for case in claimed]
+    judged = [v for v in verdicts if v.status is not Status.SKIPPED]
+    assert judged
+    assert [v.check for v in judged if not v.bad] == []
+    # Beyond all rounding, where there is a number to measure at all.
+    assert all(v.reason in ("not-finite", "no-gradient") or (v.ratio or 0) > 1000 for v in judged)
+
+
+@pytest.mark.parametrize("mistake", BACKWARD)
+def test_a_backward_mistake_leaves_the_values_right(mistake, broken_reference, spec):
+    adapter = find_adapter(broken_reference(*EDITS[mistake]), spec)
+    bench = Bench(spec, adapter, "float64", "cpu")
+    claimed = {case.component for case in spec.cases.values() if case.cotangent is not None and mistake in case.catches}
+    for component in claimed:
+        plain = [case for case in spec.cases_of(component) if case.golden and case.cotangent is None]
+        verdicts = [check_case(case, bench) for case in itertools.islice(plain, 3)]
+        assert not [f"{v.check}: {v.message}" for v in verdicts if v.bad]
+
+
+def test_every_mistake_that_a_gradient_case_claims_is_tried(spec):
+    claimed = {mistake for case in spec.cases.values() if case.cotangent is not None for mistake in case.catches}
+    assert claimed == EDITS.keys() | BY_HAND
+
+
+@pytest.fixture
+def inner_layers(monkeypatch):
+    """What every feed-forward network of a formula reads into its ReLU, as it is run."""
+    seen = []
+    plain = layer_formulas.feed_forward
+
+    def recording(number, x, **params):
+        seen.append(layer_formulas.linear(x, params["w_1"], params.get("b_1")))
+        return plain(number, x, **params)
+
+    monkeypatch.setattr(layer_formulas, "feed_forward", recording)
+    monkeypatch.setitem(FORMULAS, "feed_forward", recording)
+    return seen
+
+
+def test_no_hidden_unit_can_change_its_sign_by_rounding(spec, inner_layers):
+    """The ReLU has no gradient at 0: a unit within the tolerance of it would go either way in bfloat16."""
+    tried = []
+    for case in spec.cases.values():
+        if case.cotangent is None or not any(name.endswith("w_1") for name in case.params):
+            continue
+        for option in case.golden.options:
+            inner_layers.clear()
+            Draw.reset()
+            conventions = {case.convention: option} if case.convention else {}
+            call = (case.input_arrays, case.param_arrays, case.attributes, conventions)
+            evaluate(case.component, Draw.exact, Draw.given, *call)
+            (inner,) = inner_layers
+            middle = np.array([np.mean(draw.samples) for draw in inner.ravel()])
+            bound = tolerance("bfloat16", error_scale(inner, middle), float(np.abs(middle).max()))
+            assert np.abs(middle).min() > bound, f"{case.id} {option}"
+            tried.append(case.id)
+    assert len(tried) > 5

@@ -1,0 +1,247 @@
+"""The textbook's random numbers: a mistake of the catalogue is an override, and every case that names it catches it."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from goldformer.adapters import Adapter
+from goldformer.adapters.textbook import Textbook
+from goldformer.conformance.engine import Bench, check_case
+from goldformer.conformance.verdict import Status
+
+COMPONENTS = ("xavier_uniform", "dropout", "scaled_dot_product_attention")
+DTYPES = ("float64", "float32", "float16", "bfloat16")
+textbook = Textbook()
+
+
+# ── the textbook itself ──
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+def test_results_keep_the_dtype(dtype):
+    x = np.ones((3, 4), dtype=dtype)
+    for rate in (0, 0.3, 1):
+        assert textbook.dropout(x, rate=rate, training=True, seed=1).dtype == dtype
+    assert textbook.xavier_uniform(x, seed=1).dtype == dtype
+    assert textbook.scaled_dot_product_attention(x, x, x, dropout_rate=0.3, seed=1)["output"].dtype == dtype
+
+
+def test_a_rate_of_one_leaves_zeros_whatever_was_there():
+    x = np.array([0.0, 1.0, -math.inf, math.nan])
+    assert np.array_equal(textbook.dropout(x, rate=1, training=True, seed=1), np.zeros(4))
+
+
+def test_the_weights_returned_are_those_before_dropout():
+    x = np.random.default_rng(1).standard_normal((4, 5))
+    plain = textbook.scaled_dot_product_attention(x, x, x)
+    dropped = textbook.scaled_dot_product_attention(x, x, x, dropout_rate=0.5, seed=2)
+    assert np.array_equal(dropped["weights"], plain["weights"])
+    kept = textbook.dropout(plain["weights"], rate=0.5, training=True, seed=2)
+    np.testing.assert_allclose(dropped["output"], kept @ x, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: textbook.dropout(x, rate=1.5, training=True, seed=1), "rate: 1.5 is not in 0 … 1"),
+        (lambda x: textbook.dropout(x, rate=-0.1, training=True, seed=1), "rate: -0.1 is not in 0 … 1"),
+        (lambda x: textbook.dropout(x[:, :0], rate=0, training=True, seed=1), "x: shape (3, 0) is empty along n"),
+        (lambda x: textbook.xavier_uniform(x[0], seed=1), "like: shape (4,) is not (d_in, d_out)"),
+        (
+            lambda x: textbook.scaled_dot_product_attention(x, x, x, dropout_rate=2, seed=1),
+            "dropout_rate: 2 is not in 0 … 1",
+        ),
+    ],
+)
+def test_refusals_name_the_argument(call, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        call(np.ones((3, 4)))
+
+
+# ── the mistakes ──
+
+
+class FanIn(Textbook):
+    def xavier_bound(self, d_in, d_out):
+        return math.sqrt(3 / d_in)
+
+
+class FanOut(Textbook):
+    def xavier_bound(self, d_in, d_out):
+        return math.sqrt(3 / d_out)
+
+
+class He(Textbook):
+    def xavier_bound(self, d_in, d_out):
+        return math.sqrt(6 / d_in)
+
+
+class StdAsBound(Textbook):
+    def xavier_bound(self, d_in, d_out):
+        return math.sqrt(2 / (d_in + d_out))
+
+
+class Normal(Textbook):
+    def drawn_weight(self, shape, bound, random):
+        return random.normal(0, bound / math.sqrt(3), shape)
+
+
+class OneSided(Textbook):
+    def drawn_weight(self, shape, bound, random):
+        return random.uniform(0, bound, shape)
+
+
+class Thirds(Textbook):
+    def xavier_bound(self, d_in, d_out):
+        return super().xavier_bound(d_in, d_out / 3)
+
+
+class Transposed(Textbook):
+    def xavier_uniform(self, like, *, seed):
+        return super().xavier_uniform(like, seed=seed).T.copy()
+
+
+class NoRescale(Textbook):
+    def scaled_up(self, x, rate):
+        return x
+
+
+class KeepProbability(Textbook):
+    def stays(self, shape, rate, random):
+        return super().stays(shape, 1 - rate, random)
+
+
+class WholeRows(Textbook):
+    def stays(self, shape, rate, random):
+        return np.broadcast_to(super().stays((*shape[:-1], 1), rate, random), shape)
+
+
+class SharedMask(Textbook):
+    def stays(self, shape, rate, random):
+        return np.broadcast_to(super().stays(shape[-1:], rate, random), shape)
+
+
+class InEvaluation(Textbook):
+    def dropout(self, x, *, rate, training, seed):
+        return super().dropout(x, rate=rate, training=True, seed=seed)
+
+
+class ScaledInEvaluation(Textbook):
+    def untouched(self, x, rate):
+        return x * (1 - rate)
+
+
+class DropsScores(Textbook):
+    def kept_weights(self, scaled, weights, rate, seed):
+        return self.softmax(self.dropped(scaled, "dropout_rate", rate, seed))
+
+
+class Renormalised(Textbook):
+    def kept_weights(self, scaled, weights, rate, seed):
+        kept = super().kept_weights(scaled, weights, rate, seed)
+        return kept / np.maximum(kept.sum(-1, keepdims=True), np.finfo(kept.dtype).tiny)
+
+
+class DropsOutput(Textbook):
+    def kept_weights(self, scaled, weights, rate, seed):
+        return weights
+
+    def scaled_dot_product_attention(self, query, key, value, mask=None, *, dropout_rate=None, seed=None):
+        attended = super().scaled_dot_product_attention(query, key, value, mask)
+        if dropout_rate is not None:
+            attended["output"] = self.dropped(attended["output"], "dropout_rate", dropout_rate, seed)
+        return attended
+
+
+MISTAKES = {
+    "xavier-fan-in": FanIn,
+    "xavier-fan-out": FanOut,
+    "xavier-he": He,
+    "xavier-std-as-bound": StdAsBound,
+    "xavier-normal": Normal,
+    "xavier-one-sided": OneSided,
+    "xavier-thirds": Thirds,
+    "xavier-transposed": Transposed,
+    "dropout-no-rescale": NoRescale,
+    "dropout-keep-probability": KeepProbability,
+    "dropout-whole-rows": WholeRows,
+    "dropout-shared-mask": SharedMask,
+    "dropout-in-evaluation": InEvaluation,
+    "dropout-scaled-in-evaluation": ScaledInEvaluation,
+    "attention-dropout-scores": DropsScores,
+    "attention-dropout-renormalised": Renormalised,
+    "attention-dropout-output": DropsOutput,
+}
+
+
+@pytest.fixture
+def verdict_of(spec):
+    """The verdict of a case for a textbook: in bfloat16 too, which it computes in float32 and rounds."""
+
+    def check(case, book, dtype):
+        works_in = "float32" if dtype == "bfloat16" else dtype
+
+        def torched(function):
+            def call(**given):
+                arrays = {
+                    name: x.to(getattr(torch, works_in)).numpy() if isinstance(x, torch.Tensor) else x
+                    for name, x in given.items()
+                }
+                returned = function(**arrays)
+                outputs = returned if isinstance(returned, dict) else {contract.first_output: returned}
+                return {
+                    n: torch.from_numpy(np.ascontiguousarray(a)).to(getattr(torch, dtype)) for n, a in outputs.items()
+                }
+
+            return call
+
+        contract = spec.contracts[case.component]
+        functions = {case.component: torched(getattr(book, case.component))}
+        adapter = Adapter.from_object(SimpleNamespace(ARRAYS="torch", **functions), "textbook in torch", spec)
+        return check_case(case, Bench(spec, adapter, dtype, "cpu"))
+
+    return check
+
+
+def of_chance(spec):
+    return [
+        case
+        for name in COMPONENTS
+        for case in spec.cases_of(name)
+        if case.error is None and (name != COMPONENTS[2] or "dropout_rate" in case.attributes)
+    ]
+
+
+def test_every_mistake_of_these_components_is_known_here(spec):
+    catalogued = {m.id for m in spec.mistakes.values() if m.component in ("xavier_uniform", "dropout")}
+    assert {name for name in MISTAKES if not name.startswith("attention-")} == catalogued
+    caught = {mistake for case in of_chance(spec) for mistake in case.catches}
+    assert caught == set(MISTAKES)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_textbook_passes_with_other_seeds_too(dtype, spec, verdict_of):
+    for case in of_chance(spec):
+        for seed in range(10):
+            verdict = verdict_of(replace(case, attributes={**case.attributes, "seed": seed}), textbook, dtype)
+            assert verdict.status is Status.PASSED, f"{case.id}, seed {seed}: {verdict.message}"
+            assert verdict.ratio is None or verdict.ratio < 0.7
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_caught_by_each_case_that_says_so(mistake, spec, verdict_of):
+    cases = [case for case in of_chance(spec) if mistake in case.catches]
+    assert cases
+    for case in cases:
+        for dtype in DTYPES:
+            for seed in range(5):
+                again = replace(case, attributes={**case.attributes, "seed": seed})
+                verdict = verdict_of(again, MISTAKES[mistake](), dtype)
+                assert verdict.bad, f"{case.id} passes {mistake} in {dtype} with seed {seed}"
