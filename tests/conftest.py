@@ -62,7 +62,7 @@ def verdicts_of(spec: Spec) -> Callable[..., list[Verdict]]:
 def verdicts_on_mistake(spec: Spec) -> Callable[[str, str], Iterator[Verdict]]:
     """The verdicts of the cases that list a mistake, on the textbook that makes it.
 
-    NumPy has no gradients: that those of a mistake are caught, the mistakes on the reference show.
+    Cases of gradients are left out: what a mistake makes of them takes automatic differentiation.
     """
 
     def run(mistake: str, dtype: str) -> Iterator[Verdict]:
