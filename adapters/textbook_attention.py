@@ -58,7 +58,6 @@ class TextbookAttention(TextbookRandom):
     ARRAYS = "numpy"
 
     base = 10000.0
-    softmax_axis = -1
 
     # Softmax and attention
 
@@ -68,9 +67,12 @@ class TextbookAttention(TextbookRandom):
         # A masked score is the lowest number there is: less the maximum it overflows to −inf, rightly.
         # An override that fills with −inf leaves NaN in an empty row, as silently as the frameworks do.
         with np.errstate(over="ignore", invalid="ignore"):
-            shifted = scores - scores.max(axis=self.softmax_axis, keepdims=True)
-            powers = np.exp(shifted)
-        return np.asarray(powers / powers.sum(axis=self.softmax_axis, keepdims=True))
+            powers = np.exp(self.shifted(scores))
+            return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
+
+    def shifted(self, scores: Array) -> Array:
+        """Return the scores less the maximum of their row, so that no power overflows."""
+        return np.asarray(scores - scores.max(axis=-1, keepdims=True))
 
     def scaled_dot_product_attention(
         self,
@@ -95,7 +97,7 @@ class TextbookAttention(TextbookRandom):
         """Return the dot product of every query with every key."""
         return np.asarray(np.einsum("...qd,...kd->...qk", query, key))
 
-    def divisor(self, sizes: Mapping[str, Any]) -> float:
+    def divisor(self, sizes: Mapping[str, Any]) -> float | Array:
         """Return √d_k, given the sizes of all axes; under "..." stand the leading ones, (batch, heads)."""
         return math.sqrt(sizes["d_k"])
 
@@ -105,7 +107,11 @@ class TextbookAttention(TextbookRandom):
 
     def weights(self, scaled: Array, mask: Array | None) -> Array:
         """Return the softmax of the scores that the mask leaves."""
-        return self.softmax(scaled if mask is None else self.masked(scaled, mask))
+        return self.softmax_over_keys(scaled if mask is None else self.masked(scaled, mask))
+
+    def softmax_over_keys(self, scores: Array) -> Array:
+        """Return the softmax over the keys, which are on the last axis (SDPA-3)."""
+        return self.softmax(scores)
 
     def masked(self, scaled: Array, mask: Array) -> Array:
         """Return the scores with the fill where the mask is False."""
@@ -159,18 +165,26 @@ class TextbookAttention(TextbookRandom):
 
     def positional_encoding(self, x: Array) -> Array:
         """Return x plus the encoding, formed and added in float64 and rounded once to the dtype of x."""
-        sizes = axis_sizes({"x": "batch seq d_model"}, x=x)
-        return (x + self.encoding(sizes["seq"], sizes["d_model"])).astype(x.dtype)
+        axis_sizes({"x": "batch seq d_model"}, x=x)
+        return self.with_encoding(x, self.encoding_for(x))
 
-    def encoding(self, seq: int, d_model: int) -> Array:
+    def with_encoding(self, x: Array, encoding: Array) -> Array:
+        """Return the sum, with no other factor, in the dtype of x (PE-3)."""
+        return (x + encoding).astype(x.dtype)
+
+    def encoding_for(self, x: Array) -> Array:
+        """Return the rows of its tokens' positions, the same for every sample, in float64 whatever x is (PE-5)."""
+        return self.encoding(x.shape[1], x.shape[2], np.dtype(np.float64))
+
+    def encoding(self, seq: int, d_model: int, dtype: npt.DTypeLike) -> Array:
         """Return the encoding of the positions, (seq, d_model), one channel after the other."""
-        position = self.positions(seq)
+        position = self.positions(seq).astype(dtype)
         columns = [wave(position * self.frequency(pair, d_model)) for pair, wave in self.layout(d_model)]
         return np.stack(columns, axis=-1)
 
     def positions(self, seq: int) -> Array:
         """Return 0 … seq − 1."""
-        return np.arange(seq, dtype=np.float64)
+        return np.arange(seq)
 
     def layout(self, d_model: int) -> list[tuple[float, Wave]]:
         """Return for each channel its pair and its wave: sine and cosine of pair i on 2i and 2i + 1."""
@@ -209,7 +223,7 @@ class TextbookAttention(TextbookRandom):
         sizes = axis_sizes(FUSED, x=x, **params)
         if sizes["3*heads*d_k"] != 3 * sizes["heads*d_k"]:
             raise ValueError(f"w_qkv: {sizes['3*heads*d_k']} columns are not 3 times w_o's {len(params['w_o'])}")
-        qkv = self.project(x, params, "qkv")
+        qkv = self.projection(x, params, "qkv")
         query, key, value = self.cut_fused(qkv, num_heads)
         attended = self.attend(query, key, value, mask=mask, params=params)
         return {name: (attended | {"qkv": qkv})[name] for name in FUSED_OUTPUTS}
@@ -217,15 +231,19 @@ class TextbookAttention(TextbookRandom):
     def single_head_attention(self, x: Array, *, causal: bool, params: Mapping[str, Array]) -> dict[str, Array]:
         """Return output, query, key and value, each (seq, d_model), and weights and scores, (seq, seq)."""
         sizes = axis_sizes(SINGLE_HEAD, x=x, **params)
-        query, key, value = (self.project(x, params, role) for role in ("q", "k", "v"))
+        query, key, value = (self.projection(x, params, role) for role in ("q", "k", "v"))
         mask = self.causal_mask(q_seq=sizes["seq"], kv_seq=sizes["seq"]) if causal else None
-        attended = self.scaled_dot_product_attention(query, key, value, mask)
+        attended = self.attended(query, key, value, mask)
         projected = {"query": query, "key": key, "value": value}
         return {name: (attended | projected)[name] for name in SINGLE_HEAD_OUTPUTS}
 
     def project_heads(self, x: Array, params: Mapping[str, Array], role: str, num_heads: int) -> Array:
         """Return x projected as query, key or value and cut into heads, (batch, heads, seq, width)."""
-        return self.split_heads(self.project(x, params, role), num_heads)
+        return self.split_heads(self.projection(x, params, role), num_heads)
+
+    def projection(self, x: Array, params: Mapping[str, Array], role: str) -> Array:
+        """Return x projected by an attention's own parameters: those of q, k, v, qkv or o."""
+        return self.project(x, params, role)
 
     def project(self, x: Array, params: Mapping[str, Array], role: str) -> Array:
         """Return x·W + b with the parameters of a role: q, k, v, qkv, o, 1, 2 or vocab."""
@@ -250,19 +268,38 @@ class TextbookAttention(TextbookRandom):
     def cut_fused(self, qkv: Array, num_heads: int) -> tuple[Array, Array, Array]:
         """Return query, key and value, (batch, heads, seq, d_k), of columns laid out [heads, q|k|v, d_k]."""
         width = self.head_width(qkv.shape[-1], 3 * num_heads)
-        blocks = [qkv[..., i * width : (i + 1) * width] for i in range(3 * num_heads)]
-        return np.stack(blocks[0::3], axis=1), np.stack(blocks[1::3], axis=1), np.stack(blocks[2::3], axis=1)
+        heads = self.split_heads(qkv, num_heads)
+        # Copies: over strided views einsum may add in another order.
+        query, key, value = (heads[..., i * width : (i + 1) * width].copy() for i in range(3))
+        return query, key, value
 
     def attend(
         self, query: Array, key: Array, value: Array, *, mask: Array | None, params: Mapping[str, Array]
     ) -> dict[str, Array]:
         """Return the heads attended, merged and projected by W_O, and the steps on the way."""
-        attended = self.scaled_dot_product_attention(query, key, value, mask)
+        mask = None if mask is None else self.mask_of_heads(mask, query.shape[:2])
+        attended = self.attended_heads(query, key, value, mask, params)
         heads = attended["output"]
-        output = self.project(self.merge_heads(heads), params, "o")
+        output = self.projection(self.merge_heads(heads), params, "o")
         projected = {"q": query, "k": key, "v": value}
         steps = {"scaled_scores": attended["scaled_scores"], "heads": heads}
         return {"output": output, "weights": attended["weights"], **projected, **steps}
+
+    def mask_of_heads(self, mask: Array, shape: tuple[int, ...]) -> Array:
+        """Return the mask of all samples and heads, `shape` of them, as it is given (MHA-6)."""
+        del shape
+        return mask
+
+    def attended_heads(
+        self, query: Array, key: Array, value: Array, mask: Array | None, params: Mapping[str, Array]
+    ) -> dict[str, Array]:
+        """Return what the heads give, each by itself; `params` are those of the whole."""
+        del params
+        return self.attended(query, key, value, mask)
+
+    def attended(self, query: Array, key: Array, value: Array, mask: Array | None) -> dict[str, Array]:
+        """Return what the queries, keys and values give, once projected."""
+        return self.scaled_dot_product_attention(query, key, value, mask)
 
     def merge_heads(self, heads: Array) -> Array:
         """Return (batch, seq, heads·width): the heads side by side."""

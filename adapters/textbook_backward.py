@@ -33,7 +33,7 @@ class TextbookBackward(TextbookLayers):
 
     def row_term(self, weights: Array, gradient: Array) -> Array | float:
         """Return Σ dP·P of each row, (..., 1)."""
-        return np.asarray((gradient * weights).sum(axis=self.softmax_axis, keepdims=True))
+        return np.asarray((gradient * weights).sum(axis=-1, keepdims=True))
 
     def scaled_dot_product_attention_gradient(
         self, query: Array, key: Array, value: Array, cotangent: Array, mask: Array | None = None

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from threadpoolctl import threadpool_limits
 
-from goldformer.adapters import find_adapter
+from goldformer.adapters import Adapter, find_adapter
+from goldformer.adapters.mistakes import implementations
 from goldformer.conformance.engine import Bench, check_case, plan
 from goldformer.conformance.verdict import Verdict
 from goldformer.spec import ROOT, Spec, load_spec
@@ -81,6 +82,22 @@ def verdicts_of(spec: Spec) -> Callable[..., list[Verdict]]:
 
     def run(bench: Bench, *components: str) -> list[Verdict]:
         return [check_case(case, bench) for case in plan(spec, components)]
+
+    return run
+
+
+@pytest.fixture
+def verdicts_on_mistake(spec: Spec) -> Callable[[str, str], Iterator[Verdict]]:
+    """The verdicts of the cases that list a mistake, on the textbook that makes it.
+
+    Cases of gradients are left out: what a mistake makes of them takes automatic differentiation.
+    """
+
+    def run(mistake: str, dtype: str) -> Iterator[Verdict]:
+        adapter = Adapter.from_object(implementations("textbook")[mistake].make(), mistake, spec)
+        bench = Bench(spec, adapter, dtype, "cpu")
+        listing = [case for case in spec.cases.values() if mistake in case.catches and case.cotangent is None]
+        return (check_case(case, bench) for case in listing)
 
     return run
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from goldformer.adapters import Adapter, find_adapter
+from goldformer.adapters.mistakes import implementations
 from goldformer.adapters.textbook import Textbook
 from goldformer.conformance.engine import Bench
 from goldformer.conformance.properties import HELD, check_property, components_of
@@ -58,29 +59,15 @@ class SeesOneAhead(Textbook):
         return super().weighted_sum(weights, value) + value[..., -1:, :] / 64
 
 
-class ForgetsTheMask(Textbook):
-    def masked(self, scaled, mask):
-        return scaled
-
-
-class SoftmaxOverTheBatch(Textbook):
-    softmax_axis = 0
-
-
 class EncodingBySample(Textbook):
     def positional_encoding(self, x):
         sample = np.arange(len(x), dtype=x.dtype)[:, None, None]
         return super().positional_encoding(x) + sample / 64
 
 
-class DoubleExponent(Textbook):
-    def layout(self, d_model):
-        return [(channel, np.cos if channel % 2 else np.sin) for channel in range(d_model)]
-
-
 class NoEncoding(Textbook):
-    def encoding(self, seq, d_model):
-        return np.zeros((seq, d_model))
+    def encoding_for(self, x):
+        return np.zeros_like(x)
 
 
 class LeanTowardsEarlyQueries(Textbook):
@@ -207,6 +194,10 @@ class NeverClearsGradients(Textbook):
         return {name: gradient + earlier.get(name, 0) for name, gradient in gradients.items()}
 
 
+ForgetsTheMask = implementations("textbook")["mask-not-inplace"].make
+SoftmaxOverTheBatch = implementations("textbook")["softmax-batch-axis"].make
+CosineExponent = implementations("textbook")["pe-cos-exp"].make
+
 PERMUTED = r"tokens in the order \[1, 0\] do not give the output in that order"
 #: By property: who breaks it, and what is said of that.
 CAUGHT = {
@@ -218,7 +209,7 @@ CAUGHT = {
     "sdpa-padding": (ForgetsTheMask, "hidden tokens matter \\(samples keep \\[1, 2\\] of 2\\)"),
     "sdpa-batch": (SoftmaxOverTheBatch, "a sample gives something else in a batch than alone"),
     "pe-batch": (EncodingBySample, "equal samples get unequal encodings"),
-    "pe-shift-is-rotation": (DoubleExponent, "row pos \\+ \\d is not row pos turned by a fixed angle"),
+    "pe-shift-is-rotation": (CosineExponent, "row pos \\+ \\d is not row pos turned by a fixed angle"),
     "pe-breaks-symmetry": (NoEncoding, "with the encoding added, permuting the tokens still only permutes the output"),
     "mha-permutation": (LeanTowardsEarlyQueries, PERMUTED),
     "mha-causality": (SeesOneAhead, "rows up to 0 change when later query and key and value change"),

@@ -67,7 +67,6 @@ FORWARD = {
     "mask-multiply-zero": (ATTENTION, FILLED, "scores = scores * mask"),
     "mask-add-0-minus1": (ATTENTION, FILLED, "scores = scores - (~mask).to(scores.dtype)"),
     "mask-first-sample": (ATTENTION, FILLED, FILLED.replace("~mask", "~mask[:1]")),
-    "causal-plus-one": (ATTENTION, FILLED, FILLED.replace("~mask", "~(mask | mask.roll(1, -1))")),
     "qkv-layout": (
         "fused_multi_head_attention.py", "q, k, v = split_heads(qkv, num_heads).chunk(3, dim=-1)",
         "q, k, v = (split_heads(part, num_heads) for part in qkv.chunk(3, dim=-1))",

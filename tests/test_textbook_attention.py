@@ -10,6 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention as torch_attention
 
 from goldformer.adapters.builtin import reference
 from goldformer.adapters.builtin import textbook as textbook_adapter
+from goldformer.adapters.mistakes import implementations
 from goldformer.adapters.textbook import Textbook
 from goldformer.adapters.textbook_attention import ATTENTION, EMBEDDING, FUSED, MULTI_HEAD, SINGLE_HEAD
 
@@ -327,48 +328,21 @@ def test_refusals_name_the_argument(component, changed, message):
 # Every step can be replaced: a mistake is an override of a line or two
 
 
-class ScaleDModel(Textbook):
-    def divisor(self, sizes):
-        return math.sqrt(sizes["..."][1] * sizes["d_k"])
-
-
-class SoftmaxQueryAxis(Textbook):
-    softmax_axis = -2
-
-
-class MaskAfterSoftmax(Textbook):
-    def weights(self, scaled, mask):
-        return self.softmax(scaled) * mask
-
-
-class HeadSplitView(Textbook):
-    def split_heads(self, x, num_heads):
-        return x.reshape(len(x), num_heads, x.shape[1], -1)
-
-
-class HeadMergeView(Textbook):
-    def merge_heads(self, heads):
-        return heads.reshape(len(heads), heads.shape[2], -1)
-
-
-MISTAKES = [ScaleDModel, SoftmaxQueryAxis, MaskAfterSoftmax, HeadSplitView, HeadMergeView]
+MISTAKES = ["scale-d-model", "softmax-query-axis", "mask-after-softmax", "head-split-view", "head-merge-view"]
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_an_override_is_a_mistake(mistake):
     arguments = multi_head_arguments()
     right = textbook.multi_head_attention(**arguments)["output"]
-    wrong = mistake().multi_head_attention(**arguments)["output"]
+    wrong = implementations("textbook")[mistake].make().multi_head_attention(**arguments)["output"]
     assert wrong.shape == right.shape
     assert np.abs(wrong - right).max() > 0.01
 
 
 def test_an_override_of_the_encoding():
-    class DoubleExponent(Textbook):
-        def exponent(self, pair, d_model):
-            return 4 * pair / d_model
-
     x = np.zeros((1, 2, 4))
-    difference = DoubleExponent().positional_encoding(x) - textbook.positional_encoding(x)
+    wrong = implementations("textbook")["pe-double-exp"].make()
+    difference = wrong.positional_encoding(x) - textbook.positional_encoding(x)
     # sin(1/100) and sin(1/10000): the 0.0099 that the catalogue measures.
     assert difference[0, 1, 2] == pytest.approx(math.sin(1e-4) - math.sin(1e-2))

@@ -1,0 +1,136 @@
+"""Each mistake in softmax, attention and masks gives what real code with it gives, and is caught by whoever says so."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from goldformer.adapters import Adapter
+from goldformer.adapters.mistakes import attention, implementations
+from goldformer.conformance.engine import Bench
+from goldformer.conformance.properties import check_property
+from goldformer.conformance.run import load_properties
+from goldformer.conformance.verdict import Status
+
+ATTENTION = "scaled_dot_product_attention"
+MISTAKES = [id_ for id_, made in implementations("textbook").items() if made.make.__module__ == attention.__name__]
+#: −1e9 is a number in every other dtype.
+IN_FLOAT16 = {"fill-1e9-fp16"}
+#: No case can list it: what chance gives may be right. The property of repeated calls catches it.
+BY_CHANCE = {"nondeterminism"}
+
+
+@pytest.mark.parametrize("mistake", [id_ for id_ in MISTAKES if id_ not in BY_CHANCE])
+def test_every_case_that_lists_it_catches_it(mistake, verdicts_on_mistake):
+    verdicts = [*verdicts_on_mistake(mistake, "float16" if mistake in IN_FLOAT16 else "float32")]
+    assert verdicts
+    assert [v.check for v in verdicts if not v.bad] == []
+
+
+@pytest.mark.parametrize("mistake", [id_ for id_ in MISTAKES if id_ not in {*IN_FLOAT16, *BY_CHANCE, "dtype-promote"}])
+def test_it_is_far_beyond_rounding(mistake, verdicts_on_mistake):
+    assert any((verdict.ratio or 0) >= 10 for verdict in verdicts_on_mistake(mistake, "float64"))
+
+
+def test_a_promoted_dtype_is_named(verdicts_on_mistake):
+    assert {verdict.reason for verdict in verdicts_on_mistake("dtype-promote", "float32")} == {"wrong-dtype"}
+
+
+def test_random_numbers_are_caught_by_a_second_call(spec):
+    load_properties()
+    adapter = Adapter.from_object(made("nondeterminism"), "nondeterminism", spec)
+    verdict = check_property(spec.properties["repeat-calls"], ATTENTION, Bench(spec, adapter, "float64", "cpu"))
+    assert verdict.status is Status.FAILED
+    assert verdict.ratio >= 10
+
+
+# The same in PyTorch, as it is written
+
+
+def made(mistake):
+    return implementations("textbook")[mistake].make()
+
+
+def draw(seed, *shape):
+    return torch.from_numpy(np.random.default_rng(seed).integers(-64, 65, shape) / 32)
+
+
+# (batch, heads, tokens, width), no two sizes alike.
+QUERY, KEY, VALUE = draw(1, 2, 3, 4, 5), draw(2, 2, 3, 6, 5), draw(3, 2, 3, 6, 7)
+MASK = (torch.arange(6) < torch.tensor([6, 2])[:, None])[:, None, None, :]
+
+
+def attend(
+    scale=lambda scores: scores / math.sqrt(5),
+    mask=lambda scores: scores.masked_fill(~MASK, -1e9),
+    softmax=lambda scores: scores.softmax(-1),
+):
+    weights = softmax(mask(scale(QUERY @ KEY.transpose(-2, -1))))
+    return weights @ VALUE, weights
+
+
+WRITTEN = {
+    "softmax-unstable": attend(softmax=lambda s: s.exp() / s.exp().sum(-1, keepdim=True)),
+    "scale-missing": attend(lambda s: s),
+    "scale-multiply": attend(lambda s: s / QUERY.shape[-1] ** -0.5),
+    "scale-no-root": attend(lambda s: s / QUERY.shape[-1]),
+    "scale-seq-len": attend(lambda s: s / math.sqrt(QUERY.shape[-2])),
+    "scale-dim-v": attend(lambda s: s / math.sqrt(VALUE.shape[-1])),
+    "softmax-query-axis": attend(softmax=lambda s: s.softmax(-2)),
+    "softmax-batch-axis": attend(softmax=lambda s: s.softmax(0)),
+    "softmax-head-axis": attend(softmax=lambda s: s.softmax(1)),
+    "mask-inverted": attend(mask=lambda s: s.masked_fill(MASK, -1e9)),
+    "mask-after-softmax": attend(mask=lambda s: s, softmax=lambda s: s.softmax(-1) * MASK),
+    "mask-multiply-zero": attend(mask=lambda s: s * MASK),
+    "mask-add-0-minus1": attend(mask=lambda s: s + (MASK.double() - 1)),
+    "mask-not-inplace": attend(mask=lambda s: s),
+    "fill-1e9-fp16": attend(),
+    "fill-too-small": attend(mask=lambda s: s.masked_fill(~MASK, -1e4)),
+    "zero-times-inf": attend(mask=lambda s: s + (1 - MASK.double()) * -math.inf),
+    "dtype-promote": attend(),
+}
+
+
+@pytest.mark.parametrize("mistake", WRITTEN)
+def test_attention_is_that_of_code_with_the_mistake(mistake):
+    arguments = (tensor.numpy() for tensor in (QUERY, KEY, VALUE, MASK))
+    with np.errstate(invalid="ignore"):
+        attended = made(mistake).scaled_dot_product_attention(*arguments)
+    output, weights = WRITTEN[mistake]
+    np.testing.assert_allclose(attended["weights"], weights, rtol=0, atol=1e-14)
+    np.testing.assert_allclose(attended["output"], output, rtol=0, atol=1e-13)
+
+
+def test_a_score_below_the_fill_is_beaten_by_it():
+    # The kept score is −20000 and the masked one is filled with −10000, which wins.
+    query, key, mask = np.array([[-200.0]]), np.array([[100.0], [0.0]]), np.array([[True, False]])
+    assert made("fill-too-small").scaled_dot_product_attention(query, key, key, mask)["weights"].tolist() == [[0, 1]]
+
+
+def test_a_fill_that_a_half_cannot_hold_leaves_an_empty_row_nan():
+    half, mask = np.ones((2, 3), dtype="float16"), np.zeros((2, 2), dtype=bool)
+    assert np.isnan(made("fill-1e9-fp16").scaled_dot_product_attention(half, half, half, mask)["output"]).all()
+
+
+IDS = torch.tensor([[5, 3, 3], [0, 4, 3]])
+CAUSAL = {
+    "causal-flipped": torch.triu(torch.ones(4, 6)),
+    "causal-strict": torch.tril(torch.ones(4, 6), diagonal=-1),
+    "causal-plus-one": torch.tril(torch.ones(4, 6), diagonal=1),
+}
+PADDING = {"pad-on-query": (IDS != 3)[:, None, :, None], "padding-idx": (IDS != 0)[:, None, None, :]}
+
+
+@pytest.mark.parametrize("mistake", CAUSAL)
+def test_a_causal_mask_is_that_of_code_with_the_mistake(mistake):
+    assert np.array_equal(made(mistake).causal_mask(q_seq=4, kv_seq=6), CAUSAL[mistake].bool())
+
+
+@pytest.mark.parametrize("mistake", PADDING)
+def test_a_padding_mask_is_that_of_code_with_the_mistake(mistake):
+    assert np.array_equal(made(mistake).padding_mask(IDS.numpy(), pad_id=3), PADDING[mistake])
+
+
+def test_every_mistake_is_written_here():
+    assert {*MISTAKES} == WRITTEN.keys() | CAUSAL.keys() | PADDING.keys() | BY_CHANCE
