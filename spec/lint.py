@@ -26,6 +26,7 @@ def lint(spec: Spec) -> list[Problem]:
     return [
         *cover(spec).problems(),
         *_untried_options(spec),
+        *_silent_on_conventions(spec),
         *_digits_of_nothing(spec),
         *_printed_digits(spec),
         *_equal_sizes(spec),
@@ -37,6 +38,21 @@ def _untried_options(spec: Spec) -> Iterator[Problem]:
     for name in spec.conventions:
         if name not in tried:
             yield Place(spec.root / "conventions.yaml", 1).problem(name, "is a convention that no case depends on")
+
+
+#: Conventions that show on some inputs alone: in an empty row, where lengths differ, in an odd width.
+_ON_SOME_INPUTS = frozenset({"empty_row", "causal_corner", "odd_d_model"})
+
+
+def _silent_on_conventions(spec: Spec) -> Iterator[Problem]:
+    """A golden case that is silent on a convention would fail whoever declares another option."""
+    for case in spec.cases.values():
+        if case.golden is None:
+            continue
+        for name in spec.contracts[case.component].conventions:
+            if name != case.convention and name not in case.only_with and name not in _ON_SOME_INPUTS:
+                message = f"depends on {name}: make it the case's convention, or name the option in only_with"
+                yield case.place.problem(f"{case.id}.only_with", message)
 
 
 def _digits_of_nothing(spec: Spec) -> Iterator[Problem]:
