@@ -149,6 +149,10 @@ class TextbookLayers(TextbookAttention):
         """Return output and hidden of the layer's feed-forward network."""
         return self.feed_forward(x, params=part(params, "feed_forward"))
 
+    def layer_output(self, output: Array) -> Array:
+        """Return what a layer gives: the output of its last sub-layer, with no position added again (LAYER-1)."""
+        return output
+
     # The layers
 
     def encoder_layer(self, x: Array, mask: Array | None = None, *, num_heads: int, params: Params) -> dict[str, Array]:
@@ -159,7 +163,7 @@ class TextbookLayers(TextbookAttention):
         attend = partial(self.self_attend, mask=mask, num_heads=num_heads, params=params)
         attended, weights = sublayer(x, attend, number=1)
         output, _ = sublayer(attended, partial(self.feed, params=params), number=2)
-        return {"output": output, "attended": attended, "weights": weights}
+        return {"output": self.layer_output(output), "attended": attended, "weights": weights}
 
     def encoder_mask(self, mask: Array | None, seq: int) -> Array | None:
         """Return the mask of an encoder layer's self-attention: the one that is given."""
@@ -191,7 +195,7 @@ class TextbookLayers(TextbookAttention):
         crossed, cross_weights = self.crossed(attended, partial(sublayer, function=cross, number=2))
         output, _ = sublayer(crossed, partial(self.feed, params=params), number=3)
         between = {"attended": attended, "crossed": crossed}
-        return {"output": output, **between, "weights": weights, "cross_weights": cross_weights}
+        return {"output": self.layer_output(output), **between, "weights": weights, "cross_weights": cross_weights}
 
     def decoder_masks(self, self_mask: Array | None, memory_mask: Array | None) -> tuple[Array | None, Array | None]:
         """Return the mask of the self-attention and that of the cross-attention."""

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from goldformer.adapters import find_adapter
+from goldformer.adapters import Adapter, find_adapter
+from goldformer.adapters.mistakes import implementations
 from goldformer.conformance.engine import Bench, check_case, plan
 from goldformer.conformance.verdict import Verdict
 from goldformer.spec import ROOT, Spec, load_spec
@@ -53,6 +54,19 @@ def verdicts_of(spec: Spec) -> Callable[..., list[Verdict]]:
 
     def run(bench: Bench, *components: str) -> list[Verdict]:
         return [check_case(case, bench) for case in plan(spec, components)]
+
+    return run
+
+
+@pytest.fixture
+def verdicts_on_mistake(spec: Spec) -> Callable[[str, str], list[Verdict]]:
+    """The verdicts on the implementation of a mistake, of all golden cases that list it in `catches`."""
+
+    def run(mistake: str, dtype: str) -> list[Verdict]:
+        adapter = Adapter.from_object(implementations("textbook")[mistake].make(), mistake, spec)
+        # Strictly, as a case of what is only advised may list it too.
+        bench = Bench(spec, adapter, dtype, "cpu", strict=True)
+        return [check_case(case, bench) for case in spec.cases.values() if mistake in case.catches]
 
     return run
 

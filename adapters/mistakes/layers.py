@@ -162,7 +162,7 @@ class FirstNormTwice(Textbook):
         return super().norm(params, 1 if number == 2 else number)
 
 
-# What does not belong in an encoder layer
+# What does not belong in a layer
 
 
 @mistake("causal-in-encoder")
@@ -176,11 +176,10 @@ class CausalInEncoder(Textbook):
 
 @mistake("pe-every-layer")
 class PositionInEveryLayer(Textbook):
-    """The positional encoding is added at the end of every encoder layer."""
+    """The positional encoding is added at the end of every layer, of the encoder and of the decoder."""
 
-    def encoder_layer(self, x: Array, mask: Array | None = None, *, num_heads: int, params: Params) -> dict[str, Array]:
-        given = super().encoder_layer(x, mask, num_heads=num_heads, params=params)
-        return given | {"output": self.positional_encoding(given["output"])}
+    def layer_output(self, output: Array) -> Array:
+        return self.positional_encoding(super().layer_output(output))
 
 
 # Cross-attention
