@@ -86,7 +86,7 @@ class Textbook(TextbookDecoding):
         check_ids("targets", targets, sizes["vocab"], "the columns of logits")
         logits, targets = self.paired(logits, targets)
         counted = self.counted(targets, pad_id)
-        token_losses = np.where(counted, -self.picked(self.log_probabilities(logits), targets), 0)
+        token_losses = np.where(counted, -self.picked(self.predictions(logits), targets), 0)
         # The mean over no target at all is 0/0: NaN, as silently as the frameworks give it.
         with np.errstate(invalid="ignore"):
             loss = token_losses.sum() / self.number_counted(counted)
@@ -95,6 +95,10 @@ class Textbook(TextbookDecoding):
     def paired(self, logits: Array, targets: Array) -> tuple[Array, Array]:
         """Return the logits and the targets that they are judged by: as given, position by position."""
         return logits, targets
+
+    def predictions(self, logits: Array) -> Array:
+        """Return what the loss of each target is picked from, log softmax(logits), (batch, seq, vocab)."""
+        return self.log_probabilities(logits)
 
     def counted(self, targets: Array, pad_id: int) -> Array:
         """Return which targets count: those that are not padding."""
@@ -118,9 +122,9 @@ class Textbook(TextbookDecoding):
         """Return the gradient of the sum divided by how many count, as the loss is."""
         return gradient / self.number_counted(counted)
 
-    def picked(self, log_probabilities: Array, targets: Array) -> Array:
+    def picked(self, predictions: Array, targets: Array) -> Array:
         """Return the entry of each target, (batch, seq)."""
-        return np.take_along_axis(log_probabilities, targets[..., None], axis=-1)[..., 0]
+        return np.take_along_axis(predictions, targets[..., None], axis=-1)[..., 0]
 
     def kl_divergence(self, target: Array, logits: Array) -> Array:
         """Return Σ p·(log p − log q) with q = softmax(logits), (...)."""

@@ -88,8 +88,9 @@ class TextbookAttention(TextbookRandom):
         sizes = axis_sizes(ATTENTION, query=query, key=key, value=value)
         scores = self.scores(query, key)
         scaled = scores / self.divisor(sizes)
-        weights = self.weights(scaled, None if mask is None else self.aligned_mask(mask, scores.shape))
-        kept = weights if dropout_rate is None else self.kept_weights(scaled, weights, dropout_rate, seed)
+        mask = None if mask is None else self.aligned_mask(mask, scores.shape)
+        weights = self.weights(scaled, mask)
+        kept = weights if dropout_rate is None else self.kept_weights(scaled, mask, dropout_rate, seed)
         output = self.weighted_sum(kept, value)
         return {"output": output, "weights": weights, "scores": scores, "scaled_scores": scaled}
 
@@ -124,10 +125,9 @@ class TextbookAttention(TextbookRandom):
         """Return the lowest finite number: below every score, and a row of it alone is uniform (SDPA-7)."""
         return float(np.finfo(dtype).min)
 
-    def kept_weights(self, scaled: Array, weights: Array, rate: float, seed: int | None) -> Array:
+    def kept_weights(self, scaled: Array, mask: Array | None, rate: float, seed: int | None) -> Array:
         """Return the weights after dropout, which leaves the scores and the sums of the rows alone (DROP-3)."""
-        del scaled
-        return self.dropped(weights, "dropout_rate", rate, seed)
+        return self.dropped(self.weights(scaled, mask), "dropout_rate", rate, seed)
 
     def weighted_sum(self, weights: Array, value: Array) -> Array:
         """Return the sum of the value rows, each times its weight."""

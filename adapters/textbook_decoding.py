@@ -1,6 +1,6 @@
-"""The fourth part of the textbook: greedy decoding and beam search, sample by sample over lists of sentences.
+"""The fourth part of the textbook: greedy decoding and beam search, over lists of sentences.
 
-The whole model reads the whole source and the whole beginning of a sentence for every word. A sentence is a tuple
+The whole model reads one source and the whole beginning of one sentence for every word. A sentence is a tuple
 of words and a tuple of their log-probabilities, so nothing has to be reordered, and a sentence that has ended is
 simply left as it is.
 """
@@ -81,8 +81,7 @@ class TextbookDecoding(TextbookModel):
         model = {"num_heads": num_heads, "pad_id": pad_id, "params": params, **layers}
         task = Task(model, bos_id, eos_id, max_length)
         check_task(source, task)
-        found = [[self.greedy_sentence(source[[sample]], task)] for sample in range(len(source))]
-        sentences = [sentence for [sentence] in self.together(found)]
+        sentences = self.batched([self.greedy_sentence(source[[sample]], task) for sample in range(len(source))])
         dtype = params["table"].dtype
         return {
             "ids": np.array([self.filled(self.result(s, task), task.pad_id, task) for s in sentences], dtype=np.int64),
@@ -98,6 +97,10 @@ class TextbookDecoding(TextbookModel):
             word = self.choice(logits)
             sentence = self.extended(sentence, word, self.scores_of_words(logits)[word])
         return sentence
+
+    def batched(self, sentences: list[Sentence]) -> list[Sentence]:
+        """Return the sentences of a batch, given those of its samples alone: just these (DEC-4)."""
+        return sentences
 
     def choice(self, logits: Array) -> int:
         """Return the word of the largest logit, and of several the lowest id."""
@@ -141,10 +144,6 @@ class TextbookDecoding(TextbookModel):
 
     # Results
 
-    def together(self, found: list[list[Sentence]]) -> list[list[Sentence]]:
-        """Return the sentences of the samples of a batch: those of each alone (DEC-4)."""
-        return found
-
     def result(self, sentence: Sentence, task: Task) -> Sequence[int]:
         """Return the words that are given back: all, eos_id included and bos_id not."""
         del task
@@ -176,21 +175,19 @@ class TextbookDecoding(TextbookModel):
         model = {"num_heads": num_heads, "pad_id": pad_id, "params": params, **layers}
         task = Task(model, bos_id, eos_id, max_length, beam_size, top_beams)
         check_task(source, task)
-        found = self.together([self.best(self.search(source, sample, task), task) for sample in range(len(source))])
+        beams = self.search(source, task)
+        found = [self.best(beam, task) for beam in beams]
         ids = [[self.filled(self.result(s, task), task.pad_id, task) for s in sentences] for sentences in found]
-        scores = [[self.score(s, task) for s in sentences] for sentences in found]
+        scores = self.returned_scores(found, beams, task)
         return {"ids": np.array(ids, dtype=np.int64), "scores": np.array(scores, dtype=params["table"].dtype)}
 
-    def search(self, source: Array, sample: int, task: Task) -> list[Sentence]:
-        """Return the sentences that are left of one sample when its search ends."""
-        beam = self.first_beam(task)
-        while not self.over(beam, task):
-            grown = [
-                self.continuations(self.source_of(source, sample, place, task), sentence, task)
-                for place, sentence in enumerate(beam)
-            ]
-            beam = self.next_beam(beam, grown, task)
-        return beam
+    def search(self, source: Array, task: Task) -> list[list[Sentence]]:
+        """Return the sentences that are left of every sample, which take their steps together."""
+        beams = [self.first_beam(task) for _ in source]
+        while not all(self.over(beam, task) for beam in beams):
+            grown = [self.grown(source, sample, beam, task) for sample, beam in enumerate(beams)]
+            beams = self.next_beams(beams, grown, task)
+        return beams
 
     def first_beam(self, task: Task) -> list[Sentence]:
         """Return the one empty sentence, whatever the beam's size (BEAM-1)."""
@@ -200,6 +197,13 @@ class TextbookDecoding(TextbookModel):
     def over(self, beam: list[Sentence], task: Task) -> bool:
         """Say whether every sentence that is kept has ended or has max_length words."""
         return all(self.ended(sentence, task) or self.full(sentence, task) for sentence in beam)
+
+    def grown(self, source: Array, sample: int, beam: list[Sentence], task: Task) -> list[list[Sentence]]:
+        """Return what each sentence of a beam may become; a sample that is over waits for the others."""
+        if self.over(beam, task):
+            return [[sentence] for sentence in beam]
+        sources = (self.source_of(source, sample, place, task) for place in range(len(beam)))
+        return [self.continuations(own, sentence, task) for own, sentence in zip(sources, beam, strict=True)]
 
     def source_of(self, source: Array, sample: int, place: int, task: Task) -> Array:
         """Return the source (1, source_seq) of a sentence, by its sample and its place in the beam."""
@@ -215,6 +219,12 @@ class TextbookDecoding(TextbookModel):
         scores = self.scores_of_words(self.next_logits(source, sentence, task))
         return [self.extended(sentence, word, score) for word, score in enumerate(scores)]
 
+    def next_beams(
+        self, beams: list[list[Sentence]], grown: list[list[list[Sentence]]], task: Task
+    ) -> list[list[Sentence]]:
+        """Return the next beam of every sample: that of each alone (DEC-4)."""
+        return [self.next_beam(beam, own, task) for beam, own in zip(beams, grown, strict=True)]
+
     def next_beam(self, beam: list[Sentence], grown: list[list[Sentence]], task: Task) -> list[Sentence]:
         """Return the best beam_size of all, given what each sentence of the beam may become."""
         del beam
@@ -228,6 +238,13 @@ class TextbookDecoding(TextbookModel):
                 f"there are only {len(beam)}"
             )
         return self.ranked(beam, task)[: task.top_beams]
+
+    def returned_scores(
+        self, found: list[list[Sentence]], beams: list[list[Sentence]], task: Task
+    ) -> list[list[float]]:
+        """Return the scores of the sentences found: those by which they were compared, whatever beams they left."""
+        del beams
+        return [[self.score(sentence, task) for sentence in sentences] for sentences in found]
 
     # What sentences are compared by
 

@@ -129,9 +129,20 @@ class TextbookLayers(TextbookAttention):
         return attended["output"], attended["weights"]
 
     def cross_attend(
-        self, x: Array, memory: Array, mask: Array | None, *, num_heads: int, params: Params
+        self,
+        x: Array,
+        memory: Array,
+        mask: Array | None,
+        *,
+        self_mask: Array | None,
+        num_heads: int,
+        params: Params,
     ) -> tuple[Array, Array]:
-        """Return output and weights of x attending to the memory: queries from x, keys and values from memory."""
+        """Return output and weights of x attending to the memory: queries from x, keys and values from memory.
+
+        `self_mask` is that of the self-attention, which hides nothing here (LAYER-5).
+        """
+        del self_mask
         mine = part(params, "cross_attention")
         attended = self.multi_head_attention(x, memory, memory, mask, num_heads=num_heads, params=mine)
         return attended["output"], attended["weights"]
@@ -140,16 +151,26 @@ class TextbookLayers(TextbookAttention):
         """Return output and hidden of the layer's feed-forward network."""
         return self.feed_forward(x, params=part(params, "feed_forward"))
 
+    def layer_output(self, output: Array) -> Array:
+        """Return what a layer gives: the output of its last sub-layer, with no position added again (LAYER-1)."""
+        return output
+
     # The layers
 
     def encoder_layer(self, x: Array, mask: Array | None = None, *, num_heads: int, params: Params) -> dict[str, Array]:
         """Return output and attended (batch, seq, d_model) and weights (batch, heads, seq, seq)."""
         axis_sizes({"x": TOKENS, **ENCODER_LAYER}, x=x, **params)
+        mask = self.encoder_mask(mask, x.shape[1])
         sublayer = partial(self.sublayer, start=x, params=params)
         attend = partial(self.self_attend, mask=mask, num_heads=num_heads, params=params)
         attended, weights = sublayer(x, attend, number=1)
         output, _ = sublayer(attended, partial(self.feed, params=params), number=2)
-        return {"output": output, "attended": attended, "weights": weights}
+        return {"output": self.layer_output(output), "attended": attended, "weights": weights}
+
+    def encoder_mask(self, mask: Array | None, seq: int) -> Array | None:
+        """Return the mask of an encoder layer's self-attention: the one that is given."""
+        del seq
+        return mask
 
     def decoder_layer(
         self,
@@ -168,18 +189,23 @@ class TextbookLayers(TextbookAttention):
         for name, mask, keys in (("self_mask", self_mask, "seq"), ("memory_mask", memory_mask, "source_seq")):
             if mask is not None:
                 spread_mask(name, mask, (sizes["batch"], num_heads, sizes["seq"], sizes[keys]))
+        common: dict[str, Any] = {"num_heads": num_heads, "params": params}
         sublayer = partial(self.sublayer, start=x, params=params)
-        attend = partial(self.self_attend, mask=self_mask, num_heads=num_heads, params=params)
-        cross = partial(self.cross_attend, memory=memory, mask=memory_mask, num_heads=num_heads, params=params)
+        attend = partial(self.self_attend, mask=self_mask, **common)
+        cross = partial(self.cross_attend, memory=memory, mask=memory_mask, self_mask=self_mask, **common)
         attended, weights = sublayer(x, attend, number=1)
-        crossed, cross_weights = sublayer(attended, cross, number=2)
+        crossed, cross_weights = self.crossed(attended, partial(sublayer, function=cross, number=2))
         output, _ = sublayer(crossed, partial(self.feed, params=params), number=3)
         between = {"attended": attended, "crossed": crossed}
-        return {"output": output, **between, "weights": weights, "cross_weights": cross_weights}
+        return {"output": self.layer_output(output), **between, "weights": weights, "cross_weights": cross_weights}
 
     def decoder_masks(self, self_mask: Array | None, memory_mask: Array | None) -> tuple[Array | None, Array | None]:
         """Return the mask of the self-attention and that of the cross-attention."""
         return self_mask, memory_mask
+
+    def crossed(self, attended: Array, look: SubLayer) -> tuple[Array, Array]:
+        """Return what looking at the memory makes of `attended`; `look` is that sub-layer, with residual and norm."""
+        return look(attended)
 
     # The stacks
 
@@ -193,7 +219,7 @@ class TextbookLayers(TextbookAttention):
             mine = self.layer_params(params, "encoder", index)
             return self.encoder_layer(x, mask, num_heads=num_heads, params=mine)["output"]
 
-        return self.stack(x, layer, num_layers)
+        return self.stack(x, layer, num_layers, self.norm(self.layer_params(params, "encoder", num_layers - 1), 2))
 
     def decoder(
         self,
@@ -213,15 +239,20 @@ class TextbookLayers(TextbookAttention):
             mine: dict[str, Any] = {"num_heads": num_heads, "params": self.layer_params(params, "decoder", index)}
             return self.decoder_layer(x, self.layer_memory(memory, index), self_mask, memory_mask, **mine)["output"]
 
-        return self.stack(x, layer, num_layers)
+        return self.stack(x, layer, num_layers, self.norm(self.layer_params(params, "decoder", num_layers - 1), 3))
 
-    def stack(self, x: Array, layer: Callable[[Array, int], Array], num_layers: int) -> dict[str, Array]:
-        """Return the output of the last of the layers, each reading the one before, and those of all."""
+    def stack(
+        self, x: Array, layer: Callable[[Array, int], Array], num_layers: int, last_norm: Params
+    ) -> dict[str, Array]:
+        """Return the output of the last of the layers, each reading the one before, and those of all.
+
+        `last_norm` is gamma and beta of the last sub-layer of the last layer.
+        """
         outputs = []
         for index in range(num_layers):
             x = layer(self.layer_input(x, index), index)
             outputs.append(x)
-        return {"output": self.stack_output(x), "layers": np.stack(outputs)}
+        return {"output": self.stack_output(x, last_norm), "layers": np.stack(outputs)}
 
     def layer_params(self, params: Params, stack: str, index: int) -> Params:
         """Return the layer's own parameters."""
@@ -237,6 +268,7 @@ class TextbookLayers(TextbookAttention):
         del index
         return memory
 
-    def stack_output(self, x: Array) -> Array:
-        """Return the last layer's output: after it post-norm stacks have no norm of their own."""
+    def stack_output(self, x: Array, last_norm: Params) -> Array:
+        """Return the last layer's output: `last_norm` is in it already, and no norm follows (STACK-1)."""
+        del last_norm
         return x

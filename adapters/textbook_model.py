@@ -45,7 +45,7 @@ class TextbookModel(TextbookBackward):
             num_layers=num_decoder_layers,
             **common,
         )
-        logits = self.output_layer(decoded["output"], params)
+        logits = self.returned_logits(self.output_layer(decoded["output"], params))
         steps = {"decoded": decoded["output"], "source_embedded": embedded, "target_embedded": target_embedded}
         return {"logits": logits, "memory": encoded["output"], **steps}
 
@@ -59,29 +59,37 @@ class TextbookModel(TextbookBackward):
         del side
         return params["table"]
 
+    def words_mask(self, ids: Array, pad_id: int) -> Array:
+        """Return where the ids of source or target are words and not padding, (batch, 1, 1, tokens)."""
+        return self.padding_mask(ids, pad_id=pad_id)
+
     def source_mask(self, source: Array, pad_id: int) -> Array | None:
         """Return the mask of the encoder: padding."""
-        return self.padding_mask(source, pad_id=pad_id)
+        return self.words_mask(source, pad_id)
 
     def target_mask(self, target: Array, pad_id: int) -> Array | None:
         """Return the mask of the decoder's self-attention: neither padding nor later positions (LAYER-5)."""
         seq = target.shape[1]
-        return self.padding_mask(target, pad_id=pad_id) & self.causal_mask(q_seq=seq, kv_seq=seq)
+        return self.words_mask(target, pad_id) & self.causal_mask(q_seq=seq, kv_seq=seq)
 
     def memory_mask(self, source: Array, target: Array, pad_id: int) -> Array | None:
         """Return the mask of the cross-attention: the padding of the source, whose positions are the keys."""
         del target
-        return self.padding_mask(source, pad_id=pad_id)
+        return self.words_mask(source, pad_id)
 
     def memory(self, embedded: Array, encoded: dict[str, Array]) -> Array:
         """Return what the decoder attends to: the last encoder layer's output (LAYER-4)."""
         del embedded
         return encoded["output"]
 
+    def returned_logits(self, logits: Array) -> Array:
+        """Return what the model gives for each position: the logits themselves (MODEL-4)."""
+        return logits
+
     # The output layer
 
     def output_layer(self, x: Array, params: Params) -> Array:
-        """Return logits, x·W_vocab + b_vocab, with no softmax (MODEL-4)."""
+        """Return logits, x·W_vocab + b_vocab."""
         return self.project(x, params, "vocab")
 
     def output_probabilities(self, x: Array, *, params: Params) -> dict[str, Array]:

@@ -8,6 +8,7 @@ import torch
 
 from goldformer.adapters.builtin import reference
 from goldformer.adapters.builtin import textbook as textbook_adapter
+from goldformer.adapters.mistakes import implementations
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook import Textbook
 from goldformer.adapters.textbook_layers import DECODER_LAYER, ENCODER_LAYER, stack_of
@@ -168,54 +169,14 @@ def test_refusals_name_the_argument(component, changed, message):
 # Every step can be replaced: a mistake is an override of a line or two
 
 
-class CausalInEncoder(Textbook):
-    def source_mask(self, source, pad_id):
-        return super().source_mask(source, pad_id) & self.causal_mask(q_seq=source.shape[1], kv_seq=source.shape[1])
-
-
-class CausalInCross(Textbook):
-    def memory_mask(self, source, target, pad_id):
-        causal = self.causal_mask(q_seq=target.shape[1], kv_seq=source.shape[1])
-        return super().memory_mask(source, target, pad_id) & causal
-
-
-class CrossUsesTargetMask(Textbook):
-    def memory_mask(self, source, target, pad_id):
-        return self.padding_mask(np.resize(target, source.shape), pad_id=pad_id)
-
-
-class CrossMaskAbsent(Textbook):
-    def memory_mask(self, source, target, pad_id):
-        return None
-
-
 class CausalMissing(Textbook):
     def target_mask(self, target, pad_id):
         return self.padding_mask(target, pad_id=pad_id)
 
 
-class PaddingReplacesCausal(Textbook):
-    def target_mask(self, target, pad_id):
-        seq = target.shape[1]
-        return self.padding_mask(target, pad_id=pad_id) | self.causal_mask(q_seq=seq, kv_seq=seq)
-
-
 class PaddingIsZero(Textbook):
     def padding_mask(self, ids, *, pad_id):
         return super().padding_mask(ids, pad_id=0)
-
-
-class CrossRawSource(Textbook):
-    def memory(self, embedded, encoded):
-        return embedded
-
-
-class MemoryOfTheSameLayer(Textbook):
-    def memory(self, embedded, encoded):
-        return encoded["layers"]
-
-    def layer_memory(self, memory, index):
-        return memory[min(index, len(memory) - 1)]
 
 
 class TablesApart(Textbook):
@@ -233,44 +194,30 @@ class ScaledAfterPosition(Textbook):
         return super().embedded(ids, side, pad_id, params) * math.sqrt(params["table"].shape[1])
 
 
-class PaddingAloneHasPositions(Textbook):
-    def embedded(self, ids, side, pad_id, params):
-        rows = self.token_embedding(ids, params=params)
-        return np.where((ids == pad_id)[..., None], self.positional_encoding(rows), rows)
-
-
 class PositionInEveryLayer(Textbook):
     def layer_input(self, x, index):
         return x if index == 0 else self.positional_encoding(x)
 
 
-class ModelGivesProbabilities(Textbook):
-    def output_layer(self, x, params):
-        return self.softmax(super().output_layer(x, params))
-
-
-class LayersShared(Textbook):
-    def layer_params(self, params, stack, index):
-        return super().layer_params(params, stack, 0)
-
-
+# Those of the catalogue by their ids.
 MISTAKES = [
-    CausalInEncoder,
-    CausalInCross,
-    CrossUsesTargetMask,
-    CrossMaskAbsent,
+    "causal-in-encoder",
+    "causal-in-cross",
+    "cross-mask-absent",
+    "tgt-pad-replaces-causal",
+    "pad-from-embedding-sum",
+    "pad-mask-zeroes-positions",
+    "cross-raw-src",
+    "memory-per-layer",
+    "softmax-in-model",
+    "tied-logit-scale",
+    "layers-shared",
     CausalMissing,
-    PaddingReplacesCausal,
     PaddingIsZero,
-    CrossRawSource,
-    MemoryOfTheSameLayer,
     TablesApart,
     EmbeddingScaled,
     ScaledAfterPosition,
-    PaddingAloneHasPositions,
     PositionInEveryLayer,
-    ModelGivesProbabilities,
-    LayersShared,
 ]
 
 
@@ -278,6 +225,7 @@ MISTAKES = [
 def test_an_override_is_a_mistake(mistake):
     given = model_arguments()
     right = textbook.transformer(**given)["logits"]
-    wrong = mistake().transformer(**given)["logits"]
+    make = implementations("textbook")[mistake].make if isinstance(mistake, str) else mistake
+    wrong = make().transformer(**given)["logits"]
     assert wrong.shape == right.shape
     assert np.abs(wrong - right).max() > 0.01

@@ -1,17 +1,21 @@
 """The textbook's decoding by hand, against all sentences there are, against the reference's model, and its mistakes."""
 
 import heapq
+import inspect
 import math
-from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from goldformer import reference_impl
 from goldformer.adapters.builtin import reference
+from goldformer.adapters.mistakes import implementations
+from goldformer.adapters.mistakes.decoding import MeanPenalty as Mean
 from goldformer.adapters.textbook import Textbook
-from goldformer.adapters.textbook_decoding import DECODING, Sentence
+from goldformer.adapters.textbook_decoding import DECODING
 from goldformer.adapters.textbook_layers import DECODER_LAYER, ENCODER_LAYER, stack_of
 
 UNIT_ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11}
@@ -122,11 +126,6 @@ def right_beam(given, penalty):
         "ids": [[padded(words, given, given["pad_id"]) for words, _ in sample] for sample in found],
         "scores": [[total / penalty(len(words)) for words, total in sample] for sample in found],
     }
-
-
-class Mean(Textbook):
-    def length_penalty(self, length):
-        return length
 
 
 class Gnmt(Textbook):
@@ -403,27 +402,9 @@ def test_refusals_of_a_beam_name_the_argument(changed, message):
 # Every step can be replaced: a mistake is an override of a line or two
 
 
-class BosAlone(Textbook):
-    def read(self, sentence, task):
-        return [task.bos_id]
-
-
 class LastWordAlone(Textbook):
     def read(self, sentence, task):
         return super().read(sentence, task)[-1:]
-
-
-class InvertedMasks(Textbook):
-    def source_mask(self, source, pad_id):
-        return ~super().source_mask(source, pad_id)
-
-    def memory_mask(self, source, target, pad_id):
-        return ~super().memory_mask(source, target, pad_id)
-
-
-class DecodesWithInvertedMasks(Textbook):
-    def model_logits(self, source, target, task):
-        return InvertedMasks().model_logits(source, target, task)
 
 
 class AbsentMasks(Textbook):
@@ -439,109 +420,9 @@ class DecodesWithoutMasks(Textbook):
         return AbsentMasks().model_logits(source, target, task)
 
 
-class TargetAtPositionZero(Textbook):
-    def embedded(self, ids, side, pad_id, params):
-        steps = [ids] if side == "source" else np.split(ids, ids.shape[1], axis=1)
-        return np.concatenate([super(TargetAtPositionZero, self).embedded(i, side, pad_id, params) for i in steps], 1)
-
-
-class CacheOffset(Textbook):
-    def model_logits(self, source, target, task):
-        return TargetAtPositionZero().model_logits(source, target, task)
-
-
-class BosKept(Textbook):
-    def result(self, sentence, task):
-        return (task.bos_id, *sentence.words)[: task.max_length]
-
-
-class NoEos(Textbook):
-    def ended(self, sentence, task):
-        return False
-
-
-class EosDropped(Textbook):
-    def result(self, sentence, task):
-        return [word for word in sentence.words if word != task.eos_id]
-
-
-class AllStopWithTheFirst(Textbook):
-    def together(self, found):
-        first = min(len(sentence.words) for [sentence] in found)
-        return [[Sentence(sentence.words[:first], sentence.word_scores[:first])] for [sentence] in found]
-
-
-class OneWordShort(Textbook):
-    def full(self, sentence, task):
-        return len(super().read(sentence, task)) >= task.max_length
-
-
-class ProbabilitiesSummed(Textbook):
-    def scores_of_words(self, logits):
-        return self.softmax(logits).tolist()
-
-
-class LogitsSummed(Textbook):
-    def scores_of_words(self, logits):
-        return logits.tolist()
-
-
-class ScoreAfterEnd(NoEos):
-    def result(self, sentence, task):
-        return sentence.words[: [*sentence.words, task.eos_id].index(task.eos_id) + 1]
-
-
-class BeginsWithCopies(Textbook):
-    def first_beam(self, task):
-        return super().first_beam(task) * task.beam_size
-
-
-class BestOfEachParent(Textbook):
-    def next_beam(self, beam, grown, task):
-        best = [self.ranked(own, task)[0] for own in grown]
-        return super().next_beam(beam, grown, task) if len(beam) == 1 else self.ranked(best, task)
-
-
-class ParentStale(Textbook):
-    def next_beam(self, beam, grown, task):
-        chosen = super().next_beam(beam, grown, task)
-        places = beam * task.beam_size if len(beam) == 1 else beam
-        return [replace(s, words=(*old.words, s.words[-1])) for old, s in zip(places, chosen, strict=True)]
-
-
-class WordsOfTheFirstSample(Textbook):
-    def together(self, found):
-        return [[replace(s, words=first.words) for first, s in zip(found[0], own, strict=True)] for own in found]
-
-
-class SourcesRepeatedInTheWrongOrder(Textbook):
-    def source_of(self, source, sample, place, task):
-        return source[[(sample * task.beam_size + place) % len(source)]]
-
-
-class FinishedExpanded(Textbook):
-    def continuations(self, source, sentence, task):
-        return self.extensions(source, sentence, task)
-
-
-class StopsEarly(Textbook):
-    def over(self, beam, task):
-        return self.ended(beam[0], task) or super().over(beam, task)
-
-
 class EndedFirst(Mean):
     def best(self, beam, task):
         return sorted(super().best(beam, task), key=lambda sentence: not self.ended(sentence, task))
-
-
-class WorstFirst(Textbook):
-    def best(self, beam, task):
-        return super().best(beam, task)[::-1]
-
-
-class LastWordCounts(Textbook):
-    def total(self, sentence):
-        return sentence.word_scores[-1]
 
 
 class PenaltyOfMaxLength(Mean):
@@ -549,52 +430,45 @@ class PenaltyOfMaxLength(Mean):
         return task.max_length
 
 
-class PenaltyOfTheStep(Mean):
-    def ranked(self, sentences, task):
-        sentences = [*sentences]
-        self.step = max(len(sentence.words) for sentence in sentences)
-        return super().ranked(sentences, task)
-
-    def penalised_length(self, sentence, task):
-        return self.step
-
-
-class PenaltyOfBosToo(Mean):
-    def penalised_length(self, sentence, task):
-        return super().penalised_length(sentence, task) + 1
-
-
-# By its id in the catalogue: the component, the overrides, and the first output that shows each.
+# By its id in the catalogue: the component, and the first output that shows it.
 MISTAKES = {
-    "decode-no-feedback": ("greedy_decode", [BosAlone, LastWordAlone], "ids"),
-    "decode-inverted-mask": ("greedy_decode", [DecodesWithInvertedMasks, DecodesWithoutMasks], "ids"),
-    "decode-cache-offset": ("greedy_decode", [CacheOffset], "ids"),
-    "decode-bos-kept": ("greedy_decode", [BosKept], "ids"),
-    "greedy-no-eos": ("greedy_decode", [NoEos], "ids"),
-    "greedy-eos-dropped": ("greedy_decode", [EosDropped], "ids"),
-    "batch-eos": ("greedy_decode", [AllStopWithTheFirst], "ids"),
-    "decode-max-length-off-by-one": ("greedy_decode", [OneWordShort], "ids"),
-    "decode-score-probability": ("greedy_decode", [ProbabilitiesSummed], "scores"),
-    "decode-score-logits": ("greedy_decode", [LogitsSummed], "scores"),
-    "decode-score-after-end": ("greedy_decode", [ScoreAfterEnd], "scores"),
-    "beam-first-step-duplicates": ("beam_search", [BeginsWithCopies], "ids"),
-    "beam-per-parent": ("beam_search", [BestOfEachParent], "ids"),
-    "beam-parent-stale": ("beam_search", [ParentStale], "ids"),
-    "beam-batch-index": ("beam_search", [WordsOfTheFirstSample], "ids"),
-    "beam-source-order": ("beam_search", [SourcesRepeatedInTheWrongOrder], "ids"),
-    "beam-finished-expand": ("beam_search", [FinishedExpanded], "ids"),
-    "beam-stop-early": ("beam_search", [StopsEarly], "ids"),
-    "beam-unsorted": ("beam_search", [EndedFirst, WorstFirst], "ids"),
-    "beam-no-log-sum": ("beam_search", [LastWordCounts], "ids"),
-    "beam-penalty-step": ("beam_search", [PenaltyOfMaxLength, PenaltyOfTheStep], "ids"),
-    "beam-penalty-bos-counted": ("beam_search", [PenaltyOfBosToo], "ids"),
+    "decode-no-feedback": ("greedy_decode", "ids"),
+    "decode-inverted-mask": ("greedy_decode", "ids"),
+    "decode-cache-offset": ("greedy_decode", "ids"),
+    "decode-bos-kept": ("greedy_decode", "ids"),
+    "greedy-no-eos": ("greedy_decode", "ids"),
+    "greedy-eos-dropped": ("greedy_decode", "ids"),
+    "batch-eos": ("greedy_decode", "ids"),
+    "decode-max-length-off-by-one": ("greedy_decode", "ids"),
+    "decode-score-probability": ("greedy_decode", "scores"),
+    "decode-score-logits": ("greedy_decode", "scores"),
+    "decode-score-after-end": ("greedy_decode", "scores"),
+    "beam-first-step-duplicates": ("beam_search", "ids"),
+    "beam-per-parent": ("beam_search", "ids"),
+    "beam-parent-stale": ("beam_search", "ids"),
+    "beam-batch-index": ("beam_search", "ids"),
+    "beam-source-order": ("beam_search", "ids"),
+    "beam-finished-expand": ("beam_search", "ids"),
+    "beam-stop-early": ("beam_search", "ids"),
+    "beam-unsorted": ("beam_search", "ids"),
+    "beam-no-log-sum": ("beam_search", "ids"),
+    "beam-penalty-step": ("beam_search", "ids"),
+    "beam-penalty-bos-counted": ("beam_search", "ids"),
 }
-OVERRIDES = [(component, book, shown) for component, books, shown in MISTAKES.values() for book in books]
+CATALOGUED = {id_: implementations("textbook")[id_].make for id_ in MISTAKES}
+# Other forms of what the catalogue names.
+OTHERS = [
+    ("greedy_decode", LastWordAlone, "ids"),
+    ("greedy_decode", DecodesWithoutMasks, "ids"),
+    ("beam_search", EndedFirst, "ids"),
+    ("beam_search", PenaltyOfMaxLength, "ids"),
+]
+OVERRIDES = [(component, CATALOGUED[id_], shown) for id_, (component, shown) in MISTAKES.items()] + OTHERS
 
 
 def test_every_mistake_of_the_catalogue_is_an_override(spec):
     decoding = {m.id: m.component for m in spec.mistakes.values() if m.component in ("greedy_decode", "beam_search")}
-    assert decoding == {id_: component for id_, (component, *_) in MISTAKES.items()}
+    assert decoding == {id_: component for id_, (component, _) in MISTAKES.items()}
 
 
 @cache
@@ -619,7 +493,7 @@ def test_an_override_is_a_mistake(component, mistake, shown):
 
 
 def test_an_override_that_stops_before_the_best_sentence():
-    class StopsEarlyByHand(StopsEarly, MeanByHand):
+    class StopsEarlyByHand(CATALOGUED["beam-stop-early"], MeanByHand):
         pass
 
     # A A END would overtake it. Without a penalty none can, and only the sentences behind the best are cut short.
@@ -631,3 +505,49 @@ def test_an_override_that_penalises_all_alike():
     without, alike = (book().beam_search(**given) for book in (Textbook, PenaltyOfMaxLength))
     assert np.array_equal(alike["ids"], without["ids"])
     np.testing.assert_allclose(alike["scores"], without["scores"] / 5, rtol=1e-15)
+
+
+def test_an_override_that_penalises_by_the_step():
+    class StepByHand(CATALOGUED["beam-penalty-step"], MeanByHand):
+        pass
+
+    # Both have ended after three steps, whatever max_length is.
+    ids, scores = two_beams(StepByHand, max_length=5)
+    assert ids == [[END, 7, 7, 7, 7], [A, A, END, 7, 7]]
+    np.testing.assert_allclose(scores, [math.log(0.5) / 3, math.log(0.4 * 0.8 * 0.9) / 3])
+
+
+# The same edits in an array of words, (batch, beams, t): the reference's
+
+
+HIDDEN = ("cumsum(dim=-1) > 1", "cumsum(dim=-1).roll(1, -1).index_fill_(-1, torch.tensor(0), 0) > 0")
+BEFORE = "beam.words.take_along_dim((best // vocab)[..., None], dim=1)"
+SHARED = "memory.repeat_interleave(beams, dim=0), source.repeat_interleave(beams, dim=0)"
+TILED = "(torch.arange(len(source) * beam_size) % len(source)).reshape(-1, beam_size)[:, :beams].flatten()"
+EDITS = {
+    "beam-parent-stale": (BEFORE, "beam.words.expand(-1, best.shape[1], -1)"),
+    "beam-batch-index": (BEFORE, "beam.words.flatten(0, 1)[best // vocab]"),
+    "beam-source-order": (SHARED, f"memory[{TILED}], source[{TILED}]"),
+}
+
+
+@cache
+def edited(edit):
+    """The reference's beam search with an edit of its text; behind the first eos_id it shows nothing."""
+    source = Path(inspect.getsourcefile(reference_impl.beam_search)).read_text(encoding="utf-8")
+    for old, new in (HIDDEN, edit):
+        assert source.count(old) == 1
+        source = source.replace(old, new)
+    names = {"__name__": reference_impl.beam_search.__module__}
+    exec(source, names)
+    return names["beam_search"]
+
+
+@pytest.mark.parametrize("seed", [SEED, 3])
+@pytest.mark.parametrize("id_", EDITS)
+def test_an_override_does_what_the_edit_of_an_array_does(id_, seed):
+    given = beam_arguments(seed)
+    got = CATALOGUED[id_]().beam_search(**given)
+    want = edited(EDITS[id_])(**tensors(given))
+    assert got["ids"].tolist() == want.ids.tolist()
+    np.testing.assert_allclose(got["scores"], want.scores.numpy(), rtol=0, atol=1e-13)

@@ -9,6 +9,7 @@ import torch
 
 from goldformer.adapters.builtin import reference
 from goldformer.adapters.builtin import textbook as textbook_adapter
+from goldformer.adapters.mistakes import implementations
 from goldformer.adapters.textbook import Textbook
 from goldformer.adapters.textbook_layers import DECODER_LAYER, ENCODER_LAYER, FEED_FORWARD, NORM, stack_of
 
@@ -246,74 +247,12 @@ def test_refusals_name_the_argument(component, changed, message):
 # Every step can be replaced: a mistake is an override of a line or two
 
 
-class FeedForwardGelu(Textbook):
-    def activation(self, x):
-        return x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2
-
-
-class FeedForwardNoRelu(Textbook):
-    def activation(self, x):
-        return x
-
-
-class FeedForwardMixesTokens(Textbook):
-    def feed_forward(self, x, *, params):
-        return super().feed_forward(x + np.roll(x, 1, axis=1), params=params)
-
-
-class NormWrongAxis(Textbook):
-    norm_axis = 1
-
-
-class BatchNorm(Textbook):
-    norm_axis = (0, 1)
-
-
-class NormUnbiased(Textbook):
-    def variance(self, centred):
-        return super().variance(centred) * centred.shape[-1] / (centred.shape[-1] - 1)
-
-
 class NormEpsValue(Textbook):
     layer_norm_eps = 1e-6
 
 
-class NormEpsOutside(NormEpsValue):
-    def denominator(self, variance):
-        return np.sqrt(variance) + self.layer_norm_eps
-
-
-class NormSquare(Textbook):
-    def denominator(self, variance):
-        return (variance + self.layer_norm_eps) ** 2
-
-
-class NormNoAffine(Textbook):
-    def scaled_and_shifted(self, normal, params):
-        return normal
-
-
-class ResidualMissing(Textbook):
-    def residual(self, x, output, start):
-        return output
-
-
-class ResidualWrongX(Textbook):
-    def residual(self, x, output, start):
-        return start + output
-
-
-class ResidualNormed(Textbook):
-    def sublayer(self, x, function, *, number, start, params):
-        normed = self.layer_norm(x, params=self.norm(params, number))
-        output, extra = function(normed)
-        return self.residual(normed, output, start), extra
-
-
-class NormBeforeAdd(Textbook):
-    def sublayer(self, x, function, *, number, start, params):
-        output, extra = function(x)
-        return self.residual(x, self.layer_norm(output, params=self.norm(params, number)), start), extra
+class NormEpsOutside(NormEpsValue, implementations("textbook")["ln-eps-outside"].make):
+    pass
 
 
 class PreForPost(Textbook):
@@ -322,60 +261,41 @@ class PreForPost(Textbook):
         return self.residual(x, output, start), extra
 
 
-class WrongNormReused(Textbook):
-    def norm(self, params, number):
-        return super().norm(params, 1)
-
-
 class CausalMissing(Textbook):
     def decoder_masks(self, self_mask, memory_mask):
         return None, memory_mask
 
 
-class CrossMaskAbsent(Textbook):
-    def decoder_masks(self, self_mask, memory_mask):
-        return self_mask, None
-
-
-class CausalInCross(Textbook):
-    def cross_attend(self, x, memory, mask, **rest):
-        causal = self.causal_mask(q_seq=x.shape[1], kv_seq=memory.shape[1])
-        return super().cross_attend(x, memory, mask & causal, **rest)
-
-
-class CrossMissing(Textbook):
-    def sublayer(self, x, function, *, number, start, params):
-        sublayer = super().sublayer(x, function, number=number, start=start, params=params)
-        return (x, sublayer[1]) if number == 2 else sublayer
-
-
-class CrossSeesItself(Textbook):
-    def cross_attend(self, x, memory, mask, **rest):
-        return super().cross_attend(x, x, None, **rest)
-
-
-class LayersShared(Textbook):
-    def layer_params(self, params, stack, index):
-        return super().layer_params(params, stack, 0)
-
-
-class FinalNormExtra(Textbook):
-    def stack_output(self, x):
-        return self.layer_norm(x, params={"gamma": np.ones(x.shape[-1]), "beta": np.zeros(x.shape[-1])})
-
-
-class PositionInEveryLayer(Textbook):
+class PositionBeforeEveryLayer(Textbook):
     def layer_input(self, x, index):
         return self.positional_encoding(x)
 
 
+# Those of the catalogue by their ids.
 MISTAKES = {
-    "feed_forward": [FeedForwardGelu, FeedForwardNoRelu, FeedForwardMixesTokens],
-    "layer_norm": [NormWrongAxis, BatchNorm, NormUnbiased, NormSquare, NormNoAffine],
-    "encoder_layer": [ResidualMissing, ResidualWrongX, ResidualNormed, NormBeforeAdd, PreForPost, WrongNormReused],
-    "decoder_layer": [CausalMissing, CrossMaskAbsent, CausalInCross, CrossMissing, CrossSeesItself, ResidualWrongX],
-    "encoder": [LayersShared, FinalNormExtra, PositionInEveryLayer],
-    "decoder": [LayersShared, FinalNormExtra, PositionInEveryLayer],
+    "feed_forward": ["ffn-gelu", "ffn-no-relu", "ffn-output-relu", "ffn-mixes-tokens"],
+    "layer_norm": ["ln-wrong-axis", "bn-for-ln", "ln-unbiased", "ln-square", "ln-no-affine"],
+    "encoder_layer": [
+        "residual-missing",
+        "residual-wrong-x",
+        "residual-normed",
+        "norm-before-add",
+        "wrong-ln-reused",
+        "ffn-no-dff",
+        "pe-every-layer",
+        PreForPost,
+    ],
+    "decoder_layer": [
+        "residual-wrong-x",
+        "wrong-ln-reused",
+        "cross-missing",
+        "cross-q-source",
+        "cross-mask-absent",
+        "causal-in-cross",
+        CausalMissing,
+    ],
+    "encoder": ["layers-shared", "final-norm-extra", PositionBeforeEveryLayer],
+    "decoder": ["layers-shared", "final-norm-extra", PositionBeforeEveryLayer],
 }
 PAIRS = [(component, mistake) for component, mistakes in MISTAKES.items() for mistake in mistakes]
 
@@ -384,7 +304,8 @@ PAIRS = [(component, mistake) for component, mistakes in MISTAKES.items() for mi
 def test_an_override_is_a_mistake(component, mistake):
     given = ARGUMENTS[component]()
     right = outputs(getattr(textbook, component)(**given))[0]
-    wrong = outputs(getattr(mistake(), component)(**given))[0]
+    make = implementations("textbook")[mistake].make if isinstance(mistake, str) else mistake
+    wrong = outputs(getattr(make(), component)(**given))[0]
     assert wrong.shape == right.shape
     assert np.abs(wrong - right).max() > 0.01
 

@@ -9,6 +9,7 @@ from torch.nn.functional import cross_entropy as torch_cross_entropy
 
 from goldformer.adapters.builtin import reference
 from goldformer.adapters.builtin import textbook as textbook_adapter
+from goldformer.adapters.mistakes import implementations
 from goldformer.adapters.textbook import Textbook
 
 BATCH, SEQ, D_MODEL, VOCAB, PAD = 3, 5, 14, 19, 4
@@ -255,16 +256,6 @@ def test_refusals_name_the_argument(component, changed, message):
 # Every step can be replaced: a mistake is an override of a line or two
 
 
-class ShiftMissing(Textbook):
-    def shift_right(self, ids, *, bos_id):
-        return ids.copy()
-
-
-class EosFedIn(Textbook):
-    def shift_right(self, ids, *, bos_id):
-        return np.roll(ids, 1, axis=1)
-
-
 class PaddedInFront(Textbook):
     def padded(self, x, length):
         return super().padded(x[:, ::-1], length)[:, ::-1]
@@ -275,48 +266,24 @@ class SmoothedAmongTheOthers(Textbook):
         return (1 - target) * smoothing / (target.shape[-1] - 1)
 
 
-class SmoothedBeyondOne(Textbook):
-    def shared(self, target, smoothing):
-        return smoothing / (target.shape[-1] - 1)
-
-
-class DoubleSoftmax(Textbook):
-    def log_probabilities(self, logits):
-        return super().log_probabilities(self.softmax(logits))
-
-
-class LogSoftmaxMissing(Textbook):
-    def log_probabilities(self, logits):
-        return logits
-
-
-class PaddingCounted(Textbook):
-    def counted(self, targets, pad_id):
-        return np.ones_like(targets, dtype=bool)
-
-
-class PaddingInTheDenominator(Textbook):
-    def number_counted(self, counted):
-        return counted.size
-
-
 class LossShiftsToo(Textbook):
     def paired(self, logits, targets):
         return logits[:, :-1], targets[:, 1:]
 
 
-class LogOfZero(Textbook):
-    def kl_terms(self, target, log_q):
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return target * (np.log(target) - log_q)
-
-
+# Those of the catalogue by their ids.
 MISTAKES = {
-    "shift_right": [ShiftMissing, EosFedIn],
+    "shift_right": ["shift-missing", "shift-double"],
     "pad_or_truncate": [PaddedInFront],
-    "label_smoothing": [SmoothedAmongTheOthers, SmoothedBeyondOne],
-    "cross_entropy": [DoubleSoftmax, LogSoftmaxMissing, PaddingCounted, PaddingInTheDenominator, LossShiftsToo],
-    "kl_divergence": [DoubleSoftmax, LogSoftmaxMissing],
+    "label_smoothing": ["ls-mass", SmoothedAmongTheOthers],
+    "cross_entropy": [
+        "double-softmax",
+        "log-softmax-missing",
+        "loss-pad-counted",
+        "loss-pad-denominator",
+        LossShiftsToo,
+    ],
+    "kl_divergence": ["kl-row-mean"],
 }
 PAIRS = [(component, mistake) for component, mistakes in MISTAKES.items() for mistake in mistakes]
 
@@ -325,15 +292,30 @@ PAIRS = [(component, mistake) for component, mistakes in MISTAKES.items() for mi
 def test_an_override_is_a_mistake(component, mistake):
     given = ARGUMENTS[component]()
     right = outputs(getattr(textbook, component)(**given))[0]
-    wrong = outputs(getattr(mistake(), component)(**given))[0]
+    make = implementations("textbook")[mistake].make if isinstance(mistake, str) else mistake
+    wrong = outputs(getattr(make(), component)(**given))[0]
     assert wrong.shape == right.shape
     assert np.abs(wrong - right).max() > 1e-4
 
 
-def test_an_override_that_takes_the_logarithm_of_zero():
-    assert np.isnan(LogOfZero().kl_divergence(**divergence_arguments())).all()
+def test_overrides_that_take_the_logarithm_of_zero():
+    forward, backward = (implementations("textbook")[id_].make() for id_ in ("ls-log-zero", "kl-reversed"))
+    assert np.isnan(forward.kl_divergence(**divergence_arguments())).all()
+    assert np.isposinf(backward.kl_divergence(**divergence_arguments())).all()
+
+
+def test_an_override_that_swaps_the_distributions():
+    # p = (1/4, 3/4), and q = (1/2, 1/2): Σ q·(log q − log p) = log(1/2) − (log(1/4) + log(3/4))/2 = log(4/3)/2.
+    swapped = implementations("textbook")["kl-reversed"].make()
+    assert swapped.kl_divergence(np.array([0.25, 0.75]), np.zeros(2)) == pytest.approx(math.log(4 / 3) / 2, rel=1e-14)
 
 
 def test_an_override_that_takes_two_softmaxes():
-    loss = DoubleSoftmax().cross_entropy(np.array([[[10.0, 0]]]), np.array([[0]]), pad_id=-1)["loss"]
+    twice = implementations("textbook")["double-softmax"].make()
+    loss = twice.cross_entropy(np.array([[[10.0, 0]]]), np.array([[0]]), pad_id=-1)["loss"]
     assert loss == pytest.approx(0.313, abs=5e-4)
+
+
+def test_an_override_that_keeps_the_last_id():
+    got = implementations("textbook")["eos-fed-in"].make().shift_right(SENTENCE, bos_id=6)
+    assert got.tolist() == [[6, I, AM, A, STUDENT, EOS]]

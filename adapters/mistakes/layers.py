@@ -1,1 +1,248 @@
-"""Placeholder."""
+"""Mistakes in the feed-forward network, in layer normalisation, and in the layers and stacks made of them."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from goldformer.adapters.mistakes.registry import mistake
+from goldformer.adapters.textbook import Textbook
+from goldformer.adapters.textbook_checks import Array
+from goldformer.adapters.textbook_layers import Params, SubLayer
+
+# Feed-forward network
+
+
+@mistake("ffn-no-relu")
+class NoRelu(Textbook):
+    """There is no function between the two linear maps."""
+
+    def activation(self, x: Array) -> Array:
+        return x
+
+
+@mistake("ffn-gelu")
+class Gelu(Textbook):
+    """GELU stands in the place of ReLU, in its exact form."""
+
+    def activation(self, x: Array) -> Array:
+        erf = np.vectorize(math.erf, otypes=[x.dtype])(x / math.sqrt(2))
+        return np.asarray(x * (1 + erf) / 2)
+
+
+@mistake("ffn-output-relu")
+class OutputRelu(Textbook):
+    """A second ReLU follows the second map."""
+
+    def feed_forward(self, x: Array, *, params: Params) -> tuple[Array, Array]:
+        output, hidden = super().feed_forward(x, params=params)
+        return np.maximum(output, 0), hidden
+
+
+@mistake("ffn-no-dff")
+class HiddenAsWideAsTheModel(Textbook):
+    """The hidden layer has only the first d_model of its d_ff channels."""
+
+    def feed_forward(self, x: Array, *, params: Params) -> tuple[Array, Array]:
+        width = x.shape[-1]
+        narrow = {"w_1": params["w_1"][:, :width], "w_2": params["w_2"][:width]}
+        narrow |= {name: params[name][:width] for name in ("b_1", "b_2") if name in params}
+        return super().feed_forward(x, params=narrow)
+
+
+@mistake("ffn-mixes-tokens")
+class MixesTokens(Textbook):
+    """The hidden layer reads the token before too, as a kernel of width 2 does."""
+
+    def feed_forward(self, x: Array, *, params: Params) -> tuple[Array, Array]:
+        before = np.pad(x, ((0, 0), (1, 0), (0, 0)))[:, :-1]
+        return super().feed_forward(x + before, params=params)
+
+
+# Layer normalisation
+
+
+@mistake("ln-wrong-axis")
+class NormOverTokens(Textbook):
+    """Mean and variance run over the tokens as well as the channels."""
+
+    norm_axis = (-2, -1)
+
+
+@mistake("bn-for-ln")
+class BatchNorm(Textbook):
+    """Each channel is normalised over all samples and tokens."""
+
+    def mean(self, x: Array) -> Array:
+        return np.asarray(x.mean(axis=tuple(range(x.ndim - 1)), keepdims=True))
+
+
+@mistake("ln-unbiased")
+class NormUnbiased(Textbook):
+    """The variance divides by d_model − 1."""
+
+    def variance(self, centred: Array) -> Array:
+        d_model = centred.shape[-1]
+        # Of one channel it is 0/0: NaN, as silently as the frameworks give it.
+        with np.errstate(invalid="ignore"):
+            return np.asarray(super().variance(centred) * d_model / (d_model - 1))
+
+
+@mistake("ln-eps-outside")
+class NormEpsOutside(Textbook):
+    """The number eps is added to the standard deviation."""
+
+    def denominator(self, variance: Array) -> Array:
+        return np.asarray(np.sqrt(variance) + self.layer_norm_eps)
+
+
+@mistake("ln-square")
+class NormSquare(Textbook):
+    """The root of the variance is a square."""
+
+    def denominator(self, variance: Array) -> Array:
+        return np.asarray(np.square(variance + self.layer_norm_eps))
+
+
+@mistake("ln-no-affine")
+class NormNoAffine(Textbook):
+    """The parameters gamma and beta are left out."""
+
+    def scaled_and_shifted(self, normal: Array, params: Params) -> Array:
+        return normal
+
+
+# Residual and normalisation
+
+
+@mistake("residual-missing")
+class ResidualMissing(Textbook):
+    """A sub-layer replaces its input."""
+
+    def residual(self, x: Array, output: Array, start: Array) -> Array:
+        return output
+
+
+@mistake("residual-wrong-x")
+class ResidualWrongX(Textbook):
+    """Every residual adds the input of the whole layer."""
+
+    def residual(self, x: Array, output: Array, start: Array) -> Array:
+        return start + output
+
+
+@mistake("residual-normed")
+class ResidualNormed(Textbook):
+    """A sub-layer gives LN(x) + f(LN(x))."""
+
+    def sublayer(
+        self, x: Array, function: SubLayer, *, number: int, start: Array, params: Params
+    ) -> tuple[Array, Array]:
+        normed = self.layer_norm(x, params=self.norm(params, number))
+        output, extra = function(normed)
+        return self.residual(normed, output, start), extra
+
+
+@mistake("norm-before-add")
+class NormBeforeAdd(Textbook):
+    """A sub-layer gives x + LN(f(x))."""
+
+    def sublayer(
+        self, x: Array, function: SubLayer, *, number: int, start: Array, params: Params
+    ) -> tuple[Array, Array]:
+        output, extra = function(x)
+        return self.residual(x, self.layer_norm(output, params=self.norm(params, number)), start), extra
+
+
+@mistake("wrong-ln-reused")
+class FirstNormTwice(Textbook):
+    """The second sub-layer is normalised by the first norm."""
+
+    def norm(self, params: Params, number: int) -> Params:
+        return super().norm(params, 1 if number == 2 else number)
+
+
+# What does not belong in a layer
+
+
+@mistake("causal-in-encoder")
+class CausalInEncoder(Textbook):
+    """The encoder's self-attention hides later tokens."""
+
+    def encoder_mask(self, mask: Array | None, seq: int) -> Array | None:
+        causal = self.causal_mask(q_seq=seq, kv_seq=seq)
+        return causal if mask is None else mask & causal
+
+
+@mistake("pe-every-layer")
+class PositionInEveryLayer(Textbook):
+    """The positional encoding is added at the end of every layer, of the encoder and of the decoder."""
+
+    def layer_output(self, output: Array) -> Array:
+        return self.positional_encoding(super().layer_output(output))
+
+
+# Cross-attention
+
+
+@mistake("cross-missing")
+class CrossMissing(Textbook):
+    """The decoder layer has no sub-layer between self-attention and feed-forward network."""
+
+    def crossed(self, attended: Array, look: SubLayer) -> tuple[Array, Array]:
+        # The weights with which it would look: nothing comes of them.
+        return attended, look(attended)[1]
+
+
+@mistake("cross-q-source")
+class CrossFromDecoder(Textbook):
+    """The cross-attention is a second self-attention, with the mask of the first."""
+
+    def cross_attend(
+        self, x: Array, memory: Array, mask: Array | None, *, self_mask: Array | None, **rest: Any
+    ) -> tuple[Array, Array]:
+        return super().cross_attend(x, x, self_mask, self_mask=self_mask, **rest)
+
+
+@mistake("cross-mask-absent")
+class CrossMaskAbsent(Textbook):
+    """The cross-attention ignores its mask."""
+
+    def decoder_masks(self, self_mask: Array | None, memory_mask: Array | None) -> tuple[Array | None, Array | None]:
+        return self_mask, None
+
+
+@mistake("cross-uses-tgt-mask")
+class CrossUsesTargetMask(Textbook):
+    """The cross-attention uses the mask of the self-attention."""
+
+    def decoder_masks(self, self_mask: Array | None, memory_mask: Array | None) -> tuple[Array | None, Array | None]:
+        return self_mask, self_mask
+
+
+@mistake("causal-in-cross")
+class CausalInCross(Textbook):
+    """The cross-attention hides later memory rows."""
+
+    def cross_attend(self, x: Array, memory: Array, mask: Array | None, **rest: Any) -> tuple[Array, Array]:
+        causal = self.causal_mask(q_seq=x.shape[1], kv_seq=memory.shape[1])
+        return super().cross_attend(x, memory, causal if mask is None else mask & causal, **rest)
+
+
+# Stacks
+
+
+@mistake("layers-shared")
+class LayersShared(Textbook):
+    """Every layer uses the parameters of the first."""
+
+    def layer_params(self, params: Params, stack: str, index: int) -> Params:
+        return super().layer_params(params, stack, 0)
+
+
+@mistake("final-norm-extra")
+class FinalNormExtra(Textbook):
+    """The last normalisation is applied once more after the stack."""
+
+    def stack_output(self, x: Array, last_norm: Params) -> Array:
+        return self.layer_norm(x, params=last_norm)

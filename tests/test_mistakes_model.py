@@ -1,0 +1,150 @@
+"""Each mistake in the model gives what PyTorch code with it gives, and is caught by every case that lists it."""
+
+import numpy as np
+import pytest
+import torch
+
+from goldformer import reference_impl
+from goldformer.adapters.mistakes import implementations, model
+
+COMPONENTS = {"transformer", "output_probabilities", "pad_or_truncate", "shift_right", "one_hot"}
+MISTAKES = [id_ for id_, m in implementations("textbook").items() if m.make.__module__ == model.__name__]
+#: Its result is one longer: there are no numbers to compare.
+ONE_LONGER = "eos-fed-in"
+
+
+def test_every_mistake_of_the_catalogue_is_made(spec):
+    assert {m.id for m in spec.mistakes.values() if m.component in COMPONENTS} == {*MISTAKES}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_every_case_that_lists_it_catches_it(mistake, dtype, verdicts_on_mistake):
+    verdicts = verdicts_on_mistake(mistake, dtype)
+    assert verdicts
+    assert [verdict.check for verdict in verdicts if not verdict.bad] == []
+    if mistake == ONE_LONGER:
+        assert {verdict.reason for verdict in verdicts} == {"wrong-shape"}
+    else:
+        assert max(verdict.ratio or 0 for verdict in verdicts) >= 10
+
+
+# The same in PyTorch, as it is written
+
+
+def made(mistake):
+    return implementations("textbook")[mistake].make()
+
+
+def draw(seed, *shape):
+    return torch.from_numpy(np.random.default_rng(seed).integers(-64, 65, shape) / 64)
+
+
+def arrays(thing):
+    return {name: arrays(t) for name, t in thing.items()} if isinstance(thing, dict) else thing.numpy()
+
+
+# No two alike; padding is no word of the source, and its id is not 0.
+D_MODEL, D_FF, VOCAB, HEADS, PAD = 6, 7, 11, 2, 3
+LAYERS = {"encoder": 3, "decoder": 2}
+SOURCE = torch.tensor([[5, 0, 8, 4], [9, 10, PAD, PAD], [6, 7, 5, PAD]])
+TARGET = torch.tensor([[1, 4, 2, 9, 5], [1, 6, 8, PAD, PAD], [1, 10, 0, 4, PAD]])
+SHAPES = {f"{a}.w_{role}": (D_MODEL, D_MODEL) for a in ("self_attention", "cross_attention") for role in "qkvo"}
+SHAPES |= {"feed_forward.w_1": (D_MODEL, D_FF), "feed_forward.w_2": (D_FF, D_MODEL), "feed_forward.b_1": (D_FF,)}
+SHAPES |= {f"norm_{n}.{own}": (D_MODEL,) for n in (1, 2, 3) for own in ("gamma", "beta")}
+PARAMS = {"table": draw(1, VOCAB, D_MODEL), "w_vocab": draw(2, D_MODEL, VOCAB), "b_vocab": draw(3, VOCAB)}
+for stack, layers in LAYERS.items():
+    own = [name for name in SHAPES if stack == "decoder" or not name.startswith(("cross_attention", "norm_3"))]
+    for number, name in ((i, name) for i in range(layers) for name in own):
+        PARAMS[f"{stack}.{number}.{name}"] = draw(10 + len(PARAMS), *SHAPES[name])
+
+
+def part(stack, index):
+    start = f"{stack}.{index}."
+    return {name.removeprefix(start): p for name, p in PARAMS.items() if name.startswith(start)}
+
+
+def transformer(mistake):
+    """The logits, with all that a mistake may change in plain sight."""
+    embedded = [PARAMS["table"][ids] for ids in (SOURCE, TARGET)]
+    encoded = [reference_impl.positional_encoding(x) for x in embedded]
+    padding = [(ids == PAD)[..., None] for ids in (SOURCE, TARGET)]
+    source_mask = (SOURCE != PAD)[:, None, None, :]
+    target_mask = (TARGET != PAD)[:, None, None, :]
+    if mistake == "pad-mask-zeroes-positions":
+        encoded = [x + (y - x) * hidden for x, y, hidden in zip(embedded, encoded, padding, strict=True)]
+    if mistake == "pad-from-embedding-sum":
+        source_mask, target_mask = ((x.abs().sum(-1) != 0)[:, None, None, :] for x in encoded)
+    if mistake != "tgt-pad-replaces-causal":
+        target_mask = target_mask & torch.ones(5, 5).tril().bool()
+    x, y = encoded
+    memories = []
+    for i in range(LAYERS["encoder"]):
+        x = reference_impl.encoder_layer(x, source_mask, num_heads=HEADS, params=part("encoder", i)).output
+        memories.append(x)
+    for i in range(LAYERS["decoder"]):
+        memory = {"cross-raw-src": encoded[0], "memory-per-layer": memories[i]}.get(mistake, x)
+        masks = target_mask, source_mask
+        y = reference_impl.decoder_layer(y, memory, *masks, num_heads=HEADS, params=part("decoder", i)).output
+    logits = y @ PARAMS["w_vocab"] + PARAMS["b_vocab"]
+    if mistake == "tied-logit-scale":
+        return logits * D_MODEL**-0.5
+    return logits.softmax(-1) if mistake == "softmax-in-model" else logits
+
+
+IN_THE_MODEL = ("tgt-pad-replaces-causal", "pad-from-embedding-sum", "pad-mask-zeroes-positions", "cross-raw-src")
+IN_THE_MODEL += ("memory-per-layer", "softmax-in-model", "tied-logit-scale")
+
+
+@pytest.mark.parametrize("mistake", IN_THE_MODEL)
+def test_a_model_is_that_of_code_with_the_mistake(mistake):
+    layers = {f"num_{stack}_layers": number for stack, number in LAYERS.items()}
+    given = {"source": SOURCE, "target": TARGET}
+    got = made(mistake).transformer(**arrays(given), num_heads=HEADS, **layers, pad_id=PAD, params=arrays(PARAMS))
+    np.testing.assert_allclose(got["logits"], transformer(mistake), rtol=0, atol=1e-11)
+
+
+X = draw(5, 2, 3, D_MODEL)
+OUTPUT_LAYER = {name: PARAMS[name] for name in ("w_vocab", "b_vocab")}
+
+
+def test_a_softmax_before_the_linear_map_leaves_no_distribution():
+    given = made("softmax-before-linear").output_probabilities(X.numpy(), params=arrays(OUTPUT_LAYER))
+    assert [*given] == ["probabilities"]
+    want = X.softmax(-1) @ PARAMS["w_vocab"] + PARAMS["b_vocab"]
+    np.testing.assert_allclose(given["probabilities"], want, rtol=0, atol=1e-14)
+
+
+def test_scaled_logits_are_scaled_in_the_output_layer_too():
+    given = made("tied-logit-scale").output_probabilities(X.numpy(), params=arrays(OUTPUT_LAYER))
+    want = (X @ PARAMS["w_vocab"] + PARAMS["b_vocab"]) * D_MODEL**-0.5
+    np.testing.assert_allclose(given["logits"], want, rtol=0, atol=1e-14)
+    np.testing.assert_allclose(given["probabilities"], want.softmax(-1), rtol=0, atol=1e-14)
+
+
+def test_a_model_that_gives_probabilities_has_an_output_layer_that_is_right():
+    given = made("softmax-in-model").output_probabilities(X.numpy(), params=arrays(OUTPUT_LAYER))
+    want = X @ PARAMS["w_vocab"] + PARAMS["b_vocab"]
+    np.testing.assert_allclose(given["logits"], want, rtol=0, atol=1e-14)
+
+
+def test_memories_by_layer_are_taken_one_by_one_from_an_array_of_them_alone():
+    params = {name: p for name, p in PARAMS.items() if name.startswith("decoder")}
+    given = {"num_heads": HEADS, "num_layers": LAYERS["decoder"], "params": arrays(params)}
+    x, memory = draw(6, 3, 5, D_MODEL), draw(7, 3, 4, D_MODEL)
+    one, each = (
+        made("memory-per-layer").decoder(x.numpy(), m.numpy(), **given) for m in (memory, torch.stack([memory] * 2))
+    )
+    assert np.array_equal(one["output"], each["output"])
+
+
+SHIFTED = {"shift-missing": [[4, 7, 2]], "shift-double": [[9, 9, 4]], "eos-fed-in": [[9, 4, 7, 2]]}
+
+
+@pytest.mark.parametrize("mistake", SHIFTED)
+def test_a_target_is_shifted_as_by_code_with_the_mistake(mistake):
+    assert made(mistake).shift_right(np.array([[4, 7, 2]]), bos_id=9).tolist() == SHIFTED[mistake]
+
+
+def test_every_mistake_is_written_here():
+    assert {*MISTAKES} == {*IN_THE_MODEL, *SHIFTED, "softmax-before-linear"}

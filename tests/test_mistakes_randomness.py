@@ -1,0 +1,142 @@
+"""Each mistake in what is random draws as code with it does, and is caught by every case that lists it."""
+
+import math
+
+import numpy as np
+import pytest
+
+from goldformer.adapters.mistakes import implementations, randomness
+from goldformer.adapters.textbook import Textbook
+
+COMPONENTS = {"xavier_uniform", "dropout"}
+MISTAKES = [id_ for id_, m in implementations("textbook").items() if m.make.__module__ == randomness.__name__]
+#: Its result has another shape: there are no numbers to compare.
+OF_ANOTHER_SHAPE = "xavier-transposed"
+
+
+def test_every_mistake_of_the_catalogue_is_made(spec):
+    named = {m.id for m in spec.mistakes.values() if m.component in COMPONENTS}
+    assert named | {id_ for id_ in spec.mistakes if id_.startswith("attention-dropout-")} == {*MISTAKES}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_every_case_that_lists_it_catches_it(mistake, dtype, verdicts_on_mistake):
+    verdicts = verdicts_on_mistake(mistake, dtype)
+    assert verdicts
+    assert [verdict.check for verdict in verdicts if not verdict.bad] == []
+    if mistake == OF_ANOTHER_SHAPE:
+        assert {verdict.reason for verdict in verdicts} == {"wrong-shape"}
+    else:
+        assert max(verdict.ratio or 0 for verdict in verdicts) >= 10
+
+
+def made(mistake):
+    return implementations("textbook")[mistake].make()
+
+
+# Initialisation: 24 000 elements of a weight of 80 by 300, between least and most
+
+D_IN, D_OUT = 80, 300
+RIGHT = math.sqrt(6 / (D_IN + D_OUT))
+BOUNDS = {
+    "xavier-fan-in": (-math.sqrt(3 / D_IN), math.sqrt(3 / D_IN)),
+    "xavier-fan-out": (-math.sqrt(3 / D_OUT), math.sqrt(3 / D_OUT)),
+    "xavier-he": (-math.sqrt(6 / D_IN), math.sqrt(6 / D_IN)),
+    "xavier-std-as-bound": (-math.sqrt(2 / (D_IN + D_OUT)), math.sqrt(2 / (D_IN + D_OUT))),
+    "xavier-one-sided": (0, RIGHT),
+    "xavier-thirds": (-math.sqrt(6 / (D_IN + D_OUT / 3)), math.sqrt(6 / (D_IN + D_OUT / 3))),
+    "xavier-transposed": (-RIGHT, RIGHT),
+}
+
+
+@pytest.mark.parametrize("mistake", BOUNDS)
+def test_a_weight_is_drawn_between_the_bounds_of_code_with_the_mistake(mistake):
+    weight = made(mistake).xavier_uniform(np.zeros((D_IN, D_OUT)), seed=1)
+    assert weight.shape == ((D_OUT, D_IN) if mistake == OF_ANOTHER_SHAPE else (D_IN, D_OUT))
+    least, most = BOUNDS[mistake]
+    assert least <= weight.min()
+    assert weight.max() <= most
+    # That a thousandth at either end is empty has a probability of 1e-10.
+    assert [weight.min(), weight.max()] == pytest.approx([least, most], abs=1e-3 * (most - least))
+
+
+def test_a_normal_distribution_has_no_bound_and_the_right_variance():
+    weight = made("xavier-normal").xavier_uniform(np.zeros((D_IN, D_OUT)), seed=1)
+    assert np.abs(weight).max() > 1.5 * RIGHT
+    assert weight.var() == pytest.approx(2 / (D_IN + D_OUT), rel=0.05)
+
+
+def test_a_weight_whose_columns_do_not_divide_by_three_is_one_weight():
+    like = np.zeros((6, 7))
+    assert np.array_equal(*(book.xavier_uniform(like, seed=2) for book in (made("xavier-thirds"), Textbook())))
+
+
+# Dropout: which elements are 0, and what the others are
+
+X = np.arange(1.0, 61).reshape(3, 5, 4)
+RIGHTLY_DROPPED = Textbook().dropout(X, rate=0.25, training=True, seed=3)
+
+
+def dropped(mistake, **changed):
+    return made(mistake).dropout(X, **{"rate": 0.25, "training": True, "seed": 3} | changed)
+
+
+def test_what_is_kept_is_not_scaled_up():
+    assert np.array_equal(dropped("dropout-no-rescale"), np.where(RIGHTLY_DROPPED == 0, 0, X))
+
+
+def test_a_rate_of_the_kept():
+    assert np.array_equal(dropped("dropout-keep-probability"), Textbook().dropout(X, rate=0.75, training=True, seed=3))
+
+
+def test_rows_are_dropped_as_a_whole():
+    rows = dropped("dropout-whole-rows") == 0
+    assert (rows.all(axis=-1) | ~rows.any(axis=-1)).all()
+    assert 0 < rows.sum() < rows.size
+
+
+def test_all_samples_and_tokens_lose_the_same_channels():
+    channels = (dropped("dropout-shared-mask") == 0).reshape(-1, 4)
+    assert (channels == channels[0]).all()
+    assert 0 < channels[0].sum() < 4
+
+
+def test_elements_are_dropped_when_it_is_not_training():
+    assert np.array_equal(dropped("dropout-in-evaluation", training=False), RIGHTLY_DROPPED)
+
+
+def test_the_input_is_scaled_when_it_is_not_training():
+    assert np.array_equal(dropped("dropout-scaled-in-evaluation", training=False), X * 0.75)
+    assert np.array_equal(dropped("dropout-scaled-in-evaluation"), RIGHTLY_DROPPED)
+
+
+# Dropout in attention: what the values, of which each has a channel of its own, make of the weights
+
+QUERY = KEY = np.array([[0.0, 0.0], [1, 2], [-1, 1], [2, 0]])
+MASK = np.tri(4, dtype=bool)
+
+
+def attend(book, **dropout):
+    return book.scaled_dot_product_attention(QUERY, KEY, np.eye(4), MASK, **dropout)["output"]
+
+
+def test_dropped_scores_leave_every_key_a_weight_but_those_that_are_masked():
+    output = attend(made("attention-dropout-scores"), dropout_rate=0.5, seed=1)
+    np.testing.assert_allclose(output.sum(axis=-1), np.ones(4), rtol=1e-15)
+    assert np.array_equal(output > 0, MASK)
+    # All scores are dropped: every key that is left has the same weight.
+    output = attend(made("attention-dropout-scores"), dropout_rate=1.0, seed=1)
+    np.testing.assert_allclose(output, MASK / MASK.sum(axis=-1, keepdims=True), rtol=1e-15)
+
+
+def test_weights_that_are_left_sum_to_one_again():
+    right = attend(Textbook(), dropout_rate=0.25, seed=5)
+    output = attend(made("attention-dropout-renormalised"), dropout_rate=0.25, seed=5)
+    np.testing.assert_allclose(output, right / right.sum(axis=-1, keepdims=True), rtol=1e-15)
+
+
+def test_elements_of_the_output_are_dropped():
+    output = attend(made("attention-dropout-output"), dropout_rate=0.25, seed=6)
+    assert np.array_equal(output, Textbook().dropout(attend(Textbook()), rate=0.25, training=True, seed=6))
+    assert np.array_equal(attend(made("attention-dropout-output")), attend(Textbook()))
