@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
@@ -62,14 +61,14 @@ class Imitator:
     def _candidates(self, component: str) -> Iterator[Mistaken]:
         """The mistakes of a component and of all that it is built of, its own first."""
         below = self._built_of(component)
-        made = implementations() if "torch" in sys.modules else implementations("textbook")
+        made = implementations()
         catalogue = [self.spec.mistakes[id_] for id_ in made if id_ not in self._left_out]
         for name in below:
             yield from (made[m.id] for m in catalogue if m.component == name)
 
     def _pairs(self, component: str, singles: list[Mistaken]) -> Iterator[Mistaken]:
-        """Two mistakes at once, where one is the component's own and both are made on the textbook."""
-        for one, other in combinations([m for m in singles if m.kind == "textbook"], 2):
+        """Two mistakes at once, the first of which is the component's own."""
+        for one, other in combinations(singles, 2):
             if self.spec.mistakes[one.id].component == component:
                 try:
                     yield together(one, other)

@@ -94,7 +94,7 @@ def verdicts_on_mistake(spec: Spec) -> Callable[[str, str], list[Verdict]]:
     """
 
     def run(mistake: str, dtype: str) -> list[Verdict]:
-        adapter = Adapter.from_object(implementations("textbook")[mistake].make(), mistake, spec)
+        adapter = Adapter.from_object(implementations()[mistake].make(), mistake, spec)
         # Strictly, as a case of what is only advised may list it too.
         bench = Bench(spec, adapter, dtype, "cpu", strict=True)
         listing = [case for case in spec.cases.values() if mistake in case.catches and case.cotangent is None]

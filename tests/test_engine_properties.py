@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -163,12 +162,6 @@ class GoesOnAfterTheEnd(Textbook):
         return False
 
 
-class StopsWithTheFirst(Textbook):
-    def together(self, found):
-        ends = min(len(sentence.words) for own in found for sentence in own)
-        return [[replace(s, words=s.words[:ends], word_scores=s.word_scores[:ends]) for s in own] for own in found]
-
-
 class BeginsWithCopies(Textbook):
     def first_beam(self, task):
         return super().first_beam(task) * task.beam_size
@@ -194,9 +187,9 @@ class NeverClearsGradients(Textbook):
         return {name: gradient + earlier.get(name, 0) for name, gradient in gradients.items()}
 
 
-ForgetsTheMask = implementations("textbook")["mask-not-inplace"].make
-SoftmaxOverTheBatch = implementations("textbook")["softmax-batch-axis"].make
-CosineExponent = implementations("textbook")["pe-cos-exp"].make
+ForgetsTheMask = implementations()["mask-not-inplace"].make
+SoftmaxOverTheBatch = implementations()["softmax-batch-axis"].make
+CosineExponent = implementations()["pe-cos-exp"].make
 
 PERMUTED = r"tokens in the order \[1, 0\] do not give the output in that order"
 #: By property: who breaks it, and what is said of that.
@@ -249,14 +242,20 @@ CAUGHT = {
         GoesOnAfterTheEnd,
         r"\[.*2, \d\] goes on after 2, its eos_id, where 0, pad_id, must stand",
     ),
-    "greedy-batch": (StopsWithTheFirst, "1 more padding and a neighbour in the batch change the sentence('s score)?"),
+    "greedy-batch": (
+        implementations()["batch-eos"].make,
+        "1 more padding and a neighbour in the batch change the sentence('s score)?",
+    ),
     "beam-sentences": (BeginsWithCopies, r"the same sentence is returned twice: \[\[(.*)\], \[\1\]\]"),
     "beam-teacher-forcing": (
         ComparesTheLastWord,
         r"the model that reads \[.*\] finds them in another order|the scores of \[.*\] are not what the model .* says",
     ),
     "beam-of-one": (KeepsTheWorst, "a beam of one gives another sentence than greedy decoding"),
-    "beam-batch": (StopsWithTheFirst, "1 more padding and a neighbour in the batch change the sentences(' scores)?"),
+    "beam-batch": (
+        implementations()["beam-batch-index"].make,
+        "1 more padding and a neighbour in the batch change the sentences(' scores)?",
+    ),
     "sha-permutation": (LeanTowardsEarlyQueries, PERMUTED),
     "sha-causality": (SeesOneAhead, "rows up to 0 change when later x change"),
     "shas-gradient": (Climbs, "w_[qkv] is not what the gradients of single_head_attention make of it"),

@@ -14,7 +14,7 @@ from goldformer.conformance.run import load_properties
 from goldformer.conformance.verdict import Status
 
 ATTENTION = "scaled_dot_product_attention"
-MISTAKES = [id_ for id_, made in implementations("textbook").items() if made.make.__module__ == attention.__name__]
+MISTAKES = [id_ for id_, made in implementations().items() if made.make.__module__ == attention.__name__]
 #: −1e9 is a number in every other dtype.
 IN_FLOAT16 = {"fill-1e9-fp16"}
 #: No case can list it: what chance gives may be right. The property of repeated calls catches it.
@@ -49,7 +49,7 @@ def test_random_numbers_are_caught_by_a_second_call(spec):
 
 
 def made(mistake):
-    return implementations("textbook")[mistake].make()
+    return implementations()[mistake].make()
 
 
 def draw(seed, *shape):

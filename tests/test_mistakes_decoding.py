@@ -8,7 +8,7 @@ import pytest
 from goldformer.adapters.mistakes import decoding, implementations
 from goldformer.adapters.textbook import Textbook
 
-MISTAKES = [id_ for id_, m in implementations("textbook").items() if m.make.__module__ == decoding.__name__]
+MISTAKES = [id_ for id_, m in implementations().items() if m.make.__module__ == decoding.__name__]
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
@@ -39,7 +39,7 @@ class ByHand(Textbook):
 
 
 def greedy(mistake, max_length=4):
-    book = type(mistake, (implementations("textbook")[mistake].make, ByHand), {})()
+    book = type(mistake, (implementations()[mistake].make, ByHand), {})()
     return book.greedy_decode(np.array([[A], [B]]), **MODEL, max_length=max_length)
 
 
@@ -105,7 +105,7 @@ def test_the_masks_of_the_source_are_inverted():
 
 
 def test_a_mistake_in_the_model_stays_when_decoding_makes_another():
-    scaled = implementations("textbook")["tied-logit-scale"].make
+    scaled = implementations()["tied-logit-scale"].make
     for model in (decoding.InvertedMasks, decoding.TargetAtPositionZero):
         both = decoding.with_model(scaled(), model)
         x, params = np.ones((1, 1, 4)), {"w_vocab": np.ones((4, 3))}

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from goldformer.adapters.mistakes import heads, implementations
 
-MISTAKES = [id_ for id_, made in implementations("textbook").items() if made.make.__module__ == heads.__name__]
+MISTAKES = [id_ for id_, made in implementations().items() if made.make.__module__ == heads.__name__]
 #: No number of these is compared.
 REASONS = {"d-model-not-divisible": "no-error", "weights-averaged": "wrong-shape"}
 
@@ -125,7 +125,7 @@ WRITTEN = {
 
 
 def made(mistake):
-    return implementations("textbook")[mistake].make()
+    return implementations()[mistake].make()
 
 
 def inputs(batch):

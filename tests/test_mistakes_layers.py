@@ -11,12 +11,14 @@ from goldformer.adapters.mistakes import implementations, layers
 from goldformer.reference_impl import multi_head_attention, positional_encoding
 
 COMPONENTS = {"feed_forward", "layer_norm", "encoder_layer", "decoder_layer", "encoder", "decoder"}
-MISTAKES = [id_ for id_, m in implementations("textbook").items() if m.make.__module__ == layers.__name__]
+MISTAKES = [id_ for id_, m in implementations().items() if m.make.__module__ == layers.__name__]
 every_mistake = pytest.mark.parametrize("mistake", MISTAKES)
 
 
 def test_every_mistake_of_the_catalogue_is_made(spec):
-    assert {m.id for m in spec.mistakes.values() if m.component in COMPONENTS} == {*MISTAKES}
+    # What goes wrong in a backward pass alone shows in gradients, which NumPy does not take by itself.
+    named = {m.id for m in spec.mistakes.values() if m.component in COMPONENTS and "-bwd" not in m.id}
+    assert named == {*MISTAKES}
 
 
 @every_mistake
@@ -31,7 +33,7 @@ def test_every_case_that_lists_it_catches_it(mistake, dtype, verdicts_on_mistake
 
 
 def made(mistake):
-    return implementations("textbook")[mistake].make()
+    return implementations()[mistake].make()
 
 
 def draw(seed, *shape):

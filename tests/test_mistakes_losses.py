@@ -8,11 +8,13 @@ from torch.nn import functional
 from goldformer.adapters.mistakes import implementations, losses
 
 COMPONENTS = {"label_smoothing", "cross_entropy", "kl_divergence"}
-MISTAKES = [id_ for id_, m in implementations("textbook").items() if m.make.__module__ == losses.__name__]
+MISTAKES = [id_ for id_, m in implementations().items() if m.make.__module__ == losses.__name__]
 
 
 def test_every_mistake_of_the_catalogue_is_made(spec):
-    assert {m.id for m in spec.mistakes.values() if m.component in COMPONENTS} == {*MISTAKES}
+    # What goes wrong in a backward pass alone shows in gradients, which NumPy does not take by itself.
+    named = {m.id for m in spec.mistakes.values() if m.component in COMPONENTS and "-bwd" not in m.id}
+    assert named == {*MISTAKES}
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
@@ -27,7 +29,7 @@ def test_every_case_that_lists_it_catches_it(mistake, dtype, verdicts_on_mistake
 
 
 def made(mistake):
-    return implementations("textbook")[mistake].make()
+    return implementations()[mistake].make()
 
 
 PAD, VOCAB = 2, 5

@@ -8,7 +8,7 @@ from goldformer import reference_impl
 from goldformer.adapters.mistakes import implementations, model
 
 COMPONENTS = {"transformer", "output_probabilities", "pad_or_truncate", "shift_right", "one_hot"}
-MISTAKES = [id_ for id_, m in implementations("textbook").items() if m.make.__module__ == model.__name__]
+MISTAKES = [id_ for id_, m in implementations().items() if m.make.__module__ == model.__name__]
 #: Its result is one longer: there are no numbers to compare.
 ONE_LONGER = "eos-fed-in"
 
@@ -33,7 +33,7 @@ def test_every_case_that_lists_it_catches_it(mistake, dtype, verdicts_on_mistake
 
 
 def made(mistake):
-    return implementations("textbook")[mistake].make()
+    return implementations()[mistake].make()
 
 
 def draw(seed, *shape):

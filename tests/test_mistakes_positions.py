@@ -8,7 +8,7 @@ import torch
 
 from goldformer.adapters.mistakes import implementations, positions
 
-MISTAKES = [id_ for id_, made in implementations("textbook").items() if made.make.__module__ == positions.__name__]
+MISTAKES = [id_ for id_, made in implementations().items() if made.make.__module__ == positions.__name__]
 #: In wider dtypes the angles are as wide, and right.
 IN_FLOAT16 = {"pe-half"}
 #: No number of these is compared.
@@ -41,7 +41,7 @@ EVEN, PAIRS = torch.arange(0, D_MODEL, 2).double(), torch.arange(D_MODEL // 2).d
 
 
 def made(mistake):
-    return implementations("textbook")[mistake].make()
+    return implementations()[mistake].make()
 
 
 def table(sine=10000 ** (-EVEN / D_MODEL), cosine=None, length=SEQ, start=0):

@@ -9,7 +9,7 @@ from goldformer.adapters.mistakes import implementations, randomness
 from goldformer.adapters.textbook import Textbook
 
 COMPONENTS = {"xavier_uniform", "dropout"}
-MISTAKES = [id_ for id_, m in implementations("textbook").items() if m.make.__module__ == randomness.__name__]
+MISTAKES = [id_ for id_, m in implementations().items() if m.make.__module__ == randomness.__name__]
 #: Its result has another shape: there are no numbers to compare.
 OF_ANOTHER_SHAPE = "xavier-transposed"
 
@@ -32,7 +32,7 @@ def test_every_case_that_lists_it_catches_it(mistake, dtype, verdicts_on_mistake
 
 
 def made(mistake):
-    return implementations("textbook")[mistake].make()
+    return implementations()[mistake].make()
 
 
 # Initialisation: 24 000 elements of a weight of 80 by 300, between least and most

@@ -225,7 +225,7 @@ MISTAKES = [
 def test_an_override_is_a_mistake(mistake):
     given = model_arguments()
     right = textbook.transformer(**given)["logits"]
-    make = implementations("textbook")[mistake].make if isinstance(mistake, str) else mistake
+    make = implementations()[mistake].make if isinstance(mistake, str) else mistake
     wrong = make().transformer(**given)["logits"]
     assert wrong.shape == right.shape
     assert np.abs(wrong - right).max() > 0.01

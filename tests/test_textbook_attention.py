@@ -335,14 +335,14 @@ MISTAKES = ["scale-d-model", "softmax-query-axis", "mask-after-softmax", "head-s
 def test_an_override_is_a_mistake(mistake):
     arguments = multi_head_arguments()
     right = textbook.multi_head_attention(**arguments)["output"]
-    wrong = implementations("textbook")[mistake].make().multi_head_attention(**arguments)["output"]
+    wrong = implementations()[mistake].make().multi_head_attention(**arguments)["output"]
     assert wrong.shape == right.shape
     assert np.abs(wrong - right).max() > 0.01
 
 
 def test_an_override_of_the_encoding():
     x = np.zeros((1, 2, 4))
-    wrong = implementations("textbook")["pe-double-exp"].make()
+    wrong = implementations()["pe-double-exp"].make()
     difference = wrong.positional_encoding(x) - textbook.positional_encoding(x)
     # sin(1/100) and sin(1/10000): the 0.0099 that the catalogue measures.
     assert difference[0, 1, 2] == pytest.approx(math.sin(1e-4) - math.sin(1e-2))

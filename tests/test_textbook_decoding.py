@@ -455,7 +455,7 @@ MISTAKES = {
     "beam-penalty-step": ("beam_search", "ids"),
     "beam-penalty-bos-counted": ("beam_search", "ids"),
 }
-CATALOGUED = {id_: implementations("textbook")[id_].make for id_ in MISTAKES}
+CATALOGUED = {id_: implementations()[id_].make for id_ in MISTAKES}
 # Other forms of what the catalogue names.
 OTHERS = [
     ("greedy_decode", LastWordAlone, "ids"),

@@ -251,7 +251,7 @@ class NormEpsValue(Textbook):
     layer_norm_eps = 1e-6
 
 
-class NormEpsOutside(NormEpsValue, implementations("textbook")["ln-eps-outside"].make):
+class NormEpsOutside(NormEpsValue, implementations()["ln-eps-outside"].make):
     pass
 
 
@@ -304,7 +304,7 @@ PAIRS = [(component, mistake) for component, mistakes in MISTAKES.items() for mi
 def test_an_override_is_a_mistake(component, mistake):
     given = ARGUMENTS[component]()
     right = outputs(getattr(textbook, component)(**given))[0]
-    make = implementations("textbook")[mistake].make if isinstance(mistake, str) else mistake
+    make = implementations()[mistake].make if isinstance(mistake, str) else mistake
     wrong = outputs(getattr(make(), component)(**given))[0]
     assert wrong.shape == right.shape
     assert np.abs(wrong - right).max() > 0.01

@@ -292,30 +292,30 @@ PAIRS = [(component, mistake) for component, mistakes in MISTAKES.items() for mi
 def test_an_override_is_a_mistake(component, mistake):
     given = ARGUMENTS[component]()
     right = outputs(getattr(textbook, component)(**given))[0]
-    make = implementations("textbook")[mistake].make if isinstance(mistake, str) else mistake
+    make = implementations()[mistake].make if isinstance(mistake, str) else mistake
     wrong = outputs(getattr(make(), component)(**given))[0]
     assert wrong.shape == right.shape
     assert np.abs(wrong - right).max() > 1e-4
 
 
 def test_overrides_that_take_the_logarithm_of_zero():
-    forward, backward = (implementations("textbook")[id_].make() for id_ in ("ls-log-zero", "kl-reversed"))
+    forward, backward = (implementations()[id_].make() for id_ in ("ls-log-zero", "kl-reversed"))
     assert np.isnan(forward.kl_divergence(**divergence_arguments())).all()
     assert np.isposinf(backward.kl_divergence(**divergence_arguments())).all()
 
 
 def test_an_override_that_swaps_the_distributions():
     # p = (1/4, 3/4), and q = (1/2, 1/2): Σ q·(log q − log p) = log(1/2) − (log(1/4) + log(3/4))/2 = log(4/3)/2.
-    swapped = implementations("textbook")["kl-reversed"].make()
+    swapped = implementations()["kl-reversed"].make()
     assert swapped.kl_divergence(np.array([0.25, 0.75]), np.zeros(2)) == pytest.approx(math.log(4 / 3) / 2, rel=1e-14)
 
 
 def test_an_override_that_takes_two_softmaxes():
-    twice = implementations("textbook")["double-softmax"].make()
+    twice = implementations()["double-softmax"].make()
     loss = twice.cross_entropy(np.array([[[10.0, 0]]]), np.array([[0]]), pad_id=-1)["loss"]
     assert loss == pytest.approx(0.313, abs=5e-4)
 
 
 def test_an_override_that_keeps_the_last_id():
-    got = implementations("textbook")["eos-fed-in"].make().shift_right(SENTENCE, bos_id=6)
+    got = implementations()["eos-fed-in"].make().shift_right(SENTENCE, bos_id=6)
     assert got.tolist() == [[6, I, AM, A, STUDENT, EOS]]
