@@ -20,7 +20,7 @@ from goldformer.conformance.verdict import Match
 from goldformer.spec import Case, Contract, Spec
 from goldformer.spec.model import GoldenArray
 
-#: So many failing cases of a component are held against everything; the others against what fitted one of these.
+#: So many failing cases of a component are held against everything, those that nothing fits that fitted before.
 _FULL_SEARCHES: Final = 3
 
 
@@ -44,9 +44,10 @@ class Imitator:
         if case.full_size or case.cotangent is not None or case.error is not None:
             return None
         key = (case.component, dtype)
-        known = self._fitted[key]
-        if self._searches[key] >= _FULL_SEARCHES:
-            return self._those_that_fit(known.values(), case, given, expected, dtype) if known else None
+        known = self._known(case.component, dtype)
+        found = self._those_that_fit(known.values(), case, given, expected, dtype)
+        if found or self._searches[key] >= _FULL_SEARCHES:
+            return found if known else None
         self._searches[key] += 1
         singles = list(self._candidates(case.component))
         found = self._those_that_fit(singles, case, given, expected, dtype)
@@ -55,16 +56,24 @@ class Imitator:
             pairs = {m.id: m for m in self._pairs(case.component, singles)} | known
             found = self._those_that_fit(pairs.values(), case, given, expected, dtype)
             pool |= pairs
-        known.update({match.mistake: pool[match.mistake] for match in found})
+        self._fitted[key].update({match.mistake: pool[match.mistake] for match in found})
         return found
 
+    def _known(self, component: str, dtype: str) -> dict[str, Mistaken]:
+        """What explained earlier cases of a component, or of a part of it: parts come first in a run."""
+        parts = reversed(self._built_of(component))
+        return {id_: mistaken for part in parts for id_, mistaken in self._fitted[part, dtype].items()}
+
     def _candidates(self, component: str) -> Iterator[Mistaken]:
-        """The mistakes of a component and of all that it is built of, its own first."""
+        """The mistakes that cases of a component list, and those of all that it is built of, its own first."""
+        listed = {id_ for case in self.spec.cases_of(component) for id_ in case.catches}
         below = self._built_of(component)
         made = implementations()
         catalogue = [self.spec.mistakes[id_] for id_ in made if id_ not in self._left_out]
-        for name in below:
-            yield from (made[m.id] for m in catalogue if m.component == name)
+        yield from (made[m.id] for m in catalogue if m.component == component)
+        yield from (made[m.id] for m in catalogue if m.component != component and m.id in listed)
+        for name in below[1:]:
+            yield from (made[m.id] for m in catalogue if m.component == name and m.id not in listed)
 
     def _pairs(self, component: str, singles: list[Mistaken]) -> Iterator[Mistaken]:
         """Two mistakes at once, the first of which is the component's own."""

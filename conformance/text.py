@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from goldformer.conformance.suspects import Suspect, explanations, failing_roots, suspects
+from goldformer.conformance.suspects import Explanation, Suspect, explanations, failing_roots, suspects
 from goldformer.conformance.verdict import Difference, Element, Status, Verdict
 from goldformer.spec import Spec
 
@@ -148,6 +148,12 @@ def closing(verdicts: Sequence[Verdict], spec: Spec) -> list[str]:
         lines += _why(verdicts, bad, component, spec)
         for advice in dict.fromkeys(v.advice for v in bad if v.advice):
             lines += _wrap(advice, "  Convention: ")
+    known = {m.id for component in roots for e in _explaining(verdicts, component, spec) for m in e.mistakes}
+    for component in followers:
+        # What a part does wrong shows in the whole; a mistake of the whole's own does not go away with it.
+        if any(m.id not in known for e in _explaining(verdicts, component, spec)[:1] for m in e.mistakes):
+            lines.append(f"Mend too: {component}")
+            lines += _this_is(_explaining(verdicts, component, spec))
     if followers:
         lines += _wrap(", ".join(followers), "These fail too and may mend themselves: ")
     return lines
@@ -155,15 +161,7 @@ def closing(verdicts: Sequence[Verdict], spec: Spec) -> list[str]:
 
 def _why(verdicts: Sequence[Verdict], bad: Sequence[Verdict], component: str, spec: Spec) -> list[str]:
     """Which mistakes give what was got; or which could be behind it; or where it first goes wrong."""
-    found = [e for e in explanations(verdicts, component, spec) if 2 * e.equals >= e.examined]
-    lines: list[str] = []
-    for place, e in enumerate(found[:_MOST_SUSPECTS]):
-        if place and (e.equals, e.spared) != (found[0].equals, found[0].spared):
-            break
-        ids = " and ".join(m.id for m in e.mistakes)
-        titles, hints = " and ".join(m.title for m in e.mistakes), " ".join(m.hint for m in e.mistakes)
-        seen = f"what was got equals that in {e.equals} of {e.examined} failing cases, {_closeness(e.ratio)}"
-        lines += _wrap(f"{titles} ({ids}): {seen}. {hints}", "  Or: " if place else "  This is: ")
+    lines = _this_is(_explaining(verdicts, component, spec))
     # A crash or a wrong shape says what is wrong by itself, and so does another convention.
     unexplained = any(v.reason in ("wrong-value", "not-finite") and not v.advice for v in bad)
     if lines or not unexplained:
@@ -173,6 +171,24 @@ def _why(verdicts: Sequence[Verdict], bad: Sequence[Verdict], component: str, sp
         lines += _wrap(f"{suspect.mistake.title} {fits}. {suspect.mistake.hint}", "  Could be: ")
     if any(v.matches is not None for v in bad):
         lines += _wrap("no mistake of the catalogue gives what was got; " + _first_wrong(bad), "  Not known: ")
+    return lines
+
+
+def _explaining(verdicts: Sequence[Verdict], component: str, spec: Spec) -> list[Explanation]:
+    """The mistakes that give what was got in half of the failing cases or more, best first."""
+    return [e for e in explanations(verdicts, component, spec) if 2 * e.equals >= e.examined]
+
+
+def _this_is(found: Sequence[Explanation]) -> list[str]:
+    """The best explanation, and those that are as good."""
+    lines: list[str] = []
+    for place, e in enumerate(found[:_MOST_SUSPECTS]):
+        if place and (e.equals, e.spared) != (found[0].equals, found[0].spared):
+            break
+        ids = " and ".join(m.id for m in e.mistakes)
+        titles, hints = " and ".join(m.title for m in e.mistakes), " ".join(m.hint for m in e.mistakes)
+        seen = f"what was got equals that in {e.equals} of {e.examined} failing cases, {_closeness(e.ratio)}"
+        lines += _wrap(f"{titles} ({ids}): {seen}. {hints}", "  Or: " if place else "  This is: ")
     return lines
 
 

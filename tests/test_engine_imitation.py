@@ -1,0 +1,125 @@
+"""A failing output is held against the catalogue: one mistake, two at once, or none that is known."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+import pytest
+
+from goldformer.adapters.mistakes import implementations, together
+from goldformer.adapters.protocol import Adapter
+from goldformer.conformance.engine import Bench, check_case, plan
+from goldformer.conformance.imitation import Imitator
+from goldformer.conformance.suspects import explanations
+from goldformer.conformance.text import closing, explain_verdict
+from goldformer.conformance.verdict import Verdict
+
+ATTENTION = "scaled_dot_product_attention"
+
+
+class Attention:
+    """Attention in plain NumPy, whose scale and weights a test spoils."""
+
+    ARRAYS = "numpy"
+
+    def __init__(self, scale=math.sqrt, spoil=lambda weights: weights):
+        self.scale, self.spoil = scale, spoil
+
+    def scaled_dot_product_attention(self, query, key, value, mask=None):
+        scores = query @ key.swapaxes(-1, -2) / self.scale(query.shape[-1])
+        if mask is not None:
+            scores = np.where(mask, scores, -1e9 if scores.dtype != np.float16 else -6e4)
+        powers = np.exp(scores - scores.max(-1, keepdims=True))
+        weights = self.spoil(powers / powers.sum(-1, keepdims=True)).astype(query.dtype)
+        return weights @ value, weights
+
+
+@pytest.fixture
+def judged(spec):
+    """The verdicts on an implementation, with a catalogue that may lack some mistakes."""
+
+    def run(thing, *components, dtype="float32", left_out=()):
+        adapter = Adapter.from_object(thing, "mine.py", spec)
+        bench = Bench(spec, adapter, dtype, "cpu", imitator=Imitator(spec, left_out))
+        return [check_case(case, bench) for case in plan(spec, components)]
+
+    return run
+
+
+def named(verdicts, component, spec):
+    return [" and ".join(m.id for m in e.mistakes) for e in explanations(verdicts, component, spec)]
+
+
+@pytest.mark.parametrize(
+    ("scale", "mistake"),
+    [(lambda _: 1.0, "scale-missing"), (float, "scale-no-root"), (lambda d: 1 / math.sqrt(d), "scale-multiply")],
+    ids=["missing", "no root", "multiplied"],
+)
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+def test_the_mistake_is_named_from_what_was_got(scale, mistake, dtype, judged, spec):
+    verdicts = judged(Attention(scale), ATTENTION, dtype=dtype)
+    best = explanations(verdicts, ATTENTION, spec)[0]
+    assert [m.id for m in best.mistakes] == [mistake]
+    assert best.equals == best.examined > 20
+    assert best.ratio < 1
+    text = "\n".join(closing(verdicts, spec))
+    assert f"({mistake}):" in text
+    assert "This is: " in text
+    assert "Could be: " not in text
+    case = next(v for v in verdicts if v.matches)
+    assert f"({mistake}, within" in " ".join(explain_verdict(case, spec).split())
+    assert Verdict.from_json(case.as_json()) == case
+
+
+def test_two_mistakes_at_once_are_named_together(judged, spec):
+    both = together(*(implementations()[id_] for id_ in ("scale-missing", "mask-inverted")))
+    verdicts = judged(both.make(), ATTENTION)
+    assert set(named(verdicts, ATTENTION, spec)[0].split(" and ")) == {"scale-missing", "mask-inverted"}
+
+
+def test_mistakes_of_one_step_are_not_made_together():
+    one, other = implementations()["scale-missing"], implementations()["scale-multiply"]
+    with pytest.raises(TypeError, match=r"^scale-missing and scale-multiply override the same step$"):
+        together(one, other)
+
+
+def test_what_is_not_in_the_catalogue_is_said_to_be_unknown_with_the_first_wrong_step(judged, spec):
+    verdicts = judged(Attention(spoil=lambda weights: 0.9 * weights), ATTENTION)
+    assert named(verdicts, ATTENTION, spec) == []
+    text = " ".join(" ".join(closing(verdicts, spec)).split())
+    assert "This is" not in text
+    assert "Not known: no mistake of the catalogue gives what was got; the first wrong output is weights in" in text
+
+
+def test_a_mistake_that_is_left_out_is_not_named(judged, spec):
+    verdicts = judged(Attention(lambda _: 1.0), ATTENTION, left_out={"scale-missing"})
+    assert "scale-missing" not in named(verdicts, ATTENTION, spec)
+
+
+def test_a_mistake_inside_a_layer_is_named_as_that_of_the_part(judged, spec):
+    whole = implementations()["scale-missing"].make()
+
+    class LayersAlone:
+        ARRAYS = "numpy"
+        encoder_layer = whole.encoder_layer
+
+    verdicts = judged(LayersAlone(), "encoder_layer")
+    assert named(verdicts, "encoder_layer", spec)[0] == "scale-missing"
+
+
+def test_what_passes_is_held_against_nothing(judged):
+    verdicts = judged(Attention(), ATTENTION)
+    assert all(v.matches is None for v in verdicts if not v.bad)
+
+
+def test_a_whole_failing_run_is_diagnosed(judged, spec):
+    wrong = implementations()["scale-missing"].make()
+    start = time.process_time()
+    plain = [check_case(c, Bench(spec, Adapter.from_object(wrong, "m", spec), "float32", "cpu")) for c in plan(spec)]
+    between = time.process_time()
+    verdicts = judged(wrong)
+    spent = (time.process_time() - between) - (between - start)
+    assert sum(v.bad for v in verdicts) == sum(v.bad for v in plain) > 100
+    assert spent < 3
