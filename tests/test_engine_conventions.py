@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import chain
 from types import SimpleNamespace
 
 import numpy as np
@@ -78,16 +77,12 @@ class SharedAmongOthers(Textbook):
 
 
 class SetsAside(Textbook):
-    def search(self, source, sample, task):
-        beam, aside = self.first_beam(task), []
-        for _ in range(task.max_length):
-            grown = [self.extensions(source[[sample]], sentence, task) for sentence in beam]
-            ranked = self.ranked(chain.from_iterable(grown), task)
-            aside += [s for s in ranked[: task.beam_size] if self.ended(s, task)]
-            if len(aside) >= task.beam_size:
-                return aside
-            beam = [s for s in ranked if not self.ended(s, task)][: task.beam_size]
-        return aside + beam
+    def next_beam(self, beam, grown, task):
+        before = [sentence for sentence in beam if self.ended(sentence, task)]
+        ranked = self.ranked((s for own in grown for s in own if s not in before), task)
+        aside = before + [s for s in ranked[: task.beam_size] if self.ended(s, task)]
+        alive = [s for s in ranked if not self.ended(s, task)][: task.beam_size]
+        return aside if len(aside) >= task.beam_size else aside + alive
 
 
 class MeanOfWords(Textbook):

@@ -80,7 +80,7 @@ REFUSED = {
         "has no largest: the elements have 33 magnitudes, not one",
     ),
     "the largest of few": (
-        DROPOUT, "do-one-row", "n: 4096", "n: 39", "output",
+        DROPOUT, "do-one-row", "n: 8192", "n: 39", "output",
         "has no largest: there are so few elements that all may be dropped",
     ),
     "zeros among any numbers": (
