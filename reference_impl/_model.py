@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from goldformer.reference_impl._checks import Size, check_axes, check_bool, check_positive_int, check_same_device
-from goldformer.reference_impl._checks_ids import check_ids, check_ids_in_table, check_special_id
+from goldformer.reference_impl._checks_ids import check_ids, check_ids_in_table, check_special_id, check_word_id
 from goldformer.reference_impl._checks_params import DECODER_LAYER, ENCODER_LAYER, MODEL, check_params, numbered
 from goldformer.reference_impl._layers import bind_layers, through, unchanged
 from goldformer.reference_impl.decoder import decoder_layer
@@ -53,6 +53,11 @@ class Model(NamedTuple):
         """Make the logits (batch, seq, vocab) of the decoder's output (batch, seq, d_model)."""
         return logits(decoded, w_vocab=self.w_vocab, b_vocab=self.b_vocab)  # (batch, seq, vocab)
 
+    def next_logits(self, read: Tensor, memory: Tensor, source: Tensor) -> Tensor:
+        """Make the logits (batch, vocab) of the word that comes after those read (batch, t)."""
+        decoded = self.decode(read, memory, source)  # (batch, t, d_model)
+        return self.logits(decoded[:, -1:])[:, 0]  # (batch, vocab)
+
     def embed(self, ids: Tensor) -> Tensor:
         """Look up the rows of ids (batch, seq) and add their positions: (batch, seq, d_model)."""
         # Once, before the first layer; primer has the positions added at the end of every layer.
@@ -68,6 +73,13 @@ class Model(NamedTuple):
             check_special_id("pad_id", self.pad_id, f"pads the {name}", name, ids)
             check_ids_in_table(name, ids, self.table.shape[0])
         return bound
+
+    def check_decoding(self, source: Any, bos_id: Any, eos_id: Any, max_length: Any) -> None:
+        """Refuse what sentences cannot be written with."""
+        self.check_ids(source=source)
+        check_word_id("bos_id", bos_id, "begins what the decoder reads", self.table.shape[0])
+        check_word_id("eos_id", eos_id, "ends a sentence", self.table.shape[0])
+        check_positive_int("max_length", max_length)
 
 
 def bind_model(

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from goldformer.reference_impl._checks import check_at_most, check_choice, check_positive_int
-from goldformer.reference_impl._checks_ids import can_read, check_word_id
+from goldformer.reference_impl._checks_ids import can_read
 from goldformer.reference_impl._model import bind_model
 from goldformer.reference_impl._wide import wide
 from goldformer.reference_impl.softmax import log_softmax
@@ -69,10 +69,7 @@ def beam_search(
         pad_id=pad_id,
         norm_first=norm_first,
     )
-    model.check_ids(source=source)
-    check_word_id("bos_id", bos_id, "begins what the decoder reads", model.table.shape[0])
-    check_word_id("eos_id", eos_id, "ends a sentence", model.table.shape[0])
-    check_positive_int("max_length", max_length)
+    model.check_decoding(source, bos_id, eos_id, max_length)
     check_positive_int("beam_size", beam_size)
     check_positive_int("top_beams", top_beams)
     check_at_most("top_beams", top_beams, "beam_size", beam_size)
@@ -87,8 +84,7 @@ def beam_search(
         target = pad(words, (1, 0), value=bos_id).flatten(0, 1)  # (batch·beams, 1 + t)
         # The beams of a sample are neighbours, and read the same source.
         shared = memory.repeat_interleave(beams, dim=0), source.repeat_interleave(beams, dim=0)
-        decoded = model.decode(target, *shared)  # (batch·beams, 1 + t, d_model)
-        z = model.logits(decoded[:, -1:])[:, 0]  # (batch·beams, vocab)
+        z = model.next_logits(target, *shared)  # (batch·beams, vocab)
         return log_softmax(wide(z)).reshape(-1, beams, z.shape[-1])  # (batch, beams, vocab)
 
     search = _Search(next_log_probs, eos_id, max_length, beam_size, length_penalty)

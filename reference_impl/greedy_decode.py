@@ -6,8 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from goldformer.reference_impl._checks import check_positive_int
-from goldformer.reference_impl._checks_ids import can_read, check_word_id
+from goldformer.reference_impl._checks_ids import can_read
 from goldformer.reference_impl._model import bind_model
 from goldformer.reference_impl._wide import wide
 from goldformer.reference_impl.softmax import log_softmax
@@ -56,10 +55,7 @@ def greedy_decode(
         pad_id=pad_id,
         norm_first=norm_first,
     )
-    model.check_ids(source=source)
-    check_word_id("bos_id", bos_id, "begins what the decoder reads", model.table.shape[0])
-    check_word_id("eos_id", eos_id, "ends a sentence", model.table.shape[0])
-    check_positive_int("max_length", max_length)
+    model.check_decoding(source, bos_id, eos_id, max_length)
 
     batch, device = source.shape[0], source.device
     memory = model.encode(source)  # (batch, source_seq, d_model)
@@ -71,8 +67,7 @@ def greedy_decode(
         ended = (read[:, 1:] == eos_id).any(dim=1)  # (batch,)
         if can_read(ended) and ended.all():
             break
-        decoded = model.decode(read, memory, source)  # (batch, 1 + t, d_model)
-        z = wide(model.logits(decoded[:, -1:])[:, 0])  # (batch, vocab)
+        z = wide(model.next_logits(read, memory, source))  # (batch, vocab)
         word = z.argmax(dim=-1)  # (batch,): the first of equals, as torch promises
         score = log_softmax(z).gather(-1, word[:, None])[:, 0]  # (batch,)
         ids[:, t] = word.where(~ended, pad_id)
