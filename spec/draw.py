@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -86,26 +87,29 @@ def stream(seed: int, name: str, count: int, start: int = 0) -> NDArray[np.uint6
         return z ^ (z >> np.uint64(31))
 
 
+def _pieces(limit: int, seed: int, name: str, count: int) -> Iterator[tuple[slice, NDArray[np.int64]]]:
+    """The integers of `below`, piece by piece: all at once, a model of full size waits for memory."""
+    for start in range(0, count, _PIECE):
+        piece = slice(start, min(start + _PIECE, count))
+        bits = stream(seed, name, piece.stop - start, start) >> np.uint64(32)
+        yield piece, ((bits * np.uint64(limit)) >> np.uint64(32)).astype(np.int64)
+
+
 def below(limit: int, seed: int, name: str, shape: tuple[int, ...]) -> NDArray[np.int64]:
     """Integers 0 ≤ k < limit ≤ 2³², row-major."""
-    drawn = np.empty(math.prod(shape), dtype=np.int64)
-    # Piece by piece: a model of full size would otherwise wait for memory, not for arithmetic.
-    for start in range(0, drawn.size, _PIECE):
-        piece = drawn[start : start + _PIECE]
-        bits = stream(seed, name, piece.size, start) >> np.uint64(32)
-        piece[:] = (bits * np.uint64(limit)) >> np.uint64(32)
-    return drawn.reshape(shape)
+    array = np.empty(math.prod(shape), dtype=np.int64)
+    for piece, drawn in _pieces(limit, seed, name, array.size):
+        array[piece] = drawn
+    return array.reshape(shape)
 
 
 def dyadic(recipe: Dyadic, name: str) -> NDArray[np.float64]:
     """The array a Dyadic recipe stands for; every element is exact in all tested dtypes."""
     points = int((recipe.hi - recipe.lo) / recipe.step) + 1
     first = int(recipe.lo / recipe.step)
-    drawn = below(points, recipe.seed, name, recipe.shape).reshape(-1)
-    array = np.empty(drawn.size, dtype=np.float64)
-    for start in range(0, drawn.size, _PIECE):
-        piece = slice(start, start + _PIECE)
-        np.multiply(drawn[piece] + first, float(recipe.step), out=array[piece])
+    array = np.empty(math.prod(recipe.shape), dtype=np.float64)
+    for piece, drawn in _pieces(points, recipe.seed, name, array.size):
+        np.multiply(drawn + first, float(recipe.step), out=array[piece])
     return array.reshape(recipe.shape)
 
 
