@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from goldformer.adapters.protocol import Adapter
 from goldformer.conformance.invoke import BadResult, NotImplementedHere, Result, arguments_of, invoke
 from goldformer.conformance.judge import measure
 from goldformer.conformance.statistics import statistics_of
-from goldformer.conformance.verdict import Match
+from goldformer.conformance.verdict import Difference, Match
 from goldformer.spec import Case, Contract, Spec
 from goldformer.spec.model import GoldenArray
 
@@ -40,39 +41,39 @@ class Imitator:
     def matches(
         self, case: Case, given: Result | BadResult, expected: Mapping[str, GoldenArray], dtype: str
     ) -> tuple[Match, ...] | None:
-        """The mistakes that give what `given` is, best first; None where nobody looked."""
+        """The mistakes that give what `given` is, a component's own first; None where nobody looked."""
         if case.full_size or case.cotangent is not None or case.error is not None:
             return None
         key = (case.component, dtype)
         known = self._known(case.component, dtype)
-        found = self._those_that_fit(known.values(), case, given, expected, dtype)
+        failure = _Failure(case, self.spec.contracts[case.component], given, expected, dtype)
+        found = self._those_that_fit(known.values(), failure)
         if found or self._searches[key] >= _FULL_SEARCHES:
             return found if known else None
         self._searches[key] += 1
         singles = list(self._candidates(case.component))
-        found = self._those_that_fit(singles, case, given, expected, dtype)
-        pool = {m.id: m for m in singles}
+        tried = singles
+        found = self._those_that_fit(tried, failure)
         if not found:
-            pairs = {m.id: m for m in self._pairs(case.component, singles)} | known
-            found = self._those_that_fit(pairs.values(), case, given, expected, dtype)
-            pool |= pairs
-        self._fitted[key].update({match.mistake: pool[match.mistake] for match in found})
+            tried = list(self._pairs(case.component, singles))
+            found = self._those_that_fit(tried, failure)
+        fitting = {match.mistake for match in found}
+        self._fitted[key].update({mistaken.id: mistaken for mistaken in tried if mistaken.id in fitting})
         return found
 
     def _known(self, component: str, dtype: str) -> dict[str, Mistaken]:
         """What explained earlier cases of a component, or of a part of it: parts come first in a run."""
-        parts = reversed(self._built_of(component))
+        parts = (*reversed(self.spec.built_of(component)), component)
         return {id_: mistaken for part in parts for id_, mistaken in self._fitted[part, dtype].items()}
 
     def _candidates(self, component: str) -> Iterator[Mistaken]:
         """The mistakes that cases of a component list, and those of all that it is built of, its own first."""
         listed = {id_ for case in self.spec.cases_of(component) for id_ in case.catches}
-        below = self._built_of(component)
         made = implementations()
         catalogue = [self.spec.mistakes[id_] for id_ in made if id_ not in self._left_out]
         yield from (made[m.id] for m in catalogue if m.component == component)
         yield from (made[m.id] for m in catalogue if m.component != component and m.id in listed)
-        for name in below[1:]:
+        for name in self.spec.built_of(component):
             yield from (made[m.id] for m in catalogue if m.component == name and m.id not in listed)
 
     def _pairs(self, component: str, singles: list[Mistaken]) -> Iterator[Mistaken]:
@@ -84,67 +85,61 @@ class Imitator:
                 except TypeError:
                     continue
 
-    def _built_of(self, component: str) -> list[str]:
-        names, waiting = [component], [component]
-        while waiting:
-            for name in self.spec.contracts[waiting.pop(0)].depends_on:
-                if name not in names:
-                    names.append(name)
-                    waiting.append(name)
-        return names
+    def _those_that_fit(self, mistakes: Iterable[Mistaken], failure: _Failure) -> tuple[Match, ...]:
+        ratios = ((mistaken.id, failure.distance(self._imitate(mistaken, failure))) for mistaken in mistakes)
+        return tuple(Match(id_, ratio) for id_, ratio in ratios if ratio is not None)
 
-    def _those_that_fit(
-        self,
-        mistakes: Any,
-        case: Case,
-        given: Result | BadResult,
-        expected: Mapping[str, GoldenArray],
-        dtype: str,
-    ) -> tuple[Match, ...]:
-        contract = self.spec.contracts[case.component]
-        found = []
-        for mistaken in mistakes:
-            imitation = self._imitate(mistaken, case, contract, dtype)
-            ratio = _distance(given, imitation, expected, case, contract, dtype)
-            if ratio is not None:
-                found.append(Match(mistaken.id, ratio))
-        return tuple(found)
-
-    def _imitate(self, mistaken: Mistaken, case: Case, contract: Contract, dtype: str) -> Result | BadResult | None:
+    def _imitate(self, mistaken: Mistaken, failure: _Failure) -> Result | BadResult | None:
         if mistaken.id not in self._adapters:
             self._adapters[mistaken.id] = Adapter.from_object(mistaken.make(), mistaken.id, self.spec)
         adapter = self._adapters[mistaken.id]
-        working = dtype if dtype in adapter.dtypes else "float32"
+        dtype = failure.dtype if failure.dtype in adapter.dtypes else "float32"
         try:
             with np.errstate(all="ignore"):
-                return invoke(adapter, contract, arguments_of(case), working, "cpu", untouched=False)
+                return invoke(adapter, failure.contract, arguments_of(failure.case), dtype, "cpu", untouched=False)
         except BadResult as bad:
             return bad
         except NotImplementedHere:
             return None
 
 
-def _distance(
-    given: Result | BadResult,
-    imitation: Result | BadResult | None,
-    expected: Mapping[str, GoldenArray],
-    case: Case,
-    contract: Contract,
-    dtype: str,
-) -> float | None:
-    """How far an imitation is from what was given, over the tolerance; None when it is no explanation."""
-    if isinstance(given, BadResult) or not isinstance(imitation, Result):
-        # A wrong shape or dtype is told in words, the same ones for the same fault. What raises tells by itself.
-        same = isinstance(given, BadResult) and isinstance(imitation, BadResult) and str(given) == str(imitation)
-        return 0.0 if same and given.reason != "raised" else None  # type: ignore[union-attr]
-    shared = {n: g for n, g in expected.items() if n in given.outputs and n in imitation.outputs}
-    wrong = {d.output for d in measure(given, dict(expected), case, contract, dtype) if d.wrong}
-    shown = {d.output for d in measure(imitation, shared, case, contract, dtype) if d.wrong}
-    if not shown or not wrong <= shown:
-        return None
-    as_golden = {name: _as_golden(golden, imitation.outputs[name]) for name, golden in shared.items()}
-    ratio = max(d.ratio for d in measure(given, as_golden, case, contract, dtype))
-    return ratio if ratio <= 1.0 else None
+@dataclass(frozen=True)
+class _Failure:
+    """A failing case, and what was given instead of what was expected."""
+
+    case: Case
+    contract: Contract
+    given: Result | BadResult
+    expected: Mapping[str, GoldenArray]
+    dtype: str
+
+    @cached_property
+    def wrong(self) -> frozenset[str]:
+        """The outputs that are wrong."""
+        return self._wrong(self.given, self.expected) if isinstance(self.given, Result) else frozenset()
+
+    def distance(self, imitation: Result | BadResult | None) -> float | None:
+        """How far an imitation is from what was given, over the tolerance; None when it is no explanation."""
+        if isinstance(self.given, BadResult):
+            # A wrong shape or dtype is told in words, the same ones for the same fault. What raises tells by itself.
+            same = isinstance(imitation, BadResult) and str(self.given) == str(imitation)
+            return 0.0 if same and self.given.reason != "raised" else None
+        if not isinstance(imitation, Result):
+            return None
+        both = self.given.outputs.keys() & imitation.outputs.keys()
+        shared = {name: golden for name, golden in self.expected.items() if name in both}
+        shown = self._wrong(imitation, shared)
+        if not shown or not self.wrong <= shown:
+            return None
+        as_golden = {name: _as_golden(golden, imitation.outputs[name]) for name, golden in shared.items()}
+        ratio = max(d.ratio for d in self._measure(self.given, as_golden))
+        return ratio if ratio <= 1.0 else None
+
+    def _wrong(self, result: Result, expected: Mapping[str, GoldenArray]) -> frozenset[str]:
+        return frozenset(d.output for d in self._measure(result, expected) if d.wrong)
+
+    def _measure(self, result: Result, expected: Mapping[str, GoldenArray]) -> list[Difference]:
+        return measure(result, expected, self.case, self.contract, self.dtype)
 
 
 def _as_golden(golden: GoldenArray, values: np.ndarray[Any, Any]) -> GoldenArray:
@@ -153,8 +148,6 @@ def _as_golden(golden: GoldenArray, values: np.ndarray[Any, Any]) -> GoldenArray
         # Chance moves both what was given and the imitation.
         doubled = {name: 2 * width for name, width in golden.within.items()}
         return replace(golden, values=statistics_of(values, golden), within=doubled)
-    if golden.indices is not None:
-        values = values[tuple(np.array(golden.indices).T)]
-    made = replace(golden, values=values)
+    made = replace(golden, values=golden.compared(values))
     grown = made.magnitude / golden.magnitude if golden.magnitude else 1.0
     return replace(made, error_scale=golden.error_scale * max(grown, 1.0) if math.isfinite(grown) else math.inf)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-import numpy as np
-
 from goldformer.conformance.compare import compare
 from goldformer.conformance.invoke import Result
 from goldformer.conformance.statistics import compare_statistics
@@ -27,11 +25,9 @@ def measure(
             if golden.within is not None:
                 differences += compare_statistics(name, got, golden, dtype)
                 continue
-            if golden.indices is not None:
-                got = got[tuple(np.array(golden.indices).T)]
             bound = tolerance(dtype, golden.error_scale, golden.magnitude, contract.computed_in_at_least)
             label = name if case.cotangent is None else f"gradient of {name}"
-            differences.append(compare(label, got, golden.values, bound, golden.indices))
+            differences.append(compare(label, golden.compared(got), golden.values, bound, golden.indices))
     return differences
 
 

@@ -77,8 +77,6 @@ def failing_roots(verdicts: Iterable[Verdict], spec: Spec) -> tuple[list[str], l
     """Components that fail though all they depend on holds, and those that fail along with one of these."""
     failing = {v.component for v in verdicts if v.bad}
 
-    def blamed(component: str) -> bool:
-        return any(d in failing or blamed(d) for d in spec.contracts[component].depends_on)
-
     ordered = [c for c in spec.components if c in failing]
-    return [c for c in ordered if not blamed(c)], [c for c in ordered if blamed(c)]
+    roots = [c for c in ordered if failing.isdisjoint(spec.built_of(c))]
+    return roots, [c for c in ordered if c not in roots]

@@ -140,32 +140,32 @@ def table(rows: Sequence[ComponentRow]) -> str:
 def closing(verdicts: Sequence[Verdict], spec: Spec) -> list[str]:
     """What to mend first, and which known mistakes would look like this."""
     roots, followers = failing_roots(verdicts, spec)
+    explained = {component: _explaining(verdicts, component, spec) for component in (*roots, *followers)}
     lines: list[str] = []
     for component in roots:
         bad = [v for v in verdicts if v.component == component and v.bad]
         lines.append(f"Mend first: {component}")
         lines += _wrap(f"{bad[0].check}: {bad[0].message}", "  First seen: ")
-        lines += _why(verdicts, bad, component, spec)
+        lines += _this_is(explained[component]) or _could_be(verdicts, bad, component, spec)
         for advice in dict.fromkeys(v.advice for v in bad if v.advice):
             lines += _wrap(advice, "  Convention: ")
-    known = {m.id for component in roots for e in _explaining(verdicts, component, spec) for m in e.mistakes}
+    known = {m.id for component in roots for e in explained[component] for m in e.mistakes}
     for component in followers:
         # What a part does wrong shows in the whole; a mistake of the whole's own does not go away with it.
-        if any(m.id not in known for e in _explaining(verdicts, component, spec)[:1] for m in e.mistakes):
+        if any(m.id not in known for e in explained[component][:1] for m in e.mistakes):
             lines.append(f"Mend too: {component}")
-            lines += _this_is(_explaining(verdicts, component, spec))
+            lines += _this_is(explained[component])
     if followers:
         lines += _wrap(", ".join(followers), "These fail too and may mend themselves: ")
     return lines
 
 
-def _why(verdicts: Sequence[Verdict], bad: Sequence[Verdict], component: str, spec: Spec) -> list[str]:
-    """Which mistakes give what was got; or which could be behind it; or where it first goes wrong."""
-    lines = _this_is(_explaining(verdicts, component, spec))
+def _could_be(verdicts: Sequence[Verdict], bad: Sequence[Verdict], component: str, spec: Spec) -> list[str]:
+    """Which mistakes could be behind values that none gives, and where it first goes wrong."""
     # A crash or a wrong shape says what is wrong by itself, and so does another convention.
-    unexplained = any(v.reason in ("wrong-value", "not-finite") and not v.advice for v in bad)
-    if lines or not unexplained:
-        return lines
+    if not any(v.reason in ("wrong-value", "not-finite") and not v.advice for v in bad):
+        return []
+    lines: list[str] = []
     for suspect in _likely(suspects(verdicts, component, spec)):
         fits = f"({suspect.mistake.id}, fits {suspect.explains} of {suspect.failing} failing cases)"
         lines += _wrap(f"{suspect.mistake.title} {fits}. {suspect.mistake.hint}", "  Could be: ")

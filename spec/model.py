@@ -267,6 +267,10 @@ class GoldenArray:
     indices: tuple[tuple[int, ...], ...] | None = None
     within: Mapping[Statistic, float] | None = None
 
+    def compared(self, output: Array) -> Array:
+        """The elements of an output that are compared with these values."""
+        return output if self.indices is None else output[tuple(np.array(self.indices).T)]
+
     @cached_property
     def magnitude(self) -> float:
         """The largest finite absolute value; 0 where there is none."""
@@ -364,6 +368,13 @@ class Spec:
     def is_advice(self, case: Case) -> bool:
         """Whether all clauses of a case are SHOULD, so that nobody is wrong for failing it."""
         return {self.clauses[id_].level for id_ in case.clauses} == {Level.SHOULD}
+
+    def built_of(self, component: str) -> tuple[str, ...]:
+        """All components that one depends on, directly or not, the nearest first."""
+        names = list(self.contracts[component].depends_on)
+        for name in names:
+            names += [other for other in self.contracts[name].depends_on if other not in names]
+        return tuple(names)
 
     @property
     def components(self) -> tuple[str, ...]:
