@@ -19,8 +19,6 @@ from goldformer.conformance.properties import check_property
 from goldformer.conformance.run import load_properties
 from goldformer.conformance.verdict import Status
 
-torch.set_num_threads(1)
-
 HONEST = {"numpy": textbook, "torch": reference}
 COMPONENTS = ("softmax", "causal_mask", "scaled_dot_product_attention")
 ATTENTION = "scaled_dot_product_attention"

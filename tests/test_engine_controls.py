@@ -15,7 +15,6 @@ from goldformer.conformance.properties import check_property, components_of
 from goldformer.conformance.run import load_properties
 from goldformer.conformance.verdict import Status
 
-torch.set_num_threads(1)
 load_properties()
 
 ATTENTION = "scaled_dot_product_attention"

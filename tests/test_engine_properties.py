@@ -19,7 +19,6 @@ from goldformer.conformance.run import load_properties
 from goldformer.conformance.text import explain_verdict
 from goldformer.conformance.verdict import Status, Verdict
 
-torch.set_num_threads(1)
 load_properties()
 
 ATTENTION = "scaled_dot_product_attention"

@@ -18,8 +18,6 @@ from goldformer.conformance.tolerance import UNIT_ROUNDOFF, tolerance
 from goldformer.conformance.verdict import Status, Verdict
 from goldformer.spec.model import ANY, GoldenArray
 
-torch.set_num_threads(1)
-
 every_dtype = pytest.mark.parametrize("dtype", UNIT_ROUNDOFF)
 
 

@@ -20,8 +20,6 @@ from goldformer.conformance.run import load_properties
 from goldformer.conformance.tolerance import LARGEST, SLACK, SMALLEST, UNIT_ROUNDOFF, tolerance
 from goldformer.conformance.verdict import Difference, Element, Status, Verdict
 
-torch.set_num_threads(1)
-
 CASE = "sdpa-distinct-sizes"  # output (2, 3, 4), weights (2, 3, 5)
 every_dtype = pytest.mark.parametrize("dtype", UNIT_ROUNDOFF)
 

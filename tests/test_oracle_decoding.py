@@ -28,8 +28,6 @@ from goldformer.spec.oracle.derive import FORMULAS, GAPS, Derived, derive, down,
 from goldformer.spec.oracle.draws import ROUNDOFF, SAMPLES, Draw, margin
 from goldformer.spec.oracle.run import Outcome, moved
 
-torch.set_num_threads(1)
-
 GREEDY, BEAM = "greedy_decode", "beam_search"
 BOS, PAD, EOS = 1, 0, 2
 STACKS = {"num_heads": 1, "num_encoder_layers": 1, "num_decoder_layers": 1, "pad_id": PAD}

@@ -1,6 +1,5 @@
 """Encoder and decoder, their layers and stacks, against those of torch.nn, post-norm and pre-norm."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,14 +26,6 @@ SOURCE = torch.tensor([[1, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 0, 0], [1, 1, 0, 0
 TARGET = torch.tensor([[1, 1, 1, 1, 0], [1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
 NORM_FIRST = [pytest.param(False, id="post"), pytest.param(True, id="pre")]
 SIZES = (D_MODEL, HEADS, D_FF)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def real(*shape: int, seed: int = 0) -> Tensor:

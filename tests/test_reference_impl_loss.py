@@ -1,7 +1,6 @@
 """Output layer, targets and losses, against torch's own and by hand."""
 
 import math
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -25,14 +24,6 @@ TARGETS = torch.tensor([[9, 3, 28, 0, 1], [2, 5, 11, PAD, PAD], [6, PAD, PAD, PA
 FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 HALVES = FLOATS[2:]
 INF = math.inf
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def real(*shape: int, seed: int = 0) -> Tensor:

@@ -4,7 +4,6 @@ import math
 import resource
 import sys
 import time
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -27,14 +26,6 @@ SOURCE = torch.tensor([[9, 3, 28, 0, 1, 7, 7], [2, 5, 11, 17, 23, PAD, PAD], [6,
 TARGET = torch.tensor([[1, 13, 0, 26, PAD], [1, 2, 3, 5, 8], [1, 21, PAD, PAD, PAD]])
 NORM_FIRST = [pytest.param(False, id="post"), pytest.param(True, id="pre")]
 COUNTS = {"num_heads": HEADS, "num_encoder_layers": ENCODER_LAYERS, "num_decoder_layers": DECODER_LAYERS}
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def close(got: Tensor, expected: Tensor) -> None:

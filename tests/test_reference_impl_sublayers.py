@@ -20,14 +20,6 @@ BATCH, SEQ, D_MODEL, D_FF = 3, 5, 14, 23
 HALVES = [torch.float16, torch.bfloat16]
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def real(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 

@@ -25,15 +25,6 @@ LENGTHS, SOURCE_LENGTHS = np.array([5, 4, 2]), np.array([3, 7, 5])
 textbook = Textbook()
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """On arrays this small a second thread is only waited for: a hundredfold on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def draw(seed, *shape, dtype="float64", end=2.0):
     """64ths of ±end: every dtype holds them. Read-only, so that writing to an input raises."""
     x = (np.random.default_rng(seed).integers(-64, 65, shape) / 64 * end).astype(dtype)

@@ -24,15 +24,6 @@ PAD, BOS, EOS = 5, 6, 2
 textbook = Textbook()
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """On arrays this small a second thread is only waited for: a hundredfold on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 # A model drawn at random, whose words depend much on the source and on the words before
 
 

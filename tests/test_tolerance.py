@@ -12,8 +12,6 @@ from goldformer.conformance.engine import Bench
 from goldformer.conformance.tolerance import LARGEST, SLACK, SMALLEST, UNIT_ROUNDOFF, tolerance
 from goldformer.conformance.verdict import Status
 
-torch.set_num_threads(1)
-
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", BUILT_IN)

@@ -45,15 +45,6 @@ class PreNorm(Textbook):
 TEXTBOOKS = {"post": Textbook(), "pre": PreNorm()}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """On arrays this small a second thread is only waited for: a hundredfold on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def draw(seed, *shape, end=2.0):
     """64ths of ±end, which every dtype holds where end is a power of 2."""
     return np.random.default_rng(seed).integers(-64, 65, shape) / 64 * end
