@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 
 import pytest
 import yaml
 
-from goldformer.spec import ROOT, SpecError, load_spec
 from goldformer.spec.yamlfile import YamlFile
+from spoiling import bring, edit, index_of, line_of, refusals
 
 #: Case files that load in milliseconds; `bring` adds another one.
 KEPT = ["causal_mask", "padding_mask", "softmax"]
@@ -23,44 +22,6 @@ def copy(spec_copy: Path) -> Path:
         if path.stem not in KEPT:
             path.unlink()
     return spec_copy
-
-
-def bring(root: Path, component: str) -> str:
-    """The case file of a component, brought back if it was left out."""
-    file = f"cases/{component}.yaml"
-    shutil.copy(ROOT / file, root / file)
-    return file
-
-
-def edit(root: Path, file: str, old: str, new: str, id_: str = "") -> None:
-    """Replace the first `old` behind the line of an id (or of the file)."""
-    text = (root / file).read_text(encoding="utf-8")
-    start = text.index(f"id: {id_}\n") if id_ else 0
-    end = text.find("\n  - id: ", start) if id_ else len(text)
-    place = text.index(old, start, end + 1 if end > 0 else len(text))
-    (root / file).write_text(text[:place] + new + text[place + len(old) :], encoding="utf-8")
-
-
-def line_of(root: Path, file: str, id_: str, *keys: str) -> int:
-    """The line of a field, found in the text alone: an id, then key after key."""
-    text = (root / file).read_text(encoding="utf-8")
-    place = text.index(f"id: {id_}\n") if id_ else 0
-    for key in keys:
-        place = re.compile(rf"\b{key}:").search(text, place).start()
-    return text.count("\n", 0, place) + 1
-
-
-def index_of(root: Path, file: str, id_: str) -> int:
-    text = (root / file).read_text(encoding="utf-8")
-    return text[: text.index(f"id: {id_}\n")].count("\n  - id: ")
-
-
-def refusals(root: Path) -> list[str]:
-    """What load_spec says, without the folder in front."""
-    with pytest.raises(SpecError, match=re.escape(str(root))) as error:
-        load_spec.__wrapped__(root)
-    assert str(error.value) == "\n".join(map(str, error.value.problems))
-    return [str(problem).removeprefix(f"{root}/") for problem in error.value.problems]
 
 
 # ── tables ──

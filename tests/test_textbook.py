@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 import pytest
-import torch
 
+from arrays import UNIT_ROUNDOFF, drawn, outputs, tensors
 from goldformer.adapters.builtin import reference
 from goldformer.adapters.builtin import textbook as textbook_adapter
 from goldformer.adapters.mistakes import implementations
@@ -19,25 +19,9 @@ BATCH, SEQ, SOURCE_SEQ, VOCAB, PAD = 3, 5, 7, 19, 4
 SIZES = {"batch": BATCH, "seq": SEQ, "source_seq": SOURCE_SEQ, "vocab": VOCAB, "d_model": 14, "d_ff": 17}
 HEADS, ENCODER_LAYERS, DECODER_LAYERS = 2, 2, 3
 SIZES |= {"heads*d_k": HEADS * 11, "heads*d_v": HEADS * 13}
-UNIT_ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11}
 LENGTHS, SOURCE_LENGTHS = np.array([5, 4, 2]), np.array([3, 7, 5])
 
 textbook = Textbook()
-
-
-def draw(seed, *shape, dtype="float64", end=2.0):
-    """64ths of ±end: every dtype holds them. Read-only, so that writing to an input raises."""
-    x = (np.random.default_rng(seed).integers(-64, 65, shape) / 64 * end).astype(dtype)
-    x.flags.writeable = False
-    return x
-
-
-def drawn(table, seed=0, dtype="float64", end=2.0):
-    """Arrays for a table of axes, by name."""
-    shapes = {name: [SIZES[axis] for axis in axes.removeprefix("? ").split()] for name, axes in table.items()}
-    arrays = {n: draw(seed + i, *shape, dtype=dtype, end=end) for i, (n, shape) in enumerate(shapes.items())}
-    # Norms scale by about 1, so that no signal dies in the stacks.
-    return arrays | {n: arrays[n] + 1 for n in arrays if n.endswith("gamma")}
 
 
 def padded_ids(seed, lengths, seq):
@@ -53,28 +37,17 @@ MODEL |= stack_of("encoder", ENCODER_LAYER, ENCODER_LAYERS) | stack_of("decoder"
 
 def model_arguments(dtype="float64"):
     layers = {"num_heads": HEADS, "num_encoder_layers": ENCODER_LAYERS, "num_decoder_layers": DECODER_LAYERS}
-    params = drawn(MODEL, seed=100, dtype=dtype, end=0.5)
+    params = drawn(MODEL, SIZES, seed=100, dtype=dtype, end=0.5)
     return {"source": SOURCE, "target": TARGET, "pad_id": PAD, "params": params} | layers
 
 
 def output_arguments(dtype="float64"):
-    return drawn({"x": "batch seq d_model"}, dtype=dtype) | {"params": drawn(OUTPUT_LAYER, 9, dtype, end=0.5)}
+    return drawn({"x": "batch seq d_model"}, SIZES, dtype=dtype) | {
+        "params": drawn(OUTPUT_LAYER, SIZES, 9, dtype, end=0.5)
+    }
 
 
 ARGUMENTS = {"transformer": model_arguments, "output_probabilities": output_arguments}
-
-
-def outputs(returned):
-    """The outputs in the contract's order, whichever of the adapter's three forms they come in."""
-    if isinstance(returned, dict):
-        return list(returned.values())
-    return list(returned) if isinstance(returned, tuple) else [returned]
-
-
-def tensors(thing):
-    if isinstance(thing, dict):
-        return {name: tensors(value) for name, value in thing.items()}
-    return torch.from_numpy(thing.copy()) if isinstance(thing, np.ndarray) else thing
 
 
 def test_every_word_keeps_some_probability():

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention as torch_attention
 
+from arrays import UNIT_ROUNDOFF, draw, tensors
 from goldformer.adapters.builtin import reference
 from goldformer.adapters.builtin import textbook as textbook_adapter
 from goldformer.adapters.mistakes import implementations
@@ -27,18 +28,10 @@ SIZES = {
 }
 SIZES |= {"d_query": 17, "d_key": 19, "d_value": 23, "d_input": 17, "d_model": 29}
 SIZES |= {"heads*d_k": HEADS * D_K, "3*heads*d_k": 3 * HEADS * D_K, "heads*d_v": HEADS * 13}
-UNIT_ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11}
 CAUSAL = np.arange(KV_SEQ) <= np.arange(Q_SEQ)[:, None]
 LENGTHS = (np.arange(KV_SEQ) < np.array([7, 4, 2])[:, None])[:, None, None, :]
 
 textbook = Textbook()
-
-
-def draw(seed, *shape, dtype="float64", end=2.0):
-    """64ths of ±end: every dtype holds them. Read-only, so that writing to an input raises."""
-    x = (np.random.default_rng(seed).integers(-64, 65, shape) / 64 * end).astype(dtype)
-    x.flags.writeable = False
-    return x
 
 
 def drawn(table, dtype="float64", **others):
@@ -148,12 +141,6 @@ def test_positional_encoding_odd_width_ends_with_a_sine():
 
 def close(got, expected):
     np.testing.assert_allclose(got, expected.numpy(), rtol=0, atol=1e-13)
-
-
-def tensors(thing):
-    if isinstance(thing, dict):
-        return {name: tensors(value) for name, value in thing.items()}
-    return torch.from_numpy(thing.copy()) if isinstance(thing, np.ndarray) else thing
 
 
 def heads_of(x):

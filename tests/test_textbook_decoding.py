@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from arrays import UNIT_ROUNDOFF, tensors
 from goldformer import reference_impl
 from goldformer.adapters.builtin import reference
 from goldformer.adapters.mistakes import implementations
@@ -18,7 +19,6 @@ from goldformer.adapters.textbook import Textbook
 from goldformer.adapters.textbook_decoding import DECODING
 from goldformer.adapters.textbook_layers import DECODER_LAYER, ENCODER_LAYER, stack_of
 
-UNIT_ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11}
 PAD, BOS, EOS = 5, 6, 2
 
 textbook = Textbook()
@@ -61,12 +61,6 @@ def beam_arguments(seed=SEED, dtype="float64", beam_size=3, top_beams=3):
 
 
 # What is right: the log-probabilities by the reference's model, and the simplest search over them
-
-
-def tensors(thing):
-    if isinstance(thing, dict):
-        return {name: tensors(value) for name, value in thing.items()}
-    return torch.from_numpy(thing.copy()) if isinstance(thing, np.ndarray) else thing
 
 
 def words_after(given, sample):

@@ -5,8 +5,8 @@ from functools import partial
 
 import numpy as np
 import pytest
-import torch
 
+from arrays import UNIT_ROUNDOFF, draw, drawn, outputs, tensors
 from goldformer.adapters.builtin import reference
 from goldformer.adapters.builtin import textbook as textbook_adapter
 from goldformer.adapters.mistakes import implementations
@@ -17,7 +17,6 @@ from goldformer.adapters.textbook_layers import DECODER_LAYER, ENCODER_LAYER, FE
 SIZES = {"batch": 3, "seq": 5, "source_seq": 7, "d_model": 14, "d_ff": 17}
 HEADS, D_K, D_V, LAYERS = 2, 11, 13, 4
 SIZES |= {"heads*d_k": HEADS * D_K, "heads*d_v": HEADS * D_V}
-UNIT_ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11}
 CAUSAL = np.tri(SIZES["seq"], dtype=bool)
 SELF_MASK = CAUSAL & (np.arange(SIZES["seq"]) < np.array([5, 4, 2])[:, None])[:, None, None, :]
 MEMORY_MASK = (np.arange(SIZES["source_seq"]) < np.array([3, 7, 5])[:, None])[:, None, None, :]
@@ -25,26 +24,11 @@ MEMORY_MASK = (np.arange(SIZES["source_seq"]) < np.array([3, 7, 5])[:, None])[:,
 textbook = Textbook()
 
 
-def draw(seed, *shape, dtype="float64", end=2.0):
-    """64ths of ±end: every dtype holds them. Read-only, so that writing to an input raises."""
-    x = (np.random.default_rng(seed).integers(-64, 65, shape) / 64 * end).astype(dtype)
-    x.flags.writeable = False
-    return x
-
-
-def drawn(table, seed=0, dtype="float64", end=2.0):
-    """Arrays for a table of axes, by name."""
-    shapes = {name: [SIZES[axis] for axis in axes.removeprefix("? ").split()] for name, axes in table.items()}
-    arrays = {n: draw(seed + i, *shape, dtype=dtype, end=end) for i, (n, shape) in enumerate(shapes.items())}
-    # Norms scale by about 1, so that no signal dies in the stacks.
-    return arrays | {n: arrays[n] + 1 for n in arrays if n.endswith("gamma")}
-
-
 def arguments(table, dtype="float64", *, memory=False, masks=None, **attributes):
     """Inputs and parameters, the latter so small that scores and outputs stay near 1."""
     inputs = {"x": "batch seq d_model"} | ({"memory": "batch source_seq d_model"} if memory else {})
-    params = drawn(table, seed=100, dtype=dtype, end=0.5)
-    return drawn(inputs, dtype=dtype) | (masks or {}) | attributes | {"params": params}
+    params = drawn(table, SIZES, seed=100, dtype=dtype, end=0.5)
+    return drawn(inputs, SIZES, dtype=dtype) | (masks or {}) | attributes | {"params": params}
 
 
 ENCODER_MASKS = {"mask": SELF_MASK}
@@ -61,19 +45,6 @@ ARGUMENTS = {
     ),
 }
 every_component = pytest.mark.parametrize("component", ARGUMENTS)
-
-
-def outputs(returned):
-    """The outputs in the contract's order, whichever of the adapter's three forms they come in."""
-    if isinstance(returned, dict):
-        return list(returned.values())
-    return list(returned) if isinstance(returned, tuple) else [returned]
-
-
-def tensors(thing):
-    if isinstance(thing, dict):
-        return {name: tensors(value) for name, value in thing.items()}
-    return torch.from_numpy(thing.copy()) if isinstance(thing, np.ndarray) else thing
 
 
 # By hand
@@ -125,7 +96,7 @@ def test_layer_norm_in_half_precision_does_not_overflow():
 
 def silent(table):
     """Parameters with which every sub-layer gives zeros and every norm is plain."""
-    params = {name: np.zeros_like(value) for name, value in drawn(table).items()}
+    params = {name: np.zeros_like(value) for name, value in drawn(table, SIZES).items()}
     return params | {name: np.ones_like(value) for name, value in params.items() if name.endswith("gamma")}
 
 

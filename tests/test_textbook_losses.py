@@ -4,16 +4,15 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from torch.nn.functional import cross_entropy as torch_cross_entropy
 
+from arrays import UNIT_ROUNDOFF, draw, outputs, tensors
 from goldformer.adapters.builtin import reference
 from goldformer.adapters.builtin import textbook as textbook_adapter
 from goldformer.adapters.mistakes import implementations
 from goldformer.adapters.textbook import Textbook
 
 BATCH, SEQ, D_MODEL, VOCAB, PAD = 3, 5, 14, 19, 4
-UNIT_ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11}
 # Words and, from some place on, padding, whose id is not 0 and no word's.
 TARGET = np.array([[7, 11, 5, 18, 9], [6, 8, 11, 13, PAD], [5, 17, PAD, PAD, PAD]])
 # The words of the documents' example: a, am, i, thanks, student, <eos>.
@@ -21,13 +20,6 @@ A, AM, I, THANKS, STUDENT, EOS = range(6)  # noqa: E741 - the word
 SENTENCE = np.array([[I, AM, A, STUDENT, EOS]])
 
 textbook = Textbook()
-
-
-def draw(seed, *shape, dtype="float64", end=2.0):
-    """64ths of ±end: every dtype holds them. Read-only, so that writing to an input raises."""
-    x = (np.random.default_rng(seed).integers(-64, 65, shape) / 64 * end).astype(dtype)
-    x.flags.writeable = False
-    return x
 
 
 def loss_arguments(dtype="float64"):
@@ -59,19 +51,6 @@ ARGUMENTS = FLOATS | {
     "shift_right": lambda: {"ids": TARGET, "bos_id": 1},
     "one_hot": lambda: {"ids": TARGET, "vocab": VOCAB},
 }
-
-
-def outputs(returned):
-    """The outputs in the contract's order, whichever of the adapter's three forms they come in."""
-    if isinstance(returned, dict):
-        return list(returned.values())
-    return list(returned) if isinstance(returned, tuple) else [returned]
-
-
-def tensors(thing):
-    if isinstance(thing, dict):
-        return {name: tensors(value) for name, value in thing.items()}
-    return torch.from_numpy(thing.copy()) if isinstance(thing, np.ndarray) else thing
 
 
 # By hand

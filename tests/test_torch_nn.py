@@ -8,33 +8,16 @@ import torch
 
 from goldformer.adapters.builtin import torch_nn
 from goldformer.adapters.textbook import Textbook
+from torch_variants import UNIT_ROUNDOFF, VARIANTS, draw, every_dtype, every_variant, tensors
 
 # No two sizes alike; nn.MultiheadAttention wants query, heads and output of one width.
 BATCH, HEADS, Q_SEQ, KV_SEQ, D_K, D_V = 3, 2, 5, 7, 11, 13
 D_MODEL, D_KEY, D_VALUE = HEADS * D_K, 17, 19
-UNIT_ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 CAUSAL = np.arange(KV_SEQ) <= np.arange(Q_SEQ)[:, None]
 LENGTHS = (np.arange(KV_SEQ) < np.array([7, 4, 2])[:, None])[:, None, None, :]
 
-VARIANTS = {
-    adapter.NAME: adapter
-    for adapter in (
-        torch_nn.torch_nn,
-        torch_nn.torch_nn_pre,
-        torch_nn.torch_nn_math,
-        torch_nn.torch_nn_flash,
-        torch_nn.torch_nn_sequence_first,
-    )
-}
-every_variant = pytest.mark.parametrize("adapter", VARIANTS.values(), ids=VARIANTS)
-every_dtype = pytest.mark.parametrize("dtype", UNIT_ROUNDOFF)
 
 textbook = Textbook()
-
-
-def draw(seed, *shape, end=2.0):
-    """64ths of ±end, which every dtype holds where end is a power of 2."""
-    return np.random.default_rng(seed).integers(-64, 65, shape) / 64 * end
 
 
 def attention_arguments(mask=None, d_v=D_K):
@@ -50,16 +33,6 @@ def multi_head_arguments(mask=None, *, d_key=D_KEY, d_value=D_VALUE, biases="qkv
     params |= {f"b_{role}": draw(ord(role) + 100, D_MODEL, end=0.5) for role in biases}
     arrays = {name: draw(i, BATCH, *shape) for i, (name, shape) in enumerate(inputs.items())}
     return arrays | {"mask": mask, "num_heads": HEADS, "params": params}
-
-
-def tensors(thing, dtype):
-    """The arguments as tensors: floats in the dtype, masks and ids as they are."""
-    if isinstance(thing, dict):
-        return {name: tensors(value, dtype) for name, value in thing.items()}
-    if not isinstance(thing, np.ndarray):
-        return thing
-    tensor = torch.from_numpy(thing)
-    return tensor.to(getattr(torch, dtype)) if tensor.is_floating_point() else tensor
 
 
 def outputs(returned):

@@ -10,30 +10,17 @@ import torch
 from goldformer.adapters.builtin import torch_nn
 from goldformer.adapters.textbook import Textbook
 from goldformer.adapters.textbook_layers import DECODER_LAYER, ENCODER_LAYER, FEED_FORWARD, NORM, stack_of
+from torch_variants import UNIT_ROUNDOFF, draw, every_dtype, every_variant, tensors
 
 # No two sizes alike, but that PyTorch wants heads, values and output as wide as the tokens.
 SIZES = {"batch": 3, "seq": 5, "source_seq": 7, "d_model": 22, "d_ff": 17, "heads*d_k": 22, "heads*d_v": 22}
 HEADS, LAYERS, VOCAB, PAD = 2, 2, 19, 4
-UNIT_ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 CAUSAL = np.tri(SIZES["seq"], dtype=bool)
 LENGTHS = (np.arange(SIZES["seq"]) < np.array([5, 4, 2])[:, None])[:, None, None, :]
 SOURCE_LENGTHS = (np.arange(SIZES["source_seq"]) < np.array([3, 7, 5])[:, None])[:, None, None, :]
 OTHERS = np.random.default_rng(9).random((3, HEADS, 5, 7)) < 0.7
 OTHERS[..., 0] = True
 TARGET = np.array([[7, 11, 5, 18, 9], [6, 8, 11, 13, PAD], [5, 17, PAD, PAD, PAD]])
-
-VARIANTS = {
-    adapter.NAME: adapter
-    for adapter in (
-        torch_nn.torch_nn,
-        torch_nn.torch_nn_pre,
-        torch_nn.torch_nn_math,
-        torch_nn.torch_nn_flash,
-        torch_nn.torch_nn_sequence_first,
-    )
-}
-every_variant = pytest.mark.parametrize("adapter", VARIANTS.values(), ids=VARIANTS)
-every_dtype = pytest.mark.parametrize("dtype", UNIT_ROUNDOFF)
 
 
 class PreNorm(Textbook):
@@ -43,11 +30,6 @@ class PreNorm(Textbook):
 
 
 TEXTBOOKS = {"post": Textbook(), "pre": PreNorm()}
-
-
-def draw(seed, *shape, end=2.0):
-    """64ths of ±end, which every dtype holds where end is a power of 2."""
-    return np.random.default_rng(seed).integers(-64, 65, shape) / 64 * end
 
 
 def drawn(table, seed=0, end=2.0):
@@ -87,16 +69,6 @@ def layer_arguments(component, masks=(None, None)):
         return given | {"mask": masks[0]}
     memory = drawn({"memory": "batch source_seq d_model"}, seed=50)
     return given | memory | {"self_mask": masks[0], "memory_mask": masks[1]}
-
-
-def tensors(thing, dtype):
-    """The arguments as tensors: floats in the dtype, masks and ids as they are."""
-    if isinstance(thing, dict):
-        return {name: tensors(value, dtype) for name, value in thing.items()}
-    if not isinstance(thing, np.ndarray):
-        return thing
-    tensor = torch.from_numpy(thing)
-    return tensor.to(getattr(torch, dtype)) if tensor.is_floating_point() else tensor
 
 
 def outputs(returned):
