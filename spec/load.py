@@ -46,7 +46,7 @@ def load_spec(root: Path = ROOT, *, underived: bool = False) -> Spec:
         conventions = _conventions(YamlFile.read(root / "conventions.yaml"), clauses)
         contracts = read_contracts(_read_all(root / "contracts"), conventions)
         mistakes = _mistakes(YamlFile.read(root / "mistakes.yaml"), contracts)
-        properties = _properties(YamlFile.read(root / "properties.yaml"), contracts, clauses)
+        properties = _properties(YamlFile.read(root / "properties.yaml"), contracts, clauses, mistakes)
         found = _cases(root, contracts, conventions, underived=underived)
         _check_references(found, clauses, documents, mistakes)
         _refuse_shared_ids(properties, {case.id for case, _, _ in found})
@@ -119,11 +119,20 @@ def _mistakes(file: YamlFile, contracts: Mapping[str, Contract]) -> dict[str, Mi
     _unique(file, "mistakes", models)
     for index, model in enumerate(models):
         _known(file, ("mistakes", index, "component"), [model.component], contracts, "contracts/")
-    return {m.id: Mistake(m.id, m.component, m.title, m.hint) for m in models}
+    return {
+        m.id: Mistake(
+            m.id, m.component, m.title, m.does or "", m.symptom or "", m.why or "", m.hint, m.reveals or "",
+            m.hides or "", tuple(m.seen),
+        )
+        for m in models
+    }  # fmt: skip
 
 
 def _properties(
-    file: YamlFile, contracts: Mapping[str, Contract], clauses: Mapping[str, Clause]
+    file: YamlFile,
+    contracts: Mapping[str, Contract],
+    clauses: Mapping[str, Clause],
+    mistakes: Mapping[str, Mistake],
 ) -> dict[str, Property]:
     models = file.parse(schema_tables.PropertiesFile).properties
     _unique(file, "properties", models)
@@ -133,8 +142,10 @@ def _properties(
         _known(file, (*where, "component"), {m.component} - {"*"}, contracts, "contracts/")
         _known(file, (*where, "needs"), m.needs, contracts, "contracts/")
         _known(file, (*where, "clauses"), m.clauses, clauses, "transformer.md")
+        _known(file, (*where, "catches"), m.catches, mistakes, "mistakes.yaml")
         place = Place(file.path, file.line((*where, "id")))
-        properties[m.id] = Property(m.id, m.component, m.title, tuple(m.clauses), tuple(m.needs), place)
+        lists = (tuple(m.clauses), tuple(m.catches), tuple(m.needs))
+        properties[m.id] = Property(m.id, m.component, m.title, *lists, place)
     return properties
 
 

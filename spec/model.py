@@ -137,22 +137,37 @@ class Convention:
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """A named mistake that people really make."""
+    """A named mistake that people really make.
+
+    `title` says what it is in a phrase, `does` how it is written, `symptom` what one sees of it, `why` why that is
+    wrong, `hint` how to mend it; `reveals` is the smallest input that shows it, `hides` are inputs that do not, and
+    `seen` are public places where it was made or discussed, as owner/name#thread.
+    """
 
     id: str
     component: str
     title: str
+    does: str
+    symptom: str
+    why: str
     hint: str
+    reveals: str
+    hides: str
+    seen: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """A relation that holds for every input; the suite draws the inputs. Component "*" means every one."""
+    """A relation that holds for every input; the suite draws the inputs. Component "*" means every one.
+
+    `catches` are mistakes that it shows.
+    """
 
     id: str
     component: str
     title: str
     clauses: tuple[str, ...]
+    catches: tuple[str, ...]
     needs: tuple[str, ...]
     place: Place
 

@@ -68,11 +68,21 @@ class ConventionsFile(Strict):
     conventions: list[ConventionModel]
 
 
+#: A repository, a thread in it or a file of it, and what is to be said about that: owner/name#12 (claimed).
+Seen = Annotated[str, Field(pattern=r"^[\w.-]+/[\w.-]+(#\d+|:\S+)?( \([^()]+\))?$")]
+
+
 class MistakeModel(Strict):
     id: Id
     component: Name
     title: Text
+    does: Text | None = None
+    symptom: Text | None = None
+    why: Text | None = None
     hint: Text
+    reveals: Text | None = None
+    hides: Text | None = None
+    seen: list[Seen] = []
 
 
 class MistakesFile(Strict):
@@ -84,6 +94,7 @@ class PropertyModel(Strict):
     component: Name | Literal["*"]
     title: Text
     clauses: Annotated[list[ClauseId], Field(min_length=1)]
+    catches: list[Id] = []
     needs: list[Name] = []
 
 
