@@ -52,6 +52,10 @@ class Adapter:
         default = spec.conventions[name].default
         return self.conventions.get(f"{component}.{name}", self.conventions.get(name, default))
 
+    def options(self, component: str, spec: Spec) -> dict[str, str]:
+        """The options it declares for all conventions of a component, or the documents' choices."""
+        return {name: self.convention(name, component, spec) for name in spec.contracts[component].conventions}
+
     @classmethod
     def from_object(cls, thing: Any, origin: str, spec: Spec) -> Adapter:
         """Read the names an adapter module (or any object) defines; AdapterError on a bad declaration."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from goldformer.adapters.arrays import LIBRARIES
 from goldformer.adapters.protocol import Adapter
+from goldformer.conformance.causes import declaration, option_cause
 from goldformer.conformance.gradient import invoke_gradient
 from goldformer.conformance.imitation import Imitator
 from goldformer.conformance.invoke import (
@@ -133,7 +134,10 @@ def _judge(blank: Verdict, case: Case, bench: Bench, result: Result, expected: d
 def _matches(
     case: Case, bench: Bench, given: Result | BadResult, expected: dict[str, GoldenArray]
 ) -> tuple[Match, ...] | None:
-    return bench.imitator.matches(case, given, expected, bench.dtype) if bench.imitator else None
+    if bench.imitator is None:
+        return None
+    declared = bench.adapter.options(case.component, bench.spec)
+    return bench.imitator.matches(case, given, expected, bench.dtype, declared)
 
 
 def working_case(component: str, bench: Bench) -> Case:
@@ -227,11 +231,8 @@ def _refusing_convention(case: Case, bench: Bench) -> str:
 
 
 def _declare(convention: str, option: str, bench: Bench) -> str:
-    meaning = bench.spec.conventions[convention].options[option]
-    return (
-        f"this is {convention}: {option} ({meaning}); "
-        f'declare CONVENTIONS = {{"{convention}": "{option}"}} in the adapter, or fix it'
-    )
+    cause = option_cause(convention, option, bench.spec)
+    return f"this is {cause.title}; {declaration((cause,))}, or fix it"
 
 
 def _check_refusal(case: Case, bench: Bench, blank: Verdict) -> Verdict:
@@ -253,7 +254,9 @@ def _check_refusal(case: Case, bench: Bench, blank: Verdict) -> Verdict:
         return broken(blank, problem) if uncalled else replace(blank, status=Status.PASSED)
     fault = f"bad {case.error}" if case.error else "call that its convention refuses"
     message = f"accepts a {fault} and returns {_describe(returned)}: raise an error that names the argument"
-    return replace(blank, status=Status.FAILED, reason="no-error", message=message)
+    declared = bench.adapter.options(case.component, bench.spec)
+    matches = bench.imitator.accepting(case, bench.dtype, declared) if bench.imitator else None
+    return replace(blank, status=Status.FAILED, reason="no-error", message=message, matches=matches)
 
 
 def refuses(case: Case, bench: Bench) -> tuple[Any, NotImplementedHere | BadResult | None]:

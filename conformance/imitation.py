@@ -1,4 +1,4 @@
-"""Holds a failing output against what each catalogued mistake would give on the same inputs."""
+"""Holds a failing output against what each catalogued mistake and each other option would give on the same inputs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,21 @@ from typing import Any, Final
 
 import numpy as np
 
-from goldformer.adapters.mistakes import Mistaken, implementations, together
+from goldformer.adapters.arrays import LIBRARIES
+from goldformer.adapters.mistakes import implementations
+from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
-from goldformer.conformance.invoke import BadResult, NotImplementedHere, Result, arguments_of, invoke
+from goldformer.adapters.textbook import Textbook
+from goldformer.conformance.gradient import invoke_gradient
+from goldformer.conformance.invoke import (
+    BadResult,
+    NotImplementedHere,
+    Result,
+    arguments_of,
+    call,
+    hand_over,
+    invoke,
+)
 from goldformer.conformance.judge import measure
 from goldformer.conformance.statistics import statistics_of
 from goldformer.conformance.verdict import Difference, Match
@@ -24,9 +36,38 @@ from goldformer.spec.model import GoldenArray
 #: So many failing cases of a component are held against everything, those that nothing fits that fitted before.
 _FULL_SEARCHES: Final = 3
 
+#: An option of each convention of a component.
+Options = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """What may have been done: mistakes, and options that were not declared."""
+
+    mistakes: tuple[str, ...] = ()
+    options: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def causes(self) -> tuple[str, ...]:
+        """The mistakes' ids, and the options as "norm_placement: pre"."""
+        return (*(f"{name}: {option}" for name, option in self.options), *self.mistakes)
+
+    def with_(self, other: Candidate) -> Candidate | None:
+        """Both at once; None where they are choices of one thing or do one step differently."""
+        both = Candidate(self.mistakes + other.mistakes, self.options + other.options)
+        if len({name for name, _ in both.options}) < len(both.options):
+            return None
+        steps = [name for id_ in both.mistakes for name in _steps(id_)]
+        return both if len(set(steps)) == len(steps) else None
+
+
+def _steps(mistake: str) -> list[str]:
+    """The steps that a mistake does differently."""
+    return [name for name in vars(implementations()[mistake].make) if not name.startswith("__")]
+
 
 class Imitator:
-    """Finds mistakes that explain failing outputs; it remembers what fitted, so that later cases are quick.
+    """Finds what explains failing outputs; it remembers what fitted, so that later cases are quick.
 
     `left_out` are mistakes that it is not to know of.
     """
@@ -34,73 +75,113 @@ class Imitator:
     def __init__(self, spec: Spec, left_out: Collection[str] = ()) -> None:
         self.spec = spec
         self._left_out = frozenset(left_out)
-        self._adapters: dict[str, Adapter] = {}
+        self._adapters: dict[tuple[Any, ...], Adapter] = {}
         self._searches: dict[tuple[str, str], int] = defaultdict(int)
-        self._fitted: dict[tuple[str, str], dict[str, Mistaken]] = defaultdict(dict)
+        self._fitted: dict[str, dict[Candidate, None]] = defaultdict(dict)
 
     def matches(
-        self, case: Case, given: Result | BadResult, expected: Mapping[str, GoldenArray], dtype: str
+        self,
+        case: Case,
+        given: Result | BadResult,
+        expected: Mapping[str, GoldenArray],
+        dtype: str,
+        options: Options,
     ) -> tuple[Match, ...] | None:
-        """The mistakes that give what `given` is, a component's own first; None where nobody looked."""
-        if case.full_size or case.cotangent is not None or case.error is not None:
-            return None
-        key = (case.component, dtype)
-        known = self._known(case.component, dtype)
-        failure = _Failure(case, self.spec.contracts[case.component], given, expected, dtype)
-        found = self._those_that_fit(known.values(), failure)
-        if found or self._searches[key] >= _FULL_SEARCHES:
-            return found if known else None
-        self._searches[key] += 1
-        singles = list(self._candidates(case.component))
-        tried = singles
-        found = self._those_that_fit(tried, failure)
-        if not found:
-            tried = list(self._pairs(case.component, singles))
-            found = self._those_that_fit(tried, failure)
-        fitting = {match.mistake for match in found}
-        self._fitted[key].update({mistaken.id: mistaken for mistaken in tried if mistaken.id in fitting})
-        return found
+        """What gives what `given` is, a component's own mistakes first; None where nobody looked.
 
-    def _known(self, component: str, dtype: str) -> dict[str, Mistaken]:
+        `options` are those that are declared for the component.
+        """
+        if case.full_size or (isinstance(given, BadResult) and given.reason == "raised"):
+            return None
+        component = case.component
+        failure = _Failure(case, self.spec.contracts[component], given, expected, dtype, options)
+        known = list(self._known(component))
+        found = self._those_that_fit(known, failure)
+        if found or self._searches[component, dtype] >= _FULL_SEARCHES:
+            return _as_matches(found)
+        self._searches[component, dtype] += 1
+        singles = list(self._candidates(component, options))
+        found = self._those_that_fit(singles, failure)
+        if not found and case.cotangent is None:
+            found = self._those_that_fit(self._pairs(component, singles), failure)
+        self._fitted[component].update(dict.fromkeys(found))
+        return _as_matches(found)
+
+    def accepting(self, case: Case, dtype: str, options: Options) -> tuple[Match, ...] | None:
+        """The mistakes that a refused call shows and that accept it as well; None where it shows none."""
+        listed = [Candidate((id_,)) for id_ in case.catches if id_ in implementations() and id_ not in self._left_out]
+        contract = self.spec.contracts[case.component]
+        found = {}
+        for candidate in listed:
+            adapter = self._adapter(candidate, options)
+            try:
+                with np.errstate(all="ignore"):
+                    call(adapter, contract, hand_over(LIBRARIES["numpy"], contract, arguments_of(case), dtype, "cpu"))
+            except (BadResult, NotImplementedHere):
+                continue
+            found[candidate] = 0.0
+        return _as_matches(found) if listed else None
+
+    def _known(self, component: str) -> Iterator[Candidate]:
         """What explained earlier cases of a component, or of a part of it: parts come first in a run."""
         parts = (*reversed(self.spec.built_of(component)), component)
-        return {id_: mistaken for part in parts for id_, mistaken in self._fitted[part, dtype].items()}
+        return iter({candidate: None for part in parts for candidate in self._fitted[part]})
 
-    def _candidates(self, component: str) -> Iterator[Mistaken]:
-        """The mistakes that cases of a component list, and those of all that it is built of, its own first."""
+    def _candidates(self, component: str, options: Options) -> Iterator[Candidate]:
+        """Other options; the mistakes that cases of a component list, and those of its parts, its own first."""
+        for name, declared in options.items():
+            others = (option for option in self.spec.conventions[name].options if option != declared)
+            yield from (Candidate(options=((name, option),)) for option in others)
         listed = {id_ for case in self.spec.cases_of(component) for id_ in case.catches}
-        made = implementations()
-        catalogue = [self.spec.mistakes[id_] for id_ in made if id_ not in self._left_out]
-        yield from (made[m.id] for m in catalogue if m.component == component)
-        yield from (made[m.id] for m in catalogue if m.component != component and m.id in listed)
-        for name in self.spec.built_of(component):
-            yield from (made[m.id] for m in catalogue if m.component == name and m.id not in listed)
+        catalogue = [self.spec.mistakes[id_] for id_ in implementations() if id_ not in self._left_out]
+        own = (m.id for m in catalogue if m.component == component)
+        shown = (m.id for m in catalogue if m.component != component and m.id in listed)
+        parts = self.spec.built_of(component)
+        theirs = (m.id for part in parts for m in catalogue if m.component == part and m.id not in listed)
+        yield from (Candidate((id_,)) for ids in (own, shown, theirs) for id_ in ids)
 
-    def _pairs(self, component: str, singles: list[Mistaken]) -> Iterator[Mistaken]:
-        """Two mistakes at once, the first of which is the component's own."""
+    def _pairs(self, component: str, singles: list[Candidate]) -> Iterator[Candidate]:
+        """Two at once, the first of which is the component's own mistake or an option."""
         for one, other in combinations(singles, 2):
-            if self.spec.mistakes[one.id].component == component:
-                try:
-                    yield together(one, other)
-                except TypeError:
-                    continue
+            own = one.options or self.spec.mistakes[one.mistakes[0]].component == component
+            if own and (both := one.with_(other)) is not None:
+                yield both
 
-    def _those_that_fit(self, mistakes: Iterable[Mistaken], failure: _Failure) -> tuple[Match, ...]:
-        ratios = ((mistaken.id, failure.distance(self._imitate(mistaken, failure))) for mistaken in mistakes)
-        return tuple(Match(id_, ratio) for id_, ratio in ratios if ratio is not None)
+    def _those_that_fit(self, candidates: Iterable[Candidate], failure: _Failure) -> dict[Candidate, float]:
+        """The candidates that explain a failure, each with its distance."""
+        distances = ((candidate, failure.distance(self._imitate(candidate, failure))) for candidate in candidates)
+        return {candidate: distance for candidate, distance in distances if distance is not None}
 
-    def _imitate(self, mistaken: Mistaken, failure: _Failure) -> Result | BadResult | None:
-        if mistaken.id not in self._adapters:
-            self._adapters[mistaken.id] = Adapter.from_object(mistaken.make(), mistaken.id, self.spec)
-        adapter = self._adapters[mistaken.id]
+    def _imitate(self, candidate: Candidate, failure: _Failure) -> Result | BadResult | None:
+        case, contract = failure.case, failure.contract
+        adapter = self._adapter(candidate, failure.options)
         dtype = failure.dtype if failure.dtype in adapter.dtypes else "float32"
+        arguments, cotangent = arguments_of(case), case.cotangent_array
         try:
             with np.errstate(all="ignore"):
-                return invoke(adapter, failure.contract, arguments_of(failure.case), dtype, "cpu", untouched=False)
+                if cotangent is not None:
+                    wanted = contract.results_of(case)
+                    return invoke_gradient(adapter, contract, arguments, cotangent, wanted, dtype, "cpu")
+                return invoke(adapter, contract, arguments, dtype, "cpu", untouched=failure.mutated)
         except BadResult as bad:
             return bad
         except NotImplementedHere:
             return None
+
+    def _adapter(self, candidate: Candidate, declared: Options) -> Adapter:
+        """The textbook under what is declared, done as the candidate has it."""
+        chosen = {**declared, **dict(candidate.options)}
+        key = (candidate.mistakes, tuple(chosen.items()))
+        if key not in self._adapters:
+            made = [implementations()[id_].make for id_ in candidate.mistakes]
+            others = [OPTIONS[item] for item in chosen.items() if item in OPTIONS]
+            book = type("Imitation", (*made, *others, Textbook), {})
+            self._adapters[key] = Adapter.from_object(book(), "+".join(candidate.causes), self.spec)
+        return self._adapters[key]
+
+
+def _as_matches(found: Mapping[Candidate, float]) -> tuple[Match, ...]:
+    return tuple(Match(candidate.causes, distance) for candidate, distance in found.items())
 
 
 @dataclass(frozen=True)
@@ -112,6 +193,12 @@ class _Failure:
     given: Result | BadResult
     expected: Mapping[str, GoldenArray]
     dtype: str
+    options: Options
+
+    @property
+    def mutated(self) -> bool:
+        """Whether what is wrong is that the caller's arrays were changed."""
+        return isinstance(self.given, BadResult) and self.given.reason == "mutated-input"
 
     @cached_property
     def wrong(self) -> frozenset[str]:
@@ -121,9 +208,8 @@ class _Failure:
     def distance(self, imitation: Result | BadResult | None) -> float | None:
         """How far an imitation is from what was given, over the tolerance; None when it is no explanation."""
         if isinstance(self.given, BadResult):
-            # A wrong shape or dtype is told in words, the same ones for the same fault. What raises tells by itself.
-            same = isinstance(imitation, BadResult) and str(self.given) == str(imitation)
-            return 0.0 if same and self.given.reason != "raised" else None
+            # A wrong shape or dtype is told in words, the same ones for the same fault.
+            return 0.0 if isinstance(imitation, BadResult) and str(self.given) == str(imitation) else None
         if not isinstance(imitation, Result):
             return None
         both = self.given.outputs.keys() & imitation.outputs.keys()

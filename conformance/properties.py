@@ -54,8 +54,7 @@ class Subject:
 
     def convention(self, component: str) -> dict[str, str]:
         """The options the adapter declares for a component."""
-        names = self.bench.spec.contracts[component].conventions
-        return {name: self.bench.adapter.convention(name, component, self.bench.spec) for name in names}
+        return self.bench.adapter.options(component, self.bench.spec)
 
     def call(self, component: str, arguments: Arguments) -> Mapping[str, Array]:
         """The outputs of one call."""
@@ -173,7 +172,7 @@ def check_property(prop: Property, component: str, bench: Bench) -> Verdict:
     command = bench.command("--property", prop.id, "--component", component)
     blank = Verdict(
         prop.id, "property", component, prop.title, Status.PASSED, "", "", bench.dtype, bench.device,
-        prop.clauses, "property", reproduce=command,
+        prop.clauses, "property", prop.catches, reproduce=command,
     )  # fmt: skip
     if unusable := bench.unusable():
         return skipped(blank, *unusable)

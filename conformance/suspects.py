@@ -1,8 +1,8 @@
-"""Which catalogued mistakes explain what failed, by what was got, or else by what failed and what passed.
+"""Which causes explain what failed, by what was got, or else by what failed and what passed.
 
-A mistake explains a failing case when it gives, on the same inputs, what was got. Where none does, every
-case still lists the mistakes that it reveals: one that a passing case would have revealed is ruled out, and
-among the rest those that account for the most failing cases come first.
+A cause explains a failing case when it gives, on the same inputs, what was got. Where none does, every
+check still lists the mistakes that it reveals: one that a passing check would have revealed is ruled out, and
+among the rest those that account for the most failing checks come first.
 """
 
 from __future__ import annotations
@@ -10,14 +10,19 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
+from goldformer.conformance.causes import Cause, cause
 from goldformer.conformance.verdict import Status, Verdict
 from goldformer.spec import Mistake, Spec
+
+#: Dtypes so coarse that a mistake may hide in rounding: what passes in them rules nothing out.
+_COARSE: Final = frozenset({"float16", "bfloat16"})
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A mistake that fits: it would show in `explains` of the `failing` failing cases."""
+    """A mistake that fits: it would show in `explains` of the `failing` failing checks."""
 
     mistake: Mistake
     explains: int
@@ -26,12 +31,12 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Mistakes that, made together, give what was got in `equals` of the `examined` failing cases.
+    """Causes that, together, give what was got in `equals` of the `examined` failing cases.
 
     `ratio` is the largest distance in these, over the tolerance; `spared` counts passing cases that they would fail.
     """
 
-    mistakes: tuple[Mistake, ...]
+    causes: tuple[Cause, ...]
     equals: int
     examined: int
     ratio: float
@@ -39,36 +44,38 @@ class Explanation:
 
 
 def explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -> list[Explanation]:
-    """The mistakes that give what one component gave, those that explain the most failing cases first."""
+    """The causes that give what one component gave, those that explain the most failing cases first."""
     judged = [v for v in verdicts if v.component == component and v.kind == "case"]
     examined = [v for v in judged if v.bad and v.matches is not None]
-    equal: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
-    ratios: defaultdict[str, float] = defaultdict(float)
+    equal: defaultdict[tuple[str, ...], set[tuple[str, str]]] = defaultdict(set)
+    ratios: defaultdict[tuple[str, ...], float] = defaultdict(float)
     for verdict in examined:
         for match in verdict.matches or ():
-            equal[match.mistake].add((verdict.check, verdict.dtype))
-            ratios[match.mistake] = max(ratios[match.mistake], match.ratio)
-    passed = Counter(m for v in judged if v.status is Status.PASSED for m in v.catches)
+            equal[match.causes].add((verdict.check, verdict.dtype))
+            ratios[match.causes] = max(ratios[match.causes], match.ratio)
+    passed = Counter(m for v in judged if v.status is Status.PASSED and v.dtype not in _COARSE for m in v.catches)
     found = []
     for ids, checks in equal.items():
-        mistakes = tuple(spec.mistakes[id_] for id_ in ids.split("+"))
-        spared = sum(passed[m.id] for m in mistakes)
-        found.append(Explanation(mistakes, len(checks), len(examined), ratios[ids], spared))
+        causes = tuple(cause(id_, spec) for id_ in ids)
+        spared = sum(passed[id_] for id_ in ids)
+        found.append(Explanation(causes, len(checks), len(examined), ratios[ids], spared))
     order = {name: place for place, name in enumerate(spec.components)}
 
     def rank(e: Explanation) -> tuple[int, int, int, int, str]:
-        own = -max(order[m.component] for m in e.mistakes)
-        return e.spared - e.equals, len(e.mistakes), own, e.spared, e.mistakes[0].id
+        # What a convention allows is no mistake; what the component does itself comes before what its parts do.
+        own = -max(order[c.component] if c.component else len(order) for c in e.causes)
+        return e.spared - e.equals, len(e.causes), own, e.spared, e.causes[0].id
 
     return sorted(found, key=rank)
 
 
 def suspects(verdicts: Iterable[Verdict], component: str, spec: Spec) -> list[Suspect]:
-    """The mistakes that fit the golden cases of one component, best first."""
-    judged = [v for v in verdicts if v.component == component and v.kind == "case"]
-    passed = {m for v in judged if v.status is Status.PASSED for m in v.catches}
-    failed = [v for v in judged if v.bad]
-    counts = Counter(m for v in failed for m in v.catches if m not in passed)
+    """The mistakes that fit the checks of one component, best first."""
+    judged = [v for v in verdicts if v.component == component]
+    # A property that knows no mistake fails for any.
+    failed = [v for v in judged if v.bad and (v.kind == "case" or v.catches)]
+    passed = {(m, v.dtype) for v in judged if v.status is Status.PASSED and v.dtype not in _COARSE for m in v.catches}
+    counts = Counter(m for v in failed for m in v.catches if (m, v.dtype) not in passed)
     found = [Suspect(spec.mistakes[m], count, len(failed)) for m, count in counts.items()]
     return sorted(found, key=lambda s: (-s.explains, s.mistake.id))
 

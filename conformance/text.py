@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from goldformer.conformance.causes import cause, what_to_do
 from goldformer.conformance.suspects import Explanation, Suspect, explanations, failing_roots, suspects
 from goldformer.conformance.verdict import Difference, Element, Status, Verdict
 from goldformer.spec import Spec
@@ -25,8 +26,8 @@ def explain_verdict(verdict: Verdict, spec: Spec) -> str:
     for difference in verdict.differences:
         lines += _difference(difference)
     for match in (verdict.matches or ())[:_MOST_SUSPECTS]:
-        titles = " and ".join(spec.mistakes[id_].title for id_ in match.mistake.split("+"))
-        lines += _wrap(f"{titles} ({match.mistake}, {_closeness(match.ratio)})", "  Equals      ")
+        titles = " and ".join(cause(id_, spec).title for id_ in match.causes)
+        lines += _wrap(f"{titles}, {_closeness(match.ratio)}", "  Equals      ")
     if verdict.advice:
         lines += _wrap(verdict.advice, "  Convention  ")
     for id_ in verdict.clauses:
@@ -147,12 +148,10 @@ def closing(verdicts: Sequence[Verdict], spec: Spec) -> list[str]:
         lines.append(f"Mend first: {component}")
         lines += _wrap(f"{bad[0].check}: {bad[0].message}", "  First seen: ")
         lines += _this_is(explained[component]) or _could_be(verdicts, bad, component, spec)
-        for advice in dict.fromkeys(v.advice for v in bad if v.advice):
-            lines += _wrap(advice, "  Convention: ")
-    known = {m.id for component in roots for e in explained[component] for m in e.mistakes}
+    known = {c.id for component in roots for e in explained[component] for c in e.causes}
     for component in followers:
         # What a part does wrong shows in the whole; a mistake of the whole's own does not go away with it.
-        if any(m.id not in known for e in explained[component][:1] for m in e.mistakes):
+        if any(c.id not in known for e in explained[component][:1] for c in e.causes):
             lines.append(f"Mend too: {component}")
             lines += _this_is(explained[component])
     if followers:
@@ -161,21 +160,23 @@ def closing(verdicts: Sequence[Verdict], spec: Spec) -> list[str]:
 
 
 def _could_be(verdicts: Sequence[Verdict], bad: Sequence[Verdict], component: str, spec: Spec) -> list[str]:
-    """Which mistakes could be behind values that none gives, and where it first goes wrong."""
-    # A crash or a wrong shape says what is wrong by itself, and so does another convention.
-    if not any(v.reason in ("wrong-value", "not-finite") and not v.advice for v in bad):
-        return []
+    """What could be behind values that nothing known gives, and where it first goes wrong."""
+    if advice := dict.fromkeys(v.advice for v in bad if v.advice):
+        return [line for text in advice for line in _wrap(text, "  Convention: ")]
     lines: list[str] = []
+    # A crash or a wrong shape says what is wrong by itself, unless just what one mistake breaks is broken.
+    valued = any(v.reason in ("wrong-value", "not-finite", "property") for v in bad)
     for suspect in _likely(suspects(verdicts, component, spec)):
-        fits = f"({suspect.mistake.id}, fits {suspect.explains} of {suspect.failing} failing cases)"
-        lines += _wrap(f"{suspect.mistake.title} {fits}. {suspect.mistake.hint}", "  Could be: ")
-    if any(v.matches is not None for v in bad):
+        if valued or suspect.explains == suspect.failing:
+            fits = f"({suspect.mistake.id}, fits {suspect.explains} of {suspect.failing} failing checks)"
+            lines += _wrap(f"{suspect.mistake.title} {fits}. {suspect.mistake.hint}", "  Could be: ")
+    if any(v.matches is not None and v.differences for v in bad):
         lines += _wrap("no mistake of the catalogue gives what was got; " + _first_wrong(bad), "  Not known: ")
     return lines
 
 
 def _explaining(verdicts: Sequence[Verdict], component: str, spec: Spec) -> list[Explanation]:
-    """The mistakes that give what was got in half of the failing cases or more, best first."""
+    """What gives what was got in half of the failing cases or more, best first."""
     return [e for e in explanations(verdicts, component, spec) if 2 * e.equals >= e.examined]
 
 
@@ -185,18 +186,15 @@ def _this_is(found: Sequence[Explanation]) -> list[str]:
     for place, e in enumerate(found[:_MOST_SUSPECTS]):
         if place and (e.equals, e.spared) != (found[0].equals, found[0].spared):
             break
-        ids = " and ".join(m.id for m in e.mistakes)
-        titles, hints = " and ".join(m.title for m in e.mistakes), " ".join(m.hint for m in e.mistakes)
         seen = f"what was got equals that in {e.equals} of {e.examined} failing cases, {_closeness(e.ratio)}"
-        lines += _wrap(f"{titles} ({ids}): {seen}. {hints}", "  Or: " if place else "  This is: ")
+        titles = " and ".join(c.title for c in e.causes)
+        lines += _wrap(f"{titles}: {seen}. {what_to_do(e.causes)}", "  Or: " if place else "  This is: ")
     return lines
 
 
 def _first_wrong(bad: Sequence[Verdict]) -> str:
     """Where in the flow of data it goes wrong first, over all failing cases."""
     first = Counter(v.differences[0].output for v in bad if v.differences)
-    if not first:
-        return "see the cases above"
     name, count = first.most_common(1)[0]
     return f"the first wrong output is {name} in {count} of {first.total()} failing cases"
 

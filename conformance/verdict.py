@@ -67,9 +67,12 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A mistake, or two joined by +, that gives what was got, and how far apart the two are, over the tolerance."""
+    """What gives what was got, and how far apart the two are, over the tolerance.
 
-    mistake: str
+    `causes` are made together: mistakes by their ids, and options of conventions as "norm_placement: pre".
+    """
+
+    causes: tuple[str, ...]
     ratio: float
 
 
@@ -79,7 +82,7 @@ class Verdict:
 
     `ratio` is the largest error ÷ tolerance over all outputs, None where nothing was measured.
     `differences` are the outputs that are wrong, in the order in which data flows to them.
-    `matches` are the catalogued mistakes that give what was got; None where none was tried.
+    `matches` are the known mistakes and options that give what was got; None where none was tried.
     """
 
     check: str
@@ -122,6 +125,8 @@ class Verdict:
             Difference(**{**d, "first": element(d["first"]), "worst": element(d["worst"])}) for d in data["differences"]
         )
         lists = {name: tuple(data[name]) for name in ("clauses", "catches")}
-        matches = data["matches"] if data["matches"] is None else tuple(Match(**m) for m in data["matches"])
+        matches = data["matches"]
+        if matches is not None:
+            matches = tuple(Match(tuple(m["causes"]), m["ratio"]) for m in matches)
         made = {**lists, "differences": differences, "matches": matches, "status": Status(data["status"])}
         return cls(**{**data, **made})

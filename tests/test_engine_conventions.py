@@ -2,124 +2,39 @@
 
 from __future__ import annotations
 
-import math
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from goldformer.adapters import Adapter
+from goldformer.adapters.options import OPTIONS, Concatenated, NanInEmptyRows, RefusesOddWidths, ZerosInEmptyRows
 from goldformer.adapters.textbook import Textbook
 from goldformer.conformance.engine import Bench, check_case
 from goldformer.conformance.text import closing, explain_verdict
 from goldformer.conformance.verdict import Status
+from goldformer.spec import load_spec
 
 EMPTY_ROW = "sdpa-empty-row"
 
 
-class ZerosInEmptyRows(Textbook):
-    def weights(self, scaled, mask):
-        weights = super().weights(scaled, mask)
-        return weights if mask is None else weights * mask.any(-1, keepdims=True).astype(weights.dtype)
-
-
-class NanInEmptyRows(Textbook):
-    def fill(self, dtype):
-        return -math.inf
-
-
-class BottomRight(Textbook):
-    def causal_mask(self, *, q_seq, kv_seq):
-        return np.tri(q_seq, kv_seq, kv_seq - q_seq, dtype=bool)
-
-
-class ScaledEmbedding(Textbook):
-    def scaled_embedding(self, rows):
-        return rows * math.sqrt(rows.shape[-1])
-
-
-class Concatenated(Textbook):
-    def layout(self, d_model):
-        half = d_model // 2
-        return [(pair, np.sin) for pair in range(half)] + [(pair, np.cos) for pair in range(half)]
-
-
-class Tensor2Tensor(Concatenated):
-    def exponent(self, pair, d_model):
-        return 2 * pair / max(d_model - 2, 1)
-
-
-class RefusesOddWidths(Textbook):
-    def positional_encoding(self, x):
-        if x.shape[-1] % 2:
-            raise ValueError("x: d_model is odd")
-        return super().positional_encoding(x)
-
-
-#: Convention, option and a case that depends on it: who computes it so.
-class NormedBefore(Textbook):
-    def sublayer(self, x, function, *, number, start, params):
-        output, extra = function(self.layer_norm(x, params=self.norm(params, number)))
-        return self.residual(x, output, start), extra
-
-
-class Eps6(Textbook):
-    layer_norm_eps = 1e-6
-
-
-class Eps12(Textbook):
-    layer_norm_eps = 1e-12
-
-
-class SharedAmongOthers(Textbook):
-    def shared(self, target, smoothing):
-        return (1 - target) * smoothing / (target.shape[-1] - 1)
-
-
-class SetsAside(Textbook):
-    def next_beam(self, beam, grown, task):
-        before = [sentence for sentence in beam if self.ended(sentence, task)]
-        ranked = self.ranked((s for own in grown for s in own if s not in before), task)
-        aside = before + [s for s in ranked[: task.beam_size] if self.ended(s, task)]
-        alive = [s for s in ranked if not self.ended(s, task)][: task.beam_size]
-        return aside if len(aside) >= task.beam_size else aside + alive
-
-
-class MeanOfWords(Textbook):
-    def length_penalty(self, length):
-        return length
-
-
-class PenaltyOfThePaper(Textbook):
-    def length_penalty(self, length):
-        return ((5 + length) / 6) ** 0.6
-
-
+#: A case that depends on a convention, for each of them.
+CASES = {
+    "layer_norm_eps": "ln-a-thousandth-apart",
+    "norm_placement": "enc-distinct-sizes",
+    "smoothing_denominator": "ls-four-words",
+    "empty_row": EMPTY_ROW,
+    "causal_corner": "mask-causal-2x5",
+    "embedding_scale": "emb-distinct-sizes",
+    "pe_layout": "pe-d-10",
+    "odd_d_model": "pe-odd-5",
+    "beam_finish": "beam-finish",
+    "length_penalty": "beam-length-penalty",
+}
 CHOICES = {
-    ("layer_norm_eps", "1e-5", "ln-a-thousandth-apart"): Textbook,
-    ("layer_norm_eps", "1e-6", "ln-a-thousandth-apart"): Eps6,
-    ("layer_norm_eps", "1e-12", "ln-a-thousandth-apart"): Eps12,
-    ("norm_placement", "post", "enc-distinct-sizes"): Textbook,
-    ("norm_placement", "pre", "enc-distinct-sizes"): NormedBefore,
-    ("smoothing_denominator", "vocab", "ls-four-words"): Textbook,
-    ("smoothing_denominator", "others", "ls-four-words"): SharedAmongOthers,
-    ("empty_row", "uniform", EMPTY_ROW): Textbook,
-    ("empty_row", "zeros", EMPTY_ROW): ZerosInEmptyRows,
-    ("empty_row", "nan", EMPTY_ROW): NanInEmptyRows,
-    ("causal_corner", "top_left", "mask-causal-2x5"): Textbook,
-    ("causal_corner", "bottom_right", "mask-causal-2x5"): BottomRight,
-    ("embedding_scale", "none", "emb-distinct-sizes"): Textbook,
-    ("embedding_scale", "sqrt_d_model", "emb-distinct-sizes"): ScaledEmbedding,
-    ("pe_layout", "interleaved", "pe-d-10"): Textbook,
-    ("pe_layout", "concatenated", "pe-d-10"): Concatenated,
-    ("pe_layout", "tensor2tensor", "pe-d-10"): Tensor2Tensor,
-    ("odd_d_model", "extra_sine", "pe-odd-5"): Textbook,
-    ("odd_d_model", "refused", "pe-odd-5"): RefusesOddWidths,
-    ("beam_finish", "in_beam", "beam-finish"): Textbook,
-    ("beam_finish", "set_aside", "beam-finish"): SetsAside,
-    ("length_penalty", "none", "beam-length-penalty"): Textbook,
-    ("length_penalty", "mean", "beam-length-penalty"): MeanOfWords,
-    ("length_penalty", "gnmt", "beam-length-penalty"): PenaltyOfThePaper,
+    (name, option, CASES[name]): OPTIONS.get((name, option), Textbook)
+    for name, convention in load_spec().conventions.items()
+    for option in convention.options
 }
 every_choice = pytest.mark.parametrize(
     ("choice", "textbook"), CHOICES.items(), ids=lambda value: ".".join(value[:2]) if isinstance(value, tuple) else ""

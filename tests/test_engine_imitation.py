@@ -49,7 +49,7 @@ def judged(spec):
 
 
 def named(verdicts, component, spec):
-    return [" and ".join(m.id for m in e.mistakes) for e in explanations(verdicts, component, spec)]
+    return [" and ".join(c.id for c in e.causes) for e in explanations(verdicts, component, spec)]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def named(verdicts, component, spec):
 def test_the_mistake_is_named_from_what_was_got(scale, mistake, dtype, judged, spec):
     verdicts = judged(Attention(scale), ATTENTION, dtype=dtype)
     best = explanations(verdicts, ATTENTION, spec)[0]
-    assert [m.id for m in best.mistakes] == [mistake]
+    assert [c.id for c in best.causes] == [mistake]
     assert best.equals == best.examined > 20
     assert best.ratio < 1
     text = "\n".join(closing(verdicts, spec))
@@ -69,7 +69,7 @@ def test_the_mistake_is_named_from_what_was_got(scale, mistake, dtype, judged, s
     assert "This is: " in text
     assert "Could be: " not in text
     case = next(v for v in verdicts if v.matches)
-    assert f"({mistake}, within" in " ".join(explain_verdict(case, spec).split())
+    assert f"({mistake}), within" in " ".join(explain_verdict(case, spec).split())
     assert Verdict.from_json(case.as_json()) == case
 
 

@@ -15,9 +15,9 @@ ATTENTION = "scaled_dot_product_attention"
 PASSED, FAILED, SKIPPED, ERRORED = Status.PASSED, Status.FAILED, Status.SKIPPED, Status.ERRORED
 
 
-def verdict(status, *catches, component=ATTENTION, kind="case", reason="", ratio=None):
+def verdict(status, *catches, component=ATTENTION, kind="case", reason="", ratio=None, dtype="float32"):
     return Verdict(
-        f"case-{next(numbers)}", kind, component, "", status, reason, "", "float32", "cpu", (), "",
+        f"case-{next(numbers)}", kind, component, "", status, reason, "", dtype, "cpu", (), "",
         catches=catches, ratio=ratio,
     )  # fmt: skip
 
@@ -51,15 +51,35 @@ def test_only_a_pass_rules_out(spared, spec):
     assert [id_ for id_, *_ in named(verdicts, spec)] == ["scale-missing"]
 
 
-def test_other_components_and_properties_have_no_say(spec):
+def test_other_components_have_no_say(spec):
     verdicts = [
         verdict(FAILED, "scale-missing"),
         verdict(PASSED, "scale-missing", component="softmax"),
-        verdict(PASSED, "scale-missing", kind="property"),
         verdict(FAILED, "mask-inverted", component="softmax"),
-        verdict(FAILED, "mask-inverted", kind="property"),
     ]
     assert named(verdicts, spec) == [("scale-missing", 1, 1)]
+
+
+def test_a_property_counts_by_what_it_catches(spec):
+    verdicts = [
+        verdict(FAILED, "scale-missing", "mask-inverted", "mask-not-inplace"),
+        verdict(FAILED, "mask-inverted", kind="property"),
+        verdict(PASSED, "mask-not-inplace", kind="property"),
+        verdict(FAILED, kind="property"),
+    ]
+    assert named(verdicts, spec) == [("mask-inverted", 2, 2), ("scale-missing", 1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("failing", "passing", "left"),
+    [("float32", "float64", 1), ("float16", "float16", 1), ("bfloat16", "bfloat16", 1), ("float64", "float64", 0)],
+)
+def test_only_a_pass_in_the_same_dtype_rules_out_and_none_in_a_coarse_one(failing, passing, left, spec):
+    verdicts = [
+        verdict(FAILED, "scale-missing", dtype=failing),
+        verdict(PASSED, "scale-missing", dtype=passing),
+    ]
+    assert len(named(verdicts, spec)) == left
 
 
 def test_nothing_failing_suspects_nothing(spec):

@@ -1,0 +1,54 @@
+"""What may be behind a failure, in words: a catalogued mistake, or an option of a convention that was not declared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from goldformer.spec import Spec
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A mistake, or an option that an adapter may declare.
+
+    `id` is the mistake's, or as "norm_placement: pre"; `component` is where it is made, None for an option;
+    `title` says what is done, `hint` what to do about it.
+    """
+
+    id: str
+    component: str | None
+    title: str
+    hint: str
+    convention: str = ""
+    option: str = ""
+
+
+def cause(id_: str, spec: Spec) -> Cause:
+    """The cause of that id."""
+    if id_ in spec.mistakes:
+        mistake = spec.mistakes[id_]
+        return Cause(id_, mistake.component, f"{mistake.title} ({id_})", mistake.hint)
+    convention, _, option = id_.partition(": ")
+    return option_cause(convention, option, spec)
+
+
+def option_cause(convention: str, option: str, spec: Spec) -> Cause:
+    """An option as a cause."""
+    id_ = f"{convention}: {option}"
+    title = f"{id_} ({spec.conventions[convention].options[option]})"
+    return Cause(id_, None, title, "", convention, option)
+
+
+def declaration(causes: Iterable[Cause]) -> str:
+    """How an adapter says that it computes by the options among some causes; empty where there are none."""
+    listed = ", ".join(f'"{c.convention}": "{c.option}"' for c in causes if c.convention)
+    return f"declare CONVENTIONS = {{{listed}}} in the adapter" if listed else ""
+
+
+def what_to_do(causes: tuple[Cause, ...]) -> str:
+    """The hints of all causes; options are declared together."""
+    hints = [c.hint for c in causes if c.hint]
+    if declared := declaration(causes):
+        hints.insert(0, f"{declared[0].upper()}{declared[1:]}, or fix it.")
+    return " ".join(hints)
