@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations
+from itertools import chain, combinations, islice
 from typing import Any, Final
 
 import numpy as np
@@ -33,8 +33,14 @@ from goldformer.conformance.verdict import Difference, Match
 from goldformer.spec import Case, Contract, Spec
 from goldformer.spec.model import GoldenArray
 
-#: So many failing cases of a component are held against everything, those that nothing fits that fitted before.
-_FULL_SEARCHES: Final = 3
+#: So many failing cases of a component in a dtype are held against all that is near, if nothing known fits them.
+_SEARCHES: Final = 3
+
+#: A case of more numbers than this is held against the mistakes that it lists alone: each imitation takes long.
+_LARGE: Final = 100_000
+
+#: A case is held against so many pairs that their cases together have this many numbers: half a second.
+_PAIRED: Final = 500_000
 
 #: An option of each convention of a component.
 Options = Mapping[str, str]
@@ -76,8 +82,11 @@ class Imitator:
         self.spec = spec
         self._left_out = frozenset(left_out)
         self._adapters: dict[tuple[Any, ...], Adapter] = {}
-        self._searches: dict[tuple[str, str], int] = defaultdict(int)
         self._fitted: dict[str, dict[Candidate, None]] = defaultdict(dict)
+        self._searched: Counter[tuple[str, str]] = Counter()
+        self._paired: dict[str, set[Candidate]] = defaultdict(set)
+        self._looked_at: Counter[str] = Counter()
+        self._explained: Counter[str] = Counter()
 
     def matches(
         self,
@@ -93,25 +102,39 @@ class Imitator:
         """
         if case.full_size or (isinstance(given, BadResult) and given.reason == "raised"):
             return None
+        failure = _Failure(case, self.spec.contracts[case.component], given, expected, dtype, options)
+        found = self._those_that_fit(list(self._known(case.component)), failure) or self._search(failure)
+        self._looked_at[case.component] += 1
+        self._explained[case.component] += bool(found)
+        return tuple(Match(candidate.causes, distance) for candidate, distance in found.items())
+
+    def _search(self, failure: _Failure) -> dict[Candidate, float]:
+        """Look through the catalogue for what fits; empty where that would be in vain or take too long."""
+        case = failure.case
         component = case.component
-        failure = _Failure(case, self.spec.contracts[component], given, expected, dtype, options)
-        known = list(self._known(component))
-        found = self._those_that_fit(known, failure)
-        if found or self._searches[component, dtype] >= _FULL_SEARCHES:
-            return _as_matches(found)
-        self._searches[component, dtype] += 1
-        singles = list(self._candidates(component, options))
-        found = self._those_that_fit(singles, failure)
+        size = sum(array.size for array in (*case.input_arrays.values(), *case.param_arrays.values()))
+        if size > _LARGE:
+            return self._those_that_fit(self._named(case.catches), failure)
+        # What nothing known explains in a part, nothing known explains in the whole.
+        in_vain = any(2 * self._explained[part] < self._looked_at[part] for part in self.spec.built_of(component))
+        if in_vain or self._searched[component, failure.dtype] >= _SEARCHES:
+            return {}
+        self._searched[component, failure.dtype] += 1
+        near = list(self._near(component, failure.options))
+        found = self._those_that_fit(near, failure)
+        if not found and self._searched[component, failure.dtype] == 1:
+            found = self._those_that_fit(self._far(component), failure)
         if not found and case.cotangent is None:
-            found = self._those_that_fit(self._pairs(component, singles), failure)
+            pairs = islice(self._pairs(component, near), _PAIRED // max(size, 1))
+            found = self._those_that_fit(list(pairs), failure)
         self._fitted[component].update(dict.fromkeys(found))
-        return _as_matches(found)
+        return found
 
     def accepting(self, case: Case, dtype: str, options: Options) -> tuple[Match, ...] | None:
         """The mistakes that a refused call shows and that accept it as well; None where it shows none."""
-        listed = [Candidate((id_,)) for id_ in case.catches if id_ in implementations() and id_ not in self._left_out]
+        listed = list(self._named(case.catches))
         contract = self.spec.contracts[case.component]
-        found = {}
+        found = []
         for candidate in listed:
             adapter = self._adapter(candidate, options)
             try:
@@ -119,32 +142,51 @@ class Imitator:
                     call(adapter, contract, hand_over(LIBRARIES["numpy"], contract, arguments_of(case), dtype, "cpu"))
             except (BadResult, NotImplementedHere):
                 continue
-            found[candidate] = 0.0
-        return _as_matches(found) if listed else None
+            found.append(Match(candidate.causes, 0.0))
+        return tuple(found) if listed else None
 
     def _known(self, component: str) -> Iterator[Candidate]:
         """What explained earlier cases of a component, or of a part of it: parts come first in a run."""
         parts = (*reversed(self.spec.built_of(component)), component)
         return iter({candidate: None for part in parts for candidate in self._fitted[part]})
 
-    def _candidates(self, component: str, options: Options) -> Iterator[Candidate]:
-        """Other options; the mistakes that cases of a component list, and those of its parts, its own first."""
+    def _near(self, component: str, options: Options) -> Iterator[Candidate]:
+        """Options that were not declared, the component's own mistakes, and those that its cases list."""
         for name, declared in options.items():
             others = (option for option in self.spec.conventions[name].options if option != declared)
             yield from (Candidate(options=((name, option),)) for option in others)
         listed = {id_ for case in self.spec.cases_of(component) for id_ in case.catches}
-        catalogue = [self.spec.mistakes[id_] for id_ in implementations() if id_ not in self._left_out]
-        own = (m.id for m in catalogue if m.component == component)
-        shown = (m.id for m in catalogue if m.component != component and m.id in listed)
-        parts = self.spec.built_of(component)
-        theirs = (m.id for part in parts for m in catalogue if m.component == part and m.id not in listed)
-        yield from (Candidate((id_,)) for ids in (own, shown, theirs) for id_ in ids)
+        made = implementations()
+        yield from self._named(id_ for id_ in made if self.spec.mistakes[id_].component == component)
+        yield from self._named(id_ for id_ in made if id_ in listed and self.spec.mistakes[id_].component != component)
 
-    def _pairs(self, component: str, singles: list[Candidate]) -> Iterator[Candidate]:
-        """Two at once, the first of which is the component's own mistake or an option."""
-        for one, other in combinations(singles, 2):
-            own = one.options or self.spec.mistakes[one.mistakes[0]].component == component
-            if own and (both := one.with_(other)) is not None:
+    def _far(self, component: str) -> Iterator[Candidate]:
+        """The mistakes of a component's parts that no case of the component lists."""
+        listed = {id_ for case in self.spec.cases_of(component) for id_ in case.catches}
+        parts = self.spec.built_of(component)
+        yield from self._named(
+            id_ for id_ in implementations() if id_ not in listed and self.spec.mistakes[id_].component in parts
+        )
+
+    def _named(self, ids: Iterable[str]) -> Iterator[Candidate]:
+        """Each mistake that somebody makes and that is not left out."""
+        return (Candidate((id_,)) for id_ in ids if id_ in implementations() and id_ not in self._left_out)
+
+    def _pairs(self, component: str, near: list[Candidate]) -> Iterator[Candidate]:
+        """Two at once: an option and a mistake, two of the component's own, or one that was seen alone elsewhere."""
+        options = [c for c in near if c.options]
+        own = [c for c in near if c.mistakes and self.spec.mistakes[c.mistakes[0]].component == component]
+        seen = [c for c in self._known(component) if len(c.causes) == 1]
+        chosen = chain(
+            combinations(options, 2),
+            ((option, other) for other in near if other.mistakes for option in options),
+            combinations(own, 2),
+            ((one, other) for one in seen for other in near),
+        )
+        for one, other in chosen:
+            both = one.with_(other)
+            if both is not None and both not in self._paired[component]:
+                self._paired[component].add(both)
                 yield both
 
     def _those_that_fit(self, candidates: Iterable[Candidate], failure: _Failure) -> dict[Candidate, float]:
@@ -178,10 +220,6 @@ class Imitator:
             book = type("Imitation", (*made, *others, Textbook), {})
             self._adapters[key] = Adapter.from_object(book(), "+".join(candidate.causes), self.spec)
         return self._adapters[key]
-
-
-def _as_matches(found: Mapping[Candidate, float]) -> tuple[Match, ...]:
-    return tuple(Match(candidate.causes, distance) for candidate, distance in found.items())
 
 
 @dataclass(frozen=True)

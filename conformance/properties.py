@@ -132,10 +132,14 @@ class HeldProperty:
                 # No failure, so nothing to look for a smaller example of.
                 declined.append(reason)
 
-        if self.strategies:
-            hypothesis.given(**self.strategies)(settings(body))()
-        else:
+        if not self.strategies:
             body()
+        else:
+            try:
+                hypothesis.given(**self.strategies)(settings(body))()
+            except hypothesis.errors.Flaky as flaky:
+                seen = next((f": {found}" for found in getattr(flaky, "exceptions", ())), "")
+                raise Violation(f"not every call with the same inputs gives the same{seen}") from flaky
         if declined and not tried:
             raise declined[0]
 

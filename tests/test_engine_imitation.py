@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from goldformer.adapters.mistakes import implementations, together
+from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
+from goldformer.adapters.textbook import Textbook
 from goldformer.conformance.engine import Bench, check_case, plan
 from goldformer.conformance.imitation import Imitator
 from goldformer.conformance.suspects import explanations
@@ -123,3 +128,85 @@ def test_a_whole_failing_run_is_diagnosed(judged, spec):
     spent = (time.process_time() - between) - (between - start)
     assert sum(v.bad for v in verdicts) == sum(v.bad for v in plain) > 100
     assert spent < 3
+
+
+# Conventions
+
+
+def under(*options, mistake=None):
+    """The textbook under options, and with a mistake."""
+    made = [implementations()[mistake].make] if mistake else []
+    return type("Under", (*made, *(OPTIONS[option] for option in options), Textbook), {})()
+
+
+PRE, EPS, ZEROS = ("norm_placement", "pre"), ("layer_norm_eps", "1e-6"), ("empty_row", "zeros")
+
+
+def only(book, component, **conventions):
+    return SimpleNamespace(ARRAYS="numpy", CONVENTIONS=conventions, **{component: getattr(book, component)})
+
+
+@pytest.mark.parametrize(
+    ("options", "named_first"),
+    [
+        ([PRE], ["norm_placement: pre"]),
+        ([EPS], ["layer_norm_eps: 1e-6"]),
+        ([PRE, EPS], ["norm_placement: pre", "layer_norm_eps: 1e-6"]),
+    ],
+    ids=["pre", "eps", "both"],
+)
+def test_options_that_were_not_declared_are_named_with_how_to_declare_them(options, named_first, judged, spec):
+    verdicts = judged(only(under(*options), "encoder_layer"), "encoder_layer")
+    best = explanations(verdicts, "encoder_layer", spec)[0]
+    assert {c.id for c in best.causes} == {*named_first}
+    assert best.equals == best.examined > 10
+    text = " ".join(" ".join(closing(verdicts, spec)).split())
+    assert re.search(r"This is: (norm_placement: pre|layer_norm_eps: 1e-6) \(", text)
+    declared = re.search(r"Declare CONVENTIONS = (\{.*?\}) in the adapter, or fix it\.", text)
+    assert json.loads(declared[1]) == dict(options)
+
+
+def test_a_mistake_under_a_declared_option_is_named_alone(judged, spec):
+    mine = only(under(PRE, mistake="scale-missing"), "encoder_layer", norm_placement="pre")
+    verdicts = judged(mine, "encoder_layer")
+    assert named(verdicts, "encoder_layer", spec)[0] == "scale-missing"
+
+
+def test_a_declared_option_that_is_not_what_is_computed_is_named_as_what_it_is(judged, spec):
+    verdicts = judged(only(Textbook(), "encoder_layer", norm_placement="pre"), "encoder_layer")
+    assert named(verdicts, "encoder_layer", spec)[0] == "norm_placement: post"
+
+
+def test_a_mistake_beside_an_option_that_was_not_declared(judged, spec):
+    verdicts = judged(only(under(PRE, mistake="ffn-gelu"), "encoder_layer"), "encoder_layer")
+    assert set(named(verdicts, "encoder_layer", spec)[0].split(" and ")) == {"norm_placement: pre", "ffn-gelu"}
+
+
+def test_nan_in_empty_rows_is_no_mistake_once_declared(judged, spec):
+    mine = only(under(("empty_row", "nan"), mistake="scale-missing"), ATTENTION, empty_row="nan")
+    best = explanations(judged(mine, ATTENTION), ATTENTION, spec)[0]
+    assert [c.id for c in best.causes] == ["scale-missing"]
+    assert best.equals == best.examined
+
+
+# What breaks the contract
+
+
+@pytest.mark.parametrize(
+    ("mistake", "component"),
+    [
+        ("d-model-not-divisible", "multi_head_attention"),
+        ("input-mutated", "positional_encoding"),
+        ("dtype-promote", ATTENTION),
+    ],
+)
+def test_a_mistake_that_gives_no_number_is_named_all_the_same(mistake, component, judged, spec):
+    verdicts = judged(implementations()[mistake].make(), component)
+    assert named(verdicts, component, spec)[0] == mistake
+
+
+def test_a_crash_is_no_evidence_of_a_mistake_unless_just_its_cases_crash(judged, spec):
+    verdicts = judged(implementations()["pe-max-len"].make(), "positional_encoding")
+    assert {v.reason for v in verdicts if v.bad} == {"raised"}
+    text = " ".join(" ".join(closing(verdicts, spec)).split())
+    assert "(pe-max-len, fits 1 of 1 failing checks)" in text

@@ -1,0 +1,135 @@
+"""How well mistakes are named: each one made by itself, hidden in a larger component, and unknown to the diagnosis.
+
+Run with `make diagnosis`. Every mistake that NumPy can express is made on the textbook and the suite's golden cases
+and properties are run on it in float32:
+
+- alone: its component is there and so are those it is built of;
+- hidden: only the smallest component that contains it is there, as in an implementation that exposes whole layers;
+- unknown: one mistake in five, drawn at random, is left out of the diagnosis: what is said of those all the same.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cache
+from types import SimpleNamespace
+from typing import Final
+
+import click
+
+from goldformer.adapters.mistakes import implementations
+from goldformer.adapters.protocol import Adapter
+from goldformer.conformance.engine import Bench
+from goldformer.conformance.imitation import Imitator
+from goldformer.conformance.run import Numerics, Selection, checks
+from goldformer.conformance.text import closing
+from goldformer.conformance.verdict import Verdict
+from goldformer.spec import Spec, load_spec
+
+#: One mistake in so many is left out.
+FOLDS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was said of one mistake: `place` is where it is named, 1 for first, None when it is not."""
+
+    mistake: str
+    way: str
+    caught: bool
+    place: int | None
+    said: str
+    seconds: float
+
+    @property
+    def word(self) -> str:
+        """The outcome in a word."""
+        if not self.caught:
+            return "not caught"
+        if self.place is not None:
+            return "first" if self.place == 1 else "among three" if self.place <= 3 else "later"
+        return "unknown" if "This is:" not in self.said else "misnamed"
+
+
+@cache
+def spec_() -> Spec:
+    """The spec, read once in each process."""
+    Numerics().apply("numpy")
+    return load_spec()
+
+
+def examine(mistake: str, way: str, left_out: frozenset[str]) -> Outcome | None:
+    """Run the suite on one mistake; None where there is nothing it could be hidden in."""
+    spec = spec_()
+    component = spec.mistakes[mistake].component
+    book = implementations()[mistake].make()
+    if way == "hidden":
+        holders = [name for name in spec.components if component in spec.built_of(name)]
+        if not holders:
+            return None
+        component = min(holders, key=lambda name: len(spec.built_of(name)))
+        book = SimpleNamespace(ARRAYS="numpy", **{component: getattr(book, component)})
+    adapter = Adapter.from_object(book, mistake, spec)
+    bench = Bench(spec, adapter, "float32", "cpu", imitator=Imitator(spec, left_out))
+    listing = {case.component for case in spec.cases.values() if mistake in case.catches}
+    parts = spec.built_of(component) if way != "hidden" else ()
+    seen = tuple(name for name in spec.components if name in {component, *parts, *(listing if not parts else ())})
+    start = time.perf_counter()
+    verdicts: list[Verdict] = [check() for check in checks(replace(bench), Selection(("float32",), seen))]
+    lines = closing(verdicts, spec)
+    text = "\n".join(lines)
+    named = [" ".join(line.split()) for line in " \x00".join(lines).replace("  ", " ").split("\x00")]
+    heads = ("This is:", "Or:", "Could be:")
+    whole = " ".join(named)
+    pieces = [piece for head in heads for piece in _pieces(whole, head)]
+    place = next((i for i, piece in enumerate(pieces, 1) if f"({mistake}" in piece), None)
+    return Outcome(mistake, way, any(v.bad for v in verdicts), place, text, time.perf_counter() - start)
+
+
+def _pieces(text: str, head: str) -> Iterator[str]:
+    for piece in text.split(head)[1:]:
+        yield piece.split(" This is:")[0].split(" Or:")[0].split(" Could be:")[0]
+
+
+def tasks(seed: int) -> Iterator[tuple[str, str, frozenset[str]]]:
+    """All that is examined, the mistakes left out drawn by a seed."""
+    ids = list(implementations())
+    for mistake in ids:
+        yield mistake, "alone", frozenset()
+        yield mistake, "hidden", frozenset()
+    shuffled = random.Random(seed).sample(ids, len(ids))
+    left_out = frozenset(shuffled[: len(ids) // FOLDS])
+    for mistake in left_out:
+        yield mistake, "unknown", left_out
+
+
+@click.command()
+@click.option("--jobs", type=int, default=None, help="Processes.  [default: all cores]")
+@click.option("--seed", type=int, default=1, show_default=True, help="Draws which mistakes are left out.")
+@click.option("--verbose", "-v", is_flag=True, help="What is said of those that are not named first.")
+def main(jobs: int | None, seed: int, *, verbose: bool) -> None:
+    """Print how many are caught and named."""
+    listed = list(tasks(seed))
+    with ProcessPoolExecutor(jobs) as pool:
+        outcomes = [o for o in pool.map(examine, *zip(*listed, strict=True), chunksize=4) if o is not None]
+    for way in ("alone", "hidden", "unknown"):
+        mine = [o for o in outcomes if o.way == way]
+        counts = Counter(o.word for o in mine)
+        print(f"{way}: {len(mine)} mistakes; " + ", ".join(f"{n} {word}" for word, n in counts.most_common()))
+        for word in counts:
+            if word != "first":
+                print(f"  {word}: " + ", ".join(o.mistake for o in mine if o.word == word))
+        if verbose:
+            for o in mine:
+                if o.word != "first":
+                    print(f"── {o.mistake} ({o.way}, {o.word})\n{o.said}")
+    print(f"slowest run: {max(o.seconds for o in outcomes):.1f} s")
+
+
+if __name__ == "__main__":
+    main()
