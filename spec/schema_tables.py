@@ -5,9 +5,11 @@ Unknown keys are refused everywhere. What needs more than one file to judge is j
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import re
+from typing import Annotated, Final, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
 
 from goldformer.spec.schema_words import ClauseId, Id, Name, Option, Strict, Text
 
@@ -68,8 +70,18 @@ class ConventionsFile(Strict):
     conventions: list[ConventionModel]
 
 
+_PLACE: Final = r"^[\w.-]+/[\w.-]+(#\d+|:\S+)?( \([^()]+\))?$"
+_PLACES: Final = "owner/name#12 (a thread), owner/name:path (a file) or owner/name"
+
+
+def _a_place(text: str) -> str:
+    if not re.fullmatch(_PLACE, text):
+        raise PydanticCustomError("place", f"should be {_PLACES}, with nothing behind it but a note in parentheses")
+    return text
+
+
 #: A repository, a thread in it or a file of it, and what is to be said about that: owner/name#12 (claimed).
-Seen = Annotated[str, Field(pattern=r"^[\w.-]+/[\w.-]+(#\d+|:\S+)?( \([^()]+\))?$")]
+Seen = Annotated[str, AfterValidator(_a_place), Field(json_schema_extra={"pattern": _PLACE})]
 
 
 class MistakeModel(Strict):

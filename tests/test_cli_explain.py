@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -61,7 +62,10 @@ def test_a_clause_in_small_letters_is_found():
     ("id_", "lines"),
     [
         ("SDPA-2", ["level: MUST", "sources: ", "shown by: "]),
-        ("scale-missing", ["hint: Divide QKᵀ by √d_k before the softmax.", "caught by: "]),
+        (
+            "scale-missing",
+            ["hint: Divide QKᵀ by √d_k before the softmax.", "caught by\n  scaled_dot_product_attention: "],
+        ),
         ("empty_row", ["clause: SDPA-7", "default: uniform", "  zeros: every weight is 0"]),
         ("sdpa-causal", ["clauses: SDPA-6, MASK-1, MASK-6", "source: java J2", "  mask: ", "expect", "  output"]),
         ("sdpa-widths-differ", ["must refuse: key", "otherwise like: sdpa-cross-lengths"]),
@@ -75,6 +79,55 @@ def test_an_entry_says_what_one_wants_to_know(id_, lines):
     text = explain(id_).stdout
     for line in lines:
         assert f"\n{line}" in text
+
+
+def test_a_mistake_is_explained_in_full(spec):
+    mistake = spec.mistakes["fill-1e9-fp16"]
+    lines = explain(mistake.id).stdout.splitlines()
+    fields = ("component", "title", "does", "symptom", "why", "hint", "reveals", "hides")
+    assert all(getattr(mistake, name) for name in fields)
+    assert lines[1:9] == [f"{name}: {getattr(mistake, name)}" for name in fields]
+    assert lines[9:11] == ["seen", "  NVIDIA/apex#1105: https://github.com/NVIDIA/apex/issues/1105"]
+    assert lines[9 + len(mistake.seen) + 1] == "caught by"
+
+
+PLACES = {
+    "owner/name#12": "https://github.com/owner/name/issues/12",
+    "owner/name#12 (claimed)": "https://github.com/owner/name/issues/12",
+    "owner/name:a/b.py (read)": "https://github.com/owner/name/blob/HEAD/a/b.py",
+    "owner/name:c#/d.cs": "https://github.com/owner/name/blob/HEAD/c%23/d.cs",
+    "owner/name": "https://github.com/owner/name",
+}
+
+
+@pytest.fixture
+def noted(spec, monkeypatch):
+    """Explain reads a spec in which one mistake was seen at PLACES, and one property says that it catches it."""
+    mistake, prop = spec.mistakes["scale-missing"], spec.properties["sdpa-simplex"]
+    changed = replace(
+        spec,
+        mistakes={**spec.mistakes, mistake.id: replace(mistake, symptom="", seen=tuple(PLACES))},
+        properties={**spec.properties, prop.id: replace(prop, catches=(mistake.id,))},
+    )
+    monkeypatch.setattr("goldformer.conformance.commands.explain.load_spec", lambda: changed)
+    return mistake.id
+
+
+def test_every_place_has_its_address(noted):
+    assert json.loads(explain(noted, "--json").stdout)["seen"] == PLACES
+    text = explain(noted).stdout
+    for place, address in PLACES.items():
+        assert f"\n  {place}: {address}\n" in text
+
+
+def test_what_is_not_said_of_a_mistake_is_left_out(noted):
+    assert "symptom" not in explain(noted).stdout
+
+
+def test_properties_that_catch_a_mistake_are_listed_behind_the_cases(noted):
+    caught = json.loads(explain(noted, "--json").stdout)["caught by"]
+    assert caught["scaled_dot_product_attention"][-2:] == ["sdpa-gradient", "sdpa-simplex"]
+    assert "sha-java-three-tokens" in caught["single_head_attention"]
 
 
 @pytest.mark.parametrize(

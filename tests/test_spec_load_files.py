@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from goldformer.spec.yamlfile import YamlFile
-from spoiling import bring, edit, index_of, line_of, refusals
+from spoiling import bring, edit, index_of, line_of, load, refusals
 
 #: Case files that load in milliseconds; `bring` adds another one.
 KEPT = ["causal_mask", "padding_mask", "softmax"]
@@ -80,6 +80,40 @@ def test_a_spoilt_table_is_refused_at_its_line(copy: Path, table, id_, old, new,
     edit(copy, file, old, new, "" if field == "id" else id_)
     line = line if field == "id" else line_of(copy, file, id_, field)
     assert refusals(copy) == [f"{file}:{line}: {table}[{index}].{field}: {message}"]
+
+
+PLACE = "Kyubyong/transformer#60 (claimed)"
+FORM = (
+    "should be owner/name#12 (a thread), owner/name:path (a file) or owner/name, "
+    "with nothing behind it but a note in parentheses"
+)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "transformer#60",
+        "https://github.com/Kyubyong/transformer/issues/60",
+        "Kyubyong/transformer#60 claimed",
+        "Kyubyong/transformer#60 ()",
+        "Kyubyong/transformer#60, Kyubyong/transformer#61",
+    ],
+)
+def test_a_place_of_another_form_is_refused_with_the_form(copy: Path, place):
+    file, id_ = "mistakes.yaml", "scale-missing"
+    edit(copy, file, PLACE, place, id_)
+    line, index = line_of(copy, file, id_, "seen") + 1, index_of(copy, file, id_)
+    assert refusals(copy) == [f"{file}:{line}: mistakes[{index}].seen[0]: {FORM}, got {place!r}"]
+
+
+def test_a_place_is_a_thread_a_file_or_a_repository(copy: Path):
+    places = (
+        "Kyubyong/transformer#60",
+        "Kyubyong/transformer:modules.py (read, lines 1 and 2)",
+        "Kyubyong/transformer",
+    )
+    edit(copy, "mistakes.yaml", PLACE, "\n      - ".join(places), "scale-missing")
+    assert load(copy).mistakes["scale-missing"].seen == places
 
 
 # ── contracts ──

@@ -6,12 +6,13 @@ import json
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
+from urllib.parse import quote
 
 from goldformer.conformance.commands.console import OK, out, unknown, unusable
 from goldformer.spec import Case, Contract, Spec, SpecError, load_spec
 from goldformer.spec.coverage import cover
 from goldformer.spec.draw import Values
-from goldformer.spec.model import GoldenArray
+from goldformer.spec.model import GoldenArray, Mistake
 
 Entry = dict[str, Any]
 
@@ -66,8 +67,10 @@ def _index(spec: Spec) -> Mapping[str, Entry]:
         }  # fmt: skip
     for mistake in spec.mistakes.values():
         index[mistake.id] = {
-            "mistake": mistake.id, "component": mistake.component, "title": mistake.title, "hint": mistake.hint,
-            "caught by": [case.id for case in spec.cases.values() if mistake.id in case.catches],
+            "mistake": mistake.id, "component": mistake.component, "title": mistake.title, "does": mistake.does,
+            "symptom": mistake.symptom, "why": mistake.why, "hint": mistake.hint, "reveals": mistake.reveals,
+            "hides": mistake.hides, "seen": {place: _address(place) for place in mistake.seen},
+            "caught by": _catching(mistake, spec),
         }  # fmt: skip
     for erratum in spec.errata.values():
         index[erratum.id] = {
@@ -77,6 +80,27 @@ def _index(spec: Spec) -> Mapping[str, Entry]:
         }  # fmt: skip
     index |= {contract.component: _contract(contract, spec) for contract in spec.contracts.values()}
     return index | {case.id: _case(case) for case in spec.cases.values()}
+
+
+def _catching(mistake: Mistake, spec: Spec) -> dict[str, list[str]]:
+    """The cases and the properties that say that they catch it, by component."""
+    found: dict[str, list[str]] = {}
+    for checks in (spec.cases, spec.properties):
+        for check in checks.values():
+            if mistake.id in check.catches:
+                found.setdefault(check.component, []).append(check.id)
+    return found
+
+
+def _address(place: str) -> str:
+    """Where a place at which a mistake was seen can be read: a thread, a file, or a repository."""
+    where = place.partition(" ")[0]
+    repository, _, path = where.partition(":")
+    if path:
+        return f"https://github.com/{repository}/blob/HEAD/{quote(path)}"
+    repository, _, thread = where.partition("#")
+    # Where the thread is a pull request, GitHub leads on from the address of an issue.
+    return f"https://github.com/{repository}" + (f"/issues/{thread}" if thread else "")
 
 
 def _contract(contract: Contract, spec: Spec) -> Entry:
