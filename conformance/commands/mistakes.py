@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.progress import track
 from rich.table import Table
+from rich.text import Text
 
 from goldformer.conformance.commands.console import (
     FAILS,
@@ -84,7 +85,8 @@ def _table(*headings: str) -> Table:
 def _catalogue(chosen: Sequence[Mistake]) -> int:
     table = _table("mistake", "component", "title")
     for mistake in chosen:
-        table.add_row(mistake.id, mistake.component, mistake.title)
+        # As a Text, since brackets in a title are no markup.
+        table.add_row(mistake.id, mistake.component, Text(mistake.title))
     print_table(table)
     return OK
 
