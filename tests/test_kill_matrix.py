@@ -238,7 +238,9 @@ def test_a_case_of_another_component_makes_up_for_none(case):
 
 def test_nothing_is_said_of_a_case_that_was_not_measured_on_all_that_it_lists(case):
     one = kill("one", shot("a", 50), shot("b", 50))
-    assert redundant([one], [case("a", "one", "two"), case("b", "one")]) == {"softmax": ("b",)}
+    two = kill("two", shot("b", 50, listed=False), unmeasured=("a",))
+    a, b = case("a", "one", "two"), case("b", "one")
+    assert redundant([one], [a, b]) == redundant([one, two], [a, b]) == {"softmax": ("b",)}
 
 
 # ── the command ──
