@@ -115,6 +115,31 @@ def explain(name: str, as_json: bool) -> None:  # noqa: FBT001 - click passes fl
 
 
 @main.command(epilog=_STATUSES)
+@click.argument("ids", metavar="[ID]…", nargs=-1)
+@click.option("--component", multiple=True, help="Only the mistakes of this component (repeatable, or a,b).")
+@click.option("--matrix", is_flag=True, help="Make each mistake, run the cases that could show it, and judge them.")
+@click.option(
+    "--dtype",
+    type=click.Choice(["float64", "float32", "float16"]),
+    default="float32",
+    show_default=True,
+    help="In which dtype to make them; those that are mistakes in another one alone are made in that.",
+)
+@click.option("--jobs", type=click.IntRange(1), default=None, help="Processes.  [default: all cores]")
+@click.option("--json", type=click.Path(path_type=Path, dir_okay=False), help="Save the whole matrix as JSON.")
+@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Save the whole matrix as one HTML page.")
+def mistakes(**options: Any) -> None:
+    """List the known mistakes, or prove with --matrix that the suite catches them.
+
+    The margin is by how many times the tolerance a case fails for code with the mistake. Exit status 1 means that
+    a mistake is not caught, or that a case lists one and passes.
+    """
+    from goldformer.conformance.commands.mistakes import Options, run
+
+    sys.exit(run(Options(**options)))
+
+
+@main.command(epilog=_STATUSES)
 @click.argument("path", type=click.Path(path_type=Path, dir_okay=False))
 @click.option(
     "--arrays",

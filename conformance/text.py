@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -39,6 +40,11 @@ def explain_verdict(verdict: Verdict, spec: Spec) -> str:
         lines += _wrap(verdict.detail, "  Input       ")
     lines.append(f"  Repeat      {verdict.reproduce}")
     return "\n".join(lines)
+
+
+def number(margin: float) -> str:
+    """An error ÷ tolerance in few characters."""
+    return "∞" if math.isinf(margin) else f"{margin:.3g}"
 
 
 def headline(verdict: Verdict) -> str:

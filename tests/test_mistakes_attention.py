@@ -1,4 +1,4 @@
-"""Each mistake in softmax, attention and masks gives what real code with it gives, and is caught by whoever says so."""
+"""Each mistake in softmax, attention and masks gives what real code with it gives."""
 
 import math
 
@@ -15,22 +15,8 @@ from goldformer.conformance.verdict import Status
 
 ATTENTION = "scaled_dot_product_attention"
 MISTAKES = [id_ for id_, made in implementations().items() if made.make.__module__ == attention.__name__]
-#: −1e9 is a number in every other dtype.
-IN_FLOAT16 = {"fill-1e9-fp16"}
 #: No case can list it: what chance gives may be right. The property of repeated calls catches it.
 BY_CHANCE = {"nondeterminism"}
-
-
-@pytest.mark.parametrize("mistake", [id_ for id_ in MISTAKES if id_ not in BY_CHANCE])
-def test_every_case_that_lists_it_catches_it(mistake, verdicts_on_mistake):
-    verdicts = [*verdicts_on_mistake(mistake, "float16" if mistake in IN_FLOAT16 else "float32")]
-    assert verdicts
-    assert [v.check for v in verdicts if not v.bad] == []
-
-
-@pytest.mark.parametrize("mistake", [id_ for id_ in MISTAKES if id_ not in {*IN_FLOAT16, *BY_CHANCE, "dtype-promote"}])
-def test_it_is_far_beyond_rounding(mistake, verdicts_on_mistake):
-    assert any((verdict.ratio or 0) >= 10 for verdict in verdicts_on_mistake(mistake, "float64"))
 
 
 def test_a_promoted_dtype_is_named(verdicts_on_mistake):

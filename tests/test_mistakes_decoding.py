@@ -1,4 +1,4 @@
-"""Each mistake of decoding gives by hand what it should, and is caught by every case that lists it."""
+"""Each mistake of decoding gives by hand what it should."""
 
 import math
 
@@ -7,19 +7,6 @@ import pytest
 
 from goldformer.adapters.mistakes import decoding, implementations
 from goldformer.adapters.textbook import Textbook
-
-MISTAKES = [id_ for id_, m in implementations().items() if m.make.__module__ == decoding.__name__]
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_every_case_that_lists_it_catches_it(mistake, dtype, verdicts_on_mistake, spec):
-    if not spec.cases_of("beam_search"):
-        pytest.skip("the spec has no cases of decoding")
-    verdicts = verdicts_on_mistake(mistake, dtype)
-    assert [verdict.check for verdict in verdicts if not verdict.bad] == []
-    assert max(verdict.ratio or 0 for verdict in verdicts) >= 10
-
 
 # By hand: three words, and their probabilities after each beginning, for the sources A and B
 

@@ -1,4 +1,4 @@
-"""Each mistake in attention of several heads gives what real code with it gives, and is caught by whoever says so."""
+"""Each mistake in attention of several heads gives what real code with it gives."""
 
 import math
 
@@ -12,18 +12,6 @@ from goldformer.adapters.mistakes import heads, implementations
 MISTAKES = [id_ for id_, made in implementations().items() if made.make.__module__ == heads.__name__]
 #: No number of these is compared.
 REASONS = {"d-model-not-divisible": "no-error", "weights-averaged": "wrong-shape"}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_every_case_that_lists_it_catches_it(mistake, verdicts_on_mistake):
-    verdicts = [*verdicts_on_mistake(mistake, "float32")]
-    assert verdicts
-    assert [v.check for v in verdicts if not v.bad] == []
-
-
-@pytest.mark.parametrize("mistake", [id_ for id_ in MISTAKES if id_ not in REASONS])
-def test_it_is_far_beyond_rounding(mistake, verdicts_on_mistake):
-    assert any((verdict.ratio or 0) >= 10 for verdict in verdicts_on_mistake(mistake, "float64"))
 
 
 @pytest.mark.parametrize("mistake", REASONS)

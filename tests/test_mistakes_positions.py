@@ -1,4 +1,4 @@
-"""Each mistake in embedding and position gives what real code with it gives, and is caught by whoever says so."""
+"""Each mistake in embedding and position gives what real code with it gives."""
 
 import math
 
@@ -9,23 +9,8 @@ import torch
 from goldformer.adapters.mistakes import implementations, positions
 
 MISTAKES = [id_ for id_, made in implementations().items() if made.make.__module__ == positions.__name__]
-#: In wider dtypes the angles are as wide, and right.
-IN_FLOAT16 = {"pe-half"}
 #: No number of these is compared.
 REASONS = {"pe-max-len": "raised", "input-mutated": "mutated-input"}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_every_case_that_lists_it_catches_it(mistake, verdicts_on_mistake):
-    verdicts = [*verdicts_on_mistake(mistake, "float16" if mistake in IN_FLOAT16 else "float32")]
-    assert verdicts
-    assert [v.check for v in verdicts if not v.bad] == []
-
-
-@pytest.mark.parametrize("mistake", [id_ for id_ in MISTAKES if id_ not in REASONS])
-def test_it_is_far_beyond_rounding(mistake, verdicts_on_mistake):
-    dtype = "float16" if mistake in IN_FLOAT16 else "float64"
-    assert any((verdict.ratio or 0) >= 10 for verdict in verdicts_on_mistake(mistake, dtype))
 
 
 @pytest.mark.parametrize("mistake", REASONS)

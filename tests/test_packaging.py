@@ -45,6 +45,14 @@ def test_all_data_of_the_spec_is_package_data():
     assert shipped == data
 
 
+def test_all_templates_are_package_data():
+    patterns = PYPROJECT["tool"]["setuptools"]["package-data"]["goldformer.conformance"]
+    shipped = {path for pattern in patterns for path in (REPOSITORY / "conformance").glob(pattern)}
+    templates = {p for p in (REPOSITORY / "conformance" / "templates").rglob("*") if p.is_file()}
+    assert templates
+    assert shipped == templates
+
+
 def test_the_examples_are_in_the_source_distribution_alone():
     assert list((REPOSITORY / "examples").glob("*.py"))
     assert "graft examples" in (REPOSITORY / "MANIFEST.in").read_text(encoding="utf-8").splitlines()
@@ -57,7 +65,7 @@ def test_torch_and_matplotlib_are_extras():
     assert not [r for r in plain if re.match(r"(torch|python-flint|matplotlib)\b", r)]
 
 
-@pytest.mark.parametrize("suffix", [".py", ".md", ".yaml", ".toml", ".txt"])
+@pytest.mark.parametrize("suffix", [".py", ".md", ".yaml", ".toml", ".txt", ".html"])
 def test_no_file_names_a_machine(suffix):
     tracked = [
         p for folder in (*FOLDERS, "tests", "benchmarks", "examples") for p in (REPOSITORY / folder).rglob(f"*{suffix}")

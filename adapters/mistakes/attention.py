@@ -137,7 +137,7 @@ class MaskNotInPlace(Textbook):
         return scaled
 
 
-@mistake("fill-1e9-fp16")
+@mistake("fill-1e9-fp16", shows_in=("float16",))
 class Fill1e9(Textbook):
     """The fill is −1e9, in float16 −∞."""
 
@@ -164,7 +164,7 @@ class ZeroTimesInf(Textbook):
 # How it behaves as a call
 
 
-@mistake("dtype-promote")
+@mistake("dtype-promote", shows_in=("float32", "float16"))
 class DtypePromote(Textbook):
     """The root is an array of float64."""
 

@@ -144,7 +144,7 @@ class ScaledAfterEncoding(Textbook):
 # How it behaves as a call
 
 
-@mistake("pe-half")
+@mistake("pe-half", shows_in=("float16",))
 class Half(Textbook):
     """Positions, frequencies and angles are of the dtype of x, be it a half."""
 

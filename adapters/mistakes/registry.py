@@ -17,22 +17,33 @@ Class = TypeVar("Class", bound=type)
 
 @dataclass(frozen=True, slots=True)
 class Mistaken:
-    """An implementation that makes one mistake, or several at once: an adapter object is made by calling `make`."""
+    """An implementation that makes one mistake, or several at once: an adapter object is made by calling `make`.
+
+    `shows_in` are the dtypes in which it is a mistake; empty where it is one in every dtype.
+    """
 
     id: str
     make: type[Any]
+    shows_in: tuple[str, ...] = ()
+
+    def shown_in(self, dtype: str) -> str:
+        """The dtype to look for it in when `dtype` is asked for: that one, or else the first in which it shows."""
+        return dtype if not self.shows_in or dtype in self.shows_in else self.shows_in[0]
 
 
 _REGISTERED: dict[str, Mistaken] = {}
 
 
-def mistake(id_: str) -> Callable[[Class], Class]:
-    """Register a class as the implementation that makes the mistake `id_`; ValueError when there is one already."""
+def mistake(id_: str, *, shows_in: tuple[str, ...] = ()) -> Callable[[Class], Class]:
+    """Register a class as the implementation that makes the mistake `id_`; ValueError when there is one already.
+
+    `shows_in` are the dtypes in which it is a mistake, where it is none in the others.
+    """
 
     def register(made: Class) -> Class:
         if id_ in _REGISTERED:
             raise ValueError(f"{id_} is implemented twice: {_REGISTERED[id_].make} and {made}")
-        _REGISTERED[id_] = Mistaken(id_, made)
+        _REGISTERED[id_] = Mistaken(id_, made, shows_in)
         return made
 
     return register

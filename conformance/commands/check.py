@@ -12,7 +12,7 @@ from typing import Any, Final
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from goldformer.adapters import DTYPES, Adapter, AdapterError, find_adapter
-from goldformer.conformance.commands.console import FAILS, OK, err, out, unknown, unusable, words
+from goldformer.conformance.commands.console import FAILS, OK, err, finite, out, unknown, unusable, words
 from goldformer.conformance.engine import Bench
 from goldformer.conformance.imitation import Imitator
 from goldformer.conformance.run import Numerics, Selection, checks
@@ -74,7 +74,7 @@ def run(options: Options) -> int:
             explained = options.verbose or nth <= EXPLAINED
             out.print(explain_verdict(verdict, spec) + "\n" if explained else headline(verdict), markup=False)
     if options.as_json:
-        out.print(json.dumps(_finite(_as_json(verdicts, found, bench, spec)), ensure_ascii=False), markup=False)
+        out.print(json.dumps(finite(_as_json(verdicts, found, bench, spec)), ensure_ascii=False), markup=False)
     else:
         _report(verdicts, found, spec)
     if nothing_was_checked(verdicts):
@@ -126,14 +126,3 @@ def _as_json(verdicts: Sequence[Verdict], adapter: Adapter, bench: Bench, spec: 
         ],
         "verdicts": [v.as_json() for v in verdicts],
     }  # fmt: skip
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no infinity and no NaN: they become strings."""
-    if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(v) for v in value]
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):  # noqa: PLR0124
-        return str(value)
-    return value

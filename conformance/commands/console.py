@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Console
 from rich.measure import Measurement
@@ -49,3 +49,14 @@ def unknown(given: tuple[str, ...], known: tuple[str, ...], option: str, *, ever
             there_are = f"known are {', '.join(listed)}" + ("…" * (len(known) > len(listed))) if listed else ""
             return f"{option} {word}: {' '.join(filter(None, (guess, there_are)))}"
     return None
+
+
+def finite(value: Any) -> Any:
+    """JSON has no infinity and no NaN: they become strings."""
+    if isinstance(value, dict):
+        return {k: finite(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(v) for v in value]
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):  # noqa: PLR0124
+        return str(value)
+    return value

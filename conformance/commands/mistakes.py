@@ -1,0 +1,183 @@
+"""goldformer mistakes: the catalogue, and the proof that the suite catches what stands in it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.progress import track
+from rich.table import Table
+from rich.text import Text
+
+from goldformer.conformance.commands.console import (
+    FAILS,
+    OK,
+    err,
+    finite,
+    out,
+    print_table,
+    unknown,
+    unusable,
+    words,
+)
+from goldformer.conformance.kill import Kill, KillMatrix, kill_matrix
+from goldformer.conformance.text import number
+from goldformer.spec import Mistake, Spec, SpecError, load_spec
+from goldformer.spec.files import replace_file
+from goldformer.spec.readme import folded
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The command line of `goldformer mistakes`."""
+
+    ids: tuple[str, ...]
+    component: tuple[str, ...]
+    matrix: bool
+    dtype: str
+    jobs: int | None
+    json: Path | None
+    html: Path | None
+
+
+def run(options: Options) -> int:
+    """Print the catalogue, or measure and judge it; the exit status."""
+    try:
+        spec = load_spec()
+    except SpecError as error:
+        return unusable(str(error))
+    ids, components = words(options.ids), words(options.component)
+    message = unknown(ids, tuple(spec.mistakes), "no such mistake") or unknown(
+        components, spec.components, "--component"
+    )
+    if message:
+        return unusable(message)
+    for option, path in (("--json", options.json), ("--html", options.html)):
+        if path is not None and not options.matrix:
+            return unusable(f"{option} saves the kill matrix: say --matrix too")
+        # Before the minutes that measuring may take, not after them.
+        if path is not None and not path.parent.is_dir():
+            return unusable(f"{option} {path}: there is no folder {path.parent}")
+    chosen = [
+        m for m in spec.mistakes.values() if (not ids or m.id in ids) and (not components or m.component in components)
+    ]
+    if not chosen:
+        return unusable(f"none of these mistakes is in {', '.join(components)}")
+    return _matrix(spec, chosen, options) if options.matrix else _catalogue(chosen)
+
+
+def _say(text: str, style: str | None = None) -> None:
+    out.print(text, style=style, markup=False)
+
+
+def _table(*headings: str) -> Table:
+    table = Table(*headings, box=None, pad_edge=False, header_style="bold")
+    for column in table.columns:
+        column.overflow = "fold"
+        column.justify = "right" if column.header in ("caught by", "margin") else "left"
+    return table
+
+
+def _catalogue(chosen: Sequence[Mistake]) -> int:
+    table = _table("mistake", "component", "title")
+    for mistake in chosen:
+        # As a Text, since brackets in a title are no markup.
+        table.add_row(mistake.id, mistake.component, Text(mistake.title))
+    print_table(table)
+    return OK
+
+
+# ── the kill matrix ──
+
+
+def _matrix(spec: Spec, chosen: Sequence[Mistake], options: Options) -> int:
+    matrix = kill_matrix(spec, chosen, options.dtype, options.jobs or os.cpu_count() or 1, _shown)
+    if not matrix.kills:
+        return unusable(f"nothing to measure: nobody makes {', '.join(m.id for m in matrix.not_made)}")
+    _print(matrix, spec)
+    if options.json:
+        _save(options.json, json.dumps(finite(_as_json(matrix)), ensure_ascii=False) + "\n")
+    if options.html:
+        from goldformer.conformance.kill_page import page  # Jinja2, which no other command needs
+
+        _save(options.html, page(matrix, spec))
+    return OK if matrix.proven else FAILS
+
+
+def _save(path: Path, text: str) -> None:
+    replace_file(path, text)
+    _say(f"- wrote {path}")
+
+
+def _shown(kills: Iterator[Kill], total: int) -> Iterable[Kill]:
+    """The same under a progress bar, where there is a terminal to draw it on."""
+    return track(kills, "measuring", total=total, console=err, transient=True, disable=not err.is_terminal)
+
+
+def _print(matrix: KillMatrix, spec: Spec) -> None:
+    table = _table("mistake", "component", "caught by", "margin", "cases")
+    for kill in matrix.kills:
+        caught = f"{len(kill.by)} of {len(kill.listed)}"
+        names = folded([cell.check for cell in kill.by]) or "nothing"
+        sound = kill.caught and not kill.untrue
+        table.add_row(
+            kill.mistake.id, kill.mistake.component, caught, number(kill.margin), names, style=None if sound else "red"
+        )
+    print_table(table)
+    _say("")
+    for line in _findings(matrix, spec):
+        _say(line)
+
+
+def _findings(matrix: KillMatrix, spec: Spec) -> Iterator[str]:
+    """What the matrix says as a whole, in lines."""
+    caught = len(matrix.kills) - len(matrix.not_caught)
+    least = f", the least margin is {number(matrix.least.margin)} ({matrix.least.mistake.id})" if matrix.least else ""
+    yield f"- {caught} of {len(matrix.kills)} mistakes are caught in {matrix.dtype}{least}"
+    elsewhere = [f"{kill.mistake.id} in {kill.dtype}" for kill in matrix.kills if kill.dtype != matrix.dtype]
+    if elsewhere:
+        yield f"- measured in another dtype, as they are none in {matrix.dtype}: {', '.join(elsewhere)}"
+    yield f"- {_counted('not caught', len(matrix.not_caught))}"
+    for kill in matrix.not_caught:
+        why = "no check that lists it fails" if kill.listed else "no check that can be judged lists it"
+        yield f"  - {kill.mistake.id}: {why}"
+    yield f"- {_counted('untrue claims', len(matrix.untrue))}"
+    for kill, cell in matrix.untrue:
+        yield f"  - {cell.check} lists {kill.mistake.id} and passes in {kill.dtype}, margin {number(cell.margin)}"
+    killers = sum(map(len, matrix.redundant.values()))
+    yield f"- {_counted('cases that kill nothing which no other case of their component kills', killers)}"
+    for component, ids in matrix.redundant.items():
+        yield f"  - {component}, {len(ids)} of {len(spec.cases_of(component))}: {folded(ids)}"
+    if matrix.not_made:
+        yield f"- nobody makes {len(matrix.not_made)}: {', '.join(m.id for m in matrix.not_made)}"
+    yield f"- {sum(len(kill.cells) for kill in matrix.kills)} checks in {matrix.seconds:.1f} s"
+
+
+def _counted(what: str, count: int) -> str:
+    return f"{what}: {count or 'none'}"
+
+
+def _as_json(matrix: KillMatrix) -> dict[str, Any]:
+    return {
+        "dtype": matrix.dtype,
+        "seconds": matrix.seconds,
+        "proven": matrix.proven,
+        "mistakes": [
+            {
+                "mistake": kill.mistake.id, "component": kill.mistake.component, "title": kill.mistake.title,
+                "dtype": kill.dtype, "caught": kill.caught, "margin": kill.margin,
+                "untrue": [cell.check for cell in kill.untrue],
+                "unclaimed": [cell.check for cell in kill.unclaimed],
+                "unmeasured": list(kill.unmeasured),
+                "cells": [asdict(cell) for cell in kill.cells],
+            }
+            for kill in matrix.kills
+        ],
+        "not_caught": [kill.mistake.id for kill in matrix.not_caught],
+        "redundant": {component: list(ids) for component, ids in matrix.redundant.items()},
+        "not_made": [mistake.id for mistake in matrix.not_made],
+    }  # fmt: skip

@@ -1,0 +1,500 @@
+"""Every known mistake is caught by whoever lists it, and the kill matrix says so in numbers, words, JSON and HTML."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+from click.testing import CliRunner
+
+from goldformer.adapters.mistakes import Mistaken, implementations
+from goldformer.adapters.textbook import Textbook
+from goldformer.conformance.cli import main
+from goldformer.conformance.commands import mistakes as command
+from goldformer.conformance.kill import (
+    FAR,
+    Cell,
+    Kill,
+    KillMatrix,
+    able_to_show,
+    claiming,
+    kill_matrix,
+    measure,
+    redundant,
+)
+from goldformer.conformance.kill_page import page
+from goldformer.conformance.text import number
+from goldformer.spec import Mistake
+
+#: No case can list it: what chance gives may be right.
+BY_CHANCE = "nondeterminism"
+CLAIMED = [id_ for id_ in implementations() if id_ != BY_CHANCE]
+
+
+# ── the catalogue ──
+
+
+@pytest.mark.parametrize("id_", CLAIMED)
+def test_every_case_that_lists_it_catches_it(id_, spec):
+    kill = measure(implementations()[id_], "float32", claiming(spec.mistakes[id_], spec), spec)
+    assert kill.caught
+    assert [cell.check for cell in kill.untrue] == []
+    # What autograd alone can show is shown in PyTorch.
+    assert [case for case in kill.unmeasured if spec.cases[case].cotangent is None] == []
+
+
+@pytest.mark.parametrize("id_", CLAIMED)
+def test_it_is_far_beyond_rounding(id_, spec):
+    # One by one, as the first is enough; gradients last, as a backward pass by hand may be right.
+    claims = sorted(claiming(spec.mistakes[id_], spec), key=lambda case: case.cotangent is not None)
+    kills = (measure(implementations()[id_], "float64", [case], spec) for case in claims)
+    assert any(kill.margin >= FAR for kill in kills)
+
+
+# ── one mistake ──
+
+
+def only(spec, *ids):
+    return [spec.cases[id_] for id_ in ids]
+
+
+def checks(cells):
+    return [cell.check for cell in cells]
+
+
+def test_a_case_that_lists_it_fails_by_the_margin_of_its_verdict(spec):
+    cases = only(spec, "sdpa-walkthrough-3x2", "sdpa-one-key")
+    kill = measure(implementations()["scale-missing"], "float32", cases, spec)
+    walkthrough, one_key = kill.cells
+    assert (walkthrough.listed, walkthrough.killed, walkthrough.reason) == (True, True, "wrong-value")
+    assert 1e5 < walkthrough.margin < math.inf
+    assert (one_key.listed, one_key.killed) == (False, False)
+    assert one_key.margin < 1
+
+
+class Raises(Textbook):
+    def softmax(self, scores):
+        raise ArithmeticError
+
+
+def test_what_raises_is_killed_beyond_all_measure(spec):
+    kill = measure(Mistaken("softmax-unstable", Raises), "float32", only(spec, "sm-a-thousand"), spec)
+    assert [(cell.killed, cell.margin, cell.reason) for cell in kill.cells] == [(True, math.inf, "raised")]
+
+
+class Nothing:
+    ARRAYS = "numpy"
+
+
+def test_what_is_not_there_is_not_caught(spec):
+    kill = measure(Mistaken("softmax-unstable", Nothing), "float32", only(spec, "sm-a-thousand"), spec)
+    assert (kill.caught, kill.cells, kill.unmeasured) == (False, (), ("sm-a-thousand",))
+
+
+def test_a_case_that_the_dtype_cannot_hold_is_not_measured(spec):
+    kill = measure(implementations()["ln-square"], "float16", only(spec, "ln-large"), spec)
+    assert (kill.cells, kill.unmeasured) == ((), ("ln-large",))
+
+
+def test_right_code_makes_every_claim_untrue(spec):
+    cases = claiming(spec.mistakes["relu-bwd"], spec)
+    kill = measure(Mistaken("relu-bwd", Textbook), "float32", cases, spec)
+    assert "ffn-gradient" in checks(kill.untrue)
+    assert not kill.caught
+
+
+def test_a_backward_pass_by_hand_need_not_repeat_what_the_forward_pass_does_wrong(spec):
+    kill = measure(implementations()["ffn-output-relu"], "float32", spec.cases_of("feed_forward"), spec)
+    assert kill.caught
+    assert "ffn-gradient" in kill.unmeasured
+    repeated = measure(implementations()["ffn-no-relu"], "float32", spec.cases_of("feed_forward"), spec)
+    assert "ffn-gradient" in checks(repeated.by)
+
+
+def test_a_mistake_is_measured_in_a_dtype_in_which_it_is_one(spec):
+    mistaken = implementations()["fill-1e9-fp16"]
+    cases = claiming(spec.mistakes[mistaken.id], spec)
+    assert (measure(mistaken, "float32", cases, spec).dtype, mistaken.shown_in("float16")) == ("float16", "float16")
+    everywhere = Mistaken("fill-1e9-fp16", mistaken.make)
+    assert everywhere.shown_in("float32") == "float32"
+    assert not measure(everywhere, "float32", cases, spec).caught
+
+
+def test_what_no_case_lists_is_judged_by_the_properties_that_do(spec):
+    mistaken = implementations()[BY_CHANCE]
+
+    def kill(*catches):
+        repeat = replace(spec.properties["repeat-calls"], catches=catches)
+        return measure(mistaken, "float32", [], replace(spec, properties={"repeat-calls": repeat}))
+
+    (cell,) = kill(BY_CHANCE).by
+    assert (cell.check, cell.kind, cell.component) == ("repeat-calls", "property", "scaled_dot_product_attention")
+    assert cell.margin >= FAR
+    assert not kill().caught
+
+
+def test_a_mistake_may_show_in_its_component_in_what_is_built_of_it_and_where_it_is_listed(spec):
+    able = able_to_show(spec.mistakes["ffn-no-relu"], spec)
+    assert {case.component for case in able} == {
+        *("feed_forward", "encoder_layer", "decoder_layer", "encoder", "decoder"),
+        *("transformer", "greedy_decode", "beam_search"),
+    }
+    full = spec.cases["tf-n9-shapes"]
+    assert full not in able
+    listing = replace(full, catches=("ffn-no-relu",))
+    assert listing in able_to_show(spec.mistakes["ffn-no-relu"], replace(spec, cases={listing.id: listing}))
+    elsewhere = replace(spec.cases["sm-a-thousand"], catches=("ffn-no-relu",))
+    assert elsewhere in able_to_show(spec.mistakes["ffn-no-relu"], replace(spec, cases={elsewhere.id: elsewhere}))
+
+
+def test_several_processes_give_what_one_gives(spec):
+    chosen = [spec.mistakes[id_] for id_ in ("kl-row-mean", "kl-reversed")]
+    seen = []
+
+    def watch(kills, total):
+        for kill in kills:
+            seen.append((kill.mistake.id, total))
+            yield kill
+
+    several = kill_matrix(spec, chosen, "float32", 2, watch)
+    alone = kill_matrix(spec, chosen, "float32", 1)
+    assert several.kills == alone.kills
+    assert sorted(seen) == [("kl-reversed", 2), ("kl-row-mean", 2)]
+    assert [kill.mistake.id for kill in several.kills] == ["kl-row-mean", "kl-reversed"]
+
+
+# ── judgement, on verdicts made up ──
+
+
+def known(id_):
+    return Mistake(id_, "softmax", f"{id_} & <others>", "", "", "", "Do not.", "", "", ())
+
+
+def shot(check, margin, *, listed=True, component="softmax"):
+    """A cell of a case that fails by a margin, or passes below 1."""
+    killed = margin > 1
+    return Cell(check, "case", component, listed, killed, margin, "wrong-value" if killed else "")
+
+
+def kill(id_, *cells, unmeasured=()):
+    return Kill(known(id_), "float32", cells, unmeasured)
+
+
+def matrix(*kills, redundant=None, not_made=()):
+    return KillMatrix("float32", kills, not_made, redundant or {}, 1.25)
+
+
+def test_only_a_check_that_lists_a_mistake_catches_it():
+    one = kill("one", shot("a", 20), shot("b", 300), shot("c", 0.3), shot("d", 1e6, listed=False))
+    assert (one.caught, one.margin) == (True, 300)
+    assert (checks(one.by), checks(one.untrue), checks(one.unclaimed)) == (["b", "a"], ["c"], ["d"])
+    unlisted = kill("two", shot("d", 1e6, listed=False))
+    assert (unlisted.caught, unlisted.margin) == (False, 0)
+
+
+def test_a_matrix_is_proven_when_all_is_caught_and_every_claim_is_true():
+    good, untrue = kill("one", shot("a", 20)), kill("two", shot("a", 30), shot("b", 0.5))
+    unseen = kill("three", shot("a", 20, listed=False))
+    assert matrix(good).proven
+    assert not matrix(good, untrue).proven
+    assert [(k.mistake.id, cell.check) for k, cell in matrix(good, untrue).untrue] == [("two", "b")]
+    assert not matrix(good, unseen).proven
+    assert matrix(good, unseen).not_caught == (unseen,)
+    assert matrix(good, unseen, kill("four", shot("a", 12))).least.mistake.id == "four"
+    assert matrix(unseen).least is None
+
+
+@pytest.fixture
+def case(spec):
+    def make(id_, *catches, component="softmax"):
+        return replace(spec.cases["sm-a-thousand"], id=id_, component=component, catches=catches)
+
+    return make
+
+
+def test_a_case_is_redundant_when_others_of_its_component_kill_all_that_it_lists(case):
+    a, b = case("a", "one"), case("b", "one", "two")
+    one = kill("one", shot("a", 50), shot("b", 200))
+    two = kill("two", shot("a", 0.1, listed=False), shot("b", 200))
+    assert redundant([one, two], [a, b]) == {"softmax": ("a",)}
+    # What fails without saying so kills as well.
+    two_by_both = kill("two", shot("a", 70, listed=False), shot("b", 200))
+    assert redundant([one, two_by_both], [a, b]) == {"softmax": ("a", "b")}
+
+
+def test_a_narrow_margin_makes_up_for_no_case(case):
+    one = kill("one", shot("a", 50), shot("b", 9.9, listed=False))
+    assert redundant([one], [case("a", "one"), case("b")]) == {}
+
+
+def test_a_case_of_another_component_makes_up_for_none(case):
+    one = kill("one", shot("a", 50), shot("b", 50, component="beam_search"))
+    assert redundant([one], [case("a", "one"), case("b", "one", component="beam_search")]) == {}
+
+
+def test_nothing_is_said_of_a_case_that_was_not_measured_on_all_that_it_lists(case):
+    one = kill("one", shot("a", 50), shot("b", 50))
+    two = kill("two", shot("b", 50, listed=False), unmeasured=("a",))
+    a, b = case("a", "one", "two"), case("b", "one")
+    assert redundant([one], [a, b]) == redundant([one, two], [a, b]) == {"softmax": ("b",)}
+
+
+# ── the command ──
+
+
+def mistakes(*arguments):
+    return CliRunner().invoke(main, ["mistakes", *arguments])
+
+
+def lines(result):
+    return [re.split(r"\s{2,}", line.strip()) for line in result.stdout.splitlines()]
+
+
+def test_the_catalogue_is_listed(spec):
+    result = mistakes()
+    assert (result.exit_code, result.stderr) == (0, "")
+    heading, *rows = lines(result)
+    assert heading == ["mistake", "component", "title"]
+    assert rows == [[m.id, m.component, m.title] for m in spec.mistakes.values()]
+
+
+def test_some_of_it_is_listed(spec):
+    assert [row[0] for row in lines(mistakes("scale-missing", "bn-for-ln"))[1:]] == ["scale-missing", "bn-for-ln"]
+    of_two = [m.id for m in spec.mistakes.values() if m.component in ("softmax", "causal_mask")]
+    assert [row[0] for row in lines(mistakes("--component", "softmax,causal_mask"))[1:]] == of_two
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["scale-mising"], "no such mistake scale-mising: did you mean scale-missing?"),
+        (["--component", "softmx"], "--component softmx: did you mean softmax?"),
+        (["scale-missing", "--component", "softmax"], "none of these mistakes is in softmax"),
+        (["--json", "a.json"], "--json saves the kill matrix: say --matrix too"),
+        (["--html", "a.html"], "--html saves the kill matrix: say --matrix too"),
+        (["--matrix", "--html", "no/a.html"], "--html no/a.html: there is no folder no"),
+    ],
+)
+def test_what_cannot_be_done_is_2_and_said(arguments, says):
+    result = mistakes(*arguments)
+    assert (result.exit_code, result.stdout, result.stderr) == (2, "", f"goldformer: {says}\n")
+
+
+def test_a_dtype_that_numpy_has_not_is_2():
+    assert mistakes("--matrix", "--dtype", "bfloat16").exit_code == 2
+
+
+def test_mistakes_that_are_caught_are_0(spec):
+    result = mistakes("--matrix", "kl-reversed", "--jobs", "1")
+    assert (result.exit_code, result.stderr) == (0, "")
+    heading, (id_, component, caught, margin, _), *_ = lines(result)
+    assert heading == ["mistake", "component", "caught by", "margin", "cases"]
+    kill = measure(implementations()["kl-reversed"], "float32", claiming(spec.mistakes["kl-reversed"], spec), spec)
+    assert (id_, component, caught) == ("kl-reversed", "kl_divergence", f"{len(kill.by)} of {len(kill.by)}")
+    assert margin == number(kill.margin)
+    assert re.search(
+        r"\n- 1 of 1 mistakes are caught in float32, the least margin is \S+ \(kl-reversed\)\n", result.stdout
+    )
+    assert "\n- not caught: none\n- untrue claims: none\n" in result.stdout
+
+
+@pytest.fixture
+def made_up(monkeypatch):
+    """Run `goldformer mistakes --matrix` on a matrix made up."""
+
+    def run(made, *arguments):
+        monkeypatch.setattr(command, "kill_matrix", lambda *_: made)
+        return mistakes("--matrix", *arguments)
+
+    return run
+
+
+TOLD = matrix(
+    kill(
+        "one",
+        shot("sm-a-thousand", 20),
+        shot("b", math.inf),
+        shot("sm-shifted-pair", 0.25),
+        unmeasured=("sm-gradient",),
+    ),
+    replace(kill("two", shot("sm-a-thousand", 3e5, listed=False)), dtype="float16"),
+    kill("three", shot("b", 0.5)),
+    redundant={"softmax": ("b",)},
+    not_made=(known("four"),),
+)
+
+
+def test_what_is_wrong_is_1_and_told(made_up, spec):
+    result = made_up(TOLD)
+    assert result.exit_code == 1
+    assert lines(result)[1:4] == [
+        ["one", "softmax", "2 of 3", "∞", "b, sm-a-thousand"],
+        ["two", "softmax", "0 of 0", "0", "nothing"],
+        ["three", "softmax", "0 of 1", "0", "nothing"],
+    ]
+    assert result.stdout.split("\n\n")[1] == (
+        "- 1 of 3 mistakes are caught in float32, the least margin is ∞ (one)\n"
+        "- measured in another dtype, as they are none in float32: two in float16\n"
+        "- not caught: 2\n"
+        "  - two: no check that can be judged lists it\n"
+        "  - three: no check that lists it fails\n"
+        "- untrue claims: 2\n"
+        "  - sm-shifted-pair lists one and passes in float32, margin 0.25\n"
+        "  - b lists three and passes in float32, margin 0.5\n"
+        "- cases that kill nothing which no other case of their component kills: 1\n"
+        f"  - softmax, 1 of {len(spec.cases_of('softmax'))}: b\n"
+        "- nobody makes 1: four\n"
+        "- 5 checks in 1.2 s\n"
+    )
+
+
+def test_nothing_to_measure_is_2(made_up):
+    result = made_up(matrix(not_made=(known("four"), known("five"))))
+    assert (result.exit_code, result.stderr) == (2, "goldformer: nothing to measure: nobody makes four, five\n")
+
+
+def test_the_whole_matrix_is_saved_as_json(made_up, tmp_path):
+    path = tmp_path / "kills.json"
+    result = made_up(TOLD, "--json", str(path))
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (1, f"- wrote {path}")
+    saved = json.loads(path.read_text(encoding="utf-8"), parse_constant=pytest.fail)
+    assert saved.keys() == {"dtype", "seconds", "proven", "mistakes", "not_caught", "redundant", "not_made"}
+    assert (saved["proven"], saved["not_caught"], saved["not_made"]) == (False, ["two", "three"], ["four"])
+    assert saved["redundant"] == {"softmax": ["b"]}
+    one = saved["mistakes"][0]
+    assert (one.pop("title"), len(one.pop("cells"))) == ("one & <others>", 3)
+    assert one == {
+        "mistake": "one", "component": "softmax", "dtype": "float32", "caught": True, "margin": "inf",
+        "untrue": ["sm-shifted-pair"], "unclaimed": [], "unmeasured": ["sm-gradient"],
+    }  # fmt: skip
+    assert saved["mistakes"][1]["cells"] == [
+        {"check": "sm-a-thousand", "kind": "case", "component": "softmax", "listed": False, "killed": True,
+         "margin": 3e5, "reason": "wrong-value"},
+    ]  # fmt: skip
+
+
+# ── the page ──
+
+
+class Page(HTMLParser):
+    """The elements of a page; fails where a tag closes what is not open."""
+
+    VOID = ("meta", "link", "img", "br", "hr", "input")
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.elements, self.declared = [], [], None
+        self.feed(text)
+        self.close()
+
+    def handle_decl(self, decl):
+        self.declared = decl
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs), []))
+        if tag not in self.VOID:
+            self.open.append(self.elements[-1])
+
+    def handle_endtag(self, tag):
+        assert self.open.pop()[0] == tag
+
+    def handle_data(self, data):
+        for _, _, text in self.open:
+            text.append(data)
+
+    def all(self, tag):
+        return [
+            (attributes, " ".join("".join(text).split())) for name, attributes, text in self.elements if name == tag
+        ]
+
+
+@pytest.fixture
+def parsed(made_up, tmp_path):
+    path = tmp_path / "kills.html"
+    assert made_up(TOLD, "--html", str(path)).exit_code == 1
+    return Page(path.read_text(encoding="utf-8"))
+
+
+def test_the_page_is_well_formed_and_asks_nothing_of_the_network(parsed):
+    assert parsed.declared == "doctype html"
+    assert parsed.open == []
+    assert not [tag for tag, _, _ in parsed.elements if tag in ("script", "link", "img", "iframe")]
+    targets = {attributes["id"] for _, attributes, _ in parsed.elements if "id" in attributes}
+    links = [attributes["href"] for _, attributes, _ in parsed.elements if "href" in attributes]
+    assert links
+    assert all(link.removeprefix("#") in targets for link in links)
+    ((_, style),) = parsed.all("style")
+    assert "prefers-color-scheme: dark" in style
+    assert not re.search(r"url\(|@import|https?:", style)
+
+
+def test_every_mistake_is_a_row_and_every_case_a_column(parsed):
+    columns = [text for attributes, text in parsed.all("th") if attributes["scope"] == "col"]
+    # b is no case of the spec, so it has no place.
+    assert columns == ["mistake", "sm-a-thousand", "sm-shifted-pair"]
+    rows = [text for attributes, text in parsed.all("th") if attributes["scope"] == "row"]
+    assert rows == [
+        "one one & <others>Do not.",
+        "two in float16 two & <others>Do not.",
+        "three three & <others>Do not.",
+    ]
+
+
+def test_a_cell_is_a_number_and_not_a_colour_alone(parsed):
+    cells = [(attributes.get("class"), text, attributes.get("title")) for attributes, text in parsed.all("td")]
+    assert cells[:4] == [
+        ("k1 c", "1.3", "20"),
+        ("u", "✗", "claimed, but passes: margin 0.25"),
+        ("k3", "5.5", "3e+05"),
+        ("n", "–", None),
+    ]
+
+
+def test_a_table_can_be_scrolled_by_keyboard_and_has_a_name(parsed):
+    regions = [attributes for attributes, _ in parsed.all("div") if attributes.get("role") == "region"]
+    assert regions
+    assert all(region["tabindex"] == "0" and region["aria-label"] for region in regions)
+
+
+#: Pairs of ink and ground in the style, by their names there.
+PAIRS = [
+    ("ink", "page"),
+    ("ink", "head"),
+    ("soft", "page"),
+    ("soft", "head"),
+    ("link", "page"),
+    ("bad", "page"),
+    ("k0i", "k0"),
+]
+PAIRS += [("ki", f"k{n}") for n in (1, 2, 3)] + [("kj", f"k{n}") for n in (4, 5, 6)]
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids="-on-".join)
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+def test_text_is_readable_in_light_and_dark(parsed, pair, scheme):
+    ((_, style),) = parsed.all("style")
+    colours = dict(re.findall(r"--(\w+): #([0-9a-f]+);", style.split(":root {")[1 + scheme].split("}")[0]))
+
+    def luminance(name):
+        digits = colours[name] if len(colours[name]) == 6 else "".join(2 * digit for digit in colours[name])
+        parts = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    bright, dim = sorted(map(luminance, pair), reverse=True)
+    # What WCAG 2 asks of text at level AA.
+    assert (bright + 0.05) / (dim + 0.05) >= 4.5
+
+
+def test_the_page_of_a_proven_matrix_says_so(spec):
+    text = page(matrix(kill("one", shot("sm-a-thousand", 20))), spec)
+    said = [text for _, text in Page(text).all("li")][:3]
+    assert said == [
+        "1 of 1 mistakes are caught; the least margin is 20, of one.",
+        "Not caught: none.",
+        "Untrue claims: none.",
+    ]
