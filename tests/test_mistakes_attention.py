@@ -17,18 +17,20 @@ ATTENTION = "scaled_dot_product_attention"
 MISTAKES = [id_ for id_, made in implementations().items() if made.make.__module__ == attention.__name__]
 #: −1e9 is a number in every other dtype.
 IN_FLOAT16 = {"fill-1e9-fp16"}
-#: No case can list it: what chance gives may be right. The property of repeated calls catches it.
-BY_CHANCE = {"nondeterminism"}
+#: No case can list it: what chance gives may be right, and so may what a single call gives. A property catches it.
+BY_SEVERAL_CALLS = {"nondeterminism": "repeat-calls", "mask-left-over": "no-memory"}
 
 
-@pytest.mark.parametrize("mistake", [id_ for id_ in MISTAKES if id_ not in BY_CHANCE])
+@pytest.mark.parametrize("mistake", [id_ for id_ in MISTAKES if id_ not in BY_SEVERAL_CALLS])
 def test_every_case_that_lists_it_catches_it(mistake, verdicts_on_mistake):
     verdicts = [*verdicts_on_mistake(mistake, "float16" if mistake in IN_FLOAT16 else "float32")]
     assert verdicts
     assert [v.check for v in verdicts if not v.bad] == []
 
 
-@pytest.mark.parametrize("mistake", [id_ for id_ in MISTAKES if id_ not in {*IN_FLOAT16, *BY_CHANCE, "dtype-promote"}])
+@pytest.mark.parametrize(
+    "mistake", [id_ for id_ in MISTAKES if id_ not in {*IN_FLOAT16, *BY_SEVERAL_CALLS, "dtype-promote"}]
+)
 def test_it_is_far_beyond_rounding(mistake, verdicts_on_mistake):
     assert any((verdict.ratio or 0) >= 10 for verdict in verdicts_on_mistake(mistake, "float64"))
 
@@ -37,10 +39,13 @@ def test_a_promoted_dtype_is_named(verdicts_on_mistake):
     assert {verdict.reason for verdict in verdicts_on_mistake("dtype-promote", "float32")} == {"wrong-dtype"}
 
 
-def test_random_numbers_are_caught_by_a_second_call(spec):
+@pytest.mark.parametrize("mistake", BY_SEVERAL_CALLS)
+def test_what_differs_from_call_to_call_is_caught_by_a_property(mistake, spec):
     load_properties()
-    adapter = Adapter.from_object(made("nondeterminism"), "nondeterminism", spec)
-    verdict = check_property(spec.properties["repeat-calls"], ATTENTION, Bench(spec, adapter, "float64", "cpu"))
+    adapter = Adapter.from_object(made(mistake), mistake, spec)
+    prop = spec.properties[BY_SEVERAL_CALLS[mistake]]
+    assert mistake in prop.catches
+    verdict = check_property(prop, ATTENTION, Bench(spec, adapter, "float64", "cpu"))
     assert verdict.status is Status.FAILED
     assert verdict.ratio >= 10
 
@@ -108,6 +113,17 @@ def test_a_score_below_the_fill_is_beaten_by_it():
     assert made("fill-too-small").scaled_dot_product_attention(query, key, key, mask)["weights"].tolist() == [[0, 1]]
 
 
+def test_a_mask_is_left_over_for_scores_of_its_size():
+    query, key, value, mask = (tensor.numpy() for tensor in (QUERY, KEY, VALUE, MASK))
+    attention = made("mask-left-over").scaled_dot_product_attention
+    before, masked, after = (attention(query, key, value, m)["weights"] for m in (None, mask, None))
+    np.testing.assert_allclose(before, attend(mask=lambda s: s)[1], rtol=0, atol=1e-14)
+    np.testing.assert_allclose(masked, attend()[1], rtol=0, atol=1e-14)
+    assert np.array_equal(after, masked)
+    one_key = attention(query, key[..., :1, :], value[..., :1, :])["weights"]
+    assert (one_key == 1).all()
+
+
 def test_a_fill_that_a_half_cannot_hold_leaves_an_empty_row_nan():
     half, mask = np.ones((2, 3), dtype="float16"), np.zeros((2, 2), dtype=bool)
     assert np.isnan(made("fill-1e9-fp16").scaled_dot_product_attention(half, half, half, mask)["output"]).all()
@@ -133,4 +149,4 @@ def test_a_padding_mask_is_that_of_code_with_the_mistake(mistake):
 
 
 def test_every_mistake_is_written_here():
-    assert {*MISTAKES} == WRITTEN.keys() | CAUSAL.keys() | PADDING.keys() | BY_CHANCE
+    assert {*MISTAKES} == WRITTEN.keys() | CAUSAL.keys() | PADDING.keys() | BY_SEVERAL_CALLS.keys()
