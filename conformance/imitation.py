@@ -33,7 +33,9 @@ class Imitator:
 
     def __init__(self, spec: Spec, left_out: Collection[str] = ()) -> None:
         self.spec = spec
-        self._left_out = frozenset(left_out)
+        # What shows in gradients alone, or after other calls, gives in a single call what is right.
+        plain = (case for case in spec.cases.values() if case.cotangent is None)
+        self._shown = {id_ for case in plain for id_ in case.catches} - frozenset(left_out)
         self._adapters: dict[str, Adapter] = {}
         self._searches: dict[tuple[str, str], int] = defaultdict(int)
         self._fitted: dict[tuple[str, str], dict[str, Mistaken]] = defaultdict(dict)
@@ -70,7 +72,7 @@ class Imitator:
         """The mistakes that cases of a component list, and those of all that it is built of, its own first."""
         listed = {id_ for case in self.spec.cases_of(component) for id_ in case.catches}
         made = implementations()
-        catalogue = [self.spec.mistakes[id_] for id_ in made if id_ not in self._left_out]
+        catalogue = [self.spec.mistakes[id_] for id_ in made if id_ in self._shown]
         yield from (made[m.id] for m in catalogue if m.component == component)
         yield from (made[m.id] for m in catalogue if m.component != component and m.id in listed)
         for name in self.spec.built_of(component):

@@ -95,8 +95,8 @@ def _shapes(arguments: Arguments) -> dict[str, tuple[int, ...]]:
     return {name: array.shape for name, array in arguments.inputs.items()}
 
 
-@holds("non-contiguous")
-def test_non_contiguous(subject: Subject) -> None:
+@holds("memory-layout")
+def test_memory_layout(subject: Subject) -> None:
     """Views, transposed or with gaps, give what contiguous arrays of the same values give."""
     working_case(subject.component, subject.bench)
     settled = (c for c in plain_cases(subject.component, subject.bench) if not c.random)

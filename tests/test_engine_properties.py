@@ -191,7 +191,7 @@ SoftmaxOverTheBatch = implementations()["softmax-batch-axis"].make
 CosineExponent = implementations()["pe-cos-exp"].make
 
 #: The first is tried below, the others in tests/test_engine_repeated_calls.py.
-FOR_EVERY_COMPONENT = {"device-hygiene", "repeat-calls", "no-memory", "non-contiguous"}
+FOR_EVERY_COMPONENT = {"device-hygiene", "repeat-calls", "no-memory", "memory-layout"}
 PERMUTED = r"tokens in the order \[1, 0\] do not give the output in that order"
 #: By property: who breaks it, and what is said of that.
 CAUGHT = {

@@ -32,7 +32,7 @@ def judge(spec):
     return check
 
 
-@pytest.mark.parametrize("property_", ["repeat-calls", "no-memory", "non-contiguous"])
+@pytest.mark.parametrize("property_", ["repeat-calls", "no-memory", "memory-layout"])
 def test_both_bundled_implementations_pass_for_every_component(property_, spec):
     for thing in (Textbook(), reference):
         bench = Bench(spec, Adapter.from_object(thing, "bundled", spec), "float32", "cpu")
@@ -136,7 +136,7 @@ def reads_the_memory(x, *, params):
 
 
 def test_memory_that_is_read_without_its_strides_is_caught(judge):
-    verdict = judge("non-contiguous", "layer_norm", reads_the_memory)
+    verdict = judge("memory-layout", "layer_norm", reads_the_memory)
     assert (verdict.status, verdict.reason) == (Status.FAILED, "property")
     assert verdict.message == "transposed views of the same values give something else"
     assert verdict.ratio > 1000
@@ -147,7 +147,7 @@ def test_parameters_are_views_too(judge):
         w_vocab = params["w_vocab"].view(-1).view(params["w_vocab"].shape)
         return reference.output_probabilities(x, params=params | {"w_vocab": w_vocab})
 
-    verdict = judge("non-contiguous", "output_probabilities", project, "torch")
+    verdict = judge("memory-layout", "output_probabilities", project, "torch")
     assert verdict.message.startswith("needs contiguous arrays: with transposed views of the same values it raised")
 
 
@@ -157,7 +157,7 @@ def test_a_gap_between_elements_is_tried_where_nothing_can_be_transposed(judge):
             raise RuntimeError("the last axis must have no gaps")
         return torch.softmax(scores, -1)
 
-    verdict = judge("non-contiguous", "softmax", softmax, "torch")
+    verdict = judge("memory-layout", "softmax", softmax, "torch")
     assert verdict.message.startswith("needs contiguous arrays: with strided views of the same values it raised")
 
 
@@ -166,11 +166,11 @@ def test_what_is_drawn_in_the_order_of_memory_is_right(judge):
         order = np.random.default_rng(seed).random(x.size).reshape(x.shape, order="F" if x.flags.f_contiguous else "C")
         return np.where(order < rate, 0, x / (1 - rate)).astype(x.dtype) if training else x
 
-    assert judge("non-contiguous", "dropout", dropout).status is Status.PASSED
+    assert judge("memory-layout", "dropout", dropout).status is Status.PASSED
 
 
 def test_a_component_that_only_draws_is_not_checkable(judge):
-    verdict = judge("non-contiguous", "xavier_uniform", Textbook().xavier_uniform)
+    verdict = judge("memory-layout", "xavier_uniform", Textbook().xavier_uniform)
     assert (verdict.status, verdict.reason) == (Status.SKIPPED, "not-checkable")
     assert verdict.message == "what xavier_uniform gives is drawn at random, in whatever order"
 
