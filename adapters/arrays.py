@@ -12,6 +12,10 @@ from numpy.typing import NDArray
 DType = Literal["float64", "float32", "float16", "bfloat16"]
 Array = NDArray[Any]
 
+#: How the elements of an array lie in memory: row by row without a gap, as a view of the array with its last two axes
+#: swapped, or as every other element of an array twice as large, which has zeros between them.
+Layout = Literal["contiguous", "transposed", "strided"]
+
 
 class ArrayLibrary(Protocol):
     """One array library. Arrays of the suite are NumPy's: float64, bool or int64."""
@@ -26,6 +30,9 @@ class ArrayLibrary(Protocol):
 
     def make(self, array: Array, dtype: str, device: str) -> Any:
         """A fresh array of the library: floats rounded to `dtype`, ids int64, masks boolean."""
+
+    def laid_out(self, array: Any, layout: Layout) -> Any:
+        """The same values laid out so; an array of one axis has none to swap."""
 
     def is_array(self, thing: Any) -> bool:
         """Whether it is an array of this library."""
@@ -64,6 +71,12 @@ class NumPy:
         """A writable copy."""
         del device
         return array.astype(dtype if array.dtype.kind == "f" else array.dtype, copy=True)
+
+    def laid_out(self, array: Array, layout: Layout) -> Array:
+        """A view, but where it is contiguous."""
+        if layout == "strided":
+            return np.stack((array, np.zeros_like(array)), axis=-1)[..., 0]
+        return array.swapaxes(-1, -2).copy().swapaxes(-1, -2) if layout == "transposed" and array.ndim > 1 else array
 
     def is_array(self, thing: Any) -> bool:
         """NumPy's scalars count: they are what an operation on 0-d arrays gives."""
@@ -123,6 +136,12 @@ class Torch:
         tensor = self._torch.from_numpy(np.array(array))
         wanted = getattr(self._torch, dtype) if array.dtype.kind == "f" else tensor.dtype
         return tensor.to(device=device, dtype=wanted)
+
+    def laid_out(self, array: Any, layout: Layout) -> Any:
+        """A view, but where it is contiguous."""
+        if layout == "strided":
+            return self._torch.stack((array, self._torch.zeros_like(array)), dim=-1)[..., 0]
+        return array.mT.contiguous().mT if layout == "transposed" and array.ndim > 1 else array
 
     def is_array(self, thing: Any) -> bool:
         """Subclasses such as nn.Parameter are tensors."""

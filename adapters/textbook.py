@@ -11,9 +11,10 @@ TextbookRandom                           Xavier-uniform weights and dropout
 └── TextbookAttention                    softmax, attention, masks, embedding and positional encoding
     └── TextbookLayers                   feed-forward network, layer normalisation, encoder and decoder
         └── TextbookBackward             backward passes by hand, and the training steps of the java class
-            └── TextbookModel            the whole model and its output layer
-                └── TextbookDecoding     greedy decoding and beam search
-                    └── Textbook         lengths and targets, and the losses: all of it
+            └── TextbookLayersBackward   those of multi-head attention and of the layers
+                └── TextbookModel        the whole model and its output layer
+                    └── TextbookDecoding greedy decoding and beam search
+                        └── Textbook     lengths and targets, and the losses: all of it
 """
 
 from typing import Final
@@ -137,3 +138,12 @@ class Textbook(TextbookDecoding):
         terms = np.zeros_like(target)
         terms[there] = target[there] * (np.log(target[there]) - log_q[there])
         return terms
+
+    def kl_divergence_gradient(self, target: Array, logits: Array, cotangent: Array) -> dict[str, Array]:
+        """Return the gradients of target, log p + 1 − log q, and of logits, q·Σp − p; 0 of a target that is 0."""
+        there = target > 0
+        of_target = np.zeros_like(target)
+        of_target[there] = np.log(target[there]) + 1 - self.log_probabilities(logits)[there]
+        of_logits = self.softmax(logits) * target.sum(axis=-1, keepdims=True) - target
+        rows = cotangent[..., None]
+        return {"target": of_target * rows, "logits": of_logits * rows}

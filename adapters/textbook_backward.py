@@ -148,11 +148,15 @@ class TextbookBackward(TextbookLayers):
         inner = self.project(x, params, "1")
         hidden = self.activation(inner)
         inner_gradient = self.activation_gradient(inner, cotangent @ params["w_2"].T)
-        gradients = {"x": inner_gradient @ params["w_1"].T}
-        for number, given, gradient in (("1", x, inner_gradient), ("2", hidden, cotangent)):
-            gradients[f"w_{number}"] = np.einsum("bti,bto->io", given, gradient)
-            if f"b_{number}" in params:
-                gradients[f"b_{number}"] = gradient.sum(axis=(0, 1))
+        of_first = self.projection_gradients(x, inner_gradient, params, "1")
+        of_second = self.projection_gradients(hidden, cotangent, params, "2")
+        return {"x": inner_gradient @ params["w_1"].T, **of_first, **of_second}
+
+    def projection_gradients(self, x: Array, gradient: Array, params: Params, role: str) -> Gradients:
+        """Return the gradients of the weight of a role and of its bias, if it has one: sums over all tokens."""
+        gradients = {f"w_{role}": np.einsum("bti,bto->io", x, gradient)}
+        if f"b_{role}" in params:
+            gradients[f"b_{role}"] = gradient.sum(axis=(0, 1))
         return gradients
 
     def activation_gradient(self, inner: Array, gradient: Array) -> Array:

@@ -1,4 +1,4 @@
-"""The fourth part of the textbook: greedy decoding and beam search, over lists of sentences.
+"""The sixth part of the textbook: greedy decoding and beam search, over lists of sentences.
 
 The whole model reads one source and the whole beginning of one sentence for every word. A sentence is a tuple
 of words and a tuple of their log-probabilities, so nothing has to be reordered, and a sentence that has ended is

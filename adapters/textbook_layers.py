@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from goldformer.adapters.layouts import part
 from goldformer.adapters.textbook_attention import TextbookAttention
 from goldformer.adapters.textbook_checks import Array, at_least_one, axis_sizes, spread_mask
 
+Entry = TypeVar("Entry")
 Params = Mapping[str, Array]
 #: A sub-layer, as a function of what it reads: its result, and what else it gives.
 SubLayer = Callable[[Array], tuple[Array, Array]]
@@ -31,7 +32,7 @@ HEADS: Final = {
 }
 
 
-def under(prefix: str, table: Mapping[str, str]) -> dict[str, str]:
+def under(prefix: str, table: Mapping[str, Entry]) -> dict[str, Entry]:
     """Return a table of parameters with the name of their part in front of theirs."""
     return {f"{prefix}.{name}": axes for name, axes in table.items()}
 

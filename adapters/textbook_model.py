@@ -1,10 +1,11 @@
-"""The third part of the textbook: the whole model, from ids to logits, probabilities and their logarithms."""
+"""The fifth part of the textbook: the whole model, from ids to logits, probabilities and their logarithms."""
 
 from typing import Any, Final
 
 import numpy as np
 
-from goldformer.adapters.textbook_backward import TextbookBackward
+from goldformer.adapters.textbook_backward import Gradients
+from goldformer.adapters.textbook_backward_layers import TextbookLayersBackward
 from goldformer.adapters.textbook_checks import Array, axis_sizes, check_ids
 from goldformer.adapters.textbook_layers import TOKENS, Params
 
@@ -13,7 +14,7 @@ OUTPUT_LAYER: Final = {"w_vocab": "d_model vocab", "b_vocab": "? vocab"}
 TRANSFORMER: Final = {"source": "batch source_seq", "target": "batch seq", "table": "vocab d_model", **OUTPUT_LAYER}
 
 
-class TextbookModel(TextbookBackward):
+class TextbookModel(TextbookLayersBackward):
     """The Transformer and its output layer."""
 
     # The whole model
@@ -97,6 +98,11 @@ class TextbookModel(TextbookBackward):
         axis_sizes({"x": TOKENS, **OUTPUT_LAYER}, x=x, **params)
         logits = self.output_layer(x, params)
         return {"probabilities": self.softmax(logits), "logits": logits}
+
+    def output_probabilities_gradient(self, x: Array, cotangent: Array, *, params: Params) -> Gradients:
+        """Return the gradients of x (batch, seq, d_model), w_vocab and b_vocab, if it is given."""
+        logits = self.softmax_backward(self.output_probabilities(x, params=params)["probabilities"], cotangent)
+        return {"x": logits @ params["w_vocab"].T, **self.projection_gradients(x, logits, params, "vocab")}
 
     def log_probabilities(self, logits: Array) -> Array:
         """Return log softmax(logits) over the last axis, as logits − max − log Σ exp(logits − max)."""

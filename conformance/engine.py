@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from goldformer.adapters.arrays import LIBRARIES
+from goldformer.adapters.arrays import LIBRARIES, Layout
 from goldformer.adapters.protocol import Adapter
 from goldformer.conformance.causes import declaration, option_cause
 from goldformer.conformance.gradient import invoke_gradient
@@ -63,10 +63,13 @@ class Bench:
         words += ["--device", self.device] if self.device != "cpu" else []
         return shlex.join([*words, "--strict"] if self.strict else words)
 
-    def call(self, component: str, arguments: Arguments, *, untouched: bool = True) -> Result:
+    def call(
+        self, component: str, arguments: Arguments, *, untouched: bool = True, layout: Layout = "contiguous"
+    ) -> Result:
         """Call a component of the implementation; CallProblem when there is nothing to compare."""
         contract = self.spec.contracts[component]
-        return invoke(self.adapter, contract, arguments, self.dtype, self.device, untouched=untouched)
+        how: dict[str, Any] = {"untouched": untouched, "layout": layout}
+        return invoke(self.adapter, contract, arguments, self.dtype, self.device, **how)
 
 
 def check_case(case: Case, bench: Bench) -> Verdict:
@@ -143,15 +146,21 @@ def _matches(
 def working_case(component: str, bench: Bench) -> Case:
     """The first small case of a component that the implementation runs; NotImplementedHere when none does."""
     last = NotImplementedHere(f"{bench.adapter.name} has no {component}")
+    for case in plain_cases(component, bench):
+        try:
+            bench.call(component, arguments_of(case))
+        except NotImplementedHere as absent:
+            last = absent
+            continue
+        return case
+    raise last
+
+
+def plain_cases(component: str, bench: Bench) -> Iterator[Case]:
+    """The cases of a component whose numbers are judged here, in the order of their file."""
     for case in bench.spec.cases_of(component):
         if case.error is None and not case.shape_only and not _does_not_apply(case, bench):
-            try:
-                bench.call(component, arguments_of(case))
-            except NotImplementedHere as absent:
-                last = absent
-                continue
-            return case
-    raise last
+            yield case
 
 
 def _blank(case: Case, bench: Bench) -> Verdict:

@@ -81,6 +81,8 @@ class Imitator:
     def __init__(self, spec: Spec, left_out: Collection[str] = ()) -> None:
         self.spec = spec
         self._left_out = frozenset(left_out)
+        # What shows in gradients alone, or after other calls, gives in a single call what is right.
+        self._in_one_call = {id_ for case in spec.cases.values() if case.cotangent is None for id_ in case.catches}
         self._adapters: dict[tuple[Any, ...], Adapter] = {}
         self._fitted: dict[str, dict[Candidate, None]] = defaultdict(dict)
         self._searched: Counter[tuple[str, str]] = Counter()
@@ -113,7 +115,7 @@ class Imitator:
         case = failure.case
         component = case.component
         size = sum(array.size for array in (*case.input_arrays.values(), *case.param_arrays.values()))
-        if size > _LARGE:
+        if size > _LARGE or case.cotangent is not None:
             return self._those_that_fit(self._named(case.catches), failure)
         # What nothing known explains in a part, nothing known explains in the whole.
         in_vain = any(2 * self._explained[part] < self._looked_at[part] for part in self.spec.built_of(component))
@@ -124,7 +126,7 @@ class Imitator:
         found = self._those_that_fit(near, failure)
         if not found and self._searched[component, failure.dtype] == 1:
             found = self._those_that_fit(self._far(component), failure)
-        if not found and case.cotangent is None:
+        if not found:
             pairs = islice(self._pairs(component, near), _PAIRED // max(size, 1))
             found = self._those_that_fit(list(pairs), failure)
         self._fitted[component].update(dict.fromkeys(found))
@@ -156,7 +158,7 @@ class Imitator:
             others = (option for option in self.spec.conventions[name].options if option != declared)
             yield from (Candidate(options=((name, option),)) for option in others)
         listed = {id_ for case in self.spec.cases_of(component) for id_ in case.catches}
-        made = implementations()
+        made = [id_ for id_ in implementations() if id_ in self._in_one_call]
         yield from self._named(id_ for id_ in made if self.spec.mistakes[id_].component == component)
         yield from self._named(id_ for id_ in made if id_ in listed and self.spec.mistakes[id_].component != component)
 
@@ -164,9 +166,8 @@ class Imitator:
         """The mistakes of a component's parts that no case of the component lists."""
         listed = {id_ for case in self.spec.cases_of(component) for id_ in case.catches}
         parts = self.spec.built_of(component)
-        yield from self._named(
-            id_ for id_ in implementations() if id_ not in listed and self.spec.mistakes[id_].component in parts
-        )
+        made = [id_ for id_ in implementations() if id_ in self._in_one_call - listed]
+        yield from self._named(id_ for id_ in made if self.spec.mistakes[id_].component in parts)
 
     def _named(self, ids: Iterable[str]) -> Iterator[Candidate]:
         """Each mistake that somebody makes and that is not left out."""

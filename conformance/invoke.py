@@ -17,7 +17,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from goldformer.adapters.arrays import LIBRARIES, ArrayLibrary
+from goldformer.adapters.arrays import LIBRARIES, ArrayLibrary, Layout
 from goldformer.adapters.protocol import Adapter, accepted
 from goldformer.conformance.verdict import Reason
 from goldformer.spec import Case, Contract
@@ -72,7 +72,14 @@ def arguments_of(case: Case) -> Arguments:
 
 
 def invoke(
-    adapter: Adapter, contract: Contract, arguments: Arguments, dtype: str, device: str, *, untouched: bool = True
+    adapter: Adapter,
+    contract: Contract,
+    arguments: Arguments,
+    dtype: str,
+    device: str,
+    *,
+    untouched: bool = True,
+    layout: Layout = "contiguous",
 ) -> Result:
     """Call a component and read its outputs; CallProblem when there is nothing to compare.
 
@@ -80,7 +87,7 @@ def invoke(
     """
     binder = check_call(contract, arguments.inputs, arguments.params, arguments.attributes)
     library = LIBRARIES[adapter.arrays]
-    handed = hand_over(library, contract, arguments, dtype, device)
+    handed = hand_over(library, contract, arguments, dtype, device, layout)
     returned, seconds = call(adapter, contract, handed)
     if untouched:
         check_untouched(library, handed, hand_over(library, contract, arguments, dtype, device))
@@ -92,14 +99,20 @@ def invoke(
 
 
 def hand_over(
-    library: ArrayLibrary, contract: Contract, arguments: Arguments, dtype: str, device: str
+    library: ArrayLibrary,
+    contract: Contract,
+    arguments: Arguments,
+    dtype: str,
+    device: str,
+    layout: Layout = "contiguous",
 ) -> dict[str, Any]:
     """The keyword arguments of a call: arrays of the adapter's library, `params` as one mapping."""
-    given: dict[str, Any] = {n: library.make(a, dtype, device) for n, a in arguments.inputs.items()}
-    given |= arguments.attributes
-    if contract.takes_params:
-        given["params"] = {n: library.make(a, dtype, device) for n, a in arguments.params.items()}
-    return given
+
+    def made(arrays: Mapping[str, Array]) -> dict[str, Any]:
+        return {n: library.laid_out(library.make(a, dtype, device), layout) for n, a in arrays.items()}
+
+    given = {**made(arguments.inputs), **arguments.attributes}
+    return {**given, "params": made(arguments.params)} if contract.takes_params else given
 
 
 def call(adapter: Adapter, contract: Contract, given: Mapping[str, Any]) -> tuple[Any, float]:

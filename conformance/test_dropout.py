@@ -49,6 +49,15 @@ def test_the_seed_decides(subject: Subject, rate: float, seed: int) -> None:
         raise Violation(f"seeds {seed} and {seed + 1} drop the same elements")
 
 
+@holds("dropout-after-evaluation", rate=RATE, seed=SEED)
+def test_evaluation_switches_nothing_off(subject: Subject, rate: float, seed: int) -> None:
+    """Of 300 elements none is dropped by chance never: at a rate of 0.1 less often than once in 10¹³."""
+    subject.call(NAME, call_for(subject, seed, rate, training=False))
+    ones = Arguments({"x": np.ones((30, 10))}, {}, {"rate": rate, "training": True, "seed": seed})
+    if not (subject.call(NAME, ones)["output"] == 0).any():
+        raise Violation("after a call in evaluation mode nothing is dropped in training")
+
+
 @holds("dropout-independence", seed=SEED)
 def test_elements_are_dropped_one_by_one(subject: Subject, seed: int) -> None:
     """Along every row of every axis about half are dropped."""

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from itertools import islice
 from typing import Final
 
-from goldformer.adapters.arrays import LIBRARIES
-from goldformer.conformance.engine import working_case
+import numpy as np
+
+from goldformer.adapters.arrays import LIBRARIES, Layout
+from goldformer.conformance.engine import plain_cases, working_case
 from goldformer.conformance.invoke import (
+    Arguments,
     BadResult,
+    CallProblem,
     NotCheckable,
     NotImplementedHere,
     arguments_of,
     call,
     hand_over,
 )
-from goldformer.conformance.properties import Subject, Violation, holds
+from goldformer.conformance.properties import Subject, Violation, holds, with_inputs
+from goldformer.spec.call import check_call
 
 #: How torch says that an operation met tensors of two devices. Anything else that goes wrong on the
 #: meta device may be honest: code that looks at its data cannot run where there is none.
@@ -53,6 +62,52 @@ def test_repeat_calls(subject: Subject) -> None:
     case = working_case(subject.component, subject.bench)
     arguments = arguments_of(case)
     first, second = (subject.call(subject.component, arguments) for _ in range(2))
-    name = subject.bench.spec.contracts[subject.component].first_output
-    bound = subject.bound(subject.component, arguments, name) if first[name].dtype.kind == "f" else 0.0
-    subject.agree(name, second[name], first[name], bound, "a second call with the same inputs gives something else")
+    subject.repeats(arguments, second, first, "a second call with the same inputs gives something else")
+
+
+@holds("no-memory")
+def test_no_memory(subject: Subject) -> None:
+    """A call gives what it gave before, whatever shapes, values and masks other calls between them had."""
+    arguments = arguments_of(working_case(subject.component, subject.bench))
+    first = subject.call(subject.component, arguments)
+    for other in _others(subject, arguments):
+        with suppress(CallProblem):
+            subject.call(subject.component, other)
+    again = subject.call(subject.component, arguments)
+    subject.repeats(arguments, again, first, "a call gives something else after calls with other inputs")
+
+
+def _others(subject: Subject, arguments: Arguments) -> Iterator[Arguments]:
+    """Calls unlike one: its mirror image, a case with other sizes, and itself with every mask that it lacks."""
+    contract = subject.bench.spec.contracts[subject.component]
+    binder = check_call(contract, arguments.inputs, arguments.params, arguments.attributes)
+    yield replace(arguments, inputs={name: np.flip(array) for name, array in arguments.inputs.items()})
+    cases = map(arguments_of, plain_cases(subject.component, subject.bench))
+    yield from islice((a for a in cases if _shapes(a) != _shapes(arguments)), 1)
+    masks = {n: s for n, s in contract.inputs.items() if s.kind == "bool" and n not in arguments.inputs}
+    for name, mask in masks.items():
+        seen = np.zeros(mask.shape.sizes(binder.sizes, binder.lead or ()), dtype=bool)
+        seen[..., 0] = True
+        yield with_inputs(arguments, **{name: seen})
+
+
+def _shapes(arguments: Arguments) -> dict[str, tuple[int, ...]]:
+    return {name: array.shape for name, array in arguments.inputs.items()}
+
+
+@holds("memory-layout")
+def test_memory_layout(subject: Subject) -> None:
+    """Views, transposed or with gaps, give what contiguous arrays of the same values give."""
+    working_case(subject.component, subject.bench)
+    settled = (c for c in plain_cases(subject.component, subject.bench) if not c.random)
+    if (case := next(settled, None)) is None:
+        raise NotCheckable(f"what {subject.component} gives is drawn at random, in whatever order")
+    arguments = arguments_of(case)
+    expected = subject.call(subject.component, arguments)
+    layouts: tuple[Layout, ...] = ("transposed", "strided")
+    for layout in layouts:
+        try:
+            got = subject.call(subject.component, arguments, layout)
+        except BadResult as bad:
+            raise Violation(f"needs contiguous arrays: with {layout} views of the same values it {bad}") from bad
+        subject.repeats(arguments, got, expected, f"{layout} views of the same values give something else")

@@ -357,6 +357,11 @@ class Case:
         return sum(math.prod(recipe.shape) for recipe in self.params.values()) >= FULL_SIZE
 
     @property
+    def random(self) -> bool:
+        """Whether what it asks for is drawn at random, and judged by statistics."""
+        return any(wanted.form == "statistics" for wanted in self.expect.values())
+
+    @property
     def shape_only(self) -> bool:
         """Whether the case asks for shapes alone, so that nothing is derived."""
         return all(wanted.form == "shape" for wanted in self.expect.values())

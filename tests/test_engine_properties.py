@@ -190,6 +190,8 @@ ForgetsTheMask = implementations()["mask-not-inplace"].make
 SoftmaxOverTheBatch = implementations()["softmax-batch-axis"].make
 CosineExponent = implementations()["pe-cos-exp"].make
 
+#: The first is tried below, the others in tests/test_engine_repeated_calls.py.
+FOR_EVERY_COMPONENT = {"device-hygiene", "repeat-calls", "no-memory", "memory-layout"}
 PERMUTED = r"tokens in the order \[1, 0\] do not give the output in that order"
 #: By property: who breaks it, and what is said of that.
 CAUGHT = {
@@ -230,6 +232,10 @@ CAUGHT = {
     "dropout-independence": (
         OneMaskForAllSamples,
         "elements are not dropped one by one: at one place (0|100)% of 70 samples lose theirs at a rate of 0.5",
+    ),
+    "dropout-after-evaluation": (
+        implementations()["dropout-sticky"].make,
+        "after a call in evaluation mode nothing is dropped in training",
     ),
     "dropout-evaluation": (ScaledInEvaluation, "the output differs when it is not training"),
     "sdpa-dropout": (DropsChannelsOfTheOutput, "a weight is dropped for one channel alone"),
@@ -281,7 +287,7 @@ def judge(spec):
 
 
 def test_every_property_has_someone_who_breaks_it(spec):
-    assert set(spec.properties) == set(HELD) == {*CAUGHT, "device-hygiene", "repeat-calls"}
+    assert set(spec.properties) == set(HELD) == {*CAUGHT, *FOR_EVERY_COMPONENT}
 
 
 @pytest.mark.parametrize("property_", CAUGHT)

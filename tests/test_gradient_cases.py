@@ -10,8 +10,11 @@ import itertools
 import numpy as np
 import pytest
 
-from goldformer.adapters import find_adapter
+from goldformer.adapters import Adapter, find_adapter
+from goldformer.adapters.mistakes import implementations
 from goldformer.conformance.engine import Bench, check_case
+from goldformer.conformance.gradient import invoke_gradient
+from goldformer.conformance.invoke import BadResult, arguments_of
 from goldformer.conformance.tolerance import tolerance
 from goldformer.conformance.verdict import Status
 from goldformer.spec.oracle import layer_formulas
@@ -23,8 +26,13 @@ FEED, NORM, LAYERS, DECODER = "feed_forward.py", "layer_norm.py", "_layers.py", 
 
 FILLED = "scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)"
 RELU = "affine(x, w_1, b_1).relu()"
-MEAN, VARIANCE = "mean = row.mean(dim=-1, keepdim=True)", "variance = (centred * centred).mean(dim=-1, keepdim=True)"
+VARIANCE = "variance = (centred * centred).mean(dim=-1, keepdim=True)"
 NORMALISED = "normalised = centred / (variance + eps).sqrt()"
+#: Mean and variance once more, over other axes.
+OVER = (
+    "axes = {}\n    centred = row - row.mean(dim=axes, keepdim=True)\n"
+    f"    variance = (centred * centred).mean(dim=axes, keepdim=True)\n    {NORMALISED}"
+)
 SCALED = "attention_scores(query, key) / math.sqrt(query.shape[-1])"
 SUM = "total = x + dropout(update)"
 DECODED = "cross_attention(y, memory, memory, memory_mask)"
@@ -56,6 +64,8 @@ BACKWARD = {
     ),
     "relu-bwd": (FEED, RELU, "((inner := affine(x, w_1, b_1)) + (inner.relu() - inner).detach())"),
     "ln-bwd": (NORM, NORMALISED, "normalised = (row - mean.detach()) / (variance.detach() + eps).sqrt()"),
+    "residual-bwd": (LAYERS, SUM, "total = x.detach() + dropout(update)"),
+    "grad-cut": (ATTENTION, "weights = softmax(scores)", "weights = softmax(scores).detach()"),
     "ce-bwd-sum": ("loss.py", LOSS, "loss = losses.sum()\n    loss = loss + (loss / real.sum() - loss).detach()"),
 }  # fmt: skip
 
@@ -82,25 +92,29 @@ FORWARD = {
         FEED, "output = affine(hidden, w_2, b_2)",
         "hidden = hidden * (torch.arange(hidden.shape[-1]) < x.shape[-1])\n    output = affine(hidden, w_2, b_2)",
     ),
-    "ffn-mixes-tokens": (FEED, RELU, "affine(x + x.roll(1, 1), w_1, b_1).relu()"),
-    "ln-wrong-axis": (
-        NORM, f"{MEAN}  # (..., 1)", "mean = row.mean(dim=(-2, -1), keepdim=True)",
-    ),
-    "bn-for-ln": (NORM, MEAN, "mean = row.mean(dim=0, keepdim=True)"),
+    "ffn-mixes-tokens": (FEED, RELU, "affine(x + nn.functional.pad(x, (0, 0, 1, 0))[:, :-1], w_1, b_1).relu()"),
+    "ln-wrong-axis": (NORM, NORMALISED, OVER.format("(-2, -1)")),
+    "bn-for-ln": (NORM, NORMALISED, OVER.format("tuple(range(row.dim() - 1))")),
     "ln-unbiased": (NORM, VARIANCE, "variance = row.var(dim=-1, keepdim=True)"),
     "ln-eps-outside": (NORM, "(variance + eps).sqrt()", "(variance.sqrt() + eps)"),
     "ln-square": (NORM, "(variance + eps).sqrt()", "(variance + eps).square()"),
     "ln-no-affine": (NORM, "normalised * wide(gamma) + wide(beta)", "normalised + 0 * (wide(gamma) + wide(beta))"),
     "residual-missing": (LAYERS, SUM, "total = dropout(update)"),
-    "residual-normed": (LAYERS, SUM, "total = norm(x) + dropout(update)"),
+    "residual-normed": (
+        LAYERS, "return total if norm_first else norm(total), detail",
+        "normed = norm(x)\n    return normed + dropout(sublayer(normed)[0]), detail",
+    ),
     "norm-before-add": (LAYERS, "norm(total), detail", "x + norm(dropout(update)), detail"),
     "wrong-ln-reused": ("encoder.py", "add_and_norm(attended, feed, norm_2,", "add_and_norm(attended, feed, norm_1,"),
     "residual-wrong-x": (
         "encoder.py", "output, _ = add_and_norm(attended, feed, norm_2, dropout, norm_first)",
         "output = norm_2(x + feed(attended)[0])",
     ),
-    "cross-missing": (DECODER, f"return {DECODED}", "return y, y"),
-    "cross-q-source": (DECODER, DECODED, "cross_attention(y, y, y, None)"),
+    "cross-missing": (
+        DECODER, "crossed, cross_weights = add_and_norm(attended, attend_across, norm_2, dropout, norm_first)",
+        "crossed, cross_weights = attended, weights",
+    ),
+    "cross-q-source": (DECODER, DECODED, "cross_attention(y, y, y, self_mask)"),
     "cross-mask-absent": (DECODER, DECODED, "cross_attention(y, memory, memory, None)"),
     "double-softmax": ("loss.py", LOG, "losses = -log_softmax(rows.softmax(-1))"),
     "log-softmax-missing": ("loss.py", LOG, "losses = -(rows + 0)"),
@@ -114,7 +128,7 @@ FORWARD = {
     "tied-logit-scale": ("output_layer.py", VOCAB, f"{VOCAB} / x.shape[-1] ** 0.5"),
 }  # fmt: skip
 
-#: Of hand-written code alone: autograd cannot make them. tests/test_textbook_backward.py has them.
+#: Of hand-written code alone: autograd cannot make them. tests/test_mistakes_gradients.py has them.
 BY_HAND = {"ln-bwd-rank", "emb-bwd-overwrite"}
 
 EDITS = {**BACKWARD, **FORWARD}
@@ -131,6 +145,37 @@ def test_every_gradient_case_catches_what_it_claims(mistake, broken_reference, s
     assert [v.check for v in judged if not v.bad] == []
     # Beyond all rounding, where there is a number to measure at all.
     assert all(v.reason in ("not-finite", "no-gradient") or (v.ratio or 0) > 1000 for v in judged)
+
+
+@pytest.mark.parametrize("mistake", [id_ for id_ in EDITS if id_ in implementations()])
+def test_the_textbook_with_the_mistake_gives_what_the_reference_with_it_gives(mistake, broken_reference, spec):
+    edited = find_adapter(broken_reference(*EDITS[mistake]), spec)
+    made = Adapter.from_object(implementations()[mistake].make(), mistake, spec)
+    compared = 0
+    for case in spec.cases.values():
+        # Both have the default conventions.
+        if case.cotangent is None or mistake not in case.catches or "zeros" in case.only_with.values():
+            continue
+        contract = spec.contracts[case.component]
+        wanted = contract.results_of(case)
+        call = (contract, arguments_of(case), case.cotangent_array)
+        textbook = invoke_gradient(made, *call, wanted, "float64", "cpu").outputs
+        try:
+            written = invoke_gradient(edited, *call, wanted, "float64", "cpu").outputs
+        except BadResult as bad:
+            # What is not read has no gradient in autograd, and one of 0 in mathematics.
+            unread = str(bad).removeprefix("no gradient reaches ").partition(":")[0].split(", ")
+            assert all((textbook[name] == 0).all() for name in unread)
+            wanted = {name: spec_ for name, spec_ in wanted.items() if name not in unread}
+            written = invoke_gradient(edited, *call, wanted, "float64", "cpu").outputs
+        for name, gradient in written.items():
+            # At a kink, such as the root of 0, autograd gives NaN where a complex step takes a side.
+            told = np.isfinite(gradient) | (mistake in BACKWARD)
+            size = np.abs(gradient[np.isfinite(gradient)]).max(initial=1)
+            got, expected = textbook[name][told], gradient[told]
+            np.testing.assert_allclose(got, expected, rtol=0, atol=1e-11 * size, err_msg=f"{case.id} {name}")
+            compared += 1
+    assert compared
 
 
 @pytest.mark.parametrize("mistake", BACKWARD)

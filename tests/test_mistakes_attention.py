@@ -15,18 +15,21 @@ from goldformer.conformance.verdict import Status
 
 ATTENTION = "scaled_dot_product_attention"
 MISTAKES = [id_ for id_, made in implementations().items() if made.make.__module__ == attention.__name__]
-#: No case can list it: what chance gives may be right. The property of repeated calls catches it.
-BY_CHANCE = {"nondeterminism"}
+#: No case can list it: what chance gives may be right, and so may what a single call gives. A property catches it.
+BY_SEVERAL_CALLS = {"nondeterminism": "repeat-calls", "mask-left-over": "no-memory"}
 
 
 def test_a_promoted_dtype_is_named(verdicts_on_mistake):
     assert {verdict.reason for verdict in verdicts_on_mistake("dtype-promote", "float32")} == {"wrong-dtype"}
 
 
-def test_random_numbers_are_caught_by_a_second_call(spec):
+@pytest.mark.parametrize("mistake", BY_SEVERAL_CALLS)
+def test_what_differs_from_call_to_call_is_caught_by_a_property(mistake, spec):
     load_properties()
-    adapter = Adapter.from_object(made("nondeterminism"), "nondeterminism", spec)
-    verdict = check_property(spec.properties["repeat-calls"], ATTENTION, Bench(spec, adapter, "float64", "cpu"))
+    adapter = Adapter.from_object(made(mistake), mistake, spec)
+    prop = spec.properties[BY_SEVERAL_CALLS[mistake]]
+    assert mistake in prop.catches
+    verdict = check_property(prop, ATTENTION, Bench(spec, adapter, "float64", "cpu"))
     assert verdict.status is Status.FAILED
     assert verdict.ratio >= 10
 
@@ -94,6 +97,17 @@ def test_a_score_below_the_fill_is_beaten_by_it():
     assert made("fill-too-small").scaled_dot_product_attention(query, key, key, mask)["weights"].tolist() == [[0, 1]]
 
 
+def test_a_mask_is_left_over_for_scores_of_its_size():
+    query, key, value, mask = (tensor.numpy() for tensor in (QUERY, KEY, VALUE, MASK))
+    attention = made("mask-left-over").scaled_dot_product_attention
+    before, masked, after = (attention(query, key, value, m)["weights"] for m in (None, mask, None))
+    np.testing.assert_allclose(before, attend(mask=lambda s: s)[1], rtol=0, atol=1e-14)
+    np.testing.assert_allclose(masked, attend()[1], rtol=0, atol=1e-14)
+    assert np.array_equal(after, masked)
+    one_key = attention(query, key[..., :1, :], value[..., :1, :])["weights"]
+    assert (one_key == 1).all()
+
+
 def test_a_fill_that_a_half_cannot_hold_leaves_an_empty_row_nan():
     half, mask = np.ones((2, 3), dtype="float16"), np.zeros((2, 2), dtype=bool)
     assert np.isnan(made("fill-1e9-fp16").scaled_dot_product_attention(half, half, half, mask)["output"]).all()
@@ -119,4 +133,4 @@ def test_a_padding_mask_is_that_of_code_with_the_mistake(mistake):
 
 
 def test_every_mistake_is_written_here():
-    assert {*MISTAKES} == WRITTEN.keys() | CAUSAL.keys() | PADDING.keys() | BY_CHANCE
+    assert {*MISTAKES} == WRITTEN.keys() | CAUSAL.keys() | PADDING.keys() | BY_SEVERAL_CALLS.keys()

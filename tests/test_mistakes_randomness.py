@@ -5,13 +5,20 @@ import math
 import numpy as np
 import pytest
 
+from goldformer.adapters import Adapter
 from goldformer.adapters.mistakes import implementations, randomness
 from goldformer.adapters.textbook import Textbook
+from goldformer.conformance.engine import Bench
+from goldformer.conformance.properties import check_property
+from goldformer.conformance.run import load_properties
+from goldformer.conformance.verdict import Status
 
 COMPONENTS = {"xavier_uniform", "dropout"}
 MISTAKES = [id_ for id_, m in implementations().items() if m.make.__module__ == randomness.__name__]
 #: Its result has another shape: there are no numbers to compare.
 OF_ANOTHER_SHAPE = "xavier-transposed"
+#: A single call is right.
+OF_SEVERAL_CALLS = "dropout-sticky"
 
 
 def test_every_mistake_of_the_catalogue_is_made(spec):
@@ -101,6 +108,21 @@ def test_elements_are_dropped_when_it_is_not_training():
 def test_the_input_is_scaled_when_it_is_not_training():
     assert np.array_equal(dropped("dropout-scaled-in-evaluation", training=False), X * 0.75)
     assert np.array_equal(dropped("dropout-scaled-in-evaluation"), RIGHTLY_DROPPED)
+
+
+def test_evaluation_switches_dropout_off_for_good():
+    book = made(OF_SEVERAL_CALLS)
+    results = [book.dropout(X, rate=0.25, training=training, seed=3) for training in (True, False, True)]
+    assert np.array_equal(results, [RIGHTLY_DROPPED, X, X])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
+def test_dropout_that_stays_off_is_caught_by_the_property_that_lists_it(dtype, spec):
+    load_properties()
+    bench = Bench(spec, Adapter.from_object(made(OF_SEVERAL_CALLS), OF_SEVERAL_CALLS, spec), dtype, "cpu")
+    listing = [prop for prop in spec.properties.values() if OF_SEVERAL_CALLS in prop.catches]
+    verdicts = [check_property(prop, "dropout", bench) for prop in listing]
+    assert [verdict.status for verdict in verdicts] == [Status.FAILED]
 
 
 # Dropout in attention: what the values, of which each has a channel of its own, make of the weights

@@ -7,7 +7,7 @@ import torch
 from goldformer.adapters.builtin import reference
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook import Textbook
-from goldformer.conformance.engine import Bench, check_case
+from goldformer.conformance.engine import Bench
 from goldformer.conformance.invoke import name_outputs
 from goldformer.conformance.properties import check_property
 from goldformer.conformance.run import load_properties
@@ -34,6 +34,36 @@ QUERIES = {"query": draw(1, 3, 2, 4, 5), "key": draw(2, 3, 2, 7, 5), "value": dr
 SQUARE = {"params": {f"w_{role}": draw(i, 5, 5) for i, role in enumerate("qkv", 10)}}
 FEED = {"w_1": draw(20, 4, 7), "b_1": draw(21, 7), "w_2": draw(22, 7, 4), "b_2": draw(23, 4)}
 BARE = {name: array for name, array in FEED.items() if name.startswith("w")}
+NORM = {"gamma": draw(24, 4), "beta": draw(25, 4)}
+
+
+def attention(seed, query, key, value, columns, width):
+    """Projections of a query, key and value of these widths, to so many columns and back."""
+    shapes = {"q": (query, columns), "k": (key, columns), "v": (value, columns), "o": (columns, width)}
+    weights = {f"w_{role}": draw(seed, *shape) for seed, (role, shape) in enumerate(shapes.items(), seed)}
+    return weights | {f"b_{role}": draw(seed, shape[1]) for seed, (role, shape) in enumerate(shapes.items(), seed + 4)}
+
+
+def under(prefix, params):
+    return {f"{prefix}.{name}": array for name, array in params.items()}
+
+
+HEADS = {
+    "query": draw(60, 3, 4, 5), "key": draw(61, 3, 7, 3), "value": draw(62, 3, 7, 2), "mask": some(63, 3, 1, 4, 7),
+    "num_heads": 2, "params": attention(64, 5, 3, 2, 6, 5),
+}  # fmt: skip
+NO_BIASES = HEADS | {"params": {n: a for n, a in HEADS["params"].items() if n.startswith("w")}}
+FUSED = {"w_qkv": draw(72, 5, 18), "b_qkv": draw(73, 18), "w_o": draw(74, 6, 6), "b_o": draw(75, 6)}
+ENCODER = {
+    **under("self_attention", attention(80, 4, 4, 4, 6, 4)), **under("norm_1", NORM), **under("feed_forward", FEED),
+    **under("norm_2", {"gamma": draw(88, 4), "beta": draw(89, 4)}),
+}  # fmt: skip
+DECODER = {
+    **ENCODER, **under("cross_attention", attention(90, 4, 4, 4, 6, 4)),
+    **under("norm_3", {"gamma": draw(98, 4), "beta": draw(99, 4)}),
+}  # fmt: skip
+VOCAB = {"w_vocab": draw(100, 4, 7), "b_vocab": draw(101, 7)}
+TARGET = np.random.default_rng(102).dirichlet(np.ones(5), (2, 3))
 TARGETS = np.array([[3, 0, 1], [2, 2, 1]])
 
 CALLS = {
@@ -47,8 +77,30 @@ CALLS = {
     "feed-forward, no biases": ("feed_forward", {"x": draw(9, 2, 3, 4), "params": BARE}),
     "layer norm": ("layer_norm", {"x": draw(30, 2, 3, 5), "params": {"gamma": draw(31, 5), "beta": draw(32, 5)}}),
     "layer norm, one row": ("layer_norm", {"x": draw(30, 5), "params": {"gamma": draw(31, 5), "beta": draw(32, 5)}}),
+    "heads": ("multi_head_attention", HEADS),
+    "heads, no biases": ("multi_head_attention", NO_BIASES),
+    "heads, no mask": ("multi_head_attention", {n: a for n, a in HEADS.items() if n != "mask"}),
+    "fused heads": (
+        "fused_multi_head_attention",
+        {"x": draw(76, 3, 4, 5), "mask": some(77, 3, 1, 4, 4), "num_heads": 2, "params": FUSED},
+    ),
+    "encoder layer": (
+        "encoder_layer", {"x": draw(78, 2, 3, 4), "mask": some(79, 2, 1, 3, 3), "num_heads": 2, "params": ENCODER},
+    ),
+    "decoder layer": (
+        "decoder_layer",
+        {
+            "x": draw(78, 2, 3, 4), "memory": draw(79, 2, 5, 4), "self_mask": some(80, 2, 1, 3, 3),
+            "memory_mask": some(81, 2, 1, 3, 5), "num_heads": 2, "params": DECODER,
+        },
+    ),
+    "decoder layer, no masks": (
+        "decoder_layer", {"x": draw(78, 2, 3, 4), "memory": draw(79, 2, 5, 4), "num_heads": 2, "params": DECODER},
+    ),
+    "output layer": ("output_probabilities", {"x": draw(82, 2, 3, 4), "params": VOCAB}),
+    "divergence": ("kl_divergence", {"target": TARGET, "logits": draw(103, 2, 3, 5)}),
     "loss": ("cross_entropy", {"logits": draw(33, 2, 3, 5), "targets": TARGETS, "pad_id": 2}),
-}
+}  # fmt: skip
 
 
 def tracked(thing):
@@ -129,132 +181,6 @@ REFUSED = [
 def test_refusals_name_the_argument(changed, message):
     with pytest.raises(ValueError, match=message):
         textbook.single_head_attention_step(**STEP_ARGUMENTS | changed)
-
-
-# Every step can be replaced: a mistake is an override of a line or two
-
-
-class WithoutTheRowTerm(Textbook):
-    def row_term(self, weights, gradient):
-        return 0.0
-
-
-class DiagonalAlone(Textbook):
-    def row_term(self, weights, gradient):
-        return gradient * weights
-
-
-class WithoutTheScale(Textbook):
-    def scores_gradient(self, scaled, sizes):
-        return scaled
-
-
-class ThroughTheMask(Textbook):
-    def seen_gradient(self, gradient, mask):
-        return gradient
-
-
-class LastRowWins(Textbook):
-    def add_rows(self, table, ids, rows):
-        table[ids] += rows
-
-
-class ThroughTheRelu(Textbook):
-    def activation_gradient(self, inner, gradient):
-        return gradient
-
-
-class ConstantStatistics(Textbook):
-    def statistics_gradient(self, normal, gradient):
-        return 0.0
-
-
-class FirstAxisAlone(Textbook):
-    def sum_of_rows(self, rows):
-        return rows.sum(axis=0)
-
-
-class SumOfLosses(Textbook):
-    def mean_gradient(self, gradient, counted):
-        return gradient
-
-
-class AgainstTheSign(Textbook):
-    def moved(self, weight, gradient, learning_rate):
-        return weight + learning_rate * gradient
-
-
-class InputGradientAfterTheStep(Textbook):
-    def weights_behind(self, before, after):
-        return after
-
-
-class OneWeightAfterTheOther(Textbook):
-    def single_head_attention_step(self, x, output_gradient, *, causal, learning_rate, steps, params):
-        weights, before = dict(params), dict(params)
-        for _ in range(steps):
-            before = dict(weights)
-            for name in ("w_q", "w_k", "w_v"):
-                gradients = self.single_head_attention_gradient(x, output_gradient, causal=causal, params=weights)
-                weights[name] = self.moved(weights[name], gradients[name], learning_rate)
-        gradients = self.single_head_attention_gradient(x, output_gradient, causal=causal, params=before)
-        return {"x_gradient": gradients["x"], **weights}
-
-
-class NeverCleared(Textbook):
-    def cleared(self, gradients, earlier):
-        return {name: gradient + earlier.get(name, 0) for name, gradient in gradients.items()}
-
-
-class FirstForwardPass(Textbook):
-    def forward_pass(self, x, weights, earlier, *, causal):
-        return earlier or super().forward_pass(x, weights, earlier, causal=causal)
-
-
-MISTAKES = {
-    "sgd-sign": AgainstTheSign,
-    "sgd-input-gradient-after-step": InputGradientAfterTheStep,
-    "sgd-sequential": OneWeightAfterTheOther,
-    "sgd-accumulated": NeverCleared,
-    "sgd-forward-stale": FirstForwardPass,
-    "softmax-bwd": WithoutTheRowTerm,
-    "softmax-bwd-diagonal": DiagonalAlone,
-    "scale-bwd": WithoutTheScale,
-    "mask-bwd": ThroughTheMask,
-    "emb-bwd-overwrite": LastRowWins,
-    "relu-bwd": ThroughTheRelu,
-    "ln-bwd": ConstantStatistics,
-    "ln-bwd-rank": FirstAxisAlone,
-    "ce-bwd-sum": SumOfLosses,
-}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_fails_just_the_cases_that_claim_it(mistake, spec):
-    bench = Bench(spec, Adapter.from_object(MISTAKES[mistake](), mistake, spec), "float64", "cpu")
-    backward = [case for case in spec.cases.values() if case.cotangent is not None or case.component == STEP]
-    verdicts = [check_case(case, bench) for case in backward if case.error is None]
-    judged = [v for v in verdicts if v.status is not Status.SKIPPED]
-    assert [v.check for v in judged if v.bad] == [v.check for v in judged if mistake in v.catches]
-    assert any(v.bad for v in judged)
-
-
-@pytest.mark.parametrize(
-    ("mistake", "failing"),
-    [
-        ("sgd-sign", "shas-gradient"),
-        ("sgd-input-gradient-after-step", "shas-gradient"),
-        ("sgd-sequential", "shas-gradient"),
-        ("sgd-accumulated", "shas-one-by-one"),
-        ("sgd-forward-stale", "shas-one-by-one"),
-    ],
-)
-@pytest.mark.parametrize("dtype", ["float64", "float16"])
-def test_a_property_fails_too(mistake, failing, dtype, spec):
-    load_properties()
-    bench = Bench(spec, Adapter.from_object(MISTAKES[mistake](), mistake, spec), dtype, "cpu")
-    verdicts = [check_property(prop, STEP, bench) for prop in spec.properties.values() if prop.component == STEP]
-    assert [v.check for v in verdicts if v.bad] == [failing]
 
 
 def test_steps_of_an_adapter_that_returns_the_input_gradient_alone_are_not_compared(spec):

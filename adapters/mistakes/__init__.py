@@ -1,5 +1,8 @@
-"""The catalogued mistakes, each as an implementation that makes it: the NumPy textbook with a step done otherwise."""
+"""The catalogued mistakes, each as an implementation that makes it: the NumPy textbook with a step done otherwise.
 
-from goldformer.adapters.mistakes.registry import Mistaken, implementations, together
+Those of devices, of memory and of autograd are the bundled reference with a component done otherwise.
+"""
 
-__all__ = ["Mistaken", "implementations", "together"]
+from goldformer.adapters.mistakes.registry import Mistaken, implementations, together, torch_implementations
+
+__all__ = ["Mistaken", "implementations", "together", "torch_implementations"]

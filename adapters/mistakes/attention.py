@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from goldformer.adapters.mistakes.differentiation import DifferentiatedTextbook as Textbook
 from goldformer.adapters.mistakes.registry import mistake
-from goldformer.adapters.textbook import Textbook
 from goldformer.adapters.textbook_checks import Array
 
 
@@ -182,6 +182,20 @@ class Nondeterminism(Textbook):
     def weighted_sum(self, weights: Array, value: Array) -> Array:
         seed = int(self.seeds.integers(1 << 32))
         return super().weighted_sum(self.dropped(weights, "dropout_rate", 0.1, seed), value)
+
+
+@mistake("mask-left-over")
+class MaskLeftOver(Textbook):
+    """A call without a mask uses the last one there was, if it is as large as the scores."""
+
+    last: Array | None = None
+
+    def weights(self, scaled: Array, mask: Array | None) -> Array:
+        if mask is not None:
+            self.last = mask
+        elif self.last is not None and self.last.shape == scaled.shape:
+            mask = self.last
+        return super().weights(scaled, mask)
 
 
 # The causal mask

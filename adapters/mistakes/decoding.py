@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from goldformer.adapters.mistakes.differentiation import DifferentiatedTextbook as Textbook
 from goldformer.adapters.mistakes.registry import mistake
-from goldformer.adapters.textbook import Textbook
 from goldformer.adapters.textbook_checks import Array
 from goldformer.adapters.textbook_decoding import Sentence, Task
 from goldformer.adapters.textbook_layers import Params

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from goldformer.adapters.mistakes.differentiation import DifferentiatedTextbook as Textbook
 from goldformer.adapters.mistakes.registry import mistake
-from goldformer.adapters.textbook import Textbook
 from goldformer.adapters.textbook_checks import Array
 
 Params = Mapping[str, Array]

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from goldformer.adapters.mistakes.differentiation import DifferentiatedTextbook as Textbook
 from goldformer.adapters.mistakes.registry import mistake
-from goldformer.adapters.textbook import Textbook
 from goldformer.adapters.textbook_checks import Array
 from goldformer.adapters.textbook_layers import Params, SubLayer
 
@@ -26,7 +26,11 @@ class Gelu(Textbook):
     """GELU stands in the place of ReLU, in its exact form."""
 
     def activation(self, x: Array) -> Array:
-        erf = np.vectorize(math.erf, otypes=[x.dtype])(x / math.sqrt(2))
+        at = x / math.sqrt(2)
+        erf = np.vectorize(math.erf, otypes=[at.real.dtype])(at.real)
+        if np.iscomplexobj(at):
+            # math.erf takes real numbers alone: of a complex step its derivative tells the rest.
+            erf = erf + (at - at.real) * np.exp(-np.square(at.real)) * 2 / math.sqrt(math.pi)
         return np.asarray(x * (1 + erf) / 2)
 
 

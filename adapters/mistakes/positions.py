@@ -7,8 +7,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from goldformer.adapters.mistakes.differentiation import DifferentiatedTextbook as Textbook
 from goldformer.adapters.mistakes.registry import mistake
-from goldformer.adapters.textbook import Textbook
 from goldformer.adapters.textbook_attention import Wave
 from goldformer.adapters.textbook_checks import Array
 

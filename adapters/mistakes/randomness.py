@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
+from goldformer.adapters.mistakes.differentiation import DifferentiatedTextbook as Textbook
 from goldformer.adapters.mistakes.registry import mistake
-from goldformer.adapters.textbook import Textbook
 from goldformer.adapters.textbook_checks import Array
 
 # Initialisation
@@ -124,6 +124,17 @@ class ScaledInEvaluation(Textbook):
 
     def untouched(self, x: Array, rate: float) -> Array:
         return np.asarray(super().untouched(x, rate) * (1 - rate))
+
+
+@mistake("dropout-sticky")
+class DropoutSticky(Textbook):
+    """The rate is set to 0 when it is not training, and stays there."""
+
+    switched_off = False
+
+    def dropout(self, x: Array, *, rate: float, training: bool, seed: int) -> Array:
+        self.switched_off = self.switched_off or not training
+        return super().dropout(x, rate=0.0 if self.switched_off else rate, training=training, seed=seed)
 
 
 # Dropout in attention

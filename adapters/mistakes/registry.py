@@ -10,7 +10,18 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 #: The modules in which mistakes register themselves.
-_MODULES: Final = ("attention", "positions", "heads", "layers", "model", "losses", "decoding", "randomness")
+_ON_NUMPY: Final = (
+    "attention",
+    "positions",
+    "heads",
+    "layers",
+    "model",
+    "losses",
+    "decoding",
+    "randomness",
+    "gradients",
+)
+_ON_TORCH: Final = ("on_torch",)
 
 Class = TypeVar("Class", bound=type)
 
@@ -51,10 +62,19 @@ def mistake(id_: str, *, shows_in: tuple[str, ...] = ()) -> Callable[[Class], Cl
 
 @cache
 def implementations() -> Mapping[str, Mistaken]:
-    """All implementations by their mistake's id."""
-    for module in _MODULES:
-        importlib.import_module(f"goldformer.adapters.mistakes.{module}")
-    return MappingProxyType(_REGISTERED)
+    """The implementations on NumPy by their mistake's id: all that can be told from results."""
+    return _registered_in(_ON_NUMPY)
+
+
+@cache
+def torch_implementations() -> Mapping[str, Mistaken]:
+    """The implementations on torch, of what can go wrong with tensors alone; this imports torch."""
+    return _registered_in(_ON_TORCH)
+
+
+def _registered_in(modules: tuple[str, ...]) -> Mapping[str, Mistaken]:
+    names = {importlib.import_module(f"goldformer.adapters.mistakes.{module}").__name__ for module in modules}
+    return MappingProxyType({id_: made for id_, made in _REGISTERED.items() if made.make.__module__ in names})
 
 
 def together(*mistakes: Mistaken) -> Mistaken:

@@ -1,0 +1,134 @@
+"""Each mistake that only tensors show is caught by whoever says so, without a GPU, in words that help a reader."""
+
+import re
+
+import pytest
+import torch
+
+from goldformer.adapters import Adapter
+from goldformer.adapters.builtin import reference
+from goldformer.adapters.mistakes import torch_implementations
+from goldformer.conformance.engine import Bench, check_case
+from goldformer.conformance.properties import check_property, components_of
+from goldformer.conformance.run import load_properties
+from goldformer.conformance.verdict import Status
+
+load_properties()
+
+HERE = r"\(.*on_torch\.py:\d+, \w+\)"
+MIXES = f"mixes devices: a tensor is made on the CPU, whatever the inputs are on \\(raised RuntimeError: .*{HERE}\\)"
+#: By mistake: the property that lists it, and what is said of it.
+CAUGHT = {
+    "pe-not-buffer": ("device-hygiene", MIXES),
+    "device-const": ("device-hygiene", MIXES),
+    "non-contiguous": (
+        "memory-layout",
+        "needs contiguous arrays: with transposed views of the same values it raised RuntimeError: view size is not "
+        rf"compatible with input tensor's size and stride .*Use \.reshape\(\.\.\.\) instead\. {HERE}",
+    ),
+}
+#: A value or an error of a single call tells.
+BY_CASES = {"grad-cut"}
+WITHOUT_CUDA = {"pe-hard-cuda"}
+
+
+@pytest.fixture
+def bench(spec):
+    """A bench for the implementation of a mistake."""
+
+    def make(mistake, dtype="float32"):
+        adapter = Adapter.from_object(torch_implementations()[mistake].make(), mistake, spec)
+        return Bench(spec, adapter, dtype, "cpu")
+
+    return make
+
+
+def test_every_mistake_is_tried():
+    assert torch_implementations().keys() == CAUGHT.keys() | BY_CASES | WITHOUT_CUDA
+
+
+@pytest.mark.parametrize("mistake", CAUGHT)
+def test_the_property_that_lists_it_catches_it_in_its_component_alone(mistake, bench, spec):
+    name, says = CAUGHT[mistake]
+    prop = spec.properties[name]
+    assert [p.id for p in spec.properties.values() if mistake in p.catches] == [name]
+    verdicts = [check_property(prop, component, bench(mistake)) for component in components_of(prop, spec)]
+    (verdict,) = (v for v in verdicts if v.bad)
+    assert (verdict.component, verdict.status) == (spec.mistakes[mistake].component, Status.FAILED)
+    assert re.fullmatch(says, verdict.message, re.DOTALL)
+
+
+@pytest.mark.parametrize("mistake", CAUGHT)
+def test_on_the_cpu_with_arrays_as_they_were_made_it_is_right(mistake, bench, spec):
+    component = spec.mistakes[mistake].component
+    plain = [case for case in spec.cases_of(component) if case.golden is not None]
+    verdicts = [check_case(case, bench(mistake)) for case in plain]
+    assert [f"{v.check}: {v.message}" for v in verdicts if v.bad] == []
+    assert any(v.status is Status.PASSED for v in verdicts)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU it is right on that GPU")
+def test_without_a_gpu_cuda_by_name_is_an_error_everywhere(bench, spec):
+    at = bench("pe-hard-cuda")
+    golden = [case for case in spec.cases_of("positional_encoding") if case.golden is not None]
+    listing = [prop for prop in spec.properties.values() if "pe-hard-cuda" in prop.catches]
+    verdicts = [check_case(case, at) for case in golden]
+    verdicts += [check_property(prop, "positional_encoding", at) for prop in listing]
+    judged = [v for v in verdicts if v.status is not Status.SKIPPED]
+    assert {(v.status, v.reason) for v in judged} == {(Status.ERRORED, "raised")}
+    assert all(re.fullmatch(rf"raised \w+: .*(CUDA|NVIDIA).*{HERE}", v.message, re.DOTALL) for v in judged)
+    assert listing
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_every_case_that_lists_a_cut_gradient_catches_it(dtype, bench, spec):
+    listing = [case for case in spec.cases.values() if "grad-cut" in case.catches]
+    verdicts = [v for case in listing if (v := check_case(case, bench("grad-cut", dtype))).reason != "convention"]
+    assert {v.reason for v in verdicts} == {"no-gradient"}
+    says = r"no gradient reaches (query, )?key: the graph is cut \(detach, \.data, a copy, no_grad\)"
+    assert all(re.fullmatch(says, v.message) for v in verdicts)
+    assert verdicts
+
+
+def test_a_cut_gradient_leaves_the_values_right(bench, spec):
+    golden = [c for c in spec.cases_of("scaled_dot_product_attention") if c.golden is not None and c.cotangent is None]
+    verdicts = [check_case(case, bench("grad-cut")) for case in golden]
+    assert [f"{v.check}: {v.message}" for v in verdicts if v.bad] == []
+    assert any(v.status is Status.PASSED for v in verdicts)
+
+
+def test_everything_else_is_the_reference():
+    for mistaken in torch_implementations().values():
+        made = mistaken.make()
+        assert made.softmax is reference.softmax
+        # One component, and nothing copied.
+        assert len([name for name in vars(mistaken.make) if not name.startswith("__")]) == 1
+
+
+# With the mistake written out, no component of ours in it
+
+
+def test_detached_weights_are_those_of_code_with_the_mistake():
+    query, key, value = (torch.linspace(-1, 1, 12).reshape(1, 4, 3).roll(i, -1).requires_grad_() for i in range(3))
+    made = torch_implementations()["grad-cut"].make()
+    output = made.scaled_dot_product_attention(query, key, value)[0]
+    written = (query @ key.mT / 3**0.5).softmax(-1).detach() @ value
+    torch.testing.assert_close(output, written)
+    got, expected = (
+        torch.autograd.grad(result, (query, key, value), torch.ones_like(result), allow_unused=True)
+        for result in (output, written)
+    )
+    assert (got[:2], expected[:2]) == ((None, None), (None, None))
+    torch.testing.assert_close(got[2], expected[2])
+
+
+@pytest.mark.parametrize("component", ["positional_encoding", "multi_head_attention"])
+def test_a_tensor_on_the_cpu_meets_no_other_device(component):
+    x = torch.ones(1, 2, 4, device="meta")
+    mistake = {"positional_encoding": "pe-not-buffer", "multi_head_attention": "device-const"}[component]
+    weights = {f"w_{role}": torch.ones(4, 4, device="meta") for role in "qkvo"}
+    arguments = {"x": x} if component == "positional_encoding" else {"query": x, "key": x, "value": x}
+    arguments |= {} if component == "positional_encoding" else {"num_heads": 2, "params": weights}
+    with pytest.raises(RuntimeError, match="is not on the expected device"):
+        getattr(torch_implementations()[mistake].make(), component)(**arguments)
+    getattr(reference, component)(**arguments)
