@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from goldformer.adapters import Adapter
-from goldformer.adapters.mistakes import Mistaken, implementations
+from goldformer.adapters.mistakes import Mistaken, all_implementations
 from goldformer.conformance.engine import Bench, check_case
 from goldformer.conformance.properties import check_property
 from goldformer.conformance.run import Numerics, load_properties
@@ -137,9 +137,9 @@ def measure(mistaken: Mistaken, dtype: str, cases: Iterable[Case], spec: Spec) -
     bench = Bench(spec, adapter, dtype, "cpu", strict=True)
     cells: list[Cell] = []
     unmeasured: list[str] = []
-    for case in sorted(cases, key=lambda case: case.cotangent is not None):
+    for case in cases:
         cell = _cell(check_case(case, bench), listed=mistake.id in case.catches)
-        if cell is not None and not _is_of_another_pass(case, cell, adapter, cells):
+        if cell is not None:
             cells.append(cell)
         elif mistake.id in case.catches:
             unmeasured.append(case.id)
@@ -154,12 +154,6 @@ def _cell(verdict: Verdict, *, listed: bool) -> Cell | None:
         return None
     margin = (math.inf if verdict.bad else 0.0) if verdict.ratio is None else verdict.ratio
     return Cell(verdict.check, verdict.kind, verdict.component, listed, verdict.bad, margin, verdict.reason)
-
-
-def _is_of_another_pass(case: Case, cell: Cell, adapter: Adapter, forward: Iterable[Cell]) -> bool:
-    """Whether a gradient is right because a backward pass by hand need not repeat what the forward pass does wrong."""
-    by_hand = case.cotangent is not None and case.component in adapter.gradients
-    return by_hand and not cell.killed and any(f.killed for f in forward if f.component == case.component)
 
 
 def _properties_of(mistake: Mistake, bench: Bench) -> Iterator[Cell]:
@@ -204,7 +198,7 @@ def kill_matrix(
     made: list[str] = []
     not_made: list[Mistake] = []
     for mistake in mistakes:
-        if mistake.id in implementations():
+        if mistake.id in all_implementations():
             made.append(mistake.id)
         else:
             not_made.append(mistake)
@@ -224,7 +218,7 @@ def _measured_all(spec: Spec, ids: list[str], dtype: str, jobs: int) -> Iterator
 
 
 def _measured(id_: str, dtype: str, spec: Spec) -> Kill:
-    return measure(implementations()[id_], dtype, able_to_show(spec.mistakes[id_], spec), spec)
+    return measure(all_implementations()[id_], dtype, able_to_show(spec.mistakes[id_], spec), spec)
 
 
 def _measured_there(id_: str, dtype: str, root: Path) -> Kill:

@@ -11,12 +11,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from goldformer.adapters.mistakes import implementations, together
+from goldformer.adapters.mistakes import implementations
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook import Textbook
 from goldformer.conformance.engine import Bench, check_case, plan
-from goldformer.conformance.imitation import Imitator
+from goldformer.conformance.imitation import Candidate, Imitator
 from goldformer.conformance.suspects import explanations
 from goldformer.conformance.text import closing, explain_verdict
 from goldformer.conformance.verdict import Verdict
@@ -79,15 +79,18 @@ def test_the_mistake_is_named_from_what_was_got(scale, mistake, dtype, judged, s
 
 
 def test_two_mistakes_at_once_are_named_together(judged, spec):
-    both = together(*(implementations()[id_] for id_ in ("scale-missing", "mask-inverted")))
-    verdicts = judged(both.make(), ATTENTION)
+    one, other = (implementations()[id_].make for id_ in ("scale-missing", "mask-inverted"))
+    verdicts = judged(type("Both", (one, other), {})(), ATTENTION)
     assert set(named(verdicts, ATTENTION, spec)[0].split(" and ")) == {"scale-missing", "mask-inverted"}
 
 
-def test_mistakes_of_one_step_are_not_made_together():
-    one, other = implementations()["scale-missing"], implementations()["scale-multiply"]
-    with pytest.raises(TypeError, match=r"^scale-missing and scale-multiply override the same step$"):
-        together(one, other)
+def test_mistakes_of_one_step_and_options_of_one_convention_are_not_made_together():
+    scale, product, mask = (Candidate((id_,)) for id_ in ("scale-missing", "scale-multiply", "mask-inverted"))
+    pre, post = (Candidate(options=(("norm_placement", option),)) for option in ("pre", "post"))
+    assert scale.with_(product) is None
+    assert pre.with_(post) is None
+    assert scale.with_(mask).causes == ("scale-missing", "mask-inverted")
+    assert pre.with_(scale).causes == ("norm_placement: pre", "scale-missing")
 
 
 def test_what_is_not_in_the_catalogue_is_said_to_be_unknown_with_the_first_wrong_step(judged, spec):

@@ -44,13 +44,6 @@ def test_every_mistake_is_implemented(spec):
     }
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_every_case_that_lists_it_catches_it(mistake, verdicts_on_mistake):
-    verdicts = verdicts_on_mistake(mistake, "float32")
-    assert verdicts
-    assert [v.check for v in verdicts if not v.bad] == []
-
-
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("mistake", [id_ for id_ in MISTAKES if id_ not in SHAPED])
 def test_it_is_far_beyond_rounding(mistake, dtype, verdicts_on_mistake):

@@ -3,6 +3,11 @@
 Those of devices, of memory and of autograd are the bundled reference with a component done otherwise.
 """
 
-from goldformer.adapters.mistakes.registry import Mistaken, implementations, together, torch_implementations
+from goldformer.adapters.mistakes.registry import (
+    Mistaken,
+    all_implementations,
+    implementations,
+    torch_implementations,
+)
 
-__all__ = ["Mistaken", "implementations", "together", "torch_implementations"]
+__all__ = ["Mistaken", "all_implementations", "implementations", "torch_implementations"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -72,16 +73,13 @@ def torch_implementations() -> Mapping[str, Mistaken]:
     return _registered_in(_ON_TORCH)
 
 
+@cache
+def all_implementations() -> Mapping[str, Mistaken]:
+    """Those on NumPy, and those on torch where torch is installed."""
+    there = importlib.util.find_spec("torch") is not None
+    return MappingProxyType({**implementations(), **(torch_implementations() if there else {})})
+
+
 def _registered_in(modules: tuple[str, ...]) -> Mapping[str, Mistaken]:
     names = {importlib.import_module(f"goldformer.adapters.mistakes.{module}").__name__ for module in modules}
     return MappingProxyType({id_: made for id_, made in _REGISTERED.items() if made.make.__module__ in names})
-
-
-def together(*mistakes: Mistaken) -> Mistaken:
-    """One implementation that makes several mistakes at once; TypeError where they collide."""
-    classes = [m.make for m in mistakes]
-    overridden = [name for made in classes for name in vars(made) if not name.startswith("__")]
-    if len(set(overridden)) < len(overridden):
-        raise TypeError(f"{' and '.join(m.id for m in mistakes)} override the same step")
-    ids = "+".join(m.id for m in mistakes)
-    return Mistaken(ids, type(ids, tuple(classes), {}))
