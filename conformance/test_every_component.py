@@ -82,8 +82,8 @@ def _others(subject: Subject, arguments: Arguments) -> Iterator[Arguments]:
     contract = subject.bench.spec.contracts[subject.component]
     binder = check_call(contract, arguments.inputs, arguments.params, arguments.attributes)
     yield replace(arguments, inputs={name: np.flip(array) for name, array in arguments.inputs.items()})
-    cases = map(arguments_of, plain_cases(subject.component, subject.bench))
-    yield from islice((a for a in cases if _shapes(a) != _shapes(arguments)), 1)
+    small = (case for case in plain_cases(subject.component, subject.bench) if not case.full_size)
+    yield from islice((a for a in map(arguments_of, small) if _shapes(a) != _shapes(arguments)), 1)
     masks = {n: s for n, s in contract.inputs.items() if s.kind == "bool" and n not in arguments.inputs}
     for name, mask in masks.items():
         seen = np.zeros(mask.shape.sizes(binder.sizes, binder.lead or ()), dtype=bool)

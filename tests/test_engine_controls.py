@@ -288,7 +288,7 @@ def test_no_property_accuses_attention_done_otherwise(control, spec):
         if ATTENTION in components_of(prop, spec)
     ]
     assert [v.check for v in verdicts if v.reason == "not-implemented"] == ["sdpa-dropout"]
-    assert len(verdicts) == 8
+    assert len(verdicts) == 10
     assert [(v.check, v.message) for v in verdicts if v.bad] == []
     assert max(v.ratio for v in verdicts if v.ratio is not None) <= ROOM
 
