@@ -22,5 +22,9 @@ def test_never_negative(subject: Subject, n: int, seed: int) -> None:
     same = with_inputs(arguments, target=np.full((2, 4), 0.25), logits=np.ones((2, 4)))
     bound = subject.bound(NAME, same, "output")
     subject.agree(
-        "output", subject.call(NAME, same)["output"], np.zeros(2), bound, "not 0 of a distribution from itself"
+        "output",
+        subject.call(NAME, same)["output"],
+        np.zeros(2),
+        bound,
+        "the divergence of a distribution from itself is not 0",
     )
