@@ -96,8 +96,11 @@ class Subject:
         return tolerance(self.bench.dtype, found.scales[output], 0.0)
 
     def agree(self, output: str, got: Array, expected: Array, bound: float, claim: str) -> None:
-        """Violation unless two results agree within twice a bound: both of them were rounded."""
+        """Violation unless two results are finite and agree within twice a bound: both of them were rounded."""
         difference = compare(output, got, expected, 2 * bound)
+        if not np.isfinite(got).all():
+            finite = np.where(np.isfinite(expected), expected, 0.0)
+            raise Violation(f"{output} is not finite, for inputs that are", compare(output, got, finite, 2 * bound))
         self.ratio = max(self.ratio or 0.0, difference.ratio)
         if difference.wrong:
             raise Violation(claim, difference)

@@ -26,6 +26,7 @@ def lint(spec: Spec) -> list[Problem]:
     return [
         *cover(spec).problems(),
         *_untried_options(spec),
+        *_unclaimed_mistakes(spec),
         *_silent_on_conventions(spec),
         *_digits_of_nothing(spec),
         *_printed_digits(spec),
@@ -38,6 +39,15 @@ def _untried_options(spec: Spec) -> Iterator[Problem]:
     for name in spec.conventions:
         if name not in tried:
             yield Place(spec.root / "conventions.yaml", 1).problem(name, "is a convention that no case depends on")
+
+
+def _unclaimed_mistakes(spec: Spec) -> Iterator[Problem]:
+    """A mistake that nothing says it reveals may go unseen."""
+    claimed = {id_ for shown in (*spec.cases.values(), *spec.properties.values()) for id_ in shown.catches}
+    for id_ in spec.mistakes:
+        if id_ not in claimed:
+            message = "is claimed by nothing: list it in the catches of a case or of a property that reveals it"
+            yield Place(spec.root / "mistakes.yaml", 1).problem(id_, message)
 
 
 #: Conventions that show on some inputs alone: in an empty row, where lengths differ, in an odd width.

@@ -63,11 +63,13 @@ def _index(spec: Spec) -> Mapping[str, Entry]:
     for prop in spec.properties.values():
         index[prop.id] = {
             "property": prop.id, "component": prop.component, "title": prop.title, "clauses": list(prop.clauses),
+            "catches": list(prop.catches),
         }  # fmt: skip
+    checks = (*spec.properties.values(), *spec.cases.values())
     for mistake in spec.mistakes.values():
         index[mistake.id] = {
             "mistake": mistake.id, "component": mistake.component, "title": mistake.title, "hint": mistake.hint,
-            "caught by": [case.id for case in spec.cases.values() if mistake.id in case.catches],
+            "caught by": [check.id for check in checks if mistake.id in check.catches],
         }  # fmt: skip
     for erratum in spec.errata.values():
         index[erratum.id] = {
