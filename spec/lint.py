@@ -11,7 +11,7 @@ import numpy as np
 
 from goldformer.spec.coverage import cover
 from goldformer.spec.errors import Problem
-from goldformer.spec.model import ANY, Case, GoldenArray, Place, Spec
+from goldformer.spec.model import ANY, Case, GoldenArray, Place, Property, Spec
 
 #: A document's digits agree when the value lies within half a unit of the last one printed; the hair
 #: lets a value on the very edge count, whichever way its author rounded.
@@ -43,7 +43,8 @@ def _untried_options(spec: Spec) -> Iterator[Problem]:
 
 def _unclaimed_mistakes(spec: Spec) -> Iterator[Problem]:
     """A mistake that nothing says it reveals may go unseen."""
-    claimed = {id_ for shown in (*spec.cases.values(), *spec.properties.values()) for id_ in shown.catches}
+    checks: list[Case | Property] = [*spec.cases.values(), *spec.properties.values()]
+    claimed = {id_ for check in checks for id_ in check.catches}
     for id_ in spec.mistakes:
         if id_ not in claimed:
             message = "is claimed by nothing: list it in the catches of a case or of a property that reveals it"

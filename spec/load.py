@@ -67,7 +67,9 @@ def load_own_cases(path: Path, spec: Spec) -> list[Case]:
     )
     taken = [case for case in cases if case.id in spec.cases or case.id in spec.properties]
     if taken:
-        raise SpecError([case.place.problem("id", f"{case.id!r} is taken: the spec has it") for case in taken])
+        raise SpecError(
+            [case.place.problem("id", f"{case.id!r} is taken: the spec has it, or a file before") for case in taken]
+        )
     return cases
 
 

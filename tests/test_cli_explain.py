@@ -61,7 +61,10 @@ def test_a_clause_in_small_letters_is_found():
     ("id_", "lines"),
     [
         ("SDPA-2", ["level: MUST", "sources: ", "shown by: "]),
-        ("scale-missing", ["hint: Divide QKᵀ by √d_k before the softmax.", "caught by: "]),
+        ("scale-missing", ["hint: Divide QKᵀ by √d_k before the softmax.", "caught by: sdpa-walkthrough-3x2, "]),
+        ("nondeterminism", ["caught by: repeat-calls"]),
+        ("mask-first-sample", ["caught by: mha-hidden-tokens, encoder-batch, model-padding, "]),
+        ("mha-linear", ["component: multi_head_attention", "catches: qkv-relu, wo-relu, kv-swap"]),
         ("empty_row", ["clause: SDPA-7", "default: uniform", "  zeros: every weight is 0"]),
         ("sdpa-causal", ["clauses: SDPA-6, MASK-1, MASK-6", "source: java J2", "  mask: ", "expect", "  output"]),
         ("sdpa-widths-differ", ["must refuse: key", "otherwise like: sdpa-cross-lengths"]),

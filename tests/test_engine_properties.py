@@ -387,6 +387,39 @@ def test_the_elements_that_violate_a_property_are_shown(judge):
     assert verdict.ratio == difference.ratio > 1000
 
 
+def test_what_goes_wrong_only_at_times_is_a_violation_too(judge):
+    # Once it ended in Hypothesis's own exception, and the command line in a traceback.
+    made = implementations()["nondeterminism"].make()
+    verdict = judge("sdpa-padding", ATTENTION, {ATTENTION: made.scaled_dot_product_attention}, arrays="numpy")
+    assert (verdict.status, verdict.reason, verdict.example) == (Status.FAILED, "property", "")
+    assert verdict.message.endswith(", but not every time: the same call gives different results")
+    assert verdict.differences
+
+
+def test_a_crash_that_comes_only_at_times_is_an_error_of_the_property(judge):
+    calls = []
+
+    def softmax(scores):
+        calls.append(scores)
+        if len(calls) == 3:
+            raise MemoryError("for once")
+        return Textbook().softmax(scores)
+
+    verdict = judge("sm-simplex", "softmax", {"softmax": softmax}, arrays="numpy")
+    assert (verdict.status, verdict.reason) == (Status.ERRORED, "raised")
+    assert verdict.message.startswith("raised MemoryError: for once")
+
+
+def test_equal_results_that_are_not_finite_keep_no_property(judge):
+    def softmax(scores):
+        return np.full_like(scores, np.nan)
+
+    verdict = judge("sm-shift", "softmax", {"softmax": softmax}, arrays="numpy")
+    assert (verdict.status, verdict.message) == (Status.FAILED, "output is not finite, for inputs that are")
+    (difference,) = verdict.differences
+    assert (difference.wrong, difference.compared) == (1, 1)
+
+
 def test_a_component_that_raises_is_an_error_of_the_property(judge):
     verdict = judge("sm-simplex", "softmax", {"softmax": lambda scores: 1 / 0})
     assert (verdict.status, verdict.reason) == (Status.ERRORED, "raised")

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from goldformer.conformance.commands.console import OK, out, unknown, unusable
-from goldformer.spec import Case, Contract, Spec, SpecError, load_spec
+from goldformer.spec import Case, Contract, Property, Spec, SpecError, load_spec
 from goldformer.spec.coverage import cover
 from goldformer.spec.draw import Values
 from goldformer.spec.model import GoldenArray
@@ -65,7 +65,7 @@ def _index(spec: Spec) -> Mapping[str, Entry]:
             "property": prop.id, "component": prop.component, "title": prop.title, "clauses": list(prop.clauses),
             "catches": list(prop.catches),
         }  # fmt: skip
-    checks = (*spec.properties.values(), *spec.cases.values())
+    checks: list[Property | Case] = [*spec.properties.values(), *spec.cases.values()]
     for mistake in spec.mistakes.values():
         index[mistake.id] = {
             "mistake": mistake.id, "component": mistake.component, "title": mistake.title, "hint": mistake.hint,
