@@ -25,6 +25,13 @@ def main() -> None:
 @click.argument("adapter")
 @click.option("--component", multiple=True, help="Only this component (repeatable, or a,b).")
 @click.option("--case", "cases", multiple=True, help="Only this golden case.")
+@click.option(
+    "--cases",
+    "files",
+    multiple=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Only the cases of this YAML file of your own; golden values that it lacks are derived.",
+)
 @click.option("--property", "properties", multiple=True, help="Only this property.")
 @click.option(
     "--dtype",

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from goldformer.conformance.invoke import Arguments
+from goldformer.conformance.measuring import measured
 from goldformer.conformance.properties import Subject, Violation, drawn, with_inputs
 from goldformer.conformance.tolerance import tolerance
 from goldformer.spec.draw import below
 from goldformer.spec.model import Attribute
-from goldformer.spec.oracle.derive import measure
 
 #: So few words that sentences end early.
 VOCAB: Final = 5
@@ -88,6 +88,7 @@ def read(subject: Subject, arguments: Arguments, sentence: Ids) -> Reading:
     call = with_inputs(replace(arguments, attributes=attributes), target=target)
     logits = subject.call("transformer", call)["logits"][0]
     moved = logits - logits.max(-1, keepdims=True)
-    given = ({"source": call.inputs["source"], "ids": sentence[None]}, call.params, {**attributes, "bos_id": BOS})
-    scale = measure("teacher_forced", *given, subject.convention("transformer")).scales["log_probabilities"]
+    inputs = {"source": call.inputs["source"], "ids": sentence[None]}
+    reading = Arguments(inputs, call.params, {**attributes, "bos_id": BOS})
+    scale = measured("teacher_forced", reading, subject.convention("transformer")).scales["log_probabilities"]
     return Reading(moved - np.log(np.exp(moved).sum(-1, keepdims=True)), tolerance(subject.bench.dtype, scale, 0.0))

@@ -166,8 +166,14 @@ def plain_cases(component: str, bench: Bench) -> Iterator[Case]:
 def _blank(case: Case, bench: Bench) -> Verdict:
     return Verdict(
         case.id, "case", case.component, case.title, Status.PASSED, "", "", bench.dtype, bench.device,
-        case.clauses, str(case.source or "derived"), case.catches, reproduce=bench.command("--case", case.id),
+        case.clauses, str(case.source or "derived"), case.catches, reproduce=bench.command(*_named(case, bench)),
     )  # fmt: skip
+
+
+def _named(case: Case, bench: Bench) -> tuple[str, ...]:
+    """The options that choose a case, with its file if that is no part of the spec."""
+    own = () if case.place.file.is_relative_to(bench.spec.root) else ("--cases", str(case.place.file))
+    return (*own, "--case", case.id)
 
 
 def skipped(blank: Verdict, reason: Reason, message: str) -> Verdict:

@@ -8,8 +8,7 @@ command line runs the same object through `check_property`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from fractions import Fraction
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -17,14 +16,16 @@ from numpy.typing import NDArray
 
 from goldformer.adapters.arrays import Layout
 from goldformer.conformance.compare import compare
+from goldformer.conformance.counterexample import Called, as_case, recipe
 from goldformer.conformance.engine import Bench, broken, not_implemented, skipped
+from goldformer.conformance.gradient import invoke_gradient
 from goldformer.conformance.invoke import Arguments, BadResult, NotCheckable, NotImplementedHere
+from goldformer.conformance.measuring import bounds, measured
 from goldformer.conformance.tolerance import least_margin, tolerance
 from goldformer.conformance.verdict import Difference, Status, Verdict
 from goldformer.spec import Property, Spec
-from goldformer.spec.draw import Dyadic, build
+from goldformer.spec.draw import build
 from goldformer.spec.model import Attribute
-from goldformer.spec.oracle.derive import measure
 
 Array = NDArray[Any]
 
@@ -37,11 +38,16 @@ PROPERTY_ID: Final = "property_id"
 
 
 class Violation(AssertionError):
-    """A relation that does not hold, with the outputs that show it."""
+    """A relation that does not hold, with the outputs that show it.
+
+    `calls` are those of the property until then, for the input `drawn`.
+    """
 
     def __init__(self, message: str, difference: Difference | None = None) -> None:
         super().__init__(message)
         self.difference = difference
+        self.calls: tuple[Called, ...] = ()
+        self.drawn: Mapping[str, Any] = {}
 
 
 @dataclass
@@ -52,6 +58,7 @@ class Subject:
     component: str
     ratio: float | None = None
     seconds: float = 0.0
+    calls: list[Called] = field(default_factory=list)
 
     def convention(self, component: str) -> dict[str, str]:
         """The options the adapter declares for a component."""
@@ -61,6 +68,17 @@ class Subject:
         """The outputs of one call."""
         result = self.bench.call(component, arguments, layout=layout)
         self.seconds += result.seconds
+        self.calls.append(Called(component, arguments, result.outputs))
+        return result.outputs
+
+    def gradient(self, component: str, arguments: Arguments, cotangent: Array, *wanted: str) -> Mapping[str, Array]:
+        """The gradients of some arguments for a gradient of the first output."""
+        bench, contract = self.bench, self.bench.spec.contracts[component]
+        specs = {**contract.inputs, **contract.params_for(arguments.attributes)}
+        given = (cotangent, {name: specs[name] for name in wanted}, bench.dtype, bench.device)
+        result = invoke_gradient(bench.adapter, contract, arguments, *given)
+        self.seconds += result.seconds
+        self.calls.append(Called(component, arguments, result.outputs, cotangent))
         return result.outputs
 
     def bound(self, component: str, arguments: Arguments, output: str) -> float:
@@ -69,26 +87,21 @@ class Subject:
 
     def bounds(self, component: str, arguments: Arguments) -> dict[str, float]:
         """The tolerance of every output of one call, measured together."""
-        contract = self.bench.spec.contracts[component]
-        options = self.convention(component)
-        measured = measure(component, arguments.inputs, arguments.params, arguments.attributes, options)
-        magnitude = 1.0 + float(np.abs(arguments.inputs["x"]).max()) if contract.computed_in_at_least else 0.0
-        return {
-            name: tolerance(self.bench.dtype, scale, magnitude, contract.computed_in_at_least)
-            for name, scale in measured.scales.items()
-        }
+        return bounds(component, arguments, self.bench)
 
     def decided(self, component: str, arguments: Arguments, output: str) -> float:
         """The tolerance of an output of a call that decides; NotCheckable when rounding decides for it."""
-        options = self.convention(component)
-        measured = measure(component, arguments.inputs, arguments.params, arguments.attributes, options)
-        if measured.margin <= least_margin(self.bench.dtype):
+        found = measured(component, arguments, self.convention(component))
+        if found.margin <= least_margin(self.bench.dtype):
             raise NotCheckable(f"rounding to {self.bench.dtype} decides what {component} gives for the inputs drawn")
-        return tolerance(self.bench.dtype, measured.scales[output], 0.0)
+        return tolerance(self.bench.dtype, found.scales[output], 0.0)
 
     def agree(self, output: str, got: Array, expected: Array, bound: float, claim: str) -> None:
-        """Violation unless two results agree within twice a bound: both of them were rounded."""
+        """Violation unless two results are finite and agree within twice a bound: both of them were rounded."""
         difference = compare(output, got, expected, 2 * bound)
+        if not np.isfinite(got).all():
+            finite = np.where(np.isfinite(expected), expected, 0.0)
+            raise Violation(f"{output} is not finite, for inputs that are", compare(output, got, finite, 2 * bound))
         self.ratio = max(self.ratio or 0.0, difference.ratio)
         if difference.wrong:
             raise Violation(claim, difference)
@@ -137,31 +150,40 @@ class HeldProperty:
 
         def body(**drawn: Any) -> None:
             nonlocal tried
+            subject.calls.clear()
             try:
                 self.body(subject, **drawn)
                 tried += 1
+            except Violation as violation:
+                violation.calls, violation.drawn = tuple(subject.calls), drawn
+                failed.append(violation)
+                raise
+            except BadResult as bad:
+                failed.append(bad)
+                raise
             except (NotImplementedHere, NotCheckable) as reason:
                 # No failure, so nothing to look for a smaller example of.
                 declined.append(reason)
-            except (Violation, BadResult) as problem:
-                failed.append(problem)
-                raise
 
-        if not self.strategies:
-            body()
-        else:
+        if self.strategies:
             try:
                 hypothesis.given(**self.strategies)(settings(body))()
             except hypothesis.errors.Flaky:
-                # What has a memory, or draws at random, need not fail twice in the same way.
                 if not failed:
                     raise
-                if isinstance(failed[0], BadResult):
-                    raise failed[0] from None
-                claim = f"not every call with the same inputs gives the same: {failed[0]}"
-                raise Violation(claim, failed[0].difference) from None
+                # What has a memory, or draws at random, need not fail twice in the same way.
+                raise _only_at_times(failed[0]) from None
+        else:
+            body()
         if declined and not tried:
             raise declined[0]
+
+
+def _only_at_times(first: Violation | BadResult) -> Violation | BadResult:
+    """What went wrong once and not again with the same input, which is wrong too."""
+    if isinstance(first, BadResult):
+        return first
+    return Violation(f"{first}, but not every time: the same call gives different results", first.difference)
 
 
 HELD: dict[str, HeldProperty] = {}
@@ -214,9 +236,10 @@ def check_property(prop: Property, component: str, bench: Bench) -> Verdict:
         drawn = next((n for n in getattr(violation, "__notes__", []) if "body(" in n), "")
         differences = (violation.difference,) if violation.difference else ()
         ratio = violation.difference.ratio if violation.difference else None
+        seed = int(violation.drawn.get("seed", 0))
         return replace(
-            blank, status=Status.FAILED, reason="property", message=str(violation),
-            differences=differences, ratio=ratio, detail=_example(drawn),
+            blank, status=Status.FAILED, reason="property", message=str(violation), differences=differences,
+            ratio=ratio, detail=_example(drawn), example=as_case(prop, str(violation), violation.calls, seed, bench),
         )  # fmt: skip
     return replace(blank, ratio=subject.ratio, seconds=subject.seconds)
 
@@ -234,20 +257,11 @@ def drawn(component: str, bench: Bench, sizes: Mapping[str, int], seed: int, /, 
     contract = bench.spec.contracts[component]
     inputs, params = (
         {
-            name: build(
-                Dyadic(
-                    seed,
-                    Fraction(-reach),
-                    Fraction(reach),
-                    Fraction(1, 64),
-                    s.shape.sizes(sizes, _lead(sizes)),
-                ),
-                name,
-            )
-            for name, s in specs.items()
-            if not s.broadcast and s.kind == "float"
+            name: build(recipe(group, seed, spec.shape.sizes(sizes, _lead(sizes))), name)
+            for name, spec in specs.items()
+            if not spec.broadcast and spec.kind == "float"
         }
-        for specs, reach in ((contract.inputs, 2), (contract.params_for(attributes), 1))
+        for group, specs in (("inputs", contract.inputs), ("params", contract.params_for(attributes)))
     )
     return Arguments(inputs, params, attributes)
 
@@ -259,3 +273,8 @@ def _lead(sizes: Mapping[str, int]) -> tuple[int, ...]:
 def with_inputs(arguments: Arguments, **changed: Array) -> Arguments:
     """The same call with some inputs replaced."""
     return replace(arguments, inputs={**arguments.inputs, **changed})
+
+
+def with_params(arguments: Arguments, **changed: Array) -> Arguments:
+    """The same call with some parameters replaced."""
+    return replace(arguments, params={**arguments.params, **changed})

@@ -5,11 +5,13 @@ Tokens lie along the last axis but one of the arrays named, and of the component
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from goldformer.conformance.invoke import Arguments
-from goldformer.conformance.properties import Subject, with_inputs
+from goldformer.conformance.properties import Subject, with_inputs, with_params
 
 
 def follows_order(subject: Subject, arguments: Arguments, *tokens: str, seed: int) -> None:
@@ -18,7 +20,7 @@ def follows_order(subject: Subject, arguments: Arguments, *tokens: str, seed: in
     order = np.random.default_rng(seed).permutation(length)
     permuted = with_inputs(arguments, **{name: arguments.inputs[name][..., order, :] for name in tokens})
     output, plain, other = _both(subject, arguments, permuted)
-    claim = f"tokens in the order {order.tolist()} do not give the output in that order"
+    claim = f"with the tokens in the order {order.tolist()}, the rows of the output do not come in that order"
     subject.agree(output, other, plain[..., order, :], subject.bound(subject.component, arguments, output), claim)
 
 
@@ -28,7 +30,7 @@ def ignores_order(subject: Subject, arguments: Arguments, *tokens: str, seed: in
     order = np.random.default_rng(seed).permutation(length)
     permuted = with_inputs(arguments, **{name: arguments.inputs[name][..., order, :] for name in tokens})
     output, plain, other = _both(subject, arguments, permuted)
-    claim = f"the output changes when {' and '.join(tokens)} come in the order {order.tolist()}"
+    claim = f"the output changes when the rows of {together(tokens)} come in the order {order.tolist()}"
     subject.agree(output, other, plain, subject.bound(subject.component, arguments, output), claim)
 
 
@@ -38,7 +40,7 @@ def ignores_later(subject: Subject, arguments: Arguments, other: Arguments, *tok
     keep = (np.arange(length) <= last)[:, None]
     output, plain, changed = _both(subject, arguments, _mixed(arguments, other, keep, tokens))
     bound = subject.bound(subject.component, arguments, output)
-    claim = f"rows up to {last} change when later {' and '.join(tokens)} change"
+    claim = f"the output up to position {last} changes when later rows of {together(tokens)} are replaced"
     subject.agree(output, changed[..., : last + 1, :], plain[..., : last + 1, :], bound, claim)
 
 
@@ -52,7 +54,7 @@ def ignores_hidden(
     output, plain, changed = _both(subject, arguments, _mixed(arguments, other, keep[..., None], tokens))
     if padded_rows:
         plain, changed = plain[keep], changed[keep]
-    claim = f"hidden tokens matter (samples keep {keep.sum(-1).tolist()} of {keep.shape[-1]})"
+    claim = f"the output changes when what the mask hides is replaced: the samples keep {keep.sum(-1).tolist()} tokens"
     subject.agree(output, changed, plain, subject.bound(subject.component, arguments, output), claim)
 
 
@@ -62,6 +64,45 @@ def alone_as_in_batch(subject: Subject, arguments: Arguments) -> None:
     output, batch, single = _both(subject, arguments, alone)
     bound = subject.bound(subject.component, alone, output)
     subject.agree(output, batch[1:2], single, bound, "a sample gives something else in a batch than alone")
+
+
+def gives_the_same(subject: Subject, one: Arguments, other: Arguments, claim: str) -> None:
+    """Violation unless two calls give one output, as far as honest code moves either."""
+    output, plain, changed = _both(subject, one, other)
+    bound = max(subject.bound(subject.component, call, output) for call in (one, other))
+    subject.agree(output, changed, plain, bound, claim)
+
+
+def ignores_head_order(subject: Subject, arguments: Arguments, into: Sequence[str], *, seed: int) -> None:
+    """Violation unless heads may change places: their columns in the parameters `into` them, and the rows of w_o."""
+    heads = int(arguments.attributes["num_heads"])
+    order = np.roll(np.arange(heads), 1 + seed % (heads - 1))
+    blocks = {name: (*arguments.params[name].shape[:-1], heads, -1) for name in into}
+    moved = {
+        name: arguments.params[name].reshape(shape)[..., order, :].reshape(arguments.params[name].shape)
+        for name, shape in blocks.items()
+    }
+    w_o = arguments.params["w_o"]
+    moved["w_o"] = w_o.reshape(heads, -1, w_o.shape[-1])[order].reshape(w_o.shape)
+    claim = f"the output changes when the heads, with their rows of w_o, come in the order {order.tolist()}"
+    gives_the_same(subject, arguments, with_params(arguments, **moved), claim)
+
+
+def passes_no_gradient_back(
+    subject: Subject, arguments: Arguments, cotangent: NDArray[np.float64], *tokens: str, last: int
+) -> None:
+    """Violation unless the gradient of the rows up to `last` by every later token is exactly 0."""
+    rows = np.arange(cotangent.shape[-2]) <= last
+    gradients = subject.gradient(subject.component, arguments, cotangent * rows[:, None], *tokens)
+    for name in tokens:
+        later = gradients[name][..., last + 1 :, :]
+        claim = f"the gradient of the output up to position {last} by later rows of {name} is not 0"
+        subject.agree(f"gradient of {name}", later, np.zeros_like(later), 0.0, claim)
+
+
+def together(names: Sequence[str]) -> str:
+    """Names as a sentence says them: query, key and value."""
+    return " and ".join((", ".join(names[:-1]), names[-1])) if len(names) > 1 else names[0]
 
 
 def _both(subject: Subject, one: Arguments, other: Arguments) -> tuple[str, NDArray[np.float64], NDArray[np.float64]]:

@@ -45,10 +45,12 @@ def test_scores_are_those_of_the_sentences(subject: Subject, source_seq: int, ma
         expected.append(total / penalty(subject, count))
         bound = max(bound, count * reading.bound / penalty(subject, count))
     scores = np.array(expected)
-    claim = f"the model that reads {outputs['ids'][0].tolist()} finds them in another order"
+    claim = (
+        f"the model that reads {outputs['ids'][0].tolist()} at once finds a later one more probable than an earlier one"
+    )
     subject.agree("ids", np.minimum.accumulate(scores), scores, bound, claim)
     if "scores" in outputs:
-        claim = f"the scores of {outputs['ids'][0].tolist()} are not what the model that reads them says"
+        claim = f"the scores of {outputs['ids'][0].tolist()} are not those of the model that reads them at once"
         subject.agree("scores", outputs["scores"][0], scores, bound, claim)
 
 
@@ -68,7 +70,7 @@ def test_neighbours_do_not_matter(subject: Subject, source_seq: int, max_length:
     calls = alone_and_in_batch(subject, NAME, seed, source_seq, more, max_length=max_length, **BEAM)
     bound = subject.decided(NAME, calls[0], "scores")
     alone, batch = (subject.call(NAME, call) for call in calls)
-    claim = f"{more} more padding and a neighbour in the batch change the sentences"
+    claim = f"the sentences of a sample change when {more} padding follows its source and a longer one stands beside it"
     subject.agree("ids", batch["ids"][1:], alone["ids"], 0.0, claim)
     if "scores" in alone:
-        subject.agree("scores", batch["scores"][1:], alone["scores"], bound, f"{claim}' scores")
+        subject.agree("scores", batch["scores"][1:], alone["scores"], bound, claim.replace("sentences", "scores"))

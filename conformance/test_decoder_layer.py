@@ -12,6 +12,7 @@ from goldformer.conformance.properties import Subject, drawn, holds, with_inputs
 NAME = "decoder_layer"
 
 BATCH, SEQ, SEED = st.integers(1, 2), st.integers(2, 4), st.integers(0, 999)
+LAST = st.integers(0, 4)
 
 
 def call_for(subject: Subject, seed: int, batch: int, seq: int, source_seq: int = 3) -> Arguments:
@@ -20,10 +21,10 @@ def call_for(subject: Subject, seed: int, batch: int, seq: int, source_seq: int 
     return drawn(NAME, subject.bench, sizes | {"d_model": 4, "d_ff": 5}, seed, num_heads=2)
 
 
-@holds("dec-causality", batch=BATCH, seq=SEQ, seed=SEED, data=st.data())
-def test_later_tokens_do_not_matter(subject: Subject, batch: int, seq: int, seed: int, data: st.DataObject) -> None:
+@holds("dec-causality", batch=BATCH, seq=SEQ, seed=SEED, last=LAST)
+def test_later_tokens_do_not_matter(subject: Subject, batch: int, seq: int, seed: int, last: int) -> None:
     """Under a causal mask, row i is what it was when tokens after i are others."""
-    last = data.draw(st.integers(0, seq - 2), label="last")
+    last = min(last, seq - 2)
     mask = np.tril(np.ones((seq, seq), dtype=bool))[None, None]
     arguments = with_inputs(call_for(subject, seed, batch, seq), self_mask=mask)
     relations.ignores_later(subject, arguments, call_for(subject, seed + 1000, batch, seq), "x", last=last)
@@ -36,4 +37,10 @@ def test_memory_is_read_as_a_set(subject: Subject, batch: int, seq: int, source_
     relations.ignores_order(subject, arguments, "memory", seed=seed)
     other = with_inputs(arguments, memory=-arguments.inputs["memory"])
     one, two = (subject.call(NAME, call)["output"] for call in (arguments, other))
-    subject.differ("output", one, two, subject.bound(NAME, arguments, "output"), "the output ignores the memory")
+    subject.differ(
+        "output",
+        one,
+        two,
+        subject.bound(NAME, arguments, "output"),
+        "another memory gives the same output: the layer ignores it",
+    )

@@ -44,7 +44,7 @@ def test_the_seed_decides(subject: Subject, rate: float, seed: int) -> None:
         subject.call(NAME, Arguments({"x": np.ones((30, 10))}, {}, {"rate": rate, "training": True, "seed": s}))
         for s in (seed, seed, seed + 1)
     )
-    subject.agree("output", again["output"], first["output"], 0.0, "one seed drops different elements")
+    subject.agree("output", again["output"], first["output"], 0.0, "the same seed drops other elements the second time")
     if np.array_equal(first["output"], other["output"]):
         raise Violation(f"seeds {seed} and {seed + 1} drop the same elements")
 
@@ -88,4 +88,6 @@ def test_it_is_the_identity_when_not_training(subject: Subject, rate: float, see
     """The output is the input, in every bit."""
     arguments = call_for(subject, seed, rate, training=False)
     output = subject.call(NAME, arguments)["output"]
-    subject.agree("output", output, arguments.inputs["x"], 0.0, "the output differs when it is not training")
+    subject.agree(
+        "output", output, arguments.inputs["x"], 0.0, "the output is not the input, although it is not training"
+    )

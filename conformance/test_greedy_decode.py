@@ -22,10 +22,12 @@ def test_writing_is_reading(subject: Subject, source_seq: int, max_length: int, 
     count = words_of(sentence)
     reading = read(subject, arguments, sentence[:count])
     chosen = reading.log_probabilities[np.arange(count), sentence[:count]]
-    claim = f"the model that reads {sentence.tolist()} does not find each word the most probable"
+    claim = f"the model that reads {sentence.tolist()} at once finds another word more probable than one of these"
     subject.agree("ids", chosen, reading.log_probabilities.max(-1), reading.bound, claim)
     terms = np.pad(chosen, (0, max_length - count))
-    claim = f"the model that reads {sentence.tolist()} gives its words other log-probabilities"
+    claim = (
+        f"the scores of {sentence.tolist()} are not the log-probabilities that the model gives when it reads it at once"
+    )
     if "token_scores" in outputs:
         subject.agree("token_scores", outputs["token_scores"][0], terms, reading.bound, claim)
     if "scores" in outputs:
@@ -39,7 +41,7 @@ def test_nothing_follows_the_end(subject: Subject, source_seq: int, max_length: 
     [sentence] = outputs["ids"]
     count = words_of(sentence)
     if "token_scores" in outputs and np.any(outputs["token_scores"][0, count:] != 0):
-        raise Violation(f"the places after the end of {sentence.tolist()} have a score")
+        raise Violation(f"the places after the end of {sentence.tolist()} have a score other than 0")
 
 
 @holds("greedy-batch", source_seq=SOURCE_SEQ, max_length=LENGTH, more=st.integers(1, 2), seed=SEED)
@@ -48,7 +50,7 @@ def test_neighbours_do_not_matter(subject: Subject, source_seq: int, max_length:
     calls = alone_and_in_batch(subject, NAME, seed, source_seq, more, max_length=max_length)
     bound = subject.decided(NAME, calls[0], "scores")
     alone, batch = (subject.call(NAME, call) for call in calls)
-    claim = f"{more} more padding and a neighbour in the batch change the sentence"
+    claim = f"the sentence of a sample changes when {more} padding follows its source and a longer one stands beside it"
     subject.agree("ids", batch["ids"][1:], alone["ids"], 0.0, claim)
     if "scores" in alone:
-        subject.agree("scores", batch["scores"][1:], alone["scores"], bound, f"{claim}'s score")
+        subject.agree("scores", batch["scores"][1:], alone["scores"], bound, claim.replace("sentence", "score"))

@@ -14,13 +14,17 @@ NAME = "kl_divergence"
 def test_never_negative(subject: Subject, n: int, seed: int) -> None:
     """KL(p‖q) ≥ 0 for a dyadic p, and 0 where q is p."""
     arguments = drawn(NAME, subject.bench, {"batch": 2, "n": n}, seed)
-    # Powers of two that sum to 1: exact in every dtype.
-    p = np.repeat([[0.5 ** min(k + 1, n - 1) for k in range(n)]], 2, axis=0)
+    # Powers of two that sum to 1, which are exact in every dtype, and a word of probability 0.
+    p = np.repeat([[0.5 ** min(k + 1, max(n - 2, 0)) for k in range(n - 1)] + [0.0]], 2, axis=0)
     away = with_inputs(arguments, target=p)
     got = subject.call(NAME, away)["output"]
     subject.agree("output", got.clip(min=0), got, subject.bound(NAME, away, "output"), "the divergence is negative")
     same = with_inputs(arguments, target=np.full((2, 4), 0.25), logits=np.ones((2, 4)))
     bound = subject.bound(NAME, same, "output")
     subject.agree(
-        "output", subject.call(NAME, same)["output"], np.zeros(2), bound, "not 0 of a distribution from itself"
+        "output",
+        subject.call(NAME, same)["output"],
+        np.zeros(2),
+        bound,
+        "the divergence of a distribution from itself is not 0",
     )

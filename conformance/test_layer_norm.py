@@ -20,7 +20,11 @@ def test_rows_are_normalised_alone(subject: Subject, batch: int, d_model: int, s
     row = subject.call(NAME, alone)["output"]
     bound = subject.bound(NAME, alone, "output")
     subject.agree(
-        "output", subject.call(NAME, arguments)["output"][1:2], row, bound, "a row gives something else among others"
+        "output",
+        subject.call(NAME, arguments)["output"][1:2],
+        row,
+        bound,
+        "a row gives something else when other rows stand beside it",
     )
     subject.agree(
         "output",

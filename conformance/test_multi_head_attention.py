@@ -7,20 +7,24 @@ from hypothesis import strategies as st
 
 from goldformer.conformance import relations
 from goldformer.conformance.invoke import Arguments
-from goldformer.conformance.properties import Subject, drawn, holds, with_inputs
+from goldformer.conformance.properties import Subject, drawn, holds, with_inputs, with_params
 
 NAME = "multi_head_attention"
 
 BATCH, SEQ, SEED = st.integers(1, 2), st.integers(2, 4), st.integers(0, 999)
+LAST = st.integers(0, 4)
 TOKENS = ("query", "key", "value")
 
 
-def self_attention(subject: Subject, seed: int, batch: int, seq: int) -> Arguments:
-    """One drawn sequence as query, key and value."""
-    sizes = {"batch": batch, "heads": 2, "q_seq": seq, "kv_seq": seq, "d_k": 3, "d_v": 3}
-    sizes |= dict.fromkeys(("d_query", "d_key", "d_value", "d_model"), 6)
-    arguments = drawn(NAME, subject.bench, sizes, seed, num_heads=2)
-    return with_inputs(arguments, **dict.fromkeys(TOKENS, arguments.inputs["query"]))
+#: A rotation of which every element is ±1/2, so that it turns short numbers into short numbers.
+ROTATION = np.array([[1, 1, 1, 1], [1, -1, 1, -1], [1, 1, -1, -1], [1, -1, -1, 1]]) / 2
+
+
+def self_attention(subject: Subject, seed: int, batch: int, seq: int, heads: int = 2, width: int = 3) -> Arguments:
+    """As many queries as keys and values; each has tokens of its own, so that none can stand for another."""
+    sizes = {"batch": batch, "heads": heads, "q_seq": seq, "kv_seq": seq, "d_k": width, "d_v": width}
+    sizes |= dict.fromkeys(("d_query", "d_key", "d_value", "d_model"), heads * width)
+    return drawn(NAME, subject.bench, sizes, seed, num_heads=heads)
 
 
 @holds("mha-permutation", batch=BATCH, seq=SEQ, seed=SEED)
@@ -29,10 +33,10 @@ def test_permutation_equivariance(subject: Subject, batch: int, seq: int, seed: 
     relations.follows_order(subject, self_attention(subject, seed, batch, seq), *TOKENS, seed=seed)
 
 
-@holds("mha-causality", batch=BATCH, seq=SEQ, seed=SEED, data=st.data())
-def test_later_tokens_do_not_matter(subject: Subject, batch: int, seq: int, seed: int, data: st.DataObject) -> None:
+@holds("mha-causality", batch=BATCH, seq=SEQ, seed=SEED, last=LAST)
+def test_later_tokens_do_not_matter(subject: Subject, batch: int, seq: int, seed: int, last: int) -> None:
     """Under a causal mask, row i is what it was when tokens after i are others."""
-    last = data.draw(st.integers(0, seq - 2), label="last")
+    last = min(last, seq - 2)
     mask = np.tril(np.ones((seq, seq), dtype=bool))[None, None]
     arguments = with_inputs(self_attention(subject, seed, batch, seq), mask=mask)
     relations.ignores_later(subject, arguments, self_attention(subject, seed + 1000, batch, seq), *TOKENS, last=last)
@@ -51,3 +55,48 @@ def test_padding_does_not_matter(subject: Subject, batch: int, seq: int, seed: i
 def test_samples_do_not_mix(subject: Subject, seq: int, seed: int) -> None:
     """Sample 1 alone is sample 1 in the batch."""
     relations.alone_as_in_batch(subject, self_attention(subject, seed, 2, seq))
+
+
+@holds("mha-rotation", seq=SEQ, seed=SEED)
+def test_queries_and_keys_may_be_rotated_together(subject: Subject, seq: int, seed: int) -> None:
+    """A rotation R behind W_Q and W_K leaves q·k of every head as it was: (qR)·(kR) = q·k."""
+    arguments = self_attention(subject, seed, 1, seq, width=len(ROTATION))
+    plain = {name: arguments.params[name] for name in ("w_q", "b_q", "w_k", "b_k")}
+    heads = {name: array.reshape(*array.shape[:-1], -1, len(ROTATION)) for name, array in plain.items()}
+    # 64ths of at most 1 become 128ths of at most 2, which bfloat16's eight bits hold.
+    rotated = {name: (array @ ROTATION).reshape(plain[name].shape) for name, array in heads.items()}
+    claim = "the output changes when queries and keys of each head are rotated together"
+    relations.gives_the_same(subject, arguments, with_params(arguments, **rotated), claim)
+
+
+@holds("mha-linear", seq=SEQ, seed=SEED)
+def test_linear_in_the_values(subject: Subject, seq: int, seed: int) -> None:
+    """Halfway between two values the output is halfway between theirs."""
+    calls = [self_attention(subject, s, 1, seq) for s in (seed, seed + 1)]
+    # Halfway between 64ths of at most 2 are 128ths, which bfloat16's eight bits hold.
+    one, other = (call.inputs["value"] for call in calls)
+    placed = [with_inputs(calls[0], value=value) for value in (one, other, (one + other) / 2)]
+    first, second, middle = (subject.call(NAME, call)["output"] for call in placed)
+    bound = max(subject.bound(NAME, call, "output") for call in placed)
+    claim = "halfway between two values the output is not halfway between theirs: it is not linear in the values"
+    subject.agree("output", middle, (first + second) / 2, bound, claim)
+
+
+@holds("mha-head-order", seq=SEQ, seed=SEED)
+def test_heads_may_change_places(subject: Subject, seq: int, seed: int) -> None:
+    """Heads in another order give the same, if the rows of W_O that meet them move along."""
+    arguments = self_attention(subject, seed, 1, seq, heads=3, width=2)
+    into = [f"{letter}_{role}" for letter in "wb" for role in "qkv"]
+    relations.ignores_head_order(subject, arguments, into, seed=seed)
+
+
+@holds("mha-heads", seq=SEQ, seed=SEED)
+def test_heads_do_not_mix(subject: Subject, seq: int, seed: int) -> None:
+    """Where W_O takes nothing from a head, its projections may be any."""
+    arguments, other = (self_attention(subject, s, 1, seq) for s in (seed, seed + 1000))
+    silent = np.arange(6) // 3 == seed % 2
+    muted = with_params(arguments, w_o=np.where(silent[:, None], 0.0, arguments.params["w_o"]))
+    names = [f"{letter}_{role}" for letter in "wb" for role in "qkv"]
+    changed = {name: np.where(silent, other.params[name], arguments.params[name]) for name in names}
+    claim = f"head {seed % 2} matters although its rows of w_o are 0"
+    relations.gives_the_same(subject, muted, with_params(muted, **changed), claim)

@@ -17,4 +17,4 @@ def test_every_word_keeps_some(subject: Subject, seq: int, vocab: int, seed: int
     rows = subject.call(NAME, arguments)["probabilities"]
     bound = vocab * subject.bound(NAME, arguments, "probabilities")
     subject.agree("probabilities", rows.sum(-1), np.ones((1, seq)), bound, "the words' probabilities do not sum to 1")
-    subject.agree("probabilities", (rows > 0) * 1.0, np.ones(rows.shape), 0.0, "a word has no probability at all")
+    subject.agree("probabilities", (rows > 0) * 1.0, np.ones(rows.shape), 0.0, "a word has a probability of 0")

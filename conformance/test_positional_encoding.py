@@ -30,7 +30,9 @@ def test_same_for_every_sample(subject: Subject, batch: int, seq: int, d_model: 
     arguments = drawn(NAME, subject.bench, {"batch": batch, "seq": seq, "d_model": d_model}, seed)
     same = with_inputs(arguments, x=np.broadcast_to(arguments.inputs["x"][:1], (batch, seq, d_model)).copy())
     output = subject.call(NAME, same)["output"]
-    subject.agree("output", output, output[:1].repeat(batch, axis=0), 0.0, "equal samples get unequal encodings")
+    subject.agree(
+        "output", output, output[:1].repeat(batch, axis=0), 0.0, "two samples that are equal get different encodings"
+    )
 
 
 def pairs(encoding: NDArray[np.float64], layout: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -48,7 +50,7 @@ def test_shift_is_a_rotation(subject: Subject, seq: int, d_model: int, shift: in
     sine, cosine = pairs(encoding, subject.convention(NAME)["pe_layout"])
     # One turn mixes two entries with factors of at most √2 together, each known to `bound`.
     bound *= 2 * math.sqrt(2)
-    claim = f"row pos + {shift} is not row pos turned by a fixed angle"
+    claim = f"row pos + {shift} is not row pos with each pair of sine and cosine turned by the angle of row {shift}"
     ahead = sine[:-shift] * cosine[shift] + cosine[:-shift] * sine[shift]
     subject.agree("output", ahead, sine[shift:], bound, claim)
     ahead = cosine[:-shift] * cosine[shift] - sine[:-shift] * sine[shift]

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from goldformer.conformance import relations
 from goldformer.conformance.invoke import Arguments
@@ -15,12 +16,18 @@ NAME = "scaled_dot_product_attention"
 
 RATE = 0.5
 BATCH, SEQ, SEED = st.integers(1, 3), st.integers(2, 6), st.integers(0, 999)
+LAST = st.integers(0, 4)
 
 
 def call_for(subject: Subject, seed: int, batch: int, q_seq: int, kv_seq: int, d_v: int = 2) -> Arguments:
     """Drawn query, key and value."""
     sizes = {"batch": batch, "q_seq": q_seq, "kv_seq": kv_seq, "d_k": 3, "d_v": d_v}
     return drawn(NAME, subject.bench, sizes, seed)
+
+
+def kept(seed: int, batch: int, kv_seq: int) -> NDArray[np.bool_]:
+    """Which keys each sample keeps, (batch, kv_seq): as many as differ from the next sample's."""
+    return np.arange(kv_seq) < (1 + (np.arange(batch) + seed) % kv_seq)[:, None]
 
 
 @holds("sdpa-simplex", batch=BATCH, q_seq=SEQ, kv_seq=SEQ, d_v=st.integers(1, 3), seed=SEED)
@@ -38,7 +45,9 @@ def test_outputs_lie_within_the_values(
         weights = outputs["weights"]
         bound = kv_seq * subject.bound(NAME, arguments, "weights")
         subject.agree("weights", weights.clip(min=0), weights, 0.0, "a weight is negative")
-        subject.agree("weights", weights.sum(-1), np.ones((batch, q_seq)), bound, "weights of a query do not sum to 1")
+        subject.agree(
+            "weights", weights.sum(-1), np.ones((batch, q_seq)), bound, "the weights of a query do not sum to 1"
+        )
 
 
 @holds("sdpa-key-order", batch=BATCH, q_seq=SEQ, kv_seq=SEQ, seed=SEED)
@@ -47,20 +56,42 @@ def test_order_of_keys(subject: Subject, batch: int, q_seq: int, kv_seq: int, se
     relations.ignores_order(subject, call_for(subject, seed, batch, q_seq, kv_seq), "key", "value", seed=seed)
 
 
-@holds("sdpa-causality", batch=BATCH, seq=SEQ, seed=SEED, data=st.data())
-def test_later_keys_do_not_matter(subject: Subject, batch: int, seq: int, seed: int, data: st.DataObject) -> None:
+@holds("sdpa-key-shift", batch=BATCH, q_seq=SEQ, kv_seq=SEQ, masked=st.booleans(), seed=SEED)
+def test_one_vector_for_all_keys(
+    subject: Subject, batch: int, q_seq: int, kv_seq: int, *, masked: bool, seed: int
+) -> None:
+    """A vector c added to every key adds q·c to every score of a query, which its softmax ignores."""
+    arguments = call_for(subject, seed, batch, q_seq, kv_seq)
+    arguments = with_inputs(arguments, mask=kept(seed, batch, kv_seq)[:, None, :]) if masked else arguments
+    # 64ths of at most 2, moved by such: bfloat16's eight bits hold the sum.
+    vector = call_for(subject, seed + 1, 1, 1, 1).inputs["key"]
+    claim = f"adding {vector.ravel().tolist()} to every key changes the output"
+    relations.gives_the_same(subject, arguments, with_inputs(arguments, key=arguments.inputs["key"] + vector), claim)
+
+
+@holds("sdpa-causality", batch=BATCH, seq=SEQ, seed=SEED, last=LAST)
+def test_later_keys_do_not_matter(subject: Subject, batch: int, seq: int, seed: int, last: int) -> None:
     """Under a causal mask, row i is what it was when keys and values after i are others."""
-    last = data.draw(st.integers(0, seq - 2), label="last")
+    last = min(last, seq - 2)
     mask = np.tril(np.ones((seq, seq), dtype=bool))
     arguments = with_inputs(call_for(subject, seed, batch, seq, seq), mask=mask)
     other = call_for(subject, seed + 1000, batch, seq, seq)
     relations.ignores_later(subject, arguments, other, "key", "value", last=last)
 
 
+@holds("sdpa-hidden-gradient", batch=BATCH, seq=SEQ, seed=SEED, last=LAST)
+def test_later_keys_have_no_gradient(subject: Subject, batch: int, seq: int, seed: int, last: int) -> None:
+    """The Jacobian of row i by keys and values after i is exactly 0."""
+    mask = np.tril(np.ones((seq, seq), dtype=bool))
+    arguments = with_inputs(call_for(subject, seed, batch, seq, seq), mask=mask)
+    cotangent = call_for(subject, seed + 1, batch, seq, seq).inputs["value"]
+    relations.passes_no_gradient_back(subject, arguments, cotangent, "key", "value", last=min(last, seq - 2))
+
+
 @holds("sdpa-padding", batch=st.integers(2, 3), q_seq=SEQ, kv_seq=SEQ, seed=SEED)
 def test_masked_keys_do_not_matter(subject: Subject, batch: int, q_seq: int, kv_seq: int, seed: int) -> None:
     """Each sample keeps another number of keys; what stands at the others is irrelevant."""
-    keep = np.arange(kv_seq) < (1 + (np.arange(batch) + seed) % kv_seq)[:, None]
+    keep = kept(seed, batch, kv_seq)
     arguments = with_inputs(call_for(subject, seed, batch, q_seq, kv_seq), mask=keep[:, None, :])
     other = call_for(subject, seed + 1000, batch, q_seq, kv_seq)
     relations.ignores_hidden(subject, arguments, other, "key", "value", keep=keep, padded_rows=False)
@@ -83,11 +114,17 @@ def test_dropout_takes_weights(subject: Subject, q_seq: int, seed: int) -> None:
         subject.call(NAME, replace(arguments, attributes={"dropout_rate": RATE, "seed": s}))["output"]
         for s in (seed, seed, seed + 1)
     )
-    subject.agree("output", first[..., size:], first[..., :size], 0.0, "a weight is dropped for one channel alone")
-    subject.agree("output", again, first, 0.0, "one seed drops different weights")
+    subject.agree(
+        "output",
+        first[..., size:],
+        first[..., :size],
+        0.0,
+        "a weight is dropped for one channel of the value and kept for another",
+    )
+    subject.agree("output", again, first, 0.0, "the same seed drops other weights the second time")
     if np.array_equal(other == 0, first == 0):
         raise Violation(f"seeds {seed} and {seed + 1} drop the same weights")
     kept = np.where(first == 0, 0.0, subject.call(NAME, arguments)["output"] / (1 - RATE))
     bound = subject.bound(NAME, replace(arguments, attributes={"dropout_rate": RATE, "seed": seed}), "output")
-    claim = "a weight is neither 0 nor that without dropout divided by 1 − rate"
+    claim = "a weight is neither 0 nor what it is without dropout, divided by 1 − rate"
     subject.agree("output", first, kept, bound, claim)

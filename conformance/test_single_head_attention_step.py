@@ -34,7 +34,8 @@ def test_a_step_goes_against_the_gradient(subject: Subject, seq: int, d_model: i
     expected = {name: weight - RATE * gradients[name] for name, weight in arguments.params.items()}
     bounds = subject.bounds(NAME, arguments)
     for name, stepped in subject.call(NAME, arguments).items():
-        claim = f"{name} is not what the gradients of {ATTENTION} make of it"
+        less = f"is not the weight less learning_rate times its gradient by {ATTENTION}"
+        claim = f"{name} {less if name in expected else f'is not the gradient of x by {ATTENTION}'}"
         subject.agree(name, stepped, expected.get(name, gradients["x"]), bounds[name], claim)
 
 
@@ -52,5 +53,5 @@ def test_steps_add_up(subject: Subject, seq: int, d_model: int, *, causal: bool,
         single = replace(single, params={name: last[name] for name in single.params})
     bounds = subject.bounds(NAME, arguments)
     for name in together:
-        claim = f"{steps} steps give another {name} than one by one"
+        claim = f"{steps} steps in one call give another {name} than {steps} calls of one step"
         subject.agree(name, together[name], last[name], bounds[name], claim)

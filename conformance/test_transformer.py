@@ -13,6 +13,7 @@ from goldformer.spec.draw import below
 NAME = "transformer"
 
 SEQ, SEED = st.integers(2, 4), st.integers(0, 999)
+LAST = st.integers(0, 4)
 VOCAB, PAD = 7, 0
 STACKS = {"num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1, "pad_id": PAD}
 
@@ -29,10 +30,10 @@ def ids(seed: int, name: str, length: int) -> NDArray[np.int64]:
     return 1 + below(VOCAB - 1, seed, name, (1, length))
 
 
-@holds("model-causality", seq=SEQ, seed=SEED, data=st.data())
-def test_later_targets_do_not_matter(subject: Subject, seq: int, seed: int, data: st.DataObject) -> None:
+@holds("model-causality", seq=SEQ, seed=SEED, last=LAST)
+def test_later_targets_do_not_matter(subject: Subject, seq: int, seed: int, last: int) -> None:
     """Logits up to a position stay when later targets are others."""
-    last = data.draw(st.integers(0, seq - 2), label="last")
+    last = min(last, seq - 2)
     arguments = call_for(subject, seed, 3, seq)
     target = arguments.inputs["target"]
     # Another word at every later place, never padding.
@@ -42,7 +43,7 @@ def test_later_targets_do_not_matter(subject: Subject, seq: int, seed: int, data
         subject.call(NAME, with_inputs(arguments, target=other))["logits"][:, : last + 1],
         subject.call(NAME, arguments)["logits"][:, : last + 1],
         subject.bound(NAME, arguments, "logits"),
-        f"logits up to {last} change when later targets change",
+        f"the logits up to position {last} change when later words of the target are replaced",
     )
 
 
@@ -64,5 +65,20 @@ def test_padding_and_neighbours_do_not_matter(
         subject.call(NAME, batch)["logits"][1:, :seq],
         subject.call(NAME, arguments)["logits"],
         subject.bound(NAME, arguments, "logits"),
-        f"{more} more padding and a neighbour in the batch change the logits",
+        f"the logits of a sample change when {more} padding follows it and a longer sample stands beside it",
+    )
+
+
+@holds("model-prefix", seq=SEQ, seed=SEED, last=LAST)
+def test_reading_word_by_word(subject: Subject, seq: int, seed: int, last: int) -> None:
+    """A target that ends sooner has the logits that its words have in the whole."""
+    last = min(last, seq - 2)
+    whole = call_for(subject, seed, 3, seq)
+    prefix = with_inputs(whole, target=whole.inputs["target"][:, : last + 1])
+    subject.agree(
+        "logits",
+        subject.call(NAME, prefix)["logits"],
+        subject.call(NAME, whole)["logits"][:, : last + 1],
+        max(subject.bound(NAME, call, "logits") for call in (prefix, whole)),
+        f"the logits up to position {last} change when the target ends there",
     )

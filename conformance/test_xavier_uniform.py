@@ -17,6 +17,6 @@ def test_the_seed_decides(subject: Subject, d_in: int, d_out: int, seed: int) ->
     first, again, other = (
         subject.call(NAME, drawn(NAME, subject.bench, sizes, 1, seed=s))["weight"] for s in (seed, seed, seed + 1)
     )
-    subject.agree("weight", again, first, 0.0, "one seed gives two weights")
+    subject.agree("weight", again, first, 0.0, "the same seed gives another weight the second time")
     if np.array_equal(first, other):
         raise Violation(f"seeds {seed} and {seed + 1} give the same weight")

@@ -39,6 +39,9 @@ def explain_verdict(verdict: Verdict, spec: Spec) -> str:
     if verdict.detail.startswith("smallest input"):
         lines += _wrap(verdict.detail, "  Input       ")
     lines.append(f"  Repeat      {verdict.reproduce}")
+    if verdict.example:
+        lines.append("  As a case   keep it in a file, which goldformer check reads with --cases FILE:")
+        lines += verdict.example.splitlines()
     return "\n".join(lines)
 
 

@@ -83,6 +83,7 @@ class Verdict:
     `ratio` is the largest error ÷ tolerance over all outputs, None where nothing was measured.
     `differences` are the outputs that are wrong, in the order in which data flows to them.
     `matches` are the known mistakes and options that give what was got; None where none was tried.
+    `example` is the smallest call that shows a violation, as a file of one case.
     """
 
     check: str
@@ -102,6 +103,7 @@ class Verdict:
     matches: tuple[Match, ...] | None = None
     advice: str = ""
     detail: str = ""
+    example: str = ""
     reproduce: str = ""
     seconds: float = 0.0
 

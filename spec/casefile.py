@@ -30,15 +30,17 @@ def read_cases(
     conventions: Mapping[str, Convention],
     *,
     underived: bool,
+    any_name: bool = False,
 ) -> list[Case]:
     """The cases of one file, checked against their contract; SpecError lists every case that is refused.
 
-    With `underived`, golden values may be missing or out of date: what `goldformer derive` starts from.
+    With `underived`, golden values may be missing or out of date: what `goldformer derive` starts from. With
+    `any_name`, the file need not be named as its component.
     """
     model = file.parse(schema.CasesFile)
     if model.component not in contracts:
         raise SpecError([file.problem(("component",), f"{model.component!r} has no contract")])
-    if model.component != file.path.stem:
+    if model.component != file.path.stem and not any_name:
         message = f"is {model.component!r} in a file named {file.path.name}"
         raise SpecError([file.problem(("component",), message)])
     contract = contracts[model.component]

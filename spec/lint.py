@@ -11,7 +11,7 @@ import numpy as np
 
 from goldformer.spec.coverage import cover
 from goldformer.spec.errors import Problem
-from goldformer.spec.model import ANY, Case, GoldenArray, Place, Spec
+from goldformer.spec.model import ANY, Case, GoldenArray, Place, Property, Spec
 
 #: A document's digits agree when the value lies within half a unit of the last one printed; the hair
 #: lets a value on the very edge count, whichever way its author rounded.
@@ -26,6 +26,7 @@ def lint(spec: Spec) -> list[Problem]:
     return [
         *cover(spec).problems(),
         *_untried_options(spec),
+        *_unclaimed_mistakes(spec),
         *_silent_on_conventions(spec),
         *_digits_of_nothing(spec),
         *_printed_digits(spec),
@@ -38,6 +39,16 @@ def _untried_options(spec: Spec) -> Iterator[Problem]:
     for name in spec.conventions:
         if name not in tried:
             yield Place(spec.root / "conventions.yaml", 1).problem(name, "is a convention that no case depends on")
+
+
+def _unclaimed_mistakes(spec: Spec) -> Iterator[Problem]:
+    """A mistake that nothing says it reveals may go unseen."""
+    checks: list[Case | Property] = [*spec.cases.values(), *spec.properties.values()]
+    claimed = {id_ for check in checks for id_ in check.catches}
+    for id_ in spec.mistakes:
+        if id_ not in claimed:
+            message = "is claimed by nothing: list it in the catches of a case or of a property that reveals it"
+            yield Place(spec.root / "mistakes.yaml", 1).problem(id_, message)
 
 
 #: Conventions that show on some inputs alone: in an empty row, where lengths differ, in an odd width.

@@ -55,6 +55,24 @@ def load_spec(root: Path = ROOT, *, underived: bool = False) -> Spec:
         return Spec(root, documents, clauses, errata, conventions, mistakes, properties, contracts, ordered)
 
 
+def load_own_cases(path: Path, spec: Spec) -> list[Case]:
+    """The cases of a file outside the spec, checked as those in it; SpecError lists every problem.
+
+    The file may have any name. Golden values may be missing or out of date, and ids of the spec are taken.
+    """
+    file = YamlFile.read(path)
+    cases = read_cases(file, spec.contracts, spec.conventions, underived=True, any_name=True)
+    _check_references(
+        [(case, file, ("cases", i)) for i, case in enumerate(cases)], spec.clauses, spec.documents, spec.mistakes
+    )
+    taken = [case for case in cases if case.id in spec.cases or case.id in spec.properties]
+    if taken:
+        raise SpecError(
+            [case.place.problem("id", f"{case.id!r} is taken: the spec has it, or a file before") for case in taken]
+        )
+    return cases
+
+
 @contextmanager
 def _collector_paused() -> Iterator[None]:
     """Loading makes a hundred thousand objects that all stay: looking for garbage among them doubles its time."""

@@ -186,5 +186,5 @@ def test_a_failure_that_does_not_come_again_is_one_all_the_same(judge):
         return book.softmax(scores) * (2 if len(calls) == 1 else 1)
 
     verdict = judge("sm-simplex", "softmax", softmax)
-    said = "not every call with the same inputs gives the same: the weights of a row do not sum to 1"
+    said = "the weights of a row do not sum to 1, but not every time: the same call gives different results"
     assert (verdict.status, verdict.message) == (Status.FAILED, said)

@@ -66,6 +66,7 @@ WRITTEN = {
     "scale-no-root": attend(lambda s: s / QUERY.shape[-1]),
     "scale-seq-len": attend(lambda s: s / math.sqrt(QUERY.shape[-2])),
     "scale-dim-v": attend(lambda s: s / math.sqrt(VALUE.shape[-1])),
+    "scale-after-softmax": attend(lambda s: s, softmax=lambda s: s.softmax(-1) / math.sqrt(5)),
     "softmax-query-axis": attend(softmax=lambda s: s.softmax(-2)),
     "softmax-batch-axis": attend(softmax=lambda s: s.softmax(0)),
     "softmax-head-axis": attend(softmax=lambda s: s.softmax(1)),
@@ -78,6 +79,8 @@ WRITTEN = {
     "fill-too-small": attend(mask=lambda s: s.masked_fill(~MASK, -1e4)),
     "zero-times-inf": attend(mask=lambda s: s + (1 - MASK.double()) * -math.inf),
     "dtype-promote": attend(),
+    # With a mask, all is right.
+    "causal-when-unmasked": attend(),
 }
 
 
@@ -89,6 +92,13 @@ def test_attention_is_that_of_code_with_the_mistake(mistake):
     output, weights = WRITTEN[mistake]
     np.testing.assert_allclose(attended["weights"], weights, rtol=0, atol=1e-14)
     np.testing.assert_allclose(attended["output"], output, rtol=0, atol=1e-13)
+
+
+def test_without_a_mask_it_is_causal():
+    arguments = [tensor.numpy() for tensor in (QUERY, KEY, VALUE)]
+    expected = torch.nn.functional.scaled_dot_product_attention(QUERY, KEY, VALUE, is_causal=True)
+    attended = made("causal-when-unmasked").scaled_dot_product_attention(*arguments)
+    np.testing.assert_allclose(attended["output"], expected, rtol=0, atol=1e-13)
 
 
 def test_a_score_below_the_fill_is_beaten_by_it():

@@ -70,6 +70,13 @@ def test_what_is_summed():
     np.testing.assert_allclose(logits["scores"], [math.log(0.6 * 0.7 * 0.8) + 3, math.log(0.7 * 0.9) + 2], rtol=1e-14)
 
 
+def test_the_least_probable_word_is_kept():
+    book = type("WorstKept", (implementations()["beam-worst-kept"].make, ByHand), {})()
+    got = book.beam_search(np.array([[A], [B]]), **MODEL, max_length=1, beam_size=1, top_beams=1)
+    assert got["ids"].tolist() == [[[B]], [[END]]]
+    np.testing.assert_allclose(got["scores"], np.log([[0.1], [0.1]]), rtol=1e-14)
+
+
 # The models that are wrong in decoding alone
 
 

@@ -74,6 +74,10 @@ def relu_at_the_end(x, role):
     return torch.relu(Usual().linear(x, role)) if role == "o" else Usual().linear(x, role)
 
 
+def relu_before_attention(x, role):
+    return Usual().linear(x, role) if role == "o" else torch.relu(Usual().linear(x, role))
+
+
 def first_head_for_all(x, role):
     columns = slice(None) if role == "o" else list(range(WIDTH // HEADS)) * HEADS
     return x @ PARAMS[f"w_{role}"][:, columns] + PARAMS[f"b_{role}"][columns]
@@ -93,6 +97,7 @@ WRITTEN = {
     "head-interleaved": Usual(split=lambda x: x.view(len(x), x.size(1), -1, HEADS).permute(0, 3, 1, 2)),
     "head-shared-w": Usual(linear=first_head_for_all),
     "w-transposed": Usual(linear=lambda x, role: functional.linear(x, PARAMS[f"w_{role}"], PARAMS[f"b_{role}"])),
+    "qkv-relu": Usual(linear=relu_before_attention),
     "wo-missing": Usual(linear=except_for("o", lambda x: x)),
     "wo-relu": Usual(linear=relu_at_the_end),
     "bias-missing": Usual(linear=lambda x, role: x @ PARAMS[f"w_{role}"]),

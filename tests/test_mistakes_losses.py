@@ -40,6 +40,7 @@ WRITTEN_CROSS_ENTROPY = {
 WRITTEN_DIVERGENCE = {
     "ls-log-zero": (TARGET * (TARGET.log() - LOG_Q)).sum(-1),
     "kl-reversed": functional.kl_div(TARGET.log(), LOG_Q.exp(), reduction="none").sum(-1),
+    "kl-no-log": functional.kl_div(LOG_Q.exp(), TARGET, reduction="none").sum(-1),
     "kl-row-mean": functional.kl_div(LOG_Q, TARGET, reduction="none").mean(-1),
 }
 

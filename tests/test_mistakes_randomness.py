@@ -17,8 +17,12 @@ COMPONENTS = {"xavier_uniform", "dropout"}
 MISTAKES = [id_ for id_, m in implementations().items() if m.make.__module__ == randomness.__name__]
 #: Its result has another shape: there are no numbers to compare.
 OF_ANOTHER_SHAPE = "xavier-transposed"
-#: A single call is right.
-OF_SEVERAL_CALLS = "dropout-sticky"
+#: No case can list these: one call is as it should be. Properties compare it with another.
+UNSEEN_IN_ONE_CALL = {
+    "xavier-one-seed": "xavier-seed",
+    "dropout-one-seed": "dropout-seed",
+    "dropout-sticky": "dropout-after-evaluation",
+}
 
 
 def test_every_mistake_of_the_catalogue_is_made(spec):
@@ -28,6 +32,12 @@ def test_every_mistake_of_the_catalogue_is_made(spec):
 
 def test_what_is_no_number_is_named(verdicts_on_mistake):
     assert {verdict.reason for verdict in verdicts_on_mistake(OF_ANOTHER_SHAPE, "float32")} == {"wrong-shape"}
+
+
+@pytest.mark.parametrize("mistake", UNSEEN_IN_ONE_CALL)
+def test_what_no_call_shows_by_itself_is_claimed_by_a_property_alone(mistake, spec):
+    assert [p.id for p in spec.properties.values() if mistake in p.catches] == [UNSEEN_IN_ONE_CALL[mistake]]
+    assert [case.id for case in spec.cases.values() if mistake in case.catches] == []
 
 
 def made(mistake):
@@ -58,6 +68,12 @@ def test_a_weight_is_drawn_between_the_bounds_of_code_with_the_mistake(mistake):
     assert weight.max() <= most
     # That a thousandth at either end is empty has a probability of 1e-10.
     assert [weight.min(), weight.max()] == pytest.approx([least, most], abs=1e-3 * (most - least))
+
+
+def test_all_weights_begin_alike():
+    like = np.zeros((D_IN, D_OUT))
+    one, other = (made("xavier-one-seed").xavier_uniform(like, seed=seed) for seed in (1, 2))
+    assert np.array_equal(one, other)
 
 
 def test_a_normal_distribution_has_no_bound_and_the_right_variance():
@@ -101,6 +117,11 @@ def test_all_samples_and_tokens_lose_the_same_channels():
     assert 0 < channels[0].sum() < 4
 
 
+def test_every_call_drops_the_same_elements():
+    assert np.array_equal(dropped("dropout-one-seed", seed=1), dropped("dropout-one-seed", seed=2))
+    assert not np.array_equal(dropped("dropout-no-rescale", seed=1), dropped("dropout-no-rescale", seed=2))
+
+
 def test_elements_are_dropped_when_it_is_not_training():
     assert np.array_equal(dropped("dropout-in-evaluation", training=False), RIGHTLY_DROPPED)
 
@@ -111,7 +132,7 @@ def test_the_input_is_scaled_when_it_is_not_training():
 
 
 def test_evaluation_switches_dropout_off_for_good():
-    book = made(OF_SEVERAL_CALLS)
+    book = made("dropout-sticky")
     results = [book.dropout(X, rate=0.25, training=training, seed=3) for training in (True, False, True)]
     assert np.array_equal(results, [RIGHTLY_DROPPED, X, X])
 
@@ -119,8 +140,8 @@ def test_evaluation_switches_dropout_off_for_good():
 @pytest.mark.parametrize("dtype", ["float64", "float16"])
 def test_dropout_that_stays_off_is_caught_by_the_property_that_lists_it(dtype, spec):
     load_properties()
-    bench = Bench(spec, Adapter.from_object(made(OF_SEVERAL_CALLS), OF_SEVERAL_CALLS, spec), dtype, "cpu")
-    listing = [prop for prop in spec.properties.values() if OF_SEVERAL_CALLS in prop.catches]
+    bench = Bench(spec, Adapter.from_object(made("dropout-sticky"), "dropout-sticky", spec), dtype, "cpu")
+    listing = [prop for prop in spec.properties.values() if "dropout-sticky" in prop.catches]
     verdicts = [check_property(prop, "dropout", bench) for prop in listing]
     assert [verdict.status for verdict in verdicts] == [Status.FAILED]
 

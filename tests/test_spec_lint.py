@@ -112,6 +112,17 @@ def test_a_convention_that_no_case_depends_on_is_found(copy: Path):
     assert found == ["conventions.yaml:1: moon: is a convention that no case depends on"]
 
 
+@pytest.mark.parametrize("claimed_by", [None, "a case", "a property"])
+def test_a_mistake_that_nothing_claims_is_found(copy: Path, claimed_by):
+    new = "mistakes:\n  - {id: sm-base-two, component: softmax, title: powers of 2, hint: Take powers of e.}\n"
+    edits = [("mistakes.yaml", "mistakes:\n", new)]
+    if claimed_by:
+        file = "cases/softmax.yaml" if claimed_by == "a case" else "properties.yaml"
+        edits.append((file, "    catches: [softmax-unstable", "    catches: [sm-base-two, softmax-unstable"))
+    message = "is claimed by nothing: list it in the catches of a case or of a property that reveals it"
+    assert fresh(copy, *edits) == ([] if claimed_by else [f"mistakes.yaml:1: sm-base-two: {message}"])
+
+
 def test_a_golden_case_that_is_silent_on_a_convention_is_found(copy: Path, spec: Spec):
     found = fresh(copy, ("contracts/softmax.yaml", "outputs:", "conventions: [layer_norm_eps, empty_row]\noutputs:"))
     golden = [case.id for case in spec.cases_of("softmax") if case.golden is not None]

@@ -65,6 +65,28 @@ class ScaleDimV(Textbook):
         return math.sqrt(sizes["d_v"])
 
 
+@mistake("scale-after-softmax")
+class ScaleAfterSoftmax(Textbook):
+    """The weights are divided by √d_k, and the scores are not."""
+
+    def divisor(self, sizes: Mapping[str, Any]) -> float:
+        return 1.0
+
+    def scaled_dot_product_attention(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        mask: Array | None = None,
+        *,
+        dropout_rate: float | None = None,
+        seed: int | None = None,
+    ) -> dict[str, Array]:
+        attended = super().scaled_dot_product_attention(query, key, value, mask, dropout_rate=dropout_rate, seed=seed)
+        root = math.sqrt(query.shape[-1])
+        return attended | {name: attended[name] / root for name in ("output", "weights")}
+
+
 # The axis of the softmax
 
 
@@ -159,6 +181,25 @@ class ZeroTimesInf(Textbook):
 
     def masked(self, scaled: Array, mask: Array) -> Array:
         return scaled + (~mask).astype(scaled.dtype) * -math.inf
+
+
+@mistake("causal-when-unmasked")
+class CausalWhenUnmasked(Textbook):
+    """A call without a mask has the causal one."""
+
+    def scaled_dot_product_attention(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        mask: Array | None = None,
+        *,
+        dropout_rate: float | None = None,
+        seed: int | None = None,
+    ) -> dict[str, Array]:
+        if mask is None:
+            mask = self.causal_mask(q_seq=query.shape[-2], kv_seq=key.shape[-2])
+        return super().scaled_dot_product_attention(query, key, value, mask, dropout_rate=dropout_rate, seed=seed)
 
 
 # How it behaves as a call

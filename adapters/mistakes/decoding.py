@@ -166,6 +166,14 @@ def misplaced(book: Textbook, chosen: Sentence, before: Sentence, task: Task) ->
     return replace(chosen, words=before.words if book.ended(before, task) else (*before.words, chosen.words[-1]))
 
 
+@mistake("beam-worst-kept")
+class WorstKept(Textbook):
+    """Of all extensions the beam_size least probable are kept."""
+
+    def next_beam(self, beam: list[Sentence], grown: list[list[Sentence]], task: Task) -> list[Sentence]:
+        return self.ranked([sentence for own in grown for sentence in own], task)[-task.beam_size :]
+
+
 @mistake("beam-parent-stale")
 class ParentStale(Textbook):
     """Words are appended place by place, though scores are those of the extensions."""

@@ -83,6 +83,15 @@ class WeightsTransposed(Textbook):
         return self.affine(x, params[f"w_{role}"].T, params.get(f"b_{role}"))
 
 
+@mistake("qkv-relu")
+class ProjectionsRelu(Textbook):
+    """Queries, keys and values are max(0, ·) of their projections."""
+
+    def projection(self, x: Array, params: Params, role: str) -> Array:
+        projected = super().projection(x, params, role)
+        return projected if role == "o" else np.maximum(projected, 0)
+
+
 @mistake("wo-missing")
 class OutputProjectionMissing(Textbook):
     """The heads side by side are the output."""

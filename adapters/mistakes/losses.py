@@ -72,6 +72,14 @@ class DivergenceReversed(Textbook):
             return np.asarray(np.exp(log_q) * (log_q - np.log(target)))
 
 
+@mistake("kl-no-log")
+class ProbabilitiesForLogarithms(Textbook):
+    """The terms are p·(log p − q)."""
+
+    def kl_terms(self, target: Array, log_q: Array) -> Array:
+        return super().kl_terms(target, np.exp(log_q))
+
+
 @mistake("kl-row-mean")
 class DivergenceAveraged(Textbook):
     """The terms of a row are averaged."""

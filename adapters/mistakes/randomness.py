@@ -78,6 +78,14 @@ class Transposed(Textbook):
 # Dropout
 
 
+@mistake("xavier-one-seed")
+class SameWeightsEverywhere(Textbook):
+    """Every weight of a shape is the same, whatever the seed."""
+
+    def xavier_uniform(self, like: Array, *, seed: int) -> Array:
+        return super().xavier_uniform(like, seed=0)
+
+
 @mistake("dropout-no-rescale")
 class NotScaledUp(Textbook):
     """What is kept stays as it is."""
@@ -108,6 +116,14 @@ class SameChannels(Textbook):
 
     def stays(self, shape: tuple[int, ...], rate: float, random: np.random.Generator) -> Array:
         return super().stays(shape[-1:], rate, random)
+
+
+@mistake("dropout-one-seed")
+class SameMaskInEveryCall(Textbook):
+    """Arrays of a shape lose the same elements in every call, whatever the seed."""
+
+    def stays(self, shape: tuple[int, ...], rate: float, random: np.random.Generator) -> Array:
+        return super().stays(shape, rate, np.random.default_rng(0))
 
 
 @mistake("dropout-in-evaluation")

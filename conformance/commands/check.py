@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, Final
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -18,7 +19,8 @@ from goldformer.conformance.imitation import Imitator
 from goldformer.conformance.run import Numerics, Selection, checks
 from goldformer.conformance.text import closing, explain_verdict, headline, nothing_was_checked, summary, table
 from goldformer.conformance.verdict import Verdict
-from goldformer.spec import Spec, SpecError, load_spec
+from goldformer.spec import Case, Spec, SpecError, load_spec
+from goldformer.spec.load import load_own_cases
 
 #: How many failures of a component are explained in full; the others are lines, unless --verbose.
 EXPLAINED: Final = 2
@@ -31,6 +33,7 @@ class Options:
     adapter: str
     component: tuple[str, ...]
     cases: tuple[str, ...]
+    files: tuple[Path, ...]
     properties: tuple[str, ...]
     dtypes: tuple[str, ...]
     device: str
@@ -41,11 +44,10 @@ class Options:
     quiet: bool
     verbose: bool
 
-    @property
-    def selection(self) -> Selection:
-        """What to run, with the default dtypes."""
+    def selection(self, own: Iterable[str]) -> Selection:
+        """What to run, with the default dtypes; `own` are the cases of the user's files."""
         dtypes = words(self.dtypes) or ("float64", "float32")
-        return Selection(dtypes, words(self.component), words(self.cases), words(self.properties))
+        return Selection(dtypes, words(self.component), words(self.cases) or tuple(own), words(self.properties))
 
 
 def run(options: Options) -> int:
@@ -53,9 +55,11 @@ def run(options: Options) -> int:
     try:
         spec = load_spec()
         found = find_adapter(options.adapter, spec)
-    except (AdapterError, SpecError) as error:
+        own = _own_cases(options.files, spec)
+    except (AdapterError, SpecError, Underivable) as error:
         return unusable(str(error))
-    selection = options.selection
+    spec = replace(spec, cases={**spec.cases, **own})
+    selection = options.selection(own)
     for given, known, option in (
         (selection.dtypes, DTYPES, "--dtype"),
         (selection.components, spec.components, "--component"),
@@ -81,6 +85,33 @@ def run(options: Options) -> int:
         reasons = {v.message for v in verdicts} or {"no check fits all of these options"}
         return unusable(f"nothing was checked: {reasons.pop() if len(reasons) == 1 else 'everything was skipped'}")
     return FAILS if any(v.bad for v in verdicts) else OK
+
+
+class Underivable(Exception):
+    """A case without golden values that nothing here can derive."""
+
+
+def _own_cases(files: Iterable[Path], spec: Spec) -> dict[str, Case]:
+    """The cases of the user's files by their ids, with golden values; SpecError, or Underivable without a proof."""
+    cases: dict[str, Case] = {}
+    for path in files:
+        # As the spec with those of the files before, so that ids are taken once.
+        for case in load_own_cases(path.resolve(), replace(spec, cases={**spec.cases, **cases})):
+            asks = case.error is None and not case.shape_only and case.golden is None
+            cases[case.id] = _derived(case, spec) if asks else case
+    return cases
+
+
+def _derived(case: Case, spec: Spec) -> Case:
+    try:
+        from goldformer.spec.oracle.balls import Unproven  # fails where python-flint is missing
+        from goldformer.spec.oracle.run import with_golden
+    except ImportError as error:
+        raise Underivable(f"{case.id} has no golden values, and {error}") from error
+    try:
+        return with_golden(case, spec)
+    except Unproven as error:
+        raise Underivable(str(error)) from error
 
 
 def _live(bench: Bench, selection: Selection, *, visible: bool) -> Iterator[Verdict]:

@@ -64,6 +64,7 @@ def _index(spec: Spec) -> Mapping[str, Entry]:
     for prop in spec.properties.values():
         index[prop.id] = {
             "property": prop.id, "component": prop.component, "title": prop.title, "clauses": list(prop.clauses),
+            "catches": list(prop.catches),
         }  # fmt: skip
     for mistake in spec.mistakes.values():
         index[mistake.id] = {

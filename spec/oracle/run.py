@@ -7,16 +7,18 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from goldformer.spec.casefile import derivation_digest
 from goldformer.spec.files import replace_file
-from goldformer.spec.model import Case, GoldenArray, Spec
+from goldformer.spec.model import Case, Golden, GoldenArray, Spec
 from goldformer.spec.oracle.derive import Derived, DerivedArray, derive
 from goldformer.spec.oracle.write import write_golden
 from goldformer.spec.yamlfile import YamlFile
@@ -148,9 +150,7 @@ def _drifted(stored: float | None, derived: float | None) -> bool:
 
 
 def _difference(stored: GoldenArray, derived: DerivedArray) -> str | None:
-    readers: dict[str, Callable[[str], float]] = {"b": lambda v: v == "true", "i": int}
-    read = readers.get(stored.values.dtype.kind, float)
-    values = np.array([read(v) for v in derived.values], dtype=stored.values.dtype).reshape(derived.shape)
+    values = _values(derived, stored.values.dtype.kind)
     if not np.array_equal(values, stored.values, equal_nan=values.dtype.kind == "f"):
         return "golden values differ from those derived now"
     if stored.within != derived.within:
@@ -158,3 +158,30 @@ def _difference(stored: GoldenArray, derived: DerivedArray) -> str | None:
     if _drifted(stored.error_scale, derived.error_scale):
         return f"error scale {stored.error_scale} is {derived.error_scale} now"
     return None
+
+
+def _values(derived: DerivedArray, kind: str) -> NDArray[Any]:
+    """Derived decimals as an array: floats, or the integers (i) or truth values (b) that are derived as words."""
+    readers: dict[str, Callable[[str], float]] = {"b": lambda v: v == "true", "i": int}
+    dtypes = {"b": np.bool_, "i": np.int64}
+    read = readers.get(kind, float)
+    return np.array([read(v) for v in derived.values], dtype=dtypes.get(kind, np.float64)).reshape(derived.shape)
+
+
+def with_golden(case: Case, spec: Spec) -> Case:
+    """A case with its golden values as they are derived now; Unproven as for `derive`."""
+    contract = spec.contracts[case.component]
+    derived = derive(case, contract, spec.conventions, advice=spec.is_advice(case))
+    kinds = {name: {"bool": "b", "ids": "i"}.get(array.kind, "f") for name, array in contract.results_of(case).items()}
+    options = {
+        option: None
+        if outputs is None
+        else {
+            name: GoldenArray(
+                _values(array, kinds[name]), array.error_scale, case.expect[name].indices or None, array.within
+            )
+            for name, array in outputs.items()
+        }
+        for option, outputs in derived.options.items()
+    }
+    return replace(case, golden=Golden("", derived.peak, options, derived.margin))

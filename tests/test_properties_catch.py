@@ -1,0 +1,42 @@
+"""What a property claims to catch it catches, alone and in a sentence, and every property catches something."""
+
+import pytest
+
+from goldformer.adapters import Adapter, find_adapter
+from goldformer.adapters.mistakes import implementations
+from goldformer.conformance.engine import Bench
+from goldformer.conformance.properties import check_property
+from goldformer.conformance.run import load_properties
+from goldformer.conformance.verdict import Status
+from goldformer.spec import load_spec
+
+load_properties()
+SPEC = load_spec()
+#: Their mistakes are made on devices, by chance, and in backward passes: the tests of these hold the claims.
+HELD_ELSEWHERE = {"device-hygiene", "repeat-calls", "shas-gradient", "shas-one-by-one"}
+CLAIMS = [(p.id, mistake) for p in SPEC.properties.values() for mistake in p.catches if p.id not in HELD_ELSEWHERE]
+
+
+def test_every_property_catches_a_mistake():
+    assert [p.id for p in SPEC.properties.values() if not p.catches] == []
+
+
+def test_what_is_held_elsewhere_is_so_few():
+    assert {p.id for p in SPEC.properties.values()} - {property_ for property_, _ in CLAIMS} == HELD_ELSEWHERE
+
+
+@pytest.mark.parametrize(("property_", "mistake"), CLAIMS)
+def test_a_property_catches_what_it_claims(property_, mistake):
+    prop = SPEC.properties[property_]
+    adapter = Adapter.from_object(implementations()[mistake].make(), mistake, SPEC)
+    verdict = check_property(prop, prop.component, Bench(SPEC, adapter, "float64", "cpu"))
+    # Not a crash and not a wrong shape, which any call would show: the relation itself does not hold.
+    assert (verdict.status, verdict.reason) == (Status.FAILED, "property")
+    assert verdict.message
+
+
+@pytest.mark.parametrize("property_", [id_ for id_ in SPEC.properties if id_ not in HELD_ELSEWHERE])
+def test_the_textbook_without_a_mistake_keeps_a_property(property_):
+    prop = SPEC.properties[property_]
+    bench = Bench(SPEC, find_adapter("textbook", SPEC), "float64", "cpu")
+    assert check_property(prop, prop.component, bench).status is Status.PASSED
