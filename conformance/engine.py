@@ -77,9 +77,12 @@ def check_case(case: Case, bench: Bench) -> Verdict:
     verdict = _check(case, bench)
     # What every call must keep (CALL-1 to CALL-4) binds these cases too.
     departs = verdict.status is Status.FAILED and verdict.reason in ("wrong-value", "no-error")
-    if departs and bench.spec.is_advice(case) and not bench.strict:
-        return skipped(replace(verdict, ratio=None, differences=(), advice=""), "advice", verdict.message)
-    return verdict
+    return as_advice(verdict) if departs and bench.spec.is_advice(case) and not bench.strict else verdict
+
+
+def as_advice(verdict: Verdict) -> Verdict:
+    """What is only advised, and not done: skipped with the reason."""
+    return skipped(replace(verdict, ratio=None, differences=(), matches=None, advice=""), "advice", verdict.message)
 
 
 def _check(case: Case, bench: Bench) -> Verdict:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from goldformer.adapters.arrays import Layout
 from goldformer.conformance.compare import compare
 from goldformer.conformance.counterexample import Called, as_case, recipe
-from goldformer.conformance.engine import Bench, broken, not_implemented, skipped
+from goldformer.conformance.engine import Bench, as_advice, broken, not_implemented, skipped
 from goldformer.conformance.gradient import invoke_gradient
 from goldformer.conformance.invoke import Arguments, BadResult, NotCheckable, NotImplementedHere
 from goldformer.conformance.measuring import bounds, measured
@@ -48,6 +48,10 @@ class Violation(AssertionError):
         self.difference = difference
         self.calls: tuple[Called, ...] = ()
         self.drawn: Mapping[str, Any] = {}
+
+
+class NotAdvised(Violation):
+    """What a clause only advises against: a failure when strictness is asked for, and otherwise skipped."""
 
 
 @dataclass
@@ -232,16 +236,22 @@ def check_property(prop: Property, component: str, bench: Bench) -> Verdict:
     except BadResult as bad:
         return broken(blank, bad)
     except Violation as violation:
-        # "Falsifying example: body(…" in some versions of Hypothesis, "Failing test case: body(…" in others.
-        drawn = next((n for n in getattr(violation, "__notes__", []) if "body(" in n), "")
-        differences = (violation.difference,) if violation.difference else ()
-        ratio = violation.difference.ratio if violation.difference else None
-        seed = int(violation.drawn.get("seed", 0))
-        return replace(
-            blank, status=Status.FAILED, reason="property", message=str(violation), differences=differences,
-            ratio=ratio, detail=_example(drawn), example=as_case(prop, str(violation), violation.calls, seed, bench),
-        )  # fmt: skip
+        failed = _violated(prop, violation, blank, bench)
+        return as_advice(failed) if isinstance(violation, NotAdvised) and not bench.strict else failed
     return replace(blank, ratio=subject.ratio, seconds=subject.seconds)
+
+
+def _violated(prop: Property, violation: Violation, blank: Verdict, bench: Bench) -> Verdict:
+    """What is said of a violation, with the smallest input that shows it."""
+    # "Falsifying example: body(…" in some versions of Hypothesis, "Failing test case: body(…" in others.
+    drawn = next((n for n in getattr(violation, "__notes__", []) if "body(" in n), "")
+    differences = (violation.difference,) if violation.difference else ()
+    ratio = violation.difference.ratio if violation.difference else None
+    seed = int(violation.drawn.get("seed", 0))
+    return replace(
+        blank, status=Status.FAILED, reason="property", message=str(violation), differences=differences,
+        ratio=ratio, detail=_example(drawn), example=as_case(prop, str(violation), violation.calls, seed, bench),
+    )  # fmt: skip
 
 
 def _example(note: str) -> str:

@@ -27,7 +27,7 @@ load_properties()
 SPEC = load_spec()
 #: What these compare is random, runs elsewhere, or is no call of a component: no golden value shows it.
 NO_CASE = {
-    "device-hygiene", "repeat-calls", "sdpa-dropout", "xavier-seed", "dropout-values", "dropout-seed",
+    "device-hygiene", "repeat-calls", "no-memory", "memory-layout", "dropout-after-evaluation", "sdpa-dropout", "xavier-seed", "dropout-values", "dropout-seed",
     "dropout-independence", "shas-gradient", "shas-one-by-one",
 }  # fmt: skip
 #: One mistake for each property, to show its counterexample.

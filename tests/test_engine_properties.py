@@ -295,7 +295,7 @@ CAUGHT = {
     ),
     "dropout-after-evaluation": (
         implementations()["dropout-sticky"].make,
-        "no element is dropped after a call in evaluation mode",
+        "after a call in evaluation mode nothing is dropped in training",
     ),
     "dropout-evaluation": (ScaledInEvaluation, "the output is not the input, although it is not training"),
     "sdpa-dropout": (DropsChannelsOfTheOutput, "a weight is dropped for one channel of the value and kept for another"),
