@@ -27,9 +27,19 @@ load_properties()
 SPEC = load_spec()
 #: What these compare is random, runs elsewhere, or is no call of a component: no golden value shows it.
 NO_CASE = {
-    "device-hygiene", "repeat-calls", "no-memory", "memory-layout", "dropout-after-evaluation", "sdpa-dropout", "xavier-seed", "dropout-values", "dropout-seed",
-    "dropout-independence", "shas-gradient", "shas-one-by-one",
-}  # fmt: skip
+    "device-hygiene",
+    "repeat-calls",
+    "no-memory",
+    "memory-layout",
+    "dropout-after-evaluation",
+    "sdpa-dropout",
+    "xavier-seed",
+    "dropout-values",
+    "dropout-seed",
+    "dropout-independence",
+    "shas-gradient",
+    "shas-one-by-one",
+}
 #: One mistake for each property, to show its counterexample.
 SHOWN = {p.id: p.catches[0] for p in SPEC.properties.values() if p.id not in NO_CASE}
 
