@@ -171,7 +171,7 @@ def new(path: Path, arrays: str, force: bool) -> None:  # noqa: FBT001 - click p
     help="Another spec folder.",
 )
 def lint(root: Path | None) -> None:
-    """Check the spec against itself: coverage both ways, printed digits, errata, sizes."""
+    """Check the spec against itself: coverage both ways, printed digits, errata, sizes, blind cases."""
     from goldformer.conformance.commands.lint import run
 
     sys.exit(run(root))

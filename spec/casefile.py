@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from goldformer.spec.draw import Recipe
 from goldformer.spec.errors import Problem, Refused, SpecError
 from goldformer.spec.expectation import read_expectation
 from goldformer.spec.golden import read_golden
-from goldformer.spec.model import Array, ArraySpec, Case, Citation, Contract, Convention, Place
+from goldformer.spec.model import Array, ArraySpec, Blind, Case, Citation, Contract, Convention, Place, is_part
 from goldformer.spec.shapes import Binder, ContractViolation
 from goldformer.spec.yamlfile import Field, YamlFile
 
@@ -99,7 +99,17 @@ def _build(model: schema.CaseModel, contract: Contract, place: Place, built: Map
     if model.cotangent is not None:
         first = contract.outputs[contract.first_output]
         case = replace(case, cotangent=_recipe(model.cotangent, first, binder.sizes, case.lead))
-    return replace(case, expect=read_expectation(model.expect, case, contract))
+    case = replace(case, expect=read_expectation(model.expect, case, contract))
+    return replace(case, blind=_blind(model.blind, case))
+
+
+def _blind(models: Iterable[schema.BlindModel], case: Case) -> tuple[Blind, ...]:
+    made = tuple(Blind(tuple(model.to), model.because) for model in models)
+    for part in (part for blind in made for part in blind.to):
+        if not any(is_part(part, name) for name in case.subjects):
+            message = f"{part!r} is none of the case's arrays and outputs, nor a part of their names"
+            raise Refused(("blind",), message)
+    return made
 
 
 def _shaped(recipe: Recipe, name: str) -> Array:

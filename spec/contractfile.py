@@ -114,5 +114,6 @@ def _arrays(file: YamlFile, group: str, models: Mapping[str, Any]) -> dict[str, 
             shape = Shape.parse(model.shape if model.shape is not None else model.broadcast)
         except ValueError as error:
             raise SpecError([file.problem(where, str(error))]) from error
-        specs[name] = ArraySpec(name, model.kind, shape, model.broadcast is not None, model.optional, model.below)
+        flags = (model.broadcast is not None, model.optional, model.below, model.blind)
+        specs[name] = ArraySpec(name, model.kind, shape, *flags)
     return specs

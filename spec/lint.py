@@ -1,4 +1,4 @@
-"""Checks of the spec that need all of it: coverage both ways, printed digits, errata, sizes."""
+"""Checks of the spec that need all of it: coverage both ways, printed digits, errata, sizes, blind cases."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 from goldformer.spec.coverage import cover
 from goldformer.spec.errors import Problem
 from goldformer.spec.model import ANY, Case, GoldenArray, Place, Property, Spec
+from goldformer.spec.vacuity import vacuous
 
 #: A document's digits agree when the value lies within half a unit of the last one printed; the hair
 #: lets a value on the very edge count, whichever way its author rounded.
@@ -31,6 +32,7 @@ def lint(spec: Spec) -> list[Problem]:
         *_digits_of_nothing(spec),
         *_printed_digits(spec),
         *_equal_sizes(spec),
+        *vacuous(spec),
     ]
 
 
@@ -129,17 +131,30 @@ def _unit(text: str) -> Fraction:
 
 
 def _equal_sizes(spec: Spec) -> Iterator[Problem]:
-    """Equal sizes hide transposed axes: they need a reason."""
+    """Equal sizes hide transposed axes: they need a reason, and a reason needs equal sizes."""
     for case in spec.cases.values():
-        if case.error is not None or case.equal_sizes:
+        if case.error is not None:
             continue
         sizes = {**case.sizes, **{f"lead[{i}]": size for i, size in enumerate(case.lead)}}
-        seen: dict[int, str] = {}
-        for name, size in sizes.items():
-            if size > 1 and size in seen:
-                yield case.place.problem(
-                    f"{case.id}.sizes",
-                    f"{seen[size]} and {name} are both {size}; say why in equal_sizes",
-                )
-                break
-            seen[size] = name
+        for name, attribute in spec.contracts[case.component].attributes.items():
+            # What is counted from 1 is a size, whether an axis is that long or not.
+            if attribute.kind == "int" and attribute.minimum == 1 and name in case.attributes:
+                sizes.setdefault(attribute.size or name, int(case.attributes[name]))
+        pair = _equal(sizes)
+        if pair and not case.equal_sizes:
+            message = f"{pair[0]} and {pair[1]} are both {sizes[pair[0]]}; say why in equal_sizes"
+            yield case.place.problem(f"{case.id}.sizes", message)
+        elif case.equal_sizes and not pair:
+            yield case.place.problem(
+                f"{case.id}.equal_sizes", "gives a reason, but no two sizes are equal: leave it out"
+            )
+
+
+def _equal(sizes: Mapping[str, int]) -> tuple[str, str] | None:
+    """The first two names of one size; 1 says nothing."""
+    seen: dict[int, str] = {}
+    for name, size in sizes.items():
+        if size > 1 and size in seen:
+            return seen[size], name
+        seen[size] = name
+    return None

@@ -29,8 +29,16 @@ Statistic = Literal["zeros", "mean", "mean_square", "largest"]
 #: The key of the only expectation of a case that depends on no convention.
 ANY = ""
 
+#: The name under which a case says that its padding does not show.
+PADDING = "padding"
+
 #: So many parameters make a model of full size.
 FULL_SIZE = 1 << 22
+
+
+def is_part(part: str, name: str) -> bool:
+    """Whether a name is another one or a dotted part of it: `w_q` and `encoder.0` of encoder.0.self_attention.w_q."""
+    return f".{part}." in f".{name}."
 
 
 class Level(Enum):
@@ -174,7 +182,10 @@ class Property:
 
 @dataclass(frozen=True, slots=True)
 class ArraySpec:
-    """An array of a contract: its kind, its symbolic shape, and whether it may be left out."""
+    """An array of a contract: its kind, its symbolic shape, and whether it may be left out.
+
+    `blind` says why no result depends on its elements; a step on the way may repeat them.
+    """
 
     name: str
     kind: Kind
@@ -182,6 +193,7 @@ class ArraySpec:
     broadcast: bool = False
     optional: bool = False
     below: str | None = None
+    blind: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +320,14 @@ class Golden:
     margin: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Blind:
+    """What a case is blind to, and why: parts of the names of arguments and outputs, or PADDING."""
+
+    to: tuple[str, ...]
+    because: str
+
+
 @dataclass(frozen=True)
 class Case:
     """One call of a component and what to expect of it."""
@@ -335,6 +355,12 @@ class Case:
     base: str | None = None
     #: Gradient cases: what the first output's gradient is; `expect` then names arguments.
     cotangent: Recipe | None = None
+    blind: tuple[Blind, ...] = ()
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        """What it may be blind to: its arrays, what is compared, and PADDING where it has a padding id."""
+        return (*self.inputs, *self.params, *self.expect, *([PADDING] if "pad_id" in self.attributes else []))
 
     @cached_property
     def input_arrays(self) -> Mapping[str, Array]:

@@ -210,6 +210,13 @@ def _expect(value: Any) -> str:
     return "as:error" if isinstance(value, dict) and "error" in value else "as:outputs"
 
 
+class BlindModel(Strict):
+    """Arguments, or parts of their dotted names, and outputs that show nothing in a case; or `padding`."""
+
+    to: Annotated[list[Param], Field(min_length=1)]
+    because: Text
+
+
 class CaseModel(Strict):
     id: Id
     title: Text
@@ -218,6 +225,7 @@ class CaseModel(Strict):
     catches: list[Id] = []
     sizes: dict[Name, int | list[int]] = {}
     equal_sizes: Text | None = None
+    blind: list[BlindModel] = []
     attributes: dict[Name, int | bool | float] = {}
     inputs: dict[Name, RecipeModel] = {}
     params: Annotated[

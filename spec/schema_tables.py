@@ -123,6 +123,7 @@ class ArrayModel(Strict):
     broadcast: list[str | int] | None = None
     optional: bool = False
     below: Name | None = None
+    blind: Text | None = None
 
 
 class AttributeModel(Strict):

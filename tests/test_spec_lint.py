@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from goldformer.conformance.cli import main
-from goldformer.spec import ROOT, Level, Spec, load_spec
+from goldformer.spec import ROOT, Case, Level, Spec, load_spec
 from goldformer.spec.coverage import EVERY_CALL, cover
 from goldformer.spec.lint import lint
 
@@ -232,12 +232,30 @@ def test_equal_sizes_without_a_reason_are_found(copy: Path):
 )
 def test_leading_axes_are_sizes_and_ones_are_no_clash(spec: Spec, lead, sizes, said):
     case = replace(spec.cases["sm-several-rows"], lead=lead, sizes=sizes)
-    found = [p.message for p in lint(replace(spec, cases={**spec.cases, case.id: case}))]
-    assert found == ([f"{said}; say why in equal_sizes"] if said else [])
+    assert sizes_problems(spec, case) == ([f"{said}; say why in equal_sizes"] if said else [])
 
 
-def test_the_shipped_spec_has_no_problem(spec: Spec):
-    assert [str(problem) for problem in lint(spec)] == []
+def sizes_problems(spec: Spec, case: Case) -> list[str]:
+    return [p.message for p in lint(replace(spec, cases={case.id: case})) if "sizes" in p.field]
+
+
+def test_counts_are_sizes_whether_an_axis_is_that_long_or_not(spec: Spec):
+    steps = replace(spec.cases["shas-three-steps-causal"], equal_sizes=None)
+    assert sizes_problems(spec, steps) == ["d_model and steps are both 3; say why in equal_sizes"]
+    heads = replace(spec.cases["encs-one-layer"], equal_sizes=None, sizes={"batch": 2, "seq": 3})
+    assert sizes_problems(spec, heads) == ["batch and heads are both 2; say why in equal_sizes"]
+
+
+def test_a_seed_and_an_id_are_no_sizes(spec: Spec):
+    case = spec.cases["shift-one-token"]
+    case = replace(case, sizes={"batch": 9, "seq": 1})
+    assert case.attributes == {"bos_id": 9}
+    assert sizes_problems(spec, case) == []
+
+
+def test_a_reason_for_equal_sizes_where_none_are_equal_is_found(spec: Spec):
+    case = replace(spec.cases["sm-several-rows"], equal_sizes="both are short")
+    assert sizes_problems(spec, case) == ["gives a reason, but no two sizes are equal: leave it out"]
 
 
 # ── the shipped spec ──

@@ -95,6 +95,14 @@ CASES = {
         "softmax", "sm-four-axes", "scores: {", "score: {", "inputs.score",
         "{id}: is not in the contract, which has scores",
     ),
+    "a reason for what the case does not have": (
+        "layer_norm", "ln-constant-rows", "to: [x, gamma]", "to: [x, gama]", "blind",
+        "{id}: 'gama' is none of the case's arrays and outputs, nor a part of their names",
+    ),
+    "a reason for padding where no id is": (
+        "layer_norm", "ln-constant-rows", "to: [x, gamma]", "to: [x, padding]", "blind",
+        "{id}: 'padding' is none of the case's arrays and outputs, nor a part of their names",
+    ),
     # recipes
     "a step off the grid": (
         "softmax", "sm-four-axes", "step: 1/64", "step: 1/60", "inputs.scores",

@@ -84,10 +84,22 @@ def evaluate(
     make = np.frompyfunc(given, 1, 1)
     made = {n: make(a) if a.dtype.kind == "f" else a for n, a in inputs.items()}
     weights = {n: Weight(a, given) if is_large(a) else make(a) for n, a in params.items()}
-    # Components built of others hand their parameters on, by prefix; the others name each of theirs.
-    arguments: Mapping[str, Any] = {"params": weights} if any("." in name for name in weights) else weights
     plain = {n: (constant or given)(value) if isinstance(value, float) else value for n, value in attributes.items()}
-    outputs: Outputs = FORMULAS[component](number, **made, **arguments, **plain, **conventions)
+    return apply(component, number, made, weights, plain, conventions)
+
+
+def apply(
+    component: str,
+    number: formulas.Number,
+    inputs: Mapping[str, Any],
+    params: Mapping[str, Any],
+    attributes: Mapping[str, Any],
+    conventions: Mapping[str, str],
+) -> Outputs:
+    """Run a component's formula on arrays that are made already."""
+    # Components built of others hand their parameters on, by prefix; the others name each of theirs.
+    arguments: Mapping[str, Any] = {"params": params} if any("." in name for name in params) else params
+    outputs: Outputs = FORMULAS[component](number, **inputs, **arguments, **attributes, **conventions)
     return outputs
 
 
@@ -187,6 +199,13 @@ class _Method:
         )  # fmt: skip
 
 
+def chosen(case: Case, contract: Contract, option: str) -> Mapping[str, str]:
+    """The conventions that a case's formula is run under, with this option of the case's own."""
+    # The formulas know the conventions of their own component; the rest of only_with concerns others.
+    fixed = {name: option for name, option in case.only_with.items() if name in contract.conventions}
+    return {**fixed, case.convention: option} if case.convention else fixed
+
+
 def derive(case: Case, contract: Contract, conventions: Mapping[str, Convention], *, advice: bool = False) -> Derived:
     """The golden values of a case under every option of its convention; `advice` says that it binds nobody.
 
@@ -195,16 +214,13 @@ def derive(case: Case, contract: Contract, conventions: Mapping[str, Convention]
     from goldformer.spec.oracle import balls  # only deriving needs python-flint
 
     options = tuple(conventions[case.convention].options) if case.convention else (ANY,)
-    # The formulas know the conventions of their own component; the rest of only_with concerns others.
-    fixed = {name: option for name, option in case.only_with.items() if name in contract.conventions}
     peak, widest, least = 0.0, 0.0, math.inf
     derived: dict[str, Mapping[str, DerivedArray] | None] = {}
     for option in options:
-        chosen = {**fixed, case.convention: option} if case.convention else fixed
         if option == "refused":
             derived[option] = None
             continue
-        how = _Method(case, contract, chosen)
+        how = _Method(case, contract, chosen(case, contract, option))
         with balls.precision(balls.PRECISION if how.samples() is None else balls.FULL_SIZE):
             proven = how.run(balls.exact, balls.given, duals.unit_balls(balls.exact))
         Draw.reset()

@@ -1,7 +1,8 @@
 """The clauses' formulas, once, as plain array code over whatever numbers they are given.
 
 Arrays of floats have dtype object and hold balls or draws: NumPy hands +, @, exp and sqrt on to the
-elements. `number` makes an exact element from an int or a float. Masks and ids are ordinary arrays.
+elements. Ordinary arrays of float64 or complex128 go through the same lines, and are quick. `number` makes
+an exact element from an int or a float. Masks and ids are ordinary arrays.
 Each function is named as its component, takes the contract's names, and gives every output.
 """
 
@@ -19,16 +20,14 @@ Number = Callable[[int | float], Any]
 
 
 def scalar(value: Any) -> Objects:
-    """An element as a 0-d object array, so that NumPy's functions dispatch to it."""
-    array: Objects = np.empty((), dtype=object)
-    array[()] = value
-    return array
+    """An element as a 0-d array, of objects unless it is a plain number, so that NumPy's functions dispatch to it."""
+    return np.asarray(value)
 
 
 def numbers(number: Number, values: Any) -> Objects:
-    """An object array of exact elements."""
+    """An array of exact elements."""
     made: Objects = np.frompyfunc(number, 1, 1)(np.asarray(values, dtype=object))
-    return made
+    return made.astype(scalar(number(0)).dtype)
 
 
 def softmax(number: Number, scores: Objects) -> dict[str, Objects]:
@@ -43,7 +42,7 @@ def weights_of(number: Number, scores: Objects, mask: NDArray[np.bool_] | None, 
     # SM-4: subtracting one exact number from a row changes nothing, and keeps exp within range.
     shift = np.where(keep.any(-1, keepdims=True), size.max(-1, keepdims=True), 0.0)
     zero = scalar(number(0))
-    e = np.where(keep, np.exp(np.where(keep, scores - shift.astype(object), zero)), zero)
+    e = np.where(keep, np.exp(np.where(keep, scores - shift.astype(scores.dtype), zero)), zero)
     empty = ~keep.any(-1, keepdims=True)
     if empty.any():
         fill = {"uniform": 1, "zeros": 0, "nan": math.nan}[empty_row]
@@ -85,7 +84,7 @@ def undropped(number: Number, x: Objects, rate: Any) -> Objects:
     """DROP-1: x/(1 − rate), what an element is unless it is dropped; at a rate of 1 every one is."""
     if float(rate) == 0:
         return x
-    kept: Objects = np.full(x.shape, number(0), dtype=object) if float(rate) == 1 else x / scalar(number(1) - rate)
+    kept: Objects = np.full(x.shape, number(0), dtype=x.dtype) if float(rate) == 1 else x / scalar(number(1) - rate)
     return kept
 
 
@@ -95,7 +94,7 @@ def xavier_uniform(number: Number, like: Objects, *, seed: int) -> dict[str, Obj
     bound = np.sqrt(scalar(number(6)) / scalar(number(sum(like.shape))))
     # As many random bits make v as the dtype holds: it is a product here so that it is rounded once.
     v = scalar(number(1)) * scalar(number(1))
-    return {"weight": np.full(like.shape, -bound + (bound + bound) * v, dtype=object)}
+    return {"weight": np.full(like.shape, -bound + (bound + bound) * v, dtype=like.dtype)}
 
 
 def causal_mask(number: Number, *, q_seq: int, kv_seq: int, causal_corner: str = "top_left") -> dict[str, Objects]:
@@ -155,7 +154,8 @@ def merge_heads(x: Objects) -> Objects:
 
 def scoped(params: Mapping[str, Objects], prefix: str) -> dict[str, Objects]:
     """The parameters under a prefix, by their names there."""
-    return {name.removeprefix(f"{prefix}."): array for name, array in params.items() if name.startswith(f"{prefix}.")}
+    start = f"{prefix}."
+    return {name[len(start) :]: array for name, array in params.items() if name.startswith(start)}
 
 
 def linear(x: Objects, w: Objects, b: Objects | None) -> Objects:

@@ -31,7 +31,7 @@ Params = Mapping[str, Objects]
 def pad_or_truncate(number: Number, x: Objects, *, length: int) -> dict[str, Objects]:
     """SEQ-1: the first `length` rows, zero rows after the last."""
     batch, seq, d_model = x.shape
-    missing = np.full((batch, max(length - seq, 0), d_model), scalar(number(0)), dtype=object)
+    missing = np.full((batch, max(length - seq, 0), d_model), scalar(number(0)), dtype=x.dtype)
     return {"output": np.concatenate([x[:, :length], missing], axis=1)}
 
 
@@ -276,7 +276,7 @@ def cross_entropy(number: Number, logits: Objects, targets: Ids, *, pad_id: int)
 def log_softmax(number: Number, logits: Objects) -> Objects:
     """The logits minus log Σ exp(logits), shifted by one exact number a row."""
     del number
-    shift = logits.astype(np.float64).max(-1, keepdims=True).astype(object)
+    shift = logits.astype(np.float64).max(-1, keepdims=True).astype(logits.dtype)
     moved = logits - shift
     result: Objects = moved - np.log(np.exp(moved).sum(-1, keepdims=True))
     return result

@@ -1,0 +1,121 @@
+"""A golden case computed in float64 alone: no proof, but a thousand times as quick as one."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from goldformer.spec import draw
+from goldformer.spec.draw import Dyadic, Values
+from goldformer.spec.laws import Law, law_of
+from goldformer.spec.model import ANY, Array, Attribute, Case, Contract, Convention, GoldenArray
+from goldformer.spec.oracle.decoding_formulas import teacher_forced
+from goldformer.spec.oracle.derive import Outputs, apply, chosen
+from goldformer.spec.oracle.layer_formulas import Model
+
+#: A step so small that its square vanishes: an imaginary part of this size is a derivative, without cancellation.
+_STEP: Final = 2.0**-100
+
+_MODEL: Final = frozenset(field.name for field in fields(Model)) - {"number", "params"}
+
+Changed = Mapping[str, Array | Attribute]
+
+
+@dataclass(frozen=True)
+class PlainCase:
+    """A golden case under the default option of its convention, to be computed with some arguments changed."""
+
+    case: Case
+    contract: Contract
+    conventions: Mapping[str, Convention]
+
+    @cached_property
+    def golden(self) -> Mapping[str, GoldenArray]:
+        """The golden values of the outputs, or of the gradients, that are compared."""
+        assert self.case.golden is not None, "what is derived can be computed"
+        outputs = self.case.golden.options[self._option]
+        assert outputs is not None, "the documents' own option refuses nothing"
+        return outputs
+
+    @cached_property
+    def _option(self) -> str:
+        return self.conventions[self.case.convention].default if self.case.convention else ANY
+
+    @property
+    def is_random(self) -> bool:
+        """Whether statistics are compared, which follow from laws."""
+        return any(array.within is not None for array in self.golden.values())
+
+    def laws(self, changed: Changed) -> Mapping[str, Law | None]:
+        """The laws of the random outputs; ValueError where there is none to judge by."""
+        inputs = {n: Values(np.asarray(changed[n])) if n in changed else r for n, r in self.case.inputs.items()}
+        case = replace(self.case, inputs=inputs)
+        return {name: law_of(case, name) for name in self.golden}
+
+    def compared(self, changed: Changed) -> Mapping[str, Array]:
+        """The values that are compared.
+
+        A gradient comes as one number, the sum of its elements under drawn weights. Decoding searches once: with
+        changed arguments it gives, as `scores`, the log-probabilities of the words that were found without a change.
+        """
+        if self.case.cotangent_array is not None:
+            return {name: self._slope(name, changed) for name in self.golden}
+        if {"ids", "scores"} <= set(self.contract.outputs) and "scores" in self.golden:
+            return {"scores": self._rescored(changed)}
+        outputs = self._outputs(changed)
+        return {name: array.compared(np.asarray(outputs[name])) for name, array in self.golden.items()}
+
+    def _outputs(self, changed: Changed) -> Outputs:
+        options = chosen(self.case, self.contract, self._option)
+        with np.errstate(all="ignore"):  # a changed argument may well be one that no formula is made for
+            return apply(self.case.component, float, *self._arguments(changed), options)
+
+    def _arguments(self, changed: Changed) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        """Inputs, parameters and attributes."""
+
+        def now(group: Mapping[str, Any]) -> dict[str, Any]:
+            return {name: changed.get(name, value) for name, value in group.items()}
+
+        return now(self.case.input_arrays), now(self.case.param_arrays), now(self.case.attributes)
+
+    def _slope(self, name: str, changed: Changed) -> NDArray[np.float64]:
+        """The derivative along one direction in the space of an argument, at the elements that are compared."""
+        inputs, params, _ = self._arguments(changed)
+        at = {**inputs, **params}[name]
+        direction = np.zeros(at.shape)
+        weights = draw.dyadic(Dyadic(0, *draw.grid("-1", "1", "1/256"), at.shape), name)
+        places = self.golden[name].indices
+        where = ... if places is None else tuple(np.array(places).T)
+        direction[where] = weights[where]
+        with warnings.catch_warnings():
+            # Where a formula asks how large a number is, its imaginary part is dropped.
+            warnings.simplefilter("ignore", np.exceptions.ComplexWarning)
+            output = self._outputs({**changed, name: at + 1j * _STEP * direction})[self.contract.first_output]
+        slope: NDArray[np.float64] = np.asarray((output * self.case.cotangent_array).sum().imag / _STEP)
+        return slope
+
+    @cached_property
+    def _found(self) -> Array:
+        """The sentences that decoding finds, a row each, those of one sample next to each other."""
+        ids = self.golden["ids"].values if "ids" in self.golden else self._outputs({})["ids"]
+        return ids.reshape(-1, ids.shape[-1])
+
+    def _rescored(self, changed: Changed) -> Array:
+        inputs, params, attributes = self._arguments(changed)
+        ended = self._found == attributes["eos_id"]
+        there = np.cumsum(ended, axis=-1) - ended == 0
+        # What fills the places behind the end need not be a word of the table.
+        words = np.where(there, self._found, attributes["eos_id"])
+        source = np.repeat(inputs["source"], len(words) // len(inputs["source"]), axis=0)
+        options = {**attributes, **chosen(self.case, self.contract, self._option)}
+        model = {name: value for name, value in options.items() if name in _MODEL}
+        bos_id = int(attributes["bos_id"])
+        log = teacher_forced(float, source, words, bos_id=bos_id, params=params, **model)["log_probabilities"]
+        scores: Array = np.take_along_axis(log, words[..., None], axis=-1)[..., 0][there]
+        return scores
