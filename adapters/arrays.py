@@ -9,6 +9,8 @@ from typing import Any, Final, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from goldformer.adapters.process.arrays import Wire
+
 DType = Literal["float64", "float32", "float16", "bfloat16"]
 Array = NDArray[Any]
 
@@ -20,6 +22,8 @@ class ArrayLibrary(Protocol):
     type_name: str
     dtypes: tuple[str, ...]
     devices: tuple[str, ...]
+    #: Whether it differentiates by itself what its arrays went through.
+    differentiates: bool
 
     def unavailable(self, device: str) -> str | None:
         """Why a device cannot be used here, or None."""
@@ -55,6 +59,7 @@ class NumPy:
     type_name = "numpy.ndarray"
     dtypes: tuple[str, ...] = ("float64", "float32", "float16")
     devices: tuple[str, ...] = ("cpu",)
+    differentiates = False
 
     def unavailable(self, device: str) -> str | None:
         """NumPy has the CPU alone."""
@@ -102,6 +107,7 @@ class Torch:
     type_name = "torch.Tensor"
     dtypes: tuple[str, ...] = ("float64", "float32", "float16", "bfloat16")
     devices: tuple[str, ...] = ("cpu", "cuda")
+    differentiates = True
 
     @cached_property
     def _torch(self) -> Any:
@@ -164,4 +170,4 @@ class Torch:
         return {name: grad for name, grad in zip(tracked, grads, strict=True) if grad is not None}
 
 
-LIBRARIES: Final[Mapping[str, ArrayLibrary]] = {"torch": Torch(), "numpy": NumPy()}
+LIBRARIES: Final[Mapping[str, ArrayLibrary]] = {"torch": Torch(), "numpy": NumPy(), Wire.name: Wire()}

@@ -19,7 +19,7 @@ from goldformer.conformance.compare import compare
 from goldformer.conformance.engine import Bench, broken, not_implemented, skipped
 from goldformer.conformance.invoke import Arguments, BadResult, NotCheckable, NotImplementedHere
 from goldformer.conformance.tolerance import least_margin, tolerance
-from goldformer.conformance.verdict import Difference, Status, Verdict
+from goldformer.conformance.verdict import UNANSWERED, Difference, Status, Verdict
 from goldformer.spec import Property, Spec
 from goldformer.spec.draw import Dyadic, build
 from goldformer.spec.model import Attribute
@@ -123,12 +123,19 @@ class HeldProperty:
         )  # fmt: skip
         declined: list[NotImplementedHere | NotCheckable] = []
         tried = 0
+        unanswered: list[BadResult] = []
 
         def body(**drawn: Any) -> None:
             nonlocal tried
+            if unanswered:
+                return  # what does not answer is not asked again for a smaller example
             try:
                 self.body(subject, **drawn)
                 tried += 1
+            except BadResult as bad:
+                if bad.reason not in UNANSWERED:
+                    raise
+                unanswered.append(bad)
             except (NotImplementedHere, NotCheckable) as reason:
                 # No failure, so nothing to look for a smaller example of.
                 declined.append(reason)
@@ -137,6 +144,8 @@ class HeldProperty:
             hypothesis.given(**self.strategies)(settings(body))()
         else:
             body()
+        if unanswered:
+            raise unanswered[0]
         if declined and not tried:
             raise declined[0]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import platform
 from collections.abc import Iterator, Sequence
@@ -36,6 +37,7 @@ class Options:
     device: str
     tf32: bool
     threads: int
+    timeout: float
     strict: bool
     as_json: bool
     quiet: bool
@@ -52,9 +54,14 @@ def run(options: Options) -> int:
     """Check an adapter and report; the exit status."""
     try:
         spec = load_spec()
-        found = find_adapter(options.adapter, spec)
+        found = find_adapter(options.adapter, spec, options.timeout)
     except (AdapterError, SpecError) as error:
         return unusable(str(error))
+    with contextlib.closing(found):
+        return _check(options, spec, found)
+
+
+def _check(options: Options, spec: Spec, found: Adapter) -> int:
     selection = options.selection
     for given, known, option in (
         (selection.dtypes, DTYPES, "--dtype"),
