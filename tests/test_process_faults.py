@@ -252,8 +252,8 @@ def test_what_does_not_shake_hands_is_unusable(name, says, spec):
     [
         ("{}", "the process answered initialize with what is no handshake: result.protocol is missing"),
         ('{"protocol":2,"name":"a","components":[]}', "result.protocol is 2, expected 1"),
-        ('{"protocol":1,"name":7,"components":[]}', "result.name is 7, expected a valid string"),
-        ('{"protocol":1,"name":"a","components":"softmax"}', "result.components is 'softmax', expected a valid list"),
+        ('{"protocol":1,"name":7,"components":[]}', "result.name is 7, expected string"),
+        ('{"protocol":1,"name":"a","components":"softmax"}', "result.components is 'softmax', expected list"),
         (
             '{"protocol":1,"name":"a","components":["sofmax"]}',
             "initialize: components has 'sofmax': did you mean softmax?",
@@ -271,7 +271,7 @@ def test_what_does_not_shake_hands_is_unusable(name, says, spec):
             "CONVENTIONS has 'empty_row': 'none'; its options are uniform, zeros, nan",
         ),
         ('{"protocol":1,"name":"a","components":[],"dtypes":["float8"]}', "result.dtypes.0 is 'float8', expected "),
-        ('{"protocol":1,"name":"a","components":[],"dtypes":[]}', "result.dtypes is [], List should have at least 1"),
+        ('{"protocol":1,"name":"a","components":[],"dtypes":[]}', "result.dtypes is [], expected at least 1 elements"),
         ('{"protocol":1,"name":"a","components":[],"encoding":"hex"}', "result.encoding is 'hex', expected 'numbers' "),
     ],
 )

@@ -40,8 +40,12 @@ def refuse(id_, code, message):
 
 
 def says(good):
-    """TEXT, in which ID stands for the id of the request."""
-    write(sys.argv[3].replace("ID", str(json.loads(good)["id"])) + "\n")
+    """TEXT, in which ID stands for the id of the request; or the bytes of a file, @FILE."""
+    if sys.argv[3].startswith("@"):
+        sys.stdout.buffer.write(Path(sys.argv[3][1:]).read_bytes())
+        sys.stdout.flush()
+    else:
+        write(sys.argv[3].replace("ID", str(json.loads(good)["id"])) + "\n")
 
 
 def exit_3(good):
