@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,9 @@ spec or option, or nothing was checked.
 @click.version_option(package_name="goldformer")
 def main() -> None:
     """Is your Transformer right? Golden cases, a conformance suite, and what they rest on."""
+    # What stops a job on a build server is to end the processes that were started, as Ctrl-C does.
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @main.command(epilog=_STATUSES)

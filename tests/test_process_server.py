@@ -279,7 +279,7 @@ def test_an_adapter_of_a_process_is_an_adapter(spec, monkeypatch, server):
     monkeypatch.setattr(client, "Child", lambda words: Answered(served.answer))
     adapter = find_adapter("cmd: java -cp build MyAttention", spec)
     assert isinstance(adapter, Adapter)
-    assert (adapter.origin, adapter.name, adapter.arrays) == ("cmd: java -cp build MyAttention", "mine", "wire")
+    assert (adapter.origin, adapter.name, adapter.arrays) == ("cmd: java -cp build MyAttention", "mine", "process")
     assert adapter.convention("empty_row", "scaled_dot_product_attention", spec) == "nan"
     bench = Bench(spec, adapter, "float32", "cpu")
     assert bench.command("--case", "x") == "goldformer check 'cmd: java -cp build MyAttention' --case x --dtype float32"

@@ -93,7 +93,7 @@ def test_bfloat16_is_rounded_once_and_half_to_even():
 
 
 def test_the_library_of_arrays_that_are_sent():
-    wire = LIBRARIES["wire"]
+    wire = LIBRARIES["process"]
     made = wire.make(np.array([0.1, np.nan]), "bfloat16", "cpu")
     assert wire.is_array(made)
     assert not wire.is_array(np.zeros(2))

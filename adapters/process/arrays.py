@@ -58,7 +58,7 @@ def _to_bfloat16(values: Array, nearest: Array) -> Array:
 class Wire:
     """WireArray: what the functions of an implementation in another process take and give."""
 
-    name = "wire"
+    name = "process"
     type_name = "WireArray"
     dtypes: tuple[str, ...] = ("float64", "float32", "float16", "bfloat16")
     devices: tuple[str, ...] = ("cpu",)

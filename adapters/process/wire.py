@@ -211,7 +211,7 @@ def _from_numbers(data: list[Any], dtype: str, at: str) -> Array:
         values = rounded(np.array(numbers, dtype=np.float64), dtype)
     except OverflowError as error:
         raise WireError(f"{at} holds a number beyond float64") from error
-    for beyond in np.flatnonzero(~np.isfinite(values)):
+    for beyond in np.flatnonzero(~np.isfinite(values)).tolist():
         # JSON has no infinity: 1e400 is read as one.
         if type(data[beyond]) is not str:
             raise WireError(f'{at}[{beyond}] is beyond {dtype}: an infinity is written "Infinity" or "-Infinity"')
