@@ -9,6 +9,8 @@ from typing import Any, Final, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from goldformer.adapters.process.arrays import Wire
+
 DType = Literal["float64", "float32", "float16", "bfloat16"]
 Array = NDArray[Any]
 
@@ -24,6 +26,10 @@ class ArrayLibrary(Protocol):
     type_name: str
     dtypes: tuple[str, ...]
     devices: tuple[str, ...]
+    #: Whether its arrays can be views of others.
+    views: bool
+    #: Whether it differentiates by itself what its arrays went through.
+    differentiates: bool
 
     def unavailable(self, device: str) -> str | None:
         """Why a device cannot be used here, or None."""
@@ -62,6 +68,8 @@ class NumPy:
     type_name = "numpy.ndarray"
     dtypes: tuple[str, ...] = ("float64", "float32", "float16")
     devices: tuple[str, ...] = ("cpu",)
+    views = True
+    differentiates = False
 
     def unavailable(self, device: str) -> str | None:
         """NumPy has the CPU alone."""
@@ -115,6 +123,8 @@ class Torch:
     type_name = "torch.Tensor"
     dtypes: tuple[str, ...] = ("float64", "float32", "float16", "bfloat16")
     devices: tuple[str, ...] = ("cpu", "cuda")
+    views = True
+    differentiates = True
 
     @cached_property
     def _torch(self) -> Any:
@@ -183,4 +193,4 @@ class Torch:
         return {name: grad for name, grad in zip(tracked, grads, strict=True) if grad is not None}
 
 
-LIBRARIES: Final[Mapping[str, ArrayLibrary]] = {"torch": Torch(), "numpy": NumPy()}
+LIBRARIES: Final[Mapping[str, ArrayLibrary]] = {"torch": Torch(), "numpy": NumPy(), Wire.name: Wire()}

@@ -1,4 +1,4 @@
-"""Finds an adapter by name: a built-in, a file, an installed entry point, or a dotted module."""
+"""Finds an adapter by name: a built-in, a file, an installed entry point, a dotted module, or a command."""
 
 from __future__ import annotations
 
@@ -11,8 +11,13 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final
 
+from goldformer.adapters.process.client import TIMEOUT, adapter_object
+from goldformer.adapters.process.faults import CallFault
 from goldformer.adapters.protocol import Adapter, AdapterError
 from goldformer.spec import Spec
+
+#: What the name of an adapter begins with that is a command: a process that speaks the protocol.
+COMMAND: Final = "cmd:"
 
 GROUP: Final = "goldformer.adapters"
 
@@ -28,12 +33,33 @@ BUILT_IN: Final = {
 }
 
 
-def find_adapter(name: str, spec: Spec) -> Adapter:
-    """Load the adapter that `name` means; AdapterError says why it cannot be, and what to write instead."""
+def find_adapter(name: str, spec: Spec, timeout: float = TIMEOUT) -> Adapter:
+    """Load the adapter that `name` means; AdapterError says why it cannot be, and what to write instead.
+
+    `timeout` is in seconds, for each call of an adapter that is a process.
+    """
+    if name.startswith(COMMAND):
+        return _process(name, spec, timeout)
     adapter = Adapter.from_object(_load(name), name, spec)
     if adapter.arrays == "torch" and not _exists("torch"):
         raise _needs_torch(name)
     return adapter
+
+
+def _process(name: str, spec: Spec, timeout: float) -> Adapter:
+    """The adapter of a command, which is started and asked what it implements."""
+    try:
+        thing = adapter_object(name.removeprefix(COMMAND), timeout, spec.contracts)
+    except ValueError as error:
+        raise AdapterError(f"{name}: {error}") from error
+    except CallFault as fault:
+        told = "".join(f"\n    {line}" for line in fault.detail.splitlines())
+        raise AdapterError(f"{name}: {fault}" + (f"\n  Standard error ends with:{told}" if told else "")) from fault
+    try:
+        return Adapter.from_object(thing, name, spec)
+    except AdapterError:
+        thing.CLOSE()
+        raise
 
 
 def _load(name: str) -> Any:

@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any, Final, get_args
 
 from goldformer.adapters.arrays import LIBRARIES, DType
+from goldformer.adapters.process.arrays import Wire
 from goldformer.spec import Contract, Spec
 
 #: The four dtypes in which the suite can run.
@@ -32,7 +33,7 @@ class Adapter:
 
     `functions` holds what is implemented, `gradients` hand-written backward functions; `broken` says, by
     component, why a function there cannot be called as the contract calls it; `hints` are remarks for a
-    reader, such as a misspelt component.
+    reader, such as a misspelt component; `close` ends what it started, such as a process.
     """
 
     origin: str
@@ -46,6 +47,7 @@ class Adapter:
     gradients: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     broken: Mapping[str, str] = field(default_factory=dict)
     hints: tuple[str, ...] = ()
+    close: Callable[[], None] = lambda: None
 
     def convention(self, name: str, component: str, spec: Spec) -> str:
         """The option it declares for a component, or the documents' choice."""
@@ -62,7 +64,9 @@ class Adapter:
         arrays = str(getattr(thing, "ARRAYS", ""))
         if arrays not in LIBRARIES:
             got = f"is {arrays!r}" if arrays else "is missing"
-            raise AdapterError(f"{origin}: ARRAYS {got}: write ARRAYS = " + " or ".join(f'"{n}"' for n in LIBRARIES))
+            raise AdapterError(
+                f"{origin}: ARRAYS {got}: write ARRAYS = " + " or ".join(f'"{n}"' for n in LIBRARIES if n != Wire.name)
+            )
         names = {name: getattr(thing, name) for name in spec.contracts if callable(getattr(thing, name, None))}
         wrong = {name: why for name, f in names.items() if (why := _wrong_parameters(f, spec.contracts[name]))}
         library = LIBRARIES[arrays]
@@ -78,6 +82,7 @@ class Adapter:
             devices=_choice(getattr(thing, "DEVICES", library.devices), DEVICES, f"{origin}: DEVICES"),
             broken=wrong,
             hints=tuple(_misspelt(thing, names, spec)),
+            close=getattr(thing, "CLOSE", lambda: None),
         )
 
 
@@ -135,6 +140,22 @@ def accepted(function: Callable[..., Any]) -> frozenset[str] | None:
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return None
     return frozenset(p.name for p in parameters)
+
+
+def fitted(function: Callable[..., Any], contract: Contract, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments of a call as a function takes them; NotImplementedError for what the function has not.
+
+    An optional input that the call has not is None; an optional attribute is not passed: its default is the
+    function's own.
+    """
+    names = accepted(function)
+    if names is None:
+        return given
+    for name in given:
+        if name in contract.optional and name not in names:
+            raise NotImplementedError(f"{contract.component} takes no {name}")
+    left_out = contract.optional & contract.inputs.keys() & names - given.keys()
+    return {**given, **dict.fromkeys(left_out)}
 
 
 def _misspelt(thing: Any, found: Mapping[str, Any], spec: Spec) -> list[str]:

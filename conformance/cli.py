@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,9 @@ spec or option, or nothing was checked.
 @click.version_option(package_name="goldformer")
 def main() -> None:
     """Is your Transformer right? Golden cases, a conformance suite, and what they rest on."""
+    # What stops a job on a build server is to end the processes that were started, as Ctrl-C does.
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @main.command(epilog=_STATUSES)
@@ -48,12 +53,22 @@ def main() -> None:
     show_default=True,
     help="Threads on the CPU.",
 )
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=60,
+    show_default=True,
+    help="Seconds for each call of an implementation that is a process.",
+)
 @click.option("--strict", is_flag=True, help="Fail what is not implemented, and SHOULD clauses too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
 @click.option("-q", "--quiet", is_flag=True, help="The summary alone.")
 @click.option("-v", "--verbose", is_flag=True, help="Explain every failure, not only the first ones of a component.")
 def check(**options: Any) -> None:
-    """Check an implementation: ADAPTER is a file, a dotted module, or a built-in name such as reference."""
+    """Check an implementation: ADAPTER is a file, a dotted module, or a built-in name such as reference.
+
+    "cmd: java -cp build MyAttention" is a process that speaks the protocol of docs/protocol.md, in any language.
+    """
     from goldformer.conformance.commands.check import Options, run
 
     sys.exit(run(Options(**options)))
@@ -180,15 +195,52 @@ def lint(root: Path | None) -> None:
 @main.command(epilog=_STATUSES)
 @click.argument(
     "kind",
-    type=click.Choice(["cases", "contract", "conventions", "documents", "errata", "mistakes", "properties"]),
+    type=click.Choice(
+        ["cases", "contract", "conventions", "documents", "errata", "mistakes", "properties", "protocol"]
+    ),
 )
 def schema(kind: str) -> None:
-    """Print the JSON Schema of one kind of spec file, for editors."""
+    """Print the JSON Schema of one kind of spec file, for editors, or of the protocol's messages."""
     import json
 
+    from goldformer.adapters.process.schema import json_schema
     from goldformer.spec.schema import FILES
 
-    click.echo(json.dumps(FILES[kind].model_json_schema(), indent=2, ensure_ascii=False))
+    printed = json_schema() if kind == "protocol" else FILES[kind].model_json_schema()
+    click.echo(json.dumps(printed, indent=2, ensure_ascii=False))
+
+
+@main.command(epilog=_STATUSES)
+@click.argument("adapter")
+@click.option(
+    "--encoding",
+    type=click.Choice(["base64", "numbers"]),
+    default="base64",
+    show_default=True,
+    help="How arrays are written; numbers can be read.",
+)
+@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads on the CPU.")
+def serve(adapter: str, encoding: str, threads: int) -> None:
+    """Answer for a Python adapter in the protocol of docs/protocol.md, on standard input and output."""
+    from goldformer.conformance.commands.serve import run
+
+    sys.exit(run(adapter, "numbers" if encoding == "numbers" else "base64", threads))
+
+
+@main.command(epilog=_STATUSES)
+@click.argument("adapter")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=10,
+    show_default=True,
+    help="Seconds for each call.",
+)
+def smoke(adapter: str, timeout: float) -> None:
+    """Call every component of an implementation once: does the plumbing work? The mathematics is not judged."""
+    from goldformer.conformance.commands.smoke import run
+
+    sys.exit(run(adapter, timeout))
 
 
 if __name__ == "__main__":

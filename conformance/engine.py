@@ -15,6 +15,7 @@ from goldformer.conformance.imitation import Imitator
 from goldformer.conformance.invoke import (
     Arguments,
     BadResult,
+    NotCheckable,
     NotImplementedHere,
     Result,
     arguments_of,
@@ -24,7 +25,7 @@ from goldformer.conformance.invoke import (
 )
 from goldformer.conformance.judge import measure, reason_of, sentence
 from goldformer.conformance.tolerance import LARGEST, least_margin
-from goldformer.conformance.verdict import Match, Reason, Status, Verdict
+from goldformer.conformance.verdict import ERRORS, UNANSWERED, Match, Reason, Status, Verdict
 from goldformer.spec import Case, Contract, Spec
 from goldformer.spec.model import ANY, GoldenArray
 
@@ -74,7 +75,10 @@ class Bench:
 
 def check_case(case: Case, bench: Bench) -> Verdict:
     """Judge one golden case; failing one that no clause requires is advice, unless strictness is asked for."""
-    verdict = _check(case, bench)
+    try:
+        verdict = _check(case, bench)
+    except NotCheckable as unclear:
+        return skipped(_blank(case, bench), "not-checkable", str(unclear))
     # What every call must keep (CALL-1 to CALL-4) binds these cases too.
     departs = verdict.status is Status.FAILED and verdict.reason in ("wrong-value", "no-error")
     return as_advice(verdict) if departs and bench.spec.is_advice(case) and not bench.strict else verdict
@@ -192,7 +196,7 @@ def not_implemented(blank: Verdict, message: str, *, strict: bool) -> Verdict:
 
 def broken(blank: Verdict, bad: BadResult) -> Verdict:
     """There is no result to compare: errored when the call itself went wrong, failed when it broke the contract."""
-    status = Status.ERRORED if bad.reason in ("raised", "wrong-parameters") else Status.FAILED
+    status = Status.ERRORED if bad.reason in ERRORS else Status.FAILED
     return replace(blank, status=status, reason=bad.reason, message=str(bad), detail=bad.detail)
 
 
@@ -268,7 +272,7 @@ def _check_refusal(case: Case, bench: Bench, blank: Verdict) -> Verdict:
     if isinstance(problem, NotImplementedHere):
         return not_implemented(blank, str(problem), strict=bench.strict)
     if problem is not None:
-        uncalled = isinstance(problem, BadResult) and problem.reason == "wrong-parameters"
+        uncalled = isinstance(problem, BadResult) and problem.reason in ("wrong-parameters", *UNANSWERED)
         return broken(blank, problem) if uncalled else replace(blank, status=Status.PASSED)
     fault = f"bad {case.error}" if case.error else "call that its convention refuses"
     message = f"accepts a {fault} and returns {_describe(returned)}: raise an error that names the argument"

@@ -11,14 +11,15 @@ from __future__ import annotations
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
 
 from goldformer.adapters.arrays import LIBRARIES, ArrayLibrary, Layout
-from goldformer.adapters.protocol import Adapter, accepted
+from goldformer.adapters.process.faults import CallFault
+from goldformer.adapters.protocol import Adapter, fitted
 from goldformer.conformance.verdict import Reason
 from goldformer.spec import Case, Contract
 from goldformer.spec.call import check_call
@@ -123,8 +124,8 @@ def call(adapter: Adapter, contract: Contract, given: Mapping[str, Any]) -> tupl
         raise NotImplementedHere(f"{adapter.name} has no {component}")
     if why := adapter.broken.get(component):
         raise BadResult("wrong-parameters", f"{component} {why}")
-    given = _fitted(function, contract, given)
     try:
+        given = fitted(function, contract, given)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             start = time.perf_counter()
@@ -132,6 +133,11 @@ def call(adapter: Adapter, contract: Contract, given: Mapping[str, Any]) -> tupl
             return returned, time.perf_counter() - start
     except NotImplementedError as error:
         raise NotImplementedHere(str(error) or f"{component} raises NotImplementedError") from error
+    except CallFault as fault:
+        if fault.reason == "too-large":
+            raise NotCheckable(str(fault)) from fault
+        head = "raised " if fault.reason == "raised" else ""
+        raise BadResult(fault.reason, f"{head}{fault}", fault.detail) from fault
     except (Exception, SystemExit) as error:
         frames = traceback.extract_tb(error.__traceback__)[1:]
         # The last line of the implementation's own, not of what it called in a library.
@@ -139,21 +145,6 @@ def call(adapter: Adapter, contract: Contract, given: Mapping[str, Any]) -> tupl
         where = f" ({frame.filename}:{frame.lineno}, {frame.name})" if frame else ""
         text = "".join(traceback.format_exception(error))
         raise BadResult("raised", f"raised {type(error).__name__}: {error}{where}", text) from error
-
-
-def _fitted(function: Callable[..., Any], contract: Contract, given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """None for an optional input that the call has not; NotImplementedHere for what the function has not.
-
-    An optional attribute that the call has not is not passed: its default is the function's own.
-    """
-    names = accepted(function)
-    if names is None:
-        return given
-    for name in given:
-        if name in contract.optional and name not in names:
-            raise NotImplementedHere(f"{contract.component} takes no {name}")
-    left_out = contract.optional & contract.inputs.keys() & names - given.keys()
-    return {**given, **dict.fromkeys(left_out)}
 
 
 def check_untouched(library: ArrayLibrary, handed: Mapping[str, Any], fresh: Mapping[str, Any]) -> None:

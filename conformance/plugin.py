@@ -25,7 +25,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """The suite's options. --strict is pytest's own; given to the suite it also fails what is not implemented."""
     group = parser.getgroup("goldformer", "conformance of a Transformer implementation (goldformer)")
     group.addoption(
-        "--adapter", default="reference", help="the implementation: a built-in name, a file, a dotted module"
+        "--adapter",
+        default="reference",
+        help='the implementation: a built-in name, a file, a dotted module, or "cmd: …"',
     )
     group.addoption("--component", action="append", default=[], help="only this component (repeatable, or a,b)")
     group.addoption(
@@ -36,6 +38,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--device", default="cpu", help="cpu, cuda or cuda:N")
     group.addoption("--tf32", action="store_true", help="allow TF32 matrix products on CUDA")
+    group.addoption(
+        # Not --timeout, which pytest-timeout has.
+        "--call-timeout",
+        type=float,
+        default=60.0,
+        help="seconds for each call of an implementation that is a process; default 60",
+    )
     group.addoption("--threads", type=int, default=1, help="threads on the CPU, of PyTorch and BLAS; default 1")
 
 
@@ -72,9 +81,12 @@ def _bench(config: pytest.Config) -> Bench:
         from goldformer.conformance.run import Numerics
         from goldformer.spec import SpecError, load_spec
 
+        timeout = config.getoption("--call-timeout")
+        if not timeout > 0:
+            raise pytest.UsageError(f"--call-timeout {timeout:g}: a number of seconds above 0")
         try:
             spec = load_spec()
-            adapter = find_adapter(config.getoption("--adapter"), spec)
+            adapter = find_adapter(config.getoption("--adapter"), spec, timeout)
         except (AdapterError, SpecError) as error:
             raise pytest.UsageError(f"goldformer: {error}") from error
         _known(_words(config.getoption("--component")), spec.components, "--component")
@@ -83,6 +95,7 @@ def _bench(config: pytest.Config) -> Bench:
         strict = "--strict" in _arguments(config)
         device, imitator = config.getoption("--device"), Imitator(spec)
         config.stash[_BENCH] = Bench(spec, adapter, "float64", device, strict, imitator)
+        config.add_cleanup(adapter.close)
     return config.stash[_BENCH]
 
 

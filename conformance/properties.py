@@ -22,7 +22,7 @@ from goldformer.conformance.gradient import invoke_gradient
 from goldformer.conformance.invoke import Arguments, BadResult, NotCheckable, NotImplementedHere
 from goldformer.conformance.measuring import bounds, measured
 from goldformer.conformance.tolerance import least_margin, tolerance
-from goldformer.conformance.verdict import Difference, Status, Verdict
+from goldformer.conformance.verdict import UNANSWERED, Difference, Status, Verdict
 from goldformer.spec import Property, Spec
 from goldformer.spec.draw import build
 from goldformer.spec.model import Attribute
@@ -151,9 +151,12 @@ class HeldProperty:
         declined: list[NotImplementedHere | NotCheckable] = []
         failed: list[Violation | BadResult] = []
         tried = 0
+        unanswered: list[BadResult] = []
 
         def body(**drawn: Any) -> None:
             nonlocal tried
+            if unanswered:
+                return  # what does not answer is not asked again for a smaller example
             subject.calls.clear()
             try:
                 self.body(subject, **drawn)
@@ -163,8 +166,10 @@ class HeldProperty:
                 failed.append(violation)
                 raise
             except BadResult as bad:
-                failed.append(bad)
-                raise
+                if bad.reason not in UNANSWERED:
+                    failed.append(bad)
+                    raise
+                unanswered.append(bad)
             except (NotImplementedHere, NotCheckable) as reason:
                 # No failure, so nothing to look for a smaller example of.
                 declined.append(reason)
@@ -179,6 +184,8 @@ class HeldProperty:
                 raise _only_at_times(failed[0]) from None
         else:
             body()
+        if unanswered:
+            raise unanswered[0]
         if declined and not tried:
             raise declined[0]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from enum import Enum
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 
 class Status(Enum):
@@ -33,6 +33,9 @@ Reason = Literal[
     # errored
     "raised",
     "wrong-parameters",
+    "crashed",
+    "timeout",
+    "protocol",
     # skipped
     "not-implemented",
     "convention",
@@ -41,6 +44,13 @@ Reason = Literal[
     "advice",
     "not-checkable",
 ]
+
+
+#: The reasons for which there is no result that the implementation could be judged by: nothing was answered.
+UNANSWERED: Final[tuple[Reason, ...]] = ("crashed", "timeout", "protocol")
+
+#: The reasons for which a check is errored: the call itself went wrong.
+ERRORS: Final[tuple[Reason, ...]] = ("raised", "wrong-parameters", *UNANSWERED)
 
 
 @dataclass(frozen=True, slots=True)

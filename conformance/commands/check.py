@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import platform
 from collections.abc import Iterable, Iterator, Sequence
@@ -39,6 +40,7 @@ class Options:
     device: str
     tf32: bool
     threads: int
+    timeout: float
     strict: bool
     as_json: bool
     quiet: bool
@@ -54,9 +56,17 @@ def run(options: Options) -> int:
     """Check an adapter and report; the exit status."""
     try:
         spec = load_spec()
-        found = find_adapter(options.adapter, spec)
+        found = find_adapter(options.adapter, spec, options.timeout)
+    except (AdapterError, SpecError) as error:
+        return unusable(str(error))
+    with contextlib.closing(found):
+        return _check(options, spec, found)
+
+
+def _check(options: Options, spec: Spec, found: Adapter) -> int:
+    try:
         own = _own_cases(options.files, spec)
-    except (AdapterError, SpecError, Underivable) as error:
+    except (SpecError, Underivable) as error:
         return unusable(str(error))
     spec = replace(spec, cases={**spec.cases, **own})
     selection = options.selection(own)

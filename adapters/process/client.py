@@ -1,0 +1,204 @@
+"""The suite's side: speaks to one process, starts it again after a fault, and gives it the form of an adapter."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+import shlex
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from types import SimpleNamespace
+from typing import Any, Final
+
+from goldformer import __version__
+from goldformer.adapters.process.arrays import Wire
+from goldformer.adapters.process.child import Child, ChildFault
+from goldformer.adapters.process.faults import CallFault, TooLarge, WireError, printable
+from goldformer.adapters.process.messages import read_reply, request_line
+from goldformer.adapters.process.schema import (
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    NOT_IMPLEMENTED,
+    PARSE_ERROR,
+    PROTOCOL,
+    ErrorObject,
+    Handshake,
+)
+from goldformer.adapters.process.wire import decode_arrays, encode_arguments, validated
+
+#: Seconds that a call, or the handshake, may take.
+TIMEOUT: Final = 60.0
+#: After so many starts in a row that failed, it is not started again.
+_STARTS: Final = 3
+#: Seconds that it may take over ending.
+_FAREWELL: Final = 1.0
+
+
+class Client:
+    """A process that answers calls, one at a time."""
+
+    def __init__(self, command: str, timeout: float = TIMEOUT) -> None:
+        """Remember how to start it; ValueError for a command that is no list of words."""
+        self._words = shlex.split(command)
+        if not self._words:
+            raise ValueError("the command is empty")
+        self._timeout = timeout
+        self._child: Child | None = None
+        self._id = 0
+        self._failed: list[CallFault] = []
+        self._lock = threading.Lock()
+        self.handshake: Handshake | None = None
+
+    def start(self) -> Handshake:
+        """Start it and shake hands; CallFault when that fails."""
+        with self._lock:
+            self._started()
+        assert self.handshake is not None  # by _started
+        return self.handshake
+
+    def call(self, method: str, given: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The arrays that a call gives, by name; NotImplementedError or CallFault when there are none."""
+        with self._lock:
+            child, handshake = self._started()
+            try:
+                result = self._ask(child, method, encode_arguments(given, handshake.encoding))
+            except TooLarge as error:
+                raise CallFault("too-large", f"{method} cannot be called: {error}") from error
+            try:
+                return None if result is None else decode_arrays(result, "result")
+            except WireError as error:
+                # Its answer came in time and in its place: the process itself is sound.
+                raise _protocol(f"answered {method} with what is no result: {error}", child) from error
+
+    def close(self) -> None:
+        """Ask it to end, and end it; a later call starts it again."""
+        with self._lock:
+            child, self._child = self._mine(), None
+            if child is None:
+                return
+            self._id += 1
+            with contextlib.suppress(ChildFault):
+                child.exchange(request_line(self._id, "shutdown", {}), _FAREWELL)
+            child.end(_FAREWELL)
+
+    def _mine(self) -> Child | None:
+        """The process that was started here: a fork of the suite starts its own."""
+        return self._child if self._child is not None and self._child.owner == os.getpid() else None
+
+    def _started(self) -> tuple[Child, Handshake]:
+        child = self._mine()
+        if child is not None and self.handshake is not None:
+            return child, self.handshake
+        if len(self._failed) >= _STARTS:
+            last = self._failed[-1]
+            raise CallFault(last.reason, f"was not started again after {_STARTS} failures: {last}", last.detail)
+        try:
+            self._child = child = self._spawn()
+            handshake = self._shake_hands(child)
+        except CallFault as fault:
+            self._failed.append(fault)
+            raise
+        self._failed.clear()
+        self.handshake = handshake
+        return child, handshake
+
+    def _spawn(self) -> Child:
+        try:
+            return Child(self._words)
+        except OSError as error:
+            raise CallFault("crashed", f"cannot be started: {self._words[0]}: {error.strerror}") from error
+
+    def _shake_hands(self, child: Child) -> Handshake:
+        hello = {"protocol": PROTOCOL, "suite": f"goldformer {__version__}"}
+        try:
+            result = self._ask(child, "initialize", hello)
+            return validated(Handshake, result, "result")
+        except NotImplementedError as error:
+            self._abandon(child)
+            raise _protocol("answers initialize as a method that it has not", child) from error
+        except WireError as error:
+            self._abandon(child)
+            raise _protocol(f"answered initialize with what is no handshake: {error}", child) from error
+        except CallFault:
+            self._abandon(child)
+            raise
+
+    def _ask(self, child: Child, method: str, params: Mapping[str, Any]) -> Any:
+        """The result of one request; WireError when it is too large."""
+        self._id += 1
+        message = request_line(self._id, method, params)
+        try:
+            line = child.exchange(message, self._timeout)
+            reply = read_reply(line, self._id)
+        except ChildFault as fault:
+            self._abandon(child)
+            raise _fault(fault, method, child) from fault
+        except WireError as error:
+            self._abandon(child)
+            hint = "Standard output is for messages alone: log to standard error"
+            raise _protocol(f"wrote what is no answer to {method}: {error}. {hint}", child) from error
+        except BaseException:
+            self._abandon(child)  # interrupted in the middle: its answer would come too late
+            raise
+        if not isinstance(reply, ErrorObject):
+            return reply
+        message_text = printable(reply.message)
+        if reply.code in (METHOD_NOT_FOUND, NOT_IMPLEMENTED):
+            raise NotImplementedError(message_text or f"{method} is not implemented")
+        detail = printable(reply.data) if isinstance(reply.data, str) else ""
+        if reply.code in (PARSE_ERROR, INVALID_REQUEST):
+            raise _protocol(f"could not read the request {method}: {message_text}", child)
+        raise CallFault("raised", f"{message_text or 'an error without a message'} (code {reply.code})", detail)
+
+    def _abandon(self, child: Child) -> None:
+        child.end()
+        self._child = None
+
+
+def _fault(fault: ChildFault, method: str, child: Child) -> CallFault:
+    told = child.stderr_tail()
+    last = f'. Last on standard error: "{told.splitlines()[-1].strip()[:200]}"' if told else ""
+    what = f"the process {fault} when it was asked for {method}{last}"
+    if fault.reason == "timeout":
+        what += ". Give it longer with --timeout, or find out where it waits"
+    return CallFault(fault.reason, what, told)
+
+
+def _protocol(what: str, child: Child) -> CallFault:
+    return CallFault("protocol", f"the process {what}", child.stderr_tail())
+
+
+def adapter_object(command: str, timeout: float, contracts: Iterable[str]) -> Any:
+    """What an adapter module defines, by a process that has been started; CallFault when it cannot be.
+
+    ValueError when the command cannot be read or a component that it names is none.
+    """
+    client = Client(command, timeout)
+    handshake = client.start()
+    known = list(contracts)
+    for kind, names in (("components", handshake.components), ("gradients", handshake.gradients)):
+        for name in names:
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=1)
+                guess = f": did you mean {close[0]}?" if close else f"; components are {', '.join(known)}"
+                client.close()
+                raise ValueError(f"initialize: {kind} has {name!r}{guess}")
+    methods = [*handshake.components, *(f"{name}_gradient" for name in handshake.gradients)]
+    return SimpleNamespace(
+        ARRAYS=Wire.name,
+        NAME=printable(handshake.name),
+        VERSION=printable(handshake.version),
+        CONVENTIONS=handshake.conventions,
+        DTYPES=tuple(handshake.dtypes),
+        DEVICES=("cpu",),
+        CLOSE=client.close,
+        **{method: _function(client, method) for method in methods},
+    )
+
+
+def _function(client: Client, method: str) -> Callable[..., Any]:
+    def function(**given: Any) -> Any:
+        return client.call(method, given)
+
+    return function

@@ -1,0 +1,53 @@
+"""What goes wrong when an implementation is called outside this process.
+
+WireError     a message that is not one of the protocol's
+CallFault     a call that gave no result, and whose fault that is
+"""
+
+from __future__ import annotations
+
+import reprlib
+from typing import Any, Final, Literal
+
+#: Why a call gave no result: the implementation raised; its process ended; it gave no answer in time; what it
+#: wrote is no answer; what the call says does not fit into a message.
+FaultReason = Literal["raised", "crashed", "timeout", "protocol", "too-large"]
+
+_SHORT: Final = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 60
+_SHORT.maxlist = _SHORT.maxdict = 3
+_SHORT.maxlevel = 2
+
+
+class WireError(ValueError):
+    """What was written is not a message of the protocol; the text names the field, what was got and expected."""
+
+    @classmethod
+    def at(cls, field: str, got: Any, expected: str) -> WireError:
+        """An error at a field."""
+        return cls(f"{field} is {shown(got)}, expected {expected}")
+
+
+class TooLarge(WireError):
+    """An array or a message beyond the protocol's limits."""
+
+
+class CallFault(Exception):
+    """A call that gave no result; the text says why in a sentence, `detail` holds what explains it further."""
+
+    def __init__(self, reason: FaultReason, message: str, detail: str = "") -> None:
+        super().__init__(message)
+        self.reason: FaultReason = reason
+        self.detail = detail
+
+
+def shown(value: Any) -> str:
+    """A value of any size and kind in a few words that can be printed."""
+    return printable(_SHORT.repr(value))
+
+
+def printable(text: str) -> str:
+    """The text without what would steer a terminal or cannot be encoded; line breaks and tabs stay."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
