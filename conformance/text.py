@@ -8,11 +8,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from goldformer.conformance.suspects import Explanation, Suspect, explanations, failing_roots, suspects
-from goldformer.conformance.verdict import Difference, Element, Status, Verdict
+from goldformer.conformance.verdict import UNANSWERED, Difference, Element, Status, Verdict
 from goldformer.spec import Spec
 
 _WIDTH = 100
 _MOST_SUSPECTS = 3
+_MOST_STDERR = 10
 
 
 def explain_verdict(verdict: Verdict, spec: Spec) -> str:
@@ -36,6 +37,9 @@ def explain_verdict(verdict: Verdict, spec: Spec) -> str:
         lines.append(f"  Source      {verdict.source}")
     if verdict.detail.startswith("smallest input"):
         lines += _wrap(verdict.detail, "  Input       ")
+    if verdict.reason in UNANSWERED and verdict.detail:
+        last = verdict.detail.splitlines()[-_MOST_STDERR:]
+        lines += [f"  {head:12}{line}" for head, line in zip(("Stderr", *[""] * len(last)), last, strict=False)]
     lines.append(f"  Repeat      {verdict.reproduce}")
     return "\n".join(lines)
 

@@ -48,7 +48,7 @@ def _to_bfloat16(values: Array, nearest: Array) -> Array:
     tie = (bits & 0xFFFF) == 0x8000
     away = np.where(values > nearest, np.float32(np.inf), np.float32(-np.inf))
     nearest = np.where(tie & (values != nearest), np.nextafter(nearest, away), nearest)
-    bits = np.ascontiguousarray(nearest).view(np.uint32)
+    bits = nearest.view(np.uint32)
     with np.errstate(over="ignore"):
         upper = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)
     cut: Array = np.where(np.isnan(nearest), nearest, upper.view(np.float32))

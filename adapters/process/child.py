@@ -7,10 +7,12 @@ ChildFault
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import selectors
 import signal
 import subprocess
+import sys
 import time
 import weakref
 from collections.abc import Sequence
@@ -24,6 +26,8 @@ TAIL: Final = 8 << 10
 _CHUNK: Final = 1 << 20
 #: How long a process that closed its standard output is given to end, so that its exit status is known.
 _GRACE: Final = 1.0
+#: How often one looks whether a process that is silent is still there.
+_LOOK: Final = 0.2
 
 
 class ChildFault(Exception):
@@ -83,7 +87,9 @@ class Child:
         while b"\n" not in chunks[-1]:
             if size > MAX_MESSAGE:
                 raise ChildFault("protocol", f"sent more than {MAX_MESSAGE >> 20} MiB without a line break")
-            events = self._ready.select(max(0.0, deadline - time.monotonic()))
+            events = self._ready.select(min(_LOOK, max(0.0, deadline - time.monotonic())))
+            if not events and _status(self._process) is not None:
+                raise self._closed(size)  # what it started may hold its pipes open
             if not events and time.monotonic() >= deadline:
                 raise ChildFault("timeout", _late(seconds, size, len(unsent)))
             ready = [key.fd for key, _ in events]
@@ -159,6 +165,10 @@ def _late(seconds: float, received: int, unsent: int) -> str:
 def _descriptor(pipe: IO[bytes] | None) -> int:
     assert pipe is not None  # all three were asked for
     os.set_blocking(pipe.fileno(), False)
+    if sys.platform == "linux":
+        # As wide as it may be: a message of megabytes wakes each side once for every time it is filled.
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, _CHUNK)
     return pipe.fileno()
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import pydantic
 from numpy.typing import NDArray
+from pydantic_core import ErrorDetails
 
 from goldformer.adapters.process.arrays import HELD_AS, WireArray, rounded
 from goldformer.adapters.process.faults import TooLarge, WireError, shown
@@ -26,6 +27,7 @@ Array = NDArray[Any]
 #: How the bytes of each dtype are laid out in base64.
 _BYTES: Final = {"float64": "<f8", "float32": "<f4", "float16": "<f2", "bfloat16": "<u2", "int64": "<i8", "bool": "u1"}
 _SPELT: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_LONGEST_NAME: Final = 200
 _NUMBER: Final = 'a number or one of "NaN", "Infinity" and "-Infinity"'
 
 
@@ -76,8 +78,20 @@ def validated(model: type[Model], value: Any, field: str) -> Model:
         if first["type"] == "extra_forbidden":
             known = ", ".join(model.model_fields)
             raise WireError(f"{shown(at)[1:-1]} is not part of the protocol; {field} has {known}") from error
-        expected = first["msg"].replace("Input should be", "expected")
-        raise WireError(f"{shown(at)[1:-1]} is {shown(first['input'])}, {expected}") from error
+        raise WireError.at(shown(at)[1:-1], first["input"], _expected(first)) from error
+
+
+def _expected(error: ErrorDetails) -> str:
+    context = error.get("ctx", {})
+    match error["type"]:
+        case "model_type":
+            return "an object"
+        case "too_long":
+            return f"at most {context['max_length']} elements"
+        case "too_short":
+            return f"at least {context['min_length']} elements"
+        case _:
+            return error["msg"].removeprefix("Input should be ").removeprefix("a valid ")
 
 
 def _no_constant(word: str) -> Any:
@@ -190,19 +204,17 @@ def _from_numbers(data: list[Any], dtype: str, at: str) -> Array:
         except OverflowError as error:
             beyond = next(i for i, x in enumerate(data) if not -(1 << 63) <= x < 1 << 63)
             raise WireError.at(f"{at}[{beyond}]", data[beyond], "an integer of 64 bits") from error
-    spelt = 0
-    if str in set(map(type, data)):
-        spelt = sum(map(_SPELT.__contains__, (x for x in data if type(x) is str)))
-        data = [_SPELT.get(x, x) if type(x) is str else x for x in data]
-    _only(data, (float, int), at, _NUMBER)
+    spelt = str in set(map(type, data))
+    numbers = [_SPELT.get(x, x) if type(x) is str else x for x in data] if spelt else data
+    _only(numbers, (float, int), at, _NUMBER)
     try:
-        exact = np.array(data, dtype=np.float64)
+        values = rounded(np.array(numbers, dtype=np.float64), dtype)
     except OverflowError as error:
         raise WireError(f"{at} holds a number beyond float64") from error
-    values = rounded(exact, dtype)
-    if (infinite := np.flatnonzero(~np.isfinite(values))).size != spelt:
-        beyond = next(int(i) for i in infinite if np.isfinite(exact[i]) or not spelt)
-        raise WireError(f'{at}[{beyond}] is beyond {dtype}: an infinity is written "Infinity" or "-Infinity"')
+    for beyond in np.flatnonzero(~np.isfinite(values)):
+        # JSON has no infinity: 1e400 is read as one.
+        if type(data[beyond]) is not str:
+            raise WireError(f'{at}[{beyond}] is beyond {dtype}: an infinity is written "Infinity" or "-Infinity"')
     return values
 
 
@@ -238,7 +250,9 @@ def decode_arrays(value: Any, field: str) -> dict[str, WireArray]:
     """A mapping of arrays that was sent."""
     if not isinstance(value, dict):
         raise WireError.at(field, value, "an object of arrays by name")
-    return {name: decode_array(array, f"{field}.{shown(name)[1:-1]}") for name, array in value.items()}
+    if odd := [name for name in value if not name.isprintable() or len(name) > _LONGEST_NAME]:
+        raise WireError(f"{field} has the key {shown(odd[0])}, which is the name of nothing")
+    return {name: decode_array(array, f"{field}.{name}") for name, array in value.items()}
 
 
 def _mib(size: int) -> str:

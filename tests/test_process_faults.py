@@ -1,0 +1,319 @@
+"""A process that goes wrong: a verdict that says how, a new process for the next case, and none left over."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from goldformer.adapters import AdapterError, find_adapter
+from goldformer.conformance.engine import Bench, check_case
+from goldformer.conformance.properties import check_property
+from goldformer.conformance.run import load_properties
+from goldformer.conformance.text import explain_verdict
+from goldformer.conformance.verdict import Status
+
+MISBEHAVING = Path(__file__).resolve().parent / "support" / "misbehaving.py"
+TIMEOUT = 0.5
+
+
+def children():
+    """The processes that this one started and that are running or not reaped."""
+    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+
+
+def running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.fixture
+def command():
+    """The name of an adapter that is a process of Python."""
+    return lambda *words: "cmd: " + shlex.join([sys.executable, "-S", *map(str, words)])
+
+
+@pytest.fixture
+def misbehaving(spec, tmp_path, command):
+    """A bench for a process that misbehaves at its first call, and in that alone."""
+    before, benches = children(), []
+
+    def make(fault, timeout=TIMEOUT, *more):
+        adapter = find_adapter(command(MISBEHAVING, fault, tmp_path / "done", *more), spec, timeout)
+        benches.append(Bench(spec, adapter, "float64", "cpu"))
+        return benches[-1]
+
+    yield make
+    for bench in benches:
+        bench.adapter.close()
+    assert children() == before
+
+
+FAULTS = {
+    "exit_3": (
+        "crashed",
+        "the process ended with exit status 3 when it was asked for softmax. "
+        'Last on standard error: "who took the weights?"',
+    ),
+    "segfault": ("crashed", "the process ended with signal SIGSEGV when it was asked for softmax"),
+    "garbage": (
+        "protocol",
+        "the process wrote what is no answer to softmax: the message is not JSON: Expecting value: line 1 column 1 "
+        "(char 0): 'computing softmax ...'. Standard output is for messages alone: log to standard error",
+    ),
+    "hang": (
+        "timeout",
+        "the process gave no answer within 0.5 s when it was asked for softmax. Give it longer with --timeout, "
+        "or find out where it waits",
+    ),
+    "half_a_message_and_hang": ("timeout", "bytes but no line break within 0.5 s: half a message"),
+    "half_a_message_and_end": ("crashed", "the process ended with exit status 0 in the middle of a message, after "),
+    "wrong_id": ("protocol", "id is 10000, expected 2, that of the request"),
+    "huge_reply": ("protocol", "the process sent more than 64 MiB without a line break when it was asked for softmax"),
+    "closed_output": ("protocol", "the process closed its standard output and goes on running"),
+    "late": ("timeout", "gave no answer within 0.5 s"),
+    "no_reply_to_anything": ("protocol", "the message is [], expected an object"),
+    "both": ("protocol", "the reply has both a result and an error; it has one of them"),
+    "bad_array": (
+        "protocol",
+        "the process answered softmax with what is no result: result.output.data has 2 elements, the shape [3] has 3",
+    ),
+    "nan_literal": ("protocol", 'NaN is no number in JSON: write "NaN", a string'),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_one_errored_verdict_and_the_next_case_passes(fault, misbehaving, spec):
+    # So much is read that half a second is not enough on a busy machine.
+    bench = misbehaving(fault, 20 if fault == "huge_reply" else TIMEOUT)
+    case = spec.cases["sm-one-row-by-hand"]
+    reason, says = FAULTS[fault]
+    verdict = check_case(case, bench)
+    assert (verdict.status, verdict.reason) == (Status.ERRORED, reason)
+    assert says in verdict.message
+    assert check_case(case, bench).status is Status.PASSED
+
+
+@pytest.mark.parametrize("fault", ["closed_input", "two_replies"])
+def test_a_fault_after_a_good_answer_is_that_of_the_next_call(fault, misbehaving, spec):
+    bench, case = misbehaving(fault), spec.cases["sm-one-row-by-hand"]
+    verdicts = [check_case(case, bench) for _ in range(3)]
+    assert [v.status for v in verdicts] == [Status.PASSED, Status.ERRORED, Status.PASSED]
+    says = {
+        "closed_input": ("protocol", "closed its standard input and goes on running"),
+        "two_replies": ("protocol", "id is 2, expected 3, that of the request"),
+    }[fault]
+    assert verdicts[1].reason == says[0]
+    assert says[1] in verdicts[1].message
+
+
+@pytest.mark.parametrize("fault", ["exit_3", "garbage", "hang", "wrong_id"])
+def test_a_fault_is_no_refusal(fault, misbehaving, spec):
+    """A case that asks for an error is not passed by a process that breaks down."""
+    bench, case = misbehaving(fault), spec.cases["sm-no-elements"]
+    Path(bench.adapter.origin.split()[-1]).touch()
+    assert check_case(case, bench).status is Status.PASSED
+    Path(bench.adapter.origin.split()[-1]).unlink()
+    # The working call comes first.
+    assert check_case(case, bench).reason == FAULTS[fault][0]
+
+
+def test_what_was_said_on_standard_error_is_shown(misbehaving, spec):
+    verdict = check_case(spec.cases["sm-one-row-by-hand"], misbehaving("exit_3"))
+    assert verdict.detail == "reading the weights\nwho took the weights?"
+    assert "\n  Stderr      reading the weights\n              who took the weights?\n" in explain_verdict(
+        verdict, spec
+    )
+
+
+def test_what_it_says_does_not_steer_the_terminal(misbehaving, spec):
+    verdict = check_case(spec.cases["sm-one-row-by-hand"], misbehaving("colours"))
+    assert verdict.detail == r"\x1b[31mred\x1b[0m"
+    assert "\x1b" not in verdict.message
+
+
+def test_a_flood_on_standard_error_neither_blocks_nor_fills_the_memory(misbehaving, spec):
+    bench = misbehaving("talkative", 20)
+    assert check_case(spec.cases["sm-one-row-by-hand"], bench).status is Status.PASSED
+
+
+def test_what_a_process_started_is_ended_with_it(misbehaving, spec):
+    bench, case = misbehaving("leaves_a_child"), spec.cases["sm-one-row-by-hand"]
+    verdict = check_case(case, bench)
+    # It holds the pipes open, so that the end of the process is no end of its output.
+    assert verdict.message.startswith("the process ended with exit status 0 when it was asked for softmax")
+    left = verdict.detail.removeprefix("left ")
+    deadline = time.monotonic() + 5
+    while running(left) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not running(left)
+    assert check_case(case, bench).status is Status.PASSED
+
+
+def test_a_property_asks_once_for_what_is_not_answered(misbehaving, spec, tmp_path):
+    """Ten drawn inputs and a search for a smaller one would wait a hundred times."""
+    load_properties()
+    start = time.monotonic()
+    verdict = check_property(spec.properties["sm-shift"], "softmax", misbehaving("hang"))
+    assert (verdict.status, verdict.reason) == (Status.ERRORED, "timeout")
+    assert time.monotonic() - start < 4 * TIMEOUT + 2
+
+
+# Errors that the implementation answers with
+
+
+ANSWERS = {
+    "no method": ('"error":{"code":-32601,"message":"no such method"}', "skipped", "not-implemented", "no such method"),
+    "no variant": ('"error":{"code":-32001,"message":"only 2 axes"}', "skipped", "not-implemented", "only 2 axes"),
+    "no words": ('"error":{"code":-32001,"message":""}', "skipped", "not-implemented", "softmax is not implemented"),
+    "refused": (
+        '"error":{"code":-32602,"message":"scores: bad"}', "errored", "raised", "raised scores: bad (code -32602)",
+    ),
+    "raised": ('"error":{"code":-1,"message":"Index 3"}', "errored", "raised", "raised Index 3 (code -1)"),
+    "unread": (
+        '"error":{"code":-32700,"message":"unexpected token"}',
+        "errored", "protocol", "the process could not read the request softmax: unexpected token",
+    ),
+    "null": ('"result":null', "failed", "nothing-returned", "returned None: return output"),
+    "empty": (
+        '"result":{}', "failed", "not-an-array", "returned a mapping of nothing; the contract has output",
+    ),
+    "another output": (
+        '"result":{"weights":{"dtype":"bool","shape":[],"data":[true]}}',
+        "failed", "not-an-array", "returned a mapping of weights; the contract has output",
+    ),
+    "another dtype": (
+        '"result":{"output":{"dtype":"float16","shape":[3],"data":[0,0,1]}}',
+        "failed", "wrong-dtype", "output is float16, must be float64, as the inputs are: a constant of another dtype "
+        "on the way promotes the result, cast it to float64",
+    ),
+    "another shape": (
+        '"result":{"output":{"dtype":"float64","shape":[1,3],"data":[0,0,1]}}',
+        "failed", "wrong-shape", "output has shape (1, 3), must be (..., n) = (3,)",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_an_answer_is_what_it_says(answer, misbehaving, spec):
+    says, status, reason, message = ANSWERS[answer]
+    bench, case = misbehaving("says", 10, '{"jsonrpc":"2.0","id":ID,' + says + "}"), spec.cases["sm-one-row-by-hand"]
+    process = children()
+    verdict = check_case(case, bench)
+    assert (verdict.status.value, verdict.reason, verdict.message) == (status, reason, message)
+    assert check_case(case, bench).status is Status.PASSED
+    assert children() == process, "it answered in its turn, so that it can be asked again"
+
+
+def test_an_error_without_an_id_is_an_answer_to_what_could_not_be_read(misbehaving, spec):
+    bench = misbehaving("says", 10, '{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"no id"}}')
+    verdict = check_case(spec.cases["sm-one-row-by-hand"], bench)
+    assert verdict.message == "the process could not read the request softmax: no id"
+
+
+def test_a_traceback_is_kept(misbehaving, spec):
+    error = '{"code":-5,"message":"oh","data":"at line 7\\nof MyAttention"}'
+    bench = misbehaving("says", 10, '{"jsonrpc":"2.0","id":ID,"error":' + error + "}")
+    assert check_case(spec.cases["sm-one-row-by-hand"], bench).detail == "at line 7\nof MyAttention"
+
+
+# Processes that cannot be used at all
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("cmd:", "cmd:: the command is empty"),
+        ("cmd: sh -c 'oh", "cmd: sh -c 'oh: No closing quotation"),
+        ("cmd: no-such-program-here", "cannot be started: no-such-program-here: No such file or directory"),
+        ("cmd: sh -c 'echo class not found >&2; exit 1'", "the process ended with exit status 1 when it was asked for "
+         "initialize. Last on standard error: \"class not found\"\n  Standard error ends with:\n    class not found"),
+        ("cmd: sh -c 'echo hello; sleep 9'", "wrote what is no answer to initialize: the message is not JSON"),
+        ("cmd: sleep 9", "the process gave no answer within 0.5 s when it was asked for initialize"),
+        ("cmd: cat", "the reply has neither a result nor an error; it has ['jsonrpc', 'id', 'method', ...]"),
+    ],
+)  # fmt: skip
+def test_what_does_not_shake_hands_is_unusable(name, says, spec):
+    before = children()
+    with pytest.raises(AdapterError) as error:
+        find_adapter(name, spec, TIMEOUT)
+    assert says in str(error.value)
+    assert children() == before
+
+
+@pytest.mark.parametrize(
+    ("handshake", "says"),
+    [
+        ("{}", "the process answered initialize with what is no handshake: result.protocol is missing"),
+        ('{"protocol":2,"name":"a","components":[]}', "result.protocol is 2, expected 1"),
+        ('{"protocol":1,"name":7,"components":[]}', "result.name is 7, expected string"),
+        ('{"protocol":1,"name":"a","components":"softmax"}', "result.components is 'softmax', expected list"),
+        (
+            '{"protocol":1,"name":"a","components":["sofmax"]}',
+            "initialize: components has 'sofmax': did you mean softmax?",
+        ),
+        (
+            '{"protocol":1,"name":"a","components":[],"gradients":["zzz"]}',
+            "initialize: gradients has 'zzz'; components are causal_mask, ",
+        ),
+        (
+            '{"protocol":1,"name":"a","components":[],"convention":{}}',
+            "result.convention is not part of the protocol; result has protocol, name, version, ",
+        ),
+        (
+            '{"protocol":1,"name":"a","components":[],"conventions":{"empty_row":"none"}}',
+            "CONVENTIONS has 'empty_row': 'none'; its options are uniform, zeros, nan",
+        ),
+        ('{"protocol":1,"name":"a","components":[],"dtypes":["float8"]}', "result.dtypes.0 is 'float8', expected "),
+        ('{"protocol":1,"name":"a","components":[],"dtypes":[]}', "result.dtypes is [], expected at least 1 elements"),
+        ('{"protocol":1,"name":"a","components":[],"encoding":"hex"}', "result.encoding is 'hex', expected 'numbers' "),
+    ],
+)
+def test_a_handshake_that_does_not_fit_is_refused(handshake, says, spec, tmp_path):
+    before, file = children(), tmp_path / "answer"
+    file.write_text(f'{{"jsonrpc":"2.0","id":1,"result":{handshake}}}\n', encoding="utf-8")
+    with pytest.raises(AdapterError) as error:
+        find_adapter(f"cmd: sh -c 'cat {file}; cat >/dev/null'", spec, 10)
+    assert says in str(error.value)
+    assert children() == before
+
+
+def test_a_handshake_may_say_little(spec, tmp_path):
+    file = tmp_path / "answer"
+    file.write_text(
+        '{"jsonrpc":"2.0","id":1,"result":{"protocol":1,"name":"mine","components":["softmax"]}}\r\n', encoding="utf-8"
+    )
+    adapter = find_adapter(f"cmd: sh -c 'cat {file}; cat >/dev/null'", spec, 10)
+    adapter.close()
+    assert (adapter.name, adapter.version, adapter.dtypes) == ("mine", "", ("float64", "float32"))
+    assert (list(adapter.functions), dict(adapter.gradients), adapter.devices) == (["softmax"], {}, ("cpu",))
+
+
+def test_what_never_starts_again_is_given_up(spec, tmp_path, command):
+    """A first start that works and later ones that hang do not cost a timeout for each of a thousand cases."""
+    file = tmp_path / "done"
+    script = f"import pathlib, time; f = pathlib.Path({str(file)!r}); time.sleep(600) if f.exists() else None; "
+    script += f"exec(open({str(MISBEHAVING)!r}).read())"
+    adapter = find_adapter(command("-c", script, "exit_3", file), spec, TIMEOUT)
+    bench, case = Bench(spec, adapter, "float64", "cpu"), spec.cases["sm-one-row-by-hand"]
+    verdicts = [check_case(case, bench) for _ in range(5)]
+    start = time.monotonic()
+    verdicts += [check_case(case, bench) for _ in range(20)]
+    assert time.monotonic() - start < TIMEOUT
+    assert [v.reason for v in verdicts] == ["crashed", *["timeout"] * 24]
+    assert verdicts[-1].message.startswith("was not started again after 3 failures: the process gave no answer within")
+
+
+def test_an_adapter_that_is_forgotten_leaves_no_process(spec, tmp_path, command):
+    before = children()
+    (tmp_path / "done").touch()
+    adapter = find_adapter(command(MISBEHAVING, "hang", tmp_path / "done"), spec, 10)
+    assert len(children() - before) == 1
+    del adapter
+    assert children() == before

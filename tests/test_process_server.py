@@ -1,0 +1,298 @@
+"""Behind the protocol an adapter gives what it gives in this process; whatever else is asked gets an error."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import socket
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from goldformer.adapters import Adapter, AdapterError, find_adapter
+from goldformer.adapters.process import client, wire
+from goldformer.adapters.process.schema import ENCODINGS, MAX_MESSAGE
+from goldformer.adapters.process.server import Server, serve
+from goldformer.conformance.engine import Bench, check_case
+from goldformer.conformance.verdict import Status
+from rpc import Answered
+
+GOLDFORMER = Path(sys.executable).with_name("goldformer")
+
+SOFTMAX = """
+import numpy as np
+ARRAYS = "numpy"
+NAME = "mine"
+CONVENTIONS = {"empty_row": "nan"}
+def softmax(scores):
+    if scores.shape[-1] == 0:
+        raise ValueError("scores: no elements")
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+"""
+SCORES = {"dtype": "float64", "shape": [2], "data": [0, 0]}
+
+
+@pytest.fixture
+def server(spec, adapter_file):
+    """The server of an adapter by source or by name, with numbers that can be read."""
+
+    def make(adapter, encoding="numbers"):
+        name = adapter_file(adapter, f"mine_{abs(hash(adapter))}.py") if "\n" in adapter else adapter
+        return Server(find_adapter(name, spec), spec, encoding)
+
+    return make
+
+
+def ask(server, method, params, id_=1):
+    line = json.dumps({"jsonrpc": "2.0", "id": id_, "method": method, "params": params}).encode() + b"\n"
+    reply = json.loads(server.answer(line))
+    assert (reply["jsonrpc"], reply["id"]) == ("2.0", id_)
+    return reply.get("result", reply.get("error"))
+
+
+# What it says of itself
+
+
+def test_the_handshake_says_what_the_adapter_declares(server):
+    assert ask(server(SOFTMAX), "initialize", {"protocol": 1, "suite": "a test"}) == {
+        "protocol": 1, "name": "mine", "version": "", "language": "Python", "components": ["softmax"],
+        "gradients": [], "conventions": {"empty_row": "nan"}, "dtypes": ["float64", "float32", "float16"],
+        "encoding": "numbers",
+    }  # fmt: skip
+
+
+def test_another_version_is_refused(server):
+    error = ask(server(SOFTMAX), "initialize", {"protocol": 2, "suite": "a test"})
+    assert error == {"code": -32602, "message": "params.protocol is 2, expected 1"}
+
+
+def test_what_torch_differentiates_has_gradients(server):
+    made = ask(server("reference"), "initialize", {"protocol": 1, "suite": "a test"})
+    assert "decoder_layer" in made["gradients"]
+    assert "causal_mask" not in made["gradients"]
+    assert ask(server("textbook"), "initialize", {"protocol": 1, "suite": "a test"})["gradients"] == [
+        "feed_forward", "layer_norm", "softmax", "token_embedding", "cross_entropy", "scaled_dot_product_attention",
+        "single_head_attention",
+    ]  # fmt: skip
+
+
+def test_an_adapter_that_no_call_could_reach_is_not_served(server):
+    with pytest.raises(AdapterError, match="softmax requires x and does not take scores; the suite calls it with sco"):
+        server('ARRAYS = "numpy"\ndef softmax(x): ...\n')
+
+
+# Calls
+
+
+def test_a_call_gives_the_outputs_by_name(server):
+    assert ask(server(SOFTMAX), "softmax", {"scores": SCORES}) == {"output": {**SCORES, "data": [0.5, 0.5]}}
+    encoded = ask(server(SOFTMAX, "base64"), "softmax", {"scores": SCORES})
+    assert encoded == {"output": {**SCORES, "data": "AAAAAAAA4D8AAAAAAADgPw=="}}
+
+
+ERRORS = {
+    "unknown method": ("sofmax", {}, -32601, "mine has no sofmax"),
+    "absent component": ("layer_norm", {}, -32601, "mine has no layer_norm"),
+    "absent gradient": ("softmax_gradient", {"scores": SCORES}, -32601, "mine has no softmax_gradient"),
+    "missing argument": ("softmax", {}, -32602, "params.scores is missing"),
+    "unknown argument": (
+        "softmax", {"scores": SCORES, "axis": 1}, -32602, "params.axis is no argument of softmax, which takes scores",
+    ),
+    "no array": ("softmax", {"scores": [0, 0]}, -32602, "params.scores is [0, 0], expected an object"),
+    "bad array": ("softmax", {"scores": {**SCORES, "shape": [3]}}, -32602, "params.scores.data has 2 elements, "),
+    "another dtype": (
+        "softmax", {"scores": {**SCORES, "dtype": "bfloat16"}},
+        -32602, "params.scores.dtype is 'bfloat16', expected one of float64, float32, float16",
+    ),
+    "refused": (
+        "softmax", {"scores": {**SCORES, "shape": [0], "data": []}}, -32602, "ValueError: scores: no elements",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_an_error_has_a_code_and_says_why(error, server):
+    method, params, code, message = ERRORS[error]
+    got = ask(server(SOFTMAX), method, params)
+    assert got["code"] == code
+    assert got["message"].startswith(message)
+    assert ("data" in got) == (error == "refused")
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "message"),
+    [
+        ("raise NotImplementedError('later')", -32001, "later"),
+        ("raise NotImplementedError", -32001, "softmax raises NotImplementedError"),
+        ("raise KeyError('w')", -32000, "KeyError: 'w'"),
+        ("raise SystemExit(3)", -32000, "SystemExit: 3"),
+        ("return [0.5, 0.5]", -32603, "output is a list: return a numpy.ndarray"),
+        ("return scores, scores", -32603, "returned 2 values; the contract has output"),
+        ("return scores.astype(complex)", -32603, "output is complex128, which the protocol does not have"),
+        ("return scores.astype('int32')", -32603, "output is int32, which the protocol does not have"),
+    ],
+)
+def test_what_an_adapter_does_wrong_is_an_error(body, code, message, server):
+    error = ask(server(f'ARRAYS = "numpy"\ndef softmax(scores):\n    {body}\n'), "softmax", {"scores": SCORES})
+    assert (error["code"], error["message"]) == (code, message)
+
+
+def test_nothing_returned_is_null(server):
+    assert ask(server('ARRAYS = "numpy"\ndef softmax(scores): ...\n'), "softmax", {"scores": SCORES}) is None
+
+
+def test_what_a_call_leaves_out_is_none_or_not_passed(server):
+    source = """
+import numpy as np
+ARRAYS = "numpy"
+def scaled_dot_product_attention(query, key, value, mask, dropout_rate=0.25):
+    return {"output": query * dropout_rate, "weights": None if mask is None else query}
+def layer_norm(x, params):
+    return x * len(params)
+"""
+    one = {"dtype": "float64", "shape": [1, 1], "data": [2]}
+    served = server(source)
+    attended = ask(served, "scaled_dot_product_attention", {"query": one, "key": one, "value": one})
+    assert attended == {"output": {**one, "data": [0.5]}}
+    assert ask(served, "layer_norm", {"x": one, "params": {"gamma": one, "beta": one}})["output"]["data"] == [4]
+    assert ask(served, "layer_norm", {"x": one})["output"]["data"] == [0]
+    error = ask(served, "scaled_dot_product_attention", {"query": one, "key": one, "value": one, "seed": 1})
+    assert error == {"code": -32001, "message": "scaled_dot_product_attention takes no seed"}
+
+
+def test_shutdown_ends_it(server):
+    made = server(SOFTMAX)
+    assert ask(made, "shutdown", {}) is None
+    assert made.ended
+
+
+# Over a socket
+
+
+def test_it_serves_over_a_socket_until_it_is_asked_to_end(server):
+    ours, theirs = socket.socketpair()
+    with theirs.makefile("rb") as requests, theirs.makefile("wb") as replies:
+        thread = threading.Thread(target=serve, args=(server(SOFTMAX), requests, replies))
+        thread.start()
+        with ours, ours.makefile("rb") as answers:
+            for id_, method in enumerate(("softmax", "what?", "shutdown")):
+                params = {"scores": SCORES} if method == "softmax" else {}
+                ours.sendall(json.dumps({"jsonrpc": "2.0", "id": id_, "method": method, "params": params}).encode())
+                ours.sendall(b"\n")
+                assert json.loads(answers.readline())["id"] == id_
+            thread.join(10)
+            assert not thread.is_alive()
+    theirs.close()
+
+
+class Endless:
+    """A request that never ends."""
+
+    read = 0
+
+    def readline(self, most):
+        self.read += most
+        return b"1" * most
+
+
+class Kept:
+    lines = b""
+
+    def write(self, line):
+        self.lines += line
+
+    def flush(self):
+        pass
+
+
+def test_a_request_without_an_end_is_not_read_to_the_end(server):
+    endless, kept = Endless(), Kept()
+    serve(server(SOFTMAX), endless, kept)
+    assert endless.read == MAX_MESSAGE + 1
+    (reply,) = kept.lines.splitlines()
+    assert json.loads(reply)["error"]["message"] == "the message has more than 64 MiB, the most that a message holds"
+
+
+# The same verdicts as in this process
+
+
+def sample(spec):
+    """A case of each component, one that asks for an error, and one of a gradient."""
+    for component in spec.components:
+        cases = [case for case in spec.cases_of(component) if not case.full_size]
+        kinds = [
+            [c for c in cases if c.error is None and c.cotangent is None],
+            [c for c in cases if c.error is not None],
+            [c for c in cases if c.cotangent is not None],
+        ]
+        for kind in filter(None, kinds):
+            yield min(kind, key=lambda c: sum(a.size for a in (*c.input_arrays.values(), *c.param_arrays.values())))
+
+
+def as_told(verdict):
+    """What does not depend on where the call was made: how it was called back, and where it raised."""
+    return verdict.check, verdict.status, verdict.reason, verdict.ratio, verdict.differences
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("textbook", "float32"), ("reference", "float64"), ("reference", "bfloat16")]
+)
+def test_a_sample_of_cases_is_judged_as_in_this_process(name, dtype, spec, monkeypatch):
+    inside = find_adapter(name, spec)
+    served = Server(inside, spec)
+    monkeypatch.setattr(client, "Child", lambda words: Answered(served.answer))
+    here, there = (Bench(spec, adapter, dtype, "cpu") for adapter in (inside, find_adapter("cmd: none", spec)))
+    cases = list(sample(spec))
+    assert len(cases) > 60
+    for case in cases:
+        assert as_told(check_case(case, there)) == as_told(check_case(case, here))
+
+
+def test_a_process_that_serves_is_judged_as_in_this_process(spec):
+    outside = find_adapter(f"cmd: {shlex.quote(str(GOLDFORMER))} serve textbook", spec)
+    here, there = (Bench(spec, adapter, "float16", "cpu") for adapter in (find_adapter("textbook", spec), outside))
+    verdicts = [check_case(case, there) for case in sample(spec)]
+    outside.close()
+    assert [as_told(v) for v in verdicts] == [as_told(check_case(case, here)) for case in sample(spec)]
+    assert sum(v.status is Status.PASSED for v in verdicts) > 50
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_a_call_too_large_for_a_message_is_skipped_and_says_so(encoding, spec, server, monkeypatch):
+    served = server(SOFTMAX, encoding)
+    monkeypatch.setattr(client, "Child", lambda words: Answered(served.answer))
+    monkeypatch.setattr(wire, "MAX_MESSAGE", 512)
+    bench = Bench(spec, find_adapter("cmd: none", spec), "float64", "cpu", strict=True)
+    verdict = check_case(spec.cases["sm-four-axes"], bench)
+    assert (verdict.status, verdict.reason) == (Status.SKIPPED, "not-checkable")
+    assert re.fullmatch(r"softmax cannot be called: .* MiB; a message holds 0.000488 MiB at most", verdict.message)
+    assert check_case(spec.cases["sm-one-row-by-hand"], bench).status is Status.PASSED
+
+
+def test_an_adapter_of_a_process_is_an_adapter(spec, monkeypatch, server):
+    served = server(SOFTMAX)
+    monkeypatch.setattr(client, "Child", lambda words: Answered(served.answer))
+    adapter = find_adapter("cmd: java -cp build MyAttention", spec)
+    assert isinstance(adapter, Adapter)
+    assert (adapter.origin, adapter.name, adapter.arrays) == ("cmd: java -cp build MyAttention", "mine", "wire")
+    assert adapter.convention("empty_row", "scaled_dot_product_attention", spec) == "nan"
+    bench = Bench(spec, adapter, "float32", "cpu")
+    assert bench.command("--case", "x") == "goldformer check 'cmd: java -cp build MyAttention' --case x --dtype float32"
+    assert check_case(spec.cases["sm-several-rows"], bench).status is Status.PASSED
+    absent = check_case(spec.cases["sdpa-causal"], bench)
+    assert (absent.reason, absent.message) == ("not-implemented", "mine has no scaled_dot_product_attention")
+    on_cuda = check_case(spec.cases["sm-several-rows"], Bench(spec, adapter, "float32", "cuda"))
+    assert (on_cuda.reason, on_cuda.message) == ("device", "mine works on cpu, not on cuda")
+
+
+def test_arrays_arrive_as_the_adapter_asks(server):
+    source = 'ARRAYS = "numpy"\nimport numpy as np\n'
+    source += "def one_hot(ids, *, vocab):\n    return np.eye(vocab, dtype=np.int64)[ids]\n"
+    ids = {"dtype": "int64", "shape": [1, 2], "data": [2, 0]}
+    made = ask(server(source), "one_hot", {"ids": ids, "vocab": 3})
+    assert np.reshape(made["output"]["data"], made["output"]["shape"]).tolist() == [[[0, 0, 1], [1, 0, 0]]]
