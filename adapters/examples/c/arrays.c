@@ -102,8 +102,11 @@ static bool read_element(Json item, DType dtype, double *element)
         return *item == 't' || *item == 'f';
     }
     if (json_is_number(item)) {
-        *element = strtod(item, NULL);
-        return fabs(*element) <= (dtype == FLOAT32 ? FLT_MAX : DBL_MAX);
+        double number = strtod(item, NULL);
+        if (fabs(number) > (dtype == FLOAT32 ? FLT_MAX : DBL_MAX))
+            return false;
+        *element = dtype == FLOAT32 ? (float)number : number;
+        return true;
     }
     *element = json_is(item, "NaN") ? NAN : json_is(item, "-Infinity") ? -INFINITY : INFINITY;
     return json_is(item, "NaN") || json_is(item, "-Infinity") || json_is(item, "Infinity");

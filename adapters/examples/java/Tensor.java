@@ -56,8 +56,8 @@ record Tensor(String dtype, int[] shape, double[] data) {
             return flag ? 1 : 0;
         }
         if (!dtype.equals("bool") && element instanceof Number number) {
-            double value = number.doubleValue();
-            if (Double.isInfinite(dtype.equals("float32") ? (float) value : value)) {
+            double value = dtype.equals("float32") ? number.floatValue() : number.doubleValue();
+            if (Double.isInfinite(value)) {
                 throw Refusal.of(name, "data has " + element + ", which is beyond " + dtype);
             }
             return value;
