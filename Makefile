@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: conformance test check format derive bench example dist clean
+.PHONY: conformance test check format derive bench example examples-other-languages dist clean
 
 conformance: $(STAMP)  ## The suite against the bundled reference
 	@$(BIN)/python -m pytest conformance --adapter reference -q -r fE
@@ -35,6 +35,14 @@ bench: $(STAMP)  ## What the suite costs: start-up, whole suite, per case
 
 example: $(STAMP)  ## "je suis étudiant" → "i am a student <eos>": train, decode, look at the attention
 	@$(BIN)/python examples/translate.py
+
+examples-other-languages: build/examples/java/Server.class build/examples/attention  ## Those of adapters/examples
+
+build/examples/java/Server.class: $(wildcard adapters/examples/java/*.java)
+	javac -d build/examples/java adapters/examples/java/*.java
+
+build/examples/attention: $(wildcard adapters/examples/c/*.[ch])
+	mkdir -p build/examples && gcc -std=c11 -O2 -Wall -Wextra -Werror -o build/examples/attention adapters/examples/c/*.c -lm
 
 dist: $(STAMP)  ## Wheel and source distribution
 	@$(BIN)/python -m build --quiet

@@ -59,13 +59,21 @@ def test_the_examples_are_in_the_source_distribution_alone():
     assert not [folder for folder in PYPROJECT["tool"]["setuptools"]["package-dir"].values() if "examples" in folder]
 
 
+def test_the_examples_in_other_languages_are_in_the_source_distribution_alone():
+    files = [path for path in (REPOSITORY / "adapters" / "examples").rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} == {".java", ".mjs", ".c", ".h", ".md"}
+    assert "graft adapters/examples" in (REPOSITORY / "MANIFEST.in").read_text(encoding="utf-8").splitlines()
+    packages = PYPROJECT["tool"]["setuptools"]["package-dir"].values()
+    assert not [folder for folder in packages if folder.startswith("adapters/examples")]
+
+
 def test_torch_and_matplotlib_are_extras():
     plain = [r for r in requires("goldformer") or [] if "extra ==" not in r]
     assert plain
     assert not [r for r in plain if re.match(r"(torch|python-flint|matplotlib)\b", r)]
 
 
-@pytest.mark.parametrize("suffix", [".py", ".md", ".yaml", ".toml", ".txt", ".html"])
+@pytest.mark.parametrize("suffix", [".py", ".md", ".yaml", ".toml", ".txt", ".html", ".java", ".mjs", ".c", ".h"])
 def test_no_file_names_a_machine(suffix):
     tracked = [
         p for folder in (*FOLDERS, "tests", "benchmarks", "examples") for p in (REPOSITORY / folder).rglob(f"*{suffix}")
