@@ -122,6 +122,8 @@ ARRAY = np.arange(24.0).reshape(2, 3, 4)
 @pytest.mark.parametrize("array", [ARRAY, ARRAY[0, 0], ARRAY[0] > 3, np.arange(6).reshape(2, 3)], ids=lambda a: a.shape)
 def test_a_layout_keeps_the_values_and_not_the_memory(array, layout):
     for name, library in LIBRARIES.items():
+        if not library.views:
+            continue
         laid = library.laid_out(library.make(array, "float32", "cpu"), layout)
         assert np.array_equal(library.numpy(laid), array)
         assert library.dtype(laid) == library.dtype(library.make(array, "float32", "cpu"))
