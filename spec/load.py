@@ -138,13 +138,7 @@ def _mistakes(file: YamlFile, contracts: Mapping[str, Contract]) -> dict[str, Mi
     _unique(file, "mistakes", models)
     for index, model in enumerate(models):
         _known(file, ("mistakes", index, "component"), [model.component], contracts, "contracts/")
-    return {
-        m.id: Mistake(
-            m.id, m.component, m.title, m.does or "", m.symptom or "", m.why or "", m.hint, m.reveals or "",
-            m.hides or "", tuple(m.seen),
-        )
-        for m in models
-    }  # fmt: skip
+    return {m.id: Mistake(**{**m.model_dump(), "seen": tuple(m.seen)}) for m in models}
 
 
 def _properties(

@@ -88,12 +88,12 @@ class MistakeModel(Strict):
     id: Id
     component: Name
     title: Text
-    does: Text | None = None
-    symptom: Text | None = None
-    why: Text | None = None
+    does: Text
+    symptom: Text
+    why: Text
     hint: Text
-    reveals: Text | None = None
-    hides: Text | None = None
+    reveals: Text
+    hides: Text
     seen: list[Seen] = []
 
 
