@@ -115,8 +115,8 @@ def test_a_convention_that_no_case_depends_on_is_found(copy: Path):
 @pytest.mark.parametrize("claimed_by", [None, "a case", "a property"])
 def test_a_mistake_that_nothing_claims_is_found(copy: Path, claimed_by):
     new = (
-        "mistakes:\n  - {id: sm-base-two, component: softmax, title: powers of 2, does: 2^s, symptom: Flat., why: 2 is not e.,"
-        " hint: Take powers of e., reveals: anything, hides: nothing}\n"
+        "mistakes:\n  - {id: sm-base-two, component: softmax, title: powers of 2, does: 2^s, symptom: Flat.,"
+        " why: 2 is not e., hint: Take powers of e., reveals: anything, hides: nothing}\n"
     )
     edits = [("mistakes.yaml", "mistakes:\n", new)]
     if claimed_by:
