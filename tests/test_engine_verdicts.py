@@ -371,3 +371,11 @@ def test_nan_survives_json():
     assert math.isnan(back.differences[0].first.got)
     assert back.differences[0].first.index == (1,)
     assert back.ratio == math.inf
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_on_a_cpu_a_model_of_full_size_is_run_in_float32_alone(dtype, spec, bench):
+    case = next(c for c in spec.cases.values() if c.full_size)
+    verdict = check_case(case, bench("reference", dtype))
+    assert (verdict.status, verdict.reason) == (Status.SKIPPED, "dtype")
+    assert verdict.message.startswith("on a CPU a model of full size is run in float32 alone: ")
