@@ -42,6 +42,11 @@ class Explanation:
     ratio: float
     spared: int
 
+    @property
+    def certain(self) -> bool:
+        """Whether hardly anything is left to explain: nine of ten failing cases equal it, and no case that passes."""
+        return 10 * self.equals >= 9 * self.examined and not self.spared
+
 
 def explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -> list[Explanation]:
     """The causes that give what one component gave, those that explain the most failing cases first."""

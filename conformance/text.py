@@ -201,7 +201,8 @@ def _this_is(found: Sequence[Explanation]) -> list[str]:
             break
         seen = f"what was got equals that in {e.equals} of {e.examined} failing cases, {_closeness(e.ratio)}"
         titles = " and ".join(c.title for c in e.causes)
-        lines += _wrap(f"{titles}: {seen}. {what_to_do(e.causes)}", "  Or: " if place else "  This is: ")
+        head = "  Or: " if place else "  This is: " if e.certain else "  Could be: "
+        lines += _wrap(f"{titles}: {seen}. {what_to_do(e.causes)}", head)
     return lines
 
 
