@@ -63,13 +63,11 @@ class Candidate:
         both = Candidate(self.mistakes + other.mistakes, self.options + other.options)
         if len({name for name, _ in both.options}) < len(both.options):
             return None
-        steps = [name for id_ in both.mistakes for name in _steps(id_)]
+        made = [implementations()[id_].make for id_ in both.mistakes]
+        if any(issubclass(one, other) or issubclass(other, one) for one, other in combinations(made, 2)):
+            return None
+        steps = [name for one in made for name in vars(one) if not name.startswith("__")]
         return both if len(set(steps)) == len(steps) else None
-
-
-def _steps(mistake: str) -> list[str]:
-    """The steps that a mistake does differently."""
-    return [name for name in vars(implementations()[mistake].make) if not name.startswith("__")]
 
 
 class Imitator:

@@ -89,6 +89,8 @@ def test_mistakes_of_one_step_and_options_of_one_convention_are_not_made_togethe
     pre, post = (Candidate(options=(("norm_placement", option),)) for option in ("pre", "post"))
     assert scale.with_(product) is None
     assert pre.with_(post) is None
+    dropped, kept = (Candidate((id_,)) for id_ in ("greedy-no-eos", "decode-score-after-end"))
+    assert kept.with_(dropped) is dropped.with_(kept) is None  # one is the other and more
     assert scale.with_(mask).causes == ("scale-missing", "mask-inverted")
     assert pre.with_(scale).causes == ("norm_placement: pre", "scale-missing")
 
