@@ -232,7 +232,7 @@ def _apart(given: str, request: Request, root: Path) -> Implementation:
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
             return pool.submit(_there, given, request, root).result()
     except BrokenProcessPool:
-        return Implementation(given, given, problem=f"{given}: its process ended in the middle of a check")
+        return Implementation(given, given, problem="its process ended in the middle of a check")
 
 
 def _there(given: str, request: Request, root: Path) -> Implementation:
@@ -244,7 +244,7 @@ def examined(given: str, request: Request, spec: Spec) -> Implementation:
     try:
         adapter = find_adapter(given, spec)
     except AdapterError as error:
-        return Implementation(given, given, problem=str(error))
+        return Implementation(given, given, problem=str(error).removeprefix(f"{given}: "))
     Numerics(threads=request.threads).apply(adapter.arrays)
     bench = Bench(spec, adapter, request.dtypes[0], request.device, imitator=Imitator(spec))
     start = time.perf_counter()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -29,9 +29,11 @@ def in_brief(cell: Cell | None) -> str:
     return f"{SYMBOLS[cell.state]} {tally.passed} of {tally.judged}{worst}"
 
 
-def reasons(tally: Tally) -> str:
-    """Why checks were skipped, with how many, as "3 not implemented, 1 convention"."""
-    return ", ".join(f"{count} {reason.replace('-', ' ')}" for reason, count in tally.skipped.items())
+def reasons(tally: Tally, among: Collection[str] | None = None) -> str:
+    """Why checks were skipped, with how many, as "3 not implemented, 1 of another convention"."""
+    words = {"convention": "of another convention", "dtype": "not in this dtype", "advice": "only advised"}
+    chosen = {why: count for why, count in tally.skipped.items() if among is None or why in among}
+    return ", ".join(f"{count} {words.get(why, why.replace('-', ' '))}" for why, count in chosen.items())
 
 
 def ends(implementation: Implementation, spec: Spec) -> str:
