@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -78,7 +78,8 @@ class Section:
 def page(comparison: Comparison, spec: Spec) -> str:
     """The whole page, as text."""
     pairs = zip(comparison.names, comparison.implementations, strict=True)
-    sections = [_section(f"i{nth}", name, found, spec) for nth, (name, found) in enumerate(pairs, 1)]
+    dtypes = comparison.request.dtypes
+    sections = [_section(f"i{nth}", name, found, dtypes, spec) for nth, (name, found) in enumerate(pairs, 1)]
     return rendered(
         "comparison.html",
         sections=sections,
@@ -137,10 +138,9 @@ def _clause(section: Section, clause: str, tally: Tally | None) -> Square:
 # ── one implementation ──
 
 
-def _section(id_: str, name: str, found: Implementation, spec: Spec) -> Section:
-    dtypes = tuple(dict.fromkeys(v.dtype for v in found.verdicts))
+def _section(id_: str, name: str, found: Implementation, dtypes: Sequence[str], spec: Spec) -> Section:
     rows = tuple(
-        (component, tuple(_dtype(cell.dtypes[dtype]) for dtype in dtypes), reasons(cell.tally))
+        (component, tuple(_dtype(cell.dtypes.get(dtype)) for dtype in dtypes), reasons(cell.tally))
         for component, cell in found.cells(spec).items()
         if cell.tally.judged
     )
@@ -149,8 +149,8 @@ def _section(id_: str, name: str, found: Implementation, spec: Spec) -> Section:
     return Section(id_, name, found, ends(found, spec), remarks, rows, parts)
 
 
-def _dtype(tally: Tally) -> Square:
-    if not tally.judged:
+def _dtype(tally: Tally | None) -> Square:
+    if tally is None or not tally.judged:
         return Square("–")
     notes = (f"error {number(tally.worst)}",) if tally.worst is not None else ()
     said = f"{tally.passed} of {tally.judged}"
