@@ -244,7 +244,8 @@ def examined(given: str, request: Request, spec: Spec) -> Implementation:
     try:
         adapter = find_adapter(given, spec)
     except AdapterError as error:
-        return Implementation(given, given, problem=str(error).removeprefix(f"{given}: "))
+        # Its name is said wherever the problem is.
+        return Implementation(given, given, problem=str(error).removeprefix(given).lstrip(": "))
     Numerics(threads=request.threads).apply(adapter.arrays)
     bench = Bench(spec, adapter, request.dtypes[0], request.device, imitator=Imitator(spec))
     start = time.perf_counter()

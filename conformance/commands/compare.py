@@ -74,8 +74,7 @@ def run(options: Options) -> int:
     _save(comparison, options, spec)
     for found in comparison.implementations:
         if found.problem:
-            # A problem of its own names the implementation already.
-            unusable(found.problem if found.given in found.problem else f"{found.given}: {found.problem}")
+            unusable(f"{found.given}: {found.problem}")
     return {"conforms": OK, "fails": FAILS, "unusable": UNUSABLE}[comparison.outcome]
 
 
