@@ -17,6 +17,9 @@ spec or option, or nothing was checked.
 """
 
 
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
 @click.group(epilog=_STATUSES, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="goldformer")
 def main() -> None:
@@ -62,6 +65,8 @@ def main() -> None:
 )
 @click.option("--strict", is_flag=True, help="Fail what is not implemented, and SHOULD clauses too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+@click.option("--markdown", type=_FILE, help="Save a summary in Markdown, as a build server shows it.")
+@click.option("--badge", type=_FILE, help="Save what shields.io draws a badge from.")
 @click.option("-q", "--quiet", is_flag=True, help="The summary alone.")
 @click.option("-v", "--verbose", is_flag=True, help="Explain every failure, not only the first ones of a component.")
 def check(**options: Any) -> None:
@@ -70,6 +75,39 @@ def check(**options: Any) -> None:
     "cmd: java -cp build MyAttention" is a process that speaks the protocol of docs/protocol.md, in any language.
     """
     from goldformer.conformance.commands.check import Options, run
+
+    sys.exit(run(Options(**options)))
+
+
+@main.command(epilog=_STATUSES)
+@click.argument("adapters", metavar="ADAPTER…", nargs=-1, required=True)
+@click.option("--component", multiple=True, help="Only this component (repeatable, or a,b).")
+@click.option(
+    "--dtype",
+    "dtypes",
+    multiple=True,
+    help="float64, float32, float16, bfloat16.  [default: float64,float32]",
+)
+@click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
+@click.option(
+    "--threads",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Threads on the CPU, of each implementation.",
+)
+@click.option("--jobs", type=click.IntRange(1), default=None, help="How many at once.  [default: all cores]")
+@click.option("--html", type=_FILE, help="Save it all as one HTML page, with every failing check.")
+@click.option("--json", type=_FILE, help="Save it all as JSON.")
+@click.option("--markdown", type=_FILE, help="Save a summary in Markdown, as a build server shows it.")
+@click.option("--badge", type=_FILE, help="Save what shields.io draws a badge from, of the first ADAPTER.")
+def compare(**options: Any) -> None:
+    """Compare implementations: the same checks on each ADAPTER, by component and by clause.
+
+    What cannot be loaded is a column that says why. Exit status 0 means that all of them conform, 2 that one is
+    unusable.
+    """
+    from goldformer.conformance.commands.compare import Options, run
 
     sys.exit(run(Options(**options)))
 
@@ -148,8 +186,8 @@ def explain(name: str, as_json: bool) -> None:  # noqa: FBT001 - click passes fl
     help="In which dtype to make them; those that are mistakes in another one alone are made in that.",
 )
 @click.option("--jobs", type=click.IntRange(1), default=None, help="Processes.  [default: all cores]")
-@click.option("--json", type=click.Path(path_type=Path, dir_okay=False), help="Save the whole matrix as JSON.")
-@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Save the whole matrix as one HTML page.")
+@click.option("--json", type=_FILE, help="Save the whole matrix as JSON.")
+@click.option("--html", type=_FILE, help="Save the whole matrix as one HTML page.")
 def mistakes(**options: Any) -> None:
     """List the known mistakes, or prove with --matrix that the suite catches them.
 

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from goldformer.conformance.kill import FAR, Cell, Kill, KillMatrix
+from goldformer.conformance.page import rendered
 from goldformer.conformance.text import number
 from goldformer.spec import Case, Property, Spec
 
@@ -47,13 +46,7 @@ class Section:
 
 def page(matrix: KillMatrix, spec: Spec) -> str:
     """The whole page, as text."""
-    environment = Environment(
-        loader=PackageLoader("goldformer.conformance"), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
-    environment.filters["margin"] = number
-    template = environment.get_template("kill_matrix.html")
-    return template.render(matrix=matrix, sections=list(_sections(matrix, spec)), shades=_SHADES)
+    return rendered("kill_matrix.html", matrix=matrix, sections=list(_sections(matrix, spec)), shades=_SHADES)
 
 
 def _sections(matrix: KillMatrix, spec: Spec) -> Iterator[Section]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 KEY: Final = "goldformer"
 _BENCH: Final = pytest.StashKey["Bench"]()
+_VERDICT: Final = pytest.StashKey["Verdict"]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -166,7 +167,8 @@ def settle(request: pytest.FixtureRequest) -> Callable[[Verdict], None]:
         from goldformer.conformance.text import explain_verdict
         from goldformer.conformance.verdict import Status
 
-        request.node.user_properties.append((KEY, verdict.as_json()))
+        request.node.stash[_VERDICT] = verdict
+        request.node.user_properties += _properties(verdict)
         if verdict.status is Status.SKIPPED:
             pytest.skip(f"{verdict.reason}: {verdict.message}")
         if verdict.bad:
@@ -175,13 +177,28 @@ def settle(request: pytest.FixtureRequest) -> Callable[[Verdict], None]:
     return settle
 
 
+def _properties(verdict: Verdict) -> list[tuple[str, object]]:
+    """What JUnit XML tells of a verdict beside its outcome, by name; without what is empty."""
+    told = {
+        "component": verdict.component, "dtype": verdict.dtype, "device": verdict.device, "reason": verdict.reason,
+        "clauses": " ".join(verdict.clauses), "ratio": verdict.ratio, "repeat": verdict.reproduce,
+    }  # fmt: skip
+    return [(name, value) for name, value in told.items() if value not in ("", None)]
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Keep one line of a failure for pytest's short summary: where `CI` is set, it would print all of it again."""
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let the report carry the verdict, and say in one line what is wrong.
+
+    The line is for JUnit XML and for pytest's short summary, which prints all of it where `CI` is set.
+    """
     report = yield
-    crash = getattr(report.longrepr, "reprcrash", None)
-    if crash is not None and any(name == KEY for name, _ in report.user_properties):
-        crash.message = crash.message.partition("\n")[0]
+    verdict = item.stash.get(_VERDICT, None)
+    if verdict is not None and report.when == "call":
+        setattr(report, KEY, verdict.as_json())
+        crash = getattr(report.longrepr, "reprcrash", None)
+        if crash is not None:
+            crash.message = verdict.message.partition("\n")[0]
     return report
 
 
@@ -193,14 +210,12 @@ class Summary:
         self.verdicts: list[Verdict] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """A verdict travels in the user properties of its report."""
-        if report.when != "call":
-            return
-        for name, value in report.user_properties:
-            if name == KEY and isinstance(value, dict):
-                from goldformer.conformance.verdict import Verdict
+        """A verdict travels as an attribute of its report."""
+        verdict = getattr(report, KEY, None)
+        if verdict is not None:
+            from goldformer.conformance.verdict import Verdict
 
-                self.verdicts.append(Verdict.from_json(value))
+            self.verdicts.append(Verdict.from_json(verdict))
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from goldformer.conformance.causes import cause, what_to_do
@@ -26,27 +26,34 @@ def explain_verdict(verdict: Verdict, spec: Spec) -> str:
         *_wrap(verdict.message, "  → "),
     ]
     for difference in verdict.differences:
-        lines += _difference(difference)
-    for match in (verdict.matches or ())[:_MOST_SUSPECTS]:
-        titles = " and ".join(cause(id_, spec).title for id_ in match.causes)
-        lines += _wrap(f"{titles}, {_closeness(match.ratio)}", "  Equals      ")
-    if verdict.advice:
-        lines += _wrap(verdict.advice, "  Convention  ")
-    for id_ in verdict.clauses:
-        clause = spec.clauses[id_]
-        lines += _wrap(f"{id_} {clause.level.value}: {clause.title}", "  Clause      ")
-    if verdict.kind == "case":
-        lines.append(f"  Source      {verdict.source}")
-    if verdict.detail.startswith("smallest input"):
-        lines += _wrap(verdict.detail, "  Input       ")
+        lines += [f"  {line}" for line in difference_lines(difference)]
+    for label, text in facts(verdict, spec):
+        lines += _wrap(text, f"  {label:12}")
     if verdict.reason in UNANSWERED and verdict.detail:
         last = verdict.detail.splitlines()[-_MOST_STDERR:]
         lines += [f"  {head:12}{line}" for head, line in zip(("Stderr", *[""] * len(last)), last, strict=False)]
+    # Whole, to be copied.
     lines.append(f"  Repeat      {verdict.reproduce}")
     if verdict.example:
         lines.append("  As a case   keep it in a file, which goldformer check reads with --cases FILE:")
         lines += verdict.example.splitlines()
     return "\n".join(lines)
+
+
+def facts(verdict: Verdict, spec: Spec) -> Iterator[tuple[str, str]]:
+    """What is known of a bad verdict beyond its numbers: what each thing is, and what it says."""
+    for match in (verdict.matches or ())[:_MOST_SUSPECTS]:
+        titles = " and ".join(cause(id_, spec).title for id_ in match.causes)
+        yield "Equals", f"{titles}, {_closeness(match.ratio)}"
+    if verdict.advice:
+        yield "Convention", verdict.advice
+    for id_ in verdict.clauses:
+        clause = spec.clauses[id_]
+        yield "Clause", f"{id_} {clause.level.value}: {clause.title}"
+    if verdict.kind == "case":
+        yield "Source", verdict.source
+    if verdict.detail.startswith("smallest input"):
+        yield "Input", verdict.detail
 
 
 def number(margin: float) -> str:
@@ -70,17 +77,18 @@ def _wrap(text: str, head: str) -> list[str]:
     )
 
 
-def _difference(difference: Difference) -> list[str]:
+def difference_lines(difference: Difference) -> list[str]:
+    """How much of an output is wrong, and its first and its worst element."""
     bound = f"tolerance {difference.tolerance:.3g}" if difference.tolerance else "must be exact"
     if difference.worst is not None and not difference.worst.index:
-        return [f"  {difference.output}: {_element(difference.worst, difference.tolerance)} ({bound})"]
-    lines = [f"  {difference.output}: {difference.wrong} of {difference.compared} wrong ({bound})"]
+        return [f"{difference.output}: {_element(difference.worst, difference.tolerance)} ({bound})"]
+    lines = [f"{difference.output}: {difference.wrong} of {difference.compared} wrong ({bound})"]
     places = [("first", difference.first)]
     if difference.worst != difference.first:
         places.append(("worst", difference.worst))
     for word, element in places:
         if element is not None:
-            lines.append(f"    {word} at {list(element.index)}: {_element(element, difference.tolerance)}")
+            lines.append(f"  {word} at {list(element.index)}: {_element(element, difference.tolerance)}")
     return lines
 
 
@@ -151,41 +159,56 @@ def table(rows: Sequence[ComponentRow]) -> str:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """One thing that the diagnosis says; what is `inner` is said of the component named before it."""
+
+    label: str
+    text: str
+    inner: bool = True
+
+
 def closing(verdicts: Sequence[Verdict], spec: Spec) -> list[str]:
+    """The diagnosis in lines."""
+    return [
+        line
+        for remark in diagnosis(verdicts, spec)
+        for line in _wrap(remark.text, f"{'  ' if remark.inner else ''}{remark.label}: ")
+    ]
+
+
+def diagnosis(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Remark]:
     """What to mend first, and which known mistakes would look like this."""
     roots, followers = failing_roots(verdicts, spec)
     explained = {component: _explaining(verdicts, component, spec) for component in (*roots, *followers)}
-    lines: list[str] = []
     for component in roots:
         bad = [v for v in verdicts if v.component == component and v.bad]
-        lines.append(f"Mend first: {component}")
-        lines += _wrap(f"{bad[0].check}: {bad[0].message}", "  First seen: ")
-        lines += _this_is(explained[component]) or _could_be(verdicts, bad, component, spec)
+        yield Remark("Mend first", component, inner=False)
+        yield Remark("First seen", f"{bad[0].check}: {bad[0].message}")
+        yield from _this_is(explained[component]) or _could_be(verdicts, bad, component, spec)
     known = {c.id for component in roots for e in explained[component] for c in e.causes}
     for component in followers:
         # What a part does wrong shows in the whole; a mistake of the whole's own does not go away with it.
         if any(c.id not in known for e in explained[component][:1] for c in e.causes):
-            lines.append(f"Mend too: {component}")
-            lines += _this_is(explained[component])
+            yield Remark("Mend too", component, inner=False)
+            yield from _this_is(explained[component])
     if followers:
-        lines += _wrap(", ".join(followers), "These fail too and may mend themselves: ")
-    return lines
+        yield Remark("These fail too and may mend themselves", ", ".join(followers), inner=False)
 
 
-def _could_be(verdicts: Sequence[Verdict], bad: Sequence[Verdict], component: str, spec: Spec) -> list[str]:
+def _could_be(verdicts: Sequence[Verdict], bad: Sequence[Verdict], component: str, spec: Spec) -> Iterator[Remark]:
     """What could be behind values that nothing known gives, and where it first goes wrong."""
     if advice := dict.fromkeys(v.advice for v in bad if v.advice):
-        return [line for text in advice for line in _wrap(text, "  Convention: ")]
-    lines: list[str] = []
+        yield from (Remark("Convention", text) for text in advice)
+        return
     # A crash or a wrong shape says what is wrong by itself, unless just what one mistake breaks is broken.
     valued = any(v.reason in ("wrong-value", "not-finite", "property") for v in bad)
     for suspect in _likely(suspects(verdicts, component, spec)):
         if valued or suspect.explains == suspect.failing:
             fits = f"({suspect.mistake.id}, fits {suspect.explains} of {suspect.failing} failing checks)"
-            lines += _wrap(f"{suspect.mistake.title} {fits}. {suspect.mistake.hint}", "  Could be: ")
+            yield Remark("Could be", f"{suspect.mistake.title} {fits}. {suspect.mistake.hint}")
     if any(v.matches is not None and v.differences for v in bad):
-        lines += _wrap("no mistake of the catalogue gives what was got; " + _first_wrong(bad), "  Not known: ")
-    return lines
+        yield Remark("Not known", "no mistake of the catalogue gives what was got; " + _first_wrong(bad))
 
 
 def _explaining(verdicts: Sequence[Verdict], component: str, spec: Spec) -> list[Explanation]:
@@ -193,17 +216,17 @@ def _explaining(verdicts: Sequence[Verdict], component: str, spec: Spec) -> list
     return [e for e in explanations(verdicts, component, spec) if 2 * e.equals >= e.examined]
 
 
-def _this_is(found: Sequence[Explanation]) -> list[str]:
+def _this_is(found: Sequence[Explanation]) -> list[Remark]:
     """The best explanation, and those that are as good."""
-    lines: list[str] = []
+    remarks: list[Remark] = []
     for place, e in enumerate(found[:_MOST_SUSPECTS]):
         if place and (e.equals, e.spared) != (found[0].equals, found[0].spared):
             break
         seen = f"what was got equals that in {e.equals} of {e.examined} failing cases, {_closeness(e.ratio)}"
         titles = " and ".join(c.title for c in e.causes)
-        head = "  Or: " if place else "  This is: " if e.certain else "  Could be: "
-        lines += _wrap(f"{titles}: {seen}. {what_to_do(e.causes)}", head)
-    return lines
+        head = "Or" if place else "This is" if e.certain else "Could be"
+        remarks.append(Remark(head, f"{titles}: {seen}. {what_to_do(e.causes)}"))
+    return remarks
 
 
 def _first_wrong(bad: Sequence[Verdict]) -> str:

@@ -100,7 +100,7 @@ def rows_table(rows: Iterable[RowCoverage], coverage: Coverage) -> str:
         counts = (len(ids) for ids in (proofs.cases, proofs.refusals, proofs.properties))
         example = folded(proofs.ids) or "**nothing**"
         lines.append((covered.row.id, section, links or "–", *map(_count, counts), example))
-    return _table(("row", "section", "clauses", "cases", "refusals", "properties", "shown by"), lines)
+    return markdown_table(("row", "section", "clauses", "cases", "refusals", "properties", "shown by"), lines)
 
 
 def errata_table(coverage: Coverage) -> str:
@@ -111,7 +111,7 @@ def errata_table(coverage: Coverage) -> str:
         where = f"{erratum.document} {' '.join(erratum.rows) or erratum.section}"
         proofs = ", ".join(covered.proofs.ids) or "**nothing**"
         lines.append((erratum.id, escape(where), escape(erratum.printed), escape(erratum.correct), proofs))
-    return _table(("erratum", "where", "printed", "correct", "proven by"), lines)
+    return markdown_table(("erratum", "where", "printed", "correct", "proven by"), lines)
 
 
 def _components(spec: Spec) -> str:
@@ -126,7 +126,7 @@ def _components(spec: Spec) -> str:
         counts = (len(proofs.refusals), len(proofs.properties))
         name = f"[{component}](contracts/{component}.yaml)"
         lines.append((name, escape(contract.title), _count(len(clauses)), file, *map(_count, counts)))
-    table = _table(("component", "what it is", "clauses", "cases", "refusals", "properties"), lines)
+    table = markdown_table(("component", "what it is", "clauses", "cases", "refusals", "properties"), lines)
     everywhere = [p.id for p in spec.properties.values() if p.component == "*"]
     return table + (f"\nFor every component besides: {', '.join(everywhere)}.\n" if everywhere else "")
 
@@ -137,7 +137,7 @@ def _conventions(spec: Spec) -> str:
         names = sorted(convention.options, key=lambda name: name != convention.default)
         options = "<br>".join(f"`{name}`: {escape(convention.options[name])}" for name in names)
         lines.append((convention.id, escape(convention.title), link(spec.clauses[convention.clause]), options))
-    return _table(("convention", "what it decides", "clause", "options"), lines)
+    return markdown_table(("convention", "what it decides", "clause", "options"), lines)
 
 
 def link(clause: Clause) -> str:
@@ -176,7 +176,9 @@ def escape(text: str) -> str:
     return " ".join(text.split())
 
 
-def _table(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+def markdown_table(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown, of cells that are escaped already."""
+
     def rows() -> Iterator[Sequence[str]]:
         yield headings
         yield ["---"] * len(headings)

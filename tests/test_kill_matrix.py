@@ -6,7 +6,6 @@ import json
 import math
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import pytest
 from click.testing import CliRunner
@@ -29,6 +28,7 @@ from goldformer.conformance.kill import (
 from goldformer.conformance.kill_page import page
 from goldformer.conformance.text import number
 from goldformer.spec import Mistake, load_spec
+from pages import PAIRS, READABLE, Page, contrast, must_scroll_by_keyboard, must_stand_alone
 
 LISTED = {id_ for case in load_spec().cases.values() for id_ in case.catches}
 #: The others are shown by properties alone: what chance or a memory gives in a single call may be right.
@@ -371,38 +371,6 @@ def test_the_whole_matrix_is_saved_as_json(made_up, tmp_path):
 # ── the page ──
 
 
-class Page(HTMLParser):
-    """The elements of a page; fails where a tag closes what is not open."""
-
-    VOID = ("meta", "link", "img", "br", "hr", "input")
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.elements, self.declared = [], [], None
-        self.feed(text)
-        self.close()
-
-    def handle_decl(self, decl):
-        self.declared = decl
-
-    def handle_starttag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs), []))
-        if tag not in self.VOID:
-            self.open.append(self.elements[-1])
-
-    def handle_endtag(self, tag):
-        assert self.open.pop()[0] == tag
-
-    def handle_data(self, data):
-        for _, _, text in self.open:
-            text.append(data)
-
-    def all(self, tag):
-        return [
-            (attributes, " ".join("".join(text).split())) for name, attributes, text in self.elements if name == tag
-        ]
-
-
 @pytest.fixture
 def parsed(made_up, tmp_path):
     path = tmp_path / "kills.html"
@@ -411,16 +379,7 @@ def parsed(made_up, tmp_path):
 
 
 def test_the_page_is_well_formed_and_asks_nothing_of_the_network(parsed):
-    assert parsed.declared == "doctype html"
-    assert parsed.open == []
-    assert not [tag for tag, _, _ in parsed.elements if tag in ("script", "link", "img", "iframe")]
-    targets = {attributes["id"] for _, attributes, _ in parsed.elements if "id" in attributes}
-    links = [attributes["href"] for _, attributes, _ in parsed.elements if "href" in attributes]
-    assert links
-    assert all(link.removeprefix("#") in targets for link in links)
-    ((_, style),) = parsed.all("style")
-    assert "prefers-color-scheme: dark" in style
-    assert not re.search(r"url\(|@import|https?:", style)
+    must_stand_alone(parsed)
 
 
 def test_every_mistake_is_a_row_and_every_case_a_column(parsed):
@@ -446,39 +405,16 @@ def test_a_cell_is_a_number_and_not_a_colour_alone(parsed):
 
 
 def test_a_table_can_be_scrolled_by_keyboard_and_has_a_name(parsed):
-    regions = [attributes for attributes, _ in parsed.all("div") if attributes.get("role") == "region"]
-    assert regions
-    assert all(region["tabindex"] == "0" and region["aria-label"] for region in regions)
+    must_scroll_by_keyboard(parsed)
 
 
-#: Pairs of ink and ground in the style, by their names there.
-PAIRS = [
-    ("ink", "page"),
-    ("ink", "head"),
-    ("soft", "page"),
-    ("soft", "head"),
-    ("link", "page"),
-    ("bad", "page"),
-    ("k0i", "k0"),
-]
-PAIRS += [("ki", f"k{n}") for n in (1, 2, 3)] + [("kj", f"k{n}") for n in (4, 5, 6)]
+SHADES = [("k0i", "k0"), *(("ki", f"k{n}") for n in (1, 2, 3)), *(("kj", f"k{n}") for n in (4, 5, 6))]
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids="-on-".join)
+@pytest.mark.parametrize("pair", PAIRS + SHADES, ids="-on-".join)
 @pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
 def test_text_is_readable_in_light_and_dark(parsed, pair, scheme):
-    ((_, style),) = parsed.all("style")
-    colours = dict(re.findall(r"--(\w+): #([0-9a-f]+);", style.split(":root {")[1 + scheme].split("}")[0]))
-
-    def luminance(name):
-        digits = colours[name] if len(colours[name]) == 6 else "".join(2 * digit for digit in colours[name])
-        parts = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
-        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    bright, dim = sorted(map(luminance, pair), reverse=True)
-    # What WCAG 2 asks of text at level AA.
-    assert (bright + 0.05) / (dim + 0.05) >= 4.5
+    assert contrast(parsed, pair, scheme) >= READABLE
 
 
 def test_the_page_of_a_proven_matrix_says_so(spec):

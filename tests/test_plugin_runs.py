@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner
@@ -137,6 +138,22 @@ def test_each_failure_is_shown_once_on_a_build_server_too(suite, monkeypatch):
     run = suite(DOUBLED, "--component", "softmax", "--dtype", "float32")
     assert run.code == 1
     assert run.out.count("  Repeat ") == len(re.findall(r"^FAILED .*::test_golden", run.out, re.MULTILINE)) > 5
+
+
+def test_junit_xml_says_what_is_wrong_and_of_what(suite):
+    run = suite(DOUBLED, "--component", "softmax", "--dtype", "float32", "--junitxml", "junit.xml")
+    tests = {test.get("name"): test for test in ElementTree.parse(run.folder / "junit.xml").iter("testcase")}
+    wrong = tests["test_golden[float32-sm-one-row-by-hand]"]
+    assert wrong.find("failure").get("message").startswith("output: 3 of 3 values are wrong, by up to ")
+    assert "Clause      SM-1 MUST" in wrong.find("failure").text
+    told = {p.get("name"): p.get("value") for p in wrong.iter("property")}
+    assert float(told.pop("ratio")) > 1
+    assert told.pop("repeat").startswith("goldformer check '../a folder/mine.py' --case sm-one-row-by-hand ")
+    assert told == {
+        "component": "softmax", "dtype": "float32", "device": "cpu", "reason": "wrong-value", "clauses": "SM-1 SM-2",
+    }  # fmt: skip
+    accepted = tests["test_golden[float32-sm-no-elements]"]
+    assert accepted.find("skipped").get("message").startswith("advice: ")
 
 
 @pytest.mark.parametrize("what", ["--case sm-saturated", "--property sm-simplex --component softmax"])

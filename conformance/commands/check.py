@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import platform
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -14,13 +15,27 @@ from typing import Any, Final
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from goldformer.adapters import DTYPES, Adapter, AdapterError, find_adapter
-from goldformer.conformance.commands.console import FAILS, OK, err, finite, out, unknown, unusable, words
+from goldformer.conformance.commands.console import (
+    FAILS,
+    OK,
+    err,
+    finite,
+    no_folder,
+    out,
+    save,
+    unknown,
+    unusable,
+    words,
+)
+from goldformer.conformance.comparison import Comparison, Implementation, Request
+from goldformer.conformance.comparison_text import badge, markdown
 from goldformer.conformance.engine import Bench
 from goldformer.conformance.imitation import Imitator
 from goldformer.conformance.run import Numerics, Selection, checks
-from goldformer.conformance.text import closing, explain_verdict, headline, nothing_was_checked, summary, table
+from goldformer.conformance.text import closing, explain_verdict, headline, summary, table
 from goldformer.conformance.verdict import Verdict
 from goldformer.spec import Case, Spec, SpecError, load_spec
+from goldformer.spec.files import replace_file
 from goldformer.spec.load import load_own_cases
 
 #: How many failures of a component are explained in full; the others are lines, unless --verbose.
@@ -43,6 +58,8 @@ class Options:
     timeout: float
     strict: bool
     as_json: bool
+    markdown: Path | None
+    badge: Path | None
     quiet: bool
     verbose: bool
 
@@ -78,9 +95,12 @@ def _check(options: Options, spec: Spec, found: Adapter) -> int:
     ):
         if message := unknown(given, known, option):
             return unusable(message)
+    if message := no_folder({"--markdown": options.markdown, "--badge": options.badge}):
+        return unusable(message)
     Numerics(options.tf32, options.threads).apply(found.arrays)
     bench = Bench(spec, found, selection.dtypes[0], options.device, options.strict, Imitator(spec))
     verdicts: list[Verdict] = []
+    start = time.perf_counter()
     for verdict in _live(bench, selection, visible=not options.as_json):
         verdicts.append(verdict)
         if verdict.bad and not options.as_json and not options.quiet:
@@ -91,10 +111,11 @@ def _check(options: Options, spec: Spec, found: Adapter) -> int:
         out.print(json.dumps(finite(_as_json(verdicts, found, bench, spec)), ensure_ascii=False), markup=False)
     else:
         _report(verdicts, found, spec)
-    if nothing_was_checked(verdicts):
-        reasons = {v.message for v in verdicts} or {"no check fits all of these options"}
-        return unusable(f"nothing was checked: {reasons.pop() if len(reasons) == 1 else 'everything was skipped'}")
-    return FAILS if any(v.bad for v in verdicts) else OK
+    implementation = Implementation.of(found, verdicts, time.perf_counter() - start)
+    _save(implementation, options, selection, spec)
+    if implementation.problem:
+        return unusable(implementation.problem)
+    return FAILS if implementation.bad else OK
 
 
 class Underivable(Exception):
@@ -149,6 +170,16 @@ def _report(verdicts: Sequence[Verdict], adapter: Adapter, spec: Spec) -> None:
         out.print(f"Convention declared: {name}: {option}", style="dim", markup=False)
     for hint in adapter.hints:
         out.print(f"Note: {hint}", markup=False)
+
+
+def _save(implementation: Implementation, options: Options, selection: Selection, spec: Spec) -> None:
+    # Not said where standard output is for JSON alone.
+    how = replace_file if options.as_json else save
+    if options.markdown:
+        request = Request(selection.dtypes, selection.components, options.device, options.threads)
+        how(options.markdown, markdown(Comparison(request, (implementation,)), spec))
+    if options.badge:
+        how(options.badge, json.dumps(badge(implementation, spec), ensure_ascii=False) + "\n")
 
 
 def _as_json(verdicts: Sequence[Verdict], adapter: Adapter, bench: Bench, spec: Spec) -> dict[str, Any]:

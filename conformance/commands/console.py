@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
+
+from goldformer.spec.files import replace_file
 
 #: Exit statuses, as --help documents them.
 OK: Final = 0
@@ -30,6 +35,25 @@ def print_table(table: Table) -> None:
         return
     widest = Measurement.get(out, out.options.update(max_width=10_000), table).maximum
     Console(file=out.file, width=widest, highlight=False, emoji=False).print(table)
+
+
+def no_folder(saved: Mapping[str, Path | None]) -> str | None:
+    """What to say of the first option whose file has no folder to go to, or None: before the work, not after it."""
+    for option, path in saved.items():
+        if path is not None and not path.parent.is_dir():
+            return f"{option} {path}: there is no folder {path.parent}"
+    return None
+
+
+def save(path: Path, text: str) -> None:
+    """Write a file, and say so."""
+    replace_file(path, text)
+    out.print(f"- wrote {path}", markup=False)
+
+
+def save_json(path: Path, data: Any) -> None:
+    """Write data as a file of JSON, and say so."""
+    save(path, json.dumps(finite(data), ensure_ascii=False) + "\n")
 
 
 def words(given: tuple[str, ...]) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -17,9 +16,11 @@ from goldformer.conformance.commands.console import (
     FAILS,
     OK,
     err,
-    finite,
+    no_folder,
     out,
     print_table,
+    save,
+    save_json,
     unknown,
     unusable,
     words,
@@ -27,7 +28,6 @@ from goldformer.conformance.commands.console import (
 from goldformer.conformance.kill import Kill, KillMatrix, kill_matrix
 from goldformer.conformance.text import number
 from goldformer.spec import Mistake, Spec, SpecError, load_spec
-from goldformer.spec.files import replace_file
 from goldformer.spec.readme import folded
 
 
@@ -56,12 +56,12 @@ def run(options: Options) -> int:
     )
     if message:
         return unusable(message)
-    for option, path in (("--json", options.json), ("--html", options.html)):
+    saved = {"--json": options.json, "--html": options.html}
+    for option, path in saved.items():
         if path is not None and not options.matrix:
             return unusable(f"{option} saves the kill matrix: say --matrix too")
-        # Before the minutes that measuring may take, not after them.
-        if path is not None and not path.parent.is_dir():
-            return unusable(f"{option} {path}: there is no folder {path.parent}")
+    if message := no_folder(saved):
+        return unusable(message)
     chosen = [
         m for m in spec.mistakes.values() if (not ids or m.id in ids) and (not components or m.component in components)
     ]
@@ -100,17 +100,12 @@ def _matrix(spec: Spec, chosen: Sequence[Mistake], options: Options) -> int:
         return unusable(f"nothing to measure: nobody makes {', '.join(m.id for m in matrix.not_made)}")
     _print(matrix, spec)
     if options.json:
-        _save(options.json, json.dumps(finite(_as_json(matrix)), ensure_ascii=False) + "\n")
+        save_json(options.json, _as_json(matrix))
     if options.html:
         from goldformer.conformance.kill_page import page  # Jinja2, which no other command needs
 
-        _save(options.html, page(matrix, spec))
+        save(options.html, page(matrix, spec))
     return OK if matrix.proven else FAILS
-
-
-def _save(path: Path, text: str) -> None:
-    replace_file(path, text)
-    _say(f"- wrote {path}")
 
 
 def _shown(kills: Iterator[Kill], total: int) -> Iterable[Kill]:

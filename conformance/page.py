@@ -1,0 +1,19 @@
+"""Pages of HTML that ask nothing of the network: one file each, in light and in dark, for keyboards too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from goldformer.conformance.text import number
+
+
+def rendered(template: str, **values: Any) -> str:
+    """A template of this package, filled in; what is filled in is text and never markup."""
+    environment = Environment(
+        loader=PackageLoader("goldformer.conformance"), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters["margin"] = number
+    return environment.get_template(template).render(**values)

@@ -1,0 +1,213 @@
+"""The page of a comparison: what it says, that it stands alone, and how a browser, an eye and a keyboard find it."""
+
+from __future__ import annotations
+
+import html
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+
+import pytest
+
+from comparisons import ALL, FAILING, MISSING, RIGHT, made, of, verdict, wrong
+from goldformer.conformance.comparison_page import page
+from pages import PAIRS, READABLE, Page, contrast, must_scroll_by_keyboard, must_stand_alone
+
+
+@pytest.fixture
+def read(spec):
+    return lambda comparison: Page(page(comparison, spec))
+
+
+@pytest.fixture
+def parsed(read):
+    return read(ALL)
+
+
+def table(parsed, nth):
+    """The texts of a table: its headings, and its rows."""
+    markup = [i for i, (tag, _, _) in enumerate(parsed.elements) if tag == "table"] + [len(parsed.elements)]
+    cells = [
+        (tag, " ".join("".join(text).split()), attributes)
+        for tag, attributes, text in parsed.elements[markup[nth] : markup[nth + 1]]
+        if tag in ("th", "td")
+    ]
+    headings = [text for _, text, attributes in cells if attributes.get("scope") == "col"]
+    rest = [text for _, text, attributes in cells if attributes.get("scope") != "col"]
+    width = len(headings)
+    return headings, [rest[i : i + width] for i in range(0, len(rest), width)]
+
+
+def test_the_page_is_well_formed_and_asks_nothing_of_the_network(parsed):
+    must_stand_alone(parsed)
+
+
+def test_every_table_can_be_scrolled_by_keyboard_and_has_a_name(parsed):
+    must_scroll_by_keyboard(parsed)
+
+
+def test_the_outcomes_come_first_in_words_and_signs(parsed):
+    assert [text for _, text in parsed.all("li")] == [
+        "✓right 7: conforms · 1 component",
+        "✗a | <b>*bad*</b> 7: fails in 2 of 2 components",
+        "!missing.py: no such file. `goldformer new missing.py` writes one",
+    ]
+
+
+def test_components_by_implementations(parsed):
+    headings, rows = table(parsed, 0)
+    assert headings == ["component", "right", "a | <b>*bad*</b>", "missing.pynot checked"]
+    assert rows == [
+        ["layer_normLayer normalisation over the last axis", "– not implemented", "–", "–"],
+        [
+            "softmaxSoftmax over the last axis", "✓ conforms2 of 2error 0.251 of another convention",
+            "✗ fails first1 of 2error 2.5e+05", "–",
+        ],
+        ["scaled_dot_product_attentionScaled dot-product attention", "–", "✗ fails0 of 1", "–"],
+    ]  # fmt: skip
+
+
+def test_clauses_by_implementations(parsed, spec):
+    headings, rows = table(parsed, 1)
+    assert headings[1:] == ["right", "a | <b>*bad*</b>", "missing.pynot checked"]
+    assert rows == [
+        [f"SM-1 MUST{spec.clauses['SM-1'].title}", "✓ 2 of 2", "✗ 1 of 2", "–"],
+        [f"SDPA-2 MUST{spec.clauses['SDPA-2'].title}", "–", "✗ 0 of 1", "–"],
+    ]
+
+
+def test_a_failing_cell_leads_to_the_failing_checks_and_a_clause_to_the_first_of_them(parsed):
+    cells = [attributes["href"] for attributes, text in parsed.all("a") if text.startswith("✗")]
+    assert cells == [
+        *("#i2-softmax", "#i2-scaled_dot_product_attention"),
+        *("#i2-softmax-1", "#i2-scaled_dot_product_attention-1"),
+    ]
+    headings = {attributes.get("id"): text for attributes, text in parsed.all("h3")}
+    assert headings["i2-softmax"] == "softmax: 1 fail"
+    opened = {attributes.get("id"): text for attributes, text in parsed.all("details")}
+    assert opened["i2-softmax-1"].startswith("✗ sm-one float32 output: 3 of 9 values are wrong (sm-one)")
+
+
+def test_a_failing_check_says_all_that_check_says(parsed, spec):
+    (text,) = [text for attributes, text in parsed.all("details") if attributes.get("id") == "i2-softmax-1"]
+    for said in (
+        "the title of sm-one",
+        "output: 3 of 9 wrong (tolerance 1e-07)",
+        "first at [0, 0]: expected 0.397954285, got 0.425934076, error ÷ tolerance 2.8e+05",
+        "worst at [2, 0]: expected 0.13547101, got 0.0883140191",
+        f"ClauseSM-1 MUST: {spec.clauses['SM-1'].title}",
+        "Sourcejava J1",
+        "Repeatgoldformer check mine.py --case sm-one",
+    ):
+        assert said in text.replace("Clause ", "Clause").replace("Source ", "Source").replace("Repeat ", "Repeat")
+
+
+def test_the_diagnosis_stands_before_the_checks(parsed):
+    said = next(text for _, text in parsed.all("dl"))
+    assert said.startswith("Mend firstsoftmax")
+    assert "Not knownno mistake of the catalogue gives what was got" in said
+    assert "These fail too and may mend themselvesscaled_dot_product_attention" in said
+
+
+def test_what_an_implementation_says_is_text_and_never_markup(spec):
+    text = page(ALL, spec)
+    assert "a | &lt;b&gt;*bad*&lt;/b&gt;" in text
+    assert "raised &lt;X&gt; &amp; &#34;y&#34;" in text
+    assert "- id: &lt;small&gt;" in text
+    assert "<b>*bad*" not in text
+    assert "<X>" not in text
+
+
+def test_conventions_hints_time_and_environment_are_told(parsed):
+    said = [text for _, text in parsed.all("p")]
+    assert "It declares: empty_row: nan." in said
+    assert "Note: sotfmax is no component: did you mean softmax?" in said
+    facts = dict(zip([t for _, t in parsed.all("dt")], [t for _, t in parsed.all("dd")], strict=True))
+    assert facts["numpy"] == "2.0"
+    assert re.match(r"\w+ 3\.\d+\.\d+", facts["Python"])
+    assert facts["goldformer"]
+    assert facts["processor"]
+    assert "right: 1.2 s" in [t for _, t in parsed.all("dd")]
+
+
+def test_by_dtype(parsed):
+    headings, rows = table(parsed, 2)
+    assert headings == ["component", "float64", "float32", "skipped"]
+    assert rows == [["softmax", "✓ 1 of 1error 0.25", "✓ 1 of 1error 0.125", "1 of another convention"]]
+
+
+def test_many_failures_are_shown_in_part_with_the_command_that_shows_all(read):
+    parsed = read(of(made("mine", *(wrong(f"sm-{nth}", "softmax") for nth in range(60)))))
+    assert len([a for a, _ in parsed.all("details") if a.get("id")]) == 50
+    assert "10 more fail; all of them: goldformer check mine.py --component softmax --verbose" in [
+        text for _, text in parsed.all("p")
+    ]
+
+
+def test_a_clause_whose_failing_checks_are_not_shown_leads_to_the_implementation(read):
+    many = [wrong(f"sm-{nth}", "softmax") for nth in range(60)]
+    parsed = read(of(made("mine", *many, wrong("sm-last", "softmax", clauses=("SM-2",)))))
+    must_stand_alone(parsed)
+    assert [a["href"] for a, text in parsed.all("a") if text == "✗ 0 of 1"] == ["#i1"]
+
+
+def test_two_of_one_name_are_told_apart(read):
+    old, new = replace(RIGHT, given="old/it.py"), replace(RIGHT, given="new/it.py")
+    headings, _ = table(read(of(old, new)), 0)
+    assert headings == ["component", "right (old/it.py)", "right (new/it.py)"]
+
+
+def test_where_nothing_fails_there_is_nothing_to_choose_from(read, parsed):
+    assert [a["id"] for a, _ in parsed.all("input")] == ["only"]
+    assert read(of(RIGHT)).all("input") == []
+
+
+def test_where_nothing_could_be_checked_there_is_no_table(read):
+    parsed = read(of(MISSING))
+    must_stand_alone(parsed)
+    assert parsed.all("table") == []
+
+
+def test_the_filter_hides_what_is_clean_alone(read, spec):
+    both = of(made("mine", verdict("a", "softmax"), wrong("b", "softmax", clauses=("SM-2",))))
+    clean = [text for a, text in read(both).all("tr") if a.get("class") == "clean"]
+    assert len(clean) == 1
+    assert clean[0].startswith("SM-1 MUST")
+    assert "#only:checked ~ .matrix .clean { display: none; }" in read(both).style
+
+
+@pytest.mark.parametrize("pair", [*PAIRS, ("holdsi", "holds"), ("failsi", "fails")], ids="-on-".join)
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+def test_text_is_readable_in_light_and_dark(parsed, pair, scheme):
+    assert contrast(parsed, pair, scheme) >= READABLE
+
+
+# ── in a browser ──
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+LONG = "scaled_dot_product_attention_of_an_implementation_whose_name_does_not_end"
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH")
+def test_no_page_is_wider_than_a_phone_and_none_complains(spec, tmp_path):
+    """Tables scroll in regions of their own; with every failing check open and many columns."""
+    columns = [replace(FAILING, name=f"{LONG}{nth}", given=f"{nth}.py") for nth in range(6)]
+    text = page(of(RIGHT, *columns, MISSING), spec).replace("<details", "<details open")
+    measure = (
+        "const d = f.contentDocument, e = d.documentElement, w = f.contentWindow;"
+        "const regions = [...d.querySelectorAll('.matrix')];"
+        "const wide = regions.filter(r => r.scrollWidth > r.clientWidth).length;"
+        "document.body.dataset.measured = [w.innerWidth, e.scrollWidth <= e.clientWidth, wide > 0].join();"
+    )
+    # In a frame, since a window has a least width that is wider.
+    frame = f'<iframe id="f" style="width:400px;height:800px" srcdoc="{html.escape(text)}"></iframe>'
+    wrapper = tmp_path / "wrapper.html"
+    wrapper.write_text(
+        f"<!doctype html><title>t</title>{frame}<script>f.onload = () => {{{measure}}}</script>", encoding="utf-8"
+    )
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    command += ["--enable-logging=stderr", "--dump-dom", wrapper.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert re.findall(r'data-measured="(.*?)"', done.stdout) == ["400,true,true"]
+    assert [line for line in done.stderr.splitlines() if "CONSOLE" in line] == []
