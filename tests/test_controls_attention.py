@@ -7,8 +7,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from controls import HALF, NUMPY, controls_of, in_each_dtype
 from torch.nn import functional as F
+
+from controls import HALF, NUMPY, controls_of, in_each_dtype
 
 COMPONENT = "scaled_dot_product_attention"
 ZEROS, NAN = {"empty_row": "zeros"}, {"empty_row": "nan"}
@@ -62,6 +63,13 @@ def bias_of_minus_infinity(query, key, value, mask=None):
     if mask is not None:
         scores = scores + torch.zeros_like(mask, dtype=scores.dtype).masked_fill(~mask, -math.inf)
     weights = torch.softmax(scores, -1)
+    return weights @ value, weights
+
+
+def fill_of_minus_infinity_then_zeros(query, key, value, mask=None):
+    """The fill passes no gradient on, so it stops the NaN of an empty row."""
+    _, weights = finished(query @ key.transpose(-1, -2) / root(query), mask, value, -math.inf)
+    weights = weights.nan_to_num()
     return weights @ value, weights
 
 
@@ -208,13 +216,16 @@ def numpy_einsum_in_float64(query, key, value, mask=None):
 
 
 EVERYWHERE = (
-    scale_on_q, scale_multiplied, fourth_root_scales, fill_of_the_dtypes_lowest, mask_after_softmax_then_renormalised,
+    scale_on_q, scale_multiplied, fourth_root_scales, fill_of_the_dtypes_lowest,
     online_softmax_in_blocks, sums_in_reverse, einsum, one_query_at_a_time, log_softmax_then_exp,
     weights_of_exponents_less_their_logarithm, weights_dropped,
 )  # fmt: skip
-WITH_ZEROS = (empty_rows_opened_and_zeroed, powers_of_masked_keys_set_to_zero, torchs_own)
+WITH_ZEROS = (
+    fill_of_minus_infinity_then_zeros, empty_rows_opened_and_zeroed, powers_of_masked_keys_set_to_zero, torchs_own,
+)  # fmt: skip
 CONTROLS = [
     *controls_of(COMPONENT, EVERYWHERE),
+    *controls_of(COMPONENT, (mask_after_softmax_then_renormalised,), gradients=False),
     *controls_of(COMPONENT, (fill_of_minus_1e9,), dtypes=("float64", "float32", "bfloat16")),
     *controls_of(COMPONENT, WITH_ZEROS, conventions=ZEROS),
     *controls_of(COMPONENT, (fill_of_minus_infinity, bias_of_minus_infinity), conventions=NAN),

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from controls import HALF, NUMPY, controls_of, in_each_dtype
 from torch import nn
 from torch.nn import functional as F
+
+from controls import HALF, NUMPY, controls_of, in_each_dtype
 
 FEED, OUT = "feed_forward", "output_probabilities"
 
@@ -82,7 +83,9 @@ def tokens_in_one_matrix(x, *, params):
     rows = x.reshape(-1, x.shape[-1])
     first = rows.mm(params["w_1"]) if params.get("b_1") is None else torch.addmm(params["b_1"], rows, params["w_1"])
     hidden = torch.relu_(first)
-    second = hidden.mm(params["w_2"]) if params.get("b_2") is None else torch.addmm(params["b_2"], hidden, params["w_2"])
+    second = (
+        hidden.mm(params["w_2"]) if params.get("b_2") is None else torch.addmm(params["b_2"], hidden, params["w_2"])
+    )
     return second.view_as(x), hidden.view(*x.shape[:2], -1)
 
 

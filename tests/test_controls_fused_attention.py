@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from controls import HALF, NUMPY, controls_of, in_each_dtype
 from torch.nn import functional as F
 
+from controls import HALF, NUMPY, controls_of, in_each_dtype
 from goldformer.adapters import layouts
 
 COMPONENT = "fused_multi_head_attention"

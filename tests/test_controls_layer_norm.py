@@ -7,9 +7,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from controls import HALF, NUMPY, Control, controls_of, in_each_dtype
 from torch import nn
 from torch.nn import functional as F
+
+from controls import HALF, NUMPY, Control, controls_of, in_each_dtype
 
 EPS = 1e-5
 
@@ -46,7 +47,9 @@ def root_as_power(x, *, params):
 
 def one_over_the_root(x, *, params):
     centred = x - x.mean(-1, keepdim=True)
-    return centred * (1 / centred.var(-1, unbiased=False, keepdim=True).add(EPS).sqrt()) * params["gamma"] + params["beta"]
+    return (
+        centred * (1 / centred.var(-1, unbiased=False, keepdim=True).add(EPS).sqrt()) * params["gamma"] + params["beta"]
+    )
 
 
 def gain_folded_into_the_scale(x, *, params):

@@ -7,9 +7,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from controls import HALF, NUMPY, controls_of, in_each_dtype
 from torch import nn
 from torch.nn import functional as F
+
+from controls import HALF, NUMPY, controls_of, in_each_dtype
 
 CE, KL, SMOOTH = "cross_entropy", "kl_divergence", "label_smoothing"
 
@@ -76,10 +77,9 @@ def words_selected_first(logits, targets, *, pad_id):
 
 def one_token_at_a_time(logits, targets, *, pad_id):
     total, count = 0, 0
-    for row, ids in zip(logits, targets, strict=True):
-        for z, y in zip(row, ids, strict=True):
-            if y != pad_id:
-                total, count = total + torch.log(torch.exp(z - z[y]).clamp(max=torch.finfo(z.dtype).max).sum()), count + 1
+    for z, y in zip(logits.flatten(0, 1), targets.flatten(), strict=True):
+        if y != pad_id:
+            total, count = total + (z - z[y]).logsumexp(0), count + 1
     return total / count
 
 
@@ -115,7 +115,9 @@ def with_xlogy(target, logits):
 
 
 def cross_entropy_less_entropy(target, logits):
-    cross = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), target.reshape(-1, target.shape[-1]), reduction="none")
+    cross = F.cross_entropy(
+        logits.reshape(-1, logits.shape[-1]), target.reshape(-1, target.shape[-1]), reduction="none"
+    )
     return cross.view(target.shape[:-1]) - torch.special.entr(target).sum(-1)
 
 
@@ -178,13 +180,14 @@ def filled_and_weighed(target, *, smoothing):
 
 LOSSES = (
     function_of_torch, module_of_torch_classes_second, nll_of_log_softmax, log_softmax_and_gather,
-    log_sum_exp_less_the_logit, shifted_log_sum_exp_less_the_logit, one_hot_sum, weighted_mean, words_selected_first,
-    softplus_of_the_odds,
+    shifted_log_sum_exp_less_the_logit, one_hot_sum, weighted_mean, words_selected_first, softplus_of_the_odds,
+    one_token_at_a_time,
 )  # fmt: skip
 DIVERGENCES = (function_of_torch_kl, with_xlogy, cross_entropy_less_entropy, where_there_is_mass, einsum_of_logs)
 SMOOTHINGS = (mixed_with_the_uniform, interpolated, moved_by_a_step, smoothed_by_a_matrix)
 CONTROLS = [
     *controls_of(CE, LOSSES),
+    *controls_of(CE, (log_sum_exp_less_the_logit,), gradients=False),
     *controls_of(CE, (float32_throughout,), dtypes=HALF),
     *controls_of(CE, (numpy_losses,), dtypes=NUMPY, arrays="numpy"),
     *controls_of(KL, DIVERGENCES),
@@ -192,7 +195,9 @@ CONTROLS = [
     *controls_of(KL, (numpy_kl,), dtypes=NUMPY, arrays="numpy"),
     *controls_of(SMOOTH, SMOOTHINGS),
     *controls_of(SMOOTH, (numpy_smoothed,), dtypes=NUMPY, arrays="numpy"),
-    *controls_of(SMOOTH, (shared_among_the_others, filled_and_weighed), conventions={"smoothing_denominator": "others"}),
+    *controls_of(
+        SMOOTH, (shared_among_the_others, filled_and_weighed), conventions={"smoothing_denominator": "others"}
+    ),
 ]
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
-from controls import NUMPY, controls_of, in_each_dtype
 from torch import nn
 from torch.nn import functional as F
+
+from controls import NUMPY, controls_of, in_each_dtype
 
 BOTTOM_RIGHT = {"causal_corner": "bottom_right"}
 
@@ -218,32 +217,39 @@ def table_scaled_beforehand(ids, *, params):
     return F.embedding(ids, params["table"].mul(params["table"].shape[1] ** 0.5))
 
 
-TORCH = {
+WITHOUT_FLOATS = {
     "causal_mask": (
         lower_triangle, no_upper_triangle, upper_triangle_equal_to_zero, positions_compared,
         filled_with_minus_infinity, counted_ones, sliced_from_a_buffer, written_in_a_loop,
     ),
     "padding_mask": (not_padding, neither_below_nor_above, viewed, expanded_but_for_two_axes, from_lists),
-    "pad_or_truncate": (pad_or_cut, copied_into_zeros, zeros_appended_and_cut, packed_and_unpacked),
     "shift_right": (rolled, concatenated, padded_in_front, torch_roll),
     "one_hot": (torchs_one_hot, compared_with_every_word, scattered, rows_of_the_identity),
-    "token_embedding": (embedding_module, indexed, gathered, selected_and_viewed, one_hot_times_the_table),
 }  # fmt: skip
-IN_NUMPY = {
+NUMPY_WITHOUT_FLOATS = {
     "causal_mask": (numpy_triangle, numpy_outer_comparison),
     "padding_mask": (numpy_not_padding,),
-    "pad_or_truncate": (numpy_resized,),
     "shift_right": (numpy_inserted,),
     "one_hot": (numpy_identity,),
-    "token_embedding": (numpy_taken, numpy_one_hot_einsum),
 }
+BROUGHT = (pad_or_cut, copied_into_zeros, zeros_appended_and_cut, packed_and_unpacked)
+LOOKED_UP = (embedding_module, indexed, gathered, selected_and_viewed, one_hot_times_the_table)
 SCALED = (scaled_embedding, table_scaled_beforehand)
+#: Where there are no floats one dtype is as good as all.
+ONE = ("float32",)
+IN_NUMPY = {"dtypes": NUMPY, "arrays": "numpy"}
 CONTROLS = [
-    *itertools.chain.from_iterable(controls_of(component, written) for component, written in TORCH.items()),
-    *itertools.chain.from_iterable(
-        controls_of(component, written, dtypes=NUMPY, arrays="numpy") for component, written in IN_NUMPY.items()
+    *(c for name, written in WITHOUT_FLOATS.items() for c in controls_of(name, written, dtypes=ONE)),
+    *(
+        c
+        for name, written in NUMPY_WITHOUT_FLOATS.items()
+        for c in controls_of(name, written, dtypes=ONE, arrays="numpy")
     ),
-    *controls_of("causal_mask", (shifted_triangle, last_rows_of_the_square), conventions=BOTTOM_RIGHT),
+    *controls_of("causal_mask", (shifted_triangle, last_rows_of_the_square), conventions=BOTTOM_RIGHT, dtypes=ONE),
+    *controls_of("pad_or_truncate", BROUGHT),
+    *controls_of("pad_or_truncate", (numpy_resized,), **IN_NUMPY),
+    *controls_of("token_embedding", LOOKED_UP),
+    *controls_of("token_embedding", (numpy_taken, numpy_one_hot_einsum), **IN_NUMPY),
     *controls_of("token_embedding", SCALED, conventions={"embedding_scale": "sqrt_d_model"}),
 ]
 

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+
 from controls import NUMPY, Control, in_each_dtype
 
 COMPONENT = "positional_encoding"

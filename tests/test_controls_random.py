@@ -8,10 +8,10 @@ import random
 import numpy as np
 import pytest
 import torch
-from controls import NUMPY, controls_of, in_each_dtype
 from torch import nn
 from torch.nn import functional as F
 
+from controls import NUMPY, controls_of, in_each_dtype
 
 
 def generator(seed, like):

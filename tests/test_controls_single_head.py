@@ -7,8 +7,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from controls import HALF, NUMPY, Control, in_each_dtype
 from torch.nn import functional as F
+
+from controls import HALF, NUMPY, Control, in_each_dtype
 
 NAMES = ("w_q", "w_k", "w_v")
 

@@ -7,9 +7,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from controls import HALF, NUMPY, controls_of, in_each_dtype
 from torch import nn
 from torch.nn import functional as F
+
+from controls import HALF, NUMPY, controls_of, in_each_dtype
 
 
 def exp_of_log_softmax(scores):

@@ -111,7 +111,9 @@ def transformer(source, target, *, num_heads, num_encoder_layers, num_decoder_la
     how = {"num_heads": num_heads, "params": params}
     memory, _ = encoder(memory, words[:, None, None], num_layers=num_encoder_layers, **how)
     sees = np.tri(target.shape[1], dtype=bool) & read[:, None, None]
-    x, _ = decoder(embedded(target, params["table"]), memory, sees, words[:, None, None], num_layers=num_decoder_layers, **how)
+    x, _ = decoder(
+        embedded(target, params["table"]), memory, sees, words[:, None, None], num_layers=num_decoder_layers, **how
+    )
     return affine(x, params["w_vocab"], params.get("b_vocab")), memory, x
 
 

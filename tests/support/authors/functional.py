@@ -48,7 +48,11 @@ def feed(p, x):
 def encoder_step(p, x, mask, heads):
     change, weights = attend(p["self_attention"], x, keys_and_values(p["self_attention"], x, heads), mask, heads)
     attended = norm(p["norm_1"], x + change)
-    return {"output": norm(p["norm_2"], attended + feed(p["feed_forward"], attended)), "attended": attended, "weights": weights}
+    return {
+        "output": norm(p["norm_2"], attended + feed(p["feed_forward"], attended)),
+        "attended": attended,
+        "weights": weights,
+    }
 
 
 def decoder_step(p, x, own, memory_kv, self_mask, memory_mask, heads):
@@ -57,7 +61,13 @@ def decoder_step(p, x, own, memory_kv, self_mask, memory_mask, heads):
     change, cross_weights = attend(p["cross_attention"], attended, memory_kv, memory_mask, heads)
     crossed = norm(p["norm_2"], attended + change)
     output = norm(p["norm_3"], crossed + feed(p["feed_forward"], crossed))
-    return {"output": output, "attended": attended, "crossed": crossed, "weights": weights, "cross_weights": cross_weights}
+    return {
+        "output": output,
+        "attended": attended,
+        "crossed": crossed,
+        "weights": weights,
+        "cross_weights": cross_weights,
+    }
 
 
 def encoder_layer(x, mask=None, *, num_heads, params):
@@ -66,7 +76,10 @@ def encoder_layer(x, mask=None, *, num_heads, params):
 
 def decoder_layer(x, memory, self_mask=None, memory_mask=None, *, num_heads, params):
     p = nest(params)
-    own, theirs = keys_and_values(p["self_attention"], x, num_heads), keys_and_values(p["cross_attention"], memory, num_heads)
+    own, theirs = (
+        keys_and_values(p["self_attention"], x, num_heads),
+        keys_and_values(p["cross_attention"], memory, num_heads),
+    )
     return decoder_step(p, x, own, theirs, self_mask, memory_mask, num_heads)
 
 
@@ -107,7 +120,9 @@ def logits_of(p, x):
 def transformer(source, target, *, num_heads, num_encoder_layers, num_decoder_layers, pad_id, params):
     p = nest(params)
     hidden = (source != pad_id)[:, None, None, :]
-    sees = (target != pad_id)[:, None, None, :] & torch.ones(target.shape[1], target.shape[1], device=target.device).tril().bool()
+    sees = (target != pad_id)[:, None, None, :] & torch.ones(
+        target.shape[1], target.shape[1], device=target.device
+    ).tril().bool()
     source_embedded, target_embedded = embed(p["table"], source), embed(p["table"], target)
     memory, x = source_embedded, target_embedded
     for i in range(num_encoder_layers):

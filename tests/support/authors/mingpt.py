@@ -1,4 +1,4 @@
-"""Short classes over fused weights, as minGPT and nanoGPT are written, but with a source, ReLU and a norm at the end."""
+"""Short classes over fused weights, as minGPT and nanoGPT are, but with a source, ReLU and norms behind."""
 
 from __future__ import annotations
 

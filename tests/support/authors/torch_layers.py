@@ -44,10 +44,13 @@ def built(params, heads, depths):
     d_model = weight.shape[0]
     if d_model % heads:
         raise NotImplementedError("nn.MultiheadAttention wants embed_dim divisible by its heads")
-    model = nn.Transformer(
-        d_model, custom_encoder=nn.TransformerEncoder(nn.TransformerEncoderLayer(d_model, **how), depths[0], None, False),
-        custom_decoder=nn.TransformerDecoder(nn.TransformerDecoderLayer(d_model, **how), depths[1]), **how,
-    )  # fmt: skip
+    stacks = {
+        "custom_encoder": nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(d_model, **how), depths[0], norm=None, enable_nested_tensor=False
+        ),
+        "custom_decoder": nn.TransformerDecoder(nn.TransformerDecoderLayer(d_model, **how), depths[1]),
+    }
+    model = nn.Transformer(d_model, **stacks, **how)
     state = {}
     for stack, depth in zip(("encoder", "decoder"), depths, strict=True):
         for i in range(depth):
