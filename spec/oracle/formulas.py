@@ -164,11 +164,10 @@ def linear(x: Objects, w: Any, b: Objects | None) -> Objects:
     The sum begins with b, as it does in the fused kernels behind nn.Linear: where b is large, every term that is
     added rounds at its size.
     """
-    if b is None:
-        return x @ w
-    if not isinstance(w, np.ndarray):
+    if b is None or not isinstance(w, np.ndarray):
         # A large weight multiplies in whole, and its many terms outweigh a bias.
-        return x @ w + b
+        product: Objects = x @ w
+        return product if b is None else product + b
     total = b
     for k, row in enumerate(w):
         total = total + x[..., k, None] * row
