@@ -163,6 +163,9 @@ def check_untouched(library: ArrayLibrary, handed: Mapping[str, Any], fresh: Map
 def name_outputs(returned: Any, contract: Contract) -> dict[str, Any]:
     """What was returned, by output name; BadResult when it has no such form."""
     names = tuple(contract.outputs)
+    if isinstance(returned, list) and all(hasattr(value, "shape") for value in returned):
+        # Of arrays, in the contract's order; a list of numbers is meant as one array, and is none.
+        returned = tuple(returned)
     first = returned[0] if isinstance(returned, tuple) and returned else returned
     if first is None:
         raise BadResult("nothing-returned", f"returned None: return {contract.first_output}")
@@ -187,8 +190,9 @@ def read_array(library: ArrayLibrary, spec: ArraySpec, value: Any, binder: Binde
     shape = spec.shape.sizes(binder.sizes, binder.lead or ())
     if tuple(value.shape) != shape:
         raise BadResult("wrong-shape", f"{name} has shape {tuple(value.shape)}, must be {spec.shape} = {shape}")
-    wanted = {"float": dtype, "bool": "bool"}.get(spec.kind, "int64")
-    if (got := library.dtype(value)) != wanted:
+    wanted = {"float": dtype, "bool": "bool", "ids": "an integer dtype"}[spec.kind]
+    got = library.dtype(value)
+    if not (got.startswith(("int", "uint")) if spec.kind == "ids" else got == wanted):
         raise BadResult("wrong-dtype", f"{name} is {got}, must be {wanted}" + _dtype_hint(spec, wanted))
     if spec.kind == "float" and library.device(value) != device.partition(":")[0]:
         raise BadResult("wrong-device", f"{name} is on {library.device(value)}, the inputs are on {device}")
@@ -196,6 +200,8 @@ def read_array(library: ArrayLibrary, spec: ArraySpec, value: Any, binder: Binde
 
 
 def _dtype_hint(spec: ArraySpec, wanted: str) -> str:
+    if spec.kind == "ids":
+        return ""
     if spec.kind == "float":
         return f", as the inputs are: a constant of another dtype on the way promotes the result, cast it to {wanted}"
     return ": True means may attend"

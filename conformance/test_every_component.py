@@ -49,7 +49,7 @@ def test_device_hygiene(subject: Subject) -> None:
             raise Violation(f"mixes devices: a tensor is made on the CPU, whatever the inputs are on ({bad})") from bad
         raise NotCheckable(f"cannot run on the meta device: {bad}") from bad
     if not isinstance(returned, dict):
-        values = returned if isinstance(returned, tuple) else (returned,)
+        values = returned if isinstance(returned, (tuple, list)) else (returned,)
         returned = dict(zip(contract.outputs, values, strict=False))
     for name, value in returned.items():
         if library.is_array(value) and library.device(value) != "meta":

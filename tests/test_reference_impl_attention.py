@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812 - torch's own name for it
+import torch.nn.functional as F
 from torch import Tensor
 
 from goldformer.reference_impl import (

@@ -48,14 +48,17 @@ def test_a_scale_of_zero_means_exact():
 
 
 def test_a_tolerance_never_swallows_what_it_judges(spec):
-    """In float32 every golden output is judged to a bound far below its own size."""
+    """In float32 every golden output is judged to a bound below a tenth of its own size.
+
+    It comes nearest to that at the loss of a sure token, log Σ e^z − z_y: a small difference of two numbers of size 10.
+    """
     for case in spec.cases.values():
         at_least = spec.contracts[case.component].computed_in_at_least
         for outputs in (case.golden.options if case.golden else {}).values():
             for name, golden in (outputs or {}).items():
                 if golden.magnitude:
                     bound = tolerance("float32", golden.error_scale, golden.magnitude, at_least)
-                    assert bound < golden.magnitude / 100, f"{case.id} {name}"
+                    assert bound < golden.magnitude / 10, f"{case.id} {name}"
 
 
 def test_a_wrong_implementation_lies_far_beyond(spec, verdicts_of, adapter_file):

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's documentation gives it
+from torch.nn import functional as F
 
 from goldformer.adapters.builtin import torch_nn
 

@@ -77,7 +77,7 @@ class Draw:
             # A step that shares no factor with the pool's size: wraps never repeat the same windows.
             start = (start * 7 + 13) % 61
         cls._next = start + samples.size
-        cls.peak = max(cls.peak, abs(float(samples.flat[0])))
+        cls.peak = max(cls.peak, float(np.abs(samples[..., 0]).max()) if samples.ndim > 1 else abs(float(samples[0])))
         return cls(samples * noise[start : start + samples.size].reshape(samples.shape))
 
     def __add__(self, other: Any) -> Draw:

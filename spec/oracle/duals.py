@@ -28,6 +28,11 @@ class Dual:
         self.value = value
         self.tangent = tangent
 
+    def _met(self, slope: float) -> None:
+        """A slope that honest code forms on the way to a gradient, though the product rule here does not."""
+        if self.tangent is not None and isinstance(self.value, Draw):
+            Draw.peak = max(Draw.peak, abs(slope))
+
     def _chain(self, value: Any, slope: Any) -> Dual:
         """f(self) with the derivative `slope` there."""
         return Dual(value, None if self.tangent is None else self.tangent * slope)
@@ -59,6 +64,8 @@ class Dual:
         quotient = self.value / other.value
         mine = None if self.tangent is None else self.tangent / other.value
         theirs = None if other.tangent is None else other.tangent * (-quotient / other.value)
+        # Of 1/x, which is multiplied by.
+        other._met(float(other.value) ** -2)
         return Dual(quotient, _sum(mine, theirs))
 
     def __float__(self) -> float:
@@ -76,6 +83,9 @@ class Dual:
     def sqrt(self) -> Dual:
         """(√x)' = 1/(2√x)."""
         root = self.value.sqrt()
+        # Of √x, and of 1/√x where it is divided by.
+        self._met(0.5 / float(root))
+        self._met(0.5 / float(root) ** 3)
         return Dual(root, None if self.tangent is None else self.tangent / (root + root))
 
 

@@ -158,9 +158,20 @@ def scoped(params: Mapping[str, Objects], prefix: str) -> dict[str, Objects]:
     return {name[len(start) :]: array for name, array in params.items() if name.startswith(start)}
 
 
-def linear(x: Objects, w: Objects, b: Objects | None) -> Objects:
-    """x·W, plus b where it is given."""
-    return x @ w if b is None else x @ w + b
+def linear(x: Objects, w: Any, b: Objects | None) -> Objects:
+    """x·W, plus b where it is given.
+
+    The sum begins with b, as it does in the fused kernels behind nn.Linear: where b is large, every term that is
+    added rounds at its size.
+    """
+    if b is None or not isinstance(w, np.ndarray):
+        # A large weight multiplies in whole, and its many terms outweigh a bias.
+        product: Objects = x @ w
+        return product if b is None else product + b
+    total = b
+    for k, row in enumerate(w):
+        total = total + x[..., k, None] * row
+    return total
 
 
 def multi_head_attention(

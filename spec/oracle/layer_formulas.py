@@ -274,11 +274,11 @@ def cross_entropy(number: Number, logits: Objects, targets: Ids, *, pad_id: int)
 
 
 def log_softmax(number: Number, logits: Objects) -> Objects:
-    """The logits minus log Σ exp(logits), shifted by one exact number a row."""
+    """LOSS-2: the logits minus log Σ exp(logits), which is as large as they are and rounds at their size."""
     del number
+    # SM-4: taking one exact number off a row and adding it again changes nothing, and keeps exp within range.
     shift = logits.astype(np.float64).max(-1, keepdims=True).astype(logits.dtype)
-    moved = logits - shift
-    result: Objects = moved - np.log(np.exp(moved).sum(-1, keepdims=True))
+    result: Objects = logits - (np.log(np.exp(logits - shift).sum(-1, keepdims=True)) + shift)
     return result
 
 

@@ -1,0 +1,141 @@
+"""Controls: code that is right, written by other hands. The suite must pass it, and every accusation is a false alarm.
+
+A control calls neither the reference nor the textbook. It is judged by everything that the suite knows of its
+components but refusals: which calls are refused says nothing of how the others are computed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from goldformer.adapters import DTYPES, Adapter
+from goldformer.conformance import decoding, properties
+from goldformer.conformance.engine import Bench, check_case
+from goldformer.conformance.properties import check_property, components_of
+from goldformer.conformance.run import load_properties
+from goldformer.conformance.verdict import Status, Verdict
+from goldformer.spec import Spec
+
+#: A correct implementation may come this near to the tolerance, and no nearer.
+ROOM = 0.5
+
+#: The name of the user property in which a test hands its tally on.
+TALLY = "controls"
+
+HALF = ("float16", "bfloat16")
+NUMPY = tuple(dtype for dtype in DTYPES if dtype != "bfloat16")
+
+
+@dataclass(frozen=True)
+class Control:
+    """Somebody's code: a function for each of some components, and the dtypes in which it is right."""
+
+    name: str
+    functions: Mapping[str, Callable[..., Any]]
+    conventions: Mapping[str, str] = field(default_factory=dict)
+    dtypes: tuple[str, ...] = DTYPES
+    #: Whether automatic differentiation makes the gradients of it that GRAD-1 to GRAD-3 ask for.
+    gradients: bool = True
+    arrays: str = "torch"
+    #: What its properties call besides, and what is judged with another control.
+    besides: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+
+    def adapter(self, spec: Spec) -> Adapter:
+        """The control as the suite sees it."""
+        thing = SimpleNamespace(
+            ARRAYS=self.arrays, CONVENTIONS=dict(self.conventions), **self.functions, **self.besides
+        )
+        return Adapter.from_object(thing, self.name, spec)
+
+
+def controls_of(component: str, written: Iterable[Callable[..., Any]], **how: Any) -> list[Control]:
+    """A control for each of several functions of one component, named as the function."""
+    return [Control(function.__name__, {component: function}, **how) for function in written]
+
+
+def in_each_dtype(controls: Iterable[Control]) -> dict[str, Any]:
+    """What pytest.mark.parametrize takes for every control in every dtype in which it is right."""
+    pairs = [(control, dtype) for control in controls for dtype in control.dtypes]
+    return {
+        "argnames": ("control", "dtype"),
+        "argvalues": pairs,
+        "ids": [f"{control.name}-{dtype}" for control, dtype in pairs],
+    }
+
+
+def judge(spec: Spec, control: Control, dtype: str) -> Iterator[Verdict]:
+    """What the suite says of a control in a dtype: every case but refusals, and in one dtype every property."""
+    load_properties()
+    bench = Bench(spec, control.adapter(spec), dtype, "cpu")
+    # Properties take most of the time: a control has them in one of its dtypes, and among controls all dtypes come up.
+    drawn = dtype == control.dtypes[zlib.crc32(control.name.encode()) % len(control.dtypes)]
+    for component in control.functions:
+        if component not in spec.contracts:
+            continue  # a backward function, which the cases of gradients call
+        for case in spec.cases_of(component):
+            # Large models take seconds, and no arithmetic that the small ones have not.
+            large = case.full_size or (case.shape_only and dtype != control.dtypes[0])
+            if case.error is None and not large and (control.gradients or case.cotangent is None):
+                yield check_case(case, bench)
+        for prop in spec.properties.values() if drawn else ():
+            if component in components_of(prop, spec):
+                yield check_property(prop, component, bench)
+
+
+@dataclass
+class Tally:
+    """How many runs there were of a component in a dtype, how many accused, and which came nearest to it."""
+
+    runs: int = 0
+    alarms: int = 0
+    largest: float = 0.0
+    where: str = ""
+
+    def add(self, other: Tally) -> None:
+        """Count another tally's runs too."""
+        self.runs, self.alarms = self.runs + other.runs, self.alarms + other.alarms
+        if other.largest > self.largest:
+            self.largest, self.where = other.largest, other.where
+
+
+def tallies(control: Control, verdicts: Iterable[Verdict]) -> dict[tuple[str, str], Tally]:
+    """By component and dtype; what was skipped is no run."""
+    counted: dict[tuple[str, str], Tally] = defaultdict(Tally)
+    for v in verdicts:
+        if v.status is not Status.SKIPPED:
+            ratio = v.ratio if v.ratio is not None and not v.bad else 0.0
+            counted[v.component, v.dtype].add(Tally(1, int(v.bad), ratio, f"{v.check} by {control.name}"))
+    return counted
+
+
+class Memory:
+    """Remembers what error scales were measured: the same inputs come again with each control and each dtype."""
+
+    def __init__(self) -> None:
+        self._measure = properties.measure
+        self._known: dict[str, Any] = {}
+
+    def install(self, monkeypatch: Any) -> None:
+        """Put it where properties measure."""
+        for module in (properties, decoding):
+            monkeypatch.setattr(module, "measure", self.measure)
+
+    def measure(self, component: str, *given: Mapping[str, Any]) -> Any:
+        """What `goldformer.spec.oracle.derive.measure` gives."""
+        key = hashlib.sha256(component.encode())
+        for mapping in given:
+            for name, value in sorted(mapping.items()):
+                array = np.asarray(value)
+                key.update(f"|{name}|{array.dtype}|{array.shape}|".encode())
+                key.update(str(value).encode() if array.dtype.kind == "U" else array.tobytes())
+        if (digest := key.hexdigest()) not in self._known:
+            self._known[digest] = self._measure(component, *given)
+        return self._known[digest]
