@@ -64,7 +64,7 @@ def multi_head_attention(
 
 def dropout(x: Array, *, rate: float, training: bool, seed: int) -> Array:
     """eqx.nn.Dropout under a key of the seed."""
-    return eqx.nn.Dropout(rate)(x, key=jax.random.key(seed), inference=not training)
+    return eqx.nn.Dropout(float(rate))(x, key=jax.random.key(seed), inference=not training)
 
 
 # What a layer that is given its numbers is built with: nothing is drawn.
