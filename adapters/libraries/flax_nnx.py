@@ -27,7 +27,8 @@ Params = Mapping[str, Array]
 
 def token_embedding(ids: Array, *, params: Params) -> Any:
     """nnx.Embed."""
-    layer = _empty(nnx.Embed, *params["table"].shape)
+    # It gives what it was built for, whatever its table is in.
+    layer = _empty(nnx.Embed, *params["table"].shape, dtype=params["table"].dtype)
     layer.embedding = nnx.Param(params["table"])
     return layer(ids)
 
