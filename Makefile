@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: conformance test check format derive bench example examples-other-languages dist clean
+.PHONY: conformance test check libraries format derive bench example examples-other-languages dist clean
 
 conformance: $(STAMP)  ## The suite against the bundled reference
 	@$(BIN)/python -m pytest conformance --adapter reference -q -r fE
@@ -21,6 +21,9 @@ check: $(STAMP)  ## Format, lint, types, import rules, spec, tests
 	@$(BIN)/goldformer coverage --check
 	@$(BIN)/goldformer derive --check
 	@$(MAKE) --no-print-directory test
+
+libraries: .venv-libraries/.installed  ## Our adapters of other libraries, in an environment of their own
+	@DEV=$${DEV:-PYTHON} HF_HUB_OFFLINE=1 .venv-libraries/bin/python -m pytest tests/test_libraries.py -q
 
 format: $(STAMP)
 	@$(BIN)/ruff format .
@@ -48,11 +51,18 @@ dist: $(STAMP)  ## Wheel and source distribution
 	@$(BIN)/python -m build --quiet
 
 clean:
-	@rm -rf $(VENV) build dist *.egg-info
+	@rm -rf $(VENV) .venv-libraries build dist *.egg-info
 
 # Only what decides the installation makes it anew; a second run starts at once.
 $(STAMP): pyproject.toml constraints.txt
 	@echo "setting up $(VENV) (once; a few minutes, mostly PyTorch)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,derive,examples,dev]'
+	@touch $@
+
+.venv-libraries/.installed: pyproject.toml constraints.txt constraints-libraries.txt
+	@echo "setting up .venv-libraries (once; many minutes)"
+	@$(PYTHON) -m venv .venv-libraries
+	@.venv-libraries/bin/python -m pip install --quiet --disable-pip-version-check \
+		-c constraints.txt -c constraints-libraries.txt -e '.[torch,derive,dev,libraries]'
 	@touch $@

@@ -193,4 +193,77 @@ class Torch:
         return {name: grad for name, grad in zip(tracked, grads, strict=True) if grad is not None}
 
 
-LIBRARIES: Final[Mapping[str, ArrayLibrary]] = {"torch": Torch(), "numpy": NumPy(), Wire.name: Wire()}
+class Jax:
+    """jax.Array; importing this class does not import jax, using it does, and enables its 64 bits (jax_enable_x64)."""
+
+    name = "jax"
+    type_name = "jax.Array"
+    dtypes: tuple[str, ...] = ("float64", "float32", "float16", "bfloat16")
+    devices: tuple[str, ...] = ("cpu", "cuda")
+    views = False
+    differentiates = True
+
+    @cached_property
+    def _jax(self) -> Any:
+        import jax  # seconds, and an optional dependency
+
+        # Without it float64 silently becomes float32, and ids int32.
+        jax.config.update("jax_enable_x64", True)  # noqa: FBT003 - jax takes it by position alone
+        return jax
+
+    def unavailable(self, device: str) -> str | None:
+        """CUDA needs jax's CUDA build and a GPU, and `cuda:1` a second one."""
+        kind, _, index = device.partition(":")
+        try:
+            count = len(self._jax.devices(kind))
+        except RuntimeError:
+            return f"JAX finds no {kind} device here"
+        return None if int(index or 0) < count else f"there are {count} {kind} devices here, no {device}"
+
+    def make(self, array: Array, dtype: str, device: str) -> Any:
+        """A fresh array, which no one can change."""
+        kind, _, index = device.partition(":")
+        values = self._jax.numpy.array(array, dtype=dtype if array.dtype.kind == "f" else array.dtype)
+        return self._jax.device_put(values, self._jax.devices(kind)[int(index or 0)])
+
+    def laid_out(self, array: Any, layout: Layout) -> Any:
+        """JAX keeps how an array lies in memory to itself."""
+        del layout
+        return array
+
+    def is_array(self, thing: Any) -> bool:
+        """What is traced for a gradient counts."""
+        return isinstance(thing, self._jax.Array)
+
+    def dtype(self, array: Any) -> str:
+        """NumPy's name, bfloat16 among them."""
+        return str(array.dtype)
+
+    def device(self, array: Any) -> str:
+        """The platform, which is cuda where jax calls it gpu."""
+        platform = str(next(iter(array.devices())).platform)
+        return "cuda" if platform == "gpu" else platform
+
+    def numpy(self, array: Any) -> Array:
+        """Widened to float64."""
+        floating = self._jax.numpy.issubdtype(array.dtype, np.floating)
+        return np.asarray(array).astype(np.float64) if floating else np.asarray(array)
+
+    def same(self, one: Any, other: Any) -> bool:
+        """Equal bits; NaN equals NaN."""
+        mine, theirs = self.numpy(one), self.numpy(other)
+        return bool(np.array_equal(mine, theirs, equal_nan=mine.dtype.kind == "f"))
+
+    def differentiate(
+        self, run: Callable[[Mapping[str, Any]], Any], leaves: Mapping[str, Any], cotangent: Any
+    ) -> dict[str, Any] | None:
+        """By jax.vjp; a leaf that no gradient reaches has one of zeros."""
+        try:
+            _, backward = self._jax.vjp(run, dict(leaves))
+            (gradients,) = backward(cotangent)
+        except (TypeError, ValueError) as error:  # an output of another form, shape or dtype than the cotangent
+            raise RuntimeError(str(error)) from error
+        return dict(gradients)
+
+
+LIBRARIES: Final[Mapping[str, ArrayLibrary]] = {"torch": Torch(), "numpy": NumPy(), "jax": Jax(), Wire.name: Wire()}

@@ -32,6 +32,35 @@ BUILT_IN: Final = {
     "torch-nn-sequence-first": "goldformer.adapters.builtin.torch_nn:torch_nn_sequence_first",
 }
 
+#: The adapters of other libraries, each an extra of its own.
+OF_LIBRARIES: Final = {
+    "jax": "goldformer.adapters.libraries.jax_nn",
+    "flax": "goldformer.adapters.libraries.flax_nnx",
+    "equinox": "goldformer.adapters.libraries.equinox",
+    "hugging-face": "goldformer.adapters.libraries.hugging_face",
+    "keras": "goldformer.adapters.libraries.keras",
+    "x-transformers": "goldformer.adapters.libraries.x_transformers",
+    "onnxruntime": "goldformer.adapters.libraries.onnx_runtime:onnx_runtime",
+    "onnx-reference": "goldformer.adapters.libraries.onnx_reference:onnx_reference",
+    "tinygrad": "goldformer.adapters.libraries.tinygrad",
+}
+
+#: What an adapter may need: its name, and the extra that installs it, by the package that is imported.
+NEEDED: Final = {
+    "torch": ("PyTorch", "torch"),
+    "jax": ("JAX", "jax"),
+    "flax": ("Flax", "flax"),
+    "equinox": ("Equinox", "equinox"),
+    "transformers": ("Hugging Face transformers", "hugging-face"),
+    "keras": ("Keras", "keras"),
+    "x_transformers": ("x-transformers", "x-transformers"),
+    "onnxruntime": ("ONNX Runtime", "onnxruntime"),
+    "onnx": ("ONNX", "onnx"),
+    "tinygrad": ("tinygrad", "tinygrad"),
+}
+
+_COME_WITH_US: Final = {**BUILT_IN, **OF_LIBRARIES}
+
 
 def find_adapter(name: str, spec: Spec, timeout: float = TIMEOUT) -> Adapter:
     """Load the adapter that `name` means; AdapterError says why it cannot be, and what to write instead.
@@ -41,8 +70,8 @@ def find_adapter(name: str, spec: Spec, timeout: float = TIMEOUT) -> Adapter:
     if name.startswith(COMMAND):
         return _process(name, spec, timeout)
     adapter = Adapter.from_object(_load(name), name, spec)
-    if adapter.arrays == "torch" and not _exists("torch"):
-        raise _needs_torch(name)
+    if adapter.arrays in NEEDED and not _exists(adapter.arrays):
+        raise _needs(name, adapter.arrays)
     return adapter
 
 
@@ -63,8 +92,8 @@ def _process(name: str, spec: Spec, timeout: float) -> Adapter:
 
 
 def _load(name: str) -> Any:
-    if name in BUILT_IN:
-        return _import(name, BUILT_IN[name])
+    if target := _COME_WITH_US.get(name):
+        return _import(name, target)
     if name.endswith(".py") or "/" in name or "\\" in name:
         return _import_file(Path(name))
     for entry in entry_points(group=GROUP):
@@ -74,8 +103,8 @@ def _load(name: str) -> Any:
     if "." in module or _exists(module):
         return _import(name, name)
     installed = [entry.name for entry in entry_points(group=GROUP)]
-    close = difflib.get_close_matches(name, [*BUILT_IN, *installed], n=1)
-    known = ", ".join([*BUILT_IN, *installed])
+    close = difflib.get_close_matches(name, [*_COME_WITH_US, *installed], n=1)
+    known = ", ".join([*_COME_WITH_US, *installed])
     guess = f" Did you mean {close[0]}?" if close else ""
     raise AdapterError(f"no adapter {name!r}.{guess} Give a file (my_adapter.py), a dotted module, or one of: {known}")
 
@@ -119,14 +148,15 @@ def _import_file(path: Path) -> Any:
     return module
 
 
-def _needs_torch(name: str) -> AdapterError:
-    return AdapterError(f"{name} needs PyTorch, which is not installed: pip install 'goldformer[torch]'")
+def _needs(name: str, package: str) -> AdapterError:
+    library, extra = NEEDED[package]
+    return AdapterError(f"{name} needs {library}, which is not installed: pip install 'goldformer[{extra}]'")
 
 
 def _explain(name: str, error: BaseException) -> AdapterError:
     """Why an import failed, with the line of the adapter at fault."""
-    if isinstance(error, ModuleNotFoundError) and error.name == "torch":
-        return _needs_torch(name)
+    if isinstance(error, ModuleNotFoundError) and error.name in NEEDED:
+        return _needs(name, error.name)
     if isinstance(error, SyntaxError):
         where = f"{error.filename}:{error.lineno}"
         line = f"\n    {error.text.strip()}" if error.text else ""

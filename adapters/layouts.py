@@ -1,8 +1,8 @@
-"""From this project's form to the layouts that implementations use, for NumPy arrays and torch tensors alike.
+"""From this project's form to the layouts that implementations use, for NumPy, torch and JAX arrays alike.
 
 Here a weight is (in, out), a mask is boolean with True = may attend, batches come first, and the columns of
 a fused projection are laid out per head, [heads, q|k|v, d_k]. Nothing is copied where a view will do, nothing
-given is changed, and torch is not imported.
+given is changed, and neither torch nor jax is imported.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-# A NumPy array or a torch tensor: what a function is given is what it gives back.
+# A NumPy array, a torch tensor or a jax array: what a function is given is what it gives back.
 Array = Any
 
 
@@ -28,6 +28,23 @@ def sequence_first(x: Array) -> Array:
 def batch_first(x: Array) -> Array:
     """Return (batch, seq, ...) for x (seq, batch, ...)."""
     return x.swapaxes(0, 1)
+
+
+def four_axes(x: Array, axes: int) -> Array:
+    """Return (batch, heads, rows, columns) for an array or a mask of attention whose queries have `axes` axes.
+
+    Of two axes neither is a batch, and of three the first is; what is absent becomes 1. A mask of fewer axes than
+    the queries broadcasts from the right.
+    """
+    if not 2 <= axes <= 4:
+        raise NotImplementedError(f"attention over {axes} axes, not over (batch, heads, seq, width) or fewer")
+    full = x[(None,) * (axes - x.ndim)]
+    return full[(slice(None),) * (axes - 2) + (None,) * (4 - axes)]
+
+
+def sequence_first_heads(x: Array) -> Array:
+    """Return (batch, seq, heads, width) for x (batch, heads, seq, width); and the other way round."""
+    return x.swapaxes(1, 2)
 
 
 def part(params: Mapping[str, Array], name: str) -> dict[str, Array]:

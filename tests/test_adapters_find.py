@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 
-from goldformer.adapters import BUILT_IN, Adapter, AdapterError, find_adapter
+from goldformer.adapters import BUILT_IN, OF_LIBRARIES, Adapter, AdapterError, find_adapter
 from goldformer.adapters import find as find_module
+
+REPOSITORY = Path(__file__).resolve().parent.parent
 
 SOFTMAX = """
 ARRAYS = "numpy"
@@ -201,6 +205,21 @@ def test_without_torch_a_torch_adapter_says_what_to_install(name, refused, monke
     assert refused(name) == f"{name} needs PyTorch, which is not installed: pip install 'goldformer[torch]'"
 
 
+@pytest.mark.parametrize("name", OF_LIBRARIES)
+def test_without_its_library_an_adapter_says_what_to_install(name, refused, monkeypatch):
+    for package in find_module.NEEDED:
+        monkeypatch.setitem(sys.modules, package, None)
+    for module in [module for module in sys.modules if module.startswith("goldformer.adapters.libraries")]:
+        monkeypatch.delitem(sys.modules, module)
+    message = refused(name)
+    library, extra = re.fullmatch(
+        re.escape(name) + r" needs (.*), which is not installed: pip install 'goldformer\[(.*)\]'", message
+    ).groups()
+    assert (library, extra) in find_module.NEEDED.values()
+    extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert extra in extras["optional-dependencies"]
+
+
 def test_without_torch_an_adapter_that_imports_it_nowhere_says_the_same(refused, adapter_file, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     path = adapter_file(SOFTMAX.replace("numpy", "torch"))
@@ -213,8 +232,8 @@ def test_without_torch_an_adapter_that_imports_it_nowhere_says_the_same(refused,
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("", 'ARRAYS is missing: write ARRAYS = "torch" or "numpy"'),
-        ('ARRAYS = "tensorflow"', 'ARRAYS is \'tensorflow\': write ARRAYS = "torch" or "numpy"'),
+        ("", 'ARRAYS is missing: write ARRAYS = "torch" or "numpy" or "jax"'),
+        ('ARRAYS = "tensorflow"', 'ARRAYS is \'tensorflow\': write ARRAYS = "torch" or "numpy" or "jax"'),
     ],
 )
 def test_arrays_must_be_a_known_library(line, says, refused, adapter_file):

@@ -1,0 +1,145 @@
+"""The components as graphs of ONNX operators, in ONNX's text form, for whatever runs such a graph.
+
+What the standard has one operator for is that operator; multi-head attention, feed-forward network and output layer
+are the operators that an exported model has there. Its losses start from logits; it has no positional encoding.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from goldformer.adapters.layouts import four_axes
+
+Array = NDArray[Any]
+Params = Mapping[str, Array]
+
+#: A graph, ready to run: from its inputs by name to its outputs in order.
+Program = Callable[[dict[str, Array]], list[Array]]
+
+# Attention came with opset 23.
+_HEAD: Final = '<ir_version: 11, opset_import: ["": 23]>'
+
+_ELEMENTS: Final = {"float64": "double", "float32": "float", "float16": "float16", "int64": "int64", "bool": "bool"}
+
+
+@dataclass(frozen=True)
+class OnnxGraphs:
+    """The components by the operators of ONNX, where `load` makes a program of a graph."""
+
+    NAME: str
+    VERSION: str
+    load: Callable[[onnx.ModelProto], Program]
+    CONVENTIONS: Mapping[str, str]
+    programs: dict[str, Program] = field(default_factory=dict)
+
+    ARRAYS = "numpy"
+    DTYPES = ("float64", "float32", "float16")
+
+    def softmax(self, scores: Array) -> Array:
+        """Softmax over the last axis."""
+        return self._run("y = Softmax <axis = -1> (scores)", {"scores": scores})[0]
+
+    def layer_norm(self, x: Array, *, params: Params) -> Array:
+        """LayerNormalization over the last axis, with its own epsilon, 1e-5."""
+        return self._run("y = LayerNormalization <axis = -1> (x, gamma, beta)", {"x": x, **params})[0]
+
+    def token_embedding(self, ids: Array, *, params: Params) -> Array:
+        """Gather of rows."""
+        return self._run("y = Gather <axis = 0> (table, ids)", {"table": params["table"], "ids": ids})[0]
+
+    def causal_mask(self, *, q_seq: int, kv_seq: int) -> Array:
+        """Trilu of ones."""
+        return self._run("y = Trilu <upper = 0> (x)", {"x": np.ones((q_seq, kv_seq), dtype=bool)}, y="bool")[0]
+
+    def scaled_dot_product_attention(
+        self, query: Array, key: Array, value: Array, mask: Array | None = None
+    ) -> tuple[Array, Array]:
+        """Attention over four axes: output, and the weights as its fourth output."""
+        given = {"q": query, "k": key, "v": value} | ({} if mask is None else {"m": mask})
+        body = f"y, pk, pv, w = Attention <qk_matmul_output_mode = 3> ({', '.join(given)})"
+        output, weights = self._run(body, {name: four_axes(x, query.ndim) for name, x in given.items()}, "w")
+        scores = (*query.shape[:-1], key.shape[-2])
+        return output.reshape(*query.shape[:-1], value.shape[-1]), weights.reshape(scores)
+
+    def multi_head_attention(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        mask: Array | None = None,
+        *,
+        num_heads: int,
+        params: Params,
+    ) -> tuple[Array, Array]:
+        """Attention over three axes, which splits and joins the heads, between projections: output and weights."""
+        given = {"query": query, "key": key, "value": value} | ({} if mask is None else {"mask": four_axes(mask, 4)})
+        steps = [
+            _linear(role, name, f"w_{role}", f"b_{role}", params)
+            for role, name in (("q", "query"), ("k", "key"), ("v", "value"))
+        ]
+        heads = f"q_num_heads = {num_heads}, kv_num_heads = {num_heads}, qk_matmul_output_mode = 3"
+        masked = "" if mask is None else ", mask"
+        steps.append(f"joined, pk, pv, w = Attention <{heads}> (q, k, v{masked})")
+        steps.append(_linear("y", "joined", "w_o", "b_o", params))
+        output, weights = self._run("\n".join(steps), {**given, **params}, "w")
+        return output, weights
+
+    def feed_forward(self, x: Array, *, params: Params) -> tuple[Array, Array]:
+        """MatMul, Add, Relu, MatMul, Add: output and hidden."""
+        steps = [_linear("before", "x", "w_1", "b_1", params), "hidden = Relu (before)"]
+        steps.append(_linear("y", "hidden", "w_2", "b_2", params))
+        output, hidden = self._run("\n".join(steps), {"x": x, **params}, "hidden")
+        return output, hidden
+
+    def output_probabilities(self, x: Array, *, params: Params) -> tuple[Array, Array]:
+        """MatMul, Add, Softmax: probabilities and logits."""
+        steps = [_linear("logits", "x", "w_vocab", "b_vocab", params), "y = Softmax <axis = -1> (logits)"]
+        probabilities, logits = self._run("\n".join(steps), {"x": x, **params}, "logits")
+        return probabilities, logits
+
+    def one_hot(self, ids: Array, *, vocab: int) -> Array:
+        """OneHot of 0 and 1."""
+        given = {"ids": ids, "depth": np.array(vocab), "values": np.array([0, 1])}
+        return self._run("y = OneHot (ids, depth, values)", given, y="int64")[0]
+
+    def pad_or_truncate(self, x: Array, *, length: int) -> Array:
+        """Pad, which cuts where it is told to add a negative number."""
+        pads = np.array([0, 0, 0, 0, length - x.shape[1], 0])
+        return self._run("y = Pad (x, pads)", {"x": x, "pads": pads})[0]
+
+    def cross_entropy(self, logits: Array, targets: Array, *, pad_id: int) -> tuple[Array, Array]:
+        """SoftmaxCrossEntropyLoss, whose ignore_index is the padding: the mean, and the loss of every token."""
+        given = {"logits": logits.swapaxes(1, 2), "targets": targets}  # it takes the words on axis 1
+        ignored = f"ignore_index = {pad_id}"
+        loss, each = (
+            self._run(f"y = SoftmaxCrossEntropyLoss <{ignored}, reduction = {how}> (logits, targets)", given)[0]
+            for how in ('"mean"', '"none"')
+        )
+        return loss, each
+
+    def dropout(self, x: Array, *, rate: float, training: bool, seed: int) -> Array:
+        """Dropout with its seed."""
+        given = {"x": x, "rate": np.array(rate, dtype=x.dtype), "training": np.array(training)}
+        return self._run(f"y = Dropout <seed = {seed}> (x, rate, training)", given)[0]
+
+    def _run(self, body: str, inputs: Params, *more: str, y: str = "") -> list[Array]:
+        """Return y, in the dtype of the floats unless another is named, and what else is asked for."""
+        kinds = {name: _ELEMENTS[str(x.dtype)] for name, x in inputs.items()}
+        own = y or next(kind for kind in kinds.values() if kind not in ("int64", "bool"))
+        taken = ", ".join(f"{kind}[] {name}" for name, kind in kinds.items())
+        given = ", ".join(f"{own}[] {name}" for name in ("y", *more))
+        text = f"{_HEAD} component ({taken}) => ({given}) {{\n{body}\n}}"
+        if text not in self.programs:
+            self.programs[text] = self.load(onnx.parser.parse_model(text))
+        return self.programs[text](dict(inputs))
+
+
+def _linear(result: str, x: str, weight: str, bias: str, params: Params) -> str:
+    """Return the step that multiplies by a weight, and adds the bias if there is one."""
+    if params.get(bias) is None:
+        return f"{result} = MatMul ({x}, {weight})"
+    return f"{result}_product = MatMul ({x}, {weight})\n{result} = Add ({result}_product, {bias})"

@@ -1,0 +1,49 @@
+"""The adapter of ONNX Runtime: its CPU kernels of the operators of ONNX."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
+
+from goldformer.adapters.libraries.onnx_graphs import Array, OnnxGraphs, Params, Program
+
+
+@dataclass(frozen=True)
+class OnnxRuntime(OnnxGraphs):
+    """What ONNX Runtime needs beyond the standard."""
+
+    def scaled_dot_product_attention(
+        self, query: Array, key: Array, value: Array, mask: Array | None = None
+    ) -> tuple[Array, Array]:
+        """Attention with a mask as large as the scores: it broadcasts none along queries or keys."""
+        if mask is not None:
+            mask = np.broadcast_to(mask, (*query.shape[:-1], key.shape[-2]))
+        return super().scaled_dot_product_attention(query, key, value, mask)
+
+    def multi_head_attention(
+        self, query: Array, key: Array, value: Array, mask: Array | None = None, *, num_heads: int, params: Params
+    ) -> tuple[Array, Array]:
+        """Attention with a mask as large as the scores, and with one head at least."""
+        if num_heads < 1:
+            # Not run: it divides by q_num_heads, and the process ends.
+            raise NotImplementedError("no heads: ONNX Runtime ends the whole process, a division by zero")
+        if mask is not None:
+            mask = np.broadcast_to(mask, (query.shape[0], num_heads, query.shape[1], key.shape[1]))
+        return super().multi_head_attention(query, key, value, mask, num_heads=num_heads, params=params)
+
+
+def _load(model: onnx.ModelProto) -> Program:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4  # what it refuses it also logs
+    try:
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except NoKernel as error:
+        raise NotImplementedError(str(error)) from error
+    return lambda inputs: list(session.run(None, inputs))
+
+
+onnx_runtime: Final = OnnxRuntime("onnxruntime", onnxruntime.__version__, _load, {"empty_row": "zeros"})

@@ -1,0 +1,122 @@
+"""The adapter of x-transformers: attention with and without projections, feed-forward network, norm, positions.
+
+Its projections have no biases and its norm has no shift, so its layers cannot be given the numbers of ours.
+"""
+
+from collections.abc import Mapping
+from fractions import Fraction
+from importlib.metadata import version
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from x_transformers.attend import Attend
+from x_transformers.x_transformers import Attention, FeedForward, LayerNorm, ScaledSinusoidalEmbedding
+
+from goldformer.adapters.layouts import four_axes, linear_weight
+from goldformer.adapters.libraries.one_context import one_context
+
+NAME: Final = "x-transformers"
+VERSION: Final = version("x-transformers")
+ARRAYS: Final = "torch"
+
+# What a row without a key gives is set to 0; positions have sines left and cosines right, and an even number of them.
+CONVENTIONS: Final = {"empty_row": "zeros", "pe_layout": "concatenated", "odd_d_model": "refused"}
+
+Params = Mapping[str, Tensor]
+
+
+def positional_encoding(x: Tensor) -> Tensor:
+    """ScaledSinusoidalEmbedding with the scale 1, added."""
+    encoding = ScaledSinusoidalEmbedding(x.shape[-1]).to(x.device)
+    positions: Tensor = functional_call(encoding, {"scale": torch.ones(1, device=x.device)}, (x,))
+    return x + positions.to(x.dtype)
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    *,
+    dropout_rate: float = 0.0,
+    seed: int = 0,
+) -> tuple[Tensor, Tensor]:
+    """Attend: output and weights."""
+    q, k, v = (four_axes(x, query.ndim) for x in (query, key, value))
+    masked = None if mask is None else four_axes(mask, query.ndim)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        output, between = Attend(dropout=dropout_rate)(q, k, v, mask=masked)
+    shape = query.shape[:-1]
+    weights = between.post_softmax_attn.reshape(*shape, key.shape[-2])
+    return output.reshape(*shape, value.shape[-1]), weights
+
+
+def multi_head_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    *,
+    num_heads: int,
+    params: Params,
+) -> tuple[Tensor, Tensor]:
+    """Attention, in which keys and values come of one input and no bias is added: output and weights."""
+    context, wide = one_context(key, value, params)
+    # A bias is the weight of a channel that is always 1.
+    given = [torch.cat([x, x.new_ones(*x.shape[:-1], 1)], dim=-1) for x in (query, context)]
+    weights = {role: torch.cat([wide[f"w_{role}"], _bias(params, role)[None]]) for role in "qkv"} | {"o": wide["w_o"]}
+    with torch.device("meta"):
+        layer = Attention(
+            len(weights["q"]),
+            dim_context=len(weights["k"]),
+            heads=num_heads,
+            dim_head=weights["k"].shape[1] // num_heads,
+            value_dim_head=weights["v"].shape[1] // num_heads,
+            dim_out=weights["o"].shape[1],
+        ).eval()
+    names = {"q": "to_q", "k": "to_k", "v": "to_v", "o": "to_out"}
+    state = {f"{names[role]}.weight": linear_weight(weight) for role, weight in weights.items()}
+    _check(layer, state)
+    masked = None if mask is None else four_axes(mask, 4)
+    options = {"context": given[1], "attn_mask": masked, "return_intermediates": True}
+    output, between = functional_call(layer, state, (given[0],), options)
+    return output + _bias(params, "o"), between.post_softmax_attn
+
+
+def feed_forward(x: Tensor, *, params: Params) -> Tensor:
+    """FeedForward with ReLU, which gives the output alone."""
+    (d_model, d_ff), d_out = params["w_1"].shape, params["w_2"].shape[1]
+    with torch.device("meta"):
+        # Its width is int(dim · mult).
+        layer = FeedForward(d_model, d_out, mult=Fraction(d_ff, d_model), custom_activation=nn.ReLU())
+    names = [name.removesuffix(".weight") for name, _ in layer.named_parameters() if name.endswith(".weight")]
+    state: dict[str, Tensor] = {}
+    for number, theirs in enumerate(names, start=1):
+        state[f"{theirs}.weight"] = linear_weight(params[f"w_{number}"])
+        state[f"{theirs}.bias"] = _bias(params, str(number))
+    _check(layer, state)
+    output: Tensor = functional_call(layer, state, (x,))
+    return output
+
+
+def layer_norm(x: Tensor, *, params: Params) -> Tensor:
+    """LayerNorm, which has a scale and no shift: that is added."""
+    layer = LayerNorm(x.shape[-1]).to(x.device)
+    normed: Tensor = functional_call(layer, {"gamma": params["gamma"]}, (x,))
+    return normed + params["beta"]
+
+
+def _bias(params: Params, name: str) -> Tensor:
+    """Return a bias, of zeros where there is none."""
+    weight, bias = params[f"w_{name}"], params.get(f"b_{name}")
+    return weight.new_zeros(weight.shape[1]) if bias is None else bias
+
+
+def _check(layer: nn.Module, state: Mapping[str, Any]) -> None:
+    """Raise ValueError for a shape that the layer has not: functional_call looks at none."""
+    for name, own in layer.named_parameters():
+        if state[name].shape != own.shape:
+            raise ValueError(f"{name} has shape {tuple(own.shape)} here, not {tuple(state[name].shape)}")
