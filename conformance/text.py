@@ -198,16 +198,15 @@ def diagnosis(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Remark]:
 
 def _could_be(verdicts: Sequence[Verdict], bad: Sequence[Verdict], component: str, spec: Spec) -> Iterator[Remark]:
     """What could be behind values that nothing known gives, and where it first goes wrong."""
-    if advice := dict.fromkeys(v.advice for v in bad if v.advice):
-        yield from (Remark("Convention", text) for text in advice)
-        return
     # A crash or a wrong shape says what is wrong by itself, unless just what one mistake breaks is broken.
     valued = any(v.reason in ("wrong-value", "not-finite", "property") for v in bad)
     for suspect in _likely(suspects(verdicts, component, spec)):
         if valued or suspect.explains == suspect.failing:
             fits = f"({suspect.mistake.id}, fits {suspect.explains} of {suspect.failing} failing checks)"
             yield Remark("Could be", f"{suspect.mistake.title} {fits}. {suspect.mistake.hint}")
-    if any(v.matches is not None and v.differences for v in bad):
+    advice = dict.fromkeys(v.advice for v in bad if v.advice)
+    yield from (Remark("Convention", text) for text in advice)
+    if not advice and any(v.matches is not None and v.differences for v in bad):
         yield Remark("Not known", "no mistake of the catalogue gives what was got; " + _first_wrong(bad))
 
 

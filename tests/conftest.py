@@ -10,7 +10,7 @@ import pytest
 import torch
 from threadpoolctl import threadpool_limits
 
-from controls import ROOM, TALLY, Control, Memory, Tally, judge, tallies
+from controls import ROOM, TALLY, Control, Tally, judge, tallies
 from goldformer.adapters import Adapter, find_adapter
 from goldformer.adapters.mistakes import implementations
 from goldformer.conformance.engine import Bench, check_case, plan
@@ -104,18 +104,9 @@ def verdicts_on_mistake(spec: Spec) -> Callable[[str, str], list[Verdict]]:
     return run
 
 
-@pytest.fixture(scope="session")
-def measured() -> Memory:
-    """What error scales properties had measured in this session."""
-    return Memory()
-
-
 @pytest.fixture
-def acquitted(
-    spec: Spec, measured: Memory, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[Control, str], None]:
+def acquitted(spec: Spec, request: pytest.FixtureRequest) -> Callable[[Control, str], None]:
     """Assert that the suite accuses a control of nothing in a dtype, and leaves it room; its runs are counted."""
-    measured.install(monkeypatch)
 
     def check(control: Control, dtype: str) -> None:
         verdicts = list(judge(spec, control, dtype))

@@ -78,14 +78,17 @@ SDPA, MHA = "scaled_dot_product_attention", "multi_head_attention"
 ZEROS = {"empty_row": "zeros"}
 #: Scores around a thousand or more, and the shift by 64.
 LARGE = {"sm-a-thousand", "sm-ten-thousand", "sm-about-minus-twelve-thousand", "sm-shifted-past-the-exponential"}
-SHIFTED = LARGE | {"sm-saturated", "sm-shifted-pair", "sm-equal-elements", "sm-shift"}
+SHIFTED = LARGE | {"sm-saturated", "sm-shifted-pair", "sm-equal-elements", "sm-shift", "sm-simplex"}
 #: By clause: the code, what it declares, the dtypes, the checks that accuse it, and those that may.
 RULED_OUT = {
     "GRAD-3 NaN on the way": (SDPA, nan_made_zero, ZEROS, ("float32", *HALF), {"sdpa-gradient-empty-row-zeros"}),
-    "GRAD-2 rounding left": (SDPA, mask_after_the_softmax, {}, ("float64", "float32"), {"sdpa-gradient-exactly-zero"}),
+    "GRAD-2 rounding left": (
+        SDPA, mask_after_the_softmax, {}, ("float64", "float32"), {"sdpa-gradient-exactly-zero"},
+        {"sdpa-hidden-gradient"},
+    ),
     "GRAD-3 gradients of an empty row": (MHA, lowest_number_added, {}, ("float32", *HALF), {"mha-gradient-empty-row"}),
     "LN-1 in single precision": (
-        "layer_norm", squares_less_the_squared_mean, {}, ("float64", "float32"), {"ln-a-thousandth-apart"},
+        "layer_norm", squares_less_the_squared_mean, {}, ("float64", "float32"), {"ln-a-thousandth-apart"}, {"ln-rows"},
     ),
     "LN-1 in half precision": ("layer_norm", squares_less_the_squared_mean, {}, HALF, {"ln-rows"}),
     "SM-4 digits lost": ("softmax", exponent_less_the_logarithm, {}, ("float64", "float32", *HALF), LARGE, SHIFTED),

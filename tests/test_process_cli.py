@@ -69,13 +69,13 @@ def test_smoke_calls_every_component_of_an_adapter_in_this_process():
 
 
 def test_smoke_says_what_is_wrong_with_each_component(adapter_file):
-    source = 'ARRAYS = "numpy"\ndef softmax(scores):\n    return [scores]\n'
+    source = 'ARRAYS = "numpy"\ndef softmax(scores):\n    return str(scores)\n'
     source += "def one_hot(ids, *, vocab):\n    raise NotImplementedError('later')\n"
     source += "def shift_right(ids, *, bos_id):\n    return ids\n"
     result = CliRunner().invoke(main, ["smoke", adapter_file(source)])
     assert result.exit_code == 1
     lines = dict(line.split(maxsplit=1) for line in result.stdout.splitlines()[1:])
-    assert lines["softmax"] == "problem: output is a list: return a numpy.ndarray"
+    assert lines["softmax"] == "problem: output is a str: return a numpy.ndarray"
     assert lines["one_hot"] == "not implemented: later"
     assert lines["shift_right"] == "ok", "whether it is right is not asked"
     assert lines["1"].startswith("ok, 1 with a problem, ")

@@ -50,11 +50,11 @@ TABLES = {
         "'softmin' is not in contracts/",
     ),
     "clause of a property": (
-        "properties", "sm-shift", "[SM-4]", "[SM-44]", "clauses", "'SM-44' is not in transformer.md",
+        "properties", "sm-shift", "SM-4]", "SM-44]", "clauses", "'SM-44' is not in transformer.md",
     ),
     # Once refused as the property's `component`.
     "component that a property needs": (
-        "properties", "sm-shift", "[SM-4]", "[SM-4]\n    needs: [softmin]", "needs", "'softmin' is not in contracts/",
+        "properties", "sm-shift", "SM-4]", "SM-4]\n    needs: [softmin]", "needs", "'softmin' is not in contracts/",
     ),
     "document of an erratum": (
         "errata", "java-square", "document: java", "document: jav", "document", "'jav' is not in documents.yaml",

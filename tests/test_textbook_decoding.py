@@ -436,6 +436,7 @@ MISTAKES = {
     "beam-finished-expand": ("beam_search", "ids"),
     "beam-stop-early": ("beam_search", "ids"),
     "beam-unsorted": ("beam_search", "ids"),
+    "beam-worst-kept": ("beam_search", "ids"),
     "beam-no-log-sum": ("beam_search", "ids"),
     "beam-penalty-step": ("beam_search", "ids"),
     "beam-penalty-bos-counted": ("beam_search", "ids"),

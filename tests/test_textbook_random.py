@@ -221,7 +221,9 @@ def of_chance(spec):
 
 def test_every_mistake_of_these_components_is_known_here(spec):
     catalogued = {m.id for m in spec.mistakes.values() if m.component in ("xavier_uniform", "dropout")}
-    assert {name for name in MISTAKES if not name.startswith("attention-")} == catalogued
+    # The others show in several calls alone, and properties catch them.
+    in_one_call = {id_ for case in spec.cases.values() for id_ in case.catches}
+    assert {name for name in MISTAKES if not name.startswith("attention-")} == catalogued & in_one_call
     caught = {mistake for case in of_chance(spec) for mistake in case.catches}
     assert caught == set(MISTAKES)
 

@@ -6,7 +6,6 @@ components but refusals: which calls are refused says nothing of how the others 
 
 from __future__ import annotations
 
-import hashlib
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,10 +13,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-
 from goldformer.adapters import DTYPES, Adapter
-from goldformer.conformance import decoding, properties
 from goldformer.conformance.engine import Bench, check_case
 from goldformer.conformance.properties import check_property, components_of
 from goldformer.conformance.run import load_properties
@@ -114,28 +110,3 @@ def tallies(control: Control, verdicts: Iterable[Verdict]) -> dict[tuple[str, st
             ratio = v.ratio if v.ratio is not None and not v.bad else 0.0
             counted[v.component, v.dtype].add(Tally(1, int(v.bad), ratio, f"{v.check} by {control.name}"))
     return counted
-
-
-class Memory:
-    """Remembers what error scales were measured: the same inputs come again with each control and each dtype."""
-
-    def __init__(self) -> None:
-        self._measure = properties.measure
-        self._known: dict[str, Any] = {}
-
-    def install(self, monkeypatch: Any) -> None:
-        """Put it where properties measure."""
-        for module in (properties, decoding):
-            monkeypatch.setattr(module, "measure", self.measure)
-
-    def measure(self, component: str, *given: Mapping[str, Any]) -> Any:
-        """What `goldformer.spec.oracle.derive.measure` gives."""
-        key = hashlib.sha256(component.encode())
-        for mapping in given:
-            for name, value in sorted(mapping.items()):
-                array = np.asarray(value)
-                key.update(f"|{name}|{array.dtype}|{array.shape}|".encode())
-                key.update(str(value).encode() if array.dtype.kind == "U" else array.tobytes())
-        if (digest := key.hexdigest()) not in self._known:
-            self._known[digest] = self._measure(component, *given)
-        return self._known[digest]
