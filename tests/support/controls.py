@@ -82,7 +82,8 @@ def judge(spec: Spec, control: Control, dtype: str) -> Iterator[Verdict]:
             if case.error is None and not large and (control.gradients or case.cotangent is None):
                 yield check_case(case, bench)
         for prop in spec.properties.values() if drawn else ():
-            if component in components_of(prop, spec):
+            of_gradients = any(clause.startswith("GRAD-") for clause in prop.clauses)
+            if component in components_of(prop, spec) and (control.gradients or not of_gradients):
                 yield check_property(prop, component, bench)
 
 
