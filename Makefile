@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: conformance test check libraries format derive bench example examples-other-languages dist clean
+.PHONY: conformance test check libraries format derive bench diagnosis example examples-other-languages dist clean
 
 conformance: $(STAMP)  ## The suite against the bundled reference
 	@$(BIN)/python -m pytest conformance --adapter reference -q -r fE
@@ -35,6 +35,9 @@ derive: $(STAMP)  ## Golden values into spec/cases, and what covers what into sp
 
 bench: $(STAMP)  ## What the suite costs: start-up, whole suite, per case
 	@$(BIN)/python -m benchmarks.overhead
+
+diagnosis: $(STAMP)  ## How many known mistakes are caught and named: alone, inside a larger component, unknown
+	@$(BIN)/python -m benchmarks.diagnosis
 
 example: $(STAMP)  ## "je suis étudiant" → "i am a student <eos>": train, decode, look at the attention
 	@$(BIN)/python examples/translate.py

@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from types import SimpleNamespace
 from typing import Final
@@ -80,7 +80,7 @@ def examine(mistake: str, way: str, left_out: frozenset[str]) -> Outcome | None:
     parts = spec.built_of(component) if way != "hidden" else ()
     seen = tuple(name for name in spec.components if name in {component, *parts, *(listing if not parts else ())})
     start = time.perf_counter()
-    verdicts: list[Verdict] = [check() for check in checks(replace(bench), Selection(("float32",), seen))]
+    verdicts: list[Verdict] = [check() for check in checks(bench, Selection(("float32",), seen))]
     lines = closing(verdicts, spec)
     text = "\n".join(lines)
     named = [" ".join(line.split()) for line in " \x00".join(lines).replace("  ", " ").split("\x00")]
