@@ -51,6 +51,9 @@ class Outcome:
         """The outcome in a word."""
         if not self.caught:
             return "not caught"
+        if self.way == "unknown":
+            # What the cases list may still name it; what is told from results alone cannot.
+            return "said to be another" if "This is:" in self.said else "caught, and not said to be another"
         if self.place is not None:
             return "first" if self.place == 1 else "among three" if self.place <= 3 else "later"
         return "unknown" if "This is:" not in self.said else "misnamed"
