@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from goldformer.conformance.suspects import failing_roots, suspects
+from goldformer.conformance.suspects import Explanation, failing_roots, suspects
 from goldformer.conformance.text import nothing_was_checked, summary
 from goldformer.conformance.verdict import Status, Verdict
 
@@ -80,6 +80,11 @@ def test_only_a_pass_in_the_same_dtype_rules_out_and_none_in_a_coarse_one(failin
         verdict(PASSED, "scale-missing", dtype=passing),
     ]
     assert len(named(verdicts, spec)) == left
+
+
+@pytest.mark.parametrize(("equals", "certain"), [(10, True), (9, True), (8, False)])
+def test_what_equals_less_than_nine_of_ten_failing_cases_could_be_it(equals, certain):
+    assert Explanation((), equals, 10, 0.5, spared=3).certain is certain
 
 
 def test_nothing_failing_suspects_nothing(spec):
