@@ -27,7 +27,7 @@ from goldformer.adapters.protocol import Adapter
 from goldformer.conformance.engine import Bench
 from goldformer.conformance.imitation import Imitator
 from goldformer.conformance.run import Numerics, Selection, checks
-from goldformer.conformance.text import closing
+from goldformer.conformance.text import diagnosis
 from goldformer.conformance.verdict import Verdict
 from goldformer.spec import Spec, load_spec
 
@@ -84,19 +84,12 @@ def examine(mistake: str, way: str, left_out: frozenset[str]) -> Outcome | None:
     seen = tuple(name for name in spec.components if name in {component, *parts, *(listing if not parts else ())})
     start = time.perf_counter()
     verdicts: list[Verdict] = [check() for check in checks(bench, Selection(("float32",), seen))]
-    lines = closing(verdicts, spec)
-    text = "\n".join(lines)
-    named = [" ".join(line.split()) for line in " \x00".join(lines).replace("  ", " ").split("\x00")]
-    heads = ("This is:", "Or:", "Could be:")
-    whole = " ".join(named)
-    pieces = [piece for head in heads for piece in _pieces(whole, head)]
-    place = next((i for i, piece in enumerate(pieces, 1) if f"({mistake}" in piece), None)
-    return Outcome(mistake, way, any(v.bad for v in verdicts), place, text, time.perf_counter() - start)
-
-
-def _pieces(text: str, head: str) -> Iterator[str]:
-    for piece in text.split(head)[1:]:
-        yield piece.split(" This is:")[0].split(" Or:")[0].split(" Could be:")[0]
+    remarks = list(diagnosis(verdicts, spec))
+    said = "\n".join(f"{remark.label}: {remark.text}" for remark in remarks)
+    # What is said to be it comes before what could be it, whichever component it is said of.
+    naming = [remark.text for label in ("This is", "Or", "Could be") for remark in remarks if remark.label == label]
+    place = next((i for i, text in enumerate(naming, 1) if f"({mistake}" in text), None)
+    return Outcome(mistake, way, any(v.bad for v in verdicts), place, said, time.perf_counter() - start)
 
 
 def tasks(seed: int) -> Iterator[tuple[str, str, frozenset[str]]]:

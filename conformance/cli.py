@@ -19,6 +19,31 @@ spec or option, or nothing was checked.
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
+# What several commands take.
+_SPEC = click.option(
+    "--spec",
+    "root",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Another spec folder.",
+)
+_COMPONENTS = click.option("--component", multiple=True, help="Only this component (repeatable, or a,b).")
+_DTYPES = click.option(
+    "--dtype",
+    "dtypes",
+    multiple=True,
+    help="float64, float32, float16, bfloat16.  [default: float64,float32]",
+)
+_DEVICE = click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
+_THREADS = click.option(
+    "--threads",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Threads on the CPU.",
+)
+_JOBS = click.option("--jobs", type=click.IntRange(1), default=None, help="Processes.  [default: all cores]")
+_MARKDOWN = click.option("--markdown", type=_FILE, help="Save a summary in Markdown, as a build server shows it.")
+
 
 @click.group(epilog=_STATUSES, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="goldformer")
@@ -31,7 +56,7 @@ def main() -> None:
 
 @main.command(epilog=_STATUSES)
 @click.argument("adapter")
-@click.option("--component", multiple=True, help="Only this component (repeatable, or a,b).")
+@_COMPONENTS
 @click.option("--case", "cases", multiple=True, help="Only this golden case.")
 @click.option(
     "--cases",
@@ -41,21 +66,10 @@ def main() -> None:
     help="Only the cases of this YAML file of your own; golden values that it lacks are derived.",
 )
 @click.option("--property", "properties", multiple=True, help="Only this property.")
-@click.option(
-    "--dtype",
-    "dtypes",
-    multiple=True,
-    help="float64, float32, float16, bfloat16.  [default: float64,float32]",
-)
-@click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
+@_DTYPES
+@_DEVICE
 @click.option("--tf32", is_flag=True, help="Allow TF32 matrix products on CUDA.")
-@click.option(
-    "--threads",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    help="Threads on the CPU.",
-)
+@_THREADS
 @click.option(
     "--timeout",
     type=click.FloatRange(0, min_open=True),
@@ -65,7 +79,7 @@ def main() -> None:
 )
 @click.option("--strict", is_flag=True, help="Fail what is not implemented, and SHOULD clauses too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
-@click.option("--markdown", type=_FILE, help="Save a summary in Markdown, as a build server shows it.")
+@_MARKDOWN
 @click.option("--badge", type=_FILE, help="Save what shields.io draws a badge from.")
 @click.option("-q", "--quiet", is_flag=True, help="The summary alone.")
 @click.option("-v", "--verbose", is_flag=True, help="Explain every failure, not only the first ones of a component.")
@@ -81,14 +95,9 @@ def check(**options: Any) -> None:
 
 @main.command(epilog=_STATUSES)
 @click.argument("adapters", metavar="ADAPTER…", nargs=-1, required=True)
-@click.option("--component", multiple=True, help="Only this component (repeatable, or a,b).")
-@click.option(
-    "--dtype",
-    "dtypes",
-    multiple=True,
-    help="float64, float32, float16, bfloat16.  [default: float64,float32]",
-)
-@click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
+@_COMPONENTS
+@_DTYPES
+@_DEVICE
 @click.option(
     "--threads",
     type=click.IntRange(1),
@@ -99,7 +108,7 @@ def check(**options: Any) -> None:
 @click.option("--jobs", type=click.IntRange(1), default=None, help="How many at once.  [default: all cores]")
 @click.option("--html", type=_FILE, help="Save it all as one HTML page, with every failing check.")
 @click.option("--json", type=_FILE, help="Save it all as JSON.")
-@click.option("--markdown", type=_FILE, help="Save a summary in Markdown, as a build server shows it.")
+@_MARKDOWN
 @click.option("--badge", type=_FILE, help="Save what shields.io draws a badge from, of the first ADAPTER.")
 def compare(**options: Any) -> None:
     """Compare implementations: the same checks on each ADAPTER, by component and by clause.
@@ -120,14 +129,9 @@ def compare(**options: Any) -> None:
     help="Write nothing; fail if a stored value is not the derived one.",
 )
 @click.option("--case", "cases", multiple=True, help="Only this case.")
-@click.option("--jobs", type=click.IntRange(1), default=None, help="Processes.  [default: all cores]")
+@_JOBS
 @click.option("--no-cache", is_flag=True, help="Derive everything anew.")
-@click.option(
-    "--spec",
-    "root",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Another spec folder.",
-)
+@_SPEC
 def derive(**options: Any) -> None:
     """Derive golden values in ball arithmetic and write them into their cases, or prove that none moved."""
     from goldformer.conformance.commands.derive import run
@@ -148,12 +152,7 @@ def derive(**options: Any) -> None:
 )
 @click.option("--write", is_flag=True, help="Write the spec's README.md, and nothing else.")
 @click.option("--check", "only_check", is_flag=True, help="Fail if the spec's README.md is out of date.")
-@click.option(
-    "--spec",
-    "root",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Another spec folder.",
-)
+@_SPEC
 def coverage(**options: Any) -> None:
     """Show which cases, refusals and properties cover each row of the documents, and what proves each erratum.
 
@@ -185,7 +184,7 @@ def explain(name: str, as_json: bool) -> None:  # noqa: FBT001 - click passes fl
     show_default=True,
     help="In which dtype to make them; those that are mistakes in another one alone are made in that.",
 )
-@click.option("--jobs", type=click.IntRange(1), default=None, help="Processes.  [default: all cores]")
+@_JOBS
 @click.option("--json", type=_FILE, help="Save the whole matrix as JSON.")
 @click.option("--html", type=_FILE, help="Save the whole matrix as one HTML page.")
 def mistakes(**options: Any) -> None:
@@ -217,12 +216,7 @@ def new(path: Path, arrays: str, force: bool) -> None:  # noqa: FBT001 - click p
 
 
 @main.command(epilog=_STATUSES)
-@click.option(
-    "--spec",
-    "root",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Another spec folder.",
-)
+@_SPEC
 def lint(root: Path | None) -> None:
     """Check the spec against itself: coverage both ways, printed digits, errata, sizes, blind cases."""
     from goldformer.conformance.commands.lint import run
@@ -257,7 +251,7 @@ def schema(kind: str) -> None:
     show_default=True,
     help="How arrays are written; numbers can be read.",
 )
-@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads on the CPU.")
+@_THREADS
 def serve(adapter: str, encoding: str, threads: int) -> None:
     """Answer for a Python adapter in the protocol of docs/protocol.md, on standard input and output."""
     from goldformer.conformance.commands.serve import run

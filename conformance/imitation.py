@@ -103,7 +103,7 @@ class Imitator:
         if case.full_size or (isinstance(given, BadResult) and given.reason == "raised"):
             return None
         failure = _Failure(case, self.spec.contracts[case.component], given, expected, dtype, options)
-        found = self._those_that_fit(list(self._known(case.component)), failure) or self._search(failure)
+        found = self._those_that_fit(self._known(case.component), failure) or self._search(failure)
         self._looked_at[case.component] += 1
         self._explained[case.component] += bool(found)
         return tuple(Match(candidate.causes, distance) for candidate, distance in found.items())
@@ -129,7 +129,7 @@ class Imitator:
             found = self._those_that_fit(self._far(component), failure)
         if not found and not decides:
             pairs = islice(self._pairs(component, near), _PAIRED // max(size, 1))
-            found = self._those_that_fit(list(pairs), failure)
+            found = self._those_that_fit(pairs, failure)
         self._fitted[component].update(dict.fromkeys(found))
         return found
 
@@ -148,24 +148,28 @@ class Imitator:
             found.append(Match(candidate.causes, 0.0))
         return tuple(found) if listed else None
 
-    def _known(self, component: str) -> Iterator[Candidate]:
+    def _known(self, component: str) -> list[Candidate]:
         """What explained earlier cases of a component, or of a part of it: parts come first in a run."""
         parts = (*reversed(self.spec.built_of(component)), component)
-        return iter({candidate: None for part in parts for candidate in self._fitted[part]})
+        return list(dict.fromkeys(candidate for part in parts for candidate in self._fitted[part]))
+
+    def _listed(self, component: str) -> set[str]:
+        """The mistakes that cases of a component list."""
+        return {id_ for case in self.spec.cases_of(component) for id_ in case.catches}
 
     def _near(self, component: str, options: Options) -> Iterator[Candidate]:
         """Options that were not declared, the component's own mistakes, and those that its cases list."""
         for name, declared in options.items():
             others = (option for option in self.spec.conventions[name].options if option != declared)
             yield from (Candidate(options=((name, option),)) for option in others)
-        listed = {id_ for case in self.spec.cases_of(component) for id_ in case.catches}
+        listed = self._listed(component)
         made = [id_ for id_ in implementations() if id_ in self._in_one_call]
         yield from self._named(id_ for id_ in made if self.spec.mistakes[id_].component == component)
         yield from self._named(id_ for id_ in made if id_ in listed and self.spec.mistakes[id_].component != component)
 
     def _far(self, component: str) -> Iterator[Candidate]:
         """The mistakes of a component's parts that no case of the component lists."""
-        listed = {id_ for case in self.spec.cases_of(component) for id_ in case.catches}
+        listed = self._listed(component)
         parts = self.spec.built_of(component)
         made = [id_ for id_ in implementations() if id_ in self._in_one_call - listed]
         yield from self._named(id_ for id_ in made if self.spec.mistakes[id_].component in parts)

@@ -23,6 +23,7 @@ from goldformer.conformance.commands.console import (
     no_folder,
     out,
     save,
+    say_diagnosis,
     unknown,
     unusable,
     words,
@@ -32,7 +33,7 @@ from goldformer.conformance.comparison_text import badge, markdown
 from goldformer.conformance.engine import Bench
 from goldformer.conformance.imitation import Imitator
 from goldformer.conformance.run import Numerics, Selection, checks
-from goldformer.conformance.text import closing, explain_verdict, headline, summary, table
+from goldformer.conformance.text import explain_verdict, headline, summary, table
 from goldformer.conformance.verdict import Verdict
 from goldformer.spec import Case, Spec, SpecError, load_spec
 from goldformer.spec.files import replace_file
@@ -164,12 +165,7 @@ def _report(verdicts: Sequence[Verdict], adapter: Adapter, spec: Spec) -> None:
     out.print(heading, style="bold", markup=False)
     for row, line in zip(rows, lines, strict=True):
         out.print(line, style="red" if row.failed else "dim" if row.state == "not implemented" else None, markup=False)
-    for line in closing(verdicts, spec):
-        out.print(line, markup=False)
-    for name, option in adapter.conventions.items():
-        out.print(f"Convention declared: {name}: {option}", style="dim", markup=False)
-    for hint in adapter.hints:
-        out.print(f"Note: {hint}", markup=False)
+    say_diagnosis(verdicts, adapter.conventions, adapter.hints, spec)
 
 
 def _save(implementation: Implementation, options: Options, selection: Selection, spec: Spec) -> None:

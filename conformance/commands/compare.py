@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.progress import track
-from rich.table import Table
 from rich.text import Text
 
 from goldformer.adapters import DTYPES
@@ -19,16 +18,18 @@ from goldformer.conformance.commands.console import (
     err,
     no_folder,
     out,
+    plain_table,
     print_table,
     save,
     save_json,
+    say,
+    say_diagnosis,
     unknown,
     unusable,
     words,
 )
 from goldformer.conformance.comparison import Cell, Comparison, Implementation, Request, compared
 from goldformer.conformance.comparison_text import as_json, badge, ends, in_brief, markdown
-from goldformer.conformance.text import closing
 from goldformer.spec import Spec, SpecError, load_spec
 
 
@@ -88,10 +89,7 @@ def _shown(found: Iterator[Implementation], total: int) -> Iterable[Implementati
 
 
 def _report(comparison: Comparison, spec: Spec) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("component", *comparison.names):
-        # As a Text, since brackets in a name are no markup.
-        table.add_column(Text(heading), overflow="fold")
+    table = plain_table("component", *comparison.names)
     cells = [found.cells(spec) for found in comparison.implementations]
     for component in comparison.components(spec):
         table.add_row(component, *(_drawn(mine.get(component)) for mine in cells))
@@ -101,13 +99,8 @@ def _report(comparison: Comparison, spec: Spec) -> None:
     for name, found in zip(comparison.names, comparison.implementations, strict=True):
         title = f"{name} {found.version}".strip()
         took = f" ({found.seconds:.1f} s)" if found.verdicts else ""
-        out.print(f"\n{title}: {ends(found, spec)}{took}", style="bold", markup=False)
-        for line in closing(found.verdicts, spec):
-            out.print(line, markup=False)
-        for key, option in found.conventions.items():
-            out.print(f"Convention declared: {key}: {option}", style="dim", markup=False)
-        for hint in found.hints:
-            out.print(f"Note: {hint}", markup=False)
+        say(f"\n{title}: {ends(found, spec)}{took}", "bold")
+        say_diagnosis(found.verdicts, found.conventions, found.hints, spec)
 
 
 def _drawn(cell: Cell | None) -> Text:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
 
+from goldformer.conformance.text import closing
+from goldformer.conformance.verdict import Verdict
+from goldformer.spec import Spec
 from goldformer.spec.files import replace_file
 
 #: Exit statuses, as --help documents them.
@@ -26,6 +30,32 @@ def unusable(message: str) -> int:
     """Say why nothing could be done."""
     err.print(f"goldformer: {message}", style="red", markup=False)
     return UNUSABLE
+
+
+def say(text: str, style: str | None = None) -> None:
+    """Print a text as it is: brackets in it are no markup."""
+    out.print(text, style=style, markup=False)
+
+
+def plain_table(*headings: str, right: Collection[str] = ()) -> Table:
+    """An empty table without lines, the columns named in `right` flush right."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings:
+        # As a Text, since brackets in a name are no markup.
+        table.add_column(Text(heading), justify="right" if heading in right else "left", overflow="fold")
+    return table
+
+
+def say_diagnosis(
+    verdicts: Sequence[Verdict], conventions: Mapping[str, str], hints: Iterable[str], spec: Spec
+) -> None:
+    """What to mend first, what an adapter declares, and what is to be said of it."""
+    for line in closing(verdicts, spec):
+        say(line)
+    for name, option in conventions.items():
+        say(f"Convention declared: {name}: {option}", "dim")
+    for hint in hints:
+        say(f"Note: {hint}")
 
 
 def print_table(table: Table) -> None:
@@ -48,7 +78,7 @@ def no_folder(saved: Mapping[str, Path | None]) -> str | None:
 def save(path: Path, text: str) -> None:
     """Write a file, and say so."""
     replace_file(path, text)
-    out.print(f"- wrote {path}", markup=False)
+    say(f"- wrote {path}")
 
 
 def save_json(path: Path, data: Any) -> None:

@@ -6,11 +6,9 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from rich.table import Table
-
-from goldformer.conformance.commands.console import FAILS, OK, out, print_table, unknown, unusable
+from goldformer.conformance.commands.console import FAILS, OK, plain_table, print_table, say, unknown, unusable
 from goldformer.spec import ROOT, Spec, SpecError, load_spec
 from goldformer.spec.coverage import Coverage, Proofs, RowCoverage, cover, names, totals
 from goldformer.spec.files import replace_file
@@ -39,23 +37,19 @@ def _show(spec: Spec, document: str | None, row: str | None, form: str) -> int:
         return _show_row(spec, part, row, form)
     problems = part.problems()
     if form == "json":
-        _say(json.dumps(_as_json(part, spec), ensure_ascii=False))
+        say(json.dumps(_as_json(part, spec), ensure_ascii=False))
         return FAILS if problems else OK
     if form == "markdown":
         shown = spec.documents.values() if document is None else [spec.documents[document]]
-        _say("\n".join([*(document_table(d, coverage) for d in shown), "### Errata\n", errata_table(part)]))
+        say("\n".join([*(document_table(d, coverage) for d in shown), "### Errata\n", errata_table(part)]))
     else:
         _tables(part)
     for line in numbers(spec) if document is None else ():
-        _say(f"- {line}")
-    _say(f"- {len(problems) or 'no'} gap{'s' * (len(problems) != 1)}{':' if problems else ''}")
+        say(f"- {line}")
+    say(f"- {len(problems) or 'no'} gap{'s' * (len(problems) != 1)}{':' if problems else ''}")
     for problem in problems:
-        _say(f"  - {problem}")
+        say(f"  - {problem}")
     return FAILS if problems else OK
-
-
-def _say(text: str) -> None:
-    out.print(text, markup=False)
 
 
 # ── the page ──
@@ -65,12 +59,12 @@ def _write(spec: Spec) -> int:
     path, page = spec.root / "README.md", readme(spec)
     try:
         if _written(path) == page:
-            _say(f"nothing changed: {path}")
+            say(f"nothing changed: {path}")
             return OK
         replace_file(path, page)
     except OSError as error:
         return unusable(f"{path} cannot be written: {error.strerror}")
-    _say(f"wrote {path}")
+    say(f"wrote {path}")
     return OK
 
 
@@ -81,7 +75,7 @@ def _check(spec: Spec) -> int:
     except OSError as error:
         return unusable(f"{path} cannot be read: {error.strerror}")
     if written == page:
-        _say(f"{path} says what the spec says")
+        say(f"{path} says what the spec says")
         return OK
     line = 1
     if written is not None:
@@ -90,7 +84,7 @@ def _check(spec: Spec) -> int:
         line += next((i for i, equal in enumerate(same) if not equal), min(len(lines), len(wanted)))
     state = "is missing" if written is None else "is not what the spec says now"
     elsewhere = "" if spec.root == ROOT else f" --spec {spec.root}"
-    _say(f"{path}:{line}: {state}: run goldformer coverage --write{elsewhere}")
+    say(f"{path}:{line}: {state}: run goldformer coverage --write{elsewhere}")
     return FAILS
 
 
@@ -105,29 +99,25 @@ def _written(path: Path) -> str | None:
 # ── everything, or one document ──
 
 
+#: The columns of numbers.
+_COUNTS: Final = ("cases", "refusals", "properties")
+
+
 def _tables(part: Coverage) -> None:
-    rows = _table("row", "clauses", "cases", "refusals", "properties", "shown by")
+    rows = plain_table("row", "clauses", *_COUNTS, "shown by", right=_COUNTS)
     for covered in part.rows:
         counts = (_count(ids) for ids in asdict(covered.proofs).values())
         shown = folded(covered.proofs.ids) or "nothing"
         name = f"{covered.document} {covered.row.id}"
         rows.add_row(name, " ".join(covered.clauses) or "–", *counts, shown, style=_style(covered.proofs))
-    errata = _table("erratum", "in", "proven by")
+    errata = plain_table("erratum", "in", "proven by")
     for item in part.errata:
         where = f"{item.erratum.document} {' '.join(item.erratum.rows) or item.erratum.section}"
         errata.add_row(item.erratum.id, where, ", ".join(item.proofs.ids) or "nothing", style=_style(item.proofs))
     for table in (rows, errata):
         if table.row_count:
             print_table(table)
-            _say("")
-
-
-def _table(*headings: str) -> Table:
-    table = Table(*headings, box=None, pad_edge=False, header_style="bold")
-    for column in table.columns:
-        column.justify = "right" if column.header in ("cases", "refusals", "properties") else "left"
-        column.overflow = "fold"
-    return table
+            say("")
 
 
 def _count(ids: tuple[str, ...]) -> str:
@@ -174,7 +164,7 @@ def _show_row(spec: Spec, part: Coverage, row: str, form: str) -> int:
     covered = rows[0]
     match form:
         case "json":
-            _say(json.dumps(_row(covered), ensure_ascii=False))
+            say(json.dumps(_row(covered), ensure_ascii=False))
         case "markdown":
             _row_markdown(covered, spec)
         case _:
@@ -210,20 +200,20 @@ def _heading(covered: RowCoverage) -> str:
 
 
 def _row_text(covered: RowCoverage, spec: Spec) -> None:
-    out.print(_heading(covered), style="bold", markup=False)
-    _say(f"  {covered.row.says.strip() or spec.documents[covered.document].about}")
+    say(_heading(covered), "bold")
+    say(f"  {covered.row.says.strip() or spec.documents[covered.document].about}")
     for heading, members in _groups(covered, spec).items():
-        out.print(f"{heading} ({len(members)})", style="bold", markup=False)
+        say(f"{heading} ({len(members)})", "bold")
         width = max(len(id_) for id_, _ in members)
         for id_, title in members:
-            _say(f"  {id_:<{width}}  {title}")
+            say(f"  {id_:<{width}}  {title}")
     for problem in covered.problems():
-        out.print(str(problem), style="red", markup=False)
+        say(str(problem), "red")
 
 
 def _row_markdown(covered: RowCoverage, spec: Spec) -> None:
-    _say(f"### {escape(_heading(covered))}\n\n{escape(covered.row.says or spec.documents[covered.document].about)}")
+    say(f"### {escape(_heading(covered))}\n\n{escape(covered.row.says or spec.documents[covered.document].about)}")
     for heading, members in _groups(covered, spec).items():
-        _say(f"\n{heading} ({len(members)}):\n")
+        say(f"\n{heading} ({len(members)}):\n")
         for id_, title in members:
-            _say(f"- **{id_}** {escape(title)}")
+            say(f"- **{id_}** {escape(title)}")

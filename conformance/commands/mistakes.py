@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.progress import track
-from rich.table import Table
 from rich.text import Text
 
 from goldformer.conformance.commands.console import (
@@ -17,10 +16,11 @@ from goldformer.conformance.commands.console import (
     OK,
     err,
     no_folder,
-    out,
+    plain_table,
     print_table,
     save,
     save_json,
+    say,
     unknown,
     unusable,
     words,
@@ -70,20 +70,8 @@ def run(options: Options) -> int:
     return _matrix(spec, chosen, options) if options.matrix else _catalogue(chosen)
 
 
-def _say(text: str, style: str | None = None) -> None:
-    out.print(text, style=style, markup=False)
-
-
-def _table(*headings: str) -> Table:
-    table = Table(*headings, box=None, pad_edge=False, header_style="bold")
-    for column in table.columns:
-        column.overflow = "fold"
-        column.justify = "right" if column.header in ("caught by", "margin") else "left"
-    return table
-
-
 def _catalogue(chosen: Sequence[Mistake]) -> int:
-    table = _table("mistake", "component", "title")
+    table = plain_table("mistake", "component", "title")
     for mistake in chosen:
         # As a Text, since brackets in a title are no markup.
         table.add_row(mistake.id, mistake.component, Text(mistake.title))
@@ -114,7 +102,7 @@ def _shown(kills: Iterator[Kill], total: int) -> Iterable[Kill]:
 
 
 def _print(matrix: KillMatrix, spec: Spec) -> None:
-    table = _table("mistake", "component", "caught by", "margin", "cases")
+    table = plain_table("mistake", "component", "caught by", "margin", "cases", right=("caught by", "margin"))
     for kill in matrix.kills:
         caught = f"{len(kill.by)} of {len(kill.listed)}"
         names = folded([cell.check for cell in kill.by]) or "nothing"
@@ -123,9 +111,9 @@ def _print(matrix: KillMatrix, spec: Spec) -> None:
             kill.mistake.id, kill.mistake.component, caught, number(kill.margin), names, style=None if sound else "red"
         )
     print_table(table)
-    _say("")
+    say("")
     for line in _findings(matrix, spec):
-        _say(line)
+        say(line)
 
 
 def _findings(matrix: KillMatrix, spec: Spec) -> Iterator[str]:
