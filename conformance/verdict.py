@@ -36,6 +36,10 @@ Reason = Literal[
     "crashed",
     "timeout",
     "protocol",
+    "memory",
+    "output-limit",
+    "killed",
+    "tampered",
     # skipped
     "not-implemented",
     "convention",
@@ -46,8 +50,11 @@ Reason = Literal[
 ]
 
 
+#: The reasons that only a process within limits can have.
+WITHIN_LIMITS: Final[tuple[Reason, ...]] = ("memory", "output-limit", "killed", "tampered")
+
 #: The reasons for which there is no result that the implementation could be judged by: nothing was answered.
-UNANSWERED: Final[tuple[Reason, ...]] = ("crashed", "timeout", "protocol")
+UNANSWERED: Final[tuple[Reason, ...]] = ("crashed", "timeout", "protocol", *WITHIN_LIMITS)
 
 #: The reasons for which a check is errored: the call itself went wrong.
 ERRORS: Final[tuple[Reason, ...]] = ("raised", "wrong-parameters", *UNANSWERED)

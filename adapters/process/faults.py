@@ -10,8 +10,19 @@ import reprlib
 from typing import Any, Final, Literal
 
 #: Why a call gave no result: the implementation raised; its process ended; it gave no answer in time; what it
-#: wrote is no answer; what the call says does not fit into a message.
-FaultReason = Literal["raised", "crashed", "timeout", "protocol", "too-large"]
+#: wrote is no answer; what the call says does not fit into a message. Where a process runs within limits: it asked
+#: for more memory, printed more, or was killed by the system; or it did what no honest answer needs.
+FaultReason = Literal[
+    "raised",
+    "crashed",
+    "timeout",
+    "protocol",
+    "too-large",
+    "memory",
+    "output-limit",
+    "killed",
+    "tampered",
+]
 
 _SHORT: Final = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 60
