@@ -34,7 +34,9 @@ html_js_files = ["filter.js"]
 html_show_copyright = False
 html_copy_source = False
 html_show_sourcelink = False
+# The longest names of components fit on a line of the sidebar.
+_NAMES = {"sidebar-item-font-size": "0.8rem"}
 html_theme_options = {
-    "light_css_variables": {"color-brand-primary": "#0b57c4", "color-brand-content": "#0b57c4"},
+    "light_css_variables": {"color-brand-primary": "#0b57c4", "color-brand-content": "#0b57c4", **_NAMES},
     "dark_css_variables": {"color-brand-primary": "#7db7ff", "color-brand-content": "#7db7ff"},
 }

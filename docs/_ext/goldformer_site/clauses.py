@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from goldformer.spec import Spec
 from goldformer.spec.coverage import Coverage, cover
-from goldformer.spec.model import Citation, Clause
+from goldformer.spec.model import Clause
 from goldformer.spec.readme import anchor, numbers
-from goldformer_site.markdown import Words, fields, link, links, target, toctree
+from goldformer_site.markdown import Words, cited, fields, link, links, target, toctree
 
 _TITLE = "The spec"
 
@@ -87,7 +87,7 @@ class _Writer:
         errata = [erratum.id for erratum in self.spec.errata.values() if clause.id in erratum.clauses]
         said = fields(
             [
-                ("Source", "; ".join(map(self._source, clause.sources))),
+                ("Source", "; ".join(map(cited, clause.sources))),
                 ("Convention", links("convention", conventions)),
                 ("Shown by", self.words.checks(self.coverage.clauses[clause.id].proofs.ids) or "every call"),
                 ("Errata", links("erratum", errata)),
@@ -95,7 +95,3 @@ class _Writer:
         )
         heading = f"## {clause.id} · {clause.level.value} · {clause.title}"
         return f"\n{target('clause', clause.id)}{heading}\n\n{self.words.body(clause.text, but=clause.id)}\n\n{said}"
-
-    def _source(self, source: Citation) -> str:
-        rows = " ".join(link("row", f"{source.document}-{row}", row) for row in source.rows)
-        return f"{link('document', source.document, source.document)} {rows}" if rows else source.document

@@ -8,7 +8,7 @@ from dataclasses import replace
 from goldformer.spec import Case, Contract, Spec
 from goldformer.spec.model import ArraySpec, AttributeSpec, Property
 from goldformer.spec.readme import markdown_table
-from goldformer_site.markdown import Words, defined, fields, link, links, target, toctree
+from goldformer_site.markdown import Words, cited, defined, fields, link, links, target, toctree
 
 
 def pages(spec: Spec) -> Mapping[str, str]:
@@ -112,13 +112,14 @@ class _Writer:
     def _case(self, case: Case) -> str:
         wanted = ", ".join(f"`{name}`" for name in case.expect)
         asked = f"gradients of {wanted}" if case.cotangent is not None else wanted
-        sizes = ", ".join(f"{name} {size}" for name, size in case.sizes.items())
+        leading = [f"lead {list(case.lead)}"] if case.lead else []
+        sizes = ", ".join([*leading, *(f"{name} {size}" for name, size in case.sizes.items())])
         only = ", ".join(f"`{c}` = `{option}`" for c, option in case.only_with.items())
         said = [
             ("asks for", asked),
             ("sizes", self.words.plain(sizes)),
             ("shows", links("clause", case.clauses)),
-            ("source", str(case.source or "")),
+            ("source", cited(case.source) if case.source else ""),
             ("under every option of", link("convention", case.convention) if case.convention else ""),
             ("with", only),
             ("catches", links("mistake", case.catches)),

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from goldformer.spec import Spec
+from goldformer.spec.model import Citation
 from goldformer.spec.readme import escape
 
 _CODE = re.compile(r"(``.+?``|`[^`]+`)")
@@ -30,6 +31,12 @@ def link(kind: str, id_: str, text: str | None = None) -> str:
 def links(kind: str, ids: Iterable[str]) -> str:
     """Links to the places of several ids."""
     return ", ".join(link(kind, id_) for id_ in ids)
+
+
+def cited(source: Citation) -> str:
+    """A document with links to it and to its rows; what cites no document, as it is."""
+    rows = " ".join(link("row", f"{source.document}-{row}", row) for row in source.rows)
+    return f"{link('document', source.document, source.document)} {rows}" if rows else source.document
 
 
 class Words:
