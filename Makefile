@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: conformance test check libraries format derive bench diagnosis example examples-other-languages dist clean
+.PHONY: conformance test check libraries docs format derive bench diagnosis example examples-other-languages dist clean
 
 conformance: $(STAMP)  ## The suite against the bundled reference
 	@$(BIN)/python -m pytest conformance --adapter reference -q -r fE
@@ -24,6 +24,11 @@ check: $(STAMP)  ## Format, lint, types, import rules, spec, tests
 
 libraries: .venv-libraries/.installed  ## Our adapters of other libraries, in an environment of their own
 	@DEV=$${DEV:-PYTHON} HF_HUB_OFFLINE=1 .venv-libraries/bin/python -m pytest tests/test_libraries.py -q
+
+docs: .venv-docs/.installed  ## The documentation site, into build/docs: warnings are errors, links and anchors are checked
+	@.venv-docs/bin/python -m sphinx -W --keep-going -q -b html docs build/docs
+	@SITE=build/docs .venv-docs/bin/python -m pytest --noconftest tests/test_docs_site.py -q
+	@echo "build/docs/index.html"
 
 format: $(STAMP)
 	@$(BIN)/ruff format .
@@ -56,7 +61,7 @@ dist: $(STAMP)  ## Wheel and source distribution
 	@$(BIN)/python -m build --quiet
 
 clean:
-	@rm -rf $(VENV) .venv-libraries build dist *.egg-info
+	@rm -rf $(VENV) .venv-libraries .venv-docs docs/generated build dist *.egg-info
 
 # Only what decides the installation makes it anew; a second run starts at once.
 $(STAMP): pyproject.toml constraints.txt
@@ -70,4 +75,10 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -m venv .venv-libraries
 	@.venv-libraries/bin/python -m pip install --quiet --disable-pip-version-check \
 		-c constraints.txt -c constraints-libraries.txt -e '.[torch,derive,dev,libraries]'
+	@touch $@
+
+.venv-docs/.installed: pyproject.toml
+	@echo "setting up .venv-docs (once; a minute)"
+	@$(PYTHON) -m venv .venv-docs
+	@.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	@touch $@

@@ -71,7 +71,7 @@ def _index(spec: Spec) -> Mapping[str, Entry]:
         index[mistake.id] = {
             "mistake": mistake.id, "component": mistake.component, "title": mistake.title, "does": mistake.does,
             "symptom": mistake.symptom, "why": mistake.why, "hint": mistake.hint, "reveals": mistake.reveals,
-            "hides": mistake.hides, "seen": {place: _address(place) for place in mistake.seen},
+            "hides": mistake.hides, "seen": {place: address(place) for place in mistake.seen},
             "caught by": _catching(mistake, spec),
         }  # fmt: skip
     for erratum in spec.errata.values():
@@ -94,7 +94,7 @@ def _catching(mistake: Mistake, spec: Spec) -> dict[str, list[str]]:
     return found
 
 
-def _address(place: str) -> str:
+def address(place: str) -> str:
     """Where a place at which a mistake was seen can be read: a thread, a file, or a repository."""
     where = place.partition(" ")[0]
     repository, _, path = where.partition(":")

@@ -1,0 +1,47 @@
+"""Sphinx extension: the pages of the site that follow from the spec and from the command line, made at build time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from goldformer.spec import load_spec
+from goldformer_site import mathml
+from goldformer_site.contents import contents
+from goldformer_site.links import Links
+from goldformer_site.pages import pages
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+#: The folder of the pages that are made, below the site's own; git ignores it.
+GENERATED = "generated"
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """What Sphinx calls: pages before they are read, links and contents as they are read, formulas as MathML."""
+    app.connect("builder-inited", _write_pages)
+    app.connect("source-read", _follow_links)
+    app.add_html_math_renderer("mathml", (mathml.visit_inline, None), (mathml.visit_block, None))
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def _write_pages(app: Sphinx) -> None:
+    made = pages(load_spec())
+    folder = Path(app.srcdir) / GENERATED
+    for path in folder.rglob("*.md"):
+        if path.relative_to(folder).as_posix() not in made:
+            path.unlink()
+    for name, text in made.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # A page that did not change is not read anew.
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+
+
+def _follow_links(app: Sphinx, name: str, source: list[str]) -> None:
+    if not name.startswith(f"{GENERATED}/"):
+        source[0] = Links(load_spec(), Path(app.srcdir)).in_page(source[0])
+    if name == app.config.root_doc:
+        source[0] += contents(name, app.env.found_docs)

@@ -1,0 +1,51 @@
+"""The mistakes that people really make, by component."""
+
+from __future__ import annotations
+
+from goldformer.conformance.commands.explain import address
+from goldformer.spec import Case, Spec
+from goldformer.spec.model import Mistake, Property
+from goldformer_site.markdown import Words, fields, link, target
+
+_HEAD = """\
+(known-mistakes)=
+# Known mistakes
+
+Mistakes that people really make, {number} of them. Each is made on purpose by a few lines of the textbook done
+otherwise, and caught by the cases and properties that list it; `goldformer mistakes --matrix` proves that. A failure
+that equals one of them says so. What a [convention](#the-conventions) allows is no mistake.
+
+<div class="filter" data-of="mistakes" data-such="mask padding"></div>
+"""
+
+
+def page(spec: Spec) -> str:
+    """The whole catalogue."""
+    words = Words(spec)
+    parts = [_HEAD.format(number=len(spec.mistakes))]
+    for component in dict.fromkeys(mistake.component for mistake in spec.mistakes.values()):
+        parts.append(f"## {component}\n")
+        parts += [_mistake(m, spec, words) for m in spec.mistakes.values() if m.component == component]
+    return "\n".join(parts)
+
+
+def _mistake(mistake: Mistake, spec: Spec, words: Words) -> str:
+    every: list[Case | Property] = [*spec.cases.values(), *spec.properties.values()]
+    checks = [check.id for check in every if mistake.id in check.catches]
+    component = mistake.component
+    said = fields(
+        [
+            ("Component", link("component", component) if component in spec.contracts else ""),
+            ("Written", words.plain(mistake.does)),
+            ("Symptom", words.plain(mistake.symptom)),
+            ("Why", words.plain(mistake.why)),
+            ("Mend", words.plain(mistake.hint)),
+            ("Shown by", words.plain(mistake.reveals)),
+            ("Hidden by", words.plain(mistake.hides)),
+            ("Seen", ", ".join(f"[{words.plain(place)}]({address(place)})" for place in mistake.seen)),
+            ("Caught by", words.checks(checks)),
+        ]
+    )
+    title = words.plain(mistake.title)
+    sentence = title if title[:1] in "`√" else title[0].upper() + title[1:]
+    return f"{target('mistake', mistake.id)}### {mistake.id}\n\n{sentence}.\n\n{said}"

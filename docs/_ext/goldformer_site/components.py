@@ -1,0 +1,139 @@
+"""A page for each component: its contract, what it depends on, its refusals, its cases and its properties."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from goldformer.spec import Case, Contract, Spec
+from goldformer.spec.model import ArraySpec, AttributeSpec, Property
+from goldformer.spec.readme import markdown_table
+from goldformer_site.markdown import Words, cited, defined, fields, link, links, target, toctree
+
+
+def pages(spec: Spec) -> Mapping[str, str]:
+    """The page that leads to all of them, and theirs."""
+    writer = _Writer(spec)
+    rows = [
+        (link("component", name), writer.words.plain(contract.title), str(len(spec.cases_of(name))))
+        for name, contract in spec.contracts.items()
+    ]
+    index = (
+        "(the-components)=\n# Components\n\nEach after those of which it is built. "
+        "What the words of a contract mean stands in [how to read the data](#how-to-read-the-data).\n\n"
+        + markdown_table(("component", "what it is", "cases"), rows)
+        + "\n"
+        + toctree(spec.components, hidden=True)
+    )
+    return {"components/index.md": index, **{f"components/{name}.md": writer.page(name) for name in spec.components}}
+
+
+class _Writer:
+    """Writes the pages of one spec's components."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec, self.words = spec, Words(spec)
+
+    def page(self, name: str) -> str:
+        """One component."""
+        contract = self.spec.contracts[name]
+        own = [prop for prop in self.spec.properties.values() if prop.component == name]
+        cases = self.spec.cases_of(name)
+        golden = [case for case in cases if case.error is None]
+        refusals = [case for case in cases if case.error is not None]
+        used_by = [other.component for other in self.spec.contracts.values() if name in other.depends_on]
+        mistakes = [mistake.id for mistake in self.spec.mistakes.values() if mistake.component == name]
+        head = fields(
+            [
+                ("Built of", links("component", contract.depends_on)),
+                ("Part of", links("component", used_by)),
+                ("Conventions", links("convention", contract.conventions)),
+                ("Computed in at least", contract.computed_in_at_least or ""),
+                ("Known mistakes", links("mistake", mistakes)),
+            ]
+        )
+        parts = [
+            f"{target('component', name)}# {name}\n\n{self.words.plain(contract.title)}.\n\n{head}",
+            *self._contract(contract),
+            "## Clauses\n\n" + self._clauses([*cases, *own]),
+            "## Cases\n\n" + "\n".join(map(self._case, golden)) if golden else "",
+            "## Refusals\n\n" + "\n".join(map(self._refusal, refusals)) if refusals else "",
+            "## Properties\n\n" + "".join(f"- {link('property', p.id)}: {self.words.plain(p.title)}\n" for p in own)
+            if own
+            else "",
+        ]
+        return "\n".join(part for part in parts if part)
+
+    def _contract(self, contract: Contract) -> Iterable[str]:
+        params = [*contract.params.values()]
+        for stack in contract.layers:
+            # Of all layers the pages show one, whose number is n.
+            params += [replace(spec, name=f"{stack.prefix}.n.{name}") for name, spec in stack.params.items()]
+        outputs = [contract.outputs[name] for name in contract.flow]
+        first = f"\nA bare result is `{contract.first_output}`; the outputs stand in the order of their computation.\n"
+        yield self._arrays("Inputs", contract.inputs.values())
+        yield self._arrays("Parameters", params)
+        yield self._attributes(contract.attributes.values())
+        yield self._arrays("Outputs", outputs) + (first if len(outputs) > 1 else "")
+
+    def _arrays(self, title: str, arrays: Iterable[ArraySpec]) -> str:
+        rows = [(f"`{a.name}`", a.kind, self._shape(a), self._remarks(a)) for a in arrays]
+        return f"## {title}\n\n" + markdown_table(("name", "kind", "shape", ""), rows) if rows else ""
+
+    def _shape(self, array: ArraySpec) -> str:
+        return ("broadcasts to " if array.broadcast else "") + f"`{array.shape}`"
+
+    def _remarks(self, array: ArraySpec) -> str:
+        blind = f"no result depends on it: {self.words.plain(array.blind)}" if array.blind else ""
+        said = ("optional" if array.optional else "", f"0 ≤ id < `{array.below}`" if array.below else "", blind)
+        return "; ".join(filter(None, said))
+
+    def _attributes(self, attributes: Iterable[AttributeSpec]) -> str:
+        rows = []
+        for a in attributes:
+            said = (
+                "optional" if a.optional else "",
+                f"is the size `{a.size}`" if a.size else "",
+                f"at least {a.minimum:g}" if a.minimum is not None else "",
+                f"at most {a.maximum:g}" if a.maximum is not None else "",
+                f"at most `{a.at_most}`" if a.at_most else "",
+                f"0 ≤ id < `{a.below}`" if a.below else "",
+            )
+            rows.append((f"`{a.name}`", a.kind, "; ".join(filter(None, said))))
+        return "## Attributes\n\n" + markdown_table(("name", "kind", ""), rows) if rows else ""
+
+    def _clauses(self, showing: Iterable[Case | Property]) -> str:
+        named = {clause for item in showing for clause in item.clauses}
+        clauses = [clause for clause in self.spec.clauses.values() if clause.id in named]
+        return "".join(
+            f"- {link('clause', c.id)} {c.level.value}: {self.words.plain(c.title, but=c.id)}\n" for c in clauses
+        )
+
+    def _case(self, case: Case) -> str:
+        wanted = ", ".join(f"`{name}`" for name in case.expect)
+        asked = f"gradients of {wanted}" if case.cotangent is not None else wanted
+        leading = [f"lead {list(case.lead)}"] if case.lead else []
+        sizes = ", ".join([*leading, *(f"{name} {size}" for name, size in case.sizes.items())])
+        only = ", ".join(f"`{c}` = `{option}`" for c, option in case.only_with.items())
+        said = [
+            ("asks for", asked),
+            ("sizes", self.words.plain(sizes)),
+            ("shows", links("clause", case.clauses)),
+            ("source", cited(case.source) if case.source else ""),
+            ("under every option of", link("convention", case.convention) if case.convention else ""),
+            ("with", only),
+            ("catches", links("mistake", case.catches)),
+        ]
+        return target("case", case.id) + defined(
+            f"`{case.id}`",
+            f"{self.words.plain(case.title)}.",
+            "; ".join(f"{name} {text}" for name, text in said if text) + ".",
+        )
+
+    def _refusal(self, case: Case) -> str:
+        base = f"otherwise like {link('case', case.base)}; " if case.base else ""
+        return target("case", case.id) + defined(
+            f"`{case.id}`",
+            f"{self.words.plain(case.title)}.",
+            f"must refuse `{case.error}`; {base}shows {links('clause', case.clauses)}.",
+        )

@@ -1,0 +1,45 @@
+"""The table of contents: which pages stand under which heading."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+#: Pages by heading, in order. One that is not there is passed over.
+_CONTENTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "Use it": ("tutorial", "check", "implementations", "grading", "baselines"),
+    "Look it up": (
+        "generated/command-line",
+        "exit-status",
+        "adapters",
+        "protocol",
+        "cases",
+        "generated/components/index",
+        "generated/conventions",
+        "generated/properties",
+    ),
+    "What is right": (
+        "generated/spec/index",
+        "generated/documents",
+        "generated/errata",
+        "generated/mistakes",
+        "findings",
+    ),
+    "Why it holds": ("values", "tolerances", "extend"),
+}
+
+#: Under what other pages stand that lie beside them.
+_OTHERS: Final = "More"
+
+
+def contents(root: str, found: Collection[str]) -> str:
+    """The tables of contents of the first page, of the pages that are there; in them a page stands once."""
+    listed = {root, *(page for pages in _CONTENTS.values() for page in pages)}
+    others = tuple(sorted(page for page in found if "/" not in page and page not in listed))
+    tables = {**_CONTENTS, _OTHERS: others}
+    there = {title: [page for page in pages if page in found] for title, pages in tables.items()}
+    return "".join(
+        "\n```{toctree}\n:hidden:\n:caption: " + title + "\n\n" + "\n".join(pages) + "\n```\n"
+        for title, pages in there.items()
+        if pages
+    )

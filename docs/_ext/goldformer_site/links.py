@@ -1,0 +1,74 @@
+"""Links that hold on GitHub, from docs/ to files of the repository, lead to the pages that the site makes of them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+
+from goldformer.spec import ROOT, Spec
+from goldformer.spec.readme import anchor
+from goldformer_site.markdown import label
+
+_FENCE = re.compile(r"(^(`{3,}|~{3,}).*?^\2\s*$)", re.DOTALL | re.MULTILINE)
+_LINK = re.compile(r"\[([^\]]*)\]\(\.\./([^)#\s]+)(?:#([^)\s]*))?\)")
+
+#: Files that have one page, by the label of that page.
+_PAGES = {
+    "conformance/cli.py": "the-command-line",
+    "spec": "the-spec",
+    "spec/README.md": "the-spec",
+    "spec/transformer.md": "the-spec",
+    "spec/contracts": "the-components",
+    "spec/cases": "the-components",
+    "spec/conventions.yaml": "the-conventions",
+    "spec/documents.yaml": "the-documents",
+    "spec/errata.yaml": "the-errata",
+    "spec/mistakes.yaml": "known-mistakes",
+    "spec/properties.yaml": "the-properties",
+}
+
+
+class Links:
+    """What links of the pages in one folder stand for."""
+
+    def __init__(self, spec: Spec, folder: Path) -> None:
+        self.spec, self.folder = spec, folder
+
+    def in_page(self, text: str) -> str:
+        """A page whose links lead to pages of the site, or to the file itself where there is none."""
+        parts = _FENCE.split(text)
+        # Each fence comes with the group of its ticks.
+        kept = [part for index, part in enumerate(parts) if index % 3 != 2]
+        return "".join(part if index % 2 else _LINK.sub(self._led, part) for index, part in enumerate(kept))
+
+    def _led(self, match: re.Match[str]) -> str:
+        text, path, fragment = match[1], match[2].rstrip("/"), match[3]
+        place = self._label(path, fragment)
+        if place is not None:
+            return f"[{text}](#{place})"
+        if path == "README.md":
+            return f"[{text}](index.md)"
+        file = ROOT.parent / path
+        if file.is_dir():
+            return text
+        # A file that is not there stays a link, and Sphinx says that it leads nowhere.
+        return f"[{text}]({os.path.relpath(file, self.folder)})"
+
+    def _label(self, path: str, fragment: str | None) -> str | None:
+        if path == "spec/transformer.md" and fragment:
+            return self._headings.get(fragment, fragment)
+        folder, _, name = path.rpartition("/")
+        if folder in ("spec/contracts", "spec/cases") and name.removesuffix(".yaml") in self.spec.contracts:
+            return label("component", name.removesuffix(".yaml"))
+        return _PAGES.get(path)
+
+    @cached_property
+    def _headings(self) -> Mapping[str, str]:
+        """The clauses by the fragments under which GitHub finds them."""
+        return {
+            anchor(f"{clause.id} · {clause.level.value} · {clause.title}"): label("clause", clause.id)
+            for clause in self.spec.clauses.values()
+        }

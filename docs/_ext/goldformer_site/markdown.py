@@ -1,0 +1,103 @@
+"""Words of the spec as Markdown of the site: escaped, with every id that they name leading to its place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from goldformer.spec import Spec
+from goldformer.spec.model import Citation
+from goldformer.spec.readme import escape
+
+_CODE = re.compile(r"(``.+?``|`[^`]+`)")
+_CLAUSE = re.compile(r"\b[A-Z]+-\d+\b")
+
+
+def label(kind: str, id_: str) -> str:
+    """The name of a place, which is also its anchor in the page: clause-sdpa-2, mistake-scale-missing."""
+    return f"{kind}-{id_}".lower().replace("_", "-").replace(".", "-")
+
+
+def target(kind: str, id_: str) -> str:
+    """The line that makes what follows the place of an id."""
+    return f"({label(kind, id_)})=\n"
+
+
+def link(kind: str, id_: str, text: str | None = None) -> str:
+    """A link to the place of an id; ids of code stand in code."""
+    return f"[{text or (id_ if kind in ('clause', 'row') else f'`{id_}`')}](#{label(kind, id_)})"
+
+
+def links(kind: str, ids: Iterable[str]) -> str:
+    """Links to the places of several ids."""
+    return ", ".join(link(kind, id_) for id_ in ids)
+
+
+def cited(source: Citation) -> str:
+    """A document with links to it and to its rows; what cites no document, as it is."""
+    rows = " ".join(link("row", f"{source.document}-{row}", row) for row in source.rows)
+    return f"{link('document', source.document, source.document)} {rows}" if rows else source.document
+
+
+class Words:
+    """Texts of one spec as Markdown."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+
+    def plain(self, text: str, *, but: str = "") -> str:
+        """Prose, whatever signs it holds; what stands in backticks stays code, and clauses other than `but` are links.
+
+        A sign that would end a cell of a table is escaped everywhere.
+        """
+        parts = _CODE.split(" ".join(text.split()))
+        return "".join(
+            part.replace("|", "\\|") if index % 2 else self.linked(_escaped(part), but=but)
+            for index, part in enumerate(parts)
+        )
+
+    def linked(self, text: str, *, but: str = "") -> str:
+        """The same text, with links on the clauses it names."""
+
+        def led(match: re.Match[str]) -> str:
+            known = match[0] in self.spec.clauses and match[0] != but
+            return link("clause", match[0]) if known else match[0]
+
+        return _CLAUSE.sub(led, text)
+
+    def body(self, text: str, *, but: str = "") -> str:
+        """Markdown that is Markdown already, such as that of a clause, with links outside of code and formulas."""
+        parts = re.split(r"(\$\$.*?\$\$|``.+?``|`[^`]+`)", text, flags=re.DOTALL)
+        return "".join(part if index % 2 else self.linked(part, but=but) for index, part in enumerate(parts))
+
+    def check(self, id_: str) -> str:
+        """A link to a case or a property."""
+        return link("case" if id_ in self.spec.cases else "property", id_)
+
+    def checks(self, ids: Sequence[str], shown: int = 8) -> str:
+        """Links to the first cases and properties, and how many others there are."""
+        first = ", ".join(map(self.check, ids if len(ids) <= shown + 1 else ids[:shown]))
+        return first if len(ids) <= shown + 1 else f"{first} and {len(ids) - shown} more"
+
+
+def _escaped(text: str) -> str:
+    """A part of a line, with the spaces at its ends."""
+    words = escape(text)
+    return f"{' ' * text[:1].isspace()}{words}{' ' * text[-1:].isspace()}" if words else text
+
+
+def fields(items: Iterable[tuple[str, str]]) -> str:
+    """Names with what they say, those left out that say nothing; one line each."""
+    return "".join(f":{name}: {text}\n" for name, text in items if text)
+
+
+def defined(term: str, *paragraphs: str) -> str:
+    """A term with what is said of it."""
+    said = "\n\n".join(f"  {paragraph}" for paragraph in paragraphs if paragraph)
+    return f"{term}\n: {said.lstrip()}\n"
+
+
+def toctree(names: Iterable[str], *, hidden: bool = False) -> str:
+    """The pages below this one."""
+    hiding = ":hidden:\n" if hidden else ""
+    return "```{toctree}\n:maxdepth: 1\n" + hiding + "\n".join(names) + "\n```\n"

@@ -1,0 +1,23 @@
+"""All pages that are made, by their paths."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from goldformer.spec import Spec
+from goldformer_site import catalogue, command_line, components, documents, tables
+from goldformer_site.clauses import clause_pages
+
+
+def pages(spec: Spec) -> Mapping[str, str]:
+    """Each page's path below the folder of generated ones, with its Markdown; the same for the same spec."""
+    return {
+        **clause_pages(spec),
+        **components.pages(spec),
+        "documents.md": documents.documents(spec),
+        "errata.md": documents.errata(spec),
+        "mistakes.md": catalogue.page(spec),
+        "properties.md": tables.properties(spec),
+        "conventions.md": tables.conventions(spec),
+        "command-line.md": command_line.page(),
+    }
