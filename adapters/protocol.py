@@ -51,12 +51,11 @@ class Adapter:
 
     def convention(self, name: str, component: str, spec: Spec) -> str:
         """The option it declares for a component, or the documents' choice."""
-        default = spec.conventions[name].default
-        return self.conventions.get(f"{component}.{name}", self.conventions.get(name, default))
+        return declared_option(self.conventions, name, component, spec)
 
     def options(self, component: str, spec: Spec) -> dict[str, str]:
         """The options it declares for all conventions of a component, or the documents' choices."""
-        return {name: self.convention(name, component, spec) for name in spec.contracts[component].conventions}
+        return declared_options(self.conventions, component, spec)
 
     @classmethod
     def from_object(cls, thing: Any, origin: str, spec: Spec) -> Adapter:
@@ -84,6 +83,18 @@ class Adapter:
             hints=tuple(_misspelt(thing, names, spec)),
             close=getattr(thing, "CLOSE", lambda: None),
         )
+
+
+def declared_option(conventions: Mapping[str, str], name: str, component: str, spec: Spec) -> str:
+    """The option that CONVENTIONS declare for a component, or the documents' choice."""
+    default = spec.conventions[name].default
+    return conventions.get(f"{component}.{name}", conventions.get(name, default))
+
+
+def declared_options(conventions: Mapping[str, str], component: str, spec: Spec) -> dict[str, str]:
+    """The options that CONVENTIONS declare for all conventions of a component, or the documents' choices."""
+    contract = spec.contracts[component]
+    return {name: declared_option(conventions, name, component, spec) for name in contract.conventions}
 
 
 def _choice(given: Any, known: tuple[str, ...], what: str) -> tuple[str, ...]:

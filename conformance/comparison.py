@@ -90,7 +90,7 @@ class Implementation:
         """What a run on an adapter found."""
         found = tuple(verdicts)
         return cls(
-            adapter.origin, adapter.name, adapter.version, _libraries(adapter), adapter.conventions, adapter.hints,
+            adapter.origin, adapter.name, adapter.version, libraries_of(adapter), adapter.conventions, adapter.hints,
             found, seconds, _why_nothing_was_checked(found),
         )  # fmt: skip
 
@@ -169,7 +169,8 @@ class Comparison:
         return [id_ for id_ in spec.clauses if id_ in judged]
 
 
-def _libraries(adapter: Adapter) -> dict[str, str]:
+def libraries_of(adapter: Adapter) -> dict[str, str]:
+    """The version of what an adapter computes with; empty where nothing of that name is installed."""
     try:
         return {adapter.arrays: version(adapter.arrays)}
     except PackageNotFoundError:
