@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 if TYPE_CHECKING:
+    from goldformer.conformance.baseline.guard import Guard
     from goldformer.conformance.engine import Bench
     from goldformer.conformance.verdict import Verdict
 
@@ -186,7 +187,7 @@ def settle(request: pytest.FixtureRequest) -> Callable[[Verdict], None]:
         from goldformer.conformance.text import explain_verdict
         from goldformer.conformance.verdict import Status
 
-        guard = request.config.stash.get(_GUARD, None)
+        guard: Guard | None = request.config.stash.get(_GUARD, None)
         if guard is not None:
             verdict = guard.judged(verdict)
         request.node.stash[_VERDICT] = verdict

@@ -34,6 +34,8 @@ class Guard:
         key = Key(verdict.check, verdict.dtype, verdict.device)
         if verdict.kind != "case" or not self._has_a_say(key, verdict.component):
             return verdict
+        if verdict.reason == "not-implemented" and key not in self.old.entries:
+            return verdict
         absent: dict[Key, str] = {}
         note_end(verdict, self.keeper, absent)
         entries = {key: self.keeper.entries[key]} if key in self.keeper.entries else {}
@@ -45,12 +47,18 @@ class Guard:
             return verdict
         said = f"since the baseline, {headline(worst, self._judge.spec)}"
         if verdict.bad:
-            return replace(verdict, message=f"{verdict.message}; {said}")
+            ended = key in entries and entries[key].ended is not None
+            # How it ended is said already.
+            short = f"since the baseline, {worst.kind}: it gave a result then" if ended and self._gave(key) else said
+            return replace(verdict, message=f"{verdict.message}; {short}")
         words = [*self._command, "--case", key.case, "--dtype", key.dtype]
         return replace(
             verdict, status=Status.FAILED, reason="moved", message=said, catches=(), matches=None,
             reproduce=shlex.join(words),
         )  # fmt: skip
+
+    def _gave(self, key: Key) -> bool:
+        return key in self.old.entries and self.old.entries[key].ended is None
 
     def _has_a_say(self, key: Key, component: str) -> bool:
         """Whether the baseline recorded such calls at all."""

@@ -56,9 +56,9 @@ def record(
     _repeat(keeper, spec, bench, absent)
     order = {case.id: place for place, case in enumerate(cases)}
     entries = dict(sorted(keeper.entries.items(), key=lambda item: order[item[0].case]))
-    if not any(entry.outputs for entry in entries.values()) and not only:
+    if not entries and not only:
         whys = set(absent.values()) or {"no case fits all of these options"}
-        why = whys.pop() if len(whys) == 1 else "every case was skipped or ended without a result"
+        why = whys.pop() if len(whys) == 1 else "every case was skipped"
         raise BaselineError(f"{adapter.origin}: nothing was given that could be recorded: {why}")
     return Baseline(__version__, spec_digest(spec), request, (recorded(adapter, request),), entries, absent)
 

@@ -131,10 +131,11 @@ def run_record(adapter: str, folder: Path, request: Request, timeout: float) -> 
         ):
             return unusable(message)
         made = record(found, spec, request, _watched)
-        if not made.entries:
-            return unusable(f"{adapter}: nothing was given that could be recorded")
-        path = save(folder, made)
         given = [entry for entry in made.entries.values() if entry.outputs]
+        if not given:
+            ends = (entry.ended.message for entry in made.entries.values() if entry.ended)
+            return unusable(f"{adapter}: no call gave a result that could be recorded: {next(ends)}")
+        path = save(folder, made)
         outputs = sum(len(entry.outputs) for entry in given)
         ended = len(made.entries) - len(given)
         without = f", {ended} calls without a result" if ended else ""
@@ -348,9 +349,14 @@ def _asked(options: UpdateOptions) -> str:
     """Ask whether to write; why not, or nothing."""
     if options.yes:
         return ""
-    if not sys.stdin.isatty():
+    if not on_terminal():
         return "nothing was written: there is no terminal to ask on; --yes writes without asking"
     return "" if click.confirm(f"Write this to {options.folder}?") else "nothing was written"
+
+
+def on_terminal() -> bool:
+    """Whether somebody is there to be asked."""
+    return sys.stdin.isatty()
 
 
 def acts_of(chosen: dict[Act, bool]) -> tuple[Act, ...]:
