@@ -23,7 +23,7 @@ def recorded(adapter: Adapter, request: Request) -> Recording:
     """The recording of a run of an adapter, in this process as it is set up now."""
     found = environment()
     words = {"Python": found["Python"], "NumPy": version("numpy")}
-    words |= {name: number for name, number in libraries_of(adapter).items() if number}
+    words |= {name: number for name, number in libraries_of(adapter).items() if number and name != "numpy"}
     words |= {"BLAS": _blas(), "threads": str(request.threads), "system": found["system"]}
     words |= {"processor": found["processor"], "features": _features()}
     words |= {"torch": _torch, "jax": _jax}.get(adapter.arrays, _nothing)(request)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -44,8 +45,9 @@ from goldformer.conformance.run import Check
 from goldformer.conformance.text import number, wrapped
 from goldformer.spec import Spec, SpecError, load_spec
 
-#: So many moves are shown, the worst ones, unless all are asked for.
+#: So many moves are shown, the worst ones, and so many of one component, unless all are asked for.
 _SHOWN: Final = 10
+_SHOWN_OF_ONE: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +216,7 @@ def _report(drift: Drift, options: CheckOptions) -> None:
     print_table(table)
     worst = [move for move in worst_first(drift.moves) if move.kind > Kind.IDENTICAL]
     beyond = [move for move in worst if move.kind > options.allow]
-    shown = beyond if options.everything else beyond[:_SHOWN]
+    shown = beyond if options.everything else _worst_of_each(beyond)
     for move in shown or worst[:1]:
         say("")
         for line in move_lines(move, drift):
@@ -226,6 +228,17 @@ def _report(drift: Drift, options: CheckOptions) -> None:
     say(f"\n{verdict}, allowed: {options.allow}", "bold")
     if beyond:
         say(_what_next(drift, options))
+
+
+def _worst_of_each(moves: list[Move]) -> list[Move]:
+    """The first few of each component."""
+    seen: Counter[str] = Counter()
+    chosen = []
+    for move in moves:
+        seen[move.component] += 1
+        if seen[move.component] <= _SHOWN_OF_ONE:
+            chosen.append(move)
+    return chosen[:_SHOWN]
 
 
 def _what_next(drift: Drift, options: CheckOptions) -> str:
