@@ -293,6 +293,50 @@ def test_another_interpreter_is_run_with_this_goldformer(mine, folder, adapter_f
     assert whose(done) == ["the code's"]
 
 
+def test_the_interpreter_that_runs_it_tells_nothing(mine, folder):
+    done = baseline("check", mine, folder, "--attribute", sys.executable)
+    assert done.exit_code == 2
+    assert "is the interpreter that runs this, and tells nothing: name one that has the old code" in done.stderr
+
+
+def interpreter(folder, preamble):
+    """A virtual environment whose interpreter does something first."""
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "python").write_text(f'#!/bin/sh\n{preamble}\nexec {sys.executable} "$@"\n', encoding="utf-8")
+    (folder / "bin" / "python").chmod(0o755)
+    return folder
+
+
+def test_another_environment_with_what_changed_as_it_is_now_has_the_old_code(folder, adapter_file, tmp_path):
+    """Its adapter reads what is installed there, which is the old eps: the new one moved for the code's sake."""
+    new = adapter_file(FROM_THERE.replace("1e-5", "1e-6").replace('"1"', '"2"'), "new.py")
+    there = interpreter(tmp_path / "venv", "export GOLDFORMER_TEST_EPS=1e-5")
+    done = baseline("check", new, folder, "--attribute", there)
+    assert "Whose drift it is, by old code in the new environment" in done.stdout
+    assert whose(done) == ["the code's"]
+
+
+def test_new_code_in_the_old_environment_tells_it_the_other_way_round(adapter_file, tmp_path, monkeypatch):
+    """What the system calls itself stands for what changed: it is recorded, and is there as it was."""
+    old, new = adapter_file(FROM_THERE, "old.py"), adapter_file(FROM_THERE.replace('"1"', '"2"'), "new.py")
+    assert baseline("record", old, "--out", tmp_path / "base", "--dtype", "float32").exit_code == 0
+    manifest = tmp_path / "base" / "manifest.yaml"
+    text = manifest.read_text(encoding="utf-8")
+    before, after = load(tmp_path / "base"), "as it was"
+    system = before.recordings[0].environment["system"]
+    manifest.write_text(text.replace(f'"system": "{system}"', f'"system": "{after}"'), encoding="utf-8")
+    # What the platform calls itself there, by a module that Python runs before anything else.
+    (tmp_path / "site").mkdir()
+    hook = f"import platform\nplatform.platform = lambda *a, **k: {after!r}\n"
+    (tmp_path / "site" / "sitecustomize.py").write_text(hook, encoding="utf-8")
+    preamble = f"export GOLDFORMER_TEST_EPS=1e-5 PYTHONPATH={tmp_path / 'site'}"
+    there = interpreter(tmp_path / "venv", preamble)
+    monkeypatch.setenv("GOLDFORMER_TEST_EPS", "1e-6")
+    done = baseline("check", new, tmp_path / "base", "--attribute", there)
+    assert "Whose drift it is, by new code in the old environment (system as it was)" in done.stdout
+    assert whose(done) == ["the environment's"]
+
+
 def test_an_interpreter_that_cannot_run_it_says_what_it_lacks(mine, folder, tmp_path):
     bare = tmp_path / "venv" / "bin"
     bare.mkdir(parents=True)

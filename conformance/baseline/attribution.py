@@ -147,6 +147,11 @@ main(prog_name="goldformer")
 """
 
 
+def is_this(python: Path) -> bool:
+    """Whether it is the interpreter that runs this, with what is installed for it."""
+    return _interpreter(python).parent.resolve() == Path(sys.executable).parent.resolve()
+
+
 def _interpreter(python: Path) -> Path:
     """The interpreter that a path means; BaselineError where there is none."""
     if not python.is_dir():

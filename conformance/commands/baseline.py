@@ -6,32 +6,30 @@ import contextlib
 import os
 import shlex
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
 import click
 from rich.progress import track
 
 from goldformer.adapters import DTYPES, Adapter, AdapterError, find_adapter
-from goldformer.conformance.baseline.attribution import Attribution, attributed, recorded_there
-from goldformer.conformance.baseline.drift import Drift, headline, remarks
+from goldformer.conformance.baseline.attribution import Attribution, attributed, is_this, recorded_there
+from goldformer.conformance.baseline.drift import Drift
 from goldformer.conformance.baseline.judge import Judge
 from goldformer.conformance.baseline.manifest import NAME
 from goldformer.conformance.baseline.model import Baseline, BaselineError, Key, Request
-from goldformer.conformance.baseline.moves import KINDS, Kind, Move, worst_first
+from goldformer.conformance.baseline.moves import Kind, Move
 from goldformer.conformance.baseline.record import record, with_drawn
-from goldformer.conformance.baseline.report import as_json, cells, markdown
+from goldformer.conformance.baseline.report import as_json, markdown
 from goldformer.conformance.baseline.store import load, save
-from goldformer.conformance.baseline.update import ACTS, Act, Change, changes, counted, updated
+from goldformer.conformance.baseline.update import ACTS, Act, changes, updated
+from goldformer.conformance.commands.baseline_text import list_changes, report, say_remarks, what_next
 from goldformer.conformance.commands.console import (
     FAILS,
     OK,
     err,
     no_folder,
-    out,
     plain_table,
     print_table,
     save_json,
@@ -42,12 +40,7 @@ from goldformer.conformance.commands.console import (
 )
 from goldformer.conformance.commands.console import save as save_text
 from goldformer.conformance.run import Check
-from goldformer.conformance.text import number, wrapped
 from goldformer.spec import Spec, SpecError, load_spec
-
-#: So many moves are shown, the worst ones, and so many of one component, unless all are asked for.
-_SHOWN: Final = 10
-_SHOWN_OF_ONE: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +171,9 @@ def run_check(options: CheckOptions) -> int:
         if message := options.chosen.problem(with_drawn(spec, old.request), options.folder, old):
             return unusable(message)
         drift = _drift(adapter, spec, options.adapter, options.folder, old, options.chosen, options.threads)
-        _report(drift, options)
+        report(drift, options.folder, options.allow, everything=options.everything)
+        if drift.tally.worst > options.allow:
+            say(what_next(drift, options.adapter, options.folder, options.allow))
         told = _attributed(drift, options)
         if options.json:
             extra = {"attribution": _attribution_data(told, drift.moves)} if told else {}
@@ -205,80 +200,6 @@ def _drift(
     return Drift(old, new, tuple(judge.moves(old, new, keys)), judge.spec, shlex.join(words_))
 
 
-def _report(drift: Drift, options: CheckOptions) -> None:
-    title = drift.new.recordings[-1].title
-    out.print(f"{title} against {options.folder}", style="bold", markup=False)
-    for name, then, now in drift.environment:
-        say(f"Not as it was: {name}: {then} → {now}", "yellow")
-    table = plain_table("component", *KINDS, "move÷tol.", right=(*KINDS, "move÷tol."))
-    for name, tally in drift.tallies.items():
-        table.add_row(name, *cells(tally), style="red" if tally.worst > options.allow else "")
-    print_table(table)
-    worst = [move for move in worst_first(drift.moves) if move.kind > Kind.IDENTICAL]
-    beyond = [move for move in worst if move.kind > options.allow]
-    shown = beyond if options.everything else _worst_of_each(beyond)
-    for move in shown or worst[:1]:
-        say("")
-        for line in move_lines(move, drift):
-            say(line)
-    if len(beyond) > len(shown):
-        say(f"\n{len(beyond) - len(shown)} more moved further than allowed: --all shows them, --json has them")
-    _say_remarks(drift)
-    verdict = "nothing moved" if not worst else f"worst: {drift.tally.worst}"
-    say(f"\n{verdict}, allowed: {options.allow}", "bold")
-    if beyond:
-        say(_what_next(drift, options))
-
-
-def _worst_of_each(moves: list[Move]) -> list[Move]:
-    """The first few of each component."""
-    seen: Counter[str] = Counter()
-    chosen = []
-    for move in moves:
-        seen[move.component] += 1
-        if seen[move.component] <= _SHOWN_OF_ONE:
-            chosen.append(move)
-    return chosen[:_SHOWN]
-
-
-def _what_next(drift: Drift, options: CheckOptions) -> str:
-    new = {move.place for move in drift.moves if move.kind is Kind.FORM and _is_new(move, drift)}
-    act = "--create" if all(m.place in new for m in drift.moves if m.kind > options.allow) else "--fix"
-    return (
-        "If this is meant, take it over: "
-        f"goldformer baseline update {shlex.join([options.adapter, str(options.folder), act])}"
-    )
-
-
-def _is_new(move: Move, drift: Drift) -> bool:
-    entry = drift.old.entries.get(move.key)
-    return entry is None or (bool(move.output) and move.output not in entry.outputs)
-
-
-def move_lines(move: Move, drift: Drift) -> Iterator[str]:
-    """One move in full."""
-    key, furthest = move.key, move.furthest
-    where = f"({move.component}, {key.dtype} on {key.device})"
-    yield f"{str(move.kind).upper()}  {key.case}  {where}"
-    yield from wrapped(headline(move, drift.spec).partition(": ")[2] or "as it was", "  → ")
-    if furthest is not None:
-        bound = f"tolerance {move.tolerance:.3g}" if move.tolerance else "must be exact"
-        ratio = f", move ÷ tolerance {number(move.ratio)}" if move.ratio is not None and move.tolerance else ""
-        yield f"  {move.output}: {move.beyond} of {move.compared} moved further than the tolerance ({bound})"
-        yield f"  furthest at {list(furthest.index)}: {furthest.expected!r} → {furthest.got!r}{ratio}"
-    if repeat := drift.repeat(key):
-        yield f"  Repeat      {repeat}"
-
-
-def _say_remarks(drift: Drift) -> None:
-    listed = list(remarks(drift))
-    if listed:
-        say("")
-    for remark in listed:
-        for line in wrapped(remark.text, f"{'  ' if remark.inner else ''}{remark.label}: "):
-            say(line)
-
-
 # ── whose drift it is ──
 
 
@@ -287,6 +208,11 @@ def _attributed(drift: Drift, options: CheckOptions) -> Attribution | None:
     if options.attribute is None and options.old_adapter is None:
         return None
     adapter = options.old_adapter or options.adapter
+    if options.attribute is not None and options.old_adapter is None and is_this(options.attribute):
+        raise BaselineError(
+            f"--attribute {options.attribute}: is the interpreter that runs this, and tells nothing: "
+            "name one that has the old code or the old libraries, or the old adapter with --old-adapter"
+        )
     third = recorded_there(options.attribute, adapter, drift.new.request)
     told = attributed(drift.old, drift.new, third, drift.moves, old_code=options.old_adapter is not None)
     say(f"\nWhose drift it is, by {told.run} ({told.environment}):", "bold")
@@ -335,7 +261,7 @@ def run_update(options: UpdateOptions) -> int:
             return unusable(message)
         drift = _drift(adapter, spec, options.adapter, options.folder, old, options.chosen, options.threads)
         accepted = changes(drift.old, drift.new, drift.moves, options.acts, options.allow)
-        _list_changes(accepted, drift)
+        list_changes(accepted, drift)
         if not accepted or options.dry_run:
             say("nothing to change" if not accepted else "nothing was written: --dry-run")
             return OK
@@ -346,16 +272,6 @@ def run_update(options: UpdateOptions) -> int:
         return OK
 
     return _with_adapter(options.adapter, options.timeout, work)
-
-
-def _list_changes(accepted: list[Change], drift: Drift) -> None:
-    for act, kinds in counted(accepted):
-        said = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-        say(f"{act}: {said}", "bold")
-        for change in accepted:
-            if change.act == act:
-                key = change.move.key
-                say(f"  {key.case} ({key.dtype} on {key.device}): {headline(change.move, drift.spec)}")
 
 
 def _asked(options: UpdateOptions) -> str:
@@ -398,7 +314,7 @@ def run_history(folders: tuple[Path, ...], json: Path | None, markdown_: Path | 
         if column.drift is not None:
             changed = "; ".join(f"{name} {then} → {now}" for name, then, now in column.drift.environment)
             say(f"{column.name}: {changed or 'the same environment'}", "dim")
-            _say_remarks(column.drift)
+            say_remarks(column.drift)
     if json:
         save_json(json, of.as_json(found))
     if markdown_:
