@@ -52,19 +52,15 @@ class Adapter:
 
     def convention(self, name: str, component: str, spec: Spec) -> str:
         """The option it declares for a component, or the documents' choice, also where it leaves it open."""
-        default = spec.conventions[name].default
-        return default if self.leaves_open(name, component) else self._declared(name, component) or default
+        return declared_option(self.conventions, name, component, spec)
 
     def leaves_open(self, name: str, component: str) -> bool:
         """Whether it declares that what depends on a convention is not to be compared."""
-        return self._declared(name, component) == UNSPECIFIED
-
-    def _declared(self, name: str, component: str) -> str | None:
-        return self.conventions.get(f"{component}.{name}", self.conventions.get(name))
+        return _declared(self.conventions, name, component) == UNSPECIFIED
 
     def options(self, component: str, spec: Spec) -> dict[str, str]:
         """The options it declares for all conventions of a component, or the documents' choices."""
-        return {name: self.convention(name, component, spec) for name in spec.contracts[component].conventions}
+        return declared_options(self.conventions, component, spec)
 
     @classmethod
     def from_object(cls, thing: Any, origin: str, spec: Spec) -> Adapter:
@@ -92,6 +88,22 @@ class Adapter:
             hints=tuple(_misspelt(thing, names, spec)),
             close=getattr(thing, "CLOSE", lambda: None),
         )
+
+
+def declared_option(conventions: Mapping[str, str], name: str, component: str, spec: Spec) -> str:
+    """The option that CONVENTIONS declare for a component, or the documents' choice, also where they leave it open."""
+    said = _declared(conventions, name, component)
+    return spec.conventions[name].default if said in (None, UNSPECIFIED) else said
+
+
+def _declared(conventions: Mapping[str, str], name: str, component: str) -> str | None:
+    return conventions.get(f"{component}.{name}", conventions.get(name))
+
+
+def declared_options(conventions: Mapping[str, str], component: str, spec: Spec) -> dict[str, str]:
+    """The options that CONVENTIONS declare for all conventions of a component, or the documents' choices."""
+    contract = spec.contracts[component]
+    return {name: declared_option(conventions, name, component, spec) for name in contract.conventions}
 
 
 def _choice(given: Any, known: tuple[str, ...], what: str) -> tuple[str, ...]:

@@ -92,7 +92,7 @@ class Implementation:
         """What a run on a bench found; with `drawn`, pictures too, which take a few calls."""
         found, adapter = tuple(verdicts), bench.adapter
         return cls(
-            adapter.origin, adapter.name, adapter.version, _libraries(adapter), adapter.conventions, adapter.hints,
+            adapter.origin, adapter.name, adapter.version, libraries_of(adapter), adapter.conventions, adapter.hints,
             found, seconds, _why_nothing_was_checked(found), pictures(bench) if drawn else (),
         )  # fmt: skip
 
@@ -180,7 +180,8 @@ class Comparison:
         return [id_ for id_ in spec.clauses if id_ in judged]
 
 
-def _libraries(adapter: Adapter) -> dict[str, str]:
+def libraries_of(adapter: Adapter) -> dict[str, str]:
+    """The version of what an adapter computes with; empty where nothing of that name is installed."""
     try:
         return {adapter.arrays: version(adapter.arrays)}
     except PackageNotFoundError:

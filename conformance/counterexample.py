@@ -19,7 +19,7 @@ from goldformer.conformance.compare import compare
 from goldformer.conformance.engine import Bench
 from goldformer.conformance.invoke import Arguments, Array
 from goldformer.conformance.tolerance import tolerance
-from goldformer.spec import Property
+from goldformer.spec import Property, Spec
 from goldformer.spec.call import check_call
 from goldformer.spec.draw import Dyadic, Mask, build
 from goldformer.spec.oracle import duals
@@ -58,7 +58,8 @@ def _is_wrong(call: Called, bench: Bench) -> bool:
     if "seed" in attributes and attributes.get("training", True):
         return False
     at_least = bench.spec.contracts[call.component].computed_in_at_least
-    for name, drawn in _evaluated(call, bench).items():
+    options = bench.adapter.options(call.component, bench.spec)
+    for name, drawn in evaluated(call, options, bench.spec).items():
         if name == GAPS or name not in call.outputs:
             continue
         truth, bound = drawn, 0.0
@@ -71,10 +72,10 @@ def _is_wrong(call: Called, bench: Bench) -> bool:
     return False
 
 
-def _evaluated(call: Called, bench: Bench) -> Outputs:
+def evaluated(call: Called, options: Mapping[str, str], spec: Spec) -> Outputs:
     """What the formulas give for a call, or the gradients of that, perturbed at every operation."""
     inputs, params = call.arguments.inputs, call.arguments.params
-    given = (inputs, params, call.arguments.attributes, bench.adapter.options(call.component, bench.spec))
+    given = (inputs, params, call.arguments.attributes, options)
     Draw.reset()
     if call.cotangent is None:
         return evaluate(call.component, Draw.exact, Draw.given, *given)
@@ -84,7 +85,7 @@ def _evaluated(call: Called, bench: Bench) -> Outputs:
         ),
         {name: array for name, array in {**inputs, **params}.items() if array.dtype.kind == "f"},
         np.asarray(np.frompyfunc(Draw.given, 1, 1)(call.cotangent)),
-        bench.spec.contracts[call.component].first_output,
+        spec.contracts[call.component].first_output,
         Draw.exact, Draw.given, duals.unit_draw,
     )  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,6 +41,8 @@ class Bench:
     strict: bool = False
     #: Looks for the mistakes behind what fails; without it nobody does.
     imitator: Imitator | None = None
+    #: Is handed what each golden case gives, once it is known to have the contract's form.
+    keep: Callable[[Case, Bench, Result], None] | None = None
 
     def unusable(self) -> tuple[Reason, str] | None:
         """Why nothing can run here, or None."""
@@ -103,6 +105,8 @@ def _check(case: Case, bench: Bench) -> Verdict:
     except BadResult as bad:
         advice = refusing_convention(case, bench) if bad.reason == "raised" else ""
         return replace(broken(blank, bad), advice=advice, matches=_matches(case, bench, bad, expected))
+    if bench.keep is not None:
+        bench.keep(case, bench, result)
     if expected and not set(expected) & set(result.outputs):
         absent_outputs = f"{bench.adapter.name} does not return {', '.join(expected)}"
         return not_implemented(blank, absent_outputs, strict=bench.strict)

@@ -133,6 +133,12 @@ class Imitator:
         self._fitted[component].update(dict.fromkeys(found))
         return found
 
+    def textbook(self, case: Case, options: Options) -> Result | None:
+        """What the textbook gives for a case in float64 under these options; None where it has not got that."""
+        given = _Failure(case, self.spec.contracts[case.component], Result({}, 0.0), {}, "float64", options)
+        made = self._imitate(Candidate(), given)
+        return made if isinstance(made, Result) else None
+
     def accepting(self, case: Case, dtype: str, options: Options) -> tuple[Match, ...] | None:
         """The mistakes that a refused call shows and that accept it as well; None where it shows none."""
         listed = list(self._named(case.catches))

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 if TYPE_CHECKING:
+    from goldformer.conformance.baseline.guard import Guard
     from goldformer.conformance.engine import Bench
     from goldformer.conformance.verdict import Verdict
 
 KEY: Final = "goldformer"
 _BENCH: Final = pytest.StashKey["Bench"]()
+_GUARD: Final = pytest.StashKey["Guard"]()
 _VERDICT: Final = pytest.StashKey["Verdict"]()
 
 
@@ -49,6 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     # Not --html, which pytest-html has.
     group.addoption("--conformance-html", type=Path, metavar="FILE", help="save a report as one HTML page")
+    group.addoption("--baseline", help="a folder that `goldformer baseline record` wrote: what moved since then fails")
     group.addoption("--threads", type=int, default=1, help="threads on the CPU, of PyTorch and BLAS; default 1")
 
 
@@ -101,9 +104,26 @@ def _bench(config: pytest.Config) -> Bench:
         Numerics(config.getoption("--tf32"), config.getoption("--threads")).apply(adapter.arrays)
         strict = "--strict" in _arguments(config)
         device, imitator = config.getoption("--device"), Imitator(spec)
-        config.stash[_BENCH] = Bench(spec, adapter, "float64", device, strict, imitator)
+        bench = Bench(spec, adapter, "float64", device, strict, imitator)
+        config.stash[_BENCH] = _guarded(bench, config)
         config.add_cleanup(adapter.close)
     return config.stash[_BENCH]
+
+
+def _guarded(bench: Bench, config: pytest.Config) -> Bench:
+    """The bench with an eye on what moved since a baseline, where there is one."""
+    folder = config.getoption("--baseline")
+    if folder is None:
+        return bench
+    from goldformer.conformance.baseline.guard import Guard
+    from goldformer.conformance.baseline.model import BaselineError
+
+    try:
+        guard = Guard(Path(folder), bench)
+    except BaselineError as error:
+        raise pytest.UsageError(f"goldformer: --baseline {error}") from error
+    config.stash[_GUARD] = guard
+    return replace(bench, keep=guard.keeper)
 
 
 def _arguments(config: pytest.Config) -> list[str]:
@@ -173,6 +193,9 @@ def settle(request: pytest.FixtureRequest) -> Callable[[Verdict], None]:
         from goldformer.conformance.text import explain_verdict
         from goldformer.conformance.verdict import Status
 
+        guard: Guard | None = request.config.stash.get(_GUARD, None)
+        if guard is not None:
+            verdict = guard.judged(verdict)
         request.node.stash[_VERDICT] = verdict
         request.node.user_properties += _properties(verdict)
         if verdict.status is Status.SKIPPED:

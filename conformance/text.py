@@ -23,12 +23,12 @@ def explain_verdict(verdict: Verdict, spec: Spec) -> str:
     lines = [
         f"{verdict.status.value.upper()}  {verdict.check}  ({verdict.component}, {verdict.dtype} on {verdict.device})",
         f"  {verdict.title}",
-        *_wrap(verdict.message, "  → "),
+        *wrapped(verdict.message, "  → "),
     ]
     for difference in verdict.differences:
         lines += [f"  {line}" for line in difference_lines(difference)]
     for label, text in facts(verdict, spec):
-        lines += _wrap(text, f"  {label:12}")
+        lines += wrapped(text, f"  {label:12}")
     if verdict.reason in UNANSWERED and verdict.detail:
         last = verdict.detail.splitlines()[-_MOST_STDERR:]
         lines += [f"  {head:12}{line}" for head, line in zip(("Stderr", *[""] * len(last)), last, strict=False)]
@@ -44,7 +44,7 @@ def facts(verdict: Verdict, spec: Spec) -> Iterator[tuple[str, str]]:
     """What is known of a bad verdict beyond its numbers: what each thing is, and what it says."""
     for match in (verdict.matches or ())[:_MOST_SUSPECTS]:
         titles = " and ".join(cause(id_, spec).title for id_ in match.causes)
-        yield "Equals", f"{titles}, {_closeness(match.ratio)}"
+        yield "Equals", f"{titles}, {closeness(match.ratio)}"
     if verdict.advice:
         yield "Convention", verdict.advice
     for id_ in verdict.clauses:
@@ -66,7 +66,8 @@ def headline(verdict: Verdict) -> str:
     return f"{verdict.status.value.upper()}  {verdict.check} ({verdict.dtype}): {verdict.message}"
 
 
-def _wrap(text: str, head: str) -> list[str]:
+def wrapped(text: str, head: str) -> list[str]:
+    """A text in lines of which the first begins with a head."""
     return textwrap.wrap(
         text,
         _WIDTH,
@@ -173,7 +174,7 @@ def closing(verdicts: Sequence[Verdict], spec: Spec) -> list[str]:
     return [
         line
         for remark in diagnosis(verdicts, spec)
-        for line in _wrap(remark.text, f"{'  ' if remark.inner else ''}{remark.label}: ")
+        for line in wrapped(remark.text, f"{'  ' if remark.inner else ''}{remark.label}: ")
     ]
 
 
@@ -185,13 +186,13 @@ def diagnosis(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Remark]:
         bad = [v for v in verdicts if v.component == component and v.bad]
         yield Remark("Mend first", component, inner=False)
         yield Remark("First seen", f"{bad[0].check}: {bad[0].message}")
-        yield from _this_is(explained[component]) or _could_be(verdicts, bad, component, spec)
+        yield from this_is(explained[component]) or _could_be(verdicts, bad, component, spec)
     known = {c.id for component in roots for e in explained[component] for c in e.causes}
     for component in followers:
         # What a part does wrong shows in the whole; a mistake of the whole's own does not go away with it.
         if any(c.id not in known for e in explained[component][:1] for c in e.causes):
             yield Remark("Mend too", component, inner=False)
-            yield from _this_is(explained[component])
+            yield from this_is(explained[component])
     if followers:
         yield Remark("These fail too and may mend themselves", ", ".join(followers), inner=False)
 
@@ -215,13 +216,13 @@ def _explaining(verdicts: Sequence[Verdict], component: str, spec: Spec) -> list
     return [e for e in explanations(verdicts, component, spec) if 2 * e.equals >= e.examined]
 
 
-def _this_is(found: Sequence[Explanation]) -> list[Remark]:
+def this_is(found: Sequence[Explanation]) -> list[Remark]:
     """The best explanation, and those that are as good."""
     remarks: list[Remark] = []
     for place, e in enumerate(found[:_MOST_SUSPECTS]):
         if place and (e.equals, e.spared) != (found[0].equals, found[0].spared):
             break
-        seen = f"what was got equals that in {e.equals} of {e.examined} failing cases, {_closeness(e.ratio)}"
+        seen = f"what was got equals that in {e.equals} of {e.examined} failing cases, {closeness(e.ratio)}"
         titles = " and ".join(c.title for c in e.causes)
         head = "Or" if place else "This is" if e.certain else "Could be"
         remarks.append(Remark(head, f"{titles}: {seen}. {what_to_do(e.causes)}"))
@@ -235,7 +236,8 @@ def _first_wrong(bad: Sequence[Verdict]) -> str:
     return f"the first wrong output is {name} in {count} of {first.total()} failing cases"
 
 
-def _closeness(ratio: float) -> str:
+def closeness(ratio: float) -> str:
+    """How near what was got is to what explains it."""
     return "within a thousandth of the tolerance" if ratio < 1e-3 else f"within {ratio:.2g} of the tolerance"
 
 

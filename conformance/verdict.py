@@ -30,6 +30,7 @@ Reason = Literal[
     "no-error",
     "no-gradient",
     "property",
+    "moved",
     # errored
     "raised",
     "wrong-parameters",

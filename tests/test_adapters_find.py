@@ -253,8 +253,14 @@ CONVENTION_NAMES = (
         ("'zeros'", 'CONVENTIONS is \'zeros\': write a mapping such as {"empty_row": "zeros"}'),
         ("{'emptyrow': 'zeros'}", f"CONVENTIONS has 'emptyrow'; conventions are {CONVENTION_NAMES}"),
         ("{3: 'zeros'}", f"CONVENTIONS has 3; conventions are {CONVENTION_NAMES}"),
-        ("{'empty_row': 'zero'}", "CONVENTIONS has 'empty_row': 'zero'; its options are uniform, zeros, nan"),
-        ("{'empty_row': ['nan']}", "CONVENTIONS has 'empty_row': ['nan']; its options are uniform, zeros, nan"),
+        (
+            "{'empty_row': 'zero'}",
+            "CONVENTIONS has 'empty_row': 'zero'; its options are uniform, zeros, nan, unspecified",
+        ),
+        (
+            "{'empty_row': ['nan']}",
+            "CONVENTIONS has 'empty_row': ['nan']; its options are uniform, zeros, nan, unspecified",
+        ),
         (
             "{'softmax.empty_row': 'zeros'}",
             "CONVENTIONS has 'softmax.empty_row', but softmax does not depend on empty_row",

@@ -1,0 +1,1 @@
+"""Baselines: what an implementation gives today, recorded, and what has moved since, by how much and why."""

@@ -1,0 +1,164 @@
+"""Whose drift it is, the environment's or the code's, by a third run: one of the two as it was, the other as it is.
+
+Old code in the new environment that gives what the new code gives there shows that the code changed nothing, and that
+the environment did. If it gives what the baseline holds, the environment changed nothing, and the code did. If it gives
+neither, both moved the number. New code in the old environment tells the same with the roles exchanged.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+import goldformer
+from goldformer.conformance.baseline.environment import differences
+from goldformer.conformance.baseline.model import Baseline, BaselineError, Key, Request
+from goldformer.conformance.baseline.moves import Kind, Move
+from goldformer.conformance.baseline.store import load
+
+#: A recording of the whole suite takes seconds; this is for slow implementations on busy machines.
+_SECONDS: Final = 3600
+
+_LINES: Final = 12
+
+
+class Origin(Enum):
+    """Whose a move is."""
+
+    ENVIRONMENT = "the environment's"
+    CODE = "the code's"
+    BOTH = "both have a part in it"
+    UNTOLD = "not told by this run"
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """Which run told it, in words, and whose each move is."""
+
+    run: str
+    environment: str
+    origins: Mapping[tuple[Key, str], Origin]
+
+    def counts(self, moves: Iterable[Move]) -> dict[Kind, dict[Origin, int]]:
+        """How many moves of each class are whose."""
+        found: dict[Kind, dict[Origin, int]] = {}
+        for move in moves:
+            if move.place in self.origins:
+                origin = self.origins[move.place]
+                mine = found.setdefault(move.kind, {})
+                mine[origin] = mine.get(origin, 0) + 1
+        return dict(sorted(found.items()))
+
+
+def attributed(old: Baseline, new: Baseline, third: Baseline, moves: Iterable[Move], *, old_code: bool) -> Attribution:
+    """Whose each move from the old to the new baseline is, by a third run.
+
+    `old_code` says that the third run had the old adapter; without it, a run where all is as it is now had other code
+    too, or it would tell nothing.
+    """
+    before, now, there = old.recordings[0], new.recordings[-1], third.recordings[-1]
+    changed = {name: (then, after) for name, then, after in differences(before, now) if name in now.environment}
+    ran = {name: there.environment.get(name, "none") for name in changed}
+    as_now = all(ran[name] == after for name, (_, after) in changed.items())
+    as_then = bool(changed) and all(ran[name] == then for name, (then, _) in changed.items())
+    told = [move for move in moves if move.kind is not Kind.IDENTICAL]
+    if as_now:
+        run, same_as_new, same_as_old = "old code in the new environment", Origin.ENVIRONMENT, Origin.CODE
+    elif as_then and not old_code:
+        run, same_as_new, same_as_old = "new code in the old environment", Origin.CODE, Origin.ENVIRONMENT
+    elif as_then:
+        run, same_as_new, same_as_old = "old code in the old environment", Origin.UNTOLD, Origin.UNTOLD
+    else:
+        run, same_as_new, same_as_old = "an environment that is neither the old nor the new one", *[Origin.UNTOLD] * 2
+    origins = {}
+    for move in told:
+        equals_new, equals_old = _same(third, new, move), _same(third, old, move)
+        origin = same_as_new if equals_new else same_as_old if equals_old else Origin.BOTH
+        origins[move.place] = Origin.UNTOLD if same_as_new is Origin.UNTOLD else origin
+    words = ", ".join(f"{name} {value}" for name, value in ran.items())
+    return Attribution(run, words or "nothing of it is recorded as changed", origins)
+
+
+def _same(one: Baseline, other: Baseline, move: Move) -> bool:
+    """Whether two runs gave the same for an output, bit for bit, or ended in the same way."""
+    mine, theirs = one.entries.get(move.key), other.entries.get(move.key)
+    if mine is None or theirs is None:
+        return mine is theirs
+    if mine.ended is not None or theirs.ended is not None:
+        return mine.ended is not None and theirs.ended is not None and mine.ended.reason == theirs.ended.reason
+    names = [move.output] if move.output else list({**mine.outputs, **theirs.outputs})
+    for name in names:
+        first, second = mine.outputs.get(name), theirs.outputs.get(name)
+        if first is None or second is None:
+            if first is not second:
+                return False
+        elif not first.kept.same(second.kept):
+            return False
+    return True
+
+
+# ── the third run ──
+
+
+def recorded_there(python: Path | None, adapter: str, request: Request) -> Baseline:
+    """What an adapter gives under another interpreter; BaselineError says why it gives nothing.
+
+    `python` is an interpreter or the folder of a virtual environment, this interpreter where it is None. This very
+    goldformer runs there, with the libraries of that interpreter.
+    """
+    interpreter = _interpreter(python) if python is not None else Path(sys.executable)
+    with tempfile.TemporaryDirectory(prefix="goldformer-") as name:
+        place = Path(name)
+        # A path of its own, on which there is goldformer and nothing that lies beside it where it is installed.
+        (place / "path").mkdir()
+        (place / "path" / "goldformer").symlink_to(Path(goldformer.__file__).resolve().parent)
+        words = [str(interpreter), "-c", _PROGRAM, str(place / "path"), goldformer.__version__, "baseline", "record"]
+        words += [adapter, "--out", str(place / "there"), "--dtype", ",".join(request.dtypes)]
+        words += ["--device", ",".join(request.devices), "--threads", str(request.threads)]
+        words += ["--drawn", str(request.drawn), *(["--tf32"] if request.tf32 else [])]
+        words += ["--component", ",".join(request.components)] if request.components else []
+        try:
+            done = subprocess.run(words, capture_output=True, text=True, timeout=_SECONDS, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise BaselineError(f"{interpreter}: cannot be run: {error}") from error
+        if done.returncode:
+            told = "".join(f"\n    {line}" for line in done.stderr.splitlines()[-_LINES:])
+            hint = f"it needs what goldformer needs: {interpreter} -m pip install goldformer"
+            missing = f"\n  {hint}" if "ModuleNotFoundError" in done.stderr else ""
+            raise BaselineError(f"{interpreter}: could not record {adapter}:{told}{missing}")
+        return load(place / "there")
+
+
+#: goldformer need not be installed there: what is asked for of its package is its version.
+_PROGRAM: Final = """
+import importlib.metadata, sys
+path, version, *sys.argv[1:] = sys.argv[1:]
+sys.path.insert(0, path)
+known = importlib.metadata.version
+importlib.metadata.version = lambda name: version if name == "goldformer" else known(name)
+from goldformer.conformance.cli import main
+main(prog_name="goldformer")
+"""
+
+
+def is_this(python: Path) -> bool:
+    """Whether it is the interpreter that runs this, with what is installed for it."""
+    return _interpreter(python).parent.resolve() == Path(sys.executable).parent.resolve()
+
+
+def _interpreter(python: Path) -> Path:
+    """The interpreter that a path means; BaselineError where there is none."""
+    if not python.is_dir():
+        if not python.exists():
+            raise BaselineError(f"--attribute {python}: there is no such interpreter or virtual environment")
+        return python
+    for inside in ("bin/python", "Scripts/python.exe"):
+        if (python / inside).exists():
+            return python / inside
+    raise BaselineError(f"--attribute {python}: has no bin/python: name an interpreter, or a virtual environment")

@@ -1,0 +1,233 @@
+"""Holds what is given now against what was given then, and says of every output in which class it moved.
+
+What has moved beyond rounding is held against the golden values, known mistakes and options first, since these fit far
+more closely than a lower precision, which explains whatever is small enough.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from goldformer.conformance.baseline.arrays import Array, Kept, places
+from goldformer.conformance.baseline.model import Baseline, Entry, Key
+from goldformer.conformance.baseline.moves import Kind, Move, changed_end, changed_form
+from goldformer.conformance.baseline.standard import Precision, Standard, Standards, coarser
+from goldformer.conformance.compare import compare
+from goldformer.conformance.imitation import Imitator
+from goldformer.conformance.invoke import Result
+from goldformer.conformance.judge import measure
+from goldformer.conformance.tolerance import tolerance
+from goldformer.conformance.verdict import Element, Match
+from goldformer.spec import Case, Spec
+
+_NEW: Final = "is new: the baseline has it not"
+_NOT_KNOWN: Final = "no lower precision gives it, and no mistake or option of the catalogue"
+_UNMEASURED: Final = "nothing says how far rounding moves it: classed with the other outputs of the call"
+
+Pairs = Mapping[str, tuple[Kept, Kept]]
+
+
+class Judge:
+    """Classes moves; it remembers what explained earlier ones."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        self.imitator = Imitator(spec)
+        self.standards = Standards(spec, self.imitator)
+
+    def moves(self, old: Baseline, new: Baseline, among: Collection[Key] | None = None) -> Iterator[Move]:
+        """Every output of every call of two baselines, or of those calls alone; parts come before what they make up."""
+        order = {case: place for place, case in enumerate(self.spec.cases)}
+        listed = dict.fromkeys((*old.entries, *new.entries))
+        for key in sorted(listed, key=lambda key: order.get(key.case, len(order))):
+            if among is None or key in among:
+                yield from self.judge(key, old, new)
+
+    def judge(self, key: Key, old: Baseline, new: Baseline) -> list[Move]:
+        """The outputs of one call."""
+        before, after = old.entries.get(key), new.entries.get(key)
+        if before is None or after is None:
+            entry = before or after
+            assert entry is not None, "one of the two recorded it"
+            gone = f"is gone: {new.absent.get(key) or 'nothing gives it any more'}"
+            return [Move(key, entry.component, "", Kind.FORM, _NEW if before is None else gone)]
+        if before.ended is not None or after.ended is not None:
+            why = changed_end(before.ended, after.ended)
+            return [Move(key, before.component, "", Kind.FORM if why else Kind.IDENTICAL, why)]
+        case = self.spec.cases.get(key.case)
+        if case is None or before.inputs != after.inputs:
+            return [Move(key, before.component, "", Kind.FORM, "the case has other arguments now")]
+        moves, pairs = _forms(key, before, after)
+        call = _Call(key, case, before, after, old.conventions(before), new.conventions(after), self)
+        return [*moves, *call.moves(pairs)]
+
+
+def _forms(key: Key, before: Entry, after: Entry) -> tuple[list[Move], dict[str, tuple[Kept, Kept]]]:
+    """The outputs that changed their form, and those whose values can be compared."""
+    moves, pairs = [], {}
+    for name in dict.fromkeys((*before.outputs, *after.outputs)):
+        if name not in after.outputs:
+            why = "is gone: it is not returned any more"
+        elif name not in before.outputs:
+            why = _NEW
+        else:
+            pair = before.outputs[name].kept, after.outputs[name].kept
+            why = changed_form(*pair)
+            if not why:
+                pairs[name] = pair
+                continue
+        moves.append(Move(key, before.component, name, Kind.FORM, why))
+    return moves, pairs
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One of the two results: whether the golden values refute it, and what gives it."""
+
+    wrong: bool
+    matches: tuple[Match, ...]
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One call that gave a result, then and now."""
+
+    key: Key
+    case: Case
+    before: Entry
+    after: Entry
+    declared_then: Mapping[str, str]
+    declared_now: Mapping[str, str]
+    judge: Judge
+
+    @cached_property
+    def _standard(self) -> Standard:
+        return self.judge.standards.of(self.case, self.declared_now)
+
+    def moves(self, pairs: Pairs) -> Iterator[Move]:
+        """The outputs whose values can be compared, in their order."""
+        found = {name: self._apart(name, *pair) for name, pair in pairs.items()}
+        beyond = [name for name, move in found.items() if move.kind is Kind.UNEXPLAINED]
+        if beyond:
+            for name, kind, why, matches, was in self._explained(beyond, pairs):
+                move = found[name]
+                found[name] = Move(
+                    move.key, move.component, name, kind, why, move.ratio, move.furthest, move.beyond, move.compared,
+                    move.tolerance, matches, was,
+                )  # fmt: skip
+        yield from found.values()
+
+    def _apart(self, output: str, old: Kept, new: Kept) -> Move:
+        """How far an output moved; what is beyond rounding is not explained yet."""
+        head = (self.key, self.before.component, output)
+        if old.same(new):
+            return Move(*head, Kind.IDENTICAL, ratio=0.0, compared=old.values.size)
+        bound = self.before.outputs[output].tolerance
+        if bound is None:
+            bound = self._standard.tolerance(output, self.key.dtype)
+        found = compare(output, new.values, old.values, bound or 0.0)
+        kind = Kind.ROUNDING if found.ratio <= 1.0 else Kind.UNEXPLAINED
+        ratio = None if bound is None else found.ratio
+        return Move(*head, kind, "", ratio, _furthest(old, new), found.wrong, found.compared, bound)
+
+    def _explained(self, beyond: list[str], pairs: Pairs) -> Iterator[tuple[str, Kind, str, tuple[Match, ...], bool]]:
+        """The class of each output that moved beyond rounding, why, and what gives it now or gave it then."""
+        known = self._known(beyond)
+        unmeasured = [name for name in beyond if known is None and self._standard.whole(name) is None]
+        kinds = [Kind.ROUNDING]
+        for name in beyond:
+            if known is not None:
+                yield name, Kind.SEMANTIC, *known
+            elif name not in unmeasured:
+                why = self._precision(name, *pairs[name], beyond)
+                kinds.append(Kind.PRECISION if why else Kind.UNEXPLAINED)
+                yield name, kinds[-1], why or _NOT_KNOWN, (), False
+        measured = len(pairs) > len(unmeasured)
+        for name in unmeasured:
+            yield name, max(kinds) if measured else Kind.UNEXPLAINED, _UNMEASURED, (), False
+
+    # ── known mistakes and options ──
+
+    def _known(self, beyond: list[str]) -> tuple[str, tuple[Match, ...], bool] | None:
+        """What mistake or option explains the move: in words where nothing matches, what matches, and whether then."""
+        standard_then = self.judge.standards.of(self.case, self.declared_then)
+        now, then = self._side(self.after, self._standard, beyond), self._side(self.before, standard_then, beyond)
+        if now.wrong:
+            causes = {match.causes for match in then.matches}
+            both = any(match.causes in causes for match in now.matches)
+            return ("", now.matches, False) if now.matches and not both else None
+        if then.wrong:
+            return ("", then.matches, True) if then.matches else None
+        was, declared = standard_then.options, self._standard.options
+        if was != declared:
+            changed = ", ".join(f"{n}: {o} instead of {was[n]}" for n, o in declared.items() if o != was[n])
+            return f"{changed} is declared now, and that is what it gives", (), False
+        if self.case.random:
+            return "other random numbers are drawn; their statistics are as they have to be", (), False
+        return None
+
+    def _side(self, entry: Entry, standard: Standard, beyond: list[str]) -> _Side:
+        whole = {name: output.kept for name, output in entry.outputs.items() if output.kept.digest is None}
+        result = Result({name: kept.values for name, kept in whole.items()}, 0.0)
+        expected = standard.expected(name for name in beyond if name in whole)
+        if not any(d.wrong for d in measure(result, expected, self.case, standard.contract, self.key.dtype)):
+            return _Side(wrong=False, matches=())
+        found = self.judge.imitator.matches(self.case, result, expected, self.key.dtype, standard.options)
+        return _Side(wrong=True, matches=found or ())
+
+    # ── lower precision ──
+
+    def _precision(self, output: str, old: Kept, new: Kept, beyond: list[str]) -> str:
+        """The precision that explains how far an output moved, in words; empty where none does."""
+        whole, dtype = self._standard.whole(output), self.key.dtype
+        if whole is None or self.case.random or not whole.error_scale:
+            return ""
+        own = self._standard.tolerance(output, dtype) or 0.0
+        if compare(output, new.values, old.values, 2 * own).ratio <= 1.0 and self._near(None, beyond):
+            return f"within twice the tolerance, and as near to the golden values as {dtype} has to be"
+        for precision in coarser(dtype):
+            bound = precision.tolerance(whole)
+            if compare(output, new.values, old.values, bound).ratio <= 1.0 and self._near(precision, beyond):
+                return f"within what {precision.name} moves, and as near to the golden values as that comes"
+        return ""
+
+    def _near(self, precision: Precision | None, beyond: list[str]) -> bool:
+        """Whether all outputs are as near to what they have to be as a precision comes; None is the dtype's own."""
+        standard = self._standard
+        for name, golden in standard.expected(beyond).items():
+            if name not in self.after.outputs or golden.within is not None:
+                continue
+            kept = self.after.outputs[name].kept
+            if kept.digest is not None and golden.indices is not None:
+                continue
+            got = kept.values if kept.digest is not None else golden.compared(kept.values)
+            at_least = standard.contract.computed_in_at_least
+            own = tolerance(self.key.dtype, golden.error_scale, golden.magnitude, at_least)
+            bound = own if precision is None else max(own, precision.tolerance(golden))
+            if compare(name, got, golden.values, bound).wrong:
+                return False
+        return True
+
+
+def _furthest(old: Kept, new: Kept) -> Element | None:
+    """The element that moved furthest: where one of the two is no number, or by the size of the difference."""
+    before, after = old.values.ravel(), new.values.ravel()
+    if not before.size:
+        return None
+    with np.errstate(invalid="ignore", over="ignore"):
+        apart = np.abs(after.astype(np.float64) - before.astype(np.float64))
+    differs = (before != after) & ~(_nan(before) & _nan(after))
+    place = int(np.where(differs, np.where(np.isnan(apart), math.inf, apart), -1.0).argmax())
+    flat = int(places(old.shape)[place]) if old.digest is not None else place
+    index = tuple(int(i) for i in np.unravel_index(flat, old.shape))
+    return Element(index, before[place].item(), after[place].item())
+
+
+def _nan(values: Array) -> Array:
+    return np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.shape, dtype=bool)

@@ -1,0 +1,259 @@
+"""The readable half of a baseline, manifest.yaml: its schema, and how it is written and read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import yaml
+from pydantic import Field
+
+from goldformer.conformance.baseline.arrays import DTYPES
+from goldformer.conformance.baseline.model import (
+    Baseline,
+    BaselineError,
+    Ended,
+    Entry,
+    Key,
+    Output,
+    Recording,
+    Request,
+    array_name,
+)
+from goldformer.spec import SpecError
+from goldformer.spec.oracle.write import number
+from goldformer.spec.schema_words import Strict
+from goldformer.spec.yamlfile import YamlFile
+
+NAME: Final = "manifest.yaml"
+
+#: Of the folder as a whole. A file of another version is refused.
+FORMAT: Final = 1
+
+AGAIN: Final = "record it again: goldformer baseline record ADAPTER --out"
+
+_DIGEST: Final = r"^[0-9a-f]{64}$"
+
+
+class RequestModel(Strict):
+    """A Request."""
+
+    dtypes: list[str]
+    devices: list[str]
+    components: list[str]
+    drawn: Annotated[int, Field(ge=0)]
+    threads: Annotated[int, Field(ge=1)]
+    tf32: bool
+
+
+class RecordingModel(Strict):
+    """A Recording."""
+
+    given: str
+    name: str
+    version: str
+    arrays: str
+    conventions: dict[str, str]
+    environment: dict[str, str]
+
+
+class OutputModel(Strict):
+    """An Output without its values; `sha256` is there when these are a sample."""
+
+    dtype: str
+    shape: list[int]
+    tolerance: float | None = None
+    sha256: Annotated[str, Field(pattern=_DIGEST)] | None = None
+    recording: Annotated[int, Field(ge=0)] = 0
+
+
+class EndedModel(Strict):
+    """An Ended."""
+
+    reason: str
+    message: str
+    recording: Annotated[int, Field(ge=0)] = 0
+
+
+class ResultModel(Strict):
+    """A Key with its Entry."""
+
+    case: str
+    component: str
+    dtype: str
+    device: str
+    inputs: str
+    outputs: dict[str, OutputModel] = Field(default_factory=dict)
+    ended: EndedModel | None = None
+
+
+class ManifestModel(Strict):
+    """The whole file; `digest` is that of what the arrays hold."""
+
+    format: int
+    goldformer: str
+    spec: Annotated[str, Field(pattern=_DIGEST)]
+    arrays: Annotated[str, Field(pattern=r"^arrays-[0-9a-f]{16}\.safetensors$")]
+    digest: Annotated[str, Field(pattern=_DIGEST)]
+    request: RequestModel
+    recordings: Annotated[list[RecordingModel], Field(min_length=1)]
+    results: list[ResultModel]
+
+
+def read_manifest(folder: Path) -> ManifestModel:
+    """The manifest of a folder; BaselineError where there is none, or another format, or something is amiss."""
+    path = folder / NAME
+    if not path.is_file():
+        is_folder = "is no baseline" if folder.is_dir() else "there is no such folder"
+        raise BaselineError(f"{folder}: {is_folder}: {NAME} is missing; {AGAIN} {folder}")
+    try:
+        file = YamlFile.read(path)
+        if not isinstance(file.data, Mapping) or "format" not in file.data:
+            raise BaselineError(f"{path}: format: is missing, so this is no baseline's manifest; {AGAIN} {folder}")
+        if file.data["format"] != FORMAT:
+            raise BaselineError(
+                f"{path}: format: is {file.data['format']}, and this goldformer reads {FORMAT}; "
+                f"use the goldformer that wrote it ({file.data.get('goldformer', 'unknown')}), or {AGAIN} {folder}"
+            )
+        manifest = file.parse(ManifestModel)
+        _check(manifest, file)
+    except SpecError as error:
+        raise BaselineError(f"{error}\n{folder}: restore the file, or {AGAIN} {folder}") from error
+    return manifest
+
+
+def _check(manifest: ManifestModel, file: YamlFile) -> None:
+    """What one field says of another; SpecError where they do not fit."""
+    problems = []
+    seen: set[Key] = set()
+    for i, result in enumerate(manifest.results):
+        key = Key(result.case, result.dtype, result.device)
+        where: tuple[str | int, ...] = ("results", i)
+        if key in seen:
+            problems.append(file.problem(where, f"{' '.join(key)} is listed twice"))
+        seen.add(key)
+        if bool(result.outputs) == (result.ended is not None):
+            problems.append(file.problem(where, "has either outputs or ended"))
+        for name, output in result.outputs.items():
+            if output.dtype not in DTYPES:
+                known = ", ".join(DTYPES)
+                problems.append(file.problem((*where, "outputs", name, "dtype"), f"{output.dtype} is none of {known}"))
+        refers = [output.recording for output in result.outputs.values()]
+        refers += [result.ended.recording] if result.ended else []
+        if any(recording >= len(manifest.recordings) for recording in refers):
+            count = len(manifest.recordings)
+            problems.append(file.problem(where, f"refers to a recording that is none of the {count} listed"))
+    if problems:
+        raise SpecError(problems)
+
+
+# ── writing ──
+
+
+def manifest_text(baseline: Baseline, arrays: str, digest: str) -> str:
+    """The file, the same for the same baseline."""
+    return "\n".join(_lines(baseline, arrays, digest)) + "\n"
+
+
+def _lines(baseline: Baseline, arrays: str, digest: str) -> Iterator[str]:
+    request = baseline.request
+    yield "# A baseline: what an implementation gave. goldformer baseline check ADAPTER and this folder say what moved."
+    yield f"format: {FORMAT}"
+    yield f"goldformer: {_text(baseline.goldformer)}"
+    yield f"spec: {_text(baseline.spec)}"
+    yield f"arrays: {arrays}"
+    yield f"digest: {_text(digest)}"
+    yield "request:"
+    for name in ("dtypes", "devices", "components"):
+        yield f"  {name}: {_list(map(_text, getattr(request, name)))}"
+    yield f"  drawn: {request.drawn}"
+    yield f"  threads: {request.threads}"
+    yield f"  tf32: {str(request.tf32).lower()}"
+    yield "recordings:"
+    for recording in baseline.recordings:
+        for lead, name in zip("-   ", ("given", "name", "version", "arrays"), strict=True):
+            yield f"{lead} {name}: {_text(getattr(recording, name))}"
+        for name in ("conventions", "environment"):
+            yield from _mapping(f"  {name}", getattr(recording, name))
+    yield "results:" if baseline.entries else "results: []"
+    for key, entry in baseline.entries.items():
+        yield f"- case: {_text(key.case)}"
+        yield f"  component: {entry.component}"
+        yield f"  dtype: {key.dtype}"
+        yield f"  device: {_text(key.device)}"
+        yield f"  inputs: {_text(entry.inputs)}"
+        if entry.ended is not None:
+            words = {"reason": _text(entry.ended.reason), "message": _text(entry.ended.message)}
+            yield f"  ended: {_flow(words | _recording(entry.ended.recording))}"
+            continue
+        yield "  outputs:"
+        for name, output in entry.outputs.items():
+            yield f"    {name}: {_flow(_output(output))}"
+
+
+def _output(output: Output) -> dict[str, str]:
+    kept = output.kept
+    words = {"dtype": kept.dtype, "shape": _list(map(str, kept.shape))}
+    words |= {"tolerance": number(repr(output.tolerance))} if output.tolerance is not None else {}
+    words |= {"sha256": _text(kept.digest)} if kept.digest is not None else {}
+    return words | _recording(output.recording)
+
+
+def _recording(index: int) -> dict[str, str]:
+    return {"recording": str(index)} if index else {}
+
+
+def _mapping(head: str, words: Mapping[str, str]) -> Iterator[str]:
+    yield f"{head}:" if words else f"{head}: {{}}"
+    indent = " " * (len(head) - len(head.lstrip()) + 2)
+    yield from (f"{indent}{_text(name)}: {_text(value)}" for name, value in words.items())
+
+
+def _flow(words: Mapping[str, str]) -> str:
+    return "{" + ", ".join(f"{name}: {value}" for name, value in words.items()) + "}"
+
+
+def _list(words: Iterable[str]) -> str:
+    return f"[{', '.join(words)}]"
+
+
+def _text(text: str) -> str:
+    """A text in quotes, whatever it holds."""
+    if text.isascii() and text.isprintable() and not set(text) & set('"\\'):
+        return f'"{text}"'
+    quoted: str = yaml.safe_dump(text, default_style='"', allow_unicode=True, width=2**31)
+    return quoted.rstrip("\n")
+
+
+# ── reading ──
+
+
+def from_manifest(manifest: ManifestModel, values: Mapping[str, Any]) -> Baseline:
+    """The baseline of a manifest, with what its arrays hold by their names."""
+    request = manifest.request
+    return Baseline(
+        manifest.goldformer,
+        manifest.spec,
+        Request(
+            tuple(request.dtypes), tuple(request.devices), tuple(request.components), request.drawn, request.threads,
+            request.tf32,
+        ),
+        tuple(Recording(**dict(recording)) for recording in manifest.recordings),
+        {key: _entry(key, result, values) for result in manifest.results for key in [_key(result)]},
+    )  # fmt: skip
+
+
+def _key(result: ResultModel) -> Key:
+    return Key(result.case, result.dtype, result.device)
+
+
+def _entry(key: Key, result: ResultModel, values: Mapping[str, Any]) -> Entry:
+    outputs = {
+        name: Output(values[array_name(key, name)], output.tolerance, output.recording)
+        for name, output in result.outputs.items()
+    }
+    ended = result.ended
+    return Entry(
+        result.component, result.inputs, outputs, Ended(ended.reason, ended.message, ended.recording) if ended else None
+    )

@@ -1,0 +1,100 @@
+"""A drift as data, and as Markdown for the summary of a build."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any, Final
+
+from goldformer.conformance.baseline.drift import Drift, headline, remarks
+from goldformer.conformance.baseline.model import Recording
+from goldformer.conformance.baseline.moves import KINDS, Kind, Move, Tally, worst_first
+from goldformer.conformance.text import number
+from goldformer.spec.readme import escape, markdown_table
+
+#: How many moves a summary lists; the JSON has all.
+_LISTED: Final = 20
+
+SYMBOLS: Final = {
+    Kind.IDENTICAL: "✓", Kind.ROUNDING: "≈", Kind.PRECISION: "▽", Kind.SEMANTIC: "✗", Kind.UNEXPLAINED: "?",
+    Kind.FORM: "!",
+}  # fmt: skip
+
+
+def tally_data(tally: Tally) -> dict[str, Any]:
+    """A tally as plain data."""
+    return {"worst": str(tally.worst), "ratio": tally.ratio, "counts": dict(zip(KINDS, tally.counts, strict=True))}
+
+
+def recording_data(recording: Recording) -> dict[str, Any]:
+    """A recording as plain data."""
+    return {**asdict(recording), "conventions": dict(recording.conventions), "environment": dict(recording.environment)}
+
+
+def as_json(drift: Drift, allowed: Kind) -> dict[str, Any]:
+    """All of it but the outputs that are identical."""
+    return {
+        "goldformer": drift.new.goldformer,
+        "allowed": str(allowed),
+        **tally_data(drift.tally),
+        "environment": [dict(zip(("name", "old", "new"), d, strict=True)) for d in drift.environment],
+        "old": [recording_data(recording) for recording in drift.old.recordings],
+        "new": recording_data(drift.new.recordings[-1]),
+        "components": {name: tally_data(tally) for name, tally in drift.tallies.items()},
+        "diagnosis": [asdict(remark) for remark in remarks(drift)],
+        "moves": [_move(move, drift) for move in worst_first(drift.moves) if move.kind is not Kind.IDENTICAL],
+    }
+
+
+def _move(move: Move, drift: Drift) -> dict[str, Any]:
+    furthest = move.furthest
+    return {
+        **move.key._asdict(), "component": move.component, "output": move.output, "class": str(move.kind),
+        "ratio": move.ratio, "tolerance": move.tolerance, "beyond": move.beyond, "compared": move.compared,
+        "index": None if furthest is None else list(furthest.index),
+        "old": None if furthest is None else furthest.expected,
+        "new": None if furthest is None else furthest.got,
+        "why": headline(move, drift.spec), "matches": [asdict(match) for match in move.matches],
+        "repeat": drift.repeat(move.key),
+    }  # fmt: skip
+
+
+def cells(tally: Tally) -> list[str]:
+    """A tally as the cells of a table under the classes and "move ÷ tolerance"."""
+    ratio = "–" if tally.ratio is None else number(tally.ratio)
+    return [*(str(count or "·") for count in tally.counts), ratio]
+
+
+def in_brief(tally: Tally) -> str:
+    """A tally in few characters: its worst class, and the largest move."""
+    ratio = f" · {number(tally.ratio)}" if tally.ratio else ""
+    return f"{SYMBOLS[tally.worst]} {tally.worst}{ratio}"
+
+
+def markdown(drift: Drift, allowed: Kind) -> str:
+    """What moved by component, the worst of it, and what is not as it was where it runs."""
+    return "\n".join(_markdown(drift, allowed)) + "\n"
+
+
+def _markdown(drift: Drift, allowed: Kind) -> Iterator[str]:
+    title = drift.new.recordings[-1].title
+    symbol = "✓" if drift.tally.worst <= allowed else "✗"
+    yield f"## {symbol} {escape(title)} against its baseline\n"
+    yield f"Worst: {drift.tally.worst}; allowed: {allowed}.\n"
+    for name, then, now in drift.environment:
+        yield f"- {escape(name)}: {escape(then)} → {escape(now)}"
+    yield ""
+    lines = [[f"`{name}`", *cells(tally)] for name, tally in drift.tallies.items()]
+    yield markdown_table(["component", *KINDS, "move ÷ tolerance"], lines)
+    for remark in remarks(drift):
+        yield f"{'  ' if remark.inner else ''}- **{remark.label}**: {escape(remark.text)}"
+    moved = [move for move in worst_first(drift.moves) if move.kind > allowed]
+    if moved:
+        yield f"\n<details><summary>{len(moved)} moved further than allowed</summary>\n"
+        for move in moved[:_LISTED]:
+            yield f"- `{move.key.case}` ({move.key.dtype}): {escape(headline(move, drift.spec))}"
+        if len(moved) > _LISTED:
+            yield f"- and {len(moved) - _LISTED} more"
+        if repeat := drift.repeat(moved[0].key):
+            yield f"\n```console\n$ {repeat}\n```"
+        yield "\n</details>"

@@ -1,0 +1,149 @@
+"""What a case's numbers are judged by: golden values and error scales where the spec has them, and what stands in.
+
+A case asks for some outputs alone, or for some of their places, and a drawn call has no golden values at all. There the
+textbook in float64 stands in for golden values, under the declared options, and the error scale is measured. Both take
+time, and are made for what has moved alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from goldformer.adapters.protocol import declared_options
+from goldformer.conformance.baseline.arrays import LARGE, sample
+from goldformer.conformance.counterexample import Called, evaluated
+from goldformer.conformance.imitation import Imitator
+from goldformer.conformance.invoke import Arguments, Array, Result, arguments_of
+from goldformer.conformance.measuring import measured
+from goldformer.conformance.tolerance import SLACK, SMALLEST, UNIT_ROUNDOFF, tolerance
+from goldformer.spec import Case, Contract, Spec
+from goldformer.spec.model import ANY, GoldenArray
+from goldformer.spec.oracle.draws import error_scale
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """What something may be computed in within a wider dtype, with its unit roundoff and its least step."""
+
+    name: str
+    unit: float
+    smallest: float
+
+    def tolerance(self, golden: GoldenArray) -> float:
+        """How far an honest evaluation in this precision may lie from golden values; 0 where they are exact."""
+        return SLACK * (self.unit * golden.error_scale + self.smallest) if golden.error_scale else 0.0
+
+
+#: From the finest to the coarsest. Products of TF32 keep ten bits after the point and the range of float32.
+PRECISIONS: Final = (
+    Precision("float32", UNIT_ROUNDOFF["float32"], SMALLEST["float32"]),
+    Precision("TF32", 2.0**-11, SMALLEST["float32"]),
+    Precision("float16", UNIT_ROUNDOFF["float16"], SMALLEST["float16"]),
+    Precision("bfloat16", UNIT_ROUNDOFF["bfloat16"], SMALLEST["bfloat16"]),
+)
+
+
+def coarser(dtype: str) -> tuple[Precision, ...]:
+    """The precisions below that of a dtype, the finest first."""
+    return tuple(p for p in PRECISIONS if p.unit > UNIT_ROUNDOFF[dtype])
+
+
+class Standards:
+    """Makes what cases are judged by, each once."""
+
+    def __init__(self, spec: Spec, imitator: Imitator) -> None:
+        self.spec = spec
+        self.imitator = imitator
+        self._made: dict[tuple[str, tuple[tuple[str, str], ...]], Standard] = {}
+
+    def of(self, case: Case, conventions: Mapping[str, str]) -> Standard:
+        """What a case is judged by under declared conventions."""
+        options = declared_options(conventions, case.component, self.spec)
+        key = (case.id, tuple(options.items()))
+        if key not in self._made:
+            self._made[key] = Standard(case, self.spec, options, self.imitator)
+        return self._made[key]
+
+
+class Standard:
+    """What one case is judged by under one option of each convention."""
+
+    def __init__(self, case: Case, spec: Spec, options: dict[str, str], imitator: Imitator) -> None:
+        self.case = case
+        self.options = options
+        self.contract: Contract = spec.contracts[case.component]
+        self._spec = spec
+        self._imitator = imitator
+        self._textbook: Result | None = None
+        self._asked = False
+        self._scales: dict[str, float] | None = None
+        option = options[case.convention] if case.convention is not None else ANY
+        #: What the case itself expects.
+        self.golden: Mapping[str, GoldenArray] = (case.golden.options.get(option) if case.golden else None) or {}
+
+    def whole(self, output: str) -> GoldenArray | None:
+        """What all elements of an output are judged by; None where nothing says how far rounding goes.
+
+        Of a large output it has the elements that are kept, and of a model of full size those that its case asks for.
+        """
+        golden = self.golden.get(output)
+        if self.case.full_size or (golden is not None and golden.indices is None):
+            return golden
+        values = self._given(output)
+        if values is None:
+            return None
+        # Ids and truth values are exact.
+        scale = self.scale(output) if values.dtype.kind == "f" else 0.0
+        return GoldenArray(sample(values) if values.size > LARGE else values, scale)
+
+    def expected(self, also: Iterable[str]) -> dict[str, GoldenArray]:
+        """The golden values, and for the outputs in `also` that have none in whole what stands in for them."""
+        return {**self.golden, **{output: whole for output in also if (whole := self.whole(output)) is not None}}
+
+    def tolerance(self, output: str, dtype: str) -> float | None:
+        """The case's own tolerance for all elements of an output; None where nothing says how far rounding goes."""
+        whole = self.whole(output)
+        if whole is None:
+            return None
+        return tolerance(dtype, whole.error_scale, whole.magnitude, self.contract.computed_in_at_least)
+
+    def scale(self, output: str) -> float:
+        """The error scale of all elements of an output, measured."""
+        if self._scales is None:
+            self._scales = self._measured()
+        return self._scales.get(output, math.inf)
+
+    def _measured(self) -> dict[str, float]:
+        case = self.case
+        arguments = _first_sample(arguments_of(case), self.contract, case)
+        if case.cotangent_array is None:
+            return dict(measured(case.component, arguments, self.options).scales)
+        called = Called(case.component, arguments_of(case), {}, case.cotangent_array)
+        drawn = evaluated(called, self.options, self._spec)
+        centres = {name: np.array([np.mean(d.samples) for d in array.ravel()]) for name, array in drawn.items()}
+        return {name: error_scale(drawn[name], centre) for name, centre in centres.items()}
+
+    def _given(self, output: str) -> Array | None:
+        """What the textbook gives; what is drawn at random it draws otherwise."""
+        if not self._asked and not self.case.random:
+            self._textbook = self._imitator.textbook(self.case, self.options)
+        self._asked = True
+        return self._textbook.outputs.get(output) if self._textbook else None
+
+
+def _first_sample(arguments: Arguments, contract: Contract, case: Case) -> Arguments:
+    """The call for its first sample alone, as samples do not mix (MODEL-6): a scale of several is hardly larger."""
+    batch = case.sizes.get("batch", 1)
+    if batch == 1 or contract.component == "cross_entropy":  # whose mean is one over all samples
+        return arguments
+    inputs = {}
+    for name, array in arguments.inputs.items():
+        axes = contract.inputs[name].shape.axes
+        batched = str(axes[0]) == "batch" and array.ndim == len(axes) and array.shape[0] == batch
+        inputs[name] = array[:1] if batched else array
+    return replace(arguments, inputs=inputs)

@@ -1,0 +1,126 @@
+"""Baselines in folders: read whole or refused, and written so that an interruption leaves the old one as it was.
+
+The arrays go to a file of their own that is named by what it holds. Then the manifest, which names it, is put in its
+place in one step; then arrays that no manifest names are removed. Each file, and the folder, is on disk before the next
+step begins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from goldformer.conformance.baseline.arrays import (
+    BadArrays,
+    Kept,
+    content_digest,
+    places,
+    read,
+    written,
+)
+from goldformer.conformance.baseline.manifest import (
+    AGAIN,
+    NAME,
+    ManifestModel,
+    from_manifest,
+    manifest_text,
+    read_manifest,
+)
+from goldformer.conformance.baseline.model import Baseline, BaselineError, Key, array_name
+
+#: What the name of a file begins with that is not yet in its place.
+_UNFINISHED: Final = ".unfinished-"
+
+
+def load(folder: Path) -> Baseline:
+    """The baseline in a folder; BaselineError names the file and the field that is wrong, and says what to do."""
+    manifest = read_manifest(folder)
+    path = folder / manifest.arrays
+    restore = f"restore the file, or {AGAIN} {folder}"
+    try:
+        stored = read(path.read_bytes())
+    except FileNotFoundError:
+        named = f"{folder / NAME} names it under arrays"
+        raise BaselineError(f"{path}: is missing, and {named}; {restore}") from None
+    except OSError as error:
+        raise BaselineError(f"{path}: cannot be read: {error.strerror}") from error
+    except BadArrays as error:
+        raise BaselineError(f"{path}: {error}; {restore}") from error
+    kept = dict(_kept(manifest, stored, path, restore))
+    if unknown := stored.keys() - kept.keys():
+        raise BaselineError(f"{path}: {min(unknown)}: is not listed in {NAME}; {restore}")
+    if (digest := content_digest(kept)) != manifest.digest:
+        raise BaselineError(
+            f"{folder / NAME}: digest: is {manifest.digest[:16]}…, and {path.name} holds {digest[:16]}…: "
+            f"one of the two was changed; {restore}"
+        )
+    return from_manifest(manifest, kept)
+
+
+def _kept(manifest: ManifestModel, stored: dict[str, Any], path: Path, restore: str) -> Iterator[tuple[str, Kept]]:
+    """What the manifest lists, with what the arrays hold."""
+    for result in manifest.results:
+        for output, listed in result.outputs.items():
+            name = array_name(Key(result.case, result.dtype, result.device), output)
+            if name not in stored:
+                raise BaselineError(f"{path}: {name}: is missing, and {NAME} lists it; {restore}")
+            dtype, values = stored[name]
+            shape = tuple(listed.shape)
+            held = places(shape).shape if listed.sha256 is not None else shape
+            if (dtype, values.shape) != (listed.dtype, held):
+                got = f"is {dtype} of shape {list(values.shape)}"
+                raise BaselineError(f"{path}: {name}: {got}, and {NAME} has {listed.dtype} of {list(held)}; {restore}")
+            yield name, Kept(dtype, shape, values, listed.sha256)
+
+
+def save(folder: Path, baseline: Baseline) -> Path:
+    """Write a baseline in the place of what the folder holds; the file of its arrays.
+
+    BaselineError where the folder holds something else, or cannot be written.
+    """
+    try:
+        if folder.is_dir() and not (folder / NAME).exists() and any(map(_is_foreign, folder.iterdir())):
+            raise BaselineError(f"{folder}: holds other files and no {NAME}; name a folder that is empty or new")
+        folder.mkdir(parents=True, exist_ok=True)
+        arrays = baseline.arrays
+        digest = content_digest(arrays)
+        path = folder / f"arrays-{digest[:16]}.safetensors"
+        _put(path, written(arrays))
+        _put(folder / NAME, manifest_text(baseline, path.name, digest).encode())
+        for other in folder.iterdir():
+            if other != path and (other.match("arrays-*.safetensors") or other.name.startswith(_UNFINISHED)):
+                other.unlink(missing_ok=True)
+    except OSError as error:
+        raise BaselineError(f"{folder}: cannot be written: {error.strerror}") from error
+    return path
+
+
+def _is_foreign(path: Path) -> bool:
+    """Whether a file is not what an interrupted recording leaves."""
+    return not (path.match("arrays-*.safetensors") or path.name.startswith(_UNFINISHED))
+
+
+def _put(path: Path, content: bytes) -> None:
+    """Put a file in its place, all of it at once, and both it and its place on disk."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=_UNFINISHED)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    # Not every system opens folders.
+    with contextlib.suppress(PermissionError):
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

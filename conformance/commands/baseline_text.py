@@ -1,0 +1,103 @@
+"""What goldformer baseline prints of a drift and of an update."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from goldformer.conformance.baseline.drift import Drift, headline, remarks
+from goldformer.conformance.baseline.moves import KINDS, Kind, Move, worst_first
+from goldformer.conformance.baseline.report import cells
+from goldformer.conformance.baseline.update import Change, counted
+from goldformer.conformance.commands.console import out, plain_table, print_table, say
+from goldformer.conformance.text import number, wrapped
+
+#: So many moves are shown, the worst ones, and so many of one component, unless all are asked for.
+_SHOWN: Final = 10
+_SHOWN_OF_ONE: Final = 2
+
+
+def report(drift: Drift, folder: Path, allow: Kind, *, everything: bool) -> None:
+    """Print a drift: where it runs otherwise, by component, the worst moves, what explains them, and the outcome."""
+    title = drift.new.recordings[-1].title
+    out.print(f"{title} against {folder}", style="bold", markup=False)
+    for name, then, now in drift.environment:
+        say(f"Not as it was: {name}: {then} → {now}", "yellow")
+    table = plain_table("component", *KINDS, "move÷tol.", right=(*KINDS, "move÷tol."))
+    for name, tally in drift.tallies.items():
+        table.add_row(name, *cells(tally), style="red" if tally.worst > allow else "")
+    print_table(table)
+    worst = [move for move in worst_first(drift.moves) if move.kind > Kind.IDENTICAL]
+    beyond = [move for move in worst if move.kind > allow]
+    shown = beyond if everything else _worst_of_each(beyond)
+    for move in shown or worst[:1]:
+        say("")
+        for line in move_lines(move, drift):
+            say(line)
+    if len(beyond) > len(shown):
+        say(f"\n{len(beyond) - len(shown)} more moved further than allowed: --all shows them, --json has them")
+    say_remarks(drift)
+    verdict = "nothing moved" if not worst else f"worst: {drift.tally.worst}"
+    say(f"\n{verdict}, allowed: {allow}", "bold")
+
+
+def _worst_of_each(moves: list[Move]) -> list[Move]:
+    """The first few of each component."""
+    seen: Counter[str] = Counter()
+    chosen = []
+    for move in moves:
+        seen[move.component] += 1
+        if seen[move.component] <= _SHOWN_OF_ONE:
+            chosen.append(move)
+    return chosen[:_SHOWN]
+
+
+def what_next(drift: Drift, adapter: str, folder: Path, allow: Kind) -> str:
+    """How to take over what moved further than allowed."""
+    new = {move.place for move in drift.moves if move.kind is Kind.FORM and _is_new(move, drift)}
+    act = "--create" if all(m.place in new for m in drift.moves if m.kind > allow) else "--fix"
+    return f"If this is meant, take it over: goldformer baseline update {shlex.join([adapter, str(folder), act])}"
+
+
+def _is_new(move: Move, drift: Drift) -> bool:
+    entry = drift.old.entries.get(move.key)
+    return entry is None or (bool(move.output) and move.output not in entry.outputs)
+
+
+def move_lines(move: Move, drift: Drift) -> Iterator[str]:
+    """One move in full."""
+    key, furthest = move.key, move.furthest
+    where = f"({move.component}, {key.dtype} on {key.device})"
+    yield f"{str(move.kind).upper()}  {key.case}  {where}"
+    yield from wrapped(headline(move, drift.spec).partition(": ")[2] or "as it was", "  → ")
+    if furthest is not None:
+        bound = f"tolerance {move.tolerance:.3g}" if move.tolerance else "must be exact"
+        ratio = f", move ÷ tolerance {number(move.ratio)}" if move.ratio is not None and move.tolerance else ""
+        yield f"  {move.output}: {move.beyond} of {move.compared} moved further than the tolerance ({bound})"
+        yield f"  furthest at {list(furthest.index)}: {furthest.expected!r} → {furthest.got!r}{ratio}"
+    if repeat := drift.repeat(key):
+        yield f"  Repeat      {repeat}"
+
+
+def say_remarks(drift: Drift) -> None:
+    """Print what explains the moves, if anything does."""
+    listed = list(remarks(drift))
+    if listed:
+        say("")
+    for remark in listed:
+        for line in wrapped(remark.text, f"{'  ' if remark.inner else ''}{remark.label}: "):
+            say(line)
+
+
+def list_changes(accepted: list[Change], drift: Drift) -> None:
+    """Print what an update changes: counts by act and class, and each change."""
+    for act, kinds in counted(accepted):
+        said = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+        say(f"{act}: {said}", "bold")
+        for change in accepted:
+            if change.act == act:
+                key = change.move.key
+                say(f"  {key.case} ({key.dtype} on {key.device}): {headline(change.move, drift.spec)}")

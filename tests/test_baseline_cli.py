@@ -1,0 +1,415 @@
+"""goldformer baseline: what its commands print, save, refuse and leave alone, and their exit statuses."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from goldformer.conformance.baseline.history import history
+from goldformer.conformance.baseline.history_page import page, plot
+from goldformer.conformance.baseline.store import load
+from goldformer.conformance.cli import main
+from pages import PAIRS, READABLE, Page, contrast, must_scroll_by_keyboard, must_stand_alone
+
+SOFTMAX = """
+import numpy as np
+
+ARRAYS = "numpy"
+NAME = "mine"
+VERSION = "1"
+CONVENTIONS = {}
+
+def softmax(scores):
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+
+def layer_norm(x, *, params):
+    centred = x - x.mean(-1, keepdims=True)
+    root = np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
+    return centred / root * params["gamma"] + params["beta"]
+"""
+EPS = SOFTMAX.replace("1e-5", "1e-6").replace('VERSION = "1"', 'VERSION = "2"')
+WITHOUT = SOFTMAX.partition("def layer_norm")[0]
+CLOSER = SOFTMAX.replace("powers / powers.sum(-1, keepdims=True)", "powers * (1 / powers.sum(-1, keepdims=True))")
+
+
+@pytest.fixture(autouse=True)
+def no_build_server(monkeypatch):
+    monkeypatch.delenv("CI", raising=False)
+
+
+def baseline(*arguments, **more):
+    return CliRunner().invoke(main, ["baseline", *map(str, arguments)], **more)
+
+
+@pytest.fixture
+def mine(adapter_file):
+    return adapter_file(SOFTMAX)
+
+
+@pytest.fixture
+def folder(mine, tmp_path):
+    """A baseline of two components in float32."""
+    done = baseline("record", mine, "--out", tmp_path / "base", "--dtype", "float32")
+    assert done.exit_code == 0, done.output
+    return tmp_path / "base"
+
+
+def digest_of(folder):
+    return re.search(r"^digest: (.*)$", (folder / "manifest.yaml").read_text(encoding="utf-8"), re.MULTILINE)[1]
+
+
+# ── record and check ──
+
+
+def test_a_recording_says_what_it_wrote(mine, tmp_path):
+    done = baseline("record", mine, "--out", tmp_path / "new", "--component", "softmax")
+    assert done.exit_code == 0
+    first, second = done.stdout.splitlines()
+    assert re.fullmatch(r"mine 1: \d+ outputs of \d+ calls, \d+ calls without a result", first)
+    assert re.fullmatch(r"- wrote .*manifest\.yaml and arrays-\w{16}\.safetensors \(0\.0 MiB\)", second)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--dtype", "bfloat16"), "nothing was given that could be recorded: mine works in float64, float32, float16"),
+        (("--dtype", "float23"), "--dtype float23: did you mean float"),
+        (("--component", "softmx"), "--component softmx: did you mean softmax?"),
+        (("--component", "encoder"), "nothing was given that could be recorded"),
+        (("--device", "cuda"), "nothing was given that could be recorded"),
+    ],
+)
+def test_what_cannot_be_recorded_is_2_and_writes_nothing(mine, tmp_path, options, message):
+    done = baseline("record", mine, "--out", tmp_path / "new", *options)
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert not (tmp_path / "new").exists()
+
+
+def test_nothing_moved_is_0(mine, folder):
+    done = baseline("check", mine, folder)
+    assert done.exit_code == 0
+    assert done.stdout.splitlines()[-1] == "nothing moved, allowed: rounding"
+    assert "Not as it was" not in done.stdout
+
+
+def test_what_moved_is_named_with_its_number_and_a_line_that_repeats_it(folder, adapter_file, tmp_path):
+    other = adapter_file(EPS)
+    saved = tmp_path / "drift.json", tmp_path / "drift.md"
+    done = baseline("check", other, folder, "--json", saved[0], "--markdown", saved[1])
+    assert done.exit_code == 1
+    lines = done.stdout.splitlines()
+    assert lines[0] == f"mine 2 against {folder}"
+    assert lines[1] == "Not as it was: implementation: mine 1 → mine 2"
+    assert re.search(r"^layer_norm +\d+ +[\d·]+ +· +\d+ +· +· +[\d.e+]+$", done.stdout, re.MULTILINE)
+    assert re.search(r"^SEMANTIC  ln-[\w-]+  \(layer_norm, float32 on cpu\)$", done.stdout, re.MULTILINE)
+    assert re.search(r"^  furthest at \[.*\]: [-\d.]+ → [-\d.]+, move ÷ tolerance [\d.e+]+$", done.stdout, re.MULTILINE)
+    assert re.search(r"^  This is: layer_norm_eps: 1e-6 \(", done.stdout, re.MULTILINE)
+    assert "worst: semantic, allowed: rounding" in lines
+    assert lines[-3] == f"If this is meant, take it over: goldformer baseline update {other} {folder} --fix"
+    command = re.search(r"^  Repeat +goldformer (.*)$", done.stdout, re.MULTILINE)[1]
+    again = CliRunner().invoke(main, command.split())
+    assert again.exit_code == 1
+    data = json.loads(saved[0].read_text(encoding="utf-8"), parse_constant=pytest.fail)
+    assert (data["worst"], data["components"]["softmax"]["worst"]) == ("semantic", "identical")
+    assert data["moves"][0]["class"] == "semantic"
+    assert data["moves"][0]["matches"][0]["causes"] == ["layer_norm_eps: 1e-6"]
+    text = saved[1].read_text(encoding="utf-8")
+    assert text.startswith("## ✗ mine 2 against its baseline\n")
+    assert "- implementation: mine 1 → mine 2" in text
+    assert "**This is**: layer_norm_eps: 1e-6" in text
+
+
+@pytest.mark.parametrize(("allowed", "code"), [("precision", 1), ("semantic", 0), ("form", 0)])
+def test_the_worst_class_that_is_allowed_decides(folder, adapter_file, allowed, code):
+    assert baseline("check", adapter_file(EPS), folder, "--allow", allowed).exit_code == code
+
+
+def test_rounding_is_allowed_unless_identity_is_asked_for(folder, adapter_file):
+    other = adapter_file(CLOSER)
+    assert baseline("check", other, folder).exit_code == 0
+    done = baseline("check", other, folder, "--allow", "identical")
+    assert done.exit_code == 1
+    assert "ROUNDING  sm-" in done.stdout
+
+
+def test_a_component_that_is_gone_or_new_is_form(mine, folder, adapter_file, tmp_path):
+    less = adapter_file(WITHOUT, "less.py")
+    done = baseline("check", less, folder)
+    assert done.exit_code == 1
+    assert "form: is gone" not in done.stdout
+    assert "→ is gone: nothing gives it any more" in done.stdout
+    assert baseline("record", less, "--out", tmp_path / "less", "--dtype", "float32").exit_code == 0
+    done = baseline("check", mine, tmp_path / "less")
+    assert done.exit_code == 1
+    assert "→ is new: the baseline has it not" in done.stdout
+    assert "--create" in done.stdout
+
+
+def test_another_thread_count_comes_first(mine, folder):
+    done = baseline("check", mine, folder, "--threads", "2")
+    assert done.exit_code == 0
+    assert done.stdout.splitlines()[1] == "Not as it was: threads: 1 → 2"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--dtype", "float64"), "has float32"),
+        (("--case", "sm-one-rw-by-hand"), "did you mean sm-one-row-by-hand?"),
+        (("--component", "encoder"), "nothing"),
+        (("--json", "/nowhere/at/all.json"), "there is no folder /nowhere/at"),
+        (("--attribute", "/nowhere/python"), "there is no such interpreter or virtual environment"),
+    ],
+)
+def test_what_cannot_be_checked_is_2(mine, folder, options, message):
+    done = baseline("check", mine, folder, *options)
+    assert done.exit_code == 2
+    assert message in done.stderr
+
+
+def test_a_bad_folder_is_2_with_what_to_do(mine, tmp_path):
+    done = baseline("check", mine, tmp_path / "gone")
+    assert done.exit_code == 2
+    assert f"record it again: goldformer baseline record ADAPTER --out {tmp_path / 'gone'}" in done.stderr
+
+
+# ── update ──
+
+
+def test_an_update_lists_what_changes_and_changes_that_alone(folder, adapter_file):
+    other, before = adapter_file(EPS), digest_of(folder)
+    dry = baseline("update", other, folder, "--fix", "--dry-run")
+    assert dry.exit_code == 0
+    assert re.match(r"fix: \d+ semantic\n  ln-[\w-]+ \(float32 on cpu\): semantic: output moved by ", dry.stdout)
+    assert dry.stdout.splitlines()[-1] == "nothing was written: --dry-run"
+    assert digest_of(folder) == before
+    done = baseline("update", other, folder, "--fix", "--yes")
+    assert done.exit_code == 0
+    assert digest_of(folder) != before
+    found = load(folder)
+    assert [recording.version for recording in found.recordings] == ["1", "2"]
+    recordings = {(entry.component, i) for entry in found.entries.values() for i in entry.recordings}
+    assert recordings == {("softmax", 0), ("layer_norm", 0), ("layer_norm", 1)}
+    assert baseline("check", other, folder).exit_code == 0
+
+
+def test_fix_leaves_rounding_and_update_takes_it(folder, adapter_file):
+    other, before = adapter_file(CLOSER), digest_of(folder)
+    assert baseline("update", other, folder, "--fix", "--yes").stdout == "nothing to change\n"
+    assert digest_of(folder) == before
+    assert baseline("update", other, folder, "--update", "--yes").stdout.startswith("update: ")
+    assert baseline("check", other, folder, "--allow", "identical").exit_code == 0
+
+
+def test_create_adds_and_trim_takes_away(mine, folder, adapter_file, tmp_path):
+    less = adapter_file(WITHOUT, "less.py")
+    calls = len(load(folder).entries)
+    # What is new is added when nothing is asked for, and what is gone stays.
+    assert baseline("update", less, folder, "--yes").stdout == "nothing to change\n"
+    assert baseline("update", less, folder, "--trim", "--yes").exit_code == 0
+    assert {entry.component for entry in load(folder).entries.values()} == {"softmax"}
+    assert baseline("check", less, folder).exit_code == 0
+    assert baseline("update", mine, folder, "--yes").stdout.startswith("create: ")
+    assert len(load(folder).entries) == calls
+
+
+def test_a_build_server_writes_nothing(folder, adapter_file, monkeypatch):
+    monkeypatch.setenv("CI", "true")
+    before = digest_of(folder)
+    done = baseline("update", adapter_file(EPS), folder, "--fix", "--yes")
+    assert done.exit_code == 2
+    assert "writes nothing where CI is set: run it on a machine of your own" in done.stderr
+    assert digest_of(folder) == before
+    assert baseline("update", adapter_file(EPS), folder, "--fix", "--dry-run").exit_code == 0
+
+
+def test_without_a_terminal_nobody_is_asked(folder, adapter_file):
+    before = digest_of(folder)
+    done = baseline("update", adapter_file(EPS), folder, "--fix")
+    assert done.exit_code == 2
+    assert "there is no terminal to ask on; --yes writes without asking" in done.stderr
+    assert digest_of(folder) == before
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 2)])
+def test_on_a_terminal_it_is_asked(folder, adapter_file, monkeypatch, answer, code):
+    before = digest_of(folder)
+    monkeypatch.setattr("goldformer.conformance.commands.baseline.on_terminal", lambda: True)
+    done = baseline("update", adapter_file(EPS), folder, "--fix", input=answer)
+    assert done.exit_code == code
+    assert f"Write this to {folder}? [y/N]" in done.stdout
+    assert (digest_of(folder) == before) is (code != 0)
+
+
+# ── whose drift it is ──
+
+#: Gives what an environment says, as a library of another version would.
+FROM_THERE = SOFTMAX.replace("import numpy as np", "import os\nimport numpy as np").replace(
+    "1e-5", 'float(os.environ.get("GOLDFORMER_TEST_EPS", "1e-5"))'
+)
+
+
+def whose(done):
+    return re.findall(r"^  semantic: \d+ (.*)$", done.stdout, re.MULTILINE)
+
+
+def test_old_code_that_gives_the_old_numbers_here_accuses_the_code(mine, folder, adapter_file):
+    done = baseline("check", adapter_file(EPS, "new.py"), folder, "--old-adapter", mine)
+    assert done.exit_code == 1
+    assert "Whose drift it is, by old code in the new environment" in done.stdout
+    assert whose(done) == ["the code's"]
+
+
+def test_old_code_that_gives_the_new_numbers_here_accuses_the_environment(adapter_file, tmp_path, monkeypatch):
+    old = adapter_file(FROM_THERE, "old.py")
+    assert baseline("record", old, "--out", tmp_path / "base", "--dtype", "float32").exit_code == 0
+    monkeypatch.setenv("GOLDFORMER_TEST_EPS", "1e-6")
+    saved = tmp_path / "drift.json"
+    new = adapter_file(FROM_THERE.replace('"1"', '"2"'), "new.py")
+    done = baseline("check", new, tmp_path / "base", "--old-adapter", old, "--json", saved)
+    assert whose(done) == ["the environment's"]
+    counts = json.loads(saved.read_text(encoding="utf-8"))["attribution"]["counts"]
+    assert list(counts["semantic"]) == ["environment"]
+
+
+def test_both_may_have_a_part(adapter_file, tmp_path, monkeypatch):
+    old = adapter_file(FROM_THERE, "old.py")
+    assert baseline("record", old, "--out", tmp_path / "base", "--dtype", "float32").exit_code == 0
+    monkeypatch.setenv("GOLDFORMER_TEST_EPS", "1e-6")
+    new = adapter_file(SOFTMAX.replace("1e-5", "1e-12"), "new.py")
+    done = baseline("check", new, tmp_path / "base", "--old-adapter", old)
+    assert any("both have a part in it" in line for line in whose(done))
+
+
+def test_another_interpreter_is_run_with_this_goldformer(mine, folder, adapter_file):
+    """The one that runs this test stands for it: all is there as it is now, so that the code there is the old one."""
+    done = baseline("check", adapter_file(EPS, "new.py"), folder, "--attribute", sys.executable, "--old-adapter", mine)
+    assert whose(done) == ["the code's"]
+
+
+def test_the_interpreter_that_runs_it_tells_nothing(mine, folder):
+    done = baseline("check", mine, folder, "--attribute", sys.executable)
+    assert done.exit_code == 2
+    assert "is the interpreter that runs this, and tells nothing: name one that has the old code" in done.stderr
+
+
+def interpreter(folder, preamble):
+    """A virtual environment whose interpreter does something first."""
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "python").write_text(f'#!/bin/sh\n{preamble}\nexec {sys.executable} "$@"\n', encoding="utf-8")
+    (folder / "bin" / "python").chmod(0o755)
+    return folder
+
+
+def test_another_environment_with_what_changed_as_it_is_now_has_the_old_code(folder, adapter_file, tmp_path):
+    """Its adapter reads what is installed there, which is the old eps: the new one moved for the code's sake."""
+    new = adapter_file(FROM_THERE.replace("1e-5", "1e-6").replace('"1"', '"2"'), "new.py")
+    there = interpreter(tmp_path / "venv", "export GOLDFORMER_TEST_EPS=1e-5")
+    done = baseline("check", new, folder, "--attribute", there)
+    assert "Whose drift it is, by old code in the new environment" in done.stdout
+    assert whose(done) == ["the code's"]
+
+
+def test_new_code_in_the_old_environment_tells_it_the_other_way_round(adapter_file, tmp_path, monkeypatch):
+    """What the system calls itself stands for what changed: it is recorded, and is there as it was."""
+    old, new = adapter_file(FROM_THERE, "old.py"), adapter_file(FROM_THERE.replace('"1"', '"2"'), "new.py")
+    assert baseline("record", old, "--out", tmp_path / "base", "--dtype", "float32").exit_code == 0
+    manifest = tmp_path / "base" / "manifest.yaml"
+    text = manifest.read_text(encoding="utf-8")
+    before, after = load(tmp_path / "base"), "as it was"
+    system = before.recordings[0].environment["system"]
+    manifest.write_text(text.replace(f'"system": "{system}"', f'"system": "{after}"'), encoding="utf-8")
+    # What the platform calls itself there, by a module that Python runs before anything else.
+    (tmp_path / "site").mkdir()
+    hook = f"import platform\nplatform.platform = lambda *a, **k: {after!r}\n"
+    (tmp_path / "site" / "sitecustomize.py").write_text(hook, encoding="utf-8")
+    preamble = f"export GOLDFORMER_TEST_EPS=1e-5 PYTHONPATH={tmp_path / 'site'}"
+    there = interpreter(tmp_path / "venv", preamble)
+    monkeypatch.setenv("GOLDFORMER_TEST_EPS", "1e-6")
+    done = baseline("check", new, tmp_path / "base", "--attribute", there)
+    assert "Whose drift it is, by new code in the old environment (system as it was)" in done.stdout
+    assert whose(done) == ["the environment's"]
+
+
+def test_an_interpreter_that_cannot_run_it_says_what_it_lacks(mine, folder, tmp_path):
+    bare = tmp_path / "venv" / "bin"
+    bare.mkdir(parents=True)
+    (bare / "python").write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n', encoding="utf-8")
+    (bare / "python").chmod(0o755)
+    done = baseline("check", mine, folder, "--attribute", tmp_path / "venv")
+    assert done.exit_code == 2
+    assert "ModuleNotFoundError: No module named" in done.stderr
+    assert f"it needs what goldformer needs: {bare / 'python'} -m pip install goldformer" in done.stderr
+    (bare / "python").unlink()
+    assert "has no bin/python" in baseline("check", mine, folder, "--attribute", tmp_path / "venv").stderr
+
+
+# ── history ──
+
+
+@pytest.fixture
+def three(adapter_file, tmp_path):
+    """Baselines of three versions: the last has another eps, and no softmax."""
+    made = []
+    for name, source in [("a", SOFTMAX), ("b", CLOSER), ("c", EPS.replace("def softmax", "def soft_max"))]:
+        folder = tmp_path / name
+        done = baseline("record", adapter_file(source, f"{name}.py"), "--out", folder, "--dtype", "float32")
+        assert done.exit_code == 0, done.output
+        made.append(folder)
+    return made
+
+
+def test_a_history_lines_up_what_moved_since_the_first(three, tmp_path):
+    saved = [tmp_path / f"history.{end}" for end in ("json", "md", "html")]
+    done = baseline("history", *three, "--json", saved[0], "--markdown", saved[1], "--html", saved[2])
+    assert done.exit_code == 0, done.output
+    rows = {line.split()[0]: line.split(maxsplit=2)[2].strip() for line in done.stdout.splitlines()[1:3]}
+    assert re.fullmatch(r"≈ rounding · 0\.\d+ +! form", rows["softmax"])
+    assert re.fullmatch(r"✓ identical +✗ semantic · [\d.e+]+", rows["layer_norm"])
+    assert "c: implementation mine 1 → mine 2" in done.stdout.splitlines()
+    data = json.loads(saved[0].read_text(encoding="utf-8"), parse_constant=pytest.fail)
+    worst = [found["components"].get("layer_norm", {}).get("worst") for found in data["baselines"]]
+    assert worst == [None, "identical", "semantic"]
+    assert "| `layer_norm` | recorded | ✓ identical | ✗ semantic · " in saved[1].read_text(encoding="utf-8")
+    assert saved[2].read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_the_page_stands_alone_and_can_be_read(three, spec):
+    parsed = Page(page(history(three, spec)))
+    must_stand_alone(parsed)
+    must_scroll_by_keyboard(parsed)
+    kinds = [(f"{kind}i", kind) for kind in ("identical", "rounding", "precision", "semantic", "unexplained", "form")]
+    for scheme in (0, 1):
+        for pair in PAIRS + kinds:
+            assert contrast(parsed, pair, scheme) >= READABLE, (pair, scheme)
+    said = [text for _, text in parsed.all("title")]
+    assert "softmax, c: form" in said
+    assert any(re.fullmatch(r"layer_norm, c: semantic, [\d.e+]+ times the tolerance", text) for text in said)
+
+
+def test_the_plot_has_larger_moves_higher_up(three, spec):
+    drawn = plot(history(three, spec))
+    lines = {line.component: line for line in drawn.lines}
+    first, second, third = lines["layer_norm"].dots
+    assert first.y == second.y == drawn.bottom
+    assert 20 < third.y < drawn.bottom
+    form = lines["softmax"].dots[2]
+    assert form.y == 20
+    assert [x for x, _ in drawn.names] == [dot.x for dot in lines["softmax"].dots]
+
+
+def test_baselines_without_a_common_case_are_2(adapter_file, folder, tmp_path):
+    source = (
+        "import numpy as np\nARRAYS = 'numpy'\ndef one_hot(ids, *, vocab):\n    return np.eye(vocab, dtype=int)[ids]\n"
+    )
+    other = adapter_file(source, "other.py")
+    assert baseline("record", other, "--out", tmp_path / "other", "--dtype", "float32").exit_code == 0
+    done = baseline("history", folder, tmp_path / "other")
+    assert done.exit_code == 2
+    assert "has no case in common with" in done.stderr
