@@ -364,6 +364,7 @@ def record_baseline(**options: Any) -> None:
 @click.option("--old-adapter", help="The adapter as it was: tells whose drift it is, the code's or the environment's.")
 @click.option("--json", type=_FILE, help="Save all that moved as JSON.")
 @_MARKDOWN
+@click.option("--html", type=_FILE, help="Save a report as one HTML page, with the worst moves drawn.")
 @click.option("--all", "everything", is_flag=True, help="Show every move that is not allowed, not only the worst.")
 def check_baseline(**options: Any) -> None:
     """Say what moved since the baseline in DIR was recorded: each output of each call in a class.

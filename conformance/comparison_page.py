@@ -189,5 +189,5 @@ def _part(section: str, component: str, found: Implementation, spec: Spec) -> Pa
 def _failure(id_: str, verdict: Verdict, spec: Spec, *, pictured: bool) -> Failure:
     lines = [line for difference in verdict.differences for line in difference_lines(difference)]
     outputs = verdict.differences[:_OUTPUTS] if pictured else ()
-    windows = tuple((where(difference) or difference.output, heats(difference)) for difference in outputs)
+    windows = tuple((where(difference.output, difference.grid), heats(difference)) for difference in outputs)
     return Failure(id_, verdict, "\n".join(lines), tuple(facts(verdict, spec)), tuple(w for w in windows if w[1]))

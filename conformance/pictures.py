@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from goldformer.conformance.engine import Bench, plain_cases
 from goldformer.conformance.invoke import Arguments, CallProblem, arguments_of
 from goldformer.conformance.text import number
-from goldformer.conformance.verdict import Difference, Verdict
+from goldformer.conformance.verdict import Difference, Grid, Verdict
 from goldformer.spec import Case
 
 #: Where a strip of ratios begins and ends, in powers of ten; what lies beyond stands at its end.
@@ -116,32 +116,35 @@ def _checks(count: int) -> str:
 
 def heats(difference: Difference) -> tuple[Heat, ...]:
     """What was expected, what was got, and the difference where it is beyond the tolerance."""
-    grid = difference.grid
+    return side_by_side(difference.grid, difference.tolerance, ("expected", "got"))
+
+
+def side_by_side(grid: Grid | None, tolerance: float, names: tuple[str, str]) -> tuple[Heat, ...]:
+    """Both matrices of a window under their names, and the second less the first where it is beyond the tolerance."""
     if grid is None:
         return ()
     expected, got = np.array(grid.expected), np.array(grid.got)
     with np.errstate(invalid="ignore"):
         off = got - expected
-    off[(got == expected) | (np.isnan(got) & np.isnan(expected)) | (np.abs(off) <= difference.tolerance)] = 0.0
+    off[(got == expected) | (np.isnan(got) & np.isnan(expected)) | (np.abs(off) <= tolerance)] = 0.0
     scale = _largest(expected) or _largest(got)
     return (
-        heat("expected", expected, scale),
-        heat("got", got, scale),
-        heat("got − expected", off, _largest(off)),
+        heat(names[0], expected, scale),
+        heat(names[1], got, scale),
+        heat(f"{names[1]} − {names[0]}", off, _largest(off)),
     )
 
 
-def where(difference: Difference) -> str:
-    """Which part of an output its window shows, as in "output[0, 1, 0:12, 4:16]"; empty where it is all of it."""
-    grid = difference.grid
+def where(output: str, grid: Grid | None) -> str:
+    """Which part of an output a window shows, as in "output[0, 1, 0:12, 4:16]"; its name where that is all of it."""
     if grid is None:
-        return ""
+        return output
     sizes = (len(grid.expected), len(grid.expected[0]))[2 - len(grid.shape) :]
     if not grid.lead and sizes == grid.shape:
-        return ""
+        return output
     places = [str(at) for at in grid.lead]
     places += [f"{start}:{start + size}" for start, size in zip(grid.origin, sizes, strict=True)]
-    return f"{difference.output}[{', '.join(places)}]"
+    return f"{output}[{', '.join(places)}]"
 
 
 def heat(title: str, values: NDArray[np.float64], scale: float) -> Heat:

@@ -55,7 +55,7 @@ def test_a_window_shows_the_worst_element_of_its_matrix():
     got = expected.copy()
     got[1, 2, 25, 28] = 7.0
     difference = compare("weights", got, expected, 1e-6)
-    assert where(difference) == "weights[1, 2, 19:31, 18:30]"
+    assert where(difference.output, difference.grid) == "weights[1, 2, 19:31, 18:30]"
     kinds = {
         h.title: [(spot.kind, spot.said) for row in h.rows for spot in row if spot.strength] for h in heats(difference)
     }
@@ -64,13 +64,13 @@ def test_a_window_shows_the_worst_element_of_its_matrix():
 
 def test_a_small_output_is_drawn_whole_and_named_by_its_name_alone():
     difference = compare("output", np.array([[1.0, 2.0], [3.0, -4.0]]), np.ones((2, 2)), 1e-6)
-    assert where(difference) == ""
+    assert where("output", difference.grid) == "output"
     assert [[spot.said for spot in row] for row in heats(difference)[1].rows] == [["1", "2"], ["3", "-4"]]
 
 
 def test_a_vector_is_a_single_row():
     difference = compare("loss", np.arange(20.0), np.zeros(20), 1e-6)
-    assert where(difference) == "loss[8:20]"
+    assert where(difference.output, difference.grid) == "loss[8:20]"
     assert [len(h.rows) for h in heats(difference)] == [1, 1, 1]
 
 

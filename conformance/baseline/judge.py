@@ -119,7 +119,7 @@ class _Call:
                 move = found[name]
                 found[name] = Move(
                     move.key, move.component, name, kind, why, move.ratio, move.furthest, move.beyond, move.compared,
-                    move.tolerance, matches, was,
+                    move.tolerance, matches, was, move.grid,
                 )  # fmt: skip
         yield from found.values()
 
@@ -134,7 +134,8 @@ class _Call:
         found = compare(output, new.values, old.values, bound or 0.0)
         kind = Kind.ROUNDING if found.ratio <= 1.0 else Kind.UNEXPLAINED
         ratio = None if bound is None else found.ratio
-        return Move(*head, kind, "", ratio, _furthest(old, new), found.wrong, found.compared, bound)
+        grid = found.grid if old.digest is None else None  # a large output is kept as samples
+        return Move(*head, kind, "", ratio, _furthest(old, new), found.wrong, found.compared, bound, grid=grid)
 
     def _explained(self, beyond: list[str], pairs: Pairs) -> Iterator[tuple[str, Kind, str, tuple[Match, ...], bool]]:
         """The class of each output that moved beyond rounding, why, and what gives it now or gave it then."""

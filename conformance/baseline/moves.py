@@ -9,7 +9,7 @@ from typing import Final
 
 from goldformer.conformance.baseline.arrays import Kept
 from goldformer.conformance.baseline.model import Ended, Key
-from goldformer.conformance.verdict import Element, Match
+from goldformer.conformance.verdict import Element, Grid, Match
 
 
 class Kind(IntEnum):
@@ -39,8 +39,8 @@ class Move:
 
     `output` is empty where the call as a whole moved. `ratio` is the largest |new − old| ÷ tolerance, None where there
     is none; `furthest` is where it is, with the old value as expected and the new one as got; `beyond` of `compared`
-    elements moved by more than the tolerance. `matches` are the known mistakes and options that give what is got now,
-    or, where `was` is set, what was got then.
+    elements moved by more than the tolerance, of which `grid` is a window. `matches` are the known mistakes and options
+    that give what is got now, or, where `was` is set, what was got then.
     """
 
     key: Key
@@ -55,6 +55,7 @@ class Move:
     tolerance: float | None = None
     matches: tuple[Match, ...] = ()
     was: bool = False
+    grid: Grid | None = None
 
     @property
     def place(self) -> tuple[Key, str]:

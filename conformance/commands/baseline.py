@@ -157,13 +157,14 @@ class CheckOptions:
     old_adapter: str | None
     json: Path | None
     markdown: Path | None
+    html: Path | None
     everything: bool
     timeout: float
 
 
 def run_check(options: CheckOptions) -> int:
     """Say what moved; the exit status."""
-    if message := no_folder({"--json": options.json, "--markdown": options.markdown}):
+    if message := no_folder({"--json": options.json, "--markdown": options.markdown, "--html": options.html}):
         return unusable(message)
 
     def work(adapter: Adapter, spec: Spec) -> int:
@@ -180,6 +181,10 @@ def run_check(options: CheckOptions) -> int:
             save_json(options.json, as_json(drift, options.allow) | extra)
         if options.markdown:
             save_text(options.markdown, markdown(drift, options.allow))
+        if options.html:
+            from goldformer.conformance.baseline.drift_page import page  # Jinja2, which few commands need
+
+            save_text(options.html, page(drift, options.allow))
         return OK if drift.tally.worst <= options.allow else FAILS
 
     return _with_adapter(options.adapter, options.timeout, work)
