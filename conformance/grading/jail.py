@@ -23,6 +23,8 @@ __all__ = ["Jail", "JailError", "probe"]
 #: Numbers of users that no system gives out, above those of containers: 16 for each process that has a jail.
 _USERS: Final = 1_900_000_000
 _PROCESSES: Final = 1 << 22
+#: What a submission is left of its memory at least, in MiB.
+_ROOM: Final = 64
 
 
 class Jail:
@@ -54,6 +56,7 @@ class Jail:
             self.isolation = isolation(self._zygote.features, self._zygote.refused)
             if require is not None:
                 demand(self.isolation, require)
+            self._check_memory(self._zygote.size)
         except BaseException:
             self.close()
             raise
@@ -96,6 +99,11 @@ class Jail:
 
     def _started(self) -> Zygote:
         return Zygote(self._arrays, self._folder, self._without, self._user())
+
+    def _check_memory(self, size: int) -> None:
+        if self._limits.memory < size + _ROOM:
+            what = f"limits.memory is {self._limits.memory} MiB, and {self._arrays} alone takes {size} MiB"
+            raise JailError(f"{what} of address space: give at least {size + _ROOM}")
 
     def _user(self) -> int:
         return _USERS + os.getpid() % _PROCESSES * 16 + next(self._numbers) % 16

@@ -74,12 +74,16 @@ class Zygote:
         #: The features that this machine refuses, each with the reason; and those in force.
         self.refused: Mapping[str, str] = hello["refused"]
         self.features: tuple[str, ...] = tuple(hello["features"])
+        #: What it takes of the address space, in MiB; and so does every fork.
+        self.size: int = hello["size"]
 
     def fork(self, box: Path, user: int, limits: Limits) -> BoxPeer:
         """A process for a box, shut in; Lost when this one is not there any longer."""
         ours, theirs = socket.socketpair()
         reader, writer = os.pipe()
-        tmp = tempfile.mkdtemp(prefix="tmp-", dir=self._folder)
+        # With a file system of its own it has a place of its own to write to.
+        shared = "mount-namespace" not in self.features
+        tmp = tempfile.mkdtemp(prefix="tmp-", dir=self._folder) if shared else ""
         try:
             for end in (ours, theirs):
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _WIDE)
@@ -88,7 +92,8 @@ class Zygote:
         except BaseException:
             ours.close()
             os.close(reader)
-            os.rmdir(tmp)
+            if tmp:
+                os.rmdir(tmp)
             raise
         finally:
             theirs.close()
@@ -165,7 +170,8 @@ class _Ender:
         except Lost as lost:
             return {"status": -signal.SIGKILL, "cpu": 0.0, "gone": self._gone(lost)}
         finally:
-            remove(Path(self.tmp))
+            if self.tmp:
+                remove(Path(self.tmp))
 
     def _gone(self, lost: Lost) -> bool:
         if not self.zygote.closed:
