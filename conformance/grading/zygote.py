@@ -92,7 +92,7 @@ class Zygote:
         self._reaper = Reaper()
         self._groups: dict[int, Group] = {}
         self._forks = 0
-        self._name = f"goldformer-{config['user']}"
+        self._name = os.path.basename(config["folder"])
         self._pids = namespaces.Pids() if namespaces.PIDS in features else None
         self._users = namespaces.USER in features
         self._root = f"{config['folder']}/root"
