@@ -23,6 +23,7 @@ from goldformer.conformance.tolerance import LARGEST, least_margin
 from goldformer.spec import Case, Spec
 from goldformer.spec.casefile import derivation_digest, read_cases
 from goldformer.spec.lint import equal_sizes, lint_cases
+from goldformer.spec.load import load_own_cases
 from goldformer.spec.model import ANY
 from goldformer.spec.yamlfile import YamlFile
 
@@ -73,6 +74,14 @@ def draw_fresh(assignment: Assignment, spec: Spec, seed: str) -> Fresh:
         if drawn:
             parts.append(f"- component: {part.component}\n  cases:\n" + "".join(drawn))
     return Fresh("".join(parts) or "[]\n", short)
+
+
+def load_fresh(text: str, spec: Spec) -> list[Case]:
+    """The cases of a text of fresh ones, checked as `load_own_cases` checks a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "cases.yaml"
+        path.write_text(text, encoding="utf-8")
+        return load_own_cases(path, spec)
 
 
 class _Component:
