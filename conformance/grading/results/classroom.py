@@ -22,7 +22,7 @@ _BARS: Final = 10
 _WIDTH, _HEIGHT, _FOOT, _HEAD = 440, 190, 24, 18
 
 #: How many of the hardest checks are listed.
-_HARDEST: Final = 15
+_HARDEST: Final = 10
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from goldformer.conformance.grading.model import Assignment, Check, Grade, Origi
 from goldformer.conformance.grading.results import words
 from goldformer.conformance.grading.results.summaries import outcome_of_part
 from goldformer.conformance.page import rendered
-from goldformer.conformance.text import difference_lines, facts
+from goldformer.conformance.text import difference_lines, facts, headline
 from goldformer.conformance.verdict import Verdict
 from goldformer.spec import Spec
 
@@ -88,7 +88,7 @@ def _sections(grade: Grade, spec: Spec) -> Iterator[Section]:
                 for d in part.deductions
             ),
             bad=tuple(bad[:_IN_FULL]),
-            more=tuple(f"{b.verdict.check} ({b.verdict.dtype}): {words.line(b.verdict.message)}" for b in bad[_IN_FULL:]),
+            more=tuple(headline(item.verdict) for item in bad[_IN_FULL:]),
         )  # fmt: skip
 
 
