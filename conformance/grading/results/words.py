@@ -102,10 +102,9 @@ def counted(number: int, noun: str) -> str:
 
 
 def worst(checks: Iterable[Check]) -> Outcome:
-    """The worst outcome among checks; what was broken by the grader counts only where nothing else was checked."""
+    """The worst outcome among checks; what the grader broke is said only where nothing else is bad."""
     found = {check.outcome for check in checks}
-    blamed = found - {"grader-error"} or found
-    return max(blamed, key=SEVERITY.index, default="correct")
+    return max(found - {"grader-error"} - {"correct"} or found, key=SEVERITY.index, default="correct")
 
 
 def passed_alone(grade: Grade, component: str) -> bool:
