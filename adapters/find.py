@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import sys
 import traceback
+from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final
@@ -85,7 +86,7 @@ def _process(name: str, spec: Spec, timeout: float) -> Adapter:
         told = "".join(f"\n    {line}" for line in fault.detail.splitlines())
         raise AdapterError(f"{name}: {fault}" + (f"\n  Standard error ends with:{told}" if told else "")) from fault
     try:
-        return Adapter.from_object(thing, name, spec)
+        return replace(Adapter.from_object(thing, name, spec), timeout=timeout)
     except AdapterError:
         thing.CLOSE()
         raise

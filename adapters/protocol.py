@@ -33,7 +33,8 @@ class Adapter:
 
     `functions` holds what is implemented, `gradients` hand-written backward functions; `broken` says, by
     component, why a function there cannot be called as the contract calls it; `hints` are remarks for a
-    reader, such as a misspelt component; `close` ends what it started, such as a process.
+    reader, such as a misspelt component; `close` ends what it started, such as a process; `timeout` is what each
+    call of that process may take, in seconds, and None of an adapter that is none.
     """
 
     origin: str
@@ -48,6 +49,7 @@ class Adapter:
     broken: Mapping[str, str] = field(default_factory=dict)
     hints: tuple[str, ...] = ()
     close: Callable[[], None] = lambda: None
+    timeout: float | None = None
 
     def convention(self, name: str, component: str, spec: Spec) -> str:
         """The option it declares for a component, or the documents' choice."""

@@ -161,7 +161,7 @@ def _fault(fault: ChildFault, method: str, child: Child) -> CallFault:
     last = f'. Last on standard error: "{told.splitlines()[-1].strip()[:200]}"' if told else ""
     what = f"the process {fault} when it was asked for {method}{last}"
     if fault.reason == "timeout":
-        what += ". Give it longer with --timeout, or find out where it waits"
+        what += ". Give it longer with --timeout (of pytest: --call-timeout), or find out where it waits"
     return CallFault(fault.reason, what, told)
 
 

@@ -172,7 +172,7 @@ def _save(implementation: Implementation, options: Options, selection: Selection
     # Not said where standard output is for JSON alone.
     how = replace_file if options.as_json else save
     if options.markdown:
-        request = Request(selection.dtypes, selection.components, options.device, options.threads)
+        request = Request(selection.dtypes, selection.components, options.device, options.threads, options.timeout)
         how(options.markdown, markdown(Comparison(request, (implementation,)), spec))
     if options.badge:
         how(options.badge, json.dumps(badge(implementation, spec), ensure_ascii=False) + "\n")
