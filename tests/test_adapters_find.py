@@ -74,7 +74,7 @@ def run_python(code):
 def test_a_built_in_name_is_found_and_has_components(name, spec):
     adapter = find_adapter(name, spec)
     assert (adapter.name, adapter.origin) == (name, name)
-    assert {"softmax", "scaled_dot_product_attention"} <= set(adapter.functions)
+    assert {"encoder_layer", "encoder"} <= set(adapter.functions)
     assert not adapter.broken
 
 
@@ -140,7 +140,8 @@ def test_a_missing_file_with_no_near_name_says_how_to_get_one(refused, tmp_path)
 def test_a_misspelt_built_in_is_guessed(refused):
     assert refused("refrence").startswith(
         "no adapter 'refrence'. Did you mean reference? Give a file (my_adapter.py), a dotted module, or one of: "
-        "reference, textbook, torch-nn, torch-nn-pre, torch-nn-math, torch-nn-flash, torch-nn-sequence-first"
+        "reference, textbook, torch-nn, torch-nn-pre, torch-nn-math, torch-nn-flash, torch-nn-fast-path, "
+        "torch-nn-sequence-first"
     )
 
 
