@@ -54,7 +54,7 @@ def fused(times: int) -> Iterator[None]:
         raise NotImplementedError("PyTorch's fast path asks for an even number of heads and for no gradients")
 
 
-class _Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call] - PyTorch gives it no types
+class _Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch has it so
     """Counts how often the kernel runs."""
 
     def __init__(self) -> None:
