@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: conformance test check libraries format derive bench diagnosis example examples-other-languages dist clean
+.PHONY: conformance test check libraries implementations format derive bench diagnosis example examples-other-languages dist clean
 
 conformance: $(STAMP)  ## The suite against the bundled reference
 	@$(BIN)/python -m pytest conformance --adapter reference -q -r fE
@@ -24,6 +24,9 @@ check: $(STAMP)  ## Format, lint, types, import rules, spec, tests
 
 libraries: .venv-libraries/.installed  ## Our adapters of other libraries, in an environment of their own
 	@DEV=$${DEV:-PYTHON} HF_HUB_OFFLINE=1 .venv-libraries/bin/python -m pytest tests/test_libraries.py -q
+
+implementations: .venv-libraries/.installed  ## docs/implementations.md: every adapter in every dtype, in about an hour
+	@DEV=$${DEV:-PYTHON} HF_HUB_OFFLINE=1 .venv-libraries/bin/python -m benchmarks.implementations
 
 format: $(STAMP)
 	@$(BIN)/ruff format .
