@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: conformance test check libraries docs format derive bench diagnosis example examples-other-languages dist clean
+.PHONY: conformance test check libraries implementations docs format derive bench diagnosis example examples-other-languages dist clean
 
 conformance: $(STAMP)  ## The suite against the bundled reference
 	@$(BIN)/python -m pytest conformance --adapter reference -q -r fE
@@ -29,6 +29,9 @@ docs: .venv-docs/.installed  ## The documentation site, into build/docs: warning
 	@.venv-docs/bin/python -m sphinx -W --keep-going -q -b html docs build/docs
 	@SITE=build/docs .venv-docs/bin/python -m pytest --noconftest tests/test_docs_site.py -q
 	@echo "build/docs/index.html"
+
+implementations: .venv-libraries/.installed  ## docs/implementations.md: every adapter in every dtype, in about an hour
+	@DEV=$${DEV:-PYTHON} HF_HUB_OFFLINE=1 .venv-libraries/bin/python -m benchmarks.implementations
 
 format: $(STAMP)
 	@$(BIN)/ruff format .

@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import sys
 import traceback
+from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final
@@ -29,6 +30,7 @@ BUILT_IN: Final = {
     "torch-nn-pre": "goldformer.adapters.builtin.torch_nn:torch_nn_pre",
     "torch-nn-math": "goldformer.adapters.builtin.torch_nn:torch_nn_math",
     "torch-nn-flash": "goldformer.adapters.builtin.torch_nn:torch_nn_flash",
+    "torch-nn-fast-path": "goldformer.adapters.builtin.torch_nn_fast_path",
     "torch-nn-sequence-first": "goldformer.adapters.builtin.torch_nn:torch_nn_sequence_first",
 }
 
@@ -85,7 +87,7 @@ def _process(name: str, spec: Spec, timeout: float) -> Adapter:
         told = "".join(f"\n    {line}" for line in fault.detail.splitlines())
         raise AdapterError(f"{name}: {fault}" + (f"\n  Standard error ends with:{told}" if told else "")) from fault
     try:
-        return Adapter.from_object(thing, name, spec)
+        return replace(Adapter.from_object(thing, name, spec), timeout=timeout)
     except AdapterError:
         thing.CLOSE()
         raise

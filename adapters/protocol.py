@@ -23,6 +23,11 @@ DTYPES: Final[tuple[DType, ...]] = get_args(DType)
 
 DEVICES: Final = ("cpu", "cuda")
 
+#: Libraries whose functions stand in an adapter to be used there, and happen to be called like a component.
+_TOOLS: Final = frozenset(
+    {"cupy", "flax", "jax", "jaxlib", "keras", "mlx", "numpy", "scipy", "tensorflow", "tinygrad", "torch"}
+)
+
 
 class AdapterError(Exception):
     """An adapter that cannot be used at all; the message says what to do."""
@@ -34,7 +39,8 @@ class Adapter:
 
     `functions` holds what is implemented, `gradients` hand-written backward functions; `broken` says, by
     component, why a function there cannot be called as the contract calls it; `hints` are remarks for a
-    reader, such as a misspelt component; `close` ends what it started, such as a process.
+    reader, such as a misspelt component; `close` ends what it started, such as a process; `timeout` is what each
+    call of that process may take, in seconds, and None of an adapter that is none.
     """
 
     origin: str
@@ -49,6 +55,7 @@ class Adapter:
     broken: Mapping[str, str] = field(default_factory=dict)
     hints: tuple[str, ...] = ()
     close: Callable[[], None] = lambda: None
+    timeout: float | None = None
 
     def convention(self, name: str, component: str, spec: Spec) -> str:
         """The option it declares for a component, or the documents' choice, also where it leaves it open."""
@@ -85,7 +92,7 @@ class Adapter:
             dtypes=_choice(getattr(thing, "DTYPES", library.dtypes), library.dtypes, f"{origin}: DTYPES"),
             devices=_choice(getattr(thing, "DEVICES", library.devices), DEVICES, f"{origin}: DEVICES"),
             broken=wrong,
-            hints=tuple(_misspelt(thing, names, spec)),
+            hints=(*_misspelt(thing, names, spec), *_imported(names)),
             close=getattr(thing, "CLOSE", lambda: None),
         )
 
@@ -189,4 +196,16 @@ def _misspelt(thing: Any, found: Mapping[str, Any], spec: Spec) -> list[str]:
             continue
         if close := difflib.get_close_matches(name, absent, n=1, cutoff=0.85):
             hints.append(f"{name} is no component: did you mean {close[0]}?")
+    return hints
+
+
+def _imported(found: Mapping[str, Any]) -> list[str]:
+    """Components that are the very function of an array library, as an import by name leaves them there."""
+    hints = []
+    for name, function in found.items():
+        # Of what is no function, such as a compiled one, the module is that of its class.
+        source = str(function.__module__) if inspect.isroutine(function) else ""
+        if source.partition(".")[0] in _TOOLS:
+            told = f"{name} comes from {source} and is judged as yours"
+            hints.append(f"{told}: if that is not meant, import the module and not the name")
     return hints

@@ -41,6 +41,13 @@ _THREADS = click.option(
     show_default=True,
     help="Threads on the CPU.",
 )
+_TIMEOUT = click.option(
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=60,
+    show_default=True,
+    help="Seconds for each call of an implementation that is a process.",
+)
 _JOBS = click.option("--jobs", type=click.IntRange(1), default=None, help="Processes.  [default: all cores]")
 _MARKDOWN = click.option("--markdown", type=_FILE, help="Save a summary in Markdown, as a build server shows it.")
 
@@ -70,13 +77,7 @@ def main() -> None:
 @_DEVICE
 @click.option("--tf32", is_flag=True, help="Allow TF32 matrix products on CUDA.")
 @_THREADS
-@click.option(
-    "--timeout",
-    type=click.FloatRange(0, min_open=True),
-    default=60,
-    show_default=True,
-    help="Seconds for each call of an implementation that is a process.",
-)
+@_TIMEOUT
 @click.option("--strict", is_flag=True, help="Fail what is not implemented, and SHOULD clauses too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
 @_MARKDOWN
@@ -106,6 +107,7 @@ def check(**options: Any) -> None:
     show_default=True,
     help="Threads on the CPU, of each implementation.",
 )
+@_TIMEOUT
 @click.option("--jobs", type=click.IntRange(1), default=None, help="How many at once.  [default: all cores]")
 @click.option("--html", type=_FILE, help="Save it all as one HTML page, with every failing check.")
 @click.option("--json", type=_FILE, help="Save it all as JSON.")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from goldformer.adapters import Adapter, AdapterError, find_adapter
+from goldformer.adapters.process.client import TIMEOUT
 from goldformer.conformance.engine import Bench
 from goldformer.conformance.imitation import Imitator
 from goldformer.conformance.pictures import Picture, pictures
@@ -140,12 +141,16 @@ class Implementation:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to run on every implementation; no components means all of them."""
+    """What to run on every implementation; no components means all of them.
+
+    `timeout` is in seconds, for each call of those that are processes.
+    """
 
     dtypes: tuple[str, ...]
     components: tuple[str, ...] = ()
     device: str = "cpu"
     threads: int = 1
+    timeout: float = TIMEOUT
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +260,7 @@ def _there(given: str, request: Request, root: Path) -> Implementation:
 def examined(given: str, request: Request, spec: Spec) -> Implementation:
     """Run the checks on one adapter, in this process."""
     try:
-        adapter = find_adapter(given, spec)
+        adapter = find_adapter(given, spec, request.timeout)
     except AdapterError as error:
         # Its name is said wherever the problem is.
         return Implementation(given, given, problem=str(error).removeprefix(given).lstrip(": "))

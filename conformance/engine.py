@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from goldformer.adapters.arrays import LIBRARIES, Layout
+from goldformer.adapters.process.client import TIMEOUT
 from goldformer.adapters.protocol import Adapter
 from goldformer.conformance.gradient import invoke_gradient
 from goldformer.conformance.imitation import Imitator
@@ -64,6 +65,8 @@ class Bench:
         """The line that repeats one check."""
         words = ["goldformer", "check", self.adapter.origin, *check, "--dtype", self.dtype]
         words += ["--device", self.device] if self.device != "cpu" else []
+        timeout = self.adapter.timeout
+        words += ["--timeout", f"{timeout:.15g}"] if timeout not in (None, TIMEOUT) else []
         return shlex.join([*words, "--strict"] if self.strict else words)
 
     def call(

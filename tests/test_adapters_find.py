@@ -74,7 +74,7 @@ def run_python(code):
 def test_a_built_in_name_is_found_and_has_components(name, spec):
     adapter = find_adapter(name, spec)
     assert (adapter.name, adapter.origin) == (name, name)
-    assert {"softmax", "scaled_dot_product_attention"} <= set(adapter.functions)
+    assert {"encoder_layer", "encoder"} <= set(adapter.functions)
     assert not adapter.broken
 
 
@@ -140,7 +140,8 @@ def test_a_missing_file_with_no_near_name_says_how_to_get_one(refused, tmp_path)
 def test_a_misspelt_built_in_is_guessed(refused):
     assert refused("refrence").startswith(
         "no adapter 'refrence'. Did you mean reference? Give a file (my_adapter.py), a dotted module, or one of: "
-        "reference, textbook, torch-nn, torch-nn-pre, torch-nn-math, torch-nn-flash, torch-nn-sequence-first"
+        "reference, textbook, torch-nn, torch-nn-pre, torch-nn-math, torch-nn-flash, torch-nn-fast-path, "
+        "torch-nn-sequence-first"
     )
 
 
@@ -303,6 +304,53 @@ def test_a_misspelt_component_is_hinted_at(name, component, adapter_file, spec):
 def test_private_data_and_far_names_are_no_hints(adapter_file, spec):
     source = SOFTMAX + "_causal_mask = causal_masks = padding_maks = 3\ndef attention_helper(): ...\n"
     assert find_adapter(adapter_file(source), spec).hints == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("from torch import softmax", {"softmax": "torch"}),
+        ("from torch.nn.functional import cross_entropy, layer_norm, relu",
+         {"layer_norm": "torch.nn.functional", "cross_entropy": "torch.nn.functional"}),
+        ("from torch.nn.functional import one_hot", {"one_hot": "torch._C._nn"}),
+    ],
+    ids=["a builtin", "two of them", "of an inner module"],
+)  # fmt: skip
+def test_a_component_that_a_library_defines_is_hinted_at(line, found, adapter_file, spec):
+    adapter = find_adapter(adapter_file(f'{line}\nARRAYS = "torch"\n'), spec)
+    assert list(adapter.functions) == list(found)
+    assert adapter.hints == tuple(
+        f"{name} comes from {module} and is judged as yours: if that is not meant, import the module and not the name"
+        for name, module in found.items()
+    )
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+def test_what_the_author_wrote_is_no_import_however_it_is_wrapped(adapter_file, spec, tmp_path):
+    (tmp_path / "my_package_beside.py").write_text("def one_hot(ids, *, vocab): ...\n", encoding="utf-8")
+    source = """
+import functools
+import torch
+from torch import nn
+from torch.nn import functional
+from my_package_beside import one_hot
+ARRAYS = "torch"
+
+@torch.no_grad()
+def softmax(scores): ...
+@torch.jit.script
+def shift_right(ids: torch.Tensor, bos_id: int) -> torch.Tensor:
+    return ids
+class Norm(nn.Module):
+    def forward(self, x, params): ...
+layer_norm = Norm()
+cross_entropy = functools.partial(functional.cross_entropy)
+def dropout(x, *, rate, training, seed):
+    return functional.dropout(x, rate, training)
+"""
+    adapter = find_adapter(adapter_file(source), spec)
+    assert adapter.functions.keys() >= {"softmax", "one_hot", "shift_right", "layer_norm", "cross_entropy", "dropout"}
+    assert adapter.hints == ()
 
 
 def test_what_an_object_computes_on_access_is_left_alone(spec):

@@ -167,12 +167,46 @@ def test_check_waits_no_longer_than_it_is_told(hanging):
     assert result.exit_code == 1
     assert "ERRORED  sm-one-row-by-hand  (softmax, float64 on cpu)" in result.stdout
     assert "gave no answer within 0.3 s" in " ".join(result.stdout.split())
+    # What is to be repeated waits as long.
+    assert repeated(result.stdout).endswith(" --dtype float64 --timeout 0.3")
     assert processes_of(file) == []
 
 
+def repeated(text):
+    """The first command that a failure is to be repeated with."""
+    return re.search(r"^  Repeat +(.*)$", text, re.MULTILINE).group(1)
+
+
+def test_compare_waits_no_longer_than_it_is_told(hanging, tmp_path):
+    name, file = hanging
+    saved = tmp_path / "compared.json"
+    options = ["--component", "softmax", "--dtype", "float64", "--timeout", "0.3", "--json", str(saved)]
+    assert CliRunner().invoke(main, ["compare", name, *options]).exit_code == 1
+    comparison = json.loads(saved.read_text(encoding="utf-8"))
+    assert comparison["timeout"] == 0.3
+    first = comparison["implementations"][0]["failures"][0]
+    assert (first["reason"], first["reproduce"].endswith(" --timeout 0.3")) == ("timeout", True)
+    assert "gave no answer within 0.3 s" in first["message"]
+    assert processes_of(file) == []
+
+
+@pytest.mark.parametrize("options", [(), ("--timeout", "60")], ids=["none", "the default"])
+def test_a_default_timeout_is_not_repeated(options, tmp_path):
+    name = "cmd: " + shlex.join([sys.executable, "-S", str(MISBEHAVING), "exit_3", str(tmp_path / "done")])
+    result = CliRunner().invoke(main, ["check", name, "--case", "sm-one-row-by-hand", *options])
+    assert repeated(result.stdout).endswith("--case sm-one-row-by-hand --dtype float64")
+
+
+def test_what_is_no_process_has_no_timeout(adapter_file):
+    mine = adapter_file('ARRAYS = "numpy"\ndef softmax(scores):\n    return scores\n')
+    result = CliRunner().invoke(main, ["check", mine, "--case", "sm-one-row-by-hand", "--timeout", "5"])
+    assert repeated(result.stdout).endswith("--case sm-one-row-by-hand --dtype float64")
+
+
+@pytest.mark.parametrize("command", ["check", "compare"])
 @pytest.mark.parametrize("seconds", ["0", "-1", "soon"])
-def test_a_timeout_is_a_number_of_seconds(seconds):
-    assert CliRunner().invoke(main, ["check", "textbook", "--timeout", seconds]).exit_code == 2
+def test_a_timeout_is_a_number_of_seconds(command, seconds):
+    assert CliRunner().invoke(main, [command, "textbook", "--timeout", seconds]).exit_code == 2
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

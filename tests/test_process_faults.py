@@ -69,8 +69,8 @@ FAULTS = {
     ),
     "hang": (
         "timeout",
-        "the process gave no answer within 0.5 s when it was asked for softmax. Give it longer with --timeout, "
-        "or find out where it waits",
+        "the process gave no answer within 0.5 s when it was asked for softmax. Give it longer with --timeout "
+        "(of pytest: --call-timeout), or find out where it waits",
     ),
     "half_a_message_and_hang": ("timeout", "bytes but no line break within 0.5 s: half a message"),
     "half_a_message_and_end": ("crashed", "the process ended with exit status 0 in the middle of a message, after "),

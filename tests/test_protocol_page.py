@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shlex
@@ -18,7 +19,8 @@ from goldformer.adapters import find_adapter
 from goldformer.adapters.process import client, schema
 from goldformer.adapters.process.faults import WireError
 from goldformer.adapters.process.messages import BadRequest, read_reply, read_request
-from goldformer.adapters.process.wire import decode_array, encode_array
+from goldformer.adapters.process.server import Server, serve
+from goldformer.adapters.process.wire import decode_array, encode_array, from_line
 from goldformer.conformance.cli import main
 from goldformer.conformance.engine import Bench, check_case
 from goldformer.conformance.verdict import UNANSWERED, WITHIN_LIMITS, Status
@@ -61,7 +63,7 @@ def test_the_conversation_is_what_the_program_says(by_hand):
     lines = "".join(f"{sent}\n" for sent, _ in CONVERSATION)
     done = subprocess.run(by_hand, input=lines, capture_output=True, text=True, timeout=30, check=True)
     got = done.stdout.splitlines()
-    assert len(got) == len(CONVERSATION) == 10
+    assert len(got) == len(CONVERSATION) == 11
     for line, (sent, wanted) in zip(got, CONVERSATION, strict=True):
         assert alike(json.loads(line), json.loads(wanted)), sent
 
@@ -165,7 +167,7 @@ def test_the_limits_of_the_page_are_those_in_force():
     assert schema.MAX_MESSAGE == 64 * 2**20
     assert schema.MAX_ELEMENTS == 2**24
     assert "| a message | 64 MiB, its line break included |" in PAGE
-    assert f"| nesting | {schema.MAX_DEPTH} deep |" in PAGE
+    assert f"| nesting | {schema.MAX_DEPTH} deep; the message itself is the first |" in PAGE
     assert f"| an array | {schema.MAX_AXES} axes and 2²⁴ elements |" in PAGE
     assert f"| a call, and the handshake | {client.TIMEOUT:.0f} seconds;" in PAGE
     assert f"This page is version {schema.PROTOCOL} of the protocol." in PAGE
@@ -183,6 +185,83 @@ def test_every_code_has_a_row():
     codes = {int(code) for code in re.findall(r"-32\d{3}", PAGE.partition("| code | meaning |")[2].split("###")[0])}
     known = {schema.PARSE_ERROR, schema.INVALID_REQUEST, schema.METHOD_NOT_FOUND, schema.INVALID_PARAMS}
     assert codes == known | {schema.NOT_IMPLEMENTED}
+
+
+def nested(depth):
+    """A message in which objects and lists are so many deep, itself counted, in turns."""
+    inside = {"a": 1} if depth % 2 else [1]
+    for level in range(depth - 1, 0, -1):
+        inside = {"a": inside} if level % 2 else [inside]
+    return json.dumps(inside).encode()
+
+
+def test_the_message_is_the_first_level_of_nesting():
+    assert nested(1) == b'{"a": 1}'
+    assert from_line(nested(schema.MAX_DEPTH))
+    with pytest.raises(WireError, match=f"nested more than {schema.MAX_DEPTH} deep"):
+        from_line(nested(schema.MAX_DEPTH + 1))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "largest"), [("float64", 1.7976931348623157e308), ("float32", 3.4028235e38), ("float16", 65504.0)]
+)
+def test_what_is_beyond_a_dtype_is_refused_and_its_strings_are_taken(dtype, largest):
+    assert "such as `1e39` in float32 or `1e400`, is refused" in PAGE
+    strings = ["NaN", "Infinity", "-Infinity", largest]
+    values = decode_array({"dtype": dtype, "shape": [4], "data": strings}, "it").values
+    assert np.isnan(values[0])
+    assert values[1:3].tolist() == [np.inf, -np.inf]
+    assert np.isfinite(values[3])
+    beyond = {"float64": "1e400", "float32": "1e39", "float16": "65520"}[dtype]
+    for sign in ("", "-"):
+        sent = json.loads(f'{{"dtype":"{dtype}","shape":[1],"data":[{sign}{beyond}]}}')
+        with pytest.raises(WireError, match=rf'it.data\[0\] is beyond {dtype}: an infinity is written "Infinity"'):
+            decode_array(sent, "it")
+
+
+def answers(by_hand, spec, *lines):
+    """What the program of the page and what our own server answer to lines."""
+    text = "".join(f"{line}\n" for line in lines)
+    done = subprocess.run(by_hand, input=text, capture_output=True, text=True, timeout=30, check=True)
+    server = Server(find_adapter("textbook", spec), spec, "numbers")
+    return [json.loads(line) for line in done.stdout.splitlines()], [
+        json.loads(server.answer(f"{line}\n".encode())) for line in lines
+    ]
+
+
+def test_another_version_and_what_the_contract_has_not_are_refused_with_32602(by_hand, spec):
+    assert "answers `initialize`\nwith the error −32602" in PAGE
+    assert "What the contract does not have among `params` is refused with −32602" in PAGE
+    (hello, call, *_), spoilt = REQUESTS, []
+    spoilt.append(hello.replace('"protocol":1', '"protocol":2'))
+    spoilt.append(call.replace('"params":{', '"params":{"axis":0,'))
+    assert not {hello, call} & {*spoilt}
+    for said in answers(by_hand, spec, *spoilt):
+        assert [reply["error"]["code"] for reply in said] == [schema.INVALID_PARAMS] * 2
+        version, argument = (reply["error"]["message"] for reply in said)
+        assert "protocol" in version
+        assert "1" in version
+        assert "axis" in argument
+
+
+def test_what_initialize_has_not_and_another_key_of_a_message_are_refused(spec):
+    server = Server(find_adapter("textbook", spec), spec)
+    hello = REQUESTS[0]
+    said = json.loads(server.answer(hello.replace('"protocol":1', '"protocol":1,"device":"cpu"').encode()))
+    assert said["error"]["code"] == schema.INVALID_PARAMS
+    assert said["error"]["message"].startswith("params.device is not part of the protocol")
+    said = json.loads(server.answer(hello.replace('"id":1', '"id":1,"device":"cpu"').encode()))
+    assert said["error"]["code"] == schema.INVALID_REQUEST
+
+
+def test_a_line_beyond_the_limit_is_answered_and_may_end_it(spec):
+    assert "it may answer −32700, without an id, and end" in PAGE
+    replies = io.BytesIO()
+    requests = io.BytesIO(b"x" * (schema.MAX_MESSAGE + 1) + f"\n{REQUESTS[0]}\n".encode())
+    serve(Server(find_adapter("textbook", spec), spec), requests, replies)
+    (line,) = replies.getvalue().splitlines()
+    said = json.loads(line)
+    assert (said["id"], said["error"]["code"]) == (None, schema.PARSE_ERROR)
 
 
 # The JSON Schema

@@ -5,6 +5,7 @@ torch-nn-pre             the same, with the layers' norm_first
 torch-nn-sequence-first  the same kernels; sequence first, float masks of 0 and −inf
 torch-nn-math            attention through the math backend of F.scaled_dot_product_attention
 torch-nn-flash           attention through its flash backend, which on the CPU takes four axes and d_v = d_k
+torch-nn-fast-path       the encoder's fused kernel, in torch_nn_fast_path.py
 
 There is no transformer: nn.Transformer starts from vectors, and PyTorch has no positional encoding to make them.
 There is no label_smoothing: it is a part of F.cross_entropy that gives the loss alone.
@@ -26,9 +27,6 @@ from goldformer.adapters.builtin import torch_nn_layers as layers
 from goldformer.adapters.layouts import (
     additive_mask,
     batch_first,
-    flatten_heads,
-    ignore_mask,
-    key_padding,
     linear_weight,
     sequence_first,
 )
@@ -254,15 +252,8 @@ class TorchNN:
         num_heads: int,
         names: tuple[str, str] = ("key_padding_mask", "attn_mask"),
     ) -> dict[str, Tensor]:
-        """Return the mask under the first name, (batch, kv_seq), if that can hold it, else under the second."""
-        if mask is None:
-            return {}
-        (batch, q_seq, _), kv_seq = query.shape, key.shape[1]
-        name, mine = names[0], key_padding(mask, batch=batch, kv_seq=kv_seq)
-        if mine is None:
-            full = flatten_heads(mask, batch=batch, heads=num_heads, q_seq=q_seq, kv_seq=kv_seq)
-            name, mine = names[1], full
-        return {name: additive_mask(mine, query.dtype) if self.additive_masks else ignore_mask(mine)}
+        """Return the mask under one of the two names, as layers.masks does."""
+        return layers.masks(mask, query, key, num_heads, names, additive=self.additive_masks)
 
     def _decoder_masks(
         self, x: Tensor, memory: Tensor, self_mask: Tensor | None, memory_mask: Tensor | None, num_heads: int

@@ -11,7 +11,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from goldformer.adapters.layouts import linear_weight, part
+from goldformer.adapters.layouts import additive_mask, flatten_heads, ignore_mask, key_padding, linear_weight, part
 
 Params = Mapping[str, Tensor]
 
@@ -55,16 +55,34 @@ def decoder_layer(params: Params, **how: Any) -> nn.TransformerDecoderLayer:
     return nn.TransformerDecoderLayer(**_layer_options(params, **how))
 
 
-def encoder(params: Params, *, num_layers: int, **how: Any) -> nn.TransformerEncoder:
-    """Return nn.TransformerEncoder without a final norm."""
-    # Nested tensors save the padded rows, which become 0, but they warn of being a prototype.
+def encoder(params: Params, *, num_layers: int, nested: bool = False, **how: Any) -> nn.TransformerEncoder:
+    """Return nn.TransformerEncoder without a final norm, which may take nested tensors if it is told so."""
     layer = encoder_layer(part(params, "encoder.0"), **how)
-    return nn.TransformerEncoder(layer, num_layers, enable_nested_tensor=False)
+    return nn.TransformerEncoder(layer, num_layers, enable_nested_tensor=nested)
 
 
 def decoder(params: Params, *, num_layers: int, **how: Any) -> nn.TransformerDecoder:
     """Return nn.TransformerDecoder without a final norm."""
     return nn.TransformerDecoder(decoder_layer(part(params, "decoder.0"), **how), num_layers)
+
+
+def masks(
+    mask: Tensor | None,
+    query: Tensor,
+    key: Tensor,
+    num_heads: int,
+    names: tuple[str, str],
+    *,
+    additive: bool = False,
+) -> dict[str, Tensor]:
+    """Return the mask under the first name, (batch, kv_seq), if that can hold it, else under the second."""
+    if mask is None:
+        return {}
+    (batch, q_seq, _), kv_seq = query.shape, key.shape[1]
+    name, mine = names[0], key_padding(mask, batch=batch, kv_seq=kv_seq)
+    if mine is None:
+        name, mine = names[1], flatten_heads(mask, batch=batch, heads=num_heads, q_seq=q_seq, kv_seq=kv_seq)
+    return {name: additive_mask(mine, query.dtype) if additive else ignore_mask(mine)}
 
 
 def attention_state(params: Params) -> dict[str, Tensor]:

@@ -124,6 +124,8 @@ class OnnxGraphs:
     def dropout(self, x: Array, *, rate: float, training: bool, seed: int) -> Array:
         """Dropout with its seed."""
         given = {"x": x, "rate": np.array(rate, dtype=x.dtype), "training": np.array(training)}
+        # A program that ran before may go on in its random numbers, as a session of ONNX Runtime does.
+        self.programs.clear()
         return self._run(f"y = Dropout <seed = {seed}> (x, rate, training)", given)[0]
 
     def _run(self, body: str, inputs: Params, *more: str, y: str = "") -> list[Array]:

@@ -184,7 +184,7 @@ class Client:
         last = f'. Last on standard error: "{told.splitlines()[-1].strip()[:200]}"' if told else ""
         what = f"the process {fault} when it was asked for {method}{last}"
         if fault.reason == "timeout":
-            what += ". Give it longer with --timeout, or find out where it waits"
+            what += ". Give it longer with --timeout (of pytest: --call-timeout), or find out where it waits"
         return CallFault(fault.reason, what, told)
 
     def _no_answer(self, method: str, error: WireError, child: Peer) -> CallFault:

@@ -173,7 +173,7 @@ def _report(verdicts: Sequence[Verdict], adapter: Adapter, spec: Spec) -> None:
 def _save(implementation: Implementation, options: Options, selection: Selection, spec: Spec) -> None:
     # Not said where standard output is for JSON alone.
     how = replace_file if options.as_json else save
-    request = Request(selection.dtypes, selection.components, options.device, options.threads)
+    request = Request(selection.dtypes, selection.components, options.device, options.threads, options.timeout)
     if options.markdown:
         how(options.markdown, markdown(Comparison(request, (implementation,)), spec))
     if options.html:

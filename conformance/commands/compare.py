@@ -42,6 +42,7 @@ class Options:
     dtypes: tuple[str, ...]
     device: str
     threads: int
+    timeout: float
     jobs: int | None
     html: Path | None
     json: Path | None
@@ -51,7 +52,8 @@ class Options:
     @property
     def request(self) -> Request:
         """What to run, with the default dtypes."""
-        return Request(words(self.dtypes) or ("float64", "float32"), words(self.component), self.device, self.threads)
+        dtypes = words(self.dtypes) or ("float64", "float32")
+        return Request(dtypes, words(self.component), self.device, self.threads, self.timeout)
 
 
 def run(options: Options) -> int:

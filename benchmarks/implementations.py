@@ -1,0 +1,170 @@
+"""Every implementation that has an adapter, in every dtype that it has: docs/implementations.md.
+
+Run with `make implementations`, which takes about an hour, or with the names of those to run again. Each runs in
+each dtype by itself, one after the other, as `goldformer compare NAME --dtype DTYPE` does; what they gave is kept in
+build/implementations, and the page is made of all that is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+from goldformer.adapters import BUILT_IN, DTYPES, OF_LIBRARIES
+from goldformer.conformance.text import number
+from goldformer.spec import load_spec
+from goldformer.spec.readme import markdown_table
+
+REPOSITORY: Final = Path(__file__).resolve().parent.parent
+FOLDER: Final = REPOSITORY / "build" / "implementations"
+PAGE: Final = REPOSITORY / "docs" / "implementations.md"
+
+#: Seconds that one implementation may take in one dtype; what takes longer is left out, and named.
+LIMIT: Final = {"float64": 900, "float32": 900, "float16": 180, "bfloat16": 180}
+
+#: What is not run: on the device that tinygrad has without a compiler thousands of elements take minutes.
+LEFT_OUT: Final = {"tinygrad": ("dropout", "xavier_uniform", "scaled_dot_product_attention")}
+
+_HEAD: Final = """# Implementations
+
+What the suite finds of every implementation that has an adapter, on a CPU: how many of the checks that were judged
+pass, golden cases and properties together, and the worst error ÷ tolerance. What fails is in **bold**, and
+[findings.md](findings.md) says why. Skipped checks do not count: variants that a library has not, dtypes that a case
+overflows, advice. A component without a line is not implemented, and a dtype without a number (–) not judged.
+
+`make implementations` makes this page again, in an environment of its own, and `goldformer compare jax flax` compares
+any of them. This one: {environment}.
+"""
+
+Found = Mapping[str, Mapping[str, Any]]
+
+
+def run(name: str, dtype: str, components: Sequence[str]) -> dict[str, Any]:
+    """What an implementation is found to do in a dtype; where there is nothing, `problem` says why."""
+    target = FOLDER / f"{name}-{dtype}.json"
+    wanted = [c for c in components if c not in LEFT_OUT.get(name, ())]
+    words = ["goldformer.conformance.cli", "compare", name, "--dtype", dtype, "--component", ",".join(wanted)]
+    command = [sys.executable, "-W", "ignore", "-m", *words, "--jobs", "1", "--json", str(target)]
+    target.unlink(missing_ok=True)
+    # A session of its own, as the command starts a process too, and both are to end.
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True) as comparing:
+        try:
+            comparing.wait(LIMIT[dtype])
+            found: dict[str, Any] = json.loads(target.read_text(encoding="utf-8"))["implementations"][0]
+        except subprocess.TimeoutExpired:
+            found = {"name": name, "version": "", "components": [], "seconds": LIMIT[dtype]}
+            found["problem"] = f"left out, as it takes more than {LIMIT[dtype] // 60} minutes"
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(comparing.pid, signal.SIGKILL)
+    kept = {key: found[key] for key in ("name", "version", "components", "seconds", "problem")}
+    # Not on the page: for who looks into what fails.
+    kept["failures"] = {verdict["check"]: verdict["message"] for verdict in found.get("failures", ())}
+    target.write_text(json.dumps(kept), encoding="utf-8")
+    return kept
+
+
+def page(runs: Mapping[str, Found], components: Sequence[str]) -> str:
+    """The page of some runs: by implementation, and by dtype."""
+    parts = [_HEAD.format(environment=_environment())]
+    rows = []
+    for name, found in runs.items():
+        cells = {dtype: _all(found[dtype]["components"], dtype) for dtype in found}
+        rows.append([f"[{name}](#{name})", *_line(cells)])
+    parts.append(markdown_table(["implementation", *DTYPES, "worst"], rows))
+    for name, found in runs.items():
+        parts += _section(name, found, components)
+    return "\n".join(parts)
+
+
+def _environment() -> str:
+    """Python, and what the implementations compute with."""
+    found = [f"Python {platform.python_version()}"]
+    for package in ("numpy", "torch", "jax"):
+        with contextlib.suppress(PackageNotFoundError):
+            found.append(f"{package} {version(package)}")
+    return ", ".join(found)
+
+
+def _section(name: str, found: Found, components: Sequence[str]) -> Iterator[str]:
+    named = next((run["version"] for run in found.values() if run["version"]), "")
+    yield f"## {name}\n"
+    remarks = [f"Version {named}."] if named else []
+    remarks += [f"{dtype}: {run['problem']}." for dtype, run in found.items() if run["problem"]]
+    if missing := [dtype for dtype in DTYPES if dtype not in found]:
+        remarks.append(f"Not run: {', '.join(missing)}.")
+    remarks += [f"Left out, as they take minutes: {', '.join(LEFT_OUT[name])}."] if name in LEFT_OUT else []
+    yield f"{' '.join(remarks)}\n"
+    rows = []
+    for component in components:
+        cells = {
+            dtype: tally
+            for dtype, run in found.items()
+            for cell in run["components"]
+            if cell["component"] == component and _judged(tally := cell["dtypes"][dtype])
+        }
+        if cells:
+            rows.append([f"`{component}`", *_line(cells)])
+    yield markdown_table(["component", *DTYPES, "worst"], rows)
+
+
+def _line(cells: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """How many pass in each dtype, and the worst ratio of all."""
+    drawn = [_drawn(cells.get(dtype)) for dtype in DTYPES]
+    ratios = [float(tally["worst_ratio"]) for tally in cells.values() if tally["worst_ratio"] is not None]
+    return [*drawn, number(max(ratios)) if ratios else "–"]
+
+
+def _drawn(tally: Mapping[str, Any] | None) -> str:
+    judged = _judged(tally) if tally else 0
+    if not tally or not judged:
+        return "–"
+    text = f"{tally['passed']}/{judged}"
+    return text if tally["passed"] == judged else f"**{text}**"
+
+
+def _judged(tally: Mapping[str, Any]) -> int:
+    return int(tally["passed"] + tally["failed"] + tally["errored"])
+
+
+def _all(components: Sequence[Mapping[str, Any]], dtype: str) -> dict[str, Any]:
+    """The sum of all components."""
+    tallies = [cell["dtypes"][dtype] for cell in components]
+    ratios = [float(tally["worst_ratio"]) for tally in tallies if tally["worst_ratio"] is not None]
+    counts = {kind: sum(tally[kind] for tally in tallies) for kind in ("passed", "failed", "errored")}
+    return {**counts, "worst_ratio": max(ratios, default=None)}
+
+
+def main() -> None:
+    """Run, and write the page."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    names, components = [*BUILT_IN, *OF_LIBRARIES], load_spec().components
+    for name in sys.argv[1:] or names:
+        for dtype in DTYPES:
+            found = run(name, dtype, components)
+            print(f"{name} {dtype}: {found['seconds']:.0f} s {found['problem']}", flush=True)
+    write(names, components)
+
+
+def write(names: Sequence[str], components: Sequence[str]) -> None:
+    """Write the page of what is kept."""
+    runs: dict[str, dict[str, Any]] = {name: {} for name in names}
+    for name in names:
+        for dtype in DTYPES:
+            file = FOLDER / f"{name}-{dtype}.json"
+            if file.exists():
+                runs[name][dtype] = json.loads(file.read_text(encoding="utf-8"))
+    PAGE.write_text(page(runs, components), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
