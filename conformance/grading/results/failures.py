@@ -101,7 +101,7 @@ class Failures:
         shows = speaks and self._feedback.expected
         visible = self._visible(verdict)
         lines = [line for difference in visible for line in difference_lines(difference)]
-        windows = tuple((where(d) or d.output, heats(d)) for d in visible if d.grid)
+        windows = tuple((where(d.output, d.grid), heats(d)) for d in visible if d.grid)
         return Failure(
             check=verdict.check,
             title=verdict.title,
