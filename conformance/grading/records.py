@@ -1,0 +1,40 @@
+"""Grades as JSON, byte for byte the same for the same grade, and back."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from enum import Enum
+from typing import Any, Final
+
+import pydantic
+
+from goldformer.conformance.commands.console import finite
+from goldformer.conformance.grading.model import Grade
+
+_ADAPTER: Final = pydantic.TypeAdapter(Grade)
+
+
+class BadRecord(ValueError):
+    """What was read is no grade; the text says what does not fit."""
+
+
+def to_json(grade: Grade) -> str:
+    """A grade as one JSON object, its keys in order; infinities are "inf" and "-inf", and no number is "nan"."""
+    return json.dumps(finite(asdict(grade)), default=_plain, sort_keys=True, ensure_ascii=False, indent=1) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    raise TypeError(f"{type(value).__name__} is no part of a grade")
+
+
+def from_json(text: str | bytes) -> Grade:
+    """The grade that to_json wrote; BadRecord when it is none."""
+    try:
+        return _ADAPTER.validate_json(text)
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        at = ".".join(map(str, first["loc"])) or "the record"
+        raise BadRecord(f"{at}: {first['msg']}") from error
