@@ -11,7 +11,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final
 
-from goldformer.adapters.process.client import TIMEOUT, adapter_object
+from goldformer.adapters.process.client import TIMEOUT, adapter_object, command_client
 from goldformer.adapters.process.faults import CallFault
 from goldformer.adapters.protocol import Adapter, AdapterError
 from goldformer.spec import Spec
@@ -78,7 +78,7 @@ def find_adapter(name: str, spec: Spec, timeout: float = TIMEOUT) -> Adapter:
 def _process(name: str, spec: Spec, timeout: float) -> Adapter:
     """The adapter of a command, which is started and asked what it implements."""
     try:
-        thing = adapter_object(name.removeprefix(COMMAND), timeout, spec.contracts)
+        thing = adapter_object(command_client(name.removeprefix(COMMAND), timeout), spec.contracts)
     except ValueError as error:
         raise AdapterError(f"{name}: {error}") from error
     except CallFault as fault:

@@ -228,17 +228,29 @@ def lint(root: Path | None) -> None:
 @click.argument(
     "kind",
     type=click.Choice(
-        ["cases", "contract", "conventions", "documents", "errata", "mistakes", "properties", "protocol"]
+        [
+            "assignment",
+            "cases",
+            "contract",
+            "conventions",
+            "documents",
+            "errata",
+            "mistakes",
+            "properties",
+            "protocol",
+        ]
     ),
 )
 def schema(kind: str) -> None:
-    """Print the JSON Schema of one kind of spec file, for editors, or of the protocol's messages."""
+    """Print the JSON Schema of one kind of spec file or of assignment.yaml, or of the protocol's messages."""
     import json
 
     from goldformer.adapters.process.schema import json_schema
+    from goldformer.conformance.grading.assignment import AssignmentFile
     from goldformer.spec.schema import FILES
 
-    printed = json_schema() if kind == "protocol" else FILES[kind].model_json_schema()
+    files = {**FILES, "assignment": AssignmentFile}
+    printed = json_schema() if kind == "protocol" else files[kind].model_json_schema()
     click.echo(json.dumps(printed, indent=2, ensure_ascii=False))
 
 

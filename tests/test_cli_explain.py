@@ -147,7 +147,7 @@ def test_an_unknown_id_is_2_and_guessed(id_, says):
     assert result.stderr.startswith(says)
 
 
-@pytest.mark.parametrize("kind", FILES)
+@pytest.mark.parametrize("kind", [*FILES, "assignment"])
 def test_every_kind_of_file_has_a_json_schema_that_refuses_unknown_keys(kind):
     schema = json.loads(CliRunner().invoke(main, ["schema", kind]).stdout)
     assert schema["type"] == "object"

@@ -2,6 +2,8 @@
 
 ChildFault
 └── raised when no line came; the process is then of no further use
+Pipes   lines over any three descriptors
+Child   those of a command
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import subprocess
 import sys
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import IO, Final
 
@@ -38,23 +41,17 @@ class ChildFault(Exception):
         self.reason: FaultReason = reason
 
 
-class Child:
-    """A process in a session of its own, so that it and what it starts can be ended together."""
+class Pipes(ABC):
+    """Lines to a process and from it, while what it writes to standard error is kept aside.
 
-    def __init__(self, words: Sequence[str]) -> None:
-        """Start it; OSError when it cannot be."""
-        self._process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
-            start_new_session=True,
-        )  # fmt: skip
-        self.owner: Final = os.getpid()
-        self._end = weakref.finalize(self, _end, self._process, self.owner, _GRACE)
-        self._stdin, self._stdout, self._stderr = (
-            _descriptor(pipe) for pipe in (self._process.stdin, self._process.stdout, self._process.stderr)
-        )
+    The descriptors do not block. They may be the ends of one socket, each with a number of its own.
+    """
+
+    def __init__(self, stdin: int, stdout: int, stderr: int) -> None:
+        self._stdin, self._stdout, self._stderr = stdin, stdout, stderr
         self._ready = selectors.DefaultSelector()
-        self._ready.register(self._stdout, selectors.EVENT_READ)
-        self._ready.register(self._stderr, selectors.EVENT_READ)
+        self._ready.register(stdout, selectors.EVENT_READ)
+        self._ready.register(stderr, selectors.EVENT_READ)
         self._unread = b""
         self._tail = b""
 
@@ -70,13 +67,6 @@ class Child:
             with contextlib.suppress(KeyError):
                 self._ready.unregister(self._stdin)
 
-    def end(self, grace: float = 0.0) -> None:
-        """End it and all that it started, after so many seconds in which it may end by itself, and reap it."""
-        if self._end.detach():
-            self._drain()
-            self._ready.close()
-            _end(self._process, self.owner, grace)
-
     def stderr_tail(self) -> str:
         """The last that it wrote to standard error."""
         return printable(self._tail.decode("utf-8", "replace")).strip("\n")
@@ -88,7 +78,7 @@ class Child:
             if size > MAX_MESSAGE:
                 raise ChildFault("protocol", f"sent more than {MAX_MESSAGE >> 20} MiB without a line break")
             events = self._ready.select(min(_LOOK, max(0.0, deadline - time.monotonic())))
-            if not events and _status(self._process) is not None:
+            if not events and self._ended():
                 raise self._closed(size)  # what it started may hold its pipes open
             if not events and time.monotonic() >= deadline:
                 raise ChildFault("timeout", _late(seconds, size, len(unsent)))
@@ -108,8 +98,7 @@ class Child:
         last, _, self._unread = chunks[-1].partition(b"\n")
         line = b"".join([*chunks[:-1], last])
         if unsent:
-            text = line[:60].decode("utf-8", "replace")
-            raise ChildFault("protocol", f"answered before it had read the whole request: {shown(text)}")
+            raise self._early(line)
         return line
 
     def _write(self, data: memoryview) -> memoryview:
@@ -123,13 +112,18 @@ class Child:
             raise self._closed(0, "input") from error
         return data
 
+    @abstractmethod
+    def _ended(self) -> bool:
+        """Whether the process has ended."""
+
+    @abstractmethod
     def _closed(self, size: int, which: str = "output") -> ChildFault:
-        """What it means that a pipe is closed: most often, that the process ended."""
-        half = f" in the middle of a message, after {size} bytes without a line break" if size else ""
-        status = _status_within(self._process, _GRACE)
-        if status is None:
-            return ChildFault("protocol", f"closed its standard {which} and goes on running{half}")
-        return ChildFault("crashed", f"ended with {describe(status)}{half}")
+        """What it means that a pipe is closed, after so many bytes of a message: most often, that it ended."""
+
+    def _early(self, line: bytes) -> ChildFault:
+        """What it means that an answer came before the request was read."""
+        text = line[:60].decode("utf-8", "replace")
+        return ChildFault("protocol", f"answered before it had read the whole request: {shown(text)}")
 
     def _read_stderr(self) -> bool:
         chunk = _read(self._stderr)
@@ -144,6 +138,38 @@ class Child:
             for _ in range(64):
                 if not self._read_stderr():
                     return
+
+
+class Child(Pipes):
+    """A process in a session of its own, so that it and what it starts can be ended together."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        """Start it; OSError when it cannot be."""
+        self._process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+            start_new_session=True,
+        )  # fmt: skip
+        self.owner: Final = os.getpid()
+        self._end = weakref.finalize(self, _end, self._process, self.owner, _GRACE)
+        pipes = (self._process.stdin, self._process.stdout, self._process.stderr)
+        super().__init__(*(_descriptor(pipe) for pipe in pipes))
+
+    def end(self, grace: float = 0.0) -> None:
+        """End it and all that it started, after so many seconds in which it may end by itself, and reap it."""
+        if self._end.detach():
+            self._drain()
+            self._ready.close()
+            _end(self._process, self.owner, grace)
+
+    def _ended(self) -> bool:
+        return _status(self._process) is not None
+
+    def _closed(self, size: int, which: str = "output") -> ChildFault:
+        half = f" in the middle of a message, after {size} bytes without a line break" if size else ""
+        status = _status_within(self._process, _GRACE)
+        if status is None:
+            return ChildFault("protocol", f"closed its standard {which} and goes on running{half}")
+        return ChildFault("crashed", f"ended with {describe(status)}{half}")
 
 
 def describe(status: int) -> str:

@@ -1,4 +1,10 @@
-"""The suite's side: speaks to one process, starts it again after a fault, and gives it the form of an adapter."""
+"""The suite's side: speaks to one process, starts it again after a fault, and gives it the form of an adapter.
+
+Peer              the other end: a line to it, a line from it
+Client            its calls, by whatever makes a Peer
+command_client    a Client of a command
+adapter_object    a Client as an adapter module
+"""
 
 from __future__ import annotations
 
@@ -9,7 +15,7 @@ import shlex
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from goldformer import __version__
 from goldformer.adapters.process.arrays import Wire
@@ -35,16 +41,35 @@ _STARTS: Final = 3
 _FAREWELL: Final = 1.0
 
 
-class Client:
-    """A process that answers calls, one at a time."""
+class Peer(Protocol):
+    """The other end of a conversation, and the process that started it."""
 
-    def __init__(self, command: str, timeout: float = TIMEOUT) -> None:
-        """Remember how to start it; ValueError for a command that is no list of words."""
-        self._words = shlex.split(command)
-        if not self._words:
-            raise ValueError("the command is empty")
+    @property
+    def owner(self) -> int:
+        """The process that started it; a fork of that one is not to speak to it."""
+
+    def exchange(self, message: bytes, seconds: float) -> bytes:
+        """Send a line and return the next one; ChildFault when none comes within so many seconds."""
+
+    def end(self, grace: float = 0.0) -> None:
+        """End it, after so many seconds in which it may end by itself."""
+
+    def stderr_tail(self) -> str:
+        """The last that it wrote beside its answers."""
+
+
+class Client:
+    """A process that answers calls, one at a time.
+
+    `spawn` starts it, and may raise CallFault. What the underscored methods below `_ask` say of faults, a subclass may
+    say otherwise.
+    """
+
+    def __init__(self, spawn: Callable[[], Peer], timeout: float = TIMEOUT) -> None:
+        """Remember how to start it; it is started by the first call."""
+        self._spawn = spawn
         self._timeout = timeout
-        self._child: Child | None = None
+        self._child: Peer | None = None
         self._id = 0
         self._failed: list[CallFault] = []
         self._lock = threading.Lock()
@@ -69,7 +94,7 @@ class Client:
                 return None if result is None else decode_arrays(result, "result")
             except WireError as error:
                 # Its answer came in time and in its place: the process itself is sound.
-                raise _protocol(f"answered {method} with what is no result: {error}", child) from error
+                raise self._no_result(method, error, child) from error
 
     def close(self) -> None:
         """Ask it to end, and end it; a later call starts it again."""
@@ -82,11 +107,11 @@ class Client:
                 child.exchange(request_line(self._id, "shutdown", {}), _FAREWELL)
             child.end(_FAREWELL)
 
-    def _mine(self) -> Child | None:
+    def _mine(self) -> Peer | None:
         """The process that was started here: a fork of the suite starts its own."""
         return self._child if self._child is not None and self._child.owner == os.getpid() else None
 
-    def _started(self) -> tuple[Child, Handshake]:
+    def _started(self) -> tuple[Peer, Handshake]:
         child = self._mine()
         if child is not None and self.handshake is not None:
             return child, self.handshake
@@ -103,13 +128,7 @@ class Client:
         self.handshake = handshake
         return child, handshake
 
-    def _spawn(self) -> Child:
-        try:
-            return Child(self._words)
-        except OSError as error:
-            raise CallFault("crashed", f"cannot be started: {self._words[0]}: {error.strerror}") from error
-
-    def _shake_hands(self, child: Child) -> Handshake:
+    def _shake_hands(self, child: Peer) -> Handshake:
         hello = {"protocol": PROTOCOL, "suite": f"goldformer {__version__}"}
         try:
             result = self._ask(child, "initialize", hello)
@@ -124,20 +143,19 @@ class Client:
             self._abandon(child)
             raise
 
-    def _ask(self, child: Child, method: str, params: Mapping[str, Any]) -> Any:
+    def _ask(self, child: Peer, method: str, params: Mapping[str, Any]) -> Any:
         """The result of one request; WireError when it is too large."""
         self._id += 1
         message = request_line(self._id, method, params)
         try:
-            line = child.exchange(message, self._timeout)
+            line = child.exchange(message, self._seconds(method))
             reply = read_reply(line, self._id)
         except ChildFault as fault:
             self._abandon(child)
-            raise _fault(fault, method, child) from fault
+            raise self._fault(fault, method, child) from fault
         except WireError as error:
             self._abandon(child)
-            hint = "Standard output is for messages alone: log to standard error"
-            raise _protocol(f"wrote what is no answer to {method}: {error}. {hint}", child) from error
+            raise self._no_answer(method, error, child) from error
         except BaseException:
             self._abandon(child)  # interrupted in the middle: its answer would come too late
             raise
@@ -149,32 +167,64 @@ class Client:
         detail = printable(reply.data) if isinstance(reply.data, str) else ""
         if reply.code in (PARSE_ERROR, INVALID_REQUEST):
             raise _protocol(f"could not read the request {method}: {message_text}", child)
-        raise CallFault("raised", f"{message_text or 'an error without a message'} (code {reply.code})", detail)
+        raise self._raised(message_text or "an error without a message", reply.code, detail)
 
-    def _abandon(self, child: Child) -> None:
+    def _abandon(self, child: Peer) -> None:
         child.end()
         self._child = None
 
+    def _seconds(self, method: str) -> float:
+        """How long the answer may take."""
+        del method
+        return self._timeout
 
-def _fault(fault: ChildFault, method: str, child: Child) -> CallFault:
-    told = child.stderr_tail()
-    last = f'. Last on standard error: "{told.splitlines()[-1].strip()[:200]}"' if told else ""
-    what = f"the process {fault} when it was asked for {method}{last}"
-    if fault.reason == "timeout":
-        what += ". Give it longer with --timeout, or find out where it waits"
-    return CallFault(fault.reason, what, told)
+    def _fault(self, fault: ChildFault, method: str, child: Peer) -> CallFault:
+        """No line came."""
+        told = child.stderr_tail()
+        last = f'. Last on standard error: "{told.splitlines()[-1].strip()[:200]}"' if told else ""
+        what = f"the process {fault} when it was asked for {method}{last}"
+        if fault.reason == "timeout":
+            what += ". Give it longer with --timeout, or find out where it waits"
+        return CallFault(fault.reason, what, told)
+
+    def _no_answer(self, method: str, error: WireError, child: Peer) -> CallFault:
+        """A line came that does not answer the request."""
+        hint = "Standard output is for messages alone: log to standard error"
+        return _protocol(f"wrote what is no answer to {method}: {error}. {hint}", child)
+
+    def _no_result(self, method: str, error: WireError, child: Peer) -> CallFault:
+        """It answered with something else than arrays."""
+        return _protocol(f"answered {method} with what is no result: {error}", child)
+
+    def _raised(self, message: str, code: int, detail: str) -> CallFault:
+        """It answered with an error."""
+        return CallFault("raised", f"{message} (code {code})", detail)
 
 
-def _protocol(what: str, child: Child) -> CallFault:
+def _protocol(what: str, child: Peer) -> CallFault:
     return CallFault("protocol", f"the process {what}", child.stderr_tail())
 
 
-def adapter_object(command: str, timeout: float, contracts: Iterable[str]) -> Any:
-    """What an adapter module defines, by a process that has been started; CallFault when it cannot be.
+def command_client(command: str, timeout: float = TIMEOUT) -> Client:
+    """The client of a command; ValueError for one that is no list of words."""
+    words = shlex.split(command)
+    if not words:
+        raise ValueError("the command is empty")
 
-    ValueError when the command cannot be read or a component that it names is none.
+    def spawn() -> Child:
+        try:
+            return Child(words)
+        except OSError as error:
+            raise CallFault("crashed", f"cannot be started: {words[0]}: {error.strerror}") from error
+
+    return Client(spawn, timeout)
+
+
+def adapter_object(client: Client, contracts: Iterable[str]) -> Any:
+    """What an adapter module defines, by a process, which is started; CallFault when it cannot be.
+
+    ValueError when a component that it names is none.
     """
-    client = Client(command, timeout)
     handshake = client.start()
     known = list(contracts)
     for kind, names in (("components", handshake.components), ("gradients", handshake.gradients)):

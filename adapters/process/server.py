@@ -48,6 +48,8 @@ class Server:
     spec: Spec
     encoding: Encoding = "base64"
     ended: bool = False
+    #: How an exception is told in full.
+    told: Callable[[BaseException], str] = lambda error: "".join(traceback.format_exception(error))
 
     def __post_init__(self) -> None:
         """AdapterError for a function that no call could reach."""
@@ -84,9 +86,9 @@ class Server:
         given = self._arguments(contract, request.params, gradient=gradient)
         if gradient:
             own = self.adapter.gradients.get(component)
-            returned = _run(own, contract, given) if own else self._differentiated(contract, given)
+            returned = self._run(own, contract, given) if own else self._differentiated(contract, given)
         else:
-            returned = _run(self.adapter.functions[component], contract, given)
+            returned = self._run(self.adapter.functions[component], contract, given)
         if returned is None:
             return None
         named = _named(returned, contract)
@@ -115,7 +117,19 @@ class Server:
         def gradients(**_: Any) -> Any:
             return LIBRARIES[self.adapter.arrays].differentiate(first_output, {**floats, **params}, cotangent)
 
-        return dict(_run(gradients, contract, {}))
+        return dict(self._run(gradients, contract, {}))
+
+    def _run(self, function: Callable[..., Any], contract: Contract, given: dict[str, Any]) -> Any:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return function(**fitted(function, contract, given))
+        except NotImplementedError as error:
+            what = str(error) or f"{contract.component} raises NotImplementedError"
+            raise _Refusal(NOT_IMPLEMENTED, what) from error
+        except (Exception, SystemExit) as error:
+            code = INVALID_PARAMS if isinstance(error, (ValueError, TypeError)) else RAISED
+            raise _Refusal(code, f"{type(error).__name__}: {error}", self.told(error)) from error
 
     def _handshake(self, params: Mapping[str, Any]) -> dict[str, Any]:
         hello = validated(Hello, params, "params")
@@ -177,19 +191,6 @@ class Server:
             raise _Refusal(INTERNAL_ERROR, f"{name} is {dtype}, which the protocol does not have")
         held = rounded(values, dtype) if values.dtype.kind == "f" else values
         return encode_array(WireArray(dtype, held), self.encoding)
-
-
-def _run(function: Callable[..., Any], contract: Contract, given: dict[str, Any]) -> Any:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return function(**fitted(function, contract, given))
-    except NotImplementedError as error:
-        raise _Refusal(NOT_IMPLEMENTED, str(error) or f"{contract.component} raises NotImplementedError") from error
-    except (Exception, SystemExit) as error:
-        code = INVALID_PARAMS if isinstance(error, (ValueError, TypeError)) else RAISED
-        text = "".join(traceback.format_exception(error))
-        raise _Refusal(code, f"{type(error).__name__}: {error}", text) from error
 
 
 def _named(returned: Any, contract: Contract) -> dict[str, Any]:
