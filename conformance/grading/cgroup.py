@@ -67,25 +67,36 @@ class Group:
         """Remove it, once its processes have been killed; whether the kernel had ended one for want of memory."""
         words = " ".join(self._read(name) for name in ("memory.oom_control", "memory.events")).split()
         killed = any(word == "oom_kill" and words[i + 1] != "0" for i, word in enumerate(words[:-1]))
-        deadline = time.monotonic() + _EMPTYING
         for folder in self.folders:
-            while True:
-                try:
-                    os.rmdir(folder)
-                except FileNotFoundError:
-                    break
-                except OSError:
-                    if time.monotonic() > deadline:
-                        break
-                    time.sleep(0.001)
-                else:
-                    break
+            _remove(folder)
         return killed
 
     def _read(self, name: str) -> str:
         with contextlib.suppress(OSError):
             return (self.memory / name).read_text(encoding="ascii")
         return ""
+
+
+def _remove(folder: Path) -> None:
+    deadline = time.monotonic() + _EMPTYING
+    while time.monotonic() < deadline:
+        try:
+            folder.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError:  # a process in it has not ended quite
+            time.sleep(0.001)
+        else:
+            return
+
+
+def remove_all(name: str) -> None:
+    """Remove the groups that whoever made them could not: those whose names begin so."""
+    with contextlib.suppress(OSError):
+        parents = Parents.found()
+        for folder in {parents.memory, parents.pids}:
+            for left in folder.glob(f"{name}-*"):
+                _remove(left)
 
 
 def join(folder: str) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
+from goldformer.conformance.grading import linux
 from goldformer.conformance.grading.boxed import Boxed, BoxPeer
 from goldformer.conformance.grading.keeper import Lost, Zygote, remove
 from goldformer.conformance.grading.levels import JailError, demand, isolation
@@ -23,6 +24,7 @@ __all__ = ["Jail", "JailError", "probe"]
 #: Numbers of users that no system gives out, above those of containers: 16 for each process that has a jail.
 _USERS: Final = 1_900_000_000
 _PROCESSES: Final = 1 << 22
+_numbers: Final = itertools.count()
 #: What a submission is left of its memory at least, in MiB.
 _ROOM: Final = 64
 
@@ -45,7 +47,6 @@ class Jail:
         self._limits = limits
         self._arrays = arrays
         self._without = tuple(without)
-        self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._folder = Path(tempfile.mkdtemp(prefix="goldformer-jail-"))
         self._folder.chmod(0o755)
@@ -53,10 +54,13 @@ class Jail:
         self._zygote: Zygote | None = None
         try:
             self._zygote = self._started()
-            self.isolation = isolation(self._zygote.features, self._zygote.refused)
+            left_out = dict.fromkeys(self._without, "left out")
+            self.isolation = isolation(self._zygote.features, {**self._zygote.refused, **left_out})
             if require is not None:
                 demand(self.isolation, require)
             self._check_memory(self._zygote.size)
+            if "pid-namespace" not in self.isolation.features and os.geteuid() != 0:
+                linux.refuse_tracers()  # a submission is a process of the same user, and what is expected is in here
         except BaseException:
             self.close()
             raise
@@ -106,7 +110,7 @@ class Jail:
             raise JailError(f"{what} of address space: give at least {size + _ROOM}")
 
     def _user(self) -> int:
-        return _USERS + os.getpid() % _PROCESSES * 16 + next(self._numbers) % 16
+        return _USERS + os.getpid() % _PROCESSES * 16 + next(_numbers) % 16
 
 
 def probe(arrays: str = "numpy") -> Isolation:
@@ -116,13 +120,17 @@ def probe(arrays: str = "numpy") -> Isolation:
 
 
 def _let_read(box: Path) -> None:
-    """Let every user read what is in a folder, and write none of it."""
+    """Let every user read what is in a folder."""
     for folder, _, files in os.walk(box):
-        os.chmod(folder, 0o755)
+        _add_mode(Path(folder), 0o555)
         for name in files:
-            path = Path(folder, name)
-            if stat.S_ISREG(path.lstat().st_mode):
-                path.chmod(0o644)
+            _add_mode(Path(folder, name), 0o444)
+
+
+def _add_mode(path: Path, bits: int) -> None:
+    found = path.lstat().st_mode
+    if not stat.S_ISLNK(found) and found & bits != bits:
+        path.chmod(stat.S_IMODE(found) | bits)
 
 
 def _removed(folder: Path, owner: int) -> None:

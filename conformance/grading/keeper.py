@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 import goldformer
+from goldformer.conformance.grading import cgroup
 from goldformer.conformance.grading.boxed import BoxPeer
 from goldformer.conformance.grading.levels import JailError
 from goldformer.conformance.grading.model import Limits
@@ -66,7 +67,7 @@ class Zygote:
                 env={**environment(str(folder)), "PYTHONHASHSEED": "0"}, cwd="/", start_new_session=True,
             )  # fmt: skip
         self._control = ours
-        self._end = weakref.finalize(self, _ended, self._process, ours, self._log, os.getpid())
+        self._end = weakref.finalize(self, _ended, self._process, ours, self._log, folder.name, os.getpid())
         try:
             hello = self._read(_IMPORTING)
         except Lost as lost:
@@ -191,7 +192,7 @@ def remove(folder: Path) -> None:
     shutil.rmtree(folder, onerror=opened)
 
 
-def _ended(process: subprocess.Popen[bytes], control: socket.socket, log: IO[bytes], owner: int) -> None:
+def _ended(process: subprocess.Popen[bytes], control: socket.socket, log: IO[bytes], name: str, owner: int) -> None:
     if os.getpid() != owner:
         return
     control.close()  # which it takes as the end
@@ -202,3 +203,4 @@ def _ended(process: subprocess.Popen[bytes], control: socket.socket, log: IO[byt
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     log.close()
+    cgroup.remove_all(name)

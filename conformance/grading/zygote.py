@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import signal
 import socket
 import sys
@@ -53,7 +54,7 @@ def _live_with(parent: int) -> None:
         if os.getppid() != parent:  # and not just the thread that started this
             os._exit(1)
 
-    if sys.platform == "linux":
+    if platform.system() == "Linux":
         signal.signal(signal.SIGTERM, parted)
         linux.die_with_parent(signal.SIGTERM)
         linux.adopt_orphans()
@@ -92,7 +93,7 @@ class Zygote:
         self._reaper = Reaper()
         self._groups: dict[int, Group] = {}
         self._forks = 0
-        self._name = f"goldformer-{config['user']}"
+        self._name = os.path.basename(config["folder"])
         self._pids = namespaces.Pids() if namespaces.PIDS in features else None
         self._users = namespaces.USER in features
         self._root = f"{config['folder']}/root"

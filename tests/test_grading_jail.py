@@ -1,0 +1,252 @@
+"""A jail's processes: how they are started and ended, and how well they are kept apart."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from boxes import ADAPTER, SCORES, WALLS, fault_of, make_box
+from goldformer.adapters.process.arrays import WireArray
+from goldformer.adapters.process.client import adapter_object
+from goldformer.adapters.protocol import Adapter
+from goldformer.conformance.engine import Bench, check_case
+from goldformer.conformance.grading.jail import Jail, JailError, probe
+from goldformer.conformance.grading.levels import NEEDED, demand, isolation
+from goldformer.conformance.grading.model import LEVELS, Isolation, Limits
+from goldformer.conformance.verdict import Status
+
+LIMITS = Limits(call=2.0, start=5.0, total=60.0, cpu=20, memory=512, processes=8, file=2)
+SOFTMAX = """\
+import numpy as np
+def softmax(scores):
+    e = np.exp(scores - scores.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+"""
+DOING = "import ctypes, os, signal, sys, time\nimport numpy as np\ndef softmax(scores):\n    {}\n"
+
+
+@pytest.fixture(scope="module")
+def jail():
+    with Jail(LIMITS, "numpy") as made:
+        yield made
+
+
+@pytest.fixture
+def client(jail, tmp_path):
+    """The client of a submission with a source."""
+    made = []
+
+    def make(source, adapter=ADAPTER, *, of=jail, **others):
+        made.append(of.client(make_box(tmp_path / f"box{len(made)}", source, adapter, **others)))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def softmax_of(client):
+    """The softmax that it gives."""
+    return client.call("softmax", SCORES)["output"].values
+
+
+def test_a_submission_is_judged_as_any_adapter(jail, client, spec):
+    thing = adapter_object(client(SOFTMAX), spec.contracts)
+    bench = Bench(spec, Adapter.from_object(thing, "submission", spec), "float32", "cpu")
+    assert check_case(spec.cases["sm-several-rows"], bench).status is Status.PASSED
+    absent = check_case(spec.cases["sdpa-causal"], bench)
+    assert (absent.status, absent.reason) == (Status.SKIPPED, "not-implemented")
+
+
+@pytest.mark.parametrize("level", ["full", "process"])
+def test_what_it_leaves_running_ends_with_it(tmp_path, level):
+    name = f"gf{os.getpid()}{level[:3]}"
+    source = f"""
+import ctypes, os, time
+def softmax(scores):
+    for _ in range(2):
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                ctypes.CDLL(None).prctl(15, {name!r}.encode(), 0, 0, 0)
+                time.sleep(300)
+            os._exit(0)
+    time.sleep(0.3)
+    return scores
+"""
+    try:
+        jail = Jail(LIMITS, "numpy", without=WALLS if level == "process" else ())
+    except JailError:
+        pytest.skip("not on this machine as this user")
+    with jail:
+        one = jail.client(make_box(tmp_path / "box", source))
+        softmax_of(one)
+        assert len(named(name)) == 2
+        one.close()
+        assert named(name) == []
+
+
+def named(name):
+    """The processes of a name."""
+    return [p for p in Path("/proc").iterdir() if p.name.isdecimal() and said(p / "comm").strip() == name]
+
+
+def said(path):
+    """What a file says, if it is still there."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def below(pid):
+    """All processes below one."""
+    children = [int(w) for task in Path(f"/proc/{pid}/task").glob("*") for w in said(task / "children").split()]
+    return children + [d for child in children for d in below(child)]
+
+
+def test_hundreds_of_processes_leave_nothing_behind(jail, tmp_path):
+    box = make_box(tmp_path / "box", SOFTMAX)
+    zygote = jail._zygote._process.pid
+
+    def left():
+        gc.collect()
+        held = [len(os.listdir(f"/proc/{pid}/fd")) for pid in below(zygote) if os.geteuid() == 0]
+        return len(os.listdir("/proc/self/fd")), held, len(below(zygote)), sorted(os.listdir(jail._folder))
+
+    with_one = jail.client(box)
+    softmax_of(with_one)
+    with_one.close()
+    before = left()
+    for i in range(200):
+        one = jail.client(box)
+        one.start()
+        if i % 20 == 0:
+            os.kill(below(zygote)[-1], signal.SIGKILL)
+            assert fault_of(one).reason in ("killed", "crashed")
+        one.close()
+    assert left() == before
+
+
+def test_the_jail_survives_what_is_done_in_it_and_starts_again_when_it_does_not(tmp_path):
+    box = make_box(tmp_path / "box", SOFTMAX)
+    with Jail(LIMITS, "numpy") as jail:
+        first = jail.client(box)
+        softmax_of(first)
+        os.kill(jail._zygote._process.pid, signal.SIGKILL)
+        time.sleep(0.5)
+        with pytest.raises(JailError, match="the process that submissions are forked from"):
+            softmax_of(first)
+        second = jail.client(box)
+        assert softmax_of(second).sum() == pytest.approx(1)
+        second.close()
+
+
+def test_it_ends_with_the_process_that_started_it(tmp_path):
+    box = make_box(tmp_path / "box", DOING.format("time.sleep(300)"))
+    source = f"""
+    import os, signal, threading, time
+    from pathlib import Path
+    from goldformer.conformance.grading.jail import Jail
+    from goldformer.conformance.grading.model import Limits
+    jail = Jail(Limits(memory=512), "numpy")
+    one = jail.client(Path({str(box)!r}))
+    one.start()
+    threading.Thread(target=lambda: one.call("softmax", {{}})).start()
+    print(jail._zygote._process.pid, flush=True)
+    time.sleep(0.3)
+    os.kill(os.getpid(), signal.SIGKILL)
+    """
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(source)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment,
+    )
+    launcher = int(done.stdout)
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{launcher}").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{launcher}").exists()
+    assert [p for p in Path("/proc").iterdir() if p.name.isdecimal() and str(box) in said(p / "cmdline")] == []
+
+
+def test_a_jail_started_by_a_thread_outlives_the_thread(tmp_path):
+    import threading
+
+    made = []
+    thread = threading.Thread(target=lambda: made.append(Jail(LIMITS, "numpy")))
+    thread.start()
+    thread.join()
+    time.sleep(0.2)
+    with made[0] as jail:
+        one = jail.client(make_box(tmp_path / "box", SOFTMAX))
+        assert softmax_of(one).sum() == pytest.approx(1)
+        one.close()
+
+
+def test_torch_works_in_a_box_and_its_memory_is_limited(tmp_path, spec):
+    adapter = 'ARRAYS = "torch"\nimport submission\nsoftmax = submission.softmax\n'
+    source = """
+import torch
+def softmax(scores):
+    if scores.dim() == 2: return torch.ones(1 << 40)
+    return torch.softmax(scores, -1)
+"""
+    with Jail(Limits(memory=2048), "torch") as jail:
+        one = jail.client(make_box(tmp_path / "box", source, adapter))
+        thing = adapter_object(one, spec.contracts)
+        bench = Bench(spec, Adapter.from_object(thing, "submission", spec), "float32", "cpu")
+        assert check_case(spec.cases["sm-one-row-by-hand"], bench).status is Status.PASSED
+        gradient = one.call("softmax_gradient", {**SCORES, "cotangent": SCORES["scores"]})
+        assert np.isfinite(gradient["scores"].values).all()
+        fault = fault_of(one, {"scores": WireArray("float64", np.eye(2))})
+        assert (fault.reason, str(fault)[:34]) == ("memory", "used more than 2048 MiB of memory:")
+        one.close()
+
+
+def test_a_memory_limit_below_what_python_takes_is_refused():
+    with pytest.raises(JailError, match=r"limits\.memory is 16 MiB, and numpy alone takes"):
+        Jail(Limits(memory=16), "numpy")
+
+
+def test_each_level_has_what_those_before_it_have_and_says_what_it_lacks():
+    have = []
+    for level in LEVELS:
+        have += [group[0] for group in NEEDED[level]]
+        assert isolation(have, {}).level == level
+    found = isolation(have[:-1], {"process-limit": "root may have any number of processes"})
+    assert found.level == "files"
+    demand(found, "files")
+    with pytest.raises(JailError) as caught:
+        demand(found, "full")
+    assert str(caught.value).splitlines() == [
+        "isolation full cannot be had on this machine:",
+        "  no process-limit or cgroup (process-limit: root may have any number of processes; cgroup: not there)",
+        "    needs to be run by an ordinary user, or to have a control group that can be written to",
+    ]
+    assert not isinstance(caught.value, Exception)  # nothing may take it for a submission's fault
+
+
+def test_this_machine_says_how_submissions_are_kept_apart():
+    found = probe()
+    assert isinstance(found, Isolation)
+    assert found.level in LEVELS
+    assert not set(found.features) & set(found.missing)
+
+
+def test_a_jail_that_is_to_do_without_says_what_it_lacks():
+    with pytest.raises(JailError, match="isolation full cannot be had on this machine"):
+        Jail(LIMITS, "numpy", "full", without=("network-namespace",))
