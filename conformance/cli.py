@@ -80,6 +80,7 @@ def main() -> None:
 @click.option("--strict", is_flag=True, help="Fail what is not implemented, and SHOULD clauses too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
 @_MARKDOWN
+@click.option("--html", type=_FILE, help="Save a report as one HTML page, with every failing check.")
 @click.option("--badge", type=_FILE, help="Save what shields.io draws a badge from.")
 @click.option("-q", "--quiet", is_flag=True, help="The summary alone.")
 @click.option("-v", "--verbose", is_flag=True, help="Explain every failure, not only the first ones of a component.")
@@ -283,19 +284,25 @@ def lint(root: Path | None) -> None:
             "mistakes",
             "properties",
             "protocol",
+            "report",
         ]
     ),
 )
 def schema(kind: str) -> None:
-    """Print the JSON Schema of one kind of spec file or of assignment.yaml, or of the protocol's messages."""
+    """Print the JSON Schema of a kind of spec file or of assignment.yaml; of protocol messages; or of check --json."""
     import json
 
-    from goldformer.adapters.process.schema import json_schema
+    from goldformer.adapters.process import schema as protocol
+    from goldformer.conformance import report_schema
     from goldformer.conformance.grading.assignment import AssignmentFile
     from goldformer.spec.schema import FILES
 
-    files = {**FILES, "assignment": AssignmentFile}
-    printed = json_schema() if kind == "protocol" else files[kind].model_json_schema()
+    own = {
+        "assignment": AssignmentFile.model_json_schema,
+        "protocol": protocol.json_schema,
+        "report": report_schema.json_schema,
+    }
+    printed = own[kind]() if kind in own else FILES[kind].model_json_schema()
     click.echo(json.dumps(printed, indent=2, ensure_ascii=False))
 
 
