@@ -330,7 +330,6 @@ def schema(kind: str) -> None:
     from goldformer.conformance import report_schema
     from goldformer.conformance.grading.assignment import AssignmentFile
     from goldformer.spec.schema import FILES
-    from goldformer.spec.schema_words import Strict
 
     own = {
         "assignment": AssignmentFile.model_json_schema,
