@@ -166,6 +166,51 @@ def coverage(**options: Any) -> None:
     sys.exit(run(**options))
 
 
+@main.command(
+    epilog="""
+\b
+Exit status: 0 every submission has a grade (or, with --replay: the same grade) · 1 grading itself failed for
+some (another grade) · 2 unusable: a bad assignment or option, no submissions, or no isolation.
+"""
+)
+@click.argument("submissions", required=False, type=click.Path(path_type=Path))
+@click.option("--assignment", type=_FILE, help="assignment.yaml: what is asked for, and what it is worth.")
+@click.option(
+    "--out",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The folder of results; what is finished there is not graded again.",
+)
+@_JOBS
+@click.option("--scheduler", metavar="ADDRESS", help="Grade on a running Dask cluster, such as tcp://10.0.0.1:8786.")
+@click.option(
+    "--require-isolation",
+    "require",
+    type=click.Choice(["process", "files", "full"]),
+    help="Refuse to grade where submissions are kept apart less than so.",
+)
+@click.option("--seed", help="Draw the fresh cases with this seed, not with the assignment's or one of chance.")
+@click.option("--only", multiple=True, metavar="ID", help="Only this submission (repeatable, or a,b).")
+@click.option("--again", is_flag=True, help="Grade what is finished, too.")
+@click.option("--gradescope-results", type=_FILE, help="Save results.json for Gradescope, of the only submission.")
+@click.option(
+    "--replay",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    metavar="OUT/students/ID",
+    help="Run nothing: judge again what a submission answered, and say whether its grade is the same.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The grades as one JSON object on standard output.")
+def grade(**options: Any) -> None:
+    """Grade a class: SUBMISSIONS is a folder of .py files, folders and zips, or an export of Gradescope.
+
+    Each submission runs in a process of its own, kept from everything else, and is judged from outside. A single
+    file, folder or zip is a class of one.
+    """
+    from goldformer.conformance.commands.grade import Options, run
+
+    sys.exit(run(Options(**options)))
+
+
 @main.command(epilog=_STATUSES)
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")

@@ -162,11 +162,15 @@ def table(rows: Sequence[ComponentRow]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """One thing that the diagnosis says; what is `inner` is said of the component named before it."""
+    """One thing that the diagnosis says; what is `inner` is said of the component named before it.
+
+    `mistakes` are those of the catalogue that it names, by their ids.
+    """
 
     label: str
     text: str
     inner: bool = True
+    mistakes: tuple[str, ...] = ()
 
 
 def closing(verdicts: Sequence[Verdict], spec: Spec) -> list[str]:
@@ -204,7 +208,8 @@ def _could_be(verdicts: Sequence[Verdict], bad: Sequence[Verdict], component: st
     for suspect in _likely(suspects(verdicts, component, spec)):
         if valued or suspect.explains == suspect.failing:
             fits = f"({suspect.mistake.id}, fits {suspect.explains} of {suspect.failing} failing checks)"
-            yield Remark("Could be", f"{suspect.mistake.title} {fits}. {suspect.mistake.hint}")
+            text = f"{suspect.mistake.title} {fits}. {suspect.mistake.hint}"
+            yield Remark("Could be", text, mistakes=(suspect.mistake.id,))
     advice = dict.fromkeys(v.advice for v in bad if v.advice)
     yield from (Remark("Convention", text) for text in advice)
     if not advice and any(v.matches is not None and v.differences for v in bad):
@@ -225,7 +230,8 @@ def this_is(found: Sequence[Explanation]) -> list[Remark]:
         seen = f"what was got equals that in {e.equals} of {e.examined} failing cases, {closeness(e.ratio)}"
         titles = " and ".join(c.title for c in e.causes)
         head = "Or" if place else "This is" if e.certain else "Could be"
-        remarks.append(Remark(head, f"{titles}: {seen}. {what_to_do(e.causes)}"))
+        mistakes = tuple(c.id for c in e.causes if not c.option)
+        remarks.append(Remark(head, f"{titles}: {seen}. {what_to_do(e.causes)}", mistakes=mistakes))
     return remarks
 
 

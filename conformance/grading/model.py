@@ -137,6 +137,15 @@ class Assignment:
 
 
 @dataclass(frozen=True, slots=True)
+class Student:
+    """Who handed something in, as the course's system knows them; empty where it does not say."""
+
+    name: str = ""
+    email: str = ""
+    number: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Submission:
     """What one student handed in: files by their names relative to its folder, with forward slashes.
 

@@ -1,0 +1,147 @@
+"""From checks to points: every rule on paper, with numbers that can be checked by hand."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from goldformer.conformance.grading.model import (
+    Assignment,
+    Check,
+    Deduction,
+    Grade,
+    Isolation,
+    Origin,
+    Outcome,
+    Part,
+    PartGrade,
+    Said,
+)
+from goldformer.conformance.grading.records import BadRecord, from_json, to_json
+from goldformer.conformance.grading.score import Kinds, grade_parts, outcome_of_all, rounded
+from goldformer.conformance.verdict import Difference, Element, Match, Reason, Status, Verdict
+
+KINDS = Kinds(refusals=frozenset({"refused"}), numeric=frozenset({"one", "two", "new"}))
+
+
+def check(name: str, outcome: Outcome = "correct", origin: Origin = "published", reason: Reason = "") -> Check:
+    status = Status.PASSED if outcome == "correct" else Status.SKIPPED if outcome == "missing" else Status.FAILED
+    kind = "property" if origin == "property" else "case"
+    verdict = Verdict(name, kind, "softmax", "", status, reason, "", "float64", "cpu", (), "")
+    return Check(origin, outcome, verdict)
+
+
+def graded(*checks: Check, part: Part | None = None, said: tuple[Said, ...] = (), **kwargs: object) -> PartGrade:
+    part = part or Part("softmax", 10.0)
+    assignment = Assignment(Path(), "", Path(), None, (part,), ("float64",), 1, None, **kwargs)  # type: ignore[arg-type]
+    (grade,) = grade_parts(assignment, checks, said, KINDS)
+    return grade
+
+
+def test_a_component_earns_the_share_of_checks_that_pass() -> None:
+    grade = graded(check("one"), check("two", "wrong"), check("refused"), check("new", origin="fresh"))
+    assert grade.earned == 6.67
+    assert grade.shares == {"published": (2, 3), "fresh": (1, 1)}
+
+
+def test_answers_copied_from_the_published_cases_earn_nothing() -> None:
+    assert graded(check("one"), check("two"), check("new", "wrong", "fresh")).earned == 0.0
+
+
+def test_the_worse_share_counts() -> None:
+    fresh = [check("new", origin="fresh"), check("new", "wrong", "fresh")]
+    assert graded(check("one"), check("two"), *fresh).earned == 5.0
+
+
+def test_whoever_refuses_everything_earns_nothing() -> None:
+    grade = graded(check("one", "error"), check("refused"), check("refused"))
+    assert grade.earned == 0.0
+    assert grade.shares == {"published": (0, 1)}
+    assert graded(check("shape-only"), check("one", "wrong")).earned == 0.0
+
+
+def test_properties_count_in_so_far_as_golden_cases_pass() -> None:
+    part = Part("softmax", 10.0, golden=3.0, properties=1.0)
+    held = [check("p", origin="property"), check("q", "wrong", "property")]
+    assert graded(check("one"), *held, part=part).earned == 8.75
+    assert graded(check("one"), check("two", "wrong"), *held, part=part).earned == 4.38
+    assert graded(check("one", "wrong"), check("p", origin="property"), part=part).earned == 0.0
+    # Without a property that was judged there is nothing to weigh.
+    assert graded(check("one"), part=part).earned == 10.0
+    assert graded(check("one"), *held).earned == 10.0
+
+
+def test_all_or_nothing() -> None:
+    part = Part("softmax", 10.0, golden=1.0, properties=1.0, rule="all")
+    assert graded(check("one"), check("two"), check("p", "wrong", "property"), part=part).earned == 5.0
+    assert graded(check("one"), check("two", "wrong"), check("p", origin="property"), part=part).earned == 0.0
+
+
+def test_what_was_skipped_or_failed_in_grading_does_not_count_and_what_is_missing_does() -> None:
+    skipped = Check(
+        "published", "correct", Verdict("two", "case", "softmax", "", Status.SKIPPED, "dtype", "", "", "", (), "")
+    )
+    assert graded(check("one"), skipped, check("two", "grader-error")).earned == 10.0
+    assert graded(check("one"), check("two", "missing")).earned == 5.0
+
+
+def test_a_deduction_is_taken_once_where_it_shows_and_never_below_zero() -> None:
+    changed = Deduction(1.5, reason="mutated-input", note="Work on a copy.")
+    grade = graded(
+        check("one"), check("one", "wrong", reason="mutated-input"), check("two", "wrong", reason="mutated-input"),
+        check("two"), deductions=(changed,),
+    )  # fmt: skip
+    assert (grade.earned, grade.deductions) == (3.5, (changed,))
+    assert graded(check("one", "wrong", reason="mutated-input"), deductions=(changed,)).earned == 0.0
+    assert graded(check("one"), deductions=(changed,)).deductions == ()
+
+
+@pytest.mark.parametrize(("label", "taken"), [("This is", True), ("Could be", False), ("Or", False)])
+def test_a_mistake_costs_points_where_the_diagnosis_is_certain(label: str, taken: bool) -> None:
+    named = Deduction(2.0, mistake="softmax-no-max")
+    said = (Said("Mend first", "softmax", inner=False), Said(label, "…", mistakes=("softmax-no-max",)))
+    grade = graded(check("one"), check("two", "wrong"), said=said, deductions=(named,))
+    assert grade.earned == (3.0 if taken else 5.0)
+    elsewhere = (Said("Mend first", "layer_norm", inner=False), said[1])
+    assert graded(check("one"), check("two", "wrong"), said=elsewhere, deductions=(named,)).earned == 5.0
+
+
+def test_points_are_rounded_as_they_are_written() -> None:
+    assert [rounded(x) for x in (0.125, 0.375, 2.675, 1 / 3, 0.005)] == [0.12, 0.38, 2.68, 0.33, 0.0]
+    thirds = [check("one"), check("two", "wrong"), check("two", "wrong")]
+    assert graded(*thirds).earned == 3.33
+
+
+def test_the_outcome_is_the_worst_that_happened() -> None:
+    assert outcome_of_all([check("one")])[0] == "correct"
+    assert outcome_of_all([check("one"), check("one", "wrong"), check("one", "missing")])[0] == "missing"
+    assert outcome_of_all([check("one", "timeout"), check("one", "tampered")])[0] == "tampered"
+    assert outcome_of_all([check("one", "tampered"), check("one", "grader-error")])[0] == "grader-error"
+
+
+def whole() -> Grade:
+    worst = Element((0, 1), 1.0, -math.inf)
+    failed = Verdict(
+        "c", "case", "softmax", "t", Status.FAILED, "wrong-value", "ünïcode", "float64", "cpu", ("SM-1",), "s", ("x",),
+        math.inf, (Difference("output", 1, 2, 0.1, math.inf, worst, Element((), True, False)),), (Match(("a",), 0.0),),
+    )  # fmt: skip
+    part = PartGrade("softmax", 10.0, 5.0, {"published": (1, 2), "fresh": (1, 1)}, (Deduction(1.0, "x"),))
+    return Grade(
+        "alice", "k", "wrong", "m", 10.0, 5.0, (part,), (Said("This is", "t", mistakes=("x",)),),
+        (Check("published", "wrong", failed), check("one")), Isolation("files", ("a",), {"b": "c"}),
+    )  # fmt: skip
+
+
+def test_a_grade_is_read_as_it_was_written() -> None:
+    text = to_json(whole())
+    assert from_json(text) == whole()
+    assert to_json(from_json(text)) == text
+
+
+def test_what_is_no_grade_is_refused() -> None:
+    with pytest.raises(BadRecord, match="the record: Invalid JSON"):
+        from_json("{")
+    with pytest.raises(BadRecord, match="outcome: Input should be 'correct', 'wrong'"):
+        from_json(to_json(whole()).replace('"outcome":"wrong","parts"', '"outcome":"fine","parts"'))

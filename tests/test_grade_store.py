@@ -1,0 +1,121 @@
+"""The folder of results: whole files, one writer, and nothing finished is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from goldformer.conformance.grading.model import Grade, Isolation
+from goldformer.conformance.grading.records import to_json
+from goldformer.conformance.grading.store import InUse, Store, digest_of_folder, key_of
+
+#: Takes a folder, says so, and holds it until it is killed.
+HOLDER = """
+import sys, time
+from pathlib import Path
+from goldformer.conformance.grading.store import Store
+store = Store(Path(sys.argv[1]))
+(store.boxes / "box").mkdir()
+print(store.boxes, flush=True)
+time.sleep(60)
+"""
+
+
+def grade(outcome: str = "correct", key: str = "k") -> Grade:
+    return Grade("alice", key, outcome, "", 1.0, 1.0, (), (), (), Isolation("process", ()))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    made = Store(tmp_path / "out")
+    yield made
+    made.close()
+
+
+def test_what_is_kept_is_finished(store: Store) -> None:
+    assert not store.finished("alice", "k")
+    store.keep("alice", {"grade.json": to_json(grade()), "transcript.jsonl.gz": b"\x1f\x8b"})
+    assert store.finished("alice", "k")
+    assert not store.finished("alice", "other")
+    assert store.student("alice").joinpath("transcript.jsonl.gz").read_bytes() == b"\x1f\x8b"
+    assert [g.submission for g in store.grades(["zoe", "alice"])] == ["alice"]
+
+
+def test_what_grading_itself_failed_for_is_not_finished(store: Store) -> None:
+    store.keep("alice", {"grade.json": to_json(grade("grader-error"))})
+    assert not store.finished("alice", "k")
+
+
+def test_a_damaged_grade_is_none(store: Store) -> None:
+    store.keep("alice", {"grade.json": to_json(grade())[:-20]})
+    assert store.grade("alice") is None
+    assert not store.finished("alice", "k")
+
+
+def test_the_grade_is_written_last(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    monkeypatch.setattr(
+        "goldformer.conformance.grading.store.replace_file", lambda path, content: written.append(path.name)
+    )
+    store.keep("alice", {"grade.json": "", "a.html": "", "z.html": ""})
+    assert written == ["a.html", "z.html", "grade.json"]
+
+
+def test_a_folder_has_one_writer(store: Store) -> None:
+    with pytest.raises(InUse, match=rf"out: process {os.getpid()} is grading into this folder"):
+        Store(store.folder)
+
+
+def test_it_is_given_back(tmp_path: Path) -> None:
+    first = Store(tmp_path)
+    first.close()
+    assert not first.boxes.exists()
+    Store(tmp_path).close()
+
+
+def test_what_a_dead_writer_left_is_taken_over_and_removed(tmp_path: Path) -> None:
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    boxes = Path(holder.stdout.readline().strip())
+    with holder:
+        with pytest.raises(InUse, match=rf"process {holder.pid} is grading into this folder"):
+            Store(tmp_path)
+        holder.send_signal(signal.SIGKILL)
+    alice = tmp_path / "students" / "alice"
+    alice.mkdir(parents=True)
+    left = [alice / ".grade.json.ab12cd_9", tmp_path / ".grades.csv.ab12cd_9", alice / ".transcript.jsonl.gz.ab12cd_9"]
+    others = [tmp_path / ".gitlab-ci.yml", tmp_path / ".grades.csv", alice / "feedback.html"]
+    for path in (*left, *others):
+        path.write_text("x")
+    assert boxes.joinpath("box").is_dir()
+    Store(tmp_path).close()
+    assert not any(path.exists() for path in left)
+    assert all(path.exists() for path in others)
+    assert not boxes.exists()
+
+
+def test_a_lock_names_no_folder_of_somebody_else(tmp_path: Path) -> None:
+    """Whatever stands in the file, only what a grader made for submissions is removed."""
+    mine = Path(tempfile.mkdtemp(prefix="not-of-a-grader-"))
+    for named in (mine, tmp_path):
+        (tmp_path / ".lock").write_text(f"1\n{named}\n")
+        Store(tmp_path).close()
+        assert named.exists()
+    mine.rmdir()
+
+
+def test_everything_that_decides_is_in_the_key(tmp_path: Path) -> None:
+    parts = ["submission", "assignment", "fresh", "spec"]
+    keys = {key_of(*parts)} | {key_of(*[*parts[:i], "other", *parts[i + 1 :]]) for i in range(4)}
+    assert len(keys) == 5
+    (tmp_path / "a.yaml").write_text("a: 1\n")
+    before = digest_of_folder(tmp_path)
+    (tmp_path / "a.yaml").write_text("a: 2\n")
+    assert digest_of_folder(tmp_path) != before

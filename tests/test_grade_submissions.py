@@ -1,0 +1,237 @@
+"""What a class hands in: found wherever it lies, read within limits, and never believed."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import struct
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from goldformer.conformance.grading.model import Limits, Student, Submission
+from goldformer.conformance.grading.submissions import ClassList, NoSubmissions, find_submissions
+
+CODE = b"def softmax(scores):\n    return scores\n"
+SMALL = Limits(size=1, files=5)
+
+
+def zipped(path: Path, files: dict[str, bytes], **links: str) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files.items():
+            archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
+        for name, target in links.items():
+            info = zipfile.ZipInfo(name)
+            info.external_attr = (stat.S_IFLNK | 0o777) << 16
+            archive.writestr(info, target)
+    return path
+
+
+def only(path: Path, limits: Limits = SMALL) -> Submission:
+    found = find_submissions(path)
+    assert len(found) == 1
+    return found.read(found.handed[0], limits)
+
+
+def ids(found: ClassList) -> list[str]:
+    return [handed.id for handed in found.handed]
+
+
+def test_a_class_is_files_folders_and_zips(tmp_path: Path) -> None:
+    (tmp_path / "alice.py").write_bytes(CODE)
+    (tmp_path / "bob").mkdir()
+    (tmp_path / "bob" / "submission.py").write_bytes(CODE)
+    (tmp_path / "bob" / "helper.py").write_bytes(b"x = 1\n")
+    zipped(tmp_path / "carol.zip", {"homework/att.py": CODE, "homework/notes.txt": b"hi", "__MACOSX/homework/x": b""})
+    (tmp_path / ".hidden.py").write_bytes(CODE)
+    found = find_submissions(tmp_path)
+    assert ids(found) == ["alice", "bob", "carol"]
+    alice, bob, carol = (found.read(handed, SMALL) for handed in found.handed)
+    assert alice.files == {"submission.py": CODE}
+    assert bob.files == {"submission.py": CODE, "helper.py": b"x = 1\n"}
+    assert carol.files == {"submission.py": CODE, "notes.txt": b"hi"}
+    assert not alice.problem + bob.problem + carol.problem
+    assert alice.digest != bob.digest != carol.digest
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "zip"])
+def test_a_single_submission_is_found_in_each_form(kind: str, tmp_path: Path) -> None:
+    match kind:
+        case "file":
+            path = tmp_path / "dora.py"
+            path.write_bytes(CODE)
+        case "folder":
+            path = tmp_path / "dora"
+            path.mkdir()
+            (path / "submission.py").write_bytes(CODE)
+        case _:
+            path = zipped(tmp_path / "dora.zip", {"submission.py": CODE})
+    assert ids(find_submissions(path)) == ["dora"]
+    assert only(path).files == {"submission.py": CODE}
+
+
+def test_ids_are_told_apart_and_safe(tmp_path: Path) -> None:
+    for name in ("alice.py", "Alice.py", "é:*x.py"):
+        (tmp_path / name).write_bytes(CODE)
+    zipped(tmp_path / "alice.zip", {"submission.py": CODE})
+    first = ids(find_submissions(tmp_path))
+    assert len({id_.casefold() for id_ in first}) == 4
+    assert "é__x" in first
+    (tmp_path / "alice.zip").unlink()
+    # What a student is called does not depend on whether somebody else's file is there.
+    assert {*ids(find_submissions(tmp_path))} <= {*first}
+
+
+def export(folder: Path) -> None:
+    (folder / "submission_11").mkdir()
+    (folder / "submission_11" / "attention.py").write_bytes(CODE)
+    (folder / "submission_12").mkdir()
+    (folder / "submission_metadata.yml").write_text(
+        "---\nsubmission_11:\n  :submitters:\n  - :name: Alice A.\n    :sid: '007'\n    :email: alice@x.edu\n"
+        "  :created_at: 2024-10-03 18:15:24.345990000 Z\n  :results: !ruby/hash:Some::Thing\n    a: 1\n"
+        "submission_12:\n  :submitters:\n  - :name: Bob\n    :sid:\n    :email: bob@x.edu\n"
+    )
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_an_export_of_gradescope_says_whose_each_is(packed: bool, tmp_path: Path) -> None:
+    folder = tmp_path / "assignment_export"
+    folder.mkdir()
+    export(folder)
+    if packed:
+        files = {p.relative_to(tmp_path).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+        found = find_submissions(zipped(tmp_path / "export.zip", files))
+    else:
+        found = find_submissions(folder)
+    assert found.students == {
+        "submission_11": (Student("Alice A.", "alice@x.edu", "007"),),
+        "submission_12": (Student("Bob", "bob@x.edu", ""),),
+    }
+    alice, bob = (found.read(handed, SMALL) for handed in found.handed)
+    assert alice.files == {"submission.py": CODE}
+    assert bob.problem == "there is no .py file; what was handed in is nothing"
+
+
+@pytest.mark.parametrize(
+    ("files", "problem"),
+    [
+        ({"../evil.py": CODE}, "the name '../evil.py' leads out of its folder or is none"),
+        ({"/etc/x.py": CODE}, "the name '/etc/x.py' is not relative, or has a backslash or a colon"),
+        ({"a\\b.py": CODE}, "the name 'a\\\\b.py' is not relative, or has a backslash or a colon"),
+        ({"C:x.py": CODE}, "the name 'C:x.py' is not relative, or has a backslash or a colon"),
+        ({"a/./b.py": CODE}, "the name 'a/./b.py' leads out of its folder or is none"),
+        ({"a\nb.py": CODE}, "the name 'a\\nb.py' has characters that cannot be printed"),
+        ({"x" * 300 + ".py": CODE}, "is too long or too deep"),
+        ({f"{n}.py": CODE for n in range(6)}, "has more than 5 files"),
+        ({"big.py": os.urandom(900_000), "b2.bin": os.urandom(100_000), "b3": os.urandom(50_000)}, "more than 1 MiB"),
+        ({"a": CODE, "a/b.py": CODE}, "has 'a' as a file and as a folder"),
+        ({"a.py": CODE, "b.py": CODE}, "there is no submission.py among a.py, b.py"),
+        ({"hw.ipynb": b"{}"}, "there is no .py file; what was handed in is hw.ipynb"),
+        ({}, "there is no .py file; what was handed in is nothing"),
+    ],
+)
+def test_a_bad_zip_is_a_submission_with_a_problem(files: dict[str, bytes], problem: str, tmp_path: Path) -> None:
+    got = only(zipped(tmp_path / "mallory.zip", files))
+    assert problem in got.problem
+    assert got.files == {}
+
+
+def test_links_in_a_zip_are_refused(tmp_path: Path) -> None:
+    got = only(zipped(tmp_path / "m.zip", {"submission.py": CODE}, passwd="/etc/passwd"))
+    assert got.problem == "'passwd' is a link in the zip: hand in the file itself"
+
+
+def test_a_name_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "m.zip", "w") as archive:
+        archive.writestr("submission.py", CODE)
+        with pytest.warns(UserWarning, match="Duplicate name"):
+            archive.writestr("submission.py", b"import os\n")
+    assert only(tmp_path / "m.zip").problem == "the zip has 'submission.py' twice"
+
+
+def test_a_bomb_is_counted_as_it_unpacks(tmp_path: Path) -> None:
+    """It says that it is small, and 64 MiB of zeros come out of it."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("submission.py", bytes(64 << 20))
+    raw = bytearray(buffer.getvalue())
+    for signature, at in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
+        struct.pack_into("<I", raw, raw.find(signature) + at, 100)
+    (tmp_path / "m.zip").write_bytes(raw)
+    got = only(tmp_path / "m.zip", Limits(size=100))
+    assert "cannot be unpacked" in got.problem or "times its size" in got.problem
+    struct.pack_into("<I", raw, raw.find(b"PK\x01\x02") + 24, 64 << 20)
+    (tmp_path / "m.zip").write_bytes(raw)
+    assert (
+        only(tmp_path / "m.zip", Limits(size=100)).problem == "'submission.py' unpacks to more than 200 times its size"
+    )
+    assert only(tmp_path / "m.zip").problem in ("has more than 1 MiB of files",)
+
+
+def test_a_list_of_a_million_files_is_not_read(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "m.zip", "w") as archive:
+        for n in range(20_000):
+            archive.writestr(f".junk/{n:060}", b"")
+    assert only(tmp_path / "m.zip", Limits(size=16)).problem == "the zip lists too many files"
+
+
+@pytest.mark.parametrize("data", [b"", b"no zip at all", b"PK\x05\x06" + bytes(10), b"PK\x03\x04" + bytes(100)])
+def test_what_is_no_zip_is_said_to_be_none(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "m.zip").write_bytes(data)
+    assert "'m.zip' is no readable zip: " in only(tmp_path / "m.zip").problem
+
+
+def test_damaged_zips_are_problems_and_never_exceptions(tmp_path: Path) -> None:
+    whole = zipped(tmp_path / "whole.zip", {"submission.py": CODE * 20, "data/x.txt": b"abc" * 50}).read_bytes()
+    (tmp_path / "whole.zip").unlink()
+    path = tmp_path / "m.zip"
+    for at in range(len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
+        got = only(path)
+        assert bool(got.problem) != bool(got.files)
+
+
+def test_links_in_folders_are_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "secret.py").write_bytes(b"SECRET = 1\n")
+    folder = tmp_path / "class"
+    (folder / "mallory").mkdir(parents=True)
+    (folder / "mallory" / "submission.py").symlink_to(tmp_path / "secret.py")
+    (folder / "trudy.py").symlink_to(tmp_path / "secret.py")
+    (folder / "walter").symlink_to(tmp_path)
+    found = find_submissions(folder)
+    problems = {handed.id: found.read(handed, SMALL) for handed in found.handed}
+    assert problems["mallory"].problem == "'submission.py' is a link: hand in the file itself"
+    assert problems["trudy"].problem == problems["walter"].problem == "is a link: hand in the file itself"
+    assert not any(submission.files for submission in problems.values())
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "mallory").mkdir()
+    os.mkfifo(tmp_path / "mallory" / "submission.py")
+    os.mkfifo(tmp_path / "trudy.py")
+    found = find_submissions(tmp_path)
+    got = [found.read(handed, SMALL).problem for handed in found.handed]
+    assert got == ["'submission.py' is neither a file nor a folder", "'trudy.py' is no file"]
+
+
+def test_what_is_no_submission_is_a_student_with_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "alice.py").write_bytes(CODE)
+    (tmp_path / "bob.tar.gz").write_bytes(b"")
+    found = find_submissions(tmp_path)
+    problems = [found.read(handed, SMALL).problem for handed in found.handed]
+    assert problems == ["", "bob.tar.gz is no .py file, no folder and no zip"]
+
+
+def test_nothing_to_grade_is_said(tmp_path: Path) -> None:
+    with pytest.raises(NoSubmissions, match="nowhere: there is nothing there"):
+        find_submissions(tmp_path / "nowhere")
+    with pytest.raises(NoSubmissions, match=r"holds no \.py file, no folder and no zip"):
+        find_submissions(tmp_path)
+    (tmp_path / "x.txt").write_text("")
+    with pytest.raises(NoSubmissions, match=r"x\.txt: is no \.py file, no folder and no zip"):
+        find_submissions(tmp_path / "x.txt")
+    (tmp_path / "submission_metadata.yml").write_text("a: [")
+    with pytest.raises(NoSubmissions, match=r"submission_metadata\.yml: is not YAML"):
+        find_submissions(tmp_path)
