@@ -22,6 +22,9 @@ from goldformer.adapters.process.faults import CallFault, FaultReason, TooLarge,
 
 #: Where something lies in memory is another place every time, and tells nothing.
 _ADDRESS: Final = re.compile(rb"\bat 0x[0-9a-fA-F]{4,}")
+#: Numbers hardly pack, however long one tries.
+_LEVEL: Final = 1
+
 _UNREADABLE: Final = {error.__name__: error for error in (WireError, TooLarge)}
 
 Spawn = Callable[[], Peer]
@@ -45,7 +48,7 @@ class Transcript:
     def packed(self) -> bytes:
         """As a file, the same bytes for the same events."""
         lines = (json.dumps(line, sort_keys=True) + "\n" for line in (self.head, *self.events))
-        return gzip.compress("".join(lines).encode("ascii"), 6, mtime=0)
+        return gzip.compress("".join(lines).encode("ascii"), _LEVEL, mtime=0)
 
     @classmethod
     def unpacked(cls, data: bytes) -> Transcript:
