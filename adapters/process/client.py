@@ -107,6 +107,10 @@ class Client:
                 child.exchange(request_line(self._id, "shutdown", {}), _FAREWELL)
             child.end(_FAREWELL)
 
+    def watch(self, wrap: Callable[[Callable[[], Peer]], Callable[[], Peer]]) -> None:
+        """Start from now on what `wrap` makes of what starts it."""
+        self._spawn = wrap(self._spawn)
+
     def _mine(self) -> Peer | None:
         """The process that was started here: a fork of the suite starts its own."""
         return self._child if self._child is not None and self._child.owner == os.getpid() else None
