@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, combinations, islice
@@ -42,6 +42,9 @@ _LARGE: Final = 100_000
 #: A case is held against so many pairs that their cases together have this many numbers: half a second.
 _PAIRED: Final = 500_000
 
+#: Keeping an imitation takes as much memory as so many numbers, besides those that it has.
+_ENTRY: Final = 100
+
 #: An option of each convention of a component.
 Options = Mapping[str, str]
 
@@ -70,15 +73,39 @@ class Candidate:
         return both if len(set(steps)) == len(steps) else None
 
 
+class Imitations:
+    """What mistakes and options give for cases, kept for the next implementation that is held against them."""
+
+    def __init__(self, most: int = 1 << 23) -> None:
+        """Keep so many numbers at most, and then begin anew."""
+        self._most = most
+        self._size = 0
+        self._kept: dict[tuple[Any, ...], Result | BadResult | None] = {}
+
+    def get(self, key: tuple[Any, ...], make: Callable[[], Result | BadResult | None]) -> Result | BadResult | None:
+        """What is kept under a key, or else made now."""
+        if key not in self._kept:
+            made = make()
+            size = _ENTRY + sum(a.size for a in made.outputs.values()) if isinstance(made, Result) else _ENTRY
+            if self._size + size > self._most:
+                self._kept.clear()
+                self._size = 0
+            self._kept[key] = made
+            self._size += size
+        return self._kept[key]
+
+
 class Imitator:
     """Finds what explains failing outputs; it remembers what fitted, so that later cases are quick.
 
-    `left_out` are mistakes that it is not to know of.
+    `left_out` are mistakes that it is not to know of. What it finds does not depend on `imitations`, which several
+    may share, one after the other, for one spec.
     """
 
-    def __init__(self, spec: Spec, left_out: Collection[str] = ()) -> None:
+    def __init__(self, spec: Spec, left_out: Collection[str] = (), imitations: Imitations | None = None) -> None:
         self.spec = spec
         self._left_out = frozenset(left_out)
+        self._imitations = imitations
         # What shows in gradients alone, or after other calls, gives in a single call what is right.
         self._in_one_call = {id_ for case in spec.cases.values() if case.cotangent is None for id_ in case.catches}
         self._adapters: dict[tuple[Any, ...], Adapter] = {}
@@ -201,6 +228,13 @@ class Imitator:
         return {candidate: distance for candidate, distance in distances if distance is not None}
 
     def _imitate(self, candidate: Candidate, failure: _Failure) -> Result | BadResult | None:
+        if self._imitations is None:
+            return self._imitated(candidate, failure)
+        options = tuple(failure.options.items())
+        key = (candidate, options, failure.case.id, failure.dtype, failure.mutated)
+        return self._imitations.get(key, lambda: self._imitated(candidate, failure))
+
+    def _imitated(self, candidate: Candidate, failure: _Failure) -> Result | BadResult | None:
         case, contract = failure.case, failure.contract
         adapter = self._adapter(candidate, failure.options)
         dtype = failure.dtype if failure.dtype in adapter.dtypes else "float32"

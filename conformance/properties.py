@@ -7,9 +7,11 @@ command line runs the same object through `check_property`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
+from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -176,7 +178,8 @@ class HeldProperty:
 
         if self.strategies:
             try:
-                hypothesis.given(**self.strategies)(settings(body))()
+                with _no_constants_of_modules():
+                    hypothesis.given(**self.strategies)(settings(body))()
             except hypothesis.errors.Flaky:
                 if not failed:
                     raise
@@ -188,6 +191,25 @@ class HeldProperty:
             raise unanswered[0]
         if declined and not tried:
             raise declined[0]
+
+
+@contextlib.contextmanager
+def _no_constants_of_modules() -> Iterator[None]:
+    """Without the numbers that stand in the modules which happen to be imported: Hypothesis draws them too.
+
+    What is drawn is to be the same in every process, whatever else it has imported.
+    """
+    from hypothesis.internal.conjecture import providers
+
+    own = getattr(providers, "_get_local_constants", None)
+    if own is None:  # a version that does not look at modules
+        yield
+        return
+    none = providers.Constants()
+    providers.CONSTANTS_CACHE.cache.clear()
+    with mock.patch.object(providers, "_get_local_constants", lambda: none):
+        yield
+    providers.CONSTANTS_CACHE.cache.clear()
 
 
 def _only_at_times(first: Violation | BadResult) -> Violation | BadResult:

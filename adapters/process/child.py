@@ -129,8 +129,13 @@ class Pipes(ABC):
         chunk = _read(self._stderr)
         if chunk == b"":
             self._ready.unregister(self._stderr)
-        self._tail = (self._tail + (chunk or b""))[-TAIL:]
+        if chunk:
+            self._keep(chunk)
         return bool(chunk)
+
+    def _keep(self, chunk: bytes) -> None:
+        """Keep the last of what was written to standard error."""
+        self._tail = (self._tail + chunk)[-TAIL:]
 
     def _drain(self) -> None:
         """Read what is left of standard error, without waiting for more; a flood of it is cut off."""

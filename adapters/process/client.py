@@ -107,6 +107,10 @@ class Client:
                 child.exchange(request_line(self._id, "shutdown", {}), _FAREWELL)
             child.end(_FAREWELL)
 
+    def watch(self, wrap: Callable[[Callable[[], Peer]], Callable[[], Peer]]) -> None:
+        """Start from now on what `wrap` makes of what starts it."""
+        self._spawn = wrap(self._spawn)
+
     def _mine(self) -> Peer | None:
         """The process that was started here: a fork of the suite starts its own."""
         return self._child if self._child is not None and self._child.owner == os.getpid() else None
@@ -148,7 +152,7 @@ class Client:
         self._id += 1
         message = request_line(self._id, method, params)
         try:
-            line = child.exchange(message, self._seconds(method))
+            line = self._exchange(child, message, method)
             reply = read_reply(line, self._id)
         except ChildFault as fault:
             self._abandon(child)
@@ -173,10 +177,10 @@ class Client:
         child.end()
         self._child = None
 
-    def _seconds(self, method: str) -> float:
-        """How long the answer may take."""
+    def _exchange(self, child: Peer, message: bytes, method: str) -> bytes:
+        """The answer to one request; ChildFault when none comes in time."""
         del method
-        return self._timeout
+        return child.exchange(message, self._timeout)
 
     def _fault(self, fault: ChildFault, method: str, child: Peer) -> CallFault:
         """No line came."""

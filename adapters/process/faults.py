@@ -1,6 +1,8 @@
 """What goes wrong when an implementation is called outside this process.
 
 WireError     a message that is not one of the protocol's
+├── TooLarge  one beyond its limits
+└── Unasked   a reply to no request
 CallFault     a call that gave no result, and whose fault that is
 """
 
@@ -41,6 +43,10 @@ class WireError(ValueError):
 
 class TooLarge(WireError):
     """An array or a message beyond the protocol's limits."""
+
+
+class Unasked(WireError):
+    """A reply to another request than the one that was made."""
 
 
 class CallFault(Exception):

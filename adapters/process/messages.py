@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from goldformer.adapters.process.faults import WireError, shown
+from goldformer.adapters.process.faults import Unasked, WireError, shown
 from goldformer.adapters.process.schema import INVALID_REQUEST, PARSE_ERROR, ErrorObject
 from goldformer.adapters.process.wire import from_line, to_line, validated
 
@@ -56,7 +56,7 @@ def read_reply(line: bytes, id_: int) -> Any | ErrorObject:
     _refuse_other_keys(message, ("jsonrpc", "id", "error" if "error" in message else "result"), "reply")
     unreadable = "error" in message and message.get("id", 0) is None
     if not unreadable and (type(message.get("id")) is not int or message["id"] != id_):
-        raise WireError.at("id", message.get("id"), f"{id_}, that of the request")
+        raise Unasked.at("id", message.get("id"), f"{id_}, that of the request")
     if "error" in message:
         return validated(ErrorObject, message["error"], "error")
     return message["result"]

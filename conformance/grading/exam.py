@@ -1,0 +1,138 @@
+"""What all submissions of a class are asked, in a form that travels; and in which order it is asked."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from goldformer.conformance.engine import Bench, check_case
+from goldformer.conformance.grading.assignment import digest_of, published_cases
+from goldformer.conformance.grading.declared import Declared, declared
+from goldformer.conformance.grading.model import Assignment, Level, Origin, Submission
+from goldformer.conformance.grading.score import Kinds
+from goldformer.conformance.grading.store import digest_of_folder, key_of
+from goldformer.conformance.properties import check_property, components_of
+from goldformer.conformance.run import load_properties
+from goldformer.conformance.verdict import Status, Verdict
+from goldformer.spec import Case, Property, Spec, load_spec
+from goldformer.spec.load import load_own_cases
+from goldformer.spec.model import ANY
+
+#: Where results say that fresh cases stand: in the folder of results.
+FRESH: Final = Path("fresh/cases.yaml")
+
+
+@dataclass(frozen=True, slots=True)
+class Exam:
+    """An assignment with all that it is graded by; whoever has it needs no file of the assignment.
+
+    `fresh` is the text of the fresh cases, and `digest` of everything but a submission.
+    """
+
+    assignment: Assignment
+    adapter: bytes
+    fresh: str
+    digests: tuple[str, str, str]
+    require: Level | None = None
+
+    @classmethod
+    def of(cls, assignment: Assignment, fresh: str, spec: Spec, require: Level | None = None) -> Exam:
+        """The exam of an assignment; OSError when its adapter cannot be read."""
+        digests = (digest_of(assignment), hashlib.sha256(fresh.encode()).hexdigest(), digest_of_folder(spec.root))
+        return cls(assignment, assignment.adapter.read_bytes(), fresh, digests, require)
+
+    def key(self, submission: Submission) -> str:
+        """What a submission's grade is made of."""
+        return key_of(submission.digest, *self.digests)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A check that is to be made of every submission."""
+
+    origin: Origin
+    dtype: str
+    subject: Case | Property
+    component: str
+
+    def run(self, bench: Bench) -> Verdict:
+        """Make it. How long it took is not kept: it is another time every time."""
+        if isinstance(self.subject, Case):
+            return replace(check_case(self.subject, bench), seconds=0.0)
+        return replace(check_property(self.subject, self.component, bench), seconds=0.0)
+
+    def unjudged(self, message: str, detail: str) -> Verdict:
+        """What is said of it where grading itself failed."""
+        kind, source = ("case", str(self.subject.source or "derived")) if isinstance(self.subject, Case) else ("property", "property")
+        return Verdict(
+            self.subject.id, kind, self.component, self.subject.title, Status.SKIPPED, "not-checkable", message,  # type: ignore[arg-type]
+            self.dtype, "cpu", self.subject.clauses, source, detail=detail,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The checks of an exam in order, the spec with its fresh cases, and what the adapter declares."""
+
+    spec: Spec
+    declared: Declared
+    checks: tuple[Planned, ...]
+    kinds: Kinds
+
+    @classmethod
+    def of(cls, exam: Exam) -> Plan:
+        """AdapterError or SpecError where something in an exam cannot be used."""
+        spec = load_spec()
+        fresh = _fresh(exam.fresh, spec)
+        published = published_cases(exam.assignment, spec)
+        declares = declared(exam.adapter, spec)
+        spec = replace(spec, cases={**spec.cases, **{case.id: case for case in fresh}})
+        cases = [*published, *fresh]
+        checks = tuple(_planned(exam.assignment, published, fresh, spec))
+        return cls(spec, declares, checks, _kinds(cases, declares, spec))
+
+
+def _fresh(text: str, spec: Spec) -> list[Case]:
+    """The fresh cases, which say that they stand in the folder of results, wherever that is."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / FRESH.name
+        path.write_text(text, encoding="utf-8")
+        cases = load_own_cases(path, spec)
+    return [replace(case, place=replace(case.place, file=FRESH)) for case in cases]
+
+
+def _planned(assignment: Assignment, published: list[Case], fresh: list[Case], spec: Spec) -> Iterator[Planned]:
+    """Parts before what is built of them, as the diagnosis wants it; cases before properties."""
+    parts = {part.component: part for part in assignment.parts}
+    ordered = [name for name in spec.components if name in parts]
+    load_properties()
+    for dtype in assignment.dtypes:
+        for name in ordered:
+            for origin, cases in (("published", published), ("fresh", fresh)):
+                for case in cases:
+                    if case.component == name:
+                        yield Planned(origin, dtype, case, name)  # type: ignore[arg-type]
+        for name in ordered:
+            for prop in spec.properties.values():
+                asked = parts[name].properties > 0 and name in components_of(prop, spec)
+                # One that compares with what nobody asked for is not asked either.
+                if asked and {*prop.needs} <= parts.keys():
+                    yield Planned("property", dtype, prop, name)
+
+
+def _kinds(cases: list[Case], declares: Declared, spec: Spec) -> Kinds:
+    refusals = frozenset(case.id for case in cases if _is_refusal(case, declares, spec))
+    plain = (case for case in cases if case.id not in refusals and not case.shape_only)
+    return Kinds(refusals, frozenset(case.id for case in plain))
+
+
+def _is_refusal(case: Case, declares: Declared, spec: Spec) -> bool:
+    """Whether the right answer is an error, under what the adapter declares."""
+    if case.error is not None or case.golden is None:
+        return case.error is not None
+    option = ANY if case.convention is None else declares.option(case.convention, case.component, spec)
+    return case.golden.options[option] is None

@@ -1,0 +1,284 @@
+"""Grades one submission after the other: runs it shut in, judges what it answers, and says what that is worth.
+
+There is one comparator, the engine's. An exception of ours is an outcome of its own and never the student's loss.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from goldformer import __version__
+from goldformer.adapters import Adapter, AdapterError
+from goldformer.adapters.process.arrays import Wire
+from goldformer.adapters.process.client import Client, adapter_object
+from goldformer.adapters.process.faults import CallFault, FaultReason
+from goldformer.conformance.engine import Bench
+from goldformer.conformance.grading.boxed import Boxed as boxed
+from goldformer.conformance.grading.exam import Exam, Plan, Planned
+from goldformer.conformance.grading.model import (
+    Check,
+    Grade,
+    Isolation,
+    Outcome,
+    PartGrade,
+    Said,
+    Submission,
+    outcome_of,
+)
+from goldformer.conformance.grading.score import grade_parts, outcome_of_all, rounded
+from goldformer.conformance.grading.transcript import Recorder, Replayer, Transcript, Unlike
+from goldformer.conformance.imitation import Imitations, Imitator
+from goldformer.conformance.text import diagnosis
+from goldformer.conformance.verdict import Status, Verdict
+
+#: After so many checks of a component that took too long, the others are not waited for.
+_TIMEOUTS: Final = 3
+#: Nothing ran, so nothing kept it apart.
+_NOWHERE: Final = Isolation("process", ())
+
+
+class Jail(Protocol):
+    """What makes a process for each submission."""
+
+    isolation: Isolation
+
+    def client(self, box: Path) -> Client:
+        """The client of what lies in a folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Graded:
+    """A grade, and what it was made from; `problem` is what went wrong in the grader itself, for the staff."""
+
+    grade: Grade
+    transcript: bytes
+    problem: str = ""
+
+
+class Tape(Protocol):
+    """Where answers come from and how time is kept: a Recorder of what runs, or a Replayer of what ran."""
+
+    def used_up(self) -> bool:
+        """Whether no time is left."""
+
+
+class Grader:
+    """Grades submissions for one exam, each as if it were the only one."""
+
+    def __init__(self, exam: Exam, jail: Jail | None, boxes: Path | None = None) -> None:
+        """Plan the checks. Without a jail it can judge transcripts alone; `boxes` is where submissions are put."""
+        self._exam = exam
+        self._jail = jail
+        self._boxes = boxes
+        self._plan = Plan.of(exam)
+        self._imitations = Imitations()
+
+    @property
+    def spec(self) -> Any:
+        """The spec with the fresh cases."""
+        return self._plan.spec
+
+    def grade(self, submission: Submission) -> Graded:
+        """Run a submission and grade it; whatever happens, there is a grade."""
+        key = self._exam.key(submission)
+        transcript = Transcript(self._head(submission, key))
+        try:
+            if submission.problem:
+                return Graded(self._ungradable(submission, key), transcript.packed())
+            grade = self._run(submission, key, transcript)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is ours
+            told = "".join(traceback.format_exception(error))
+            return Graded(self._failed(submission.id, key), transcript.packed(), told)
+        problems = [check.verdict.detail for check in grade.checks if check.outcome == "grader-error"]
+        return Graded(grade, transcript.packed(), "\n".join(dict.fromkeys(problems)))
+
+    def again(self, transcript: Transcript) -> Grade:
+        """Judge what a submission answered before, without it; Unlike where other things are asked of it now."""
+        head = transcript.head
+        if not transcript.events:
+            raise Unlike("nothing was run, so there is nothing to judge again")
+        told = head["isolation"]
+        isolation = Isolation(told["level"], tuple(told["features"]), told["missing"])
+        limits = self._exam.assignment.limits
+        replayer = Replayer(transcript, limits.total)
+        client = boxed(replayer.spawn, limits)
+        grade = self._judged(head["submission"], head["key"], client, replayer, isolation)
+        changed = replayer.changed()
+        replayer.finish()
+        return _tampered(grade, changed) if changed else grade
+
+    def _head(self, submission: Submission, key: str) -> dict[str, Any]:
+        return {
+            "submission": submission.id, "key": key, "goldformer": __version__,
+            "limits": asdict(self._exam.assignment.limits), "isolation": asdict(self._isolation),
+        }  # fmt: skip
+
+    def _run(self, submission: Submission, key: str, transcript: Transcript) -> Grade:
+        assert self._jail is not None, "only transcripts are judged without one"
+        with tempfile.TemporaryDirectory(prefix="box-", dir=self._boxes) as folder:
+            box = Path(folder).resolve()
+            box.chmod(0o755)
+            files = _put(submission, self._exam.adapter, box)
+            recorder = Recorder(transcript, self._exam.assignment.limits.total, (f"{box}/submission/", f"{box}/"))
+            client = self._jail.client(box)
+            client.watch(recorder.wrap)
+            try:
+                grade = self._judged(submission.id, key, client, recorder, self._jail.isolation)
+            finally:
+                changed = _changed(files)
+                if changed:
+                    recorder.note(changed=changed)
+                recorder.ended = True
+                client.close()
+            if recorder.broken is not None:
+                raise recorder.broken
+            return _tampered(grade, changed) if changed else grade
+
+    def _judged(self, id_: str, key: str, client: Client, tape: Tape, isolation: Isolation) -> Grade:
+        """All checks, the diagnosis and the points."""
+        plan, assignment = self._plan, self._exam.assignment
+        message = ""
+        try:
+            adapter = self._adapter(client)
+        except CallFault as fault:
+            message = f"It cannot be started: {fault}"
+            adapter = _silent(plan, fault.reason, "the submission cannot be started", fault.detail)
+        imitator = Imitator(plan.spec, imitations=self._imitations)
+        bench = Bench(plan.spec, adapter, assignment.dtypes[0], "cpu", imitator=imitator)
+        checks = tuple(self._checks(bench, tape))
+        judged = [check.verdict for check in checks if check.outcome != "grader-error"]
+        said = () if message else tuple(_said(judged, plan.spec))
+        parts = grade_parts(assignment, checks, said, plan.kinds)
+        outcome, sentence = outcome_of_all(checks)
+        earned = rounded(sum(part.earned for part in parts))
+        points = rounded(assignment.points)
+        return Grade(id_, key, outcome, message or sentence, points, earned, parts, said, checks, isolation)
+
+    def _checks(self, bench: Bench, tape: Tape) -> Iterator[Check]:
+        late: Counter[str] = Counter()
+        over = False
+        for planned in self._plan.checks:
+            over = over or tape.used_up()
+            adapter = bench.adapter
+            if over:
+                adapter = _silent(self._plan, "timeout", "all of its time is used up")
+            elif late[planned.component] >= _TIMEOUTS:
+                why = f"{_TIMEOUTS} checks of {planned.component} took too long"
+                adapter = _silent(self._plan, "timeout", why)
+            check = _checked(planned, replace(bench, dtype=planned.dtype, adapter=adapter))
+            late[planned.component] += check.outcome == "timeout"
+            yield check
+
+    def _adapter(self, client: Client) -> Adapter:
+        """The submission as an adapter; what the assignment's adapter declares, it cannot change."""
+        spec, declares = self._plan.spec, self._plan.declared
+        try:
+            adapter = Adapter.from_object(adapter_object(client, spec.contracts), "adapter.py", spec)
+        except (ValueError, AdapterError) as error:
+            raise CallFault("protocol", f"it says what is not so: {error}") from error
+        none = {name: _no_gradient for name in adapter.functions if name not in declares.gradients}
+        gradients = {**adapter.gradients, **none}
+        return replace(
+            adapter, conventions=declares.conventions, dtypes=declares.dtypes, gradients=gradients, hints=()
+        )
+
+    def _ungradable(self, submission: Submission, key: str) -> Grade:
+        return self._without_checks(submission.id, key, "error", f"It cannot be graded: {submission.problem}.")
+
+    def _failed(self, id_: str, key: str) -> Grade:
+        return self._without_checks(id_, key, *outcome_of_all([_BROKEN]))
+
+    def _without_checks(self, id_: str, key: str, outcome: Outcome, message: str) -> Grade:
+        assignment = self._exam.assignment
+        parts = tuple(PartGrade(part.component, part.points, 0.0, {}) for part in assignment.parts)
+        return Grade(id_, key, outcome, message, rounded(assignment.points), 0.0, parts, (), (), self._isolation)
+
+    @property
+    def _isolation(self) -> Isolation:
+        return self._jail.isolation if self._jail else _NOWHERE
+
+
+def failed(exam: Exam, submission: Submission, why: str) -> Graded:
+    """What is kept of a submission for which grading broke down entirely."""
+    assignment = exam.assignment
+    parts = tuple(PartGrade(part.component, part.points, 0.0, {}) for part in assignment.parts)
+    outcome, message = outcome_of_all([_BROKEN])
+    points, key = rounded(assignment.points), exam.key(submission)
+    grade = Grade(submission.id, key, outcome, message, points, 0.0, parts, (), (), _NOWHERE)
+    return Graded(grade, b"", why)
+
+
+_BROKEN: Final = Check("published", "grader-error", Verdict("", "case", "", "", Status.SKIPPED, "", "", "", "", (), ""))
+
+
+def _checked(planned: Planned, bench: Bench) -> Check:
+    """One check; an exception here is ours."""
+    try:
+        verdict = planned.run(bench)
+    except Exception as error:  # noqa: BLE001
+        told = "".join(traceback.format_exception(error))
+        return Check(planned.origin, "grader-error", planned.unjudged("grading failed", told))
+    return Check(planned.origin, outcome_of(verdict), verdict)
+
+
+def _said(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Said]:
+    for remark in diagnosis(verdicts, spec):
+        yield Said(remark.label, remark.text, remark.inner, remark.mistakes)
+
+
+def _tampered(grade: Grade, changed: str) -> Grade:
+    """Nothing that was measured of what changed itself is worth anything."""
+    checks = tuple(replace(check, outcome="tampered") if check.counts else check for check in grade.checks)
+    parts = tuple(
+        replace(part, earned=0.0, shares={origin: (0, counted) for origin, (_, counted) in part.shares.items()})
+        for part in grade.parts
+    )
+    message = f"It changed {changed} while it was graded, which no honest code does; the staff look at it."
+    return replace(grade, outcome="tampered", message=message, earned=0.0, parts=parts, checks=checks)
+
+
+def _put(submission: Submission, adapter: bytes, box: Path) -> dict[Path, bytes]:
+    """Write a submission to where it is run; its names have been checked."""
+    files = {box / "submission" / name: data for name, data in submission.files.items()} | {box / "adapter.py": adapter}
+    for path, data in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return files
+
+
+def _changed(files: Mapping[Path, bytes]) -> str:
+    """The first file that is no longer what was handed in, or empty."""
+    for path, data in files.items():
+        try:
+            same = not path.is_symlink() and path.read_bytes() == data
+        except OSError:
+            same = False
+        if not same:
+            return path.name
+    return ""
+
+
+def _silent(plan: Plan, reason: FaultReason, why: str, detail: str = "") -> Adapter:
+    """An adapter that has everything and is never called: each check says why."""
+
+    def function(**given: Any) -> Any:
+        del given
+        raise CallFault(reason, f"not run: {why}", detail)
+
+    functions = dict.fromkeys(plan.spec.contracts, function)
+    origin, declares = "adapter.py", plan.declared
+    return Adapter(
+        origin, origin, "", Wire.name, functions, declares.conventions, declares.dtypes, ("cpu",), gradients=functions
+    )
+
+
+def _no_gradient(**given: Any) -> Any:
+    del given
+    # Nothing that a student could write would change it, as with an array that is too large to be sent.
+    raise CallFault("too-large", "the assignment's adapter gives no gradients")

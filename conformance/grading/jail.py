@@ -1,0 +1,123 @@
+"""Processes for submissions: each shut in before it reads the submission, each ended with all that it started."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import stat
+import tempfile
+import threading
+import weakref
+from collections.abc import Collection
+from pathlib import Path
+from typing import Final
+
+from goldformer.conformance.grading.boxed import Boxed, BoxPeer
+from goldformer.conformance.grading.keeper import Lost, Zygote, remove
+from goldformer.conformance.grading.levels import JailError, demand, isolation
+from goldformer.conformance.grading.model import Isolation, Level, Limits
+
+__all__ = ["Jail", "JailError", "probe"]
+
+#: Numbers of users that no system gives out, above those of containers: 16 for each process that has a jail.
+_USERS: Final = 1_900_000_000
+_PROCESSES: Final = 1 << 22
+
+
+class Jail:
+    """Makes processes for submissions, all forked from one that has imported the library already.
+
+    `isolation` says how they are kept apart: the same for all of them.
+    """
+
+    isolation: Isolation
+
+    def __init__(
+        self, limits: Limits, arrays: str, require: Level | None = None, *, without: Collection[str] = ()
+    ) -> None:
+        """Start it; JailError when it cannot be, or does not reach the level that is required.
+
+        `arrays` is the library that adapters ask for; `without` names features that are not to be used.
+        """
+        self._limits = limits
+        self._arrays = arrays
+        self._without = tuple(without)
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._folder = Path(tempfile.mkdtemp(prefix="goldformer-jail-"))
+        self._folder.chmod(0o755)
+        self._removed = weakref.finalize(self, _removed, self._folder, os.getpid())
+        self._zygote: Zygote | None = None
+        try:
+            self._zygote = self._started()
+            self.isolation = isolation(self._zygote.features, self._zygote.refused)
+            if require is not None:
+                demand(self.isolation, require)
+        except BaseException:
+            self.close()
+            raise
+
+    def client(self, box: Path) -> Boxed:
+        """The client of a submission: of a folder that holds `adapter.py` and the folder `submission`.
+
+        Every user may read that folder from then on. Calls start a process, and another one after a fault.
+        """
+        box = box.resolve()
+        _let_read(box)
+        return Boxed(lambda: self._spawned(box), self._limits)
+
+    def close(self) -> None:
+        """End everything that was started here."""
+        zygote, self._zygote = self._zygote, None
+        if zygote is not None:
+            zygote.close()
+        self._removed()
+
+    def __enter__(self) -> Jail:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _spawned(self, box: Path) -> BoxPeer:
+        with self._lock:
+            if self._zygote is None:
+                raise JailError("the jail is closed")
+            try:
+                return self._zygote.fork(box, self._user(), self._limits)
+            except Lost:
+                self._zygote.close()
+            self._zygote = self._started()
+            try:
+                return self._zygote.fork(box, self._user(), self._limits)
+            except Lost as lost:
+                raise JailError(f"the process that submissions are forked from {lost}") from lost
+
+    def _started(self) -> Zygote:
+        return Zygote(self._arrays, self._folder, self._without, self._user())
+
+    def _user(self) -> int:
+        return _USERS + os.getpid() % _PROCESSES * 16 + next(self._numbers) % 16
+
+
+def probe(arrays: str = "numpy") -> Isolation:
+    """How submissions would be kept apart on this machine; JailError when they cannot be."""
+    with Jail(Limits(), arrays) as jail:
+        return jail.isolation
+
+
+def _let_read(box: Path) -> None:
+    """Let every user read what is in a folder, and write none of it."""
+    for folder, _, files in os.walk(box):
+        os.chmod(folder, 0o755)
+        for name in files:
+            path = Path(folder, name)
+            if stat.S_ISREG(path.lstat().st_mode):
+                path.chmod(0o644)
+
+
+def _removed(folder: Path, owner: int) -> None:
+    if os.getpid() == owner:
+        with contextlib.suppress(OSError):
+            remove(folder)

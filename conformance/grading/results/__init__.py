@@ -1,0 +1,1 @@
+"""What grading leaves behind: pages, tables and what other platforms read, each a pure function of grades."""

@@ -1,0 +1,156 @@
+"""Grades of real verdicts: the engine on mistakes' adapters, shared out among published and drawn cases."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from goldformer.adapters import Adapter
+from goldformer.adapters.mistakes import implementations
+from goldformer.adapters.textbook import Textbook
+from goldformer.conformance.engine import Bench
+from goldformer.conformance.grading.model import (
+    Assignment,
+    Check,
+    Grade,
+    Isolation,
+    Part,
+    PartGrade,
+    Said,
+    outcome_of,
+)
+from goldformer.conformance.imitation import Imitator
+from goldformer.conformance.run import Selection, checks
+from goldformer.conformance.text import diagnosis
+from goldformer.conformance.verdict import Status
+from goldformer.spec import load_spec
+
+COMPONENTS = ("softmax", "scaled_dot_product_attention")
+#: What no page for students may have in it: every case that was drawn has it in its id.
+SECRET = "drawn-cafe"
+HOSTILE = '=cmd|" /C calc"!A0<script>alert(1)</script>```\n# **x**\x00\x1b[31m\u202e]]>\n::error::x'
+
+ASSIGNMENT = Assignment(
+    path=Path("/course/attention/assignment.yaml"),
+    title="Attention, from scratch",
+    adapter=Path("/course/attention/adapter.py"),
+    starter=None,
+    parts=(Part("softmax", 4.0), Part("scaled_dot_product_attention", 6.0, properties=0.5)),
+    dtypes=("float32",),
+    fresh=4,
+    seed="cafe",
+)
+ISOLATION = Isolation("full", ("rlimits", "landlock", "namespaces"), {"cgroup": "not writable here"})
+
+
+@cache
+def _spec():
+    return load_spec()
+
+
+@cache
+def verdicts(mistake=""):
+    """The verdicts on an implementation with a mistake, or on one without."""
+    made = implementations()[mistake].make() if mistake else Textbook()
+    bench = Bench(
+        _spec(), Adapter.from_object(made, "adapter.py", _spec()), "float32", "cpu", imitator=Imitator(_spec())
+    )
+    selection = Selection(("float32",), COMPONENTS)
+    return tuple(replace(check(), seconds=0.0) for check in checks(bench, selection))
+
+
+def checked(listed, fresh=4):
+    """Checks of verdicts: the last golden cases of each component that were judged as if they had been drawn."""
+    drawn = set()
+    for component in COMPONENTS:
+        judged = [v for v in listed if v.component == component and v.kind == "case" and v.status is not Status.SKIPPED]
+        # Those that give outputs to compare: of refusals none is drawn.
+        judged = [v for v in judged if _spec().cases[v.check].error is None]
+        drawn |= {v.check for v in judged[-fresh:]}
+    published = [Check("published", outcome_of(v), v) for v in listed if v.kind == "case" and v.check not in drawn]
+    new = [v for v in listed if v.kind == "case" and v.check in drawn]
+    fresh_checks = [
+        Check(
+            "fresh",
+            outcome_of(v),
+            replace(v, check=f"{SECRET}-{nth}", title="drawn", reproduce=f"--case {SECRET}-{nth}"),
+        )
+        for nth, v in enumerate(new)
+    ]
+    return (*published, *fresh_checks, *(Check("property", outcome_of(v), v) for v in listed if v.kind == "property"))
+
+
+def graded(id_, listed, *, message="", outcome=None, assignment=ASSIGNMENT, **more):
+    """A grade of checks, by the share that passes."""
+    parts = tuple(_part(part, listed) for part in assignment.parts)
+    bad = {check.outcome for check in listed if check.counts} - {"correct"}
+    said = tuple(
+        Said(
+            r.label, r.text, r.inner, tuple(m for m in re.findall(r"\(([a-z0-9-]+)\)", r.text) if m in _spec().mistakes)
+        )
+        for r in diagnosis([check.verdict for check in listed], _spec())
+    )
+    return Grade(
+        submission=id_, key=f"key-{id_}", outcome=outcome or (min(bad) if bad else "correct"), message=message,
+        points=assignment.points, earned=round(sum(part.earned for part in parts), 2), parts=parts, said=said,
+        checks=tuple(listed), isolation=ISOLATION, **more,
+    )  # fmt: skip
+
+
+def _part(part, listed):
+    passed, among = Counter(), Counter()
+    for check in listed:
+        if check.verdict.component == part.component and check.counts:
+            among[check.origin] += 1
+            passed[check.origin] += check.outcome == "correct"
+    shares = {origin: (passed[origin], among[origin]) for origin in among}
+    golden = min((passed[o] / among[o] for o in ("published", "fresh") if among[o]), default=0.0)
+    return PartGrade(part.component, part.points, round(part.points * golden, 2), shares)
+
+
+def passing(id_="ada"):
+    return graded(id_, checked(verdicts()))
+
+
+def failing(id_="ben", mistake="scale-missing"):
+    return graded(id_, checked(verdicts(mistake)))
+
+
+def with_outcome(id_, outcome, reason, message, detail="", *, origins=("published", "fresh")):
+    """A grade in which every golden case of attention ends in the same way."""
+    listed = tuple(
+        replace(c, outcome=outcome, verdict=broken(c.verdict, reason, message, detail))
+        if c.verdict.component == COMPONENTS[1] and c.origin in origins and c.verdict.status is not Status.SKIPPED
+        else c
+        for c in checked(verdicts())
+    )
+    return graded(id_, listed, outcome=outcome)
+
+
+def broken(verdict, reason, message, detail=""):
+    return replace(
+        verdict, status=Status.ERRORED, reason=reason, message=message, detail=detail, ratio=None, matches=None
+    )
+
+
+def cheating(id_="cy"):
+    """Published cases right, drawn ones wrong: those of an implementation that knows the former by heart."""
+    right = {(c.verdict.check): c for c in checked(verdicts()) if c.origin == "published"}
+    wrong = checked(verdicts("scale-missing"))
+    listed = tuple(right.get(c.verdict.check, c) if c.origin == "published" else _all_wrong(c) for c in wrong)
+    return graded(id_, listed)
+
+
+def _all_wrong(check):
+    if check.origin != "fresh" or check.verdict.component != COMPONENTS[1] or check.outcome == "wrong":
+        return check
+    model = next(c for c in checked(verdicts("scale-missing")) if c.outcome == "wrong").verdict
+    return replace(check, outcome="wrong", verdict=replace(model, check=check.verdict.check, title="drawn"))
+
+
+def hostile(id_=HOSTILE):
+    """A submission whose name and messages attack every format."""
+    return with_outcome(id_, "error", "raised", f"raised {HOSTILE}", f"Traceback\n{HOSTILE}\n````\n</pre>{HOSTILE}")
