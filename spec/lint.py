@@ -11,7 +11,7 @@ import numpy as np
 
 from goldformer.spec.coverage import cover
 from goldformer.spec.errors import Problem
-from goldformer.spec.model import ANY, Case, GoldenArray, Place, Property, Spec
+from goldformer.spec.model import ANY, Case, Contract, GoldenArray, Place, Property, Spec
 from goldformer.spec.vacuity import vacuous
 
 #: A document's digits agree when the value lies within half a unit of the last one printed; the hair
@@ -28,12 +28,17 @@ def lint(spec: Spec) -> list[Problem]:
         *cover(spec).problems(),
         *_untried_options(spec),
         *_unclaimed_mistakes(spec),
-        *_silent_on_conventions(spec),
         *_digits_of_nothing(spec),
         *_printed_digits(spec),
-        *_equal_sizes(spec),
-        *vacuous(spec),
+        *lint_cases(spec),
     ]
+
+
+def lint_cases(spec: Spec) -> Iterator[Problem]:
+    """What is wrong with cases, whichever others there are."""
+    yield from _silent_on_conventions(spec)
+    yield from _equal_sizes(spec)
+    yield from vacuous(spec)
 
 
 def _untried_options(spec: Spec) -> Iterator[Problem]:
@@ -135,14 +140,9 @@ def _equal_sizes(spec: Spec) -> Iterator[Problem]:
     for case in spec.cases.values():
         if case.error is not None:
             continue
-        sizes = {**case.sizes, **{f"lead[{i}]": size for i, size in enumerate(case.lead)}}
-        for name, attribute in spec.contracts[case.component].attributes.items():
-            # What is counted from 1 is a size, whether an axis is that long or not.
-            if attribute.kind == "int" and attribute.minimum == 1 and name in case.attributes:
-                sizes.setdefault(attribute.size or name, int(case.attributes[name]))
-        pair = _equal(sizes)
+        pair = equal_sizes(case, spec.contracts[case.component])
         if pair and not case.equal_sizes:
-            message = f"{pair[0]} and {pair[1]} are both {sizes[pair[0]]}; say why in equal_sizes"
+            message = f"{pair[0]} and {pair[1]} are both {pair[2]}; say why in equal_sizes"
             yield case.place.problem(f"{case.id}.sizes", message)
         elif case.equal_sizes and not pair:
             yield case.place.problem(
@@ -150,11 +150,16 @@ def _equal_sizes(spec: Spec) -> Iterator[Problem]:
             )
 
 
-def _equal(sizes: Mapping[str, int]) -> tuple[str, str] | None:
-    """The first two names of one size; 1 says nothing."""
+def equal_sizes(case: Case, contract: Contract) -> tuple[str, str, int] | None:
+    """The first two names of one size, and that size; 1 says nothing."""
+    sizes = {**case.sizes, **{f"lead[{i}]": size for i, size in enumerate(case.lead)}}
+    for name, attribute in contract.attributes.items():
+        # What is counted from 1 is a size, whether an axis is that long or not.
+        if attribute.kind == "int" and attribute.minimum == 1 and name in case.attributes:
+            sizes.setdefault(attribute.size or name, int(case.attributes[name]))
     seen: dict[int, str] = {}
     for name, size in sizes.items():
         if size > 1 and size in seen:
-            return seen[size], name
+            return seen[size], name, size
         seen[size] = name
     return None

@@ -59,14 +59,22 @@ def load_spec(root: Path = ROOT, *, underived: bool = False, cases: bool = True)
 def load_own_cases(path: Path, spec: Spec) -> list[Case]:
     """The cases of a file outside the spec, checked as those in it; SpecError lists every problem.
 
-    The file may have any name. Golden values may be missing or out of date, and ids of the spec are taken.
+    The file may have any name, and be a list of what such a file holds, with cases of several components. Golden
+    values may be missing or out of date, and ids of the spec are taken.
     """
-    file = YamlFile.read(path)
-    cases = read_cases(file, spec.contracts, spec.conventions, underived=True, any_name=True)
-    _check_references(
-        [(case, file, ("cases", i)) for i, case in enumerate(cases)], spec.clauses, spec.documents, spec.mistakes
-    )
-    taken = [case for case in cases if case.id in spec.cases or case.id in spec.properties]
+    cases: list[Case] = []
+    for file in YamlFile.read(path).listed():
+        read = read_cases(file, spec.contracts, spec.conventions, underived=True, any_name=True)
+        _check_references(
+            [(case, file, ("cases", i)) for i, case in enumerate(read)], spec.clauses, spec.documents, spec.mistakes
+        )
+        cases += read
+    before = [case.id for case in cases]
+    taken = [
+        case
+        for i, case in enumerate(cases)
+        if case.id in spec.cases or case.id in spec.properties or case.id in before[:i]
+    ]
     if taken:
         raise SpecError(
             [case.place.problem("id", f"{case.id!r} is taken: the spec has it, or a file before") for case in taken]

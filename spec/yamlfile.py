@@ -65,6 +65,13 @@ class YamlFile:
         finally:
             loader.dispose()
 
+    def listed(self) -> list[YamlFile]:
+        """The items of a list, each as a file that knows its lines in this one; a file that is no list alone."""
+        if not isinstance(self.node, yaml.SequenceNode):
+            return [self]
+        items = zip(self.data, self.node.value, strict=True)
+        return [YamlFile(self.path, self.text, data, node) for data, node in items]
+
     def find(self, where: Field) -> tuple[yaml.Node, yaml.Node]:
         """The key and value nodes of a field, or of its nearest ancestor that exists."""
         key = value = self.node

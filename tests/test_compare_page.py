@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import html
 import re
-import shutil
-import subprocess
 from dataclasses import replace
 
 import pytest
 
 from comparisons import ALL, FAILING, MISSING, RIGHT, made, of, verdict, wrong
 from goldformer.conformance.comparison_page import page
-from pages import PAIRS, READABLE, Page, contrast, must_scroll_by_keyboard, must_stand_alone
+from pages import CHROMIUM, PAIRS, READABLE, Page, contrast, must_scroll_by_keyboard, must_stand_alone, on_a_phone
 
 
 @pytest.fixture
@@ -185,7 +182,6 @@ def test_text_is_readable_in_light_and_dark(parsed, pair, scheme):
 
 # ── in a browser ──
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 LONG = "scaled_dot_product_attention_of_an_implementation_whose_name_does_not_end"
 
 
@@ -194,20 +190,4 @@ def test_no_page_is_wider_than_a_phone_and_none_complains(spec, tmp_path):
     """Tables scroll in regions of their own; with every failing check open and many columns."""
     columns = [replace(FAILING, name=f"{LONG}{nth}", given=f"{nth}.py") for nth in range(6)]
     text = page(of(RIGHT, *columns, MISSING), spec).replace("<details", "<details open")
-    measure = (
-        "const d = f.contentDocument, e = d.documentElement, w = f.contentWindow;"
-        "const regions = [...d.querySelectorAll('.matrix')];"
-        "const wide = regions.filter(r => r.scrollWidth > r.clientWidth).length;"
-        "document.body.dataset.measured = [w.innerWidth, e.scrollWidth <= e.clientWidth, wide > 0].join();"
-    )
-    # In a frame, since a window has a least width that is wider.
-    frame = f'<iframe id="f" style="width:400px;height:800px" srcdoc="{html.escape(text)}"></iframe>'
-    wrapper = tmp_path / "wrapper.html"
-    wrapper.write_text(
-        f"<!doctype html><title>t</title>{frame}<script>f.onload = () => {{{measure}}}</script>", encoding="utf-8"
-    )
-    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
-    command += ["--enable-logging=stderr", "--dump-dom", wrapper.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert re.findall(r'data-measured="(.*?)"', done.stdout) == ["400,true,true"]
-    assert [line for line in done.stderr.splitlines() if "CONSOLE" in line] == []
+    assert on_a_phone(text, tmp_path) == (True, True, [])

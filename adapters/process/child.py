@@ -209,6 +209,8 @@ def _read(descriptor: int) -> bytes | None:
         return os.read(descriptor, _CHUNK)
     except BlockingIOError:
         return None
+    except ConnectionResetError:
+        return b""  # a socket whose other end was closed with something unread
 
 
 def _status_within(process: subprocess.Popen[bytes], seconds: float) -> int | None:

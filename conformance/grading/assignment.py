@@ -5,19 +5,22 @@ SpecError lists every problem with its file, line and field.
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import json
 from collections.abc import Collection, Iterator
 from dataclasses import asdict
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import Discriminator, Field, Tag
 
 from goldformer.adapters import DTYPES
+from goldformer.conformance.engine import plan
 from goldformer.conformance.grading.model import Assignment, Deduction, Feedback, Limits, Part
 from goldformer.conformance.verdict import Reason
-from goldformer.spec import Spec, SpecError
+from goldformer.spec import Case, Spec, SpecError
 from goldformer.spec.errors import Problem
 from goldformer.spec.schema_words import Id, Name, Strict, Text
 from goldformer.spec.yamlfile import Field as Where
@@ -104,7 +107,10 @@ Worth = Annotated[
 
 
 class AssignmentFile(Strict):
-    """assignment.yaml. Files are named from its folder; a component may be given its points alone."""
+    """assignment.yaml. Files are named from its folder; a component may be given its points alone.
+
+    `without` are cases that are left out, each by its id or by a pattern such as sdpa-dropout-*.
+    """
 
     title: Text
     adapter: Text = "adapter.py"
@@ -115,6 +121,7 @@ class AssignmentFile(Strict):
     )
     fresh: FreshModel = FreshModel()
     limits: LimitsModel = LimitsModel()
+    without: list[Text] = Field(default_factory=list)
     deductions: list[DeductionModel] = Field(default_factory=list)
     feedback: FeedbackModel = FeedbackModel()
 
@@ -126,7 +133,13 @@ def read_assignment(path: Path, spec: Spec) -> Assignment:
     """
     file = YamlFile.read(path)
     model = file.parse(AssignmentFile)
-    if problems := [*_files(file, model), *_parts(file, model, spec), *_deductions(file, model, spec)]:
+    checks = (
+        _files(file, model),
+        _parts(file, model, spec),
+        _without(file, model, spec),
+        _deductions(file, model, spec),
+    )
+    if problems := [problem for check in checks for problem in check]:
         raise SpecError(problems)
     folder = path.resolve().parent
     return Assignment(
@@ -141,7 +154,14 @@ def read_assignment(path: Path, spec: Spec) -> Assignment:
         limits=Limits(**model.limits.model_dump()),
         deductions=tuple(Deduction(**deduction.model_dump()) for deduction in model.deductions),
         feedback=Feedback(**model.feedback.model_dump()),
+        without=tuple(case.id for case in _asked(model, spec) if any(fnmatchcase(case.id, p) for p in model.without)),
     )
+
+
+def published_cases(assignment: Assignment, spec: Spec) -> list[Case]:
+    """The spec's cases that an assignment asks for: those of its components but what it leaves out."""
+    left_out = set(assignment.without)
+    return [case for case in plan(spec, (part.component for part in assignment.parts)) if case.id not in left_out]
 
 
 def digest_of(assignment: Assignment) -> str:
@@ -188,6 +208,21 @@ def _parts(file: YamlFile, model: AssignmentFile, spec: Spec) -> Iterator[Proble
         if (given := getattr(model.limits, field)) > model.limits.total:
             message = f"is {given:g} s, more than all of a submission may take (total, {model.limits.total:g} s)"
             yield file.problem(("limits", field), message)
+
+
+def _asked(model: AssignmentFile, spec: Spec) -> list[Case]:
+    return plan(spec, model.components)
+
+
+def _without(file: YamlFile, model: AssignmentFile, spec: Spec) -> Iterator[Problem]:
+    asked = [case.id for case in _asked(model, spec)]
+    for index, pattern in enumerate(model.without):
+        if not fnmatch.filter(asked, pattern):
+            yield file.problem(("without", index), _unknown("case", pattern, asked))
+    for name in model.components:
+        ids = [case.id for case in spec.cases_of(name) if case.golden is not None]
+        if ids and all(any(fnmatchcase(id_, pattern) for pattern in model.without) for id_ in ids):
+            yield file.problem(("without",), f"leaves out every case of {name}: leave out the component")
 
 
 def _deductions(file: YamlFile, model: AssignmentFile, spec: Spec) -> Iterator[Problem]:

@@ -13,7 +13,6 @@ import sysconfig
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any, BinaryIO, Final
 
 from goldformer.adapters.process.messages import error_line
@@ -26,6 +25,7 @@ from goldformer.spec import Spec
 ADAPTER: Final = "adapter.py"
 SUBMISSION: Final = "submission"
 _OURS: Final = str(Path(__file__).resolve().parents[2])
+_INSTALLED: Final = tuple(sysconfig.get_paths()[name] for name in ("purelib", "platlib", "stdlib"))
 _BUFFER: Final = 1 << 20
 
 
@@ -39,7 +39,6 @@ def serve_box(descriptor: int, box: str, spec: Spec) -> None:
     line = requests.readline(MAX_MESSAGE + 1)
     if not line.endswith(b"\n"):
         return
-    _forget_ours(box)
     answer = _answering(box, spec)
     while True:
         reply, ended = answer(line)
@@ -78,7 +77,7 @@ def _refusal(line: bytes, problem: str, detail: str) -> bytes:
 def _adapter(box: str, spec: Spec) -> Adapter:
     """The adapter of a box; a function of it that no call could reach says so when it is called."""
     sys.path[:0] = [f"{box}/{SUBMISSION}", box]
-    _seed()
+    random.seed(0)  # which forking had started from somewhere
     path = f"{box}/{ADAPTER}"
     found = importlib.util.spec_from_file_location("adapter", path)
     assert found is not None  # its name ends in .py
@@ -99,37 +98,11 @@ def _refusing(why: str) -> Callable[..., Any]:
     return function
 
 
-def _seed() -> None:
-    """Start every generator of random numbers from the same place, that a submission is graded twice alike."""
-    random.seed(0)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(0)
-    if "torch" in sys.modules:
-        sys.modules["torch"].manual_seed(0)
-
-
-def _forget_ours(box: str) -> None:
-    """Keep the modules that are there and find no others of ours: not the reference, nor what is expected."""
-    for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] == "goldformer" and hasattr(module, "__path__"):
-            module.__path__ = []
-    sys.meta_path[:] = [
-        finder for finder in sys.meta_path if "__editable__" not in str(getattr(finder, "__module__", finder))
-    ]
-    prefixes = tuple({sys.prefix, sys.base_prefix, sysconfig.get_paths()["stdlib"]})
-    sys.path[:] = [entry for entry in sys.path if entry.startswith(prefixes)]
-    sys.path_importer_cache.clear()
-    sys.argv[:] = [box]
-    main = ModuleType("__main__")
-    sys.modules["__main__"] = main
-
-
 class _Telling:
     """Tells an exception in the submission's own terms: no folder of this machine, no frame of ours."""
 
     def __init__(self, box: str) -> None:
-        paths = sysconfig.get_paths()
-        folders = [f"{box}/{SUBMISSION}", box, paths["purelib"], paths["platlib"], paths["stdlib"]]
+        folders = [f"{box}/{SUBMISSION}", box, *_INSTALLED]
         self._folders = [f"{folder}/" for folder in dict.fromkeys(folders)]
         self._theirs = tuple(self._folders[:2])
 

@@ -164,6 +164,13 @@ class Boxed(Client):
             raise CallFault("timeout", self._all_spent())
         return super().call(method, given)
 
+    def close(self) -> None:
+        """End what was started: nothing is left to be said to it."""
+        with self._lock:
+            child, self._child = self._mine(), None
+            if child is not None:
+                child.end()
+
     def _exchange(self, child: Peer, message: bytes, method: str) -> bytes:
         limits = self._limits
         seconds = limits.start if method == "initialize" else limits.call

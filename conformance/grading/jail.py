@@ -23,6 +23,9 @@ __all__ = ["Jail", "JailError", "probe"]
 #: Numbers of users that no system gives out, above those of containers: 16 for each process that has a jail.
 _USERS: Final = 1_900_000_000
 _PROCESSES: Final = 1 << 22
+_numbers: Final = itertools.count()
+#: What a submission is left of its memory at least, in MiB.
+_ROOM: Final = 64
 
 
 class Jail:
@@ -43,7 +46,6 @@ class Jail:
         self._limits = limits
         self._arrays = arrays
         self._without = tuple(without)
-        self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._folder = Path(tempfile.mkdtemp(prefix="goldformer-jail-"))
         self._folder.chmod(0o755)
@@ -51,9 +53,11 @@ class Jail:
         self._zygote: Zygote | None = None
         try:
             self._zygote = self._started()
-            self.isolation = isolation(self._zygote.features, self._zygote.refused)
+            left_out = dict.fromkeys(self._without, "left out")
+            self.isolation = isolation(self._zygote.features, {**self._zygote.refused, **left_out})
             if require is not None:
                 demand(self.isolation, require)
+            self._check_memory(self._zygote.size)
         except BaseException:
             self.close()
             raise
@@ -97,8 +101,13 @@ class Jail:
     def _started(self) -> Zygote:
         return Zygote(self._arrays, self._folder, self._without, self._user())
 
+    def _check_memory(self, size: int) -> None:
+        if self._limits.memory < size + _ROOM:
+            what = f"limits.memory is {self._limits.memory} MiB, and {self._arrays} alone takes {size} MiB"
+            raise JailError(f"{what} of address space: give at least {size + _ROOM}")
+
     def _user(self) -> int:
-        return _USERS + os.getpid() % _PROCESSES * 16 + next(self._numbers) % 16
+        return _USERS + os.getpid() % _PROCESSES * 16 + next(_numbers) % 16
 
 
 def probe(arrays: str = "numpy") -> Isolation:
@@ -108,13 +117,17 @@ def probe(arrays: str = "numpy") -> Isolation:
 
 
 def _let_read(box: Path) -> None:
-    """Let every user read what is in a folder, and write none of it."""
+    """Let every user read what is in a folder."""
     for folder, _, files in os.walk(box):
-        os.chmod(folder, 0o755)
+        _add_mode(Path(folder), 0o555)
         for name in files:
-            path = Path(folder, name)
-            if stat.S_ISREG(path.lstat().st_mode):
-                path.chmod(0o644)
+            _add_mode(Path(folder, name), 0o444)
+
+
+def _add_mode(path: Path, bits: int) -> None:
+    found = path.lstat().st_mode
+    if not stat.S_ISLNK(found) and found & bits != bits:
+        path.chmod(stat.S_IMODE(found) | bits)
 
 
 def _removed(folder: Path, owner: int) -> None:

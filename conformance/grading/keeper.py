@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 import goldformer
+from goldformer.conformance.grading import cgroup
 from goldformer.conformance.grading.boxed import BoxPeer
 from goldformer.conformance.grading.levels import JailError
 from goldformer.conformance.grading.model import Limits
@@ -66,7 +67,7 @@ class Zygote:
                 env={**environment(str(folder)), "PYTHONHASHSEED": "0"}, cwd="/", start_new_session=True,
             )  # fmt: skip
         self._control = ours
-        self._end = weakref.finalize(self, _ended, self._process, ours, self._log, os.getpid())
+        self._end = weakref.finalize(self, _ended, self._process, ours, self._log, folder.name, os.getpid())
         try:
             hello = self._read(_IMPORTING)
         except Lost as lost:
@@ -74,12 +75,16 @@ class Zygote:
         #: The features that this machine refuses, each with the reason; and those in force.
         self.refused: Mapping[str, str] = hello["refused"]
         self.features: tuple[str, ...] = tuple(hello["features"])
+        #: What it takes of the address space, in MiB; and so does every fork.
+        self.size: int = hello["size"]
 
     def fork(self, box: Path, user: int, limits: Limits) -> BoxPeer:
         """A process for a box, shut in; Lost when this one is not there any longer."""
         ours, theirs = socket.socketpair()
         reader, writer = os.pipe()
-        tmp = tempfile.mkdtemp(prefix="tmp-", dir=self._folder)
+        # With a file system of its own it has a place of its own to write to.
+        shared = "mount-namespace" not in self.features
+        tmp = tempfile.mkdtemp(prefix="tmp-", dir=self._folder) if shared else ""
         try:
             for end in (ours, theirs):
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _WIDE)
@@ -88,7 +93,8 @@ class Zygote:
         except BaseException:
             ours.close()
             os.close(reader)
-            os.rmdir(tmp)
+            if tmp:
+                os.rmdir(tmp)
             raise
         finally:
             theirs.close()
@@ -165,7 +171,8 @@ class _Ender:
         except Lost as lost:
             return {"status": -signal.SIGKILL, "cpu": 0.0, "gone": self._gone(lost)}
         finally:
-            remove(Path(self.tmp))
+            if self.tmp:
+                remove(Path(self.tmp))
 
     def _gone(self, lost: Lost) -> bool:
         if not self.zygote.closed:
@@ -185,7 +192,7 @@ def remove(folder: Path) -> None:
     shutil.rmtree(folder, onerror=opened)
 
 
-def _ended(process: subprocess.Popen[bytes], control: socket.socket, log: IO[bytes], owner: int) -> None:
+def _ended(process: subprocess.Popen[bytes], control: socket.socket, log: IO[bytes], name: str, owner: int) -> None:
     if os.getpid() != owner:
         return
     control.close()  # which it takes as the end
@@ -196,3 +203,4 @@ def _ended(process: subprocess.Popen[bytes], control: socket.socket, log: IO[byt
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     log.close()
+    cgroup.remove_all(name)

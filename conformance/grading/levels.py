@@ -22,11 +22,12 @@ NEEDED: Final[Mapping[Level, tuple[tuple[str, ...], ...]]] = {
 #: How to get a feature that is missing.
 _HELP: Final[Mapping[str, str]] = {
     "unprivileged-user": (
-        "grade as an ordinary user, or install Python where every user can read it (not under /root), or, in a "
-        "container, add the capability SYS_ADMIN"
+        "to be run by an ordinary user, or Python where every user can read it (not under /root), or the capability "
+        "SYS_ADMIN"
     ),
     "landlock": "Linux 5.13 or newer with landlock among the kernel's security modules",
-    "process-limit": "grade as an ordinary user, or with a cgroup that can be written to",
+    "process-limit": "to be run by an ordinary user",
+    "cgroup": "to have a control group that can be written to",
 }
 _NAMESPACES: Final = (
     "Linux that lets ordinary users make namespaces (sysctl user.max_user_namespaces, and on Ubuntu "

@@ -82,8 +82,9 @@ def forbid_new_privileges() -> None:
 
 
 def refuse_tracers() -> None:
-    """Let no process of the same user read this one's memory."""
-    _prctl("PR_SET_DUMPABLE", _PR_SET_DUMPABLE, 0)
+    """Let no process of the same user read this one's memory, where the system has a word for that."""
+    if sys.platform == "linux":
+        _prctl("PR_SET_DUMPABLE", _PR_SET_DUMPABLE, 0)
 
 
 def drop_capabilities() -> None:

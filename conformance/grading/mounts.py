@@ -9,7 +9,8 @@ import contextlib
 import os
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -52,15 +53,33 @@ def ours() -> list[str]:
     return sorted({os.path.realpath(folder) for folder in folders} | {str(packages)})
 
 
-def readable() -> list[str]:
+@cache
+def readable() -> tuple[str, ...]:
     """What a process may read beside its own folders: folders and files."""
-    there = [path for path in (*_SYSTEM, *_ETC) if os.path.exists(path)]
-    return [*interpreter(), *there]
+    return (*interpreter(), *(path for path in (*_SYSTEM, *_ETC) if os.path.exists(path)))
 
 
-def writable() -> list[str]:
-    """The devices that any process has."""
-    return [path for path in _DEVICES if os.path.exists(path)]
+@cache
+def readable_but_ours() -> tuple[str, ...]:
+    """The same without the folders of this package: in place of a folder that holds one, all else that it holds."""
+    return tuple(found for path in readable() for found in _without(path, ours()))
+
+
+def _without(path: str, hidden: Sequence[str]) -> Iterator[str]:
+    real = os.path.realpath(path)
+    if any(real == other or real.startswith(f"{other}/") for other in hidden):
+        return
+    if not any(other.startswith(f"{real}/") for other in hidden):
+        yield path
+        return
+    for name in sorted(os.listdir(path)):
+        yield from _without(f"{path}/{name}", hidden)
+
+
+@cache
+def devices() -> tuple[str, ...]:
+    """The devices that every process has."""
+    return tuple(path for path in _DEVICES if os.path.exists(path))
 
 
 def make_root(folder: str) -> None:
@@ -68,7 +87,7 @@ def make_root(folder: str) -> None:
     linux.unshare(linux.CLONE_NEWNS)
     linux.mount("none", "/", None, MS_REC | MS_PRIVATE)
     linux.mount("none", folder, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=755")
-    for path in (*readable(), *writable()):
+    for path in (*readable(), *devices()):
         _show(folder, path)
     for path in ours():
         if os.path.isdir(folder + path):

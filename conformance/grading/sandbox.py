@@ -16,10 +16,9 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
-from goldformer.conformance.grading import linux, mounts, namespaces
+from goldformer.conformance.grading import cgroup, landlock, linux, mounts, namespaces
 from goldformer.conformance.grading.model import Limits
 
 #: The user that a process becomes where its own number has no meaning, as in a container that maps few of them.
@@ -28,6 +27,7 @@ _MIB: Final = 1 << 20
 #: How many files of the largest size the folder holds that a process may write to.
 _TMP: Final = 4
 _SOCKET: Final = 3
+_PACKAGES: Final = sysconfig.get_paths()["purelib"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Cell:
     """One process to be shut in: where what it runs lies, and where it may write.
 
     `root` is the file system that all share; `user` the number that it becomes where it is started by root; `others`
-    how many processes there are of its user, beside its own.
+    how many processes there are of its user, beside its own; `groups` the folders of its control groups.
     """
 
     box: str
@@ -44,6 +44,7 @@ class Cell:
     user: int
     limits: Limits
     others: int = 0
+    groups: tuple[str, ...] = ()
 
 
 def environment(tmp: str) -> dict[str, str]:
@@ -102,6 +103,31 @@ def _forbid_new_privileges(cell: Cell) -> Cell:
     return cell
 
 
+def _restrict_files(cell: Cell) -> Cell:
+    """As a second wall behind a file system of its own, or, without one, as the only one."""
+    inside = cell.box == mounts.BOX
+    paths = mounts.readable() if inside else mounts.readable_but_ours()
+    # To find a module Python lists the folder: names alone may be read of those that are not shown as a whole.
+    names = () if inside else mounts.readable()
+    landlock.restrict(
+        [
+            *((path, landlock.READ) for path in (*paths, cell.box)),
+            *((path, landlock.LIST) for path in names),
+            *((path, landlock.READ_FILE | landlock.WRITE_FILE) for path in mounts.devices()),
+            (cell.tmp, landlock.everything()),
+        ]
+    )
+    return cell
+
+
+def _join_groups(cell: Cell) -> Cell:
+    if not cell.groups:
+        raise OSError("there are no control groups for memory and processes that can be written to")
+    for folder in cell.groups:
+        cgroup.join(folder)
+    return cell
+
+
 def _leave_root(cell: Cell) -> Cell:
     """Become a user that owns nothing; and see that this user can still read what Python has not read yet."""
     if os.geteuid() == 0:
@@ -115,7 +141,7 @@ def _leave_root(cell: Cell) -> Cell:
         with contextlib.suppress(OSError):
             os.chown(cell.tmp, user, user)
         os.setresuid(user, user, user)
-    for path in (Path(os.__file__), Path(sysconfig.get_paths()["purelib"]), Path(cell.box)):
+    for path in (os.__file__, _PACKAGES, cell.box):
         if not os.access(path, os.R_OK):
             raise OSError(f"{path} cannot be read by users other than root")
     return cell
@@ -158,9 +184,11 @@ def _lower(kind: int, soft: int, hard: int | None = None) -> None:
 
 #: What is done, in order; each step is a feature of an Isolation.
 STEPS: Final[Mapping[str, Callable[[Cell], Cell]]] = {
+    "cgroup": _join_groups,
     **{name: _own_namespace(flag) for name, flag in namespaces.OWN.items()},
     "mount-namespace": _own_root,
     "no-new-privileges": _forbid_new_privileges,
+    "landlock": _restrict_files,
     "unprivileged-user": _leave_root,
     "no-capabilities": _drop_capabilities,
     "limits": _limit,
@@ -175,6 +203,9 @@ def shut_in(cell: Cell, steps: Iterable[str]) -> Cell:
     for name in STEPS:
         if name in steps:
             cell = STEPS[name](cell)
+    linux.refuse_tracers()
+    if sys.platform == "linux":
+        linux.die_with_parent(signal.SIGKILL)
     os.umask(0o077)
     os.chdir(cell.tmp)
     os.environ.clear()

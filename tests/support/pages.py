@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import html
 import re
+import shutil
+import subprocess
 from html.parser import HTMLParser
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
 class Page(HTMLParser):
@@ -43,8 +48,8 @@ class Page(HTMLParser):
         return style
 
 
-def must_stand_alone(page):
-    """It is well formed, asks nothing of the network, and every link leads to one place in it."""
+def must_stand_alone(page, beside="#"):
+    """It is well formed, asks nothing of the network, and links lead to one place in it, or to files `beside` it."""
     assert page.declared == "doctype html"
     assert page.open == []
     assert not [tag for tag, _, _ in page.elements if tag in ("script", "link", "img", "iframe", "form")]
@@ -52,7 +57,8 @@ def must_stand_alone(page):
     assert len(set(targets)) == len(targets)
     links = [attributes["href"] for _, attributes, _ in page.elements if "href" in attributes]
     assert links
-    assert [link for link in links if link.removeprefix("#") not in targets or link[0] != "#"] == []
+    inner = [link for link in links if link[0] == "#" or not re.fullmatch(beside, link)]
+    assert [link for link in inner if link.removeprefix("#") not in targets or link[0] != "#"] == []
     assert "prefers-color-scheme: dark" in page.style
     assert not re.search(r"url\(|@import|https?:", page.style)
 
@@ -87,3 +93,27 @@ def contrast(page, pair, scheme):
 
 #: What WCAG 2 asks of text at level AA.
 READABLE = 4.5
+
+
+def on_a_phone(text, folder):
+    """What Chromium says of a page 400 pixels wide: whether it is no wider, which regions scroll, and complaints."""
+    measure = (
+        "const d = f.contentDocument, e = d.documentElement, w = f.contentWindow;"
+        "const regions = [...d.querySelectorAll('.matrix')];"
+        "const wide = regions.filter(r => r.scrollWidth > r.clientWidth).length;"
+        "document.body.dataset.measured = [w.innerWidth, e.scrollWidth <= e.clientWidth, wide > 0].join();"
+    )
+    # In a frame, since a window has a least width that is wider.
+    frame = f'<iframe id="f" style="width:400px;height:800px" srcdoc="{html.escape(text)}"></iframe>'
+    wrapper = folder / "wrapper.html"
+    wrapper.write_text(
+        f"<!doctype html><title>t</title>{frame}<script>f.onload = () => {{{measure}}}</script>", encoding="utf-8"
+    )
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}"]
+    command += ["--enable-logging=stderr", "--dump-dom", wrapper.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    complaints = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    (measured,) = re.findall(r'data-measured="(.*?)"', done.stdout)
+    width, fits, scrolls = measured.split(",")
+    assert width == "400"
+    return fits == "true", scrolls == "true", complaints

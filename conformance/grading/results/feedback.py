@@ -48,10 +48,10 @@ def _summary(found: Told) -> Iterator[str]:
         checked = sum(among for row in found.rows for _, among in row.grade.shares.values())
         named = ", ".join(row.component for row in found.rows)
         yield f"{words.counted(checked, 'check')} of {code(named)} pass."
-    if found.meaning:
-        yield escaped(found.meaning)
     if found.message:
         yield code(found.message)
+    if found.advice:
+        yield escaped(found.advice)
 
 
 def table(found: Told) -> str:

@@ -49,10 +49,10 @@ def _text(content: dict[str, Any]) -> str:
 
 def _summary(found: Told) -> Iterator[str]:
     yield f"**{found.headline}**"
-    if found.meaning:
-        yield escaped(found.meaning)
     if found.message:
         yield code(found.message)
+    if found.advice:
+        yield escaped(found.advice)
     if found.remarks:
         yield "\n".join(remarks(found.remarks))
     if found.command:

@@ -19,7 +19,7 @@ from goldformer.spec import Spec
 #: What the transcript of a submission is called, beside its pages.
 TRANSCRIPT: Final = "transcript.jsonl.gz"
 
-#: How many lines of standard error, and how many bad checks of a component in full.
+#: How many lines of standard error, and how many bad checks of a kind of a component in full.
 _STDERR: Final = 40
 _IN_FULL: Final = 40
 
@@ -77,6 +77,11 @@ def _sections(grade: Grade, spec: Spec) -> Iterator[Section]:
     for part in grade.parts:
         mine = [check for check in grade.checks if check.verdict.component == part.component]
         bad = [_bad(check, spec) for check in mine if check.outcome != "correct"]
+        nth: Counter[Origin] = Counter()
+        full = []
+        for item in bad:
+            nth[item.origin] += 1
+            full.append((item, nth[item.origin] <= _IN_FULL))
         ended = Counter(check.outcome for check in mine if check.counts or check.outcome == "grader-error")
         yield Section(
             component=part.component, title=spec.contracts[part.component].title,
@@ -87,8 +92,8 @@ def _sections(grade: Grade, spec: Spec) -> Iterator[Section]:
                 f"−{words.points(d.points)} for {d.mistake or d.reason}{': ' if d.note else ''}{d.note}"
                 for d in part.deductions
             ),
-            bad=tuple(bad[:_IN_FULL]),
-            more=tuple(headline(item.verdict) for item in bad[_IN_FULL:]),
+            bad=tuple(item for item, shown in full if shown),
+            more=tuple(headline(item.verdict) for item, shown in full if not shown),
         )  # fmt: skip
 
 

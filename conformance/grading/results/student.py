@@ -68,8 +68,8 @@ class Told:
     grade: Grade
     passing: bool
     headline: str
-    meaning: str
     message: str
+    advice: str
     rows: tuple[Row, ...]
     remarks: tuple[Remark, ...]
     command: str
@@ -94,8 +94,8 @@ def told(grade: Grade, assignment: Assignment, spec: Spec, matrices: Mapping[Key
         grade=grade,
         passing=passing,
         headline=_headline(grade, passing=passing),
-        meaning="" if passing else words.meaning(grade.outcome, assignment),
-        message=_message(grade),
+        message="" if passing else _message(grade),
+        advice=words.advice(grade.outcome, assignment),
         rows=rows,
         remarks=tuple(_remarks(grade, assignment, spec)),
         command=_command(grade, assignment, failures, spec),
@@ -110,9 +110,11 @@ def _headline(grade: Grade, *, passing: bool) -> str:
 
 
 def _message(grade: Grade) -> str:
-    """The grade's own sentence, unless it says something of a case that was drawn."""
-    drawn = [check.verdict for check in grade.checks if check.origin == "fresh"]
-    secret = [text for verdict in drawn for text in (verdict.check, verdict.message, verdict.detail) if text]
+    """The grade's own sentence, unless it says what was said of a case that was drawn and of no other."""
+    said: dict[bool, set[str]] = {True: set(), False: set()}
+    for check in grade.checks:
+        said[check.origin == "fresh"] |= {check.verdict.check, check.verdict.message, check.verdict.detail}
+    secret = said[True] - said[False] - {""}
     return "" if any(text in grade.message for text in secret) else grade.message
 
 

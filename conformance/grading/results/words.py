@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Final, get_args
+from typing import Final
 
 from goldformer.adapters.process.faults import printable
 from goldformer.conformance.grading.model import Assignment, Check, Grade, Isolation, Level, Origin, Outcome
@@ -34,24 +34,28 @@ BRIEF: Final[Mapping[Outcome, str]] = {
     "grader-error": "not graded: our fault",
 }
 
-#: What an outcome means for who wrote the code, and where to look.
-_MEANING: Final[Mapping[Outcome, str]] = {
-    "correct": "Everything that was checked is right.",
-    "wrong": "Some values are not those of the formulas.",
-    "missing": "Something that was asked for is not there, or not under the name that was asked for.",
-    "error": "Your code raised an error where it should have answered. Begin with the last line of its message.",
-    "timeout": "A call took longer than {call:g} seconds, or all of them together longer than {total:g}. The arrays "
-    "are small, so look for a loop that does not end, or for code that trains or waits when it is imported.",
-    "memory": "Your code asked for more than {memory} MiB of memory. Look for an array with an axis too many, such as "
-    "from a broadcast between shapes that do not match.",
-    "output-limit": "Your code printed more than {output} MiB. Take out the prints that you used while you wrote it.",
-    "killed": "Your code's process ended while it was asked for a result. Look for exit() or quit(), and for recursion "
-    "without an end.",
-    "protocol": "What came back was not an answer to what was asked. Return arrays of numbers, of a float type.",
+#: What to do about an outcome, for who wrote the code; the grade's own message says what happened.
+_ADVICE: Final[Mapping[Outcome, str]] = {
+    "correct": "",
+    "wrong": "Compare your code with the formula, one step after the other: the first step that differs is where to "
+    "look.",
+    "missing": "What was asked for is found by its name alone: look for a function that is called otherwise, or that "
+    "returns nothing.",
+    "error": "Where your code raised an error it earns nothing, however little was amiss. Begin with the last line of "
+    "the message: it says what is wrong, and the lines above it say where.",
+    "timeout": "A call may take {call:g} seconds and everything together {total:g}. The arrays are small, so look for "
+    "a loop that does not end, or for code that trains or waits when it is imported.",
+    "memory": "Your code may use {memory} MiB of memory. Look for an array with an axis too many, as a broadcast "
+    "between shapes that do not match makes it.",
+    "output-limit": "Your code may print {output} MiB. Take out the prints that you used while you wrote it.",
+    "killed": "The process ended while it was asked for a result. Look for exit() or quit(), and for recursion without "
+    "an end.",
+    "protocol": "What came back could not be read as a result. Return arrays of numbers, of the dtype that came in.",
     "tampered": "While your code ran, something happened that no answer needs: a reply that no call had asked for, or "
     "files that changed. Such a run is not counted. If you do not know why it happened, ask whoever gave you the "
     "assignment.",
-    "grader-error": "Grading broke down, and not because of your code. This costs you nothing: it is graded again.",
+    "grader-error": "Grading broke down, and not because of your code. It costs you nothing: whoever gave you the "
+    "assignment sees it and grades it again.",
 }
 
 #: What a level of isolation keeps apart.
@@ -62,15 +66,27 @@ LEVEL: Final[Mapping[Level, str]] = {
     "without any other process in sight",
 }
 
-#: From what is best to what is worst.
-SEVERITY: Final[tuple[Outcome, ...]] = get_args(Outcome)
+#: From what is worth saying least to what is worth saying most.
+SEVERITY: Final[tuple[Outcome, ...]] = (
+    "correct",
+    "wrong",
+    "missing",
+    "error",
+    "protocol",
+    "output-limit",
+    "timeout",
+    "memory",
+    "killed",
+    "tampered",
+    "grader-error",
+)
 
 
-def meaning(outcome: Outcome, assignment: Assignment) -> str:
-    """What an outcome means, in a sentence or two for the student, with the limits that were in force."""
+def advice(outcome: Outcome, assignment: Assignment) -> str:
+    """What to do about an outcome, in a sentence or two for the student, with the limits that were in force."""
     limits = assignment.limits
     given = {"call": limits.call, "total": limits.total, "memory": limits.memory, "output": limits.output}
-    return _MEANING[outcome].format(**given)
+    return _ADVICE[outcome].format(**given)
 
 
 def points(value: float) -> str:
@@ -86,10 +102,9 @@ def counted(number: int, noun: str) -> str:
 
 
 def worst(checks: Iterable[Check]) -> Outcome:
-    """The worst outcome among checks; what was broken by the grader counts only where nothing else was checked."""
+    """The worst outcome among checks; what the grader broke is said only where nothing else is bad."""
     found = {check.outcome for check in checks}
-    blamed = found - {"grader-error"} or found
-    return max(blamed, key=SEVERITY.index, default="correct")
+    return max(found - {"grader-error"} - {"correct"} or found, key=SEVERITY.index, default="correct")
 
 
 def passed_alone(grade: Grade, component: str) -> bool:
@@ -126,8 +141,8 @@ def line(text: str, most: int = 500) -> str:
 def escaped(text: str) -> str:
     """Words in one line of Markdown, where they mean nothing but themselves."""
     text = re.sub(r"([\\`*\[\]<>$|~]|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", line(text, 2000).replace("&", "&amp;"))
-    # What begins a heading, a list, a quotation or a rule.
-    return re.sub(r"^(\d*)([#+=.)-])", r"\1\\\2", text)
+    # What begins a heading, a list or a rule.
+    return re.sub(r"^(\d*)([#+=-]|(?<=\d)[.)](?=\s|$))", r"\1\\\2", text)
 
 
 def code(text: str, most: int = 500) -> str:

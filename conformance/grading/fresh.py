@@ -1,0 +1,184 @@
+"""Fresh cases: an assignment's components on inputs that nobody has seen, drawn with its seed and proven.
+
+A submission that answers the published cases from a table fails them all.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count, cycle
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from goldformer.conformance.grading.assignment import published_cases
+from goldformer.conformance.grading.model import Assignment
+from goldformer.conformance.grading.redraw import Chance, Raw, Template, Unfit, elements, redrawn, unfit
+from goldformer.conformance.tolerance import LARGEST, least_margin
+from goldformer.spec import Case, Spec
+from goldformer.spec.casefile import derivation_digest, read_cases
+from goldformer.spec.lint import equal_sizes, lint_cases
+from goldformer.spec.yamlfile import YamlFile
+
+#: So often a case is drawn until it shows what it should; then another one is drawn like.
+_ATTEMPTS: Final = 40
+
+
+#: Cases of so many numbers are derived at once.
+_SMALL: Final = 200
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes what stands at two places twice: names of anchors could not be joined."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        del data
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """Fresh cases as a file of cases, and why components have fewer of them than are asked for."""
+
+    text: str
+    short: Mapping[str, str]
+
+
+def fresh_cases(assignment: Assignment, spec: Spec, seed: str) -> str:
+    """The text of a file of fresh cases with their golden values, which `load_own_cases` reads.
+
+    The same for the same assignment and seed, on every machine. ImportError without python-flint, which derives.
+    """
+    return draw_fresh(assignment, spec, seed).text
+
+
+def draw_fresh(assignment: Assignment, spec: Spec, seed: str) -> Fresh:
+    """Fresh cases of every component of an assignment, and which components have fewer than it asks for.
+
+    ImportError without python-flint, which derives them.
+    """
+    published = published_cases(assignment, spec)
+    parts: list[str] = []
+    short: dict[str, str] = {}
+    for part in assignment.parts if assignment.fresh else ():
+        cases = [case for case in published if case.component == part.component]
+        drawn = list(_Component(part.component, cases, assignment, spec, seed).drawn())
+        if len(drawn) < assignment.fresh:
+            short[part.component] = f"{len(drawn)} of {assignment.fresh}: no published case can be drawn anew"
+        if drawn:
+            parts.append(f"- component: {part.component}\n  cases:\n" + "".join(drawn))
+    return Fresh("".join(parts) or "[]\n", short)
+
+
+class _Component:
+    """The fresh cases of one component."""
+
+    def __init__(self, component: str, cases: Sequence[Case], assignment: Assignment, spec: Spec, seed: str) -> None:
+        self.component, self.assignment, self.spec, self.seed = component, assignment, spec, seed
+        self.contract = spec.contracts[component]
+        self.seen = {_given(case) for case in spec.cases_of(component)}
+        raw = {item["id"]: item for item in _published(spec, component)} if cases else {}
+        templates = [Template(case, raw[case.id], self.contract) for case in cases if not case.error]
+        fit = [template for template in templates if unfit(template, spec) is None]
+        # Where every case is written out, its numbers change their places.
+        self.templates = [template for template in fit if not template.written] or fit
+
+    def drawn(self) -> Iterator[str]:
+        """Their texts, as many as are asked for where there are so many."""
+        for number, templates in zip(range(1, self.assignment.fresh + 1), self._like(), strict=False):
+            for template in templates:
+                text = self._attempt(template, f"fresh-{self.component.replace('_', '-')}-{number}")
+                if text is not None:
+                    yield text
+                    break
+
+    def _like(self) -> Iterator[list[Template]]:
+        """What each fresh case may be drawn like, the best first: kinds of cases in turn, none twice in a row."""
+        kinds: dict[Any, list[Template]] = {}
+        chance = Chance(self.seed, self.component)
+        for template in sorted(self.templates, key=lambda t: chance.number(t.case.id)):
+            kinds.setdefault(template.kind, []).append(template)
+        taken: Counter[Any] = Counter()
+        for kind in _in_turn(sorted(kinds, key=repr)):
+            same = kinds[kind]
+            first = taken[kind] % len(same)
+            taken[kind] += 1
+            yield [*same[first:], *same[:first], *(t for other, like in kinds.items() if other != kind for t in like)]
+
+    def _attempt(self, template: Template, id_: str) -> str | None:
+        """The text of a case that shows what it should, or None."""
+        for attempt in range(_ATTEMPTS):
+            try:
+                raw = redrawn(template, Chance(self.seed, id_, attempt))
+                text, case = self._proven(raw, template)
+            except Unfit:
+                continue
+            self.seen.add(_given(case))
+            return text
+        return None
+
+    def _proven(self, raw: Raw, template: Template) -> tuple[str, Case]:
+        """A case with its golden values; Unfit where it repeats another one, or does not show what it should."""
+        from goldformer.spec.oracle.derive import derive  # fails where python-flint is missing
+        from goldformer.spec.oracle.write import write_golden
+
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / f"{self.component}.yaml"
+            case = self._read(path, raw)
+            if equal_sizes(case, self.contract):
+                raw = {**raw, "equal_sizes": "sizes that are equal are so in the case that this one is like"}
+                case = self._read(path, raw)
+            if elements(case) > max(elements(template.case) * (1 if case.cotangent else 1.25), _SMALL):
+                raise Unfit("deriving it would take longer than deriving the published one")
+            if _given(case) in self.seen:
+                raise Unfit("these inputs are published, or drawn already")
+            derived = derive(case, self.contract, self.spec.conventions, advice=False)
+            file = YamlFile.read(path)
+            digest = derivation_digest(file.data["cases"][0], self.contract, self.spec.conventions)
+            write_golden(file, {case.id: (digest, derived)}, {case.id: case.expect})
+            (case,) = read_cases(YamlFile.read(path), self.spec.contracts, self.spec.conventions, underived=False)
+            self._refuse(case)
+            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        return "".join("  " + line for line in lines[2:]), case
+
+    def _read(self, path: Path, raw: Raw) -> Case:
+        text = yaml.dump([raw], Dumper=_Dumper, sort_keys=False, width=108, allow_unicode=True, default_flow_style=None)
+        path.write_text(f"component: {self.component}\ncases:\n{text}", encoding="utf-8")
+        (case,) = read_cases(YamlFile.read(path), self.spec.contracts, self.spec.conventions, underived=True)
+        return case
+
+    def _refuse(self, case: Case) -> None:
+        """Refuse what the lint does, and what some of the assignment's dtypes could not judge."""
+        for problem in lint_cases(replace(self.spec, cases={case.id: case})):
+            raise Unfit(problem.message)
+        assert case.golden is not None, "it was derived"
+        if case.golden.margin is not None and case.golden.margin <= max(map(least_margin, self.assignment.dtypes)):
+            raise Unfit("rounding may turn a decision")
+        if case.golden.peak > min(LARGEST[dtype] for dtype in self.assignment.dtypes):
+            raise Unfit("numbers on the way overflow")
+
+
+def _in_turn(kinds: Sequence[Any]) -> Iterator[Any]:
+    """Kinds of cases without end: that with most inputs, that with fewest, a gradient, another one, and so on."""
+    plain = sorted((kind for kind in kinds if not kind[0]), key=lambda kind: -len(kind[1]))
+    plain = [*plain[:1], *plain[1:][-1:], *plain[1:-1]]
+    gradients = [kind for kind in kinds if kind[0]]
+    plainly, gradiently = cycle(plain or gradients), cycle(gradients or plain)
+    for number in count() if kinds else ():
+        yield next(gradiently if number % 4 == 2 else plainly)
+
+
+def _published(spec: Spec, component: str) -> list[dict[str, Any]]:
+    """The cases of a component as they are written."""
+    cases: list[dict[str, Any]] = YamlFile.read(spec.root / "cases" / f"{component}.yaml").data["cases"]
+    return cases
+
+
+def _given(case: Case) -> tuple[Any, ...]:
+    """What a call is told apart by: its inputs and attributes."""
+    arrays = tuple((name, array.shape, array.tobytes()) for name, array in case.input_arrays.items())
+    return case.cotangent is not None, arrays, tuple(case.attributes.items())

@@ -1,0 +1,311 @@
+"""Draws a published case anew: other sizes, other numbers, ids, masks and lengths; what it is about stays.
+
+What is drawn follows from a secret alone, by SHA-256, so that it is the same on every machine and tells nothing of
+the secret.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import numpy as np
+
+from goldformer.spec.draw import Values
+from goldformer.spec.model import Array, ArraySpec, Case, Contract, Spec
+
+Item = TypeVar("Item")
+Raw = dict[str, Any]
+
+#: The largest size of what is drawn anew: small cases reveal as much as large ones, and are derived in a blink.
+_LARGEST: Final = 20
+
+#: The most layers or beams: more of them take longer, and show no more.
+_LAYERS: Final = 2
+
+#: The widest model; its width is the number of heads times theirs.
+_WIDEST: Final = 16
+
+#: Sizes that stay related as they are: attention within a sequence, what is cut and what is filled up.
+_RELATED: Final = (("q_seq", "kv_seq"), ("length", "seq"))
+
+#: Sizes that stay equal to another one: the widths of one model, and of one head.
+_TIED: Final = {"d_query": "d_model", "d_key": "d_model", "d_value": "d_model", "d_v": "d_k"}
+
+#: Sizes of which 1 is an ordinary one; cases of other sizes of 1 are published, and show less than others.
+_MAY_BE_ONE: Final = frozenset({"batch", "heads"})
+
+#: Conventions that show on inputs that are not drawn here: rows without a key, and odd widths.
+_NOT_DRAWN: Final = frozenset({"empty_row", "odd_d_model"})
+
+
+class Unfit(Exception):
+    """A draw, or a case, that gives no fresh case; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chance:
+    """Numbers that follow from a secret, an id and an attempt, each from the words that say what it is for."""
+
+    secret: str
+    id: str
+    attempt: int = 0
+
+    def number(self, *what: str | int) -> int:
+        """63 bits."""
+        words = "/".join(map(str, (self.secret, self.id, self.attempt, *what)))
+        return int.from_bytes(hashlib.sha256(words.encode()).digest()[:8]) >> 1
+
+    def choose(self, items: Sequence[Item], *what: str | int) -> Item:
+        """One of some items; Unfit where there is none."""
+        if not items:
+            raise Unfit(f"nothing is left for {' '.join(map(str, what))}")
+        return items[self.number(*what) % len(items)]
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A published case, as it was read and as it is written."""
+
+    case: Case
+    raw: Mapping[str, Any]
+    contract: Contract
+
+    @property
+    def written(self) -> bool:
+        """Whether numbers of it are written out: they change their places, and its sizes stay."""
+        recipes = [*self.case.inputs.values(), *self.case.params.values()]
+        return any(isinstance(recipe, Values) and recipe.array.dtype.kind == "f" for recipe in recipes)
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What cases should differ in: gradients, optional inputs, switches, and related sizes."""
+        optional = tuple(name for name in self.case.inputs if self.contract.inputs[name].optional)
+        switches = tuple(value for value in self.case.attributes.values() if isinstance(value, bool))
+        signs = tuple(_sign(self.case.sizes, pair) for pair in _RELATED)
+        return self.case.cotangent is not None, optional, switches, signs
+
+
+def elements(case: Case) -> int:
+    """How many numbers the arrays of a case have."""
+    return sum(math.prod(recipe.shape) for recipe in (*case.inputs.values(), *case.params.values()))
+
+
+def unfit(template: Template, spec: Spec) -> str | None:
+    """Why a case cannot be drawn anew, or None."""
+    case, raw = template.case, template.raw
+    expected = [form for form in raw["expect"].values() if isinstance(form, dict)]
+    recipes = [*raw.get("inputs", {}).values(), *_recipes_of(raw.get("params", {}))]
+    drawn = {size for name, size in case.sizes.items() if name not in _MAY_BE_ONE | fixed(template.contract)}
+    reasons = {
+        "is an error": case.error is not None,
+        "asks for shapes alone": case.shape_only,
+        "repeats a document": bool(case.printed),
+        "is blind to something": bool(case.blind),
+        "is only advised": spec.is_advice(case),
+        "is for another option": any(spec.conventions[n].default != option for n, option in case.only_with.items()),
+        "is about a convention that shows on some inputs alone": case.convention in _NOT_DRAWN,
+        "asks for certain places": any("probes" in form for form in expected),
+        "has a size of 1": 1 in drawn,
+        "has many layers": max((case.sizes.get(name, 0) for name in fixed(template.contract)), default=0) > _LAYERS,
+        "is large": not case.random and max((*case.sizes.values(), *case.lead), default=0) > _LARGEST,
+        "has shapes of its own": any("shape" in r and not {"lengths", "causal"} & set(r) for r in recipes),
+        "has parameters that are written out": any(isinstance(r, Values) for r in case.params.values()),
+        "has a gradient that is written out": isinstance(case.cotangent, Values),
+    }
+    return next((why for why, holds in reasons.items() if holds), None)
+
+
+def redrawn(template: Template, chance: Chance) -> Raw:
+    """The case as it is written, drawn anew; Unfit where this attempt gives none."""
+    return _Redraw(template, chance).case()
+
+
+def fixed(contract: Contract) -> frozenset[str]:
+    """How many layers and beams there are decides how long a case takes, and is in no array's shape."""
+    attributes = contract.attributes
+    named = [layers.count for layers in contract.layers]
+    named += [name for name, attribute in attributes.items() if attribute.at_most]
+    return frozenset(size for name in named if (size := attributes[name].size))
+
+
+def _recipes_of(params: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [*params.get("but", {}).values()] if "draw" in params else list(params.values())
+
+
+def _sign(sizes: Mapping[str, int], pair: tuple[str, str]) -> int | None:
+    if not set(pair) <= set(sizes):
+        return None
+    return int(np.sign(sizes[pair[0]] - sizes[pair[1]]))
+
+
+class _Redraw:
+    """One attempt at one case."""
+
+    def __init__(self, template: Template, chance: Chance) -> None:
+        self.template, self.chance = template, chance
+        self.old, self.contract = template.case, template.contract
+        self.sizes, self.lead = self._sizes()
+        self.lengths: dict[tuple[int, ...], list[int]] = {}
+
+    def case(self) -> Raw:
+        raw = self.template.raw
+        specs = {**self.contract.inputs, **self.contract.params_for(self.old.attributes)}
+        inputs = {name: self._recipe(name, recipe, specs[name]) for name, recipe in raw.get("inputs", {}).items()}
+        made: Raw = {
+            "id": self.chance.id, "title": f"Drawn for an assignment, like {self.old.id}", "clauses": raw["clauses"],
+            "source": "derived", "sizes": self._written_sizes(), "attributes": self._attributes(), "inputs": inputs,
+            "params": self._params(raw.get("params", {}), specs), "expect": self._expect(raw["expect"]),
+        }  # fmt: skip
+        if "cotangent" in raw:
+            drawn = {"seed": self.chance.number("cotangent")} if "draw" in raw["cotangent"] else {}
+            made["cotangent"] = {**raw["cotangent"], **drawn}
+        return made | {name: raw[name] for name in ("convention", "only_with") if name in raw}
+
+    # ── sizes ──
+
+    def _sizes(self) -> tuple[dict[str, int], tuple[int, ...]]:
+        if self.template.written:
+            return dict(self.old.sizes), self.old.lead
+        before = {**self.old.sizes, **{f"lead[{i}]": size for i, size in enumerate(self.old.lead)}}
+        kept = fixed(self.contract)
+        ties = {a: b for a, b in _TIED.items() if "heads" in before and a in before and before[a] == before.get(b)}
+        ties |= {a: b for a, b in _RELATED if a in before and before[a] == before.get(b)}
+        product = "heads" in before and before.get("d_model") == before["heads"] * before.get("d_k", 0)
+        now = {name: size for name, size in before.items() if size == 1 or name in kept}
+        for name, size in before.items():
+            if name not in now and name not in ties and not (product and name == "d_model"):
+                now[name] = self._size(name, size, set(now.values()))
+        if product:
+            now["d_model"] = now["heads"] * now["d_k"]
+        now |= {a: now[b] for a, b in ties.items()}
+        self._refuse(before, now, ties)
+        lead = tuple(now.pop(f"lead[{i}]") for i in range(len(self.old.lead)))
+        return {name: now[name] for name in self.old.sizes}, lead
+
+    def _size(self, name: str, size: int, taken: set[int]) -> int:
+        """A size near the old one, which grows with the attempts where all are taken."""
+        room = 2 + self.chance.attempt // 8
+        near = size // 8 if size > _LARGEST else room
+        # Gradients are derived of every number, so they do not grow.
+        further = near - 2 if self.old.cotangent is not None else near
+        # Ids that are named by attributes stay words of the vocabulary.
+        lowest = size if name == "vocab" else max(2, size - near)
+        return self.chance.choose([n for n in range(lowest, size + further + 1) if n not in taken], "size", name)
+
+    def _refuse(self, before: Mapping[str, int], now: Mapping[str, int], ties: Mapping[str, str]) -> None:
+        free = [
+            size for name, size in now.items() if size > 1 and name not in ties and name not in fixed(self.contract)
+        ]
+        if len(free) != len(set(free)):
+            raise Unfit("two sizes are equal")
+        if any(_sign(before, pair) != _sign(now, pair) for pair in _RELATED):
+            raise Unfit("sizes are related otherwise")
+        if now.get("d_model", 0) > _WIDEST or before.get("d_model", 0) % 2 != now.get("d_model", 0) % 2:
+            raise Unfit("the model is too wide, or its width has no cosine to each sine")
+
+    def _written_sizes(self) -> Raw:
+        """The sizes that the case gives; the others follow from its arrays and attributes."""
+        given = {name: self.sizes[name] for name in self.template.raw.get("sizes", {}) if name != "lead"}
+        return given | ({"lead": list(self.lead)} if "lead" in self.template.raw.get("sizes", {}) else {})
+
+    def _attributes(self) -> Raw:
+        made = dict(self.template.raw.get("attributes", {}))
+        for name in made:
+            if size := self.contract.attributes[name].size:
+                made[name] = self.sizes[size]
+            elif name == "seed":
+                made[name] = self.chance.number("attribute", name) >> 32
+        return made
+
+    # ── arrays ──
+
+    def _params(self, raw: Mapping[str, Any], specs: Mapping[str, ArraySpec]) -> Raw:
+        if "draw" not in raw:
+            return {name: self._recipe(name, recipe, specs[name]) for name, recipe in raw.items()}
+        made = {**raw, "seed": self.chance.number("params")}
+        if "but" in raw:
+            made["but"] = {name: self._recipe(name, recipe, specs[name]) for name, recipe in raw["but"].items()}
+        return made
+
+    def _recipe(self, name: str, raw: Mapping[str, Any], spec: ArraySpec) -> Raw:
+        if "draw" in raw:
+            made = {**raw, "seed": self.chance.number("seed", name)}
+            if raw["draw"] == "ids" and spec.below:
+                made["range"] = [raw["range"][0], self.sizes[spec.below] - 1]
+            return made
+        if "values" in raw:
+            return {"values": self._values(name, self.old.input_arrays[name], spec).tolist()}
+        if "shape" not in raw:
+            return dict(raw)
+        shape = self._shape(self.old.inputs[name].shape, spec)
+        lengths = {"lengths": self._lengths(raw["lengths"], shape[0], shape[-1])} if raw.get("lengths") else {}
+        return {**raw, "shape": list(shape), **lengths}
+
+    def _shape(self, old: tuple[int, ...], spec: ArraySpec) -> tuple[int, ...]:
+        """As many axes as before, and 1 where it was broadcast."""
+        full = spec.shape.sizes(self.sizes, self.lead)
+        full = full[len(full) - len(old) :]
+        return tuple(1 if before == 1 else size for before, size in zip(old, full, strict=True))
+
+    def _values(self, name: str, old: Array, spec: ArraySpec) -> Array:
+        if old.dtype.kind == "f":
+            return np.array(
+                [self._shuffled(name, i, row) for i, row in enumerate(old.reshape(-1, old.shape[-1]))]
+            ).reshape(old.shape)
+        shape = self._shape(old.shape, spec)
+        return self._mask(name, shape) if old.dtype.kind == "b" else self._ids(name, old, spec, shape)
+
+    def _shuffled(self, name: str, row: int, numbers: Array) -> Array:
+        order = sorted(range(len(numbers)), key=lambda i: self.chance.number("order", name, row, i))
+        return numbers[order]
+
+    def _mask(self, name: str, shape: tuple[int, ...]) -> Array:
+        """Each key is hidden three times in eight; every row keeps one."""
+        mask = np.array([self.chance.number(name, i) % 8 >= 3 for i in range(math.prod(shape))]).reshape(-1, shape[-1])
+        for i, row in enumerate(mask):
+            row[self.chance.number(name, "kept", i) % len(row)] = True
+        return mask.reshape(shape)
+
+    def _ids(self, name: str, old: Array, spec: ArraySpec, shape: tuple[int, ...]) -> Array:
+        """Words that are no padding; padding as the old ones had it, behind them or anywhere."""
+        pad = self.old.attributes.get("pad_id")
+        low, high = (0, self.sizes[spec.below] - 1) if spec.below else (int(old.min()), int(old.max()) + 2)
+        words = [word for word in range(low, high + 1) if word != pad]
+        count = math.prod(shape)
+        ids = np.array([self.chance.choose(words, name, i) for i in range(count)]).reshape(shape)
+        if pad is None or not np.any(old == pad):
+            return ids
+        rows = [np.flatnonzero(row != pad) for row in old]
+        ends = [int(row[-1]) + 1 if row.size else 0 for row in rows]
+        if any(row.size != end for row, end in zip(rows, ends, strict=True)) or 0 in ends:
+            hidden = [self.chance.number(name, "hidden", i) % 3 == 0 for i in range(count)]
+            return np.where(np.array(hidden).reshape(shape), pad, ids)
+        lengths = self._lengths(ends, *shape)
+        return np.where(np.arange(shape[-1]) < np.array(lengths)[:, None], ids, pad)
+
+    def _lengths(self, old: Sequence[int], samples: int, longest: int) -> list[int]:
+        """Lengths of samples, one of them the longest; arrays that were padded alike still are."""
+        key = tuple(old)
+        if key not in self.lengths:
+            drawn = [1 + self.chance.number("length", *key, i) % max(longest - 1, 1) for i in range(samples)]
+            drawn[self.chance.number("longest", *key) % samples] = longest
+            self.lengths[key] = drawn
+        if max(self.lengths[key]) != longest or len(self.lengths[key]) != samples:
+            raise Unfit("what was padded alike has other lengths now")
+        return self.lengths[key]
+
+    def _expect(self, raw: Mapping[str, Any]) -> Raw:
+        made: Raw = {}
+        for name, form in raw.items():
+            made[name] = form
+            if isinstance(form, dict) and "drawn" in form:
+                made[name] = {**form, "seed": self.chance.number("places", name)}
+            elif isinstance(form, dict) and "lengths" in form:
+                if tuple(form["lengths"]) not in self.lengths:
+                    raise Unfit("it is not clear which rows are compared")
+                made[name] = {"lengths": self.lengths[tuple(form["lengths"])]}
+        return made

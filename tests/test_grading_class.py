@@ -1,0 +1,295 @@
+"""What staff get of a class: a page, a gradebook, JUnit XML, and a page for each submission."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections import Counter
+from dataclasses import fields, replace
+from xml.etree import ElementTree
+
+import pytest
+
+import grades
+from goldformer.conformance.grading.model import Grade, Isolation
+from goldformer.conformance.grading.results import gradebook, staff
+from goldformer.conformance.grading.results.classroom import class_page
+from goldformer.conformance.grading.results.gradebook import Person, schema, to_csv, to_json
+from goldformer.conformance.grading.results.junit import junit
+from goldformer.conformance.grading.results.summaries import Line
+from goldformer.conformance.grading.results.words import points
+from grades import ASSIGNMENT, HOSTILE, SECRET
+from pages import CHROMIUM, PAIRS, READABLE, Page, contrast, must_scroll_by_keyboard, must_stand_alone, on_a_phone
+
+ATTENTION = "scaled_dot_product_attention"
+BROKEN = ("ugo", "grader-error", "protocol", "the grader fell over")
+
+
+@pytest.fixture(scope="module")
+def lines():
+    made = [
+        grades.passing("ada"), grades.failing("ben"), grades.failing("cai", "scale-no-root"), grades.failing("dee"),
+        grades.cheating("eli"), grades.with_outcome("fay", "timeout", "timeout", "no answer within 5 s"),
+    ]  # fmt: skip
+    return [Line.of(grade) for grade in made]
+
+
+@pytest.fixture
+def hostile_lines(lines):
+    made = grades.hostile()
+    return [*lines, Line.of(replace(made, message=HOSTILE)), Line.of(replace(made, submission=f"b{HOSTILE}"))]
+
+
+@pytest.fixture
+def page(lines, spec):
+    return Page(class_page(lines, ASSIGNMENT, spec))
+
+
+# ── a line ──
+
+
+def test_a_line_keeps_what_a_class_needs_and_no_check(lines):
+    ben = lines[1]
+    assert (ben.submission, ben.earned, ben.points, ben.outcome) == ("ben", 5.9, 10.0, "wrong")
+    assert [(part.component, part.earned, part.outcome) for part in ben.parts] == [
+        ("softmax", 4.0, "correct"),
+        (ATTENTION, 1.9, "wrong"),
+    ]
+    assert ben.mistakes == ("scale-missing",)
+    assert ("published", "sdpa-walkthrough-3x2") in ben.failed
+    assert ("fresh", f"{SECRET}-5") in ben.failed
+    assert ben.diagnosis.startswith("the scores are not divided by √d_k (scale-missing)")
+    assert {field.name for field in fields(Grade)} - {field.name for field in fields(Line)} == {"said", "checks"}
+
+
+def test_the_ids_of_checks_are_kept_once_for_everyone():
+    """Grades that come from other processes have each their own."""
+    grade = grades.failing()
+    own = [replace(c, verdict=replace(c.verdict, check=c.verdict.check.encode().decode())) for c in grade.checks]
+    first, other = Line.of(grade), Line.of(replace(grade, checks=tuple(own)))
+    assert first.failed == other.failed
+    assert all(id_ is same for (_, id_), (_, same) in zip(first.failed, other.failed, strict=True))
+
+
+# ── the page of the class ──
+
+
+def test_the_figures_and_the_bars_count_every_student(page, lines):
+    figures = next(text for attributes, text in page.all("dl") if attributes.get("class") == "figures")
+    mean = points(sum(line.earned for line in lines) / 6)
+    assert figures == f"students6 mean{mean} median5.9 all points1 no points0"
+    (bars,) = [attributes["aria-label"] for attributes, _ in page.all("svg")]
+    counts = re.findall(r"(\d+) to (?:below )?(\d+): (\d+)", bars)
+    assert [(low, high) for low, high, _ in counts] == [(str(n), str(n + 1)) for n in range(10)]
+    assert [int(count) for _, _, count in counts] == [0, 0, 0, 0, 2, 2, 1, 0, 0, 1]
+
+
+def test_mistakes_name_who_made_them_most_frequent_first(page):
+    summaries = [text for _, text in page.all("summary")]
+    assert summaries[0].startswith("3 · the scores are not divided by √d_k")
+    assert summaries[1].startswith("1 · the scores are divided by d_k instead of √d_k")
+    assert "1 · published cases pass, cases drawn anew do not" in summaries
+    first = page.all("details")[0][1]
+    assert first.endswith("Divide QKᵀ by √d_k before the softmax. ben, dee, eli")
+
+
+def test_what_could_be_is_counted_apart(spec, lines):
+    unsure = replace(lines[1], mistakes=(), maybe=("scale-multiply",))
+    summaries = [text for _, text in Page(class_page([unsure], ASSIGNMENT, spec)).all("summary")]
+    assert summaries[0].startswith("0 + 1 could be · the scores are multiplied by √d_k")
+    nothing = replace(unsure, maybe=())
+    summaries = [text for _, text in Page(class_page([nothing], ASSIGNMENT, spec)).all("summary")]
+    assert summaries[0] == "1 · wrong, by no mistake of the catalogue"
+
+
+def test_the_hardest_check_is_the_one_that_most_fail(page, lines):
+    rows = [text for _, text in page.all("tr")]
+    failing = Counter(key for line in lines for key in line.failed)
+    assert failing["fresh", f"{SECRET}-5"] == max(failing.values()) == 5
+    hardest = rows[rows.index("checkkindfailed byof 6") + 1 :]
+    assert hardest[0] == f"{SECRET}-5drawn5"
+    assert hardest[1].startswith("sdpa-causal")
+    assert hardest[1].endswith("published4")
+
+
+def test_each_component_says_how_many_got_all_some_and_none(page):
+    rows = [text for _, text in page.all("tr")]
+    assert any(row.startswith("softmax") and row.endswith("4 of 4 6000") for row in rows)
+    assert any(row.startswith(ATTENTION) and row.endswith(" of 6 1320") for row in rows)
+
+
+def test_every_student_is_linked_in_a_row(page):
+    links = [attributes["href"] for attributes, text in page.all("a") if text == "ada"]
+    assert set(links) == {"students/ada/staff.html"}
+    assert "students/ada/feedback.html" in [attributes.get("href") for attributes, _ in page.all("a")]
+    rows = [text for _, text in page.all("tr")]
+    packed = {row.replace(" ", "") for row in rows}
+    assert "benfeedback5.9wrongvaluesscale-missing✓41.9" in packed
+    assert "fayfeedback4outoftime✓4✗0" in packed
+
+
+def test_a_link_leads_into_the_folder_of_students_whatever_the_id(spec, lines):
+    ids = ("../../etc", "a b#c?d", "javascript:alert(1)", "ä/ö")
+    text = class_page([replace(lines[0], submission=id_) for id_ in ids], ASSIGNMENT, spec)
+    found = [attributes["href"] for attributes, _ in Page(text).all("a") if attributes.get("href", "#")[0] != "#"]
+    assert len(found) >= 8
+    assert all(re.fullmatch(r"students/[\w.%~-]+/(staff|feedback)\.html", href) for href in found)
+
+
+def test_the_order_in_which_students_were_graded_leaves_no_trace(spec, lines):
+    turned = lines[::-1]
+    assert class_page(lines, ASSIGNMENT, spec) == class_page(turned, ASSIGNMENT, spec)
+    assert to_csv(lines, ASSIGNMENT) == to_csv(turned, ASSIGNMENT)
+    assert to_json(lines, ASSIGNMENT) == to_json(turned, ASSIGNMENT)
+    assert junit(lines, ASSIGNMENT) == junit(turned, ASSIGNMENT)
+
+
+def test_isolation_is_summed_up_with_what_is_not_in_force(spec, lines):
+    weaker = replace(lines[0], isolation=Isolation("process", ("rlimits",), {"landlock": "not in this kernel"}))
+    items = [text for _, text in Page(class_page([*lines, weaker], ASSIGNMENT, spec)).all("li")]
+    assert any(item.startswith("6 at level full") for item in items)
+    assert any(item.startswith("1 at level process") and "landlock: not in this kernel" in item for item in items)
+
+
+def test_a_class_of_nobody_is_refused(spec):
+    with pytest.raises(ValueError, match="lines: got no student, expected at least one"):
+        class_page([], ASSIGNMENT, spec)
+
+
+def test_the_page_of_a_class_is_safe_and_stands_alone(spec, hostile_lines):
+    text = class_page(hostile_lines, ASSIGNMENT, spec)
+    assert "<script" not in text
+    assert not set(text) & set("\x00\x1b\u202e")
+    must_stand_alone(Page(text), r"students/[\w.%~-]+/(staff|feedback)\.html")
+    must_scroll_by_keyboard(Page(text))
+
+
+@pytest.mark.parametrize("scheme", [0, 1])
+@pytest.mark.parametrize("pair", PAIRS)
+def test_colours_can_be_read(page, pair, scheme):
+    assert contrast(page, pair, scheme) >= READABLE
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH")
+def test_a_page_of_a_thousand_is_no_wider_than_a_phone(spec, hostile_lines, tmp_path):
+    many = [replace(hostile_lines[n % 8], submission=f"{n:04}{hostile_lines[n % 8].submission}") for n in range(1000)]
+    fits, scrolls, complaints = on_a_phone(
+        class_page(many, ASSIGNMENT, spec).replace("<details", "<details open"), tmp_path
+    )
+    assert fits
+    assert scrolls
+    assert complaints == []
+
+
+# ── the gradebook ──
+
+
+def read(text):
+    assert text.endswith("\r\n")
+    return list(csv.DictReader(io.StringIO(text, newline="")))
+
+
+def test_a_row_for_each_student_and_a_column_for_each_component(lines):
+    rows = read(to_csv(lines, ASSIGNMENT, {"ben": Person(name="Ben Ō", email="ben@example.org")}))
+    assert list(rows[0]) == ["id", "name", "email", "points", "earned", "softmax", ATTENTION, "outcome", "mistakes",
+                             "diagnosis", "message"]  # fmt: skip
+    ben = rows[1]
+    assert [ben[name] for name in ("id", "name", "email", "points", "earned", ATTENTION)] == [
+        "ben", "Ben Ō", "ben@example.org", "10", "5.9", "1.9",
+    ]  # fmt: skip
+    assert ben["mistakes"] == "scale-missing"
+    assert [row["id"] for row in rows] == ["ada", "ben", "cai", "dee", "eli", "fay"]
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", " =1", "＝1", HOSTILE])
+def test_no_cell_begins_a_formula(lines, text):
+    person = Person(name=text, email=text)
+    hostile = replace(lines[0], submission=text, message=text, diagnosis=text)
+    (row,) = read(to_csv([hostile], ASSIGNMENT, {text: person}))
+    for name in ("id", "name", "email", "message", "diagnosis"):
+        assert row[name][0] in "'\\"
+        assert "1" in row[name] or "SUM" in row[name]
+        assert "\n" not in row[name]
+
+
+@pytest.mark.parametrize("id_", ['say "hi", you', "a,b", "x;y"])
+def test_commas_and_quotes_come_back_as_they_were(lines, id_):
+    assert [row["id"] for row in read(to_csv([replace(lines[0], submission=id_)], ASSIGNMENT))] == [id_]
+
+
+def test_the_data_is_what_its_schema_says(lines):
+    data = json.loads(to_json(lines, ASSIGNMENT))
+    assert data["components"] == {"softmax": 4.0, ATTENTION: 6.0}
+    assert data["students"][1]["mistakes"] == ["scale-missing"]
+    assert data["students"][1]["components"] == {"softmax": 4.0, ATTENTION: 1.9}
+    described = schema()
+    assert set(described["properties"]) == set(data)
+    assert set(described["$defs"]["Student"]["properties"]) == set(data["students"][0])
+    assert gradebook.Book.model_validate(data).students[1].earned == 5.9
+
+
+# ── JUnit ──
+
+
+def test_a_suite_for_each_student_and_a_case_for_each_component(lines):
+    root = ElementTree.fromstring(junit(lines, ASSIGNMENT))
+    suites = {suite.get("name"): suite for suite in root}
+    assert [(suite.get("tests"), suite.get("failures"), suite.get("errors")) for suite in (suites["ada"], suites["ben"])
+            ] == [("2", "0", "0"), ("2", "1", "0")]  # fmt: skip
+    (failure,) = suites["ben"].iter("failure")
+    assert failure.get("message").startswith("1.9 of 6 points: wrong values, 19 of 60 published cases")
+    assert "Divide QKᵀ by √d_k" in failure.text
+
+
+def test_what_the_grader_broke_is_an_error_and_no_failure():
+    root = ElementTree.fromstring(junit([Line.of(grades.with_outcome(*BROKEN))], ASSIGNMENT))
+    assert [(suite.get("failures"), suite.get("errors")) for suite in root] == [("0", "1")]
+
+
+def test_junit_can_be_read_whatever_students_write(hostile_lines):
+    root = ElementTree.fromstring(junit(hostile_lines, ASSIGNMENT))
+    assert len(root) == 8
+    assert any("<script>alert(1)</script>" in suite.get("name") for suite in root)
+
+
+# ── a submission, for staff ──
+
+
+def test_staff_see_every_bad_check_with_its_facts(spec):
+    page = Page(staff.html(grades.failing(), ASSIGNMENT, spec))
+    shown = " ".join(text for _, text in page.all("details"))
+    assert f"{SECRET}-5 float32 · fresh · wrong values" in shown
+    assert "first at [0, 0]: expected 0.397954285, got 0.425934076" in shown
+    assert "Equalsthe scores are not divided by √d_k (scale-missing)" in shown
+    assert f"ClauseSDPA-2 MUST: {spec.clauses['SDPA-2'].title}" in shown
+    bad = sum(check.outcome == "wrong" for check in grades.failing().checks)
+    assert sum("· wrong values" in text for _, text in page.all("summary")) == 41
+    assert f"{bad - 41} more" in [text for _, text in page.all("summary")]
+
+
+def test_staff_see_how_it_ran(spec):
+    page = Page(staff.html(grades.with_outcome("fay", "killed", "crashed", "ended", "one\ntwo"), ASSIGNMENT, spec))
+    shown = " ".join(text for _, text in page.all("dl"))
+    for text in ("full: rlimits, landlock, namespaces", "cgroup: not writable here", "memory 2048 MiB", "call 5 s",
+                 "key-fay", "transcript.jsonl.gz", "processes 16"):  # fmt: skip
+        assert text in shown
+    assert "one two" in [text for _, text in page.all("pre")]
+
+
+@pytest.mark.parametrize("make", [grades.passing, grades.failing, grades.cheating, grades.hostile])
+def test_staff_pages_stand_alone_and_show_text_as_text(spec, make):
+    text = staff.html(replace(make(), message=HOSTILE), ASSIGNMENT, spec)
+    assert "<script" not in text
+    assert not set(text) & set("\x00\x1b\u202e")
+    must_stand_alone(Page(text), r"feedback\.html|\.\./\.\./class\.html|transcript\.jsonl\.gz")
+    must_scroll_by_keyboard(Page(text))
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH")
+def test_the_staff_page_is_no_wider_than_a_phone(spec, tmp_path):
+    text = staff.html(grades.hostile(HOSTILE + "x" * 300), ASSIGNMENT, spec).replace("<details", "<details open")
+    fits, _, complaints = on_a_phone(text, tmp_path)
+    assert fits
+    assert complaints == []

@@ -1,0 +1,339 @@
+"""What a student reads: what failed and why, as far as the assignment tells it, and never a case that was drawn."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from markdown_it import MarkdownIt
+
+import grades
+from goldformer.conformance.grading.model import Deduction, Feedback
+from goldformer.conformance.grading.results import feedback, gradescope
+from goldformer.conformance.grading.results.matrices import Matrices, pictures
+from goldformer.conformance.grading.results.words import advice, block, code, counted, escaped, line, points, tail
+from grades import ASSIGNMENT, HOSTILE, SECRET
+from pages import CHROMIUM, PAIRS, READABLE, Page, contrast, must_scroll_by_keyboard, must_stand_alone, on_a_phone
+
+#: Of the first case that fails: what should have been, and what was.
+EXPECTED, GOT = "0.397954285", "0.425934076"
+FIRST_CASE = "sdpa-walkthrough-3x2"
+
+
+@pytest.fixture
+def both(spec):
+    """The page and the Markdown of a grade, as one text each."""
+    return lambda grade, assignment=ASSIGNMENT: (
+        feedback.html(grade, assignment, spec),
+        feedback.markdown(grade, assignment, spec),
+    )
+
+
+def told(**switches):
+    return replace(ASSIGNMENT, feedback=Feedback(**switches))
+
+
+# ── what is said ──
+
+
+def test_who_passes_gets_a_short_friendly_page(both):
+    page, text = both(grades.passing())
+    for shown in (page, text):
+        assert "Well done: all 10 points." in shown
+        assert "✗" not in shown
+        assert "goldformer check" not in shown
+    assert len(text.splitlines()) < 10
+
+
+def test_who_fails_is_told_the_mistake_the_step_and_how_to_see_it(both):
+    page, text = both(grades.failing())
+    for shown in (page, text):
+        assert "5.9 of 10 points." in shown
+        assert "the scores are not divided by √d_k (scale-missing)" in shown
+        assert "Divide QKᵀ by √d_k before the softmax." in shown
+        assert (
+            "The first output that is wrong is scaled_scores, in sdpa-primer-batched: 6 of 6 values are wrong" in shown
+        )
+        assert "goldformer check adapter.py --case sdpa-primer-batched --dtype float32" in shown
+        assert "/course" not in shown
+    assert "19 of 60" in text
+    assert "the standard deviation √d_k, which is 8 at d_k = 64" in page
+
+
+def test_the_first_check_that_is_shown_is_the_one_to_repeat(spec):
+    page = Page(feedback.html(grades.failing(), ASSIGNMENT, spec))
+    opened = [text for attributes, text in page.all("details") if "open" in attributes]
+    assert [text.split()[1] for text in opened] == ["sdpa-primer-batched"]
+
+
+def test_published_right_and_drawn_wrong_is_said_as_a_fact(both):
+    for shown in both(grades.cheating()):
+        assert "The published cases pass, cases drawn anew do not." in shown
+        assert "60 of 60" in shown
+        assert "0 of 4" in shown
+        assert not re.search(r"cheat|copied|dishonest|hard-?cod|plagia", shown, re.IGNORECASE)
+        # There is no published case that fails, so nothing to repeat.
+        assert "goldformer check" not in shown
+
+
+def test_some_drawn_cases_failing_while_published_ones_pass_is_said_with_how_many(both):
+    right = grades.checked(grades.verdicts())
+    wrong = {c.verdict.check: c for c in grades.checked(grades.verdicts("scale-missing")) if c.origin == "fresh"}
+    listed = tuple(wrong.get(check.verdict.check, check) for check in right)
+    for shown in both(grades.graded("dee", listed)):
+        assert "The published cases pass; 1 of 4 cases drawn for grading does not." in shown
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason", "said"),
+    [
+        ("timeout", "timeout", "A call may take 5 seconds and everything together 120"),
+        ("memory", "memory", "Your code may use 2048 MiB of memory"),
+        ("output-limit", "output-limit", "Your code may print 1 MiB"),
+        ("killed", "crashed", "look for exit() or quit()"),
+        ("protocol", "protocol", "Return arrays of numbers"),
+        ("tampered", "tampered", "Such a run is not counted"),
+        ("error", "raised", "Begin with the last line of the message"),
+    ],
+)
+def test_what_ended_without_a_result_is_said_in_words_that_help(both, outcome, reason, said):
+    for shown in both(grades.with_outcome("eva", outcome, reason, "what the engine says", "last words")):
+        assert said.lower() in shown.lower()
+        assert "what the engine says" in shown
+        assert "last words" in shown
+
+
+def test_checks_that_fail_alike_are_said_once(both):
+    _, text = both(grades.with_outcome("eva", "timeout", "timeout", "no answer"))
+    assert text.count("no answer") == 1
+    assert "(and so 59 more)" in text
+
+
+def test_what_could_not_be_graded_says_why_and_has_no_table(both):
+    grade = replace(grades.passing("fay"), outcome="error", message="there is no submission.py", earned=0.0, parts=(),
+                    said=(), checks=())  # fmt: skip
+    for shown in both(grade):
+        assert "there is no submission.py" in shown
+        assert "0 of 10 points." in shown
+        assert "Components" not in shown
+
+
+def test_deductions_are_shown_with_their_note(both):
+    grade = grades.failing()
+    cost = Deduction(0.5, mistake="scale-missing", note="read section 3 again")
+    parts = (grade.parts[0], replace(grade.parts[1], deductions=(cost, Deduction(1.0, reason="raised"))))
+    for shown in both(replace(grade, parts=parts)):
+        assert "0.5 points less: read section 3 again" in shown
+        assert "1 point less: checks fail for the reason raised" in shown
+
+
+# ── what is not said ──
+
+
+@pytest.mark.parametrize("make", [grades.failing, grades.cheating, grades.hostile])
+@pytest.mark.parametrize("switches", [{}, {"expected": False, "first_wrong": False}])
+def test_nothing_is_told_of_a_drawn_case(both, spec, make, switches):
+    grade = make()
+    drawn = [check.verdict for check in grade.checks if check.origin == "fresh"]
+    numbers = {f"{e.expected:.6g}" for v in drawn for d in v.differences for e in (d.first, d.worst) if e}
+    known = {
+        f"{e.expected:.6g}"
+        for c in grade.checks if c.origin != "fresh"
+        for d in c.verdict.differences for e in (d.first, d.worst) if e
+    }  # fmt: skip
+    assert drawn
+    for shown in (*both(grade, told(**switches)), gradescope.results(grade, told(**switches), spec)):
+        assert SECRET not in shown
+        assert [number for number in numbers - known if number in shown] == []
+
+
+def test_what_code_says_after_it_saw_a_drawn_case_is_not_told(both):
+    """It could repeat the inputs, in a message, on standard error or as numbers."""
+    checks = grades.failing().checks
+    leaking = [
+        replace(c, outcome="error", verdict=grades.broken(c.verdict, "raised", "raised X: the inputs", "the inputs"))
+        if c.origin == "published" and c.outcome == "wrong" else c
+        for c in checks
+    ]  # fmt: skip
+    first = [c for c in leaking if c.origin == "fresh"]
+    others = [c for c in leaking if c.origin != "fresh"]
+    for shown in both(grades.graded("gus", (*first, *others))):
+        assert "the inputs" not in shown
+        assert "raises an error" in shown
+    for shown in both(grades.graded("gus", (*others, *first))):
+        assert "raised X: the inputs" in shown
+    for shown in both(grades.graded("gus", (*[c for c in checks if c.origin == "fresh"], *others))):
+        assert GOT not in shown
+
+
+def test_a_sentence_of_the_diagnosis_that_names_a_drawn_case_is_left_out(both):
+    grade = grades.cheating()
+    assert any(SECRET in said.text for said in grade.said)
+    named = replace(grade.said[-1], label="Could be", text=f"seen in {SECRET}-1")
+    for shown in both(replace(grade, said=(*grade.said, named))):
+        assert "seen in" not in shown
+
+
+def test_a_message_that_repeats_what_a_drawn_case_raised_is_left_out(both):
+    fresh = grades.with_outcome("hal", "error", "raised", "raised X: secret", origins=("fresh",))
+    for shown in both(replace(fresh, message="it raised X: secret")):
+        assert "secret" not in shown
+    everywhere = grades.with_outcome("hal", "error", "raised", "cannot be imported")
+    for shown in both(replace(everywhere, message="It cannot be imported")):
+        assert "It cannot be imported" in shown
+
+
+@pytest.mark.parametrize(
+    ("switch", "there"),
+    [
+        ("diagnosis", ["(scale-missing)", "Mend first", "Divide QKᵀ"]),
+        ("first_wrong", ["The first output that is wrong", "scaled_scores"]),
+        ("expected", ["expected 0.", "by up to"]),
+        ("reproduction", ["goldformer check"]),
+    ],
+)
+def test_what_is_switched_off_is_not_there(both, spec, switch, there):
+    on = both(grades.failing())
+    off = (*both(grades.failing(), told(**{switch: False})), gradescope.results(
+        grades.failing(), told(**{switch: False}), spec))  # fmt: skip
+    for text in there:
+        assert all(text in shown for shown in on)
+        assert [text for shown in off if text in shown] == []
+
+
+def test_standard_error_can_be_switched_off(both):
+    grade = grades.with_outcome("ida", "killed", "crashed", "the process ended", "Segmentation fault")
+    assert all("Segmentation fault" in shown for shown in both(grade))
+    assert all("Segmentation fault" not in shown for shown in both(grade, told(stderr=False)))
+
+
+def test_a_deduction_names_no_mistake_where_the_diagnosis_is_not_told(both):
+    grade = grades.failing()
+    parts = (grade.parts[0], replace(grade.parts[1], deductions=(Deduction(1.0, mistake="scale-missing"),)))
+    for shown in both(replace(grade, parts=parts), told(diagnosis=False)):
+        assert "1 point less: a known mistake" in shown
+        assert "scale-missing" not in shown
+
+
+# ── hostile text ──
+
+
+def test_a_page_shows_hostile_text_as_text(both):
+    page, _ = both(grades.hostile())
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+    assert not set(page) & set("\x00\x1b\u202e")
+    must_stand_alone(Page(page))
+
+
+def test_markdown_shows_hostile_text_as_code_alone(both):
+    _, text = both(grades.hostile())
+    _, calm = both(grades.with_outcome("calm", "error", "raised", "raised X", "Traceback"))
+    parsed, others = (MarkdownIt("gfm-like", {"linkify": False}).parse(shown) for shown in (text, calm))
+    assert [token.type for token in parsed] == [token.type for token in others]
+    inline = [child for token in parsed for child in token.children or ()]
+    assert not [token for token in (*parsed, *inline) if token.type.startswith("html")]
+    assert [child.type for child in inline if "alert(1)" in child.content] == ["code_inline", "code_inline"]
+    assert not set(text) & set("\x00\x1b\u202e")
+
+
+@pytest.mark.parametrize("text", ["```", "`", "``x` y", "a\n```\nb", "````\n```", "", "~~~", "x`"])
+def test_no_text_ends_its_own_fence(text):
+    tokens = MarkdownIt().parse(f"{block(text)}\n\nafter {code(text)} end")
+    assert [token.type for token in tokens] == ["fence", "paragraph_open", "inline", "paragraph_close"]
+    assert tokens[0].content == f"{text}\n"
+    shown = [child.content for child in tokens[2].children if child.type == "code_inline"]
+    assert shown == ([" ".join(text.split())] if text else [])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["# a", "1. b", "- c", "+ d", "_e_", "*f*", "[g](h)", "<i>", "a|b", "&lt;", "$x$", "~~k~~", "> l", "===", "\\"],
+)
+def test_escaped_words_mean_themselves(text):
+    tokens = MarkdownIt("gfm-like", {"linkify": False}).parse(escaped(text))
+    assert [token.type for token in tokens] == ["paragraph_open", "inline", "paragraph_close"]
+    assert "".join(child.content for child in tokens[1].children) == text
+    assert {child.type for child in tokens[1].children} <= {"text", "text_special"}
+
+
+def test_underscores_within_a_name_are_left_as_they_are():
+    assert escaped("d_k of scaled_dot") == "d_k of scaled_dot"
+
+
+def test_long_text_is_cut_and_says_so():
+    assert line("x" * 600) == "x" * 499 + "…"
+    assert tail("\n".join(map(str, range(50))), 3) == "47\n48\n49"
+    assert tail("y" * 9000, 3).startswith("…y")
+    assert len(tail("y" * 9000, 3)) == 4000
+
+
+def test_numbers_in_words():
+    assert [points(value) for value in (0.0, -0.0, 1.0, 2.5, 3.14159, 100.0)] == ["0", "0", "1", "2.5", "3.14", "100"]
+    assert [counted(1, "case"), counted(2, "property"), counted(0, "check")] == ["1 case", "2 properties", "0 checks"]
+    assert advice("correct", ASSIGNMENT) == ""
+
+
+# ── heat maps ──
+
+SMALL = Matrices("weights", ((0.5, 0.5), (1.0, 0.0)), ((0.25, 0.75), (1.0, float("nan"))))
+
+
+def test_small_outputs_are_drawn_and_told_in_words(spec):
+    key = (FIRST_CASE, "float32", "weights")
+    page = Page(feedback.html(grades.failing(), told(first_wrong=True), spec, {key: SMALL}))
+    drawn = [attributes["aria-label"] for attributes, _ in page.all("svg")]
+    assert [label.split(":")[0] for label in drawn] == ["weights, expected", "weights, got", "weights, got − expected"]
+    assert all(attributes["role"] == "img" for attributes, _ in page.all("svg"))
+    assert "got − expected −0.25 0.25 0 NaN" in " ".join(text for _, text in page.all("pre")).replace("-0.25", "−0.25")
+    assert "[0, 1] 0.75" in [text for _, text in page.all("title")]
+    must_stand_alone(page)
+
+
+@pytest.mark.parametrize("switch", [{"expected": False}, {}])
+def test_matrices_are_not_drawn_of_drawn_cases_nor_where_values_are_not_told(spec, switch):
+    grade = grades.failing()
+    keys = [(c.verdict.check, "float32", "weights") for c in grade.checks if switch or c.origin == "fresh"]
+    assert "<svg" not in feedback.html(grade, told(**switch), spec, dict.fromkeys(keys, SMALL))
+
+
+def test_the_strength_of_a_square_is_its_share_of_the_largest():
+    expected, got, difference = pictures(SMALL)
+    assert [square.strength for square in expected.squares] == [0.5, 0.5, 1.0, 0.0]
+    assert [square.sign for square in got.squares] == ["more", "more", "more", "odd"]
+    assert [(square.sign, square.strength) for square in difference.squares[:2]] == [("less", 1.0), ("more", 1.0)]
+
+
+@pytest.mark.parametrize("got", [((1.0,),), ((1.0, 2.0), (3.0,)), (), ((0.0,) * 13,) * 2])
+def test_matrices_of_another_shape_are_refused(got):
+    with pytest.raises(ValueError, match="weights: expected and got must be two matrices of one shape, up to 12 × 12"):
+        Matrices("weights", ((0.0,) * 13,) * 2 if len(got) == 2 and len(got[1]) == 13 else SMALL.expected, got)
+
+
+# ── the page ──
+
+
+@pytest.mark.parametrize("make", [grades.passing, grades.failing, grades.cheating, grades.hostile])
+def test_pages_stand_alone_and_can_be_used_by_keyboard(spec, make):
+    page = Page(feedback.html(make(), ASSIGNMENT, spec))
+    must_stand_alone(page)
+    must_scroll_by_keyboard(page)
+
+
+@pytest.mark.parametrize("scheme", [0, 1])
+@pytest.mark.parametrize("pair", [*PAIRS, ("good", "page"), ("ink", "goodsoft")])
+def test_colours_can_be_read(spec, pair, scheme):
+    assert contrast(Page(feedback.html(grades.failing(), ASSIGNMENT, spec)), pair, scheme) >= READABLE
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH")
+def test_the_page_is_no_wider_than_a_phone(spec, tmp_path):
+    page = feedback.html(grades.hostile(HOSTILE + "x" * 300), ASSIGNMENT, spec).replace("<details", "<details open")
+    fits, _, complaints = on_a_phone(page, tmp_path)
+    assert fits
+    assert complaints == []
+
+
+def test_the_same_grade_gives_the_same_bytes(both):
+    assert both(grades.failing()) == both(grades.failing())

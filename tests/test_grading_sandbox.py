@@ -1,0 +1,250 @@
+"""What the code of a submission can reach: nothing but the interpreter and itself."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from boxes import NOBODY, WALLS, found_by
+from goldformer.conformance.grading.jail import Jail, JailError
+from goldformer.conformance.grading.model import Limits
+from goldformer.spec import ROOT
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+LIMITS = Limits(memory=1024, processes=8, file=2)
+#: What is left out for each test to see what the rest holds back.
+WITHOUT = {"full": (), "landlock-alone": ("mount-namespace",), "process": WALLS}
+
+
+@pytest.fixture(scope="module", params=WITHOUT)
+def jail(request):
+    try:
+        made = Jail(LIMITS, "numpy", without=WITHOUT[request.param])
+    except JailError as error:
+        pytest.skip("not on this machine as this user: " + str(error).splitlines()[1].strip())
+    with made:
+        yield made
+
+
+@pytest.fixture
+def found(jail, tmp_path):
+    """What a submission finds."""
+    return lambda source: found_by(jail, tmp_path / "box", source)
+
+
+@pytest.fixture
+def apart(jail):
+    """Skip where files are not kept apart."""
+    if jail.isolation.level == "process":
+        pytest.skip("level process keeps no files apart")
+
+
+@pytest.fixture
+def alone(jail):
+    """Skip where processes and the network are not kept apart."""
+    if jail.isolation.level != "full":
+        pytest.skip(f"level {jail.isolation.level} is not full")
+
+
+TRIED = """
+def tried(action, *arguments):
+    try:
+        return action(*arguments) or "done"
+    except BaseException as error:
+        return type(error).__name__
+"""
+
+
+def test_files_of_this_machine_cannot_be_read(found, apart, tmp_path):
+    other = tmp_path / "other" / "submission.py"
+    other.parent.mkdir()
+    other.write_text("theirs = 1")
+    os.chmod(tmp_path, 0o755)
+    paths = [
+        ROOT / "cases" / "softmax.yaml", REPOSITORY / "reference_impl" / "__init__.py", REPOSITORY / "README.md",
+        REPOSITORY / "src" / "goldformer" / "spec" / "load.py", Path(__file__), "/etc/passwd", "/proc/self/environ",
+        "/proc/1/cmdline", other,
+    ]  # fmt: skip
+    source = f"{TRIED}\ndef found(): return [tried(lambda: open(p).read(1)) for p in {list(map(str, paths))}]"
+    assert set(found(source)) <= {"FileNotFoundError", "PermissionError"}
+
+
+def test_folders_of_this_machine_cannot_be_listed(found, apart, tmp_path):
+    paths = [str(ROOT), str(REPOSITORY), "/home", "/root", "/proc", "/etc/ssl", str(tmp_path)]
+    source = f"import os{TRIED}\ndef found(): return [tried(os.listdir, p) for p in {paths}]"
+    answers = found(source)
+    # Of /root there may be the folders that lead to Python, and no more.
+    assert [a for a in answers if isinstance(a, list) and a not in (["pyenv"], [".pyenv"])] == []
+
+
+def test_nothing_can_be_written_but_its_own_folder(found, apart):
+    source = f"""
+import os, sys, sysconfig, submission
+{TRIED}
+box = os.path.dirname(os.path.dirname(submission.__file__))
+places = [box, box + "/submission", sysconfig.get_paths()["purelib"], sys.prefix, os.path.dirname(os.__file__), "/",
+    "/etc", "/var/tmp", "/dev", os.environ["TMPDIR"]]
+def wrote(folder):
+    with open(folder + "/x.txt", "w") as file: file.write("x")
+def found():
+    mine = [tried(os.chmod, submission.__file__, 0o777), tried(os.remove, submission.__file__)]
+    return mine, [tried(wrote, p) for p in places], os.getcwd() == os.environ["HOME"] == os.environ["TMPDIR"]
+"""
+    mine, answers, at_home = found(source)
+    assert answers[-1] == "done"
+    assert set(answers[:-1]) <= {"OSError", "PermissionError", "FileNotFoundError"}
+    assert mine[1] != "done"
+    assert at_home
+
+
+def test_what_judges_is_neither_in_memory_nor_to_be_imported(found):
+    source = f"""
+import gc, importlib, sys
+{TRIED}
+names = ["goldformer.reference_impl", "goldformer.spec.oracle", "goldformer.adapters.textbook",
+    "goldformer.adapters.mistakes", "goldformer.conformance.imitation", "goldformer.conformance.engine"]
+def found():
+    held = {{type(thing).__name__ for thing in gc.get_objects()}}
+    ours = [name for name in sys.modules if name.startswith("goldformer.")]
+    return [tried(importlib.import_module, name) for name in names], ours, held & {{"Case", "Mistake", "Spec"}}
+"""
+    imports, modules, held = found(source)
+    assert set(imports) == {"ModuleNotFoundError"}
+    packages = ("reference_impl", "spec.oracle", "adapters.textbook", "adapters.mistakes", "adapters.builtin")
+    assert [name for name in modules if name.removeprefix("goldformer.").startswith(packages)] == []
+    assert {name.partition(".grading")[0] for name in modules if "conformance" in name} == {
+        "goldformer.conformance", "goldformer.conformance.verdict",
+    }  # fmt: skip
+    assert held <= {"Spec"}  # the contracts, which everybody may read
+
+
+def test_the_cases_of_the_spec_that_it_holds_are_none(found):
+    source = """
+import gc
+def found(): return [(len(s.contracts) > 20, len(s.cases), len(s.mistakes)) for s in gc.get_objects()
+    if type(s).__name__ == "Spec"]
+"""
+    assert found(source) in ([], [(True, 0, 0)])
+
+
+def test_it_inherits_nothing(found, monkeypatch):
+    monkeypatch.setenv("API_TOKEN", "secret")
+    source = """
+import os, stat
+def found():
+    open_ones = []
+    for number in range(256):
+        try: open_ones.append((number, stat.S_IFMT(os.fstat(number).st_mode)))
+        except OSError: pass
+    kinds = {stat.S_IFCHR: "device", stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket"}
+    return [(n, kinds.get(k)) for n, k in open_ones], dict(os.environ), os.umask(0), os.getgroups()
+"""
+    descriptors, environment, umask, groups = found(source)
+    assert descriptors == [(0, "device"), (1, "pipe"), (2, "pipe"), (3, "socket")]
+    assert set(environment) == {
+        "HOME", "TMPDIR", "PATH", "LANG", "PYTHONDONTWRITEBYTECODE", "OMP_NUM_THREADS", "MKL_NUM_THREADS",
+        "OPENBLAS_NUM_THREADS",
+    }  # fmt: skip
+    assert umask == 0o077
+    assert groups in ([], [NOBODY])
+
+
+def test_it_is_nobody_and_can_become_nobody_else(found):
+    source = f"""
+import ctypes, os{TRIED}
+libc = ctypes.CDLL(None)
+def found():
+    header, data = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    libc.capget(header, data)
+    return os.geteuid(), list(data), libc.prctl(39, 0, 0, 0, 0), tried(os.setuid, 0), tried(os.chroot, "/")
+"""
+    user, capabilities, no_new_privileges, setuid, chroot = found(source)
+    assert user != 0
+    assert capabilities == [0] * 6
+    assert no_new_privileges == 1
+    # In a user namespace there is no such user: that is no question of permission.
+    assert {setuid, chroot} <= {"PermissionError", "OSError"}
+
+
+def test_the_network_is_out_of_reach(found, alone):
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as named:
+        named.bind(f"\0goldformer-{os.getpid()}")
+        named.listen()
+        source = f"""
+import socket{TRIED}
+def udp():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s: return s.sendto(b"x", {server.getsockname()})
+def abstract():
+    with socket.socket(socket.AF_UNIX) as s: s.connect({named.getsockname()!r})
+def found(): return tried(socket.create_connection, {server.getsockname()}), tried(udp), tried(abstract)
+"""
+        assert set(found(source)) <= {"OSError", "PermissionError", "ConnectionRefusedError"}
+
+
+def test_other_processes_are_out_of_reach(found, alone):
+    source = f"""
+import ctypes, os, signal{TRIED}
+libc = ctypes.CDLL(None, use_errno=True)
+def found():
+    others = [{os.getpid()}, {os.getppid()}]
+    traced = [libc.ptrace(16, pid, 0, 0) for pid in others]
+    return os.getppid(), [tried(os.kill, pid, 0) for pid in others], traced, tried(os.kill, -1, signal.SIGKILL)
+"""
+    parent, signals, traced, everyone = found(source)
+    assert parent == 0
+    assert signals == ["ProcessLookupError"] * 2
+    assert traced == [-1, -1]
+    assert everyone == "ProcessLookupError"  # there is nobody else
+
+
+def test_memory_of_the_process_that_it_came_from_is_out_of_reach(found):
+    source = f"""
+import ctypes, os{TRIED}
+libc = ctypes.CDLL(None, use_errno=True)
+class Piece(ctypes.Structure): _fields_ = [("base", ctypes.c_void_p), ("size", ctypes.c_size_t)]
+def found():
+    buffer = ctypes.create_string_buffer(8)
+    here, there = Piece(ctypes.addressof(buffer), 8), Piece(id(None), 8)
+    parent = os.getppid()
+    read = libc.process_vm_readv(parent, ctypes.byref(here), 1, ctypes.byref(there), 1, 0)
+    return read, libc.ptrace(16, parent, 0, 0), tried(lambda: open(f"/proc/{{parent}}/mem", "rb").read(1))
+"""
+    read, traced, opened = found(source)
+    assert (read, traced) == (-1, -1)
+    assert opened in ("FileNotFoundError", "PermissionError")
+
+
+def test_random_numbers_are_the_same_in_every_process(jail, tmp_path):
+    source = "import random\nimport numpy as np\ndef found(): return random.random(), float(np.random.rand())"
+    assert found_by(jail, tmp_path / "one", source) == found_by(jail, tmp_path / "two", source)
+
+
+def test_ordinary_users_are_protected_alike():
+    if os.geteuid() != 0:
+        pytest.skip("this is an ordinary user already")
+    words = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-rs",
+        "-p",
+        "no:cacheprovider",
+        "--basetemp",
+        f"/tmp/nobody-{os.getpid()}",
+    ]
+    words += [__file__, "--deselect", f"{Path(__file__).name}::{test_ordinary_users_are_protected_alike.__name__}"]
+    environment = {**os.environ, "HOME": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"}
+    helper = Path(__file__).parent / "support" / "boxes.py"
+    done = subprocess.run(
+        [sys.executable, str(helper), *words], capture_output=True, text=True, timeout=300, cwd=REPOSITORY, env=environment
+    )  # fmt: skip
+    if "PermissionError" in done.stderr:
+        pytest.skip(f"nobody cannot run the tests here: {done.stderr.splitlines()[-1]}")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    assert " passed" in done.stdout
