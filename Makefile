@@ -33,8 +33,10 @@ derive: $(STAMP)  ## Golden values into spec/cases, and what covers what into sp
 	@$(BIN)/goldformer derive
 	@$(BIN)/goldformer coverage --write
 
-bench: $(STAMP)  ## What the suite costs: start-up, whole suite, per case
-	@$(BIN)/python -m benchmarks.overhead
+bench: $(STAMP)  ## What it all costs, with ratios measured side by side, into build/benchmarks.md
+	@mkdir -p build
+	@$(BIN)/python -m pytest -o python_files='bench_*.py' -o addopts=--import-mode=importlib \
+		--benchmark-columns=median,iqr,rounds --benchmark-sort=fullname --table build/benchmarks.md -q benchmarks
 
 diagnosis: $(STAMP)  ## How many known mistakes are caught and named: alone, inside a larger component, unknown
 	@$(BIN)/python -m benchmarks.diagnosis

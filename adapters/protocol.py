@@ -16,6 +16,7 @@ from typing import Any, Final, get_args
 from goldformer.adapters.arrays import LIBRARIES, DType
 from goldformer.adapters.process.arrays import Wire
 from goldformer.spec import Contract, Spec
+from goldformer.spec.model import UNSPECIFIED
 
 #: The four dtypes in which the suite can run.
 DTYPES: Final[tuple[DType, ...]] = get_args(DType)
@@ -50,9 +51,16 @@ class Adapter:
     close: Callable[[], None] = lambda: None
 
     def convention(self, name: str, component: str, spec: Spec) -> str:
-        """The option it declares for a component, or the documents' choice."""
+        """The option it declares for a component, or the documents' choice, also where it leaves it open."""
         default = spec.conventions[name].default
-        return self.conventions.get(f"{component}.{name}", self.conventions.get(name, default))
+        return default if self.leaves_open(name, component) else self._declared(name, component) or default
+
+    def leaves_open(self, name: str, component: str) -> bool:
+        """Whether it declares that what depends on a convention is not to be compared."""
+        return self._declared(name, component) == UNSPECIFIED
+
+    def _declared(self, name: str, component: str) -> str | None:
+        return self.conventions.get(f"{component}.{name}", self.conventions.get(name))
 
     def options(self, component: str, spec: Spec) -> dict[str, str]:
         """The options it declares for all conventions of a component, or the documents' choices."""
@@ -103,8 +111,10 @@ def _conventions(given: Any, origin: str, spec: Spec) -> Mapping[str, str]:
             raise AdapterError(f"{origin}: CONVENTIONS has {key!r}; conventions are {', '.join(spec.conventions)}")
         if component and name not in getattr(spec.contracts.get(component), "conventions", ()):
             raise AdapterError(f"{origin}: CONVENTIONS has {key!r}, but {component} does not depend on {name}")
-        if option not in [*spec.conventions[name].options]:
-            options = ", ".join(spec.conventions[name].options)
+        convention = spec.conventions[name]
+        known = [*convention.options, *([UNSPECIFIED] if convention.left_open else [])]
+        if option not in known:
+            options = ", ".join(known)
             raise AdapterError(f"{origin}: CONVENTIONS has {key!r}: {option!r}; its options are {options}")
     return dict(given)
 

@@ -80,6 +80,7 @@ def main() -> None:
 @click.option("--strict", is_flag=True, help="Fail what is not implemented, and SHOULD clauses too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
 @_MARKDOWN
+@click.option("--html", type=_FILE, help="Save a report as one HTML page, with every failing check.")
 @click.option("--badge", type=_FILE, help="Save what shields.io draws a badge from.")
 @click.option("-q", "--quiet", is_flag=True, help="The summary alone.")
 @click.option("-v", "--verbose", is_flag=True, help="Explain every failure, not only the first ones of a component.")
@@ -163,6 +164,51 @@ def coverage(**options: Any) -> None:
     sys.exit(run(**options))
 
 
+@main.command(
+    epilog="""
+\b
+Exit status: 0 every submission has a grade (or, with --replay: the same grade) · 1 grading itself failed for
+some (another grade) · 2 unusable: a bad assignment or option, no submissions, or no isolation.
+"""
+)
+@click.argument("submissions", required=False, type=click.Path(path_type=Path))
+@click.option("--assignment", type=_FILE, help="assignment.yaml: what is asked for, and what it is worth.")
+@click.option(
+    "--out",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The folder of results; what is finished there is not graded again.",
+)
+@_JOBS
+@click.option("--scheduler", metavar="ADDRESS", help="Grade on a running Dask cluster, such as tcp://10.0.0.1:8786.")
+@click.option(
+    "--require-isolation",
+    "require",
+    type=click.Choice(["process", "files", "full"]),
+    help="Refuse to grade where submissions are kept apart less than so.",
+)
+@click.option("--seed", help="Draw the fresh cases with this seed, not with the assignment's or one of chance.")
+@click.option("--only", multiple=True, metavar="ID", help="Only this submission (repeatable, or a,b).")
+@click.option("--again", is_flag=True, help="Grade what is finished, too.")
+@click.option("--gradescope-results", type=_FILE, help="Save results.json for Gradescope, of the only submission.")
+@click.option(
+    "--replay",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    metavar="OUT/students/ID",
+    help="Run nothing: judge again what a submission answered, and say whether its grade is the same.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The grades as one JSON object on standard output.")
+def grade(**options: Any) -> None:
+    """Grade a class: SUBMISSIONS is a folder of .py files, folders and zips, or an export of Gradescope.
+
+    Each submission runs in a process of its own, kept from everything else, and is judged from outside. A single
+    file, folder or zip is a class of one.
+    """
+    from goldformer.conformance.commands.grade import Options, run
+
+    sys.exit(run(Options(**options)))
+
+
 @main.command(epilog=_STATUSES)
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
@@ -238,19 +284,25 @@ def lint(root: Path | None) -> None:
             "mistakes",
             "properties",
             "protocol",
+            "report",
         ]
     ),
 )
 def schema(kind: str) -> None:
-    """Print the JSON Schema of one kind of spec file or of assignment.yaml, or of the protocol's messages."""
+    """Print the JSON Schema of a kind of spec file or of assignment.yaml; of protocol messages; or of check --json."""
     import json
 
-    from goldformer.adapters.process.schema import json_schema
+    from goldformer.adapters.process import schema as protocol
+    from goldformer.conformance import report_schema
     from goldformer.conformance.grading.assignment import AssignmentFile
     from goldformer.spec.schema import FILES
 
-    files = {**FILES, "assignment": AssignmentFile}
-    printed = json_schema() if kind == "protocol" else files[kind].model_json_schema()
+    own = {
+        "assignment": AssignmentFile.model_json_schema,
+        "protocol": protocol.json_schema,
+        "report": report_schema.json_schema,
+    }
+    printed = own[kind]() if kind in own else FILES[kind].model_json_schema()
     click.echo(json.dumps(printed, indent=2, ensure_ascii=False))
 
 

@@ -7,6 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from goldformer.conformance.grid import window
 from goldformer.conformance.verdict import Difference, Element
 
 
@@ -41,6 +42,6 @@ def compare(
         place = indices[position] if indices else tuple(int(i) for i in np.unravel_index(position, ratios.shape))
         return Element(place, expected.ravel()[position].item(), got.ravel()[position].item())
 
-    return Difference(
-        output, len(wrong), flat.size, tolerance, largest, element(int(wrong[0])), element(int(flat.argmax()))
-    )
+    first, worst = element(int(wrong[0])), element(int(flat.argmax()))
+    grid = window(expected, got, worst.index) if indices is None else None
+    return Difference(output, len(wrong), flat.size, tolerance, largest, first, worst, grid)

@@ -18,6 +18,7 @@ from typing import Literal
 from goldformer.adapters import Adapter, AdapterError, find_adapter
 from goldformer.conformance.engine import Bench
 from goldformer.conformance.imitation import Imitator
+from goldformer.conformance.pictures import Picture, pictures
 from goldformer.conformance.run import Numerics, Selection, checks
 from goldformer.conformance.text import nothing_was_checked, summary
 from goldformer.conformance.verdict import Status, Verdict
@@ -72,7 +73,7 @@ class Implementation:
     """What was found of one implementation.
 
     `given` is the name by which it was asked for, `libraries` the version of what it computes with, `problem` says
-    why nothing could be checked.
+    why nothing could be checked. `pictures` are of what it gives.
     """
 
     given: str
@@ -84,14 +85,15 @@ class Implementation:
     verdicts: tuple[Verdict, ...] = ()
     seconds: float = 0.0
     problem: str = ""
+    pictures: tuple[Picture, ...] = ()
 
     @classmethod
-    def of(cls, adapter: Adapter, verdicts: Iterable[Verdict], seconds: float) -> Implementation:
-        """What a run on an adapter found."""
-        found = tuple(verdicts)
+    def of(cls, bench: Bench, verdicts: Iterable[Verdict], seconds: float, *, drawn: bool = False) -> Implementation:
+        """What a run on a bench found; with `drawn`, pictures too, which take a few calls."""
+        found, adapter = tuple(verdicts), bench.adapter
         return cls(
             adapter.origin, adapter.name, adapter.version, _libraries(adapter), adapter.conventions, adapter.hints,
-            found, seconds, _why_nothing_was_checked(found),
+            found, seconds, _why_nothing_was_checked(found), pictures(bench) if drawn else (),
         )  # fmt: skip
 
     @property
@@ -123,6 +125,15 @@ class Implementation:
         about: dict[str, list[Verdict]] = {id_: [] for id_ in spec.clauses}
         for verdict in self.verdicts:
             for id_ in verdict.clauses:
+                about[id_].append(verdict)
+        return {id_: Tally.of(verdicts) for id_, verdicts in about.items() if verdicts}
+
+    def documents(self, spec: Spec) -> dict[str, Tally]:
+        """The documents that its golden cases come from, in the order of the spec."""
+        about: dict[str, list[Verdict]] = {id_: [] for id_ in spec.documents}
+        for verdict in self.verdicts:
+            id_ = verdict.source.partition(" ")[0]
+            if verdict.kind == "case" and id_ in about:
                 about[id_].append(verdict)
         return {id_: Tally.of(verdicts) for id_, verdicts in about.items() if verdicts}
 
@@ -252,4 +263,4 @@ def examined(given: str, request: Request, spec: Spec) -> Implementation:
         bench = Bench(spec, adapter, request.dtypes[0], request.device, imitator=Imitator(spec))
         start = time.perf_counter()
         verdicts = [check() for check in checks(bench, Selection(request.dtypes, request.components))]
-        return Implementation.of(adapter, verdicts, time.perf_counter() - start)
+        return Implementation.of(bench, verdicts, time.perf_counter() - start, drawn=True)

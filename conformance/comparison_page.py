@@ -10,12 +10,17 @@ from typing import Final
 from goldformer.conformance.comparison import Cell, Comparison, Implementation, Tally, environment
 from goldformer.conformance.comparison_text import SYMBOLS, ends, libraries, reasons
 from goldformer.conformance.page import rendered
+from goldformer.conformance.pictures import Heat, Strip, drawn, heats, strips, where
 from goldformer.conformance.text import Remark, diagnosis, difference_lines, facts, number
 from goldformer.conformance.verdict import Verdict
 from goldformer.spec import Clause, Spec
+from goldformer.spec.model import Document
 
 #: So many failing checks of a component are shown in full.
 _SHOWN: Final = 50
+#: So many of them are drawn, and so many wrong outputs of each.
+_PICTURED: Final = 5
+_OUTPUTS: Final = 2
 
 #: Why checks are skipped that says something of the implementation, and not of how it was run.
 _OWN: Final = frozenset({"not-implemented", "convention"})
@@ -33,12 +38,13 @@ class Square:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A failing check as it is shown, with the id of its place."""
+    """A failing check as it is shown, with the id of its place; `windows` are drawn of its first wrong outputs."""
 
     id: str
     verdict: Verdict
     numbers: str
     facts: tuple[tuple[str, str], ...]
+    windows: tuple[tuple[str, tuple[Heat, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +69,8 @@ class Section:
     remarks: tuple[Remark, ...]
     by_dtype: tuple[tuple[str, tuple[Square, ...], str], ...]
     parts: tuple[Part, ...]
+    strips: tuple[Strip, ...]
+    pictures: tuple[Heat, ...]
 
     @property
     def symbol(self) -> str:
@@ -85,6 +93,7 @@ def page(comparison: Comparison, spec: Spec) -> str:
         sections=sections,
         components=list(_components(comparison, sections, spec)),
         clauses=list(_clauses(comparison, sections, spec)),
+        documents=list(_documents(sections, spec)),
         request=comparison.request,
         environment=environment() | libraries(comparison),
     )
@@ -122,17 +131,25 @@ def _clauses(
     """A row for each clause: itself, whether some implementation fails it, and a cell for each implementation."""
     tallies = [(section, section.found.clauses(spec)) for section in sections]
     for id_ in comparison.clauses(spec):
-        row = [_clause(section, id_, mine.get(id_)) for section, mine in tallies]
+        row = [_counted(mine.get(id_), section.place_of(id_)) for section, mine in tallies]
         yield spec.clauses[id_], any(square.kind == "fails" for square in row), row
 
 
-def _clause(section: Section, clause: str, tally: Tally | None) -> Square:
+def _documents(sections: Iterable[Section], spec: Spec) -> Iterator[tuple[Document, list[Square]]]:
+    """A row for each document that cases come from."""
+    tallies = [section.found.documents(spec) for section in sections]
+    for id_, document in spec.documents.items():
+        row = [_counted(mine.get(id_), "") for mine in tallies]
+        if any(square.kind != "none" for square in row):
+            yield document, row
+
+
+def _counted(tally: Tally | None, target: str) -> Square:
+    """How many of the checks of a tally pass; where some fail, it leads to a place."""
     if tally is None or not tally.judged:
         return Square("–")
     said = f"{tally.passed} of {tally.judged}"
-    if tally.bad:
-        return Square(f"✗ {said}", (), section.place_of(clause), "fails")
-    return Square(f"✓ {said}", (), "", "holds")
+    return Square(f"✗ {said}", (), target, "fails") if tally.bad else Square(f"✓ {said}", (), "", "holds")
 
 
 # ── one implementation ──
@@ -146,7 +163,8 @@ def _section(id_: str, name: str, found: Implementation, dtypes: Sequence[str], 
     )
     parts = tuple(_part(id_, component, found, spec) for component in dict.fromkeys(v.component for v in found.bad))
     remarks = tuple(diagnosis(found.verdicts, spec))
-    return Section(id_, name, found, ends(found, spec), remarks, rows, parts)
+    ratios = tuple(strips(found.verdicts, spec.components))
+    return Section(id_, name, found, ends(found, spec), remarks, rows, parts, ratios, tuple(map(drawn, found.pictures)))
 
 
 def _dtype(tally: Tally | None) -> Square:
@@ -160,11 +178,16 @@ def _dtype(tally: Tally | None) -> Square:
 def _part(section: str, component: str, found: Implementation, spec: Spec) -> Part:
     bad = [v for v in found.bad if v.component == component]
     id_ = f"{section}-{component}"
-    shown = tuple(_failure(f"{id_}-{nth}", verdict, spec) for nth, verdict in enumerate(bad[:_SHOWN], 1))
+    shown = tuple(
+        _failure(f"{id_}-{nth}", verdict, spec, pictured=nth <= _PICTURED)
+        for nth, verdict in enumerate(bad[:_SHOWN], 1)
+    )
     command = shlex.join(["goldformer", "check", found.given, "--component", component, "--verbose"])
     return Part(id_, component, shown, len(bad) - len(shown), command)
 
 
-def _failure(id_: str, verdict: Verdict, spec: Spec) -> Failure:
+def _failure(id_: str, verdict: Verdict, spec: Spec, *, pictured: bool) -> Failure:
     lines = [line for difference in verdict.differences for line in difference_lines(difference)]
-    return Failure(id_, verdict, "\n".join(lines), tuple(facts(verdict, spec)))
+    outputs = verdict.differences[:_OUTPUTS] if pictured else ()
+    windows = tuple((where(difference) or difference.output, heats(difference)) for difference in outputs)
+    return Failure(id_, verdict, "\n".join(lines), tuple(facts(verdict, spec)), tuple(w for w in windows if w[1]))

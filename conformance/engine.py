@@ -9,7 +9,6 @@ from typing import Any
 
 from goldformer.adapters.arrays import LIBRARIES, Layout
 from goldformer.adapters.protocol import Adapter
-from goldformer.conformance.causes import declaration, option_cause
 from goldformer.conformance.gradient import invoke_gradient
 from goldformer.conformance.imitation import Imitator
 from goldformer.conformance.invoke import (
@@ -24,9 +23,10 @@ from goldformer.conformance.invoke import (
     invoke,
 )
 from goldformer.conformance.judge import measure, reason_of, sentence
+from goldformer.conformance.other_options import other_convention, refusing_convention
 from goldformer.conformance.tolerance import LARGEST, least_margin
 from goldformer.conformance.verdict import ERRORS, UNANSWERED, Match, Reason, Status, Verdict
-from goldformer.spec import Case, Contract, Spec
+from goldformer.spec import Case, Spec
 from goldformer.spec.model import ANY, GoldenArray
 
 
@@ -101,7 +101,7 @@ def _check(case: Case, bench: Bench) -> Verdict:
     except NotImplementedHere as absent:
         return not_implemented(blank, str(absent), strict=bench.strict)
     except BadResult as bad:
-        advice = _refusing_convention(case, bench) if bad.reason == "raised" else ""
+        advice = refusing_convention(case, bench) if bad.reason == "raised" else ""
         return replace(broken(blank, bad), advice=advice, matches=_matches(case, bench, bad, expected))
     if expected and not set(expected) & set(result.outputs):
         absent_outputs = f"{bench.adapter.name} does not return {', '.join(expected)}"
@@ -137,7 +137,7 @@ def _judge(blank: Verdict, case: Case, bench: Bench, result: Result, expected: d
         message=sentence(wrong[0]),
         differences=wrong,
         matches=_matches(case, bench, result, expected),
-        advice=_other_convention(case, bench, result, contract),
+        advice=other_convention(case, bench, result, contract),
     )
 
 
@@ -225,36 +225,11 @@ def _expected(case: Case, bench: Bench) -> dict[str, GoldenArray] | None:
         return {}
     option = ANY
     if case.convention is not None:
+        if bench.adapter.leaves_open(case.convention, case.component):
+            return case.golden.whatever_the_option()
         option = bench.adapter.convention(case.convention, case.component, bench.spec)
     outputs = case.golden.options[option]
     return None if outputs is None else dict(outputs)
-
-
-def _other_convention(case: Case, bench: Bench, result: Result, contract: Contract) -> str:
-    """Whether another option of a convention would explain a failure."""
-    if case.convention is None or case.golden is None:
-        return ""
-    declared = bench.adapter.convention(case.convention, case.component, bench.spec)
-    for option, outputs in case.golden.options.items():
-        if option == declared or not outputs:
-            continue
-        differences = measure(result, outputs, case, contract, bench.dtype)
-        if differences and not any(d.wrong for d in differences):
-            return _declare(case.convention, option, bench)
-    return ""
-
-
-def _refusing_convention(case: Case, bench: Bench) -> str:
-    """Whether an option of the case's convention allows the implementation to refuse the call."""
-    for option, outputs in (case.golden.options if case.golden else {}).items():
-        if outputs is None and case.convention is not None:
-            return _declare(case.convention, option, bench)
-    return ""
-
-
-def _declare(convention: str, option: str, bench: Bench) -> str:
-    cause = option_cause(convention, option, bench.spec)
-    return f"this is {cause.title}; {declaration((cause,))}, or fix it"
 
 
 def _check_refusal(case: Case, bench: Bench, blank: Verdict) -> Verdict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -11,9 +12,15 @@ from goldformer.conformance.text import number
 
 def rendered(template: str, **values: Any) -> str:
     """A template of this package, filled in; what is filled in is text and never markup."""
+    return _environment().get_template(template).render(**values)
+
+
+@cache
+def _environment() -> Environment:
+    """Made once: a class has thousands of pages."""
     environment = Environment(
         loader=PackageLoader("goldformer.conformance"), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters["margin"] = number
-    return environment.get_template(template).render(**values)
+    return environment

@@ -6,6 +6,7 @@ torch nor hypothesis nor the spec) and it keeps quiet unless tests of the suite 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
@@ -46,6 +47,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=60.0,
         help="seconds for each call of an implementation that is a process; default 60",
     )
+    # Not --html, which pytest-html has.
+    group.addoption("--conformance-html", type=Path, metavar="FILE", help="save a report as one HTML page")
     group.addoption("--threads", type=int, default=1, help="threads on the CPU, of PyTorch and BLAS; default 1")
 
 
@@ -55,6 +58,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Summary(config), "goldformer-summary")
         if _runs_the_suite(config):
             _bench(config)
+            path = config.getoption("--conformance-html")
+            if path and not path.resolve().parent.is_dir():
+                raise pytest.UsageError(f"--conformance-html {path}: there is no folder {path.parent}")
 
 
 def _runs_the_suite(config: pytest.Config) -> bool:
@@ -208,6 +214,7 @@ class Summary:
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
         self.verdicts: list[Verdict] = []
+        self.start = time.perf_counter()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """A verdict travels as an attribute of its report."""
@@ -245,3 +252,19 @@ class Summary:
             terminalreporter.write_line("Nothing was checked: everything was skipped.", red=True)
         for hint in bench.adapter.hints:
             terminalreporter.write_line(f"Note: {hint}")
+        if path := self.config.getoption("--conformance-html"):
+            self._save(path, bench)
+            terminalreporter.write_line(f"wrote {path}")
+
+    def _save(self, path: Path, bench: Bench) -> None:
+        """The page that `goldformer check --html` saves."""
+        from goldformer.conformance.comparison import Comparison, Implementation, Request
+        from goldformer.conformance.comparison_page import page
+        from goldformer.spec.files import replace_file
+
+        dtypes = tuple(dict.fromkeys(v.dtype for v in self.verdicts))
+        drawn = replace(bench, dtype=dtypes[0])
+        found = Implementation.of(drawn, self.verdicts, time.perf_counter() - self.start, drawn=True)
+        chosen = tuple(_words(self.config.getoption("--component")))
+        request = Request(dtypes, chosen, bench.device, self.config.getoption("--threads"))
+        replace_file(path, page(Comparison(request, (found,)), bench.spec))

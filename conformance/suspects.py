@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from goldformer.adapters.mistakes import implementations
 from goldformer.conformance.causes import Cause, cause
 from goldformer.conformance.verdict import Status, Verdict
 from goldformer.spec import Mistake, Spec
@@ -75,12 +76,18 @@ def explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -> lis
 
 
 def suspects(verdicts: Iterable[Verdict], component: str, spec: Spec) -> list[Suspect]:
-    """The mistakes that fit the checks of one component, best first."""
+    """The mistakes that fit the checks of one component and that nothing rules out, best first.
+
+    A passing check rules out those that it would show; so does a failing case that was held against them in vain.
+    """
     judged = [v for v in verdicts if v.component == component]
+    examined = [v for v in judged if v.bad and v.kind == "case" and v.matches is not None]
+    fitting = {id_ for v in examined for match in v.matches or () for id_ in match.causes}
+    in_vain = {m for v in examined for m in v.catches if m in implementations()} - fitting
     # A property that knows no mistake fails for any.
     failed = [v for v in judged if v.bad and (v.kind == "case" or v.catches)]
     passed = {(m, v.dtype) for v in judged if v.status is Status.PASSED and v.dtype not in _COARSE for m in v.catches}
-    counts = Counter(m for v in failed for m in v.catches if (m, v.dtype) not in passed)
+    counts = Counter(m for v in failed for m in v.catches if m not in in_vain and (m, v.dtype) not in passed)
     found = [Suspect(spec.mistakes[m], count, len(failed)) for m, count in counts.items()]
     return sorted(found, key=lambda s: (-s.explains, s.mistake.id))
 

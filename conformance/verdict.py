@@ -70,8 +70,22 @@ class Element:
 
 
 @dataclass(frozen=True, slots=True)
+class Grid:
+    """A window of an output: rows of what was expected and of what was got, in its last two axes.
+
+    `lead` are the indices in the axes before these, `origin` is where the window begins, `shape` what it is cut from.
+    """
+
+    lead: tuple[int, ...]
+    origin: tuple[int, ...]
+    shape: tuple[int, ...]
+    expected: tuple[tuple[float, ...], ...]
+    got: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Difference:
-    """How one output differs: the first and the worst element, and how much of it is wrong."""
+    """How one output differs: the first and the worst element, how much of it is wrong, and a window of it."""
 
     output: str
     wrong: int
@@ -80,6 +94,7 @@ class Difference:
     ratio: float
     first: Element | None
     worst: Element | None
+    grid: Grid | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +155,16 @@ class Verdict:
         def element(e: dict[str, Any] | None) -> Element | None:
             return Element(tuple(e["index"]), e["expected"], e["got"]) if e else None
 
+        def grid(g: dict[str, Any] | None) -> Grid | None:
+            if g is None:
+                return None
+            lead, origin, shape = (tuple(g[name]) for name in ("lead", "origin", "shape"))
+            expected, got = (tuple(map(tuple, g[name])) for name in ("expected", "got"))
+            return Grid(lead, origin, shape, expected, got)
+
         differences = tuple(
-            Difference(**{**d, "first": element(d["first"]), "worst": element(d["worst"])}) for d in data["differences"]
+            Difference(**{**d, "first": element(d["first"]), "worst": element(d["worst"]), "grid": grid(d["grid"])})
+            for d in data["differences"]
         )
         lists = {name: tuple(data[name]) for name in ("clauses", "catches")}
         matches = data["matches"]

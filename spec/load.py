@@ -138,7 +138,7 @@ def _conventions(file: YamlFile, clauses: Mapping[str, Clause]) -> dict[str, Con
     for index, model in enumerate(models):
         _known(file, ("conventions", index, "clause"), [model.clause], clauses, "transformer.md")
         _known(file, ("conventions", index, "default"), [model.default], model.options, "its options")
-    return {m.id: Convention(m.id, m.title, m.clause, m.default, m.options) for m in models}
+    return {m.id: Convention(m.id, m.title, m.clause, m.default, m.options, m.left_open or "") for m in models}
 
 
 def _mistakes(file: YamlFile, contracts: Mapping[str, Contract]) -> dict[str, Mistake]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
@@ -28,6 +28,9 @@ Statistic = Literal["zeros", "mean", "mean_square", "largest"]
 
 #: The key of the only expectation of a case that depends on no convention.
 ANY = ""
+
+#: What an adapter declares of a convention that it leaves open.
+UNSPECIFIED = "unspecified"
 
 #: The name under which a case says that its padding does not show.
 PADDING = "padding"
@@ -134,13 +137,17 @@ class Erratum:
 
 @dataclass(frozen=True, slots=True)
 class Convention:
-    """A choice that real, correct code makes differently."""
+    """A choice that real, correct code makes differently.
+
+    With `left_open` an adapter may declare it UNSPECIFIED: what depends on it is not compared. The text says for whom.
+    """
 
     id: str
     title: str
     clause: str
     default: str
     options: Mapping[str, str]
+    left_open: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +305,14 @@ class GoldenArray:
         """The elements of an output that are compared with these values."""
         return output if self.indices is None else output[tuple(np.array(self.indices).T)]
 
+    def where(self, others: Sequence[Array]) -> GoldenArray:
+        """The values that equal those of other arrays, as probes."""
+        same = np.ones(self.values.shape, dtype=bool)
+        for other in others:
+            same &= (self.values == other) | (np.isnan(self.values) & np.isnan(other))
+        places = np.argwhere(same) if self.indices is None else np.array(self.indices)[same]
+        return replace(self, values=self.values[same], indices=tuple(tuple(map(int, place)) for place in places))
+
     @cached_property
     def magnitude(self) -> float:
         """The largest finite absolute value; 0 where there is none."""
@@ -318,6 +333,12 @@ class Golden:
     peak: float
     options: Mapping[str, Mapping[str, GoldenArray] | None]
     margin: float | None = None
+
+    def whatever_the_option(self) -> dict[str, GoldenArray]:
+        """The values that all options of the convention agree in, as probes; outputs without any are left out."""
+        first, *others = [outputs for outputs in self.options.values() if outputs is not None]
+        agreed = {name: golden.where([o[name].values for o in others]) for name, golden in first.items()}
+        return {name: golden for name, golden in agreed.items() if golden.values.size}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 
 from goldformer.spec.coverage import Coverage, Proofs, RowCoverage, cover, totals
-from goldformer.spec.model import Case, Clause, Document, Property, Spec
+from goldformer.spec.model import UNSPECIFIED, Case, Clause, Document, Property, Spec
 
 #: How many ids a cell lists before it counts the others.
 SHOWN = 3
@@ -136,6 +136,8 @@ def _conventions(spec: Spec) -> str:
     for convention in spec.conventions.values():
         names = sorted(convention.options, key=lambda name: name != convention.default)
         options = "<br>".join(f"`{name}`: {escape(convention.options[name])}" for name in names)
+        if convention.left_open:
+            options += f"<br>`{UNSPECIFIED}`: {escape(convention.left_open)}"
         lines.append((convention.id, escape(convention.title), link(spec.clauses[convention.clause]), options))
     return markdown_table(("convention", "what it decides", "clause", "options"), lines)
 

@@ -64,6 +64,7 @@ class ConventionModel(Strict):
     clause: ClauseId
     default: Option
     options: Annotated[dict[Option, Text], Field(min_length=2)]
+    left_open: Text | None = None
 
 
 class ConventionsFile(Strict):

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from goldformer.conformance.cli import main
 from goldformer.conformance.engine import plan
 from goldformer.conformance.properties import components_of
+from goldformer.conformance.report_schema import Report
 from goldformer.conformance.verdict import Verdict
 
 RIGHT = """
@@ -276,3 +277,29 @@ def test_json_of_nothing_checked_is_still_json_and_2(check):
     assert result.exit_code == 2
     assert {v["reason"] for v in json.loads(result.stdout)["verdicts"]} == {"not-implemented"}
     assert result.stderr == "goldformer: nothing was checked: mine has no causal_mask\n"
+
+
+# The report as a page, and its JSON as a schema
+
+
+def test_html_saves_the_report(check, tmp_path):
+    path = tmp_path / "report.html"
+    result = check(DOUBLED, "--dtype", "float32", "--html", str(path))
+    assert result.exit_code == 1
+    text = path.read_text(encoding="utf-8")
+    assert "fails first" in text
+    assert 'aria-label="got,' in text
+    assert result.stdout.replace("\n", "").endswith(f"- wrote {path}")
+
+
+def test_html_without_a_folder_is_refused_before_the_work(check):
+    result = check(RIGHT, "--html", "no/report.html")
+    assert (result.exit_code, result.stderr.strip()) == (2, "goldformer: --html no/report.html: there is no folder no")
+
+
+def test_the_json_is_what_its_schema_says(check):
+    for adapter in (RIGHT, WRONG, DOUBLED):
+        Report.model_validate_json(check(adapter, "--json").stdout)
+    printed = json.loads(CliRunner().invoke(main, ["schema", "report"]).stdout)
+    assert printed["required"] == ["goldformer", "python", "adapter", "device", "components", "verdicts"]
+    assert {"enum": ["inf", "-inf", "nan"]} in printed["$defs"]["Difference"]["properties"]["ratio"]["anyOf"]

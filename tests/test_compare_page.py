@@ -129,7 +129,7 @@ def test_conventions_hints_time_and_environment_are_told(parsed):
 
 
 def test_by_dtype(parsed):
-    headings, rows = table(parsed, 2)
+    headings, rows = table(parsed, 3)
     assert headings == ["component", "float64", "float32", "skipped"]
     assert rows == [["softmax", "✓ 1 of 1error 0.25", "✓ 1 of 1error 0.125", "1 of another convention"]]
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from goldformer.adapters import Adapter
+from goldformer.adapters import Adapter, AdapterError
+from goldformer.adapters.mistakes import implementations
 from goldformer.adapters.options import OPTIONS, Concatenated, NanInEmptyRows, RefusesOddWidths, ZerosInEmptyRows
 from goldformer.adapters.textbook import Textbook
 from goldformer.conformance.engine import Bench, check_case
@@ -97,11 +99,11 @@ def test_a_failure_that_is_another_option_names_it_and_the_declaration(choice, t
 
 
 def test_a_failure_that_is_no_option_gives_no_advice(bench_of, spec):
-    class SumOfEmptyRows(Textbook):
+    class WrongInAllRows(Textbook):
         def weights(self, scaled, mask):
-            return np.where(mask.any(-1, keepdims=True), super().weights(scaled, mask), 1.0).astype(scaled.dtype)
+            return np.where(mask.any(-1, keepdims=True), 2 * super().weights(scaled, mask), 1.0).astype(scaled.dtype)
 
-    verdict = check_case(spec.cases[EMPTY_ROW], bench_of(SumOfEmptyRows))
+    verdict = check_case(spec.cases[EMPTY_ROW], bench_of(WrongInAllRows))
     assert (verdict.reason, verdict.advice) == ("wrong-value", "")
 
 
@@ -153,3 +155,48 @@ def test_a_refusal_that_another_option_allows_names_it(bench_of, spec):
     verdict = check_case(spec.cases["pe-odd-5"], bench_of(RefusesOddWidths))
     assert verdict.status is Status.ERRORED
     assert verdict.advice.startswith("this is odd_d_model: refused")
+
+
+# What an adapter leaves open
+
+
+class AddsToEmptyRows(Textbook):
+    """Adds a large number to the scores of masked keys, as many tutorials do: float64 keeps some of their digits."""
+
+    def masked(self, scaled, mask):
+        return scaled + np.where(mask, 0.0, -1e9).astype(scaled.dtype)
+
+
+def test_what_is_none_of_the_options_is_told_how_to_leave_it_open(bench_of, spec):
+    bench = replace(bench_of(AddsToEmptyRows), dtype="float64")
+    verdict = check_case(spec.cases[EMPTY_ROW], bench)
+    assert verdict.status is Status.FAILED
+    assert verdict.advice == (
+        "only what depends on empty_row is wrong, and it is none of the options; "
+        'declare CONVENTIONS = {"empty_row": "unspecified"}, and what depends on it is not compared, '
+        "for code that adds a large number to the scores"
+    )
+
+
+def test_what_is_left_open_is_not_compared_and_all_else_is(bench_of, spec):
+    for case in spec.cases_of("scaled_dot_product_attention"):
+        bench = replace(bench_of(AddsToEmptyRows, empty_row="unspecified"), dtype="float64")
+        assert not check_case(case, bench).bad, case.id
+    wrong = type("Wrong", (implementations()["scale-missing"].make, AddsToEmptyRows), {})
+    verdict = check_case(spec.cases[EMPTY_ROW], replace(bench_of(wrong, empty_row="unspecified"), dtype="float64"))
+    assert verdict.status is Status.FAILED
+    assert verdict.advice == ""
+
+
+def test_only_the_rows_without_a_key_are_left_out(spec):
+    golden = spec.cases[EMPTY_ROW].golden
+    whole, agreed = golden.options["uniform"]["weights"], golden.whatever_the_option()["weights"]
+    assert 0 < agreed.values.size < whole.values.size
+    assert agreed.compared(whole.values).tolist() == agreed.values.tolist()
+
+
+def test_other_conventions_cannot_be_left_open(bench_of):
+    with pytest.raises(
+        AdapterError, match=r"CONVENTIONS has 'pe_layout': 'unspecified'; its options are interleaved, "
+    ):
+        bench_of(Textbook, pe_layout="unspecified")

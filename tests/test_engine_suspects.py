@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 
 import pytest
 
 from goldformer.conformance.suspects import Explanation, failing_roots, suspects
 from goldformer.conformance.text import nothing_was_checked, summary
-from goldformer.conformance.verdict import Status, Verdict
+from goldformer.conformance.verdict import Match, Status, Verdict
 
 numbers = count()
 ATTENTION = "scaled_dot_product_attention"
@@ -85,6 +86,15 @@ def test_only_a_pass_in_the_same_dtype_rules_out_and_none_in_a_coarse_one(failin
 @pytest.mark.parametrize(("equals", "certain"), [(10, True), (9, True), (8, False)])
 def test_what_equals_less_than_nine_of_ten_failing_cases_could_be_it(equals, certain):
     assert Explanation((), equals, 10, 0.5, spared=3).certain is certain
+
+
+def test_what_a_failing_case_was_held_against_in_vain_is_ruled_out(spec):
+    # `non-contiguous` shows in PyTorch alone: nothing was held against it.
+    failing = verdict(FAILED, "scale-missing", "mask-inverted", "non-contiguous")
+    fits = replace(failing, matches=(Match(("mask-inverted",), 0.1),))
+    also = verdict(FAILED, "scale-missing", "mask-inverted", kind="property")
+    assert named([fits, also], spec) == [("mask-inverted", 2, 2), ("non-contiguous", 1, 2)]
+    assert [id_ for id_, *_ in named([failing, also], spec)] == ["mask-inverted", "scale-missing", "non-contiguous"]
 
 
 def test_nothing_failing_suspects_nothing(spec):

@@ -11,7 +11,6 @@ from markdown_it import MarkdownIt
 import grades
 from goldformer.conformance.grading.model import Deduction, Feedback
 from goldformer.conformance.grading.results import feedback, gradescope
-from goldformer.conformance.grading.results.matrices import Matrices, pictures
 from goldformer.conformance.grading.results.words import advice, block, code, counted, escaped, line, points, tail
 from grades import ASSIGNMENT, HOSTILE, SECRET
 from pages import CHROMIUM, PAIRS, READABLE, Page, contrast, must_scroll_by_keyboard, must_stand_alone, on_a_phone
@@ -277,38 +276,23 @@ def test_numbers_in_words():
 
 # ── heat maps ──
 
-SMALL = Matrices("weights", ((0.5, 0.5), (1.0, 0.0)), ((0.25, 0.75), (1.0, float("nan"))))
 
-
-def test_small_outputs_are_drawn_and_told_in_words(spec):
-    key = (FIRST_CASE, "float32", "weights")
-    page = Page(feedback.html(grades.failing(), told(first_wrong=True), spec, {key: SMALL}))
-    drawn = [attributes["aria-label"] for attributes, _ in page.all("svg")]
-    assert [label.split(":")[0] for label in drawn] == ["weights, expected", "weights, got", "weights, got − expected"]
-    assert all(attributes["role"] == "img" for attributes, _ in page.all("svg"))
-    assert "got − expected −0.25 0.25 0 NaN" in " ".join(text for _, text in page.all("pre")).replace("-0.25", "−0.25")
-    assert "[0, 1] 0.75" in [text for _, text in page.all("title")]
+def test_windows_of_published_cases_are_drawn(spec):
+    page = Page(feedback.html(grades.failing(), told(first_wrong=True), spec))
+    drawn = [attributes["aria-label"].partition(",")[0] for attributes, _ in page.all("svg")]
+    assert drawn[:3] == ["expected", "got", "got − expected"]
     must_stand_alone(page)
 
 
-@pytest.mark.parametrize("switch", [{"expected": False}, {}])
-def test_matrices_are_not_drawn_of_drawn_cases_nor_where_values_are_not_told(spec, switch):
+def test_windows_are_not_drawn_where_values_are_not_told(spec):
+    assert "<svg" not in feedback.html(grades.failing(), told(expected=False), spec)
+
+
+def test_windows_of_drawn_cases_are_not_drawn(spec):
     grade = grades.failing()
-    keys = [(c.verdict.check, "float32", "weights") for c in grade.checks if switch or c.origin == "fresh"]
-    assert "<svg" not in feedback.html(grade, told(**switch), spec, dict.fromkeys(keys, SMALL))
-
-
-def test_the_strength_of_a_square_is_its_share_of_the_largest():
-    expected, got, difference = pictures(SMALL)
-    assert [square.strength for square in expected.squares] == [0.5, 0.5, 1.0, 0.0]
-    assert [square.sign for square in got.squares] == ["more", "more", "more", "odd"]
-    assert [(square.sign, square.strength) for square in difference.squares[:2]] == [("less", 1.0), ("more", 1.0)]
-
-
-@pytest.mark.parametrize("got", [((1.0,),), ((1.0, 2.0), (3.0,)), (), ((0.0,) * 13,) * 2])
-def test_matrices_of_another_shape_are_refused(got):
-    with pytest.raises(ValueError, match="weights: expected and got must be two matrices of one shape, up to 12 × 12"):
-        Matrices("weights", ((0.0,) * 13,) * 2 if len(got) == 2 and len(got[1]) == 13 else SMALL.expected, got)
+    fresh = tuple(check for check in grade.checks if check.origin == "fresh")
+    assert any(difference.grid for check in fresh for difference in check.verdict.differences)
+    assert "<svg" not in feedback.html(replace(grade, checks=fresh), told(), spec)
 
 
 # ── the page ──

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from boxes import NOBODY, WALLS, found_by
+from goldformer.conformance.grading import landlock
 from goldformer.conformance.grading.jail import Jail, JailError
 from goldformer.conformance.grading.model import Limits
 from goldformer.spec import ROOT
@@ -202,21 +206,75 @@ def found():
     assert everyone == "ProcessLookupError"  # there is nobody else
 
 
-def test_memory_of_the_process_that_it_came_from_is_out_of_reach(found):
+def test_memory_of_the_processes_that_it_came_from_is_out_of_reach(found):
     source = f"""
 import ctypes, os{TRIED}
 libc = ctypes.CDLL(None, use_errno=True)
 class Piece(ctypes.Structure): _fields_ = [("base", ctypes.c_void_p), ("size", ctypes.c_size_t)]
-def found():
+def reached(pid):
     buffer = ctypes.create_string_buffer(8)
-    here, there = Piece(ctypes.addressof(buffer), 8), Piece(id(None), 8)
-    parent = os.getppid()
-    read = libc.process_vm_readv(parent, ctypes.byref(here), 1, ctypes.byref(there), 1, 0)
-    return read, libc.ptrace(16, parent, 0, 0), tried(lambda: open(f"/proc/{{parent}}/mem", "rb").read(1))
+    here, there = Piece(ctypes.addressof(buffer), 8), Piece({id(None)}, 8)
+    read = libc.process_vm_readv(pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0)
+    return read, libc.ptrace(16, pid, 0, 0), tried(lambda: open(f"/proc/{{pid}}/mem", "rb").read(1))
+def found(): return [reached(pid) for pid in (os.getppid(), {os.getpid()})]
 """
-    read, traced, opened = found(source)
-    assert (read, traced) == (-1, -1)
-    assert opened in ("FileNotFoundError", "PermissionError")
+    for read, traced, opened in found(source):
+        assert (read, traced) == (-1, -1)
+        assert opened in ("FileNotFoundError", "PermissionError")
+
+
+@pytest.mark.parametrize("without", [(), ("mount-namespace",)])
+def test_where_the_package_is_installed_it_is_covered(tmp_path, without):
+    folder = installed(tmp_path)
+    source = f"""
+import os{TRIED}
+names = ("/spec/cases/softmax.yaml", "/__init__.py")
+def found():
+    here = [tried(lambda: open({str(folder)!r} + name).read(1)) for name in names]
+    return here, "Error" not in str(tried(open, {str(folder.parent / "neighbour.py")!r}))
+"""
+    script = f"""
+import sys
+sys.path.append({str(Path(__file__).parent / "support")!r})
+from boxes import found_by
+from pathlib import Path
+from goldformer.spec import ROOT
+from goldformer.conformance.grading.jail import Jail, JailError
+from goldformer.conformance.grading.model import Limits
+try: made = Jail(Limits(memory=1024), "numpy", "files", without={without})
+except JailError as error: raise SystemExit(f"skip: {{error}}")
+with made: print(ROOT, found_by(made, Path({str(tmp_path / "box")!r}), {source!r}))
+"""
+    python = tmp_path / "venv" / "bin" / "python"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    done = subprocess.run([python, "-c", script], check=False, capture_output=True, text=True, env=environment)
+    if "skip: " in done.stderr:
+        pytest.skip(done.stderr.splitlines()[1].strip())
+    assert done.stdout.strip().startswith(f"{folder}/spec (['"), done.stderr
+    assert set(re.findall(r"\w+Error", done.stdout)) <= {"FileNotFoundError", "PermissionError"}
+    assert done.stdout.strip().endswith("True)")
+    assert done.stdout.count("Error") == 2
+
+
+def installed(tmp_path):
+    """Where the package lies in an environment into which it was installed from a wheel."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    (site,) = tmp_path.glob("venv/lib/python*/site-packages")
+    (site / "others.pth").write_text("\n".join(p for p in sys.path if p.endswith("-packages")))
+    (site / "neighbour.py").write_text("")
+    package = site / "goldformer"
+    shutil.copytree(
+        REPOSITORY / "src" / "goldformer", package, symlinks=False,
+        ignore=lambda folder, names: [n for n in names if n == "__pycache__" or n.startswith("test_")],
+    )  # fmt: skip
+    os.chmod(tmp_path, 0o755)
+    return package
+
+
+def test_landlock_is_in_force_where_the_kernel_has_it(jail):
+    if jail.isolation.missing.get("landlock", "left out") != "left out":
+        with pytest.raises(OSError, match="landlock"):
+            landlock.version()
 
 
 def test_random_numbers_are_the_same_in_every_process(jail, tmp_path):
@@ -227,23 +285,16 @@ def test_random_numbers_are_the_same_in_every_process(jail, tmp_path):
 def test_ordinary_users_are_protected_alike():
     if os.geteuid() != 0:
         pytest.skip("this is an ordinary user already")
-    words = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-rs",
-        "-p",
-        "no:cacheprovider",
-        "--basetemp",
-        f"/tmp/nobody-{os.getpid()}",
-    ]
-    words += [__file__, "--deselect", f"{Path(__file__).name}::{test_ordinary_users_are_protected_alike.__name__}"]
-    environment = {**os.environ, "HOME": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"}
-    helper = Path(__file__).parent / "support" / "boxes.py"
+    here = Path(__file__)
+    basetemp = f"{tempfile.gettempdir()}/goldformer-nobody-{os.getpid()}"
+    words = ["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "--basetemp", basetemp, str(here)]
+    words += [f"{here.with_name('test_grading_jail.py')}::test_what_it_leaves_running_ends_with_it"]
+    environment = {**os.environ, "HOME": basetemp, "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
-        [sys.executable, str(helper), *words], capture_output=True, text=True, timeout=300, cwd=REPOSITORY, env=environment
+        [sys.executable, str(here.parent / "support" / "boxes.py"), sys.executable, *words], check=False,
+        capture_output=True, text=True, timeout=300, cwd=REPOSITORY, env=environment,
     )  # fmt: skip
+    shutil.rmtree(basetemp, ignore_errors=True)
     if "PermissionError" in done.stderr:
         pytest.skip(f"nobody cannot run the tests here: {done.stderr.splitlines()[-1]}")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]

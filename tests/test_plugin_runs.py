@@ -255,3 +255,22 @@ def test_a_fixture_named_bench_in_a_project_of_its_own_is_left_alone(tmp_path):
     )
     run = Run(tmp_path, "-q")
     assert (run.code, "1 passed" in run.out) == (0, True)
+
+
+# The report as a page
+
+
+def test_conformance_html_saves_the_page_that_check_saves(suite, tmp_path):
+    path = tmp_path / "report.html"
+    run = suite(DOUBLED, "--conformance-html", str(path), "--dtype", "float32", "-n", "2")
+    assert f"wrote {path}" in run.out
+    text = path.read_text(encoding="utf-8")
+    assert "mine" in text
+    assert "fails first" in text
+    assert 'aria-label="got,' in text
+
+
+def test_conformance_html_without_a_folder_is_refused_before_the_work(suite):
+    run = suite(RIGHT, "--conformance-html", "no/report.html")
+    assert run.code == pytest.ExitCode.USAGE_ERROR
+    assert "--conformance-html no/report.html: there is no folder no" in run.err

@@ -60,6 +60,7 @@ class Options:
     strict: bool
     as_json: bool
     markdown: Path | None
+    html: Path | None
     badge: Path | None
     quiet: bool
     verbose: bool
@@ -96,7 +97,7 @@ def _check(options: Options, spec: Spec, found: Adapter) -> int:
     ):
         if message := unknown(given, known, option):
             return unusable(message)
-    if message := no_folder({"--markdown": options.markdown, "--badge": options.badge}):
+    if message := no_folder({"--markdown": options.markdown, "--html": options.html, "--badge": options.badge}):
         return unusable(message)
     Numerics(options.tf32, options.threads).apply(found.arrays)
     bench = Bench(spec, found, selection.dtypes[0], options.device, options.strict, Imitator(spec))
@@ -112,7 +113,8 @@ def _check(options: Options, spec: Spec, found: Adapter) -> int:
         out.print(json.dumps(finite(_as_json(verdicts, found, bench, spec)), ensure_ascii=False), markup=False)
     else:
         _report(verdicts, found, spec)
-    implementation = Implementation.of(found, verdicts, time.perf_counter() - start)
+    seconds, first = time.perf_counter() - start, replace(bench, dtype=selection.dtypes[0])
+    implementation = Implementation.of(first, verdicts, seconds, drawn=options.html is not None)
     _save(implementation, options, selection, spec)
     if implementation.problem:
         return unusable(implementation.problem)
@@ -171,9 +173,13 @@ def _report(verdicts: Sequence[Verdict], adapter: Adapter, spec: Spec) -> None:
 def _save(implementation: Implementation, options: Options, selection: Selection, spec: Spec) -> None:
     # Not said where standard output is for JSON alone.
     how = replace_file if options.as_json else save
+    request = Request(selection.dtypes, selection.components, options.device, options.threads)
     if options.markdown:
-        request = Request(selection.dtypes, selection.components, options.device, options.threads)
         how(options.markdown, markdown(Comparison(request, (implementation,)), spec))
+    if options.html:
+        from goldformer.conformance.comparison_page import page
+
+        how(options.html, page(Comparison(request, (implementation,)), spec))
     if options.badge:
         how(options.badge, json.dumps(badge(implementation, spec), ensure_ascii=False) + "\n")
 

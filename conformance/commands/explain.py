@@ -12,7 +12,7 @@ from goldformer.conformance.commands.console import OK, out, unknown, unusable
 from goldformer.spec import Case, Contract, Spec, SpecError, load_spec
 from goldformer.spec.coverage import cover
 from goldformer.spec.draw import Values
-from goldformer.spec.model import GoldenArray, Mistake
+from goldformer.spec.model import UNSPECIFIED, GoldenArray, Mistake
 
 Entry = dict[str, Any]
 
@@ -57,9 +57,10 @@ def _index(spec: Spec) -> Mapping[str, Entry]:
             "shown by": list(coverage.clauses[clause.id].proofs.ids),
         }  # fmt: skip
     for convention in spec.conventions.values():
+        left_open = {UNSPECIFIED: convention.left_open} if convention.left_open else {}
         index[convention.id] = {
             "convention": convention.id, "title": convention.title, "clause": convention.clause,
-            "default": convention.default, "options": dict(convention.options),
+            "default": convention.default, "options": {**convention.options, **left_open},
         }  # fmt: skip
     for prop in spec.properties.values():
         index[prop.id] = {

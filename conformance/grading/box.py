@@ -12,19 +12,19 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from goldformer.adapters.process.messages import error_line
 from goldformer.adapters.process.schema import MAX_MESSAGE, PARSE_ERROR, RAISED
 from goldformer.adapters.process.server import Server
 from goldformer.adapters.protocol import Adapter, AdapterError
+from goldformer.conformance.grading.mounts import ours
 from goldformer.spec import Spec
 
 #: The file that maps what was handed in, and the folder beside it that holds that.
 ADAPTER: Final = "adapter.py"
 SUBMISSION: Final = "submission"
-_OURS: Final = str(Path(__file__).resolve().parents[2])
+_OURS: Final = (*(f"{folder}/" for folder in ours()), "<frozen importlib", "<string>")
 _INSTALLED: Final = tuple(sysconfig.get_paths()[name] for name in ("purelib", "platlib", "stdlib"))
 _BUFFER: Final = 1 << 20
 
@@ -134,4 +134,4 @@ class _Telling:
 
 
 def _is_ours(file: str) -> bool:
-    return file.startswith((_OURS, "<frozen importlib", "<string>")) or "/goldformer/" in file
+    return file.startswith(_OURS)

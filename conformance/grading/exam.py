@@ -65,9 +65,13 @@ class Planned:
             return replace(check_case(self.subject, bench), seconds=0.0)
         return replace(check_property(self.subject, self.component, bench), seconds=0.0)
 
-    def unjudged(self, message: str, detail: str) -> Verdict:
-        """What is said of it where grading itself failed."""
-        kind, source = ("case", str(self.subject.source or "derived")) if isinstance(self.subject, Case) else ("property", "property")
+    def unjudged(self, message: str, detail: str = "") -> Verdict:
+        """What is said of it where it is not judged."""
+        kind, source = (
+            ("case", str(self.subject.source or "derived"))
+            if isinstance(self.subject, Case)
+            else ("property", "property")
+        )
         return Verdict(
             self.subject.id, kind, self.component, self.subject.title, Status.SKIPPED, "not-checkable", message,  # type: ignore[arg-type]
             self.dtype, "cpu", self.subject.clauses, source, detail=detail,
@@ -106,16 +110,16 @@ def _fresh(text: str, spec: Spec) -> list[Case]:
 
 
 def _planned(assignment: Assignment, published: list[Case], fresh: list[Case], spec: Spec) -> Iterator[Planned]:
-    """Parts before what is built of them, as the diagnosis wants it; cases before properties."""
+    """Parts before what is built of them, as the diagnosis wants it; all cases before properties."""
     parts = {part.component: part for part in assignment.parts}
     ordered = [name for name in spec.components if name in parts]
-    load_properties()
+    origins: tuple[tuple[Origin, list[Case]], ...] = (("published", published), ("fresh", fresh))
     for dtype in assignment.dtypes:
         for name in ordered:
-            for origin, cases in (("published", published), ("fresh", fresh)):
-                for case in cases:
-                    if case.component == name:
-                        yield Planned(origin, dtype, case, name)  # type: ignore[arg-type]
+            for origin, cases in origins:
+                yield from (Planned(origin, dtype, case, name) for case in cases if case.component == name)
+    load_properties()
+    for dtype in assignment.dtypes:
         for name in ordered:
             for prop in spec.properties.values():
                 asked = parts[name].properties > 0 and name in components_of(prop, spec)

@@ -19,7 +19,8 @@ from goldformer.adapters.process.arrays import Wire
 from goldformer.adapters.process.client import Client, adapter_object
 from goldformer.adapters.process.faults import CallFault, FaultReason
 from goldformer.conformance.engine import Bench
-from goldformer.conformance.grading.boxed import Boxed as boxed
+from goldformer.conformance.grading.boxed import Boxed
+from goldformer.conformance.grading.declared import Declared
 from goldformer.conformance.grading.exam import Exam, Plan, Planned
 from goldformer.conformance.grading.model import (
     Check,
@@ -36,6 +37,7 @@ from goldformer.conformance.grading.transcript import Recorder, Replayer, Transc
 from goldformer.conformance.imitation import Imitations, Imitator
 from goldformer.conformance.text import diagnosis
 from goldformer.conformance.verdict import Status, Verdict
+from goldformer.spec import Spec
 
 #: After so many checks of a component that took too long, the others are not waited for.
 _TIMEOUTS: Final = 3
@@ -71,18 +73,28 @@ class Tape(Protocol):
 class Grader:
     """Grades submissions for one exam, each as if it were the only one."""
 
-    def __init__(self, exam: Exam, jail: Jail | None, boxes: Path | None = None) -> None:
-        """Plan the checks. Without a jail it can judge transcripts alone; `boxes` is where submissions are put."""
+    def __init__(self, exam: Exam) -> None:
+        """Plan the checks; without a jail, transcripts alone can be judged."""
         self._exam = exam
-        self._jail = jail
-        self._boxes = boxes
         self._plan = Plan.of(exam)
         self._imitations = Imitations()
+        self._jail: Jail | None = None
+        self._boxes: Path | None = None
+
+    def within(self, jail: Jail, boxes: Path | None = None) -> Grader:
+        """The same, with a jail to run submissions in; they are put into folders in `boxes`."""
+        self._jail, self._boxes = jail, boxes
+        return self
 
     @property
-    def spec(self) -> Any:
-        """The spec with the fresh cases."""
+    def spec(self) -> Spec:
+        """The spec, with the fresh cases."""
         return self._plan.spec
+
+    @property
+    def declared(self) -> Declared:
+        """What holds for every submission."""
+        return self._plan.declared
 
     def grade(self, submission: Submission) -> Graded:
         """Run a submission and grade it; whatever happens, there is a grade."""
@@ -107,7 +119,7 @@ class Grader:
         isolation = Isolation(told["level"], tuple(told["features"]), told["missing"])
         limits = self._exam.assignment.limits
         replayer = Replayer(transcript, limits.total)
-        client = boxed(replayer.spawn, limits)
+        client = Boxed(replayer.spawn, limits)
         grade = self._judged(head["submission"], head["key"], client, replayer, isolation)
         changed = replayer.changed()
         replayer.finish()
@@ -162,8 +174,13 @@ class Grader:
 
     def _checks(self, bench: Bench, tape: Tape) -> Iterator[Check]:
         late: Counter[str] = Counter()
+        works: set[str] = set()
         over = False
         for planned in self._plan.checks:
+            if planned.origin == "property" and planned.component not in works:
+                # Its component earns nothing, whatever holds.
+                yield Check("property", "correct", planned.unjudged("not run: no golden case passes"))
+                continue
             over = over or tape.used_up()
             adapter = bench.adapter
             if over:
@@ -173,6 +190,8 @@ class Grader:
                 adapter = _silent(self._plan, "timeout", why)
             check = _checked(planned, replace(bench, dtype=planned.dtype, adapter=adapter))
             late[planned.component] += check.outcome == "timeout"
+            if check.counts and check.outcome == "correct" and check.verdict.check in self._plan.kinds.numeric:
+                works.add(planned.component)
             yield check
 
     def _adapter(self, client: Client) -> Adapter:
@@ -184,9 +203,7 @@ class Grader:
             raise CallFault("protocol", f"it says what is not so: {error}") from error
         none = {name: _no_gradient for name in adapter.functions if name not in declares.gradients}
         gradients = {**adapter.gradients, **none}
-        return replace(
-            adapter, conventions=declares.conventions, dtypes=declares.dtypes, gradients=gradients, hints=()
-        )
+        return replace(adapter, conventions=declares.conventions, dtypes=declares.dtypes, gradients=gradients, hints=())
 
     def _ungradable(self, submission: Submission, key: str) -> Grade:
         return self._without_checks(submission.id, key, "error", f"It cannot be graded: {submission.problem}.")

@@ -13,6 +13,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
+from goldformer.conformance.grading import linux
 from goldformer.conformance.grading.boxed import Boxed, BoxPeer
 from goldformer.conformance.grading.keeper import Lost, Zygote, remove
 from goldformer.conformance.grading.levels import JailError, demand, isolation
@@ -58,6 +59,8 @@ class Jail:
             if require is not None:
                 demand(self.isolation, require)
             self._check_memory(self._zygote.size)
+            if "pid-namespace" not in self.isolation.features and os.geteuid() != 0:
+                linux.refuse_tracers()  # a submission is a process of the same user, and what is expected is in here
         except BaseException:
             self.close()
             raise

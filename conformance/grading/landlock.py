@@ -15,6 +15,8 @@ from goldformer.conformance.grading.linux import system_call
 _CREATE_RULESET: Final = 444
 _ADD_RULE: Final = 445
 _RESTRICT_SELF: Final = 446
+#: Which Python has on Linux alone.
+_O_PATH: Final = 0o10000000
 _VERSION: Final = 1
 _PATH_BENEATH: Final = 1
 
@@ -77,13 +79,14 @@ class _PathBeneath(ctypes.Structure):
 
 def _allow(rules: int, path: str, rights: int) -> None:
     try:
-        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        descriptor = os.open(path, _O_PATH | os.O_CLOEXEC)
     except OSError:
         return  # what is not there needs no right
     try:
         if not os.path.isdir(path):
             rights &= _OF_FILES
-        rule = ctypes.byref(_PathBeneath(rights, descriptor))
-        system_call("landlock_add_rule", _ADD_RULE, rules, _PATH_BENEATH, rule, 0)
+        if rights:  # a file has no names to be read
+            rule = ctypes.byref(_PathBeneath(rights, descriptor))
+            system_call("landlock_add_rule", _ADD_RULE, rules, _PATH_BENEATH, rule, 0)
     finally:
         os.close(descriptor)

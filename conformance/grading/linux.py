@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
+import platform
 from typing import Any, Final
 
 #: unshare and setns.
@@ -52,17 +52,20 @@ def called(what: str, result: int) -> int:
     return result
 
 
+def _need_linux(what: str) -> None:
+    if platform.system() != "Linux":
+        raise OSError(f"{what} is a call of Linux")
+
+
 def system_call(what: str, number: int, *arguments: Any) -> int:
     """A system call by its number; integers are passed as long ones."""
-    if sys.platform != "linux":
-        raise OSError(f"{what} is a call of Linux")
+    _need_linux(what)
     wide = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
     return called(what, _libc.syscall(ctypes.c_long(number), *wide))
 
 
 def _prctl(what: str, option: int, value: int) -> None:
-    if sys.platform != "linux":
-        raise OSError(f"{what} is a call of Linux")
+    _need_linux(what)
     called(what, _libc.prctl(option, ctypes.c_ulong(value), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)))
 
 
@@ -83,7 +86,7 @@ def forbid_new_privileges() -> None:
 
 def refuse_tracers() -> None:
     """Let no process of the same user read this one's memory, where the system has a word for that."""
-    if sys.platform == "linux":
+    if platform.system() == "Linux":
         _prctl("PR_SET_DUMPABLE", _PR_SET_DUMPABLE, 0)
 
 
@@ -100,8 +103,7 @@ def drop_capabilities() -> None:
 
 def unshare(flags: int) -> None:
     """Leave namespaces for new ones."""
-    if sys.platform != "linux":
-        raise OSError("unshare is a call of Linux")
+    _need_linux("unshare")
     called("unshare", _libc.unshare(flags))
 
 

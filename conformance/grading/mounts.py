@@ -27,9 +27,9 @@ from goldformer.conformance.grading.linux import (
     MS_REC,
 )
 
-#: Where a process finds what it is to run, and where it may write.
-BOX: Final = "/box"
-TMP: Final = "/tmp"
+#: Where a process finds what it is to run, and where it may write: where no Python is.
+BOX: Final = "/jail/box"
+TMP: Final = "/jail/tmp"
 _SYSTEM: Final = ("/lib", "/lib64", "/lib32", "/usr/lib", "/usr/lib64", "/usr/lib32", "/usr/local/lib")
 _ETC: Final = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld-musl-x86_64.path", "/etc/localtime")
 _DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
@@ -41,6 +41,7 @@ def interpreter() -> list[str]:
     paths = sysconfig.get_paths()
     names = [sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix]
     names += [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    names += [entry for entry in sys.path if os.path.basename(entry) in ("site-packages", "dist-packages")]
     every = {name for given in names for name in (os.path.abspath(given), os.path.realpath(given))}
     found = sorted(name for name in every if os.path.isdir(name))
     return [name for name in found if not any(name.startswith(f"{other}/") for other in found)]
@@ -95,13 +96,14 @@ def make_root(folder: str) -> None:
             linux.set_mount_attributes(folder + path, _READ_ONLY, recursive=False)
     for path in (BOX, TMP):
         os.makedirs(folder + path, 0o755, exist_ok=True)
-    with contextlib.suppress(FileExistsError):
-        os.symlink(TMP, f"{folder}/dev/shm")
+    for usual in ("/tmp", "/dev/shm"):
+        with contextlib.suppress(FileExistsError):  # when Python is below it
+            os.symlink(TMP, folder + usual)
     linux.set_mount_attributes(folder, _READ_ONLY, recursive=False)
 
 
 def own_root(folder: str, box: str, size: int) -> None:
-    """Show the box at /box and an empty folder of so many MiB at /tmp, and let go of everything else."""
+    """Show the box at BOX and an empty folder of so many MiB at TMP, and let go of everything else."""
     linux.unshare(linux.CLONE_NEWNS)
     linux.mount(box, folder + BOX, None, MS_BIND | MS_REC)
     linux.set_mount_attributes(folder + BOX, _READ_ONLY | MOUNT_ATTR_NODEV, recursive=True)

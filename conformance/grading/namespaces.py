@@ -31,13 +31,13 @@ def enter(without: Collection[str]) -> tuple[list[str], dict[str, str]]:
             _become_master(os.geteuid(), os.getegid())
             features.append(USER)
         except OSError as error:
-            refused[USER] = str(error.strerror)
+            refused[USER] = str(error.strerror or error)
     if PIDS not in without:
         try:
             linux.unshare(linux.CLONE_NEWPID)
             features.append(PIDS)
         except OSError as error:
-            refused[PIDS] = str(error.strerror)
+            refused[PIDS] = str(error.strerror or error)
     return features, refused
 
 

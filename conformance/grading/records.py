@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any, Final
 
@@ -21,13 +21,19 @@ class BadRecord(ValueError):
 
 def to_json(grade: Grade) -> str:
     """A grade as one JSON object, its keys in order; infinities are "inf" and "-inf", and no number is "nan"."""
-    return json.dumps(finite(asdict(grade)), default=_plain, sort_keys=True, ensure_ascii=False, indent=1) + "\n"
+    told = json.dumps(
+        _plain(grade), default=_plain, sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":")
+    )
+    return f"{told}\n"
 
 
 def _plain(value: Any) -> Any:
+    """What JSON has in the place of a dataclass or an enumeration."""
     if isinstance(value, Enum):
         return value.value
-    raise TypeError(f"{type(value).__name__} is no part of a grade")
+    if not is_dataclass(value):
+        raise TypeError(f"{type(value).__name__} is no part of a grade")
+    return {field.name: finite(getattr(value, field.name)) for field in fields(value)}
 
 
 def from_json(text: str | bytes) -> Grade:

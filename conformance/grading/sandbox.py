@@ -10,9 +10,9 @@ import contextlib
 import dataclasses
 import math
 import os
+import platform
 import resource
 import signal
-import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -134,13 +134,13 @@ def _leave_root(cell: Cell) -> Cell:
         user = cell.user
         os.setgroups([])
         try:
-            os.setresgid(user, user, user)
+            os.setgid(user)
         except OSError:
             user = _NOBODY
-            os.setresgid(user, user, user)
+            os.setgid(user)
         with contextlib.suppress(OSError):
             os.chown(cell.tmp, user, user)
-        os.setresuid(user, user, user)
+        os.setuid(user)
     for path in (os.__file__, _PACKAGES, cell.box):
         if not os.access(path, os.R_OK):
             raise OSError(f"{path} cannot be read by users other than root")
@@ -159,7 +159,7 @@ def _limit(cell: Cell) -> Cell:
     _lower(resource.RLIMIT_FSIZE, limits.file * _MIB)
     _lower(resource.RLIMIT_NOFILE, 256)
     _lower(resource.RLIMIT_CORE, 0)
-    if sys.platform == "linux":  # macOS has the number, and does not keep to it
+    if platform.system() == "Linux":  # macOS has the number, and does not keep to it
         _lower(resource.RLIMIT_AS, limits.memory * _MIB)
     return cell
 
@@ -167,7 +167,7 @@ def _limit(cell: Cell) -> Cell:
 def _limit_processes(cell: Cell) -> Cell:
     if os.geteuid() == 0:
         raise OSError("root may have any number of processes")
-    if sys.platform != "linux":
+    if platform.system() != "Linux":
         raise OSError("all processes of a user count together")
     _lower(resource.RLIMIT_NPROC, cell.limits.processes + cell.others)
     return cell
@@ -204,7 +204,7 @@ def shut_in(cell: Cell, steps: Iterable[str]) -> Cell:
         if name in steps:
             cell = STEPS[name](cell)
     linux.refuse_tracers()
-    if sys.platform == "linux":
+    if platform.system() == "Linux":
         linux.die_with_parent(signal.SIGKILL)
     os.umask(0o077)
     os.chdir(cell.tmp)

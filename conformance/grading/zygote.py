@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import signal
 import socket
 import sys
@@ -53,7 +54,7 @@ def _live_with(parent: int) -> None:
         if os.getppid() != parent:  # and not just the thread that started this
             os._exit(1)
 
-    if sys.platform == "linux":
+    if platform.system() == "Linux":
         signal.signal(signal.SIGTERM, parted)
         linux.die_with_parent(signal.SIGTERM)
         linux.adopt_orphans()

@@ -7,13 +7,12 @@ case, since it could say what it was given.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from goldformer.conformance.grading.model import Assignment, Check, Grade
 from goldformer.conformance.grading.results import words
-from goldformer.conformance.grading.results.matrices import Key, Matrices
+from goldformer.conformance.pictures import Heat, heats, where
 from goldformer.conformance.text import difference_lines
 from goldformer.conformance.verdict import Difference, Verdict
 from goldformer.spec import Spec
@@ -29,7 +28,8 @@ _NO_FAULT: Final = frozenset({"correct", "missing", "grader-error"})
 class Failure:
     """A check that fails, published or a property, in the dtypes in which it does.
 
-    `alike` counts other checks of the component that fail with the same words.
+    `windows` are parts of its wrong outputs, to be drawn; `alike` counts other checks of the component that fail with
+    the same words.
     """
 
     check: str
@@ -38,18 +38,17 @@ class Failure:
     said: str
     numbers: tuple[str, ...]
     stderr: str
-    matrices: tuple[Matrices, ...]
+    windows: tuple[tuple[str, tuple[Heat, ...]], ...]
     alike: int = 0
 
 
 class Failures:
     """The failing checks of a grade, told as the assignment allows."""
 
-    def __init__(self, grade: Grade, assignment: Assignment, spec: Spec, matrices: Mapping[Key, Matrices]) -> None:
+    def __init__(self, grade: Grade, assignment: Assignment, spec: Spec) -> None:
         self._checks = grade.checks
         self._feedback = assignment.feedback
         self._spec = spec
-        self._matrices = matrices
         places = [place for place, check in enumerate(grade.checks) if check.origin == "fresh"]
         until = places[0] if places else len(grade.checks)
         self._before = {id(check) for check in grade.checks[:until]}
@@ -102,7 +101,7 @@ class Failures:
         shows = speaks and self._feedback.expected
         visible = self._visible(verdict)
         lines = [line for difference in visible for line in difference_lines(difference)]
-        pictures = (self._matrices.get((verdict.check, verdict.dtype, d.output)) for d in visible)
+        windows = tuple((where(d) or d.output, heats(d)) for d in visible if d.grid)
         return Failure(
             check=verdict.check,
             title=verdict.title,
@@ -110,7 +109,7 @@ class Failures:
             said=self._said(check, speaks=speaks),
             numbers=tuple(lines) if shows else (),
             stderr=words.tail(verdict.detail, _STDERR) if speaks and self._feedback.stderr and _ended(verdict) else "",
-            matrices=tuple(picture for picture in pictures if picture) if shows else (),
+            windows=windows if shows else (),
         )
 
     def _visible(self, verdict: Verdict) -> tuple[Difference, ...]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
 from goldformer.adapters.process.faults import printable
 from goldformer.conformance.grading.model import Assignment, Grade
 from goldformer.conformance.grading.results import words
-from goldformer.conformance.grading.results.matrices import Key, Matrices, pictures
 from goldformer.conformance.grading.results.student import Remark, Row, Told, told
 from goldformer.conformance.grading.results.words import block, code, escaped, points
 from goldformer.conformance.page import rendered
@@ -19,12 +18,10 @@ from goldformer.spec.readme import markdown_table
 AT_HOME: Final = "In the folder that has your submission.py, with the adapter of the assignment beside it:"
 
 
-def html(grade: Grade, assignment: Assignment, spec: Spec, matrices: Mapping[Key, Matrices] | None = None) -> str:
-    """The student's page; `matrices` are small outputs to draw, by check, dtype and output."""
-    page = told(grade, assignment, spec, matrices)
-    return printable(
-        rendered("feedback.html", told=page, assignment=assignment, words=words, pictures=pictures, at_home=AT_HOME)
-    )
+def html(grade: Grade, assignment: Assignment, spec: Spec) -> str:
+    """The student's page."""
+    page = told(grade, assignment, spec)
+    return printable(rendered("feedback.html", told=page, assignment=assignment, words=words, at_home=AT_HOME))
 
 
 def markdown(grade: Grade, assignment: Assignment, spec: Spec) -> str:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from goldformer.conformance.grading.model import Assignment, Deduction, Grade, Origin, Outcome, PartGrade
 from goldformer.conformance.grading.results import words
 from goldformer.conformance.grading.results.failures import Failure, Failures
-from goldformer.conformance.grading.results.matrices import Key, Matrices
 from goldformer.conformance.grading.results.summaries import outcome_of_part
 from goldformer.spec import Mistake, Spec
 
@@ -81,13 +80,9 @@ class Told:
         return tuple(origin for origin in words.ORIGINS if any(row.share(origin) for row in self.rows))
 
 
-def told(grade: Grade, assignment: Assignment, spec: Spec, matrices: Mapping[Key, Matrices] | None = None) -> Told:
-    """What the student is told of a grade, as the assignment's feedback allows.
-
-    `matrices` are what small outputs should have been and what they were, where the caller has them; those of cases
-    that were drawn are left out.
-    """
-    failures = Failures(grade, assignment, spec, matrices or {})
+def told(grade: Grade, assignment: Assignment, spec: Spec) -> Told:
+    """What the student is told of a grade, as the assignment's feedback allows."""
+    failures = Failures(grade, assignment, spec)
     rows = tuple(_row(part, grade, failures, assignment, spec) for part in grade.parts)
     passing = grade.outcome == "correct" and all(row.full for row in rows)
     return Told(

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Run once, as root, when Gradescope builds the image of the autograder: Python 3.11 or newer, and goldformer.
+# To upload: zip -r autograder.zip setup.sh run_autograder assignment
 set -euo pipefail
 
 python=python3

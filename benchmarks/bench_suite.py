@@ -1,0 +1,131 @@
+"""What the suite costs: start-up, a case, all cases, in process and out of it; deriving; the report."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from goldformer.adapters import Adapter
+from goldformer.adapters.mistakes import implementations
+from goldformer.conformance.comparison import Comparison, Implementation, Request
+from goldformer.conformance.comparison_page import page
+from goldformer.conformance.engine import Bench, check_case, plan
+from goldformer.conformance.imitation import Imitator
+from goldformer.conformance.run import Selection, checks
+from goldformer.spec import Spec, load_spec
+
+GOLDFORMER = str(Path(sys.executable).with_name("goldformer"))
+Benchmark = Any
+BenchOf = Callable[..., Bench]
+
+
+def command(*words: str) -> None:
+    """Run a process to its end."""
+    subprocess.run(words, check=True, capture_output=True)
+
+
+def small(bench: Bench) -> list[Any]:
+    """The golden cases without the model of full size, which is PyTorch's time and nobody else's."""
+    return [case for case in plan(bench.spec) if not case.full_size]
+
+
+def golden(bench: Bench) -> float:
+    """Run all of them; the implementation's own seconds."""
+    return sum(check_case(case, bench).seconds for case in small(bench))
+
+
+def test_help(benchmark: Benchmark) -> None:
+    benchmark.extra_info["what"] = "`goldformer --help`"
+    benchmark.pedantic(command, (GOLDFORMER, "--help"), rounds=7, warmup_rounds=1)
+
+
+def test_load(benchmark: Benchmark) -> None:
+    benchmark.extra_info["what"] = "loading and checking the spec"
+    benchmark.pedantic(load_spec.__wrapped__, rounds=5)
+
+
+@pytest.mark.parametrize("name", ["reference", "textbook"])
+def test_golden(name: str, benchmark: Benchmark, bench_of: BenchOf) -> None:
+    bench = bench_of(name)
+    cases, own = small(bench), golden(bench)
+    took = benchmark.pedantic(golden, (bench,), rounds=5)
+    benchmark.extra_info["what"] = f"all golden cases, `{name}`, float32"
+    share = (benchmark.stats.stats.median - took) / len(cases) * 1e3
+    benchmark.extra_info["note"] = (
+        f"{len(cases)} cases; the harness takes {share:.2f} ms of each, its own {own:.2f} s in all"
+    )
+
+
+@pytest.mark.parametrize("name", ["reference", "textbook"])
+def test_served(name: str, benchmark: Benchmark, bench_of: BenchOf) -> None:
+    bench = bench_of(f"cmd: {GOLDFORMER} serve {name}")
+    golden(bench)
+    benchmark.extra_info.update(what=f"the same over the protocol, `{name}`", against=f"test_golden[{name}]")
+    benchmark.pedantic(golden, (bench,), rounds=5)
+    bench.adapter.close()
+
+
+@pytest.mark.parametrize("name", ["textbook", f"cmd: {GOLDFORMER} serve textbook"], ids=["here", "served"])
+def test_call(name: str, benchmark: Benchmark, bench_of: BenchOf, spec: Spec) -> None:
+    bench = bench_of(name)
+    case = spec.cases["sdpa-walkthrough-3x2"]
+    check_case(case, bench)
+    served = name != "textbook"
+    benchmark.extra_info["what"] = "one small case" + (" over the protocol" if served else "")
+    if served:
+        benchmark.extra_info["against"] = "test_call[here]"
+    benchmark.pedantic(check_case, (case, bench), rounds=200)
+    bench.adapter.close()
+
+
+def test_whole_suite(benchmark: Benchmark) -> None:
+    benchmark.extra_info["what"] = "`pytest conformance --adapter reference`, both dtypes, with properties"
+    suite = str(Path(__file__).resolve().parent.parent / "conformance")
+    words = (sys.executable, "-m", "pytest", suite, "--adapter", "reference", "-q", "-p", "no:cacheprovider")
+    benchmark.pedantic(command, words, rounds=1)
+
+
+def test_derive(benchmark: Benchmark, spec: Spec) -> None:
+    pytest.importorskip("flint")
+    from goldformer.spec.oracle.run import with_golden
+
+    cases = [c for c in spec.cases_of("scaled_dot_product_attention") if c.golden is not None and not c.cotangent]
+    benchmark.extra_info.update(what="deriving a case of attention: balls and draws", per=len(cases))
+    benchmark.pedantic(lambda: [with_golden(case, spec) for case in cases], rounds=3)
+
+
+def failing(bench: Bench) -> Implementation:
+    """A whole run on attention without the scale, in float32."""
+    selection = Selection(("float32",), ("scaled_dot_product_attention", "multi_head_attention"))
+    return Implementation.of(bench, [check() for check in checks(bench, selection)], 0.0, drawn=True)
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["without", "with"])
+def test_diagnosis(named: bool, benchmark: Benchmark, spec: Spec) -> None:  # noqa: FBT001 - parametrized
+    made = implementations()["scale-missing"].make()
+    functions = {name: getattr(made, name) for name in spec.contracts if hasattr(made, name)}
+    adapter = Adapter.from_object(SimpleNamespace(ARRAYS="numpy", **functions), "mine", spec)
+    cases = [*spec.cases_of("scaled_dot_product_attention"), *spec.cases_of("multi_head_attention")]
+
+    def run(named: bool) -> None:  # noqa: FBT001 - parametrized
+        bench = Bench(spec, adapter, "float32", "cpu", imitator=Imitator(spec) if named else None)
+        for case in cases:
+            check_case(case, bench)
+
+    what = f"attention without its scale, {len(cases)} cases"
+    benchmark.extra_info["what"] = f"{what}, with the diagnosis" if named else what
+    if named:
+        benchmark.extra_info["against"] = "test_diagnosis[without]"
+    benchmark.pedantic(run, (named,), rounds=3, warmup_rounds=1)
+
+
+def test_report(benchmark: Benchmark, bench_of: BenchOf, spec: Spec) -> None:
+    found = failing(bench_of("textbook"))
+    benchmark.extra_info["what"] = "the HTML report of a run"
+    benchmark.pedantic(page, (Comparison(Request(("float32",)), (found,)), spec), rounds=5)

@@ -1,0 +1,81 @@
+"""What the benchmarks share, and the table that a run of them leaves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from goldformer.adapters import find_adapter
+from goldformer.conformance.comparison import environment
+from goldformer.conformance.engine import Bench
+from goldformer.conformance.run import Numerics
+from goldformer.spec import Spec, load_spec
+
+
+@pytest.fixture(scope="session")
+def spec() -> Spec:
+    """The spec, loaded once."""
+    return load_spec()
+
+
+@pytest.fixture(scope="session")
+def bench_of(spec: Spec) -> Callable[..., Bench]:
+    """An adapter by its name, on the bench in float32."""
+
+    def make(name: str) -> Bench:
+        adapter = find_adapter(name, spec)
+        Numerics().apply(adapter.arrays)
+        return Bench(spec, adapter, "float32", "cpu")
+
+    return make
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Where to write the table."""
+    parser.addoption("--table", type=Path, help="write the results as a table in Markdown")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write the table once everything was timed."""
+    path: Path | None = session.config.getoption("--table")
+    run: Any = getattr(session.config, "_benchmarksession", None)
+    timed = [one for one in run.benchmarks if one.stats.data] if run else []
+    if path and timed:
+        path.write_text(table(timed), encoding="utf-8")
+
+
+def table(timed: list[Any]) -> str:
+    """A row for each benchmark: what it is, its median, and how that compares with the one that it names."""
+    medians = {one.name: one.stats.median for one in timed}
+    lines = ["| what | median | against |", "|---|---:|---|"]
+    for one in timed:
+        per = one.extra_info.get("per", 1)
+        against = one.extra_info.get("against")
+        ratio = f"{medians[one.name] / medians[against]:.2f} × {_what(timed, against)}" if against in medians else ""
+        facts = [ratio, one.extra_info.get("note", "")]
+        each = f"{_time(one.stats.median / per)}{' each' if per > 1 else ''}"
+        lines.append(f"| {one.extra_info['what']} | {each} | {'; '.join(filter(None, facts))} |")
+    return "\n".join([*lines, "", machine(), ""])
+
+
+def _what(timed: list[Any], name: str) -> str:
+    return str(next(one.extra_info["what"] for one in timed if one.name == name))
+
+
+def _time(seconds: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"
+
+
+def machine() -> str:
+    """What it all ran on, in a line."""
+    facts = environment() | {"torch": version("torch")}
+    return f"Measured on {os.cpu_count()} cores: {', '.join(f'{name} {value}' for name, value in facts.items())}."

@@ -1,0 +1,289 @@
+"""goldformer grade: a class of submissions, each kept apart, graded alike and told what it did wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from goldformer import __version__
+from goldformer.adapters import AdapterError
+from goldformer.conformance.commands.console import FAILS, OK, err, no_folder, out, say, unknown, unusable, words
+from goldformer.conformance.grading.assignment import digest_of, read_assignment
+from goldformer.conformance.grading.cluster import graded_there
+from goldformer.conformance.grading.desk import TRANSCRIPT, Finished
+from goldformer.conformance.grading.exam import FRESH, Exam
+from goldformer.conformance.grading.fresh import draw_fresh
+from goldformer.conformance.grading.grader import Grader
+from goldformer.conformance.grading.model import Assignment, Level, Submission
+from goldformer.conformance.grading.pool import Unusable, graded_here
+from goldformer.conformance.grading.records import BadRecord, from_json, to_json
+from goldformer.conformance.grading.results import classroom, gradebook, gradescope, junit
+from goldformer.conformance.grading.results.gradebook import Person
+from goldformer.conformance.grading.results.summaries import Line
+from goldformer.conformance.grading.store import GRADE, InUse, Store, digest_of_folder
+from goldformer.conformance.grading.submissions import ClassList, NoSubmissions, find_submissions
+from goldformer.conformance.grading.transcript import BadTranscript, Transcript, Unlike
+from goldformer.spec import Spec, SpecError, load_spec
+from goldformer.spec.files import replace_file
+
+_ASSIGNMENT: Final = "assignment"
+_SEED: Final = "fresh/seed"
+#: What the fresh cases were drawn for.
+_DRAWN_FOR: Final = "fresh/drawn-for.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The command line of `goldformer grade`."""
+
+    submissions: Path | None
+    assignment: Path | None
+    folder: Path | None
+    jobs: int | None
+    scheduler: str | None
+    require: Level | None
+    seed: str | None
+    only: tuple[str, ...]
+    again: bool
+    gradescope_results: Path | None
+    replay: Path | None
+    as_json: bool
+
+
+def run(options: Options) -> int:
+    """Grade a class; the exit status."""
+    try:
+        if options.replay is not None:
+            return _replay(options.replay)
+        for given, name in (
+            (options.submissions, "SUBMISSIONS"), (options.assignment, "--assignment"), (options.folder, "--out"),
+        ):  # fmt: skip
+            if given is None:
+                return unusable(f"{name} is missing: grade needs SUBMISSIONS, --assignment and --out")
+        if message := no_folder({"--gradescope-results": options.gradescope_results}):
+            return unusable(message)
+        return _grade(options)
+    except (AdapterError, InUse, NoSubmissions, SpecError, Unusable) as error:
+        return unusable(str(error))
+
+
+def _grade(options: Options) -> int:
+    assert options.submissions is not None and options.assignment is not None and options.folder is not None
+    spec = load_spec()
+    assignment = read_assignment(options.assignment, spec)
+    found = _chosen(find_submissions(options.submissions), options)
+    if options.gradescope_results is not None:
+        # The platform may stop everything at any time, and reads what is there then.
+        replace_file(options.gradescope_results, gradescope.pending(assignment))
+    with closing(Store(options.folder)) as store:
+        exam = Exam.of(assignment, _fresh(assignment, options.seed, spec, store), spec, options.require)
+        _keep_assignment(assignment, store)
+        session = _Session(exam, found, store, options)
+        session.run()
+        lines = [Line.of(grade) for grade in store.grades(handed.id for handed in found.handed)]
+        _write_class(lines, found, assignment, spec, store)
+        if options.gradescope_results is not None:
+            (only,) = found.handed
+            results = store.student(only.id) / "results.json"
+            replace_file(options.gradescope_results, results.read_bytes())
+    if options.as_json:
+        out.print(gradebook.to_json(lines, assignment, _people(found)), markup=False, end="")
+    else:
+        _report(lines, session, options.folder)
+    return FAILS if any(line.outcome == "grader-error" for line in lines) else OK
+
+
+def _chosen(found: ClassList, options: Options) -> ClassList:
+    """The submissions that are asked for."""
+    only = words(options.only)
+    if message := unknown(only, tuple(handed.id for handed in found.handed), "--only"):
+        raise NoSubmissions(message)
+    if only:
+        found = replace(found, handed=tuple(handed for handed in found.handed if handed.id in only))
+    if options.gradescope_results is not None and len(found) != 1:
+        raise NoSubmissions(f"--gradescope-results is for one submission, and here are {len(found)}")
+    return found
+
+
+def _fresh(assignment: Assignment, seed: str | None, spec: Spec, store: Store) -> str:
+    """The cases of this class that nobody has seen: drawn once, and then the same for everyone."""
+    kept = store.folder / _SEED
+    seed = seed or assignment.seed or (kept.read_text("utf-8").strip() if kept.exists() else secrets.token_hex(16))
+    digests = (digest_of(assignment), digest_of_folder(spec.root), __version__, seed)
+    drawn_for = hashlib.sha256(json.dumps(digests).encode()).hexdigest() + "\n"
+    made, cases = store.folder / _DRAWN_FOR, store.folder / FRESH
+    if made.exists() and cases.exists() and made.read_text("utf-8") == drawn_for:
+        return cases.read_text("utf-8")
+    try:
+        fresh = draw_fresh(assignment, spec, seed)
+    except ImportError as error:
+        raise Unusable(f"fresh cases are derived, and {error}: pip install 'goldformer[derive]'") from error
+    for component, why in fresh.short.items():
+        err.print(f"goldformer: {component}: fewer fresh cases than asked for: {why}", markup=False)
+    store.write(_SEED, seed + "\n")
+    store.write(str(FRESH), fresh.text)
+    store.write(_DRAWN_FOR, drawn_for)
+    return fresh.text
+
+
+def _keep_assignment(assignment: Assignment, store: Store) -> None:
+    """Keep what is graded by: with it, the folder of results can be judged again."""
+    folder = assignment.path.parent
+    for path in filter(None, (assignment.path, assignment.adapter, assignment.starter)):
+        name = "assignment.yaml" if path == assignment.path else path.relative_to(folder).as_posix()
+        store.write(f"{_ASSIGNMENT}/{name}", path.read_bytes())
+
+
+@dataclass
+class _Session:
+    """One run over a class: what is left to grade, and how far it is."""
+
+    exam: Exam
+    found: ClassList
+    store: Store
+    options: Options
+    finished: int = 0
+    before: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+
+    def run(self) -> None:
+        """Grade what is not finished, and keep each as it is done."""
+        start = time.monotonic()
+        with self._watch() as tell:
+            graded = self._graded()
+            try:
+                for done in graded:
+                    self.store.keep(done.id, done.files)
+                    self.finished += 1
+                    self.outcomes[done.outcome] += 1
+                    tell(done)
+            finally:
+                graded.close()
+        self.seconds = time.monotonic() - start
+
+    def _graded(self) -> Any:
+        if self.options.scheduler is not None:
+            return graded_there(self.exam, self._left(), self.options.scheduler)
+        jobs = self.options.jobs or _cores()
+        return graded_here(self.exam, self._left(), min(jobs, len(self.found)), self.store.boxes)
+
+    def _left(self) -> Iterator[Submission]:
+        """What has no grade yet that was made of the same things; one submission in memory at a time."""
+        for handed in self.found.handed:
+            submission = self.found.read(handed, self.exam.assignment.limits)
+            if not self.options.again and self.store.finished(submission.id, self.exam.key(submission)):
+                self.before += 1
+            else:
+                yield submission
+
+    def _watch(self) -> AbstractContextManager[Callable[[Finished], None]]:
+        if self.options.as_json:
+            return nullcontext(lambda done: None)
+        return _Bar(self) if err.is_terminal else nullcontext(self._say)
+
+    def _say(self, done: Finished) -> None:
+        say(f"[{self.finished + self.before}/{len(self.found)}] {done.line}")
+
+
+class _Bar:
+    """Progress on a terminal: how many are done, how they came out, and what is left."""
+
+    def __init__(self, session: _Session) -> None:
+        self._session = session
+        columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+        self._progress = Progress(*columns, console=err, transient=True)
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Callable[[Finished], None]:
+        self._progress.start()
+        self._task = self._progress.add_task("starting", total=len(self._session.found))
+        return self._tell
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def _tell(self, done: Finished) -> None:
+        session = self._session
+        assert self._task is not None, "it was entered"
+        counts = ", ".join(f"{count} {outcome}" for outcome, count in session.outcomes.most_common())
+        self._progress.update(
+            self._task, completed=session.finished + session.before, description=f"{counts} · {done.id}"
+        )
+        if done.outcome in ("grader-error", "tampered"):
+            err.print(done.line, markup=False)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _people(found: ClassList) -> Mapping[str, Person]:
+    """Who handed in what, as the gradebook names them; several of a group in one cell."""
+    return {
+        id_: Person(name="; ".join(s.name for s in students), email="; ".join(s.email for s in students))
+        for id_, students in found.students.items()
+        if students
+    }
+
+
+def _write_class(lines: list[Line], found: ClassList, assignment: Assignment, spec: Spec, store: Store) -> None:
+    people = _people(found)
+    store.write("grades.csv", gradebook.to_csv(lines, assignment, people))
+    store.write("grades.json", gradebook.to_json(lines, assignment, people))
+    store.write("class.html", classroom.class_page(lines, assignment, spec))
+    store.write("junit.xml", junit.junit(lines, assignment))
+
+
+def _report(lines: Iterable[Line], session: _Session, folder: Path) -> None:
+    outcomes = Counter(line.outcome for line in lines)
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
+    graded = f"{session.finished} graded in {session.seconds:.1f} s"
+    say(f"{graded}, {session.before} were already" if session.before else graded)
+    say(f"{len(session.found)} submissions: {counts}")
+    for name in ("class.html", "grades.csv"):
+        say(f"- wrote {folder / name}")
+    if failed := [line.submission for line in lines if line.outcome == "grader-error"]:
+        err.print(f"goldformer: grading itself failed for {', '.join(failed)}: see grader-error.txt there", style="red")
+
+
+# Replay
+
+
+def _replay(folder: Path) -> int:
+    """Judge again from what a submission answered; the exit status says whether its grade is the same."""
+    top = folder.resolve().parent.parent
+    try:
+        before = from_json((folder / GRADE).read_bytes())
+        transcript = Transcript.unpacked((folder / TRANSCRIPT).read_bytes())
+        fresh = (top / FRESH).read_text("utf-8")
+    except OSError as error:
+        return unusable(f"--replay {folder}: {error.filename} cannot be read: {error.strerror}")
+    except (BadRecord, BadTranscript) as error:
+        return unusable(f"--replay {folder}: {error}")
+    spec = load_spec()
+    exam = Exam.of(read_assignment(top / _ASSIGNMENT / "assignment.yaml", spec), fresh, spec)
+    try:
+        now = Grader(exam).again(transcript)
+    except (Unlike, BadTranscript) as error:
+        return unusable(f"--replay {folder}: {error}")
+    if to_json(now) == to_json(before):
+        say(f"{before.submission}: the same grade, {now.earned:g} of {now.points:g}")
+        return OK
+    say(f"{before.submission}: now {now.earned:g} of {now.points:g} ({now.outcome}), before {before.earned:g} of "
+        f"{before.points:g} ({before.outcome})")  # fmt: skip
+    for old, new in zip(before.checks, now.checks, strict=False):
+        if old != new:
+            say(f"- {new.verdict.check} ({new.verdict.dtype}): {new.outcome}, was {old.outcome}")
+    return FAILS

@@ -1,0 +1,192 @@
+"""What goes wrong in a submission's process: what it is called, and what students are told."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from boxes import ADAPTER, SCORES, fault_of, found_by, make_box
+from goldformer.conformance.grading.jail import Jail
+from goldformer.conformance.grading.model import Limits
+
+LIMITS = Limits(call=2.0, start=5.0, total=60.0, cpu=20, memory=512, processes=8, file=2)
+SOFTMAX = """\
+import numpy as np
+def softmax(scores):
+    e = np.exp(scores - scores.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+"""
+DOING = "import ctypes, os, signal, sys, time\nimport numpy as np\ndef softmax(scores):\n    {}\n"
+
+
+@pytest.fixture(scope="module")
+def jail():
+    with Jail(LIMITS, "numpy") as made:
+        yield made
+
+
+@pytest.fixture
+def client(jail, tmp_path):
+    """The client of a submission with a source."""
+    made = []
+
+    def make(source, adapter=ADAPTER, *, of=jail, **others):
+        made.append(of.client(make_box(tmp_path / f"box{len(made)}", source, adapter, **others)))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def softmax_of(client):
+    """The softmax that it gives."""
+    return client.call("softmax", SCORES)["output"].values
+
+
+@pytest.mark.parametrize(
+    ("doing", "reason", "words"),
+    [
+        ("os._exit(7)", "crashed", "the process ended with exit status 7 when it was asked for softmax"),
+        ("ctypes.string_at(0)", "killed", "the process was ended by signal SIGSEGV when it was asked for softmax"),
+        ("time.sleep(60)", "timeout", "the process gave no answer within 2 s when it was asked for softmax"),
+        ("return np.ones(1 << 30)", "memory", "used more than 512 MiB of memory: .*MemoryError: .*"),
+        ("bytearray(1 << 30)", "memory", "used more than 512 MiB of memory: MemoryError: "),
+        ("print('x' * (3 << 20)); return scores", "output-limit", "the process printed more than 1 MiB .*softmax"),
+        ("open('big', 'wb').write(bytes(3 << 20))", "output-limit", "wrote more than 2 MiB to files: OSError.*"),
+        ("sys.exit(0)", "raised", "SystemExit: 0"),
+        ("raise ValueError('scores: bad')", "raised", "ValueError: scores: bad"),
+        ("os.closerange(3, 99); time.sleep(9)", "protocol", "the process closed its connection and goes on running.*"),
+        ("os.write(3, b'nonsense\\n'); time.sleep(9)", "protocol", "the process wrote what is no answer to softmax.*"),
+    ],
+)  # fmt: skip
+def test_what_goes_wrong_is_told_apart_and_the_next_call_starts_anew(client, doing, reason, words):
+    one = client(f"{DOING.format(doing)}\ndef log_softmax(x): return x\n")
+    fault = fault_of(one)
+    assert fault.reason == reason
+    assert re.fullmatch(words, str(fault), re.DOTALL)
+    assert one.start().components == ["softmax"]
+
+
+def test_too_much_processor_time_is_a_timeout(tmp_path):
+    limits = Limits(call=20.0, cpu=1, memory=512)
+    with Jail(limits, "numpy") as jail:
+        one = jail.client(make_box(tmp_path / "box", DOING.format("while True: pass")))
+        fault = fault_of(one)
+        one.close()
+    assert (fault.reason, str(fault)) == (
+        "timeout", "the process used more than 1 s of processor time when it was asked for softmax",
+    )  # fmt: skip
+
+
+def test_memory_of_all_its_processes_counts_together(jail, client):
+    if "cgroup" not in jail.isolation.features:
+        pytest.skip(jail.isolation.missing["cgroup"])
+    hold = """
+    for _ in range(4):
+        if os.fork() == 0:
+            held = bytearray(b'x') * (200 << 20)
+            time.sleep(60)
+    held = bytearray(b'x') * (200 << 20)
+    time.sleep(60)"""
+    fault = fault_of(client(DOING.format(hold)))
+    # The kernel ends one of the five: this one, or another and then this one goes on waiting.
+    assert fault.reason in ("memory", "timeout")
+
+
+def test_a_fork_bomb_meets_its_limit_and_no_one_else_does(jail, tmp_path):
+    source = """
+import os, time
+def found():
+    made = 0
+    while True:
+        try: pid = os.fork()
+        except OSError as error: return made, type(error).__name__
+        if pid == 0: time.sleep(60); os._exit(0)
+        made += 1
+        if made > 40: return made, "no limit"
+"""
+    if "process-limit" not in jail.isolation.features:
+        pytest.skip(jail.isolation.missing["process-limit"])
+    assert found_by(jail, tmp_path / "box", source) == (LIMITS.processes - 1, "BlockingIOError")
+    assert found_by(jail, tmp_path / "next", "def found(): return 'well'") == "well"
+
+
+def test_a_submission_that_cannot_be_imported_says_where(client):
+    cases = {
+        "def softmax(scores:\n    pass\n": r"submission.py:1: SyntaxError: '\(' was never closed",
+        "import nothing_of_this_name\n": "submission.py:1: ModuleNotFoundError: No module named 'nothing_of_this_name'",
+        "\n\nimport sys\nsys.exit(3)\n": "submission.py:4: SystemExit: 3",
+        "def f():\n    return 1 / 0\nf()\n": "submission.py:2: ZeroDivisionError: division by zero",
+        "import helper\n": "helper.py:1: NameError: name 'undefined' is not defined",
+        "x = 1\n": "module 'submission' has no attribute 'softmax'",
+    }
+    for source, words in cases.items():
+        fault = fault_of(client(source, helper="undefined\n"))
+        assert fault.reason == "raised"
+        assert re.search(words, str(fault)), str(fault)
+        assert str(Path(sys.prefix)) not in fault.detail
+        assert "goldformer" not in fault.detail
+
+
+def test_a_submission_that_is_not_there_says_so(jail, tmp_path):
+    box = make_box(tmp_path / "box", "")
+    (box / "submission" / "submission.py").rename(box / "submission" / "my_work.py")
+    (box / "adapter.py").write_text("from submission import softmax\n")
+    one = jail.client(box)
+    fault = fault_of(one)
+    one.close()
+    assert (fault.reason, str(fault)) == (
+        "raised",
+        "adapter.py:1: ImportError: cannot import name 'softmax' from 'submission' (unknown location)",
+    )
+
+
+def test_a_traceback_names_files_of_the_submission_alone(client):
+    source = "import numpy as np\ndef inner(x): return np.linalg.inv(x)\ndef softmax(scores): return inner(scores)\n"
+    fault = fault_of(client(source))
+    files = re.findall(r'File "([^"]*)"', fault.detail)
+    own = [name for name in files if not name.startswith("numpy/")]
+    assert own == ["adapter.py", "submission.py", "submission.py"]
+    assert files[-1].startswith("numpy/linalg/")
+
+
+def test_what_it_prints_is_kept_apart_from_its_answers(client):
+    one = client(SOFTMAX.replace("    e =", '    print(\'{"jsonrpc": "2.0"}\', flush=True)\n    e ='))
+    assert softmax_of(one).sum() == pytest.approx(1)
+    assert one._child.stderr_tail() == '{"jsonrpc": "2.0"}'
+
+
+@pytest.mark.parametrize("when", ["import", "call", "thread"])
+def test_a_line_that_nobody_asked_for_is_tampering(client, when):
+    forged = {"jsonrpc": "2.0", "id": 1, "result": {"output": {"dtype": "float64", "shape": [], "data": [1.0]}}}
+    if when == "import":
+        forged["result"] = {"protocol": 1, "name": "x", "components": ["softmax"]}
+    write = f"os.write(3, {(json.dumps(forged) + chr(10)).encode()!r})"
+    if when == "thread":
+        write = f"import threading; threading.Timer(0.2, lambda: {write}).start()"
+    source = f"import os\n{write if when == 'import' else ''}\n{SOFTMAX}"
+    if when != "import":
+        source = source.replace("    e =", f"    {write}\n    e =", 1)
+    one = client(source)
+    if when == "call":
+        assert fault_of(one).reason == "tampered"
+        return
+    one.start() if when == "import" else softmax_of(one)
+    time.sleep(0.5)
+    fault = fault_of(one)
+    assert fault.reason == "tampered"
+    assert "asked" in str(fault) or "id is 1, expected 2" in str(fault)
+
+
+def test_after_its_whole_time_no_process_is_started(tmp_path):
+    with Jail(Limits(call=5.0, total=1.0, memory=512), "numpy") as jail:
+        one = jail.client(make_box(tmp_path / "box", DOING.format("time.sleep(60)")))
+        said = "the time of 1 s for the whole submission is used up"
+        assert [(fault.reason, str(fault)) for fault in (fault_of(one), fault_of(one))] == [("timeout", said)] * 2
+        assert one._child is None
