@@ -19,6 +19,7 @@ from goldformer.adapters.process.arrays import WireArray
 from goldformer.adapters.process.client import adapter_object
 from goldformer.adapters.protocol import Adapter
 from goldformer.conformance.engine import Bench, check_case
+from goldformer.conformance.grading import keeper
 from goldformer.conformance.grading.jail import Jail, JailError, probe
 from goldformer.conformance.grading.levels import NEEDED, demand, isolation
 from goldformer.conformance.grading.model import LEVELS, Isolation, Limits
@@ -250,3 +251,33 @@ def test_this_machine_says_how_submissions_are_kept_apart():
 def test_a_jail_that_is_to_do_without_says_what_it_lacks():
     with pytest.raises(JailError, match="isolation full cannot be had on this machine"):
         Jail(LIMITS, "numpy", "full", without=("network-namespace",))
+
+
+def test_a_jail_belongs_to_the_process_that_made_it(jail, tmp_path):
+    one = jail.client(make_box(tmp_path / "box", SOFTMAX))
+    pid = os.fork()
+    if pid == 0:
+        try:
+            softmax_of(one)
+        except JailError as error:
+            os._exit(7 if "belongs to the process that made it" in str(error) else 8)
+        finally:
+            os._exit(9)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    assert softmax_of(one).sum() == pytest.approx(1)
+    one.close()
+
+
+def test_elsewhere_than_on_linux_there_are_limits(tmp_path, monkeypatch):
+    monkeypatch.setattr(keeper, "_MAIN", f"import platform; platform.system = lambda: 'Darwin'; {keeper._MAIN}")
+    try:
+        jail = Jail(LIMITS, "numpy")
+    except JailError as error:
+        pytest.skip(str(error).splitlines()[1].strip())
+    with jail:
+        assert jail.isolation.level == "process"
+        assert jail.isolation.features == ("unprivileged-user", "limits")
+        assert jail.isolation.missing["landlock"] == "landlock is a call of Linux"
+        one = jail.client(make_box(tmp_path / "box", SOFTMAX))
+        assert softmax_of(one).sum() == pytest.approx(1)
+        one.close()

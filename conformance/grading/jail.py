@@ -47,6 +47,7 @@ class Jail:
         self._limits = limits
         self._arrays = arrays
         self._without = tuple(without)
+        self._owner = os.getpid()
         self._lock = threading.Lock()
         self._folder = Path(tempfile.mkdtemp(prefix="goldformer-jail-"))
         self._folder.chmod(0o755)
@@ -91,6 +92,8 @@ class Jail:
         with self._lock:
             if self._zygote is None:
                 raise JailError("the jail is closed")
+            if self._owner != os.getpid():
+                raise JailError("the jail belongs to the process that made it: this one needs its own")
             try:
                 return self._zygote.fork(box, self._user(), self._limits)
             except Lost:

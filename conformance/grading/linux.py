@@ -92,6 +92,7 @@ def refuse_tracers() -> None:
 
 def drop_capabilities() -> None:
     """Give up all capabilities, and the means to get them back."""
+    _need_linux("capset")
     for capability in range(_MOST_CAPABILITIES):
         try:
             _prctl("PR_CAPBSET_DROP", _PR_CAPBSET_DROP, capability)
