@@ -19,7 +19,7 @@ from pydantic_core import ErrorDetails
 
 from goldformer.adapters.process.arrays import HELD_AS, WireArray, rounded
 from goldformer.adapters.process.faults import TooLarge, WireError, shown
-from goldformer.adapters.process.schema import MAX_DEPTH, MAX_ELEMENTS, MAX_MESSAGE, ArrayModel, Encoding
+from goldformer.adapters.process.schema import MAX_DEPTH, MAX_ELEMENTS, MAX_INNER, MAX_MESSAGE, ArrayModel, Encoding
 
 Model = TypeVar("Model", bound=pydantic.BaseModel)
 Array = NDArray[Any]
@@ -28,8 +28,6 @@ Array = NDArray[Any]
 _BYTES: Final = {"float64": "<f8", "float32": "<f4", "float16": "<f2", "bfloat16": "<u2", "int64": "<i8", "bool": "u1"}
 _SPELT: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _LONGEST_NAME: Final = 200
-#: A message has a few for each of its arrays; texts may have some more brackets.
-_MOST_INNER: Final = 100_000
 _NUMBER: Final = 'a number or one of "NaN", "Infinity" and "-Infinity"'
 
 
@@ -51,8 +49,8 @@ def from_line(line: bytes) -> dict[str, Any]:
     if len(line) > MAX_MESSAGE:
         raise TooLarge(f"the message has more than {_mib(MAX_MESSAGE)}, the most that a message holds")
     # Before they are made: an empty list of two bytes takes sixty.
-    if line.count(b"[") + line.count(b"{") > _MOST_INNER:
-        raise WireError(f"the message has more than {_MOST_INNER} lists and objects")
+    if line.count(b"[") + line.count(b"{") > MAX_INNER:
+        raise WireError(f"the message has more than {MAX_INNER} lists and objects")
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
