@@ -261,6 +261,40 @@ def new(path: Path, arrays: str, force: bool) -> None:  # noqa: FBT001 - click p
     sys.exit(run(path, arrays, force=force))
 
 
+@main.group()
+def assignment() -> None:
+    """Write an assignment for a course, and check it before students see it."""
+
+
+@assignment.command("new", epilog=_STATUSES)
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
+@click.option(
+    "--kind",
+    type=click.Choice(["attention", "embedding", "transformer"]),
+    default="attention",
+    show_default=True,
+    help="What students write.",
+)
+def assignment_new(folder: Path, kind: str) -> None:
+    """Write a ready assignment into DIR: what to ask, starter, adapter, solution, and a page for students."""
+    from goldformer.conformance.commands.assignment import new
+
+    sys.exit(new(folder, kind))
+
+
+@assignment.command("check", epilog=_STATUSES)
+@click.argument("path", metavar="ASSIGNMENT", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--solution", type=_FILE, help="The right solution.  [default: solution.py beside the assignment]")
+def assignment_check(path: Path, solution: Path | None) -> None:
+    """Check an assignment: its solution earns all points, on published and on fresh cases, and its starter none.
+
+    ASSIGNMENT is its assignment.yaml. The solution and the starter are run in this process: check your own alone.
+    """
+    from goldformer.conformance.commands.assignment import check
+
+    sys.exit(check(path, solution))
+
+
 @main.command(epilog=_STATUSES)
 @_SPEC
 def lint(root: Path | None) -> None:

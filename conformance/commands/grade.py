@@ -66,20 +66,16 @@ def run(options: Options) -> int:
     try:
         if options.replay is not None:
             return _replay(options.replay)
-        for given, name in (
-            (options.submissions, "SUBMISSIONS"), (options.assignment, "--assignment"), (options.folder, "--out"),
-        ):  # fmt: skip
-            if given is None:
-                return unusable(f"{name} is missing: grade needs SUBMISSIONS, --assignment and --out")
-        if message := no_folder({"--gradescope-results": options.gradescope_results}):
-            return unusable(message)
         return _grade(options)
     except (AdapterError, InUse, NoSubmissions, SpecError, Unusable) as error:
         return unusable(str(error))
 
 
 def _grade(options: Options) -> int:
-    assert options.submissions is not None and options.assignment is not None and options.folder is not None
+    if options.submissions is None or options.assignment is None or options.folder is None:
+        return unusable("grade needs SUBMISSIONS, --assignment and --out (or --replay)")
+    if message := no_folder({"--gradescope-results": options.gradescope_results}):
+        return unusable(message)
     spec = load_spec()
     assignment = read_assignment(options.assignment, spec)
     found = _chosen(find_submissions(options.submissions), options)
@@ -190,7 +186,7 @@ class _Session:
 
     def _watch(self) -> AbstractContextManager[Callable[[Finished], None]]:
         if self.options.as_json:
-            return nullcontext(lambda done: None)
+            return nullcontext(lambda _: None)
         return _Bar(self) if err.is_terminal else nullcontext(self._say)
 
     def _say(self, done: Finished) -> None:

@@ -5,7 +5,6 @@ SpecError lists every problem with its file, line and field.
 
 from __future__ import annotations
 
-import fnmatch
 import hashlib
 import json
 from collections.abc import Collection, Iterator
@@ -154,7 +153,7 @@ def read_assignment(path: Path, spec: Spec) -> Assignment:
         limits=Limits(**model.limits.model_dump()),
         deductions=tuple(Deduction(**deduction.model_dump()) for deduction in model.deductions),
         feedback=Feedback(**model.feedback.model_dump()),
-        without=tuple(case.id for case in _asked(model, spec) if any(fnmatchcase(case.id, p) for p in model.without)),
+        without=tuple(case.id for case in plan(spec, model.components) if _is_left_out(case, model)),
     )
 
 
@@ -210,18 +209,19 @@ def _parts(file: YamlFile, model: AssignmentFile, spec: Spec) -> Iterator[Proble
             yield file.problem(("limits", field), message)
 
 
-def _asked(model: AssignmentFile, spec: Spec) -> list[Case]:
-    return plan(spec, model.components)
+def _is_left_out(case: Case, model: AssignmentFile) -> bool:
+    """Whether a case is left out, or the one that it differs from in one fault, without which it cannot be judged."""
+    return any(fnmatchcase(id_, pattern) for id_ in filter(None, (case.id, case.base)) for pattern in model.without)
 
 
 def _without(file: YamlFile, model: AssignmentFile, spec: Spec) -> Iterator[Problem]:
-    asked = [case.id for case in _asked(model, spec)]
+    asked = plan(spec, model.components)
     for index, pattern in enumerate(model.without):
-        if not fnmatch.filter(asked, pattern):
-            yield file.problem(("without", index), _unknown("case", pattern, asked))
+        if not any(fnmatchcase(case.id, pattern) for case in asked):
+            yield file.problem(("without", index), _unknown("case", pattern, [case.id for case in asked]))
     for name in model.components:
-        ids = [case.id for case in spec.cases_of(name) if case.golden is not None]
-        if ids and all(any(fnmatchcase(id_, pattern) for pattern in model.without) for id_ in ids):
+        golden = [case for case in asked if case.component == name and case.golden is not None]
+        if golden and all(_is_left_out(case, model) for case in golden):
             yield file.problem(("without",), f"leaves out every case of {name}: leave out the component")
 
 

@@ -57,7 +57,7 @@ def _graded(exam: Exam, submissions: Iterable[Submission], client: Any) -> Itera
         on_the_way[future.key] = submission
         return future
 
-    done = as_completed([submit(s) for s in itertools.islice(left, _AHEAD * max(1, threads))])
+    done = as_completed([submit(s) for s in itertools.islice(left, _AHEAD * max(1, threads))], loop=client.loop)
     for future in done:
         submission = on_the_way.pop(future.key)
         error = future.exception()

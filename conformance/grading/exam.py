@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -12,6 +11,7 @@ from typing import Final
 from goldformer.conformance.engine import Bench, check_case
 from goldformer.conformance.grading.assignment import digest_of, published_cases
 from goldformer.conformance.grading.declared import Declared, declared
+from goldformer.conformance.grading.fresh import load_fresh
 from goldformer.conformance.grading.model import Assignment, Level, Origin, Submission
 from goldformer.conformance.grading.score import Kinds
 from goldformer.conformance.grading.store import digest_of_folder, key_of
@@ -19,7 +19,6 @@ from goldformer.conformance.properties import check_property, components_of
 from goldformer.conformance.run import load_properties
 from goldformer.conformance.verdict import Status, Verdict
 from goldformer.spec import Case, Property, Spec, load_spec
-from goldformer.spec.load import load_own_cases
 from goldformer.spec.model import ANY
 
 #: Where results say that fresh cases stand: in the folder of results.
@@ -102,11 +101,7 @@ class Plan:
 
 def _fresh(text: str, spec: Spec) -> list[Case]:
     """The fresh cases, which say that they stand in the folder of results, wherever that is."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / FRESH.name
-        path.write_text(text, encoding="utf-8")
-        cases = load_own_cases(path, spec)
-    return [replace(case, place=replace(case.place, file=FRESH)) for case in cases]
+    return [replace(case, place=replace(case.place, file=FRESH)) for case in load_fresh(text, spec)]
 
 
 def _planned(assignment: Assignment, published: list[Case], fresh: list[Case], spec: Spec) -> Iterator[Planned]:

@@ -13,23 +13,25 @@ from itertools import count, cycle
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import yaml
 
 from goldformer.conformance.grading.assignment import published_cases
 from goldformer.conformance.grading.model import Assignment
-from goldformer.conformance.grading.redraw import Chance, Raw, Template, Unfit, elements, redrawn, unfit
+from goldformer.conformance.grading.redraw import Chance, Raw, Template, Unfit, redrawn, unfit
 from goldformer.conformance.tolerance import LARGEST, least_margin
 from goldformer.spec import Case, Spec
 from goldformer.spec.casefile import derivation_digest, read_cases
 from goldformer.spec.lint import equal_sizes, lint_cases
+from goldformer.spec.load import load_own_cases
+from goldformer.spec.model import ANY
 from goldformer.spec.yamlfile import YamlFile
 
 #: So often a case is drawn until it shows what it should; then another one is drawn like.
-_ATTEMPTS: Final = 40
+_ATTEMPTS: Final = 100
 
-
-#: Cases of so many numbers are derived at once.
-_SMALL: Final = 200
+#: The fewest different words in what is decoded.
+_WORDS: Final = 3
 
 
 class _Dumper(yaml.SafeDumper):
@@ -74,6 +76,14 @@ def draw_fresh(assignment: Assignment, spec: Spec, seed: str) -> Fresh:
     return Fresh("".join(parts) or "[]\n", short)
 
 
+def load_fresh(text: str, spec: Spec) -> list[Case]:
+    """The cases of a text of fresh ones, checked as `load_own_cases` checks a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "cases.yaml"
+        path.write_text(text, encoding="utf-8")
+        return load_own_cases(path, spec)
+
+
 class _Component:
     """The fresh cases of one component."""
 
@@ -114,16 +124,17 @@ class _Component:
         for attempt in range(_ATTEMPTS):
             try:
                 raw = redrawn(template, Chance(self.seed, id_, attempt))
-                text, case = self._proven(raw, template)
+                text, case = self._proven(raw)
             except Unfit:
                 continue
             self.seen.add(_given(case))
             return text
         return None
 
-    def _proven(self, raw: Raw, template: Template) -> tuple[str, Case]:
+    def _proven(self, raw: Raw) -> tuple[str, Case]:
         """A case with its golden values; Unfit where it repeats another one, or does not show what it should."""
-        from goldformer.spec.oracle.derive import derive  # fails where python-flint is missing
+        from goldformer.spec.oracle.balls import Unproven  # fails where python-flint is missing
+        from goldformer.spec.oracle.derive import derive
         from goldformer.spec.oracle.write import write_golden
 
         with tempfile.TemporaryDirectory() as folder:
@@ -132,11 +143,13 @@ class _Component:
             if equal_sizes(case, self.contract):
                 raw = {**raw, "equal_sizes": "sizes that are equal are so in the case that this one is like"}
                 case = self._read(path, raw)
-            if elements(case) > max(elements(template.case) * (1 if case.cotangent else 1.25), _SMALL):
-                raise Unfit("deriving it would take longer than deriving the published one")
             if _given(case) in self.seen:
                 raise Unfit("these inputs are published, or drawn already")
-            derived = derive(case, self.contract, self.spec.conventions, advice=False)
+            self._refuse_monotony(case)
+            try:
+                derived = derive(case, self.contract, self.spec.conventions, advice=False)
+            except Unproven as error:
+                raise Unfit(str(error)) from error
             file = YamlFile.read(path)
             digest = derivation_digest(file.data["cases"][0], self.contract, self.spec.conventions)
             write_golden(file, {case.id: (digest, derived)}, {case.id: case.expect})
@@ -144,6 +157,19 @@ class _Component:
             self._refuse(case)
             lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
         return "".join("  " + line for line in lines[2:]), case
+
+    def _refuse_monotony(self, case: Case) -> None:
+        """Refuse what decodes one word over and over, or one sentence for all, before it is proven that it does."""
+        from goldformer.spec.oracle.derive import apply, chosen
+
+        if not {"ids", "scores"} <= set(self.contract.outputs):
+            return
+        option = self.spec.conventions[case.convention].default if case.convention else ANY
+        given = (case.input_arrays, case.param_arrays, case.attributes)
+        ids = apply(self.component, float, *given, chosen(case, self.contract, option))["ids"]
+        sentences = ids.reshape(-1, ids.shape[-1])
+        if len(np.unique(sentences)) < _WORDS or len(np.unique(sentences, axis=0)) < 2:
+            raise Unfit("too few words are decoded")
 
     def _read(self, path: Path, raw: Raw) -> Case:
         text = yaml.dump([raw], Dumper=_Dumper, sort_keys=False, width=108, allow_unicode=True, default_flow_style=None)

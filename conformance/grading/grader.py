@@ -104,7 +104,7 @@ class Grader:
             if submission.problem:
                 return Graded(self._ungradable(submission, key), transcript.packed())
             grade = self._run(submission, key, transcript)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is ours
+        except Exception as error:  # whatever it is, it is ours
             told = "".join(traceback.format_exception(error))
             return Graded(self._failed(submission.id, key), transcript.packed(), told)
         problems = [check.verdict.detail for check in grade.checks if check.outcome == "grader-error"]
@@ -238,7 +238,7 @@ def _checked(planned: Planned, bench: Bench) -> Check:
     """One check; an exception here is ours."""
     try:
         verdict = planned.run(bench)
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         told = "".join(traceback.format_exception(error))
         return Check(planned.origin, "grader-error", planned.unjudged("grading failed", told))
     return Check(planned.origin, outcome_of(verdict), verdict)

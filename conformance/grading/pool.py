@@ -6,6 +6,7 @@ Unusable
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -65,10 +66,8 @@ class _Worker:
     def give(self, todo: _Todo) -> None:
         """Hand it a submission."""
         self.todo = todo
-        try:
+        with contextlib.suppress(OSError):  # it has ended, as reading from it will say
             self.connection.send(todo.submission)
-        except OSError:
-            pass  # it has ended, as reading from it will say
 
     def how_it_ended(self) -> str:
         """In words, once it has."""
@@ -178,7 +177,7 @@ def _work(connection: Connection, exam: Exam, boxes: Path, parent: int) -> None:
     except JailError as error:
         connection.send(_Refused(str(error)))
         return
-    except Exception:  # noqa: BLE001 - it would be the same for every submission
+    except Exception:  # it would be the same for every submission
         connection.send(_Refused(f"a process that grades could not begin:\n{traceback.format_exc()}"))
         return
     try:

@@ -20,6 +20,18 @@ from goldformer.spec.model import Array, ArraySpec, Case, Contract, Spec
 Item = TypeVar("Item")
 Raw = dict[str, Any]
 
+#: Sizes by their names, and those of the leading axes.
+Sizes = tuple[dict[str, int], tuple[int, ...]]
+
+#: So often sizes are drawn that differ where they may.
+_TRIES: Final = 100
+
+#: So many numbers cost nothing.
+_SMALL: Final = 200
+
+#: Gradients of more numbers than that take seconds each.
+_DERIVED: Final = 450
+
 #: The largest size of what is drawn anew: small cases reveal as much as large ones, and are derived in a blink.
 _LARGEST: Final = 20
 
@@ -89,11 +101,6 @@ class Template:
         return self.case.cotangent is not None, optional, switches, signs
 
 
-def elements(case: Case) -> int:
-    """How many numbers the arrays of a case have."""
-    return sum(math.prod(recipe.shape) for recipe in (*case.inputs.values(), *case.params.values()))
-
-
 def unfit(template: Template, spec: Spec) -> str | None:
     """Why a case cannot be drawn anew, or None."""
     case, raw = template.case, template.raw
@@ -111,6 +118,8 @@ def unfit(template: Template, spec: Spec) -> str | None:
         "asks for certain places": any("probes" in form for form in expected),
         "has a size of 1": 1 in drawn,
         "has many layers": max((case.sizes.get(name, 0) for name in fixed(template.contract)), default=0) > _LAYERS,
+        "has gradients of many numbers": case.cotangent is not None
+        and sum(math.prod(recipe.shape) for recipe in (*case.inputs.values(), *case.params.values())) > _DERIVED,
         "is large": not case.random and max((*case.sizes.values(), *case.lead), default=0) > _LARGEST,
         "has shapes of its own": any("shape" in r and not {"lengths", "causal"} & set(r) for r in recipes),
         "has parameters that are written out": any(isinstance(r, Values) for r in case.params.values()),
@@ -148,7 +157,7 @@ class _Redraw:
     def __init__(self, template: Template, chance: Chance) -> None:
         self.template, self.chance = template, chance
         self.old, self.contract = template.case, template.contract
-        self.sizes, self.lead = self._sizes()
+        self.sizes, self.lead = next(filter(None, map(self._tried, range(_TRIES))), None) or self._sizes(_TRIES)
         self.lengths: dict[tuple[int, ...], list[int]] = {}
 
     def case(self) -> Raw:
@@ -167,7 +176,14 @@ class _Redraw:
 
     # ── sizes ──
 
-    def _sizes(self) -> tuple[dict[str, int], tuple[int, ...]]:
+    def _tried(self, number: int) -> Sizes | None:
+        try:
+            return self._sizes(number)
+        except Unfit:
+            return None
+
+    def _sizes(self, number: int) -> Sizes:
+        """Sizes that differ where they may, related as they were; Unfit where this try gives none."""
         if self.template.written:
             return dict(self.old.sizes), self.old.lead
         before = {**self.old.sizes, **{f"lead[{i}]": size for i, size in enumerate(self.old.lead)}}
@@ -178,29 +194,46 @@ class _Redraw:
         now = {name: size for name, size in before.items() if size == 1 or name in kept}
         for name, size in before.items():
             if name not in now and name not in ties and not (product and name == "d_model"):
-                now[name] = self._size(name, size, set(now.values()))
+                taken = {value for other, value in now.items() if other not in kept}
+                now[name] = self._size(name, size, taken, number)
         if product:
             now["d_model"] = now["heads"] * now["d_k"]
         now |= {a: now[b] for a, b in ties.items()}
-        self._refuse(before, now, ties)
+        self._refuse(before, now, ties, equal=self._may_be_equal(number))
         lead = tuple(now.pop(f"lead[{i}]") for i in range(len(self.old.lead)))
+        if self._elements(now, lead) > max(self._elements(self.old.sizes, self.old.lead), _SMALL):
+            raise Unfit("deriving it would take longer than deriving the published one")
         return {name: now[name] for name in self.old.sizes}, lead
 
-    def _size(self, name: str, size: int, taken: set[int]) -> int:
+    def _elements(self, sizes: Mapping[str, int], lead: tuple[int, ...]) -> int:
+        """How many numbers the arrays have: what deriving a case costs grows with them."""
+        specs = {**self.contract.inputs, **self.contract.params_for(self.old.attributes)}
+        given = (*self.old.inputs, *self.old.params)
+        return sum(math.prod(specs[name].shape.sizes(sizes, lead)) for name in given)
+
+    def _size(self, name: str, size: int, taken: set[int], number: int) -> int:
         """A size near the old one, which grows with the attempts where all are taken."""
-        room = 2 + self.chance.attempt // 8
+        room = 2 + self.chance.attempt // 16
         near = size // 8 if size > _LARGEST else room
         # Gradients are derived of every number, so they do not grow.
         further = near - 2 if self.old.cotangent is not None else near
-        # Ids that are named by attributes stay words of the vocabulary.
-        lowest = size if name == "vocab" else max(2, size - near)
-        return self.chance.choose([n for n in range(lowest, size + further + 1) if n not in taken], "size", name)
+        # Ids that attributes name stay words of the vocabulary; a narrower model decodes one word over and over.
+        lowest = size if name in ("vocab", "d_model") else max(2, size - near)
+        near_by = range(lowest, size + further + 1)
+        free = [n for n in near_by if n not in taken or self._may_be_equal(number)]
+        return self.chance.choose(free, "size", name, number)
 
-    def _refuse(self, before: Mapping[str, int], now: Mapping[str, int], ties: Mapping[str, str]) -> None:
+    def _may_be_equal(self, number: int) -> bool:
+        """A small model has no room for sizes that all differ; the last tries let those be equal that others are."""
+        return self.old.equal_sizes is not None and number > _TRIES * 3 // 4
+
+    def _refuse(
+        self, before: Mapping[str, int], now: Mapping[str, int], ties: Mapping[str, str], *, equal: bool
+    ) -> None:
         free = [
             size for name, size in now.items() if size > 1 and name not in ties and name not in fixed(self.contract)
         ]
-        if len(free) != len(set(free)):
+        if len(free) != len(set(free)) and not equal:
             raise Unfit("two sizes are equal")
         if any(_sign(before, pair) != _sign(now, pair) for pair in _RELATED):
             raise Unfit("sizes are related otherwise")

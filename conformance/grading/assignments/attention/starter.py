@@ -1,0 +1,68 @@
+"""Attention: write what raises NotImplementedError, and hand in this file as submission.py.
+
+Shapes are written like (…, q_seq, d_k), where … stands for any leading axes: none, the batch, or batch and heads.
+Masks are boolean, and True means: may be attended to. Results have the dtype of what they are made of.
+"""
+
+from torch import Tensor, nn
+
+
+def softmax(scores: Tensor) -> Tensor:
+    """The softmax over the last axis, also where scores are in the thousands. Do not call torch's own.
+
+    scores: (…, n). Returns (…, n): positive numbers, of which each row adds up to 1.
+    """
+    raise NotImplementedError
+
+
+def scaled_dot_product_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Attention as in “Attention Is All You Need”, section 3.2.1. Do not call torch's own.
+
+    query: (…, q_seq, d_k), key: (…, kv_seq, d_k), value: (…, kv_seq, d_v).
+    mask: boolean, broadcasts to (…, q_seq, kv_seq), or None. What is False gets the weight 0.
+    Returns the output (…, q_seq, d_v) and the weights (…, q_seq, kv_seq).
+    """
+    raise NotImplementedError
+
+
+def causal_mask(q_seq: int, kv_seq: int) -> Tensor:
+    """True where query i may see key j: at the keys 0, …, i.
+
+    Returns a boolean (q_seq, kv_seq).
+    """
+    raise NotImplementedError
+
+
+def padding_mask(ids: Tensor, pad_id: int) -> Tensor:
+    """True where a token is no padding, shaped to be broadcast over heads and queries.
+
+    ids: integers (batch, seq). Returns a boolean (batch, 1, 1, seq).
+    """
+    raise NotImplementedError
+
+
+class MultiHeadAttention(nn.Module):
+    """Attention by several heads side by side, section 3.2.2; a head is d_model // num_heads wide.
+
+    Keep the names of the four layers: their weights are set from outside.
+    """
+
+    def __init__(self, d_model: int, num_heads: int) -> None:
+        super().__init__()
+        self.d_model = d_model
+        self.num_heads = num_heads
+        self.w_q = nn.Linear(d_model, d_model)
+        self.w_k = nn.Linear(d_model, d_model)
+        self.w_v = nn.Linear(d_model, d_model)
+        self.w_o = nn.Linear(d_model, d_model)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Project, split into heads, attend, put the heads next to each other, project.
+
+        query: (batch, q_seq, d_model), key and value: (batch, kv_seq, d_model).
+        mask: boolean, broadcasts to (batch, num_heads, q_seq, kv_seq), or None.
+        Returns the output (batch, q_seq, d_model) and the weights (batch, num_heads, q_seq, kv_seq).
+        """
+        raise NotImplementedError

@@ -1,0 +1,42 @@
+"""Words and positions: write what raises NotImplementedError, and hand in this file as submission.py.
+
+Results have the dtype of what they are made of: of the table, or of x.
+"""
+
+import torch
+from torch import Tensor, nn
+
+
+class TokenEmbedding(nn.Module):
+    """A row of a table for each word. Keep the name of the table: its numbers are set from outside."""
+
+    def __init__(self, vocab: int, d_model: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(vocab, d_model))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """The rows as they are, not multiplied by anything. Do not use nn.Embedding.
+
+        ids: integers (batch, seq); one below 0, or beyond the table, is an error.
+        Returns (batch, seq, d_model).
+        """
+        raise NotImplementedError
+
+
+def add_positional_encoding(x: Tensor) -> Tensor:
+    """X plus the sines and cosines of “Attention Is All You Need”, section 3.5.
+
+    At position p, channel 2i has sin(p / 10000^(2i / d_model)), and channel 2i + 1 has the cosine of the same angle.
+    Positions start at 0, and d_model is even. Compute the angles in float32 or better.
+
+    x: (batch, seq, d_model). Returns (batch, seq, d_model).
+    """
+    raise NotImplementedError
+
+
+def pad_or_truncate(x: Tensor, length: int) -> Tensor:
+    """Every sequence brought to one length: zeros behind what is shorter, the end cut off what is longer.
+
+    x: (batch, seq, d_model). A length less than 1 is an error. Returns (batch, length, d_model).
+    """
+    raise NotImplementedError

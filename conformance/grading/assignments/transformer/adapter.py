@@ -1,0 +1,158 @@
+"""How the suite calls what students write in submission.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import submission
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+ARRAYS = "torch"
+NAME = "submission"
+
+Params = Mapping[str, Tensor]
+
+#: The suite's names of weights, and of the linear layers that have them, with their biases.
+LAYERS = {
+    "w_q": ("w_q", "b_q"), "w_k": ("w_k", "b_k"), "w_v": ("w_v", "b_v"), "w_o": ("w_o", "b_o"),
+    "w_1": ("linear_1", "b_1"), "w_2": ("linear_2", "b_2"), "w_vocab": ("w_vocab", "b_vocab"),
+}  # fmt: skip
+
+
+def loaded(params: Params) -> dict[str, Tensor]:
+    """Parameters by the names of the modules: nn.Linear holds weights as (out, in), and an absent bias is 0."""
+    tensors = {}
+    for name, tensor in params.items():
+        prefix, dot, last = name.rpartition(".")
+        if last in LAYERS:
+            layer, bias = LAYERS[last]
+            tensors[f"{prefix}{dot}{layer}.weight"] = tensor.T
+            absent = torch.zeros_like(tensor[0])
+            tensors[f"{prefix}{dot}{layer}.bias"] = params.get(f"{prefix}{dot}{bias}", absent)
+        elif not last.startswith("b_"):
+            tensors[name] = tensor
+    return tensors
+
+
+def in_layers(tensors: Mapping[str, Tensor], *stacks: str) -> dict[str, Tensor]:
+    """The layers of stacks, encoder.0. and so on, as encoder.layers.0."""
+    renamed = {}
+    for name, tensor in tensors.items():
+        stack, _, rest = name.partition(".")
+        renamed[f"{stack}.layers.{rest}" if stack in stacks else name] = tensor
+    return renamed
+
+
+def run(module: nn.Module, tensors: Mapping[str, Tensor], *arguments: Tensor | None) -> Tensor:
+    """The module with the parameters of the call, so that gradients reach them."""
+    return functional_call(module, dict(tensors), arguments, strict=True)
+
+
+def width(params: Params) -> int:
+    """The width of the feed-forward network."""
+    return next(tensor.shape[1] for name, tensor in params.items() if name.endswith("feed_forward.w_1"))
+
+
+def layer_norm(x: Tensor, *, params: Params) -> Tensor:
+    """The module."""
+    return run(submission.LayerNorm(x.shape[-1]), loaded(params), x)
+
+
+def feed_forward(x: Tensor, *, params: Params) -> Tensor:
+    """The module."""
+    return run(submission.FeedForward(*params["w_1"].shape), loaded(params), x)
+
+
+def encoder_layer(x: Tensor, mask: Tensor | None = None, *, num_heads: int, params: Params) -> Tensor:
+    """The module."""
+    return run(submission.EncoderLayer(x.shape[-1], num_heads, width(params)), loaded(params), x, mask)
+
+
+def decoder_layer(
+    x: Tensor,
+    memory: Tensor,
+    self_mask: Tensor | None = None,
+    memory_mask: Tensor | None = None,
+    *,
+    num_heads: int,
+    params: Params,
+) -> Tensor:
+    """The module."""
+    module = submission.DecoderLayer(x.shape[-1], num_heads, width(params))
+    return run(module, loaded(params), x, memory, self_mask, memory_mask)
+
+
+def encoder(x: Tensor, mask: Tensor | None = None, *, num_heads: int, num_layers: int, params: Params) -> Tensor:
+    """The module, whose layers the suite numbers behind the name of the stack."""
+    module = submission.Encoder(x.shape[-1], num_heads, width(params), num_layers)
+    tensors = {name.replace("encoder.", "layers.", 1): tensor for name, tensor in loaded(params).items()}
+    return run(module, tensors, x, mask)
+
+
+def decoder(
+    x: Tensor,
+    memory: Tensor,
+    self_mask: Tensor | None = None,
+    memory_mask: Tensor | None = None,
+    *,
+    num_heads: int,
+    num_layers: int,
+    params: Params,
+) -> Tensor:
+    """The module, whose layers the suite numbers behind the name of the stack."""
+    module = submission.Decoder(x.shape[-1], num_heads, width(params), num_layers)
+    tensors = {name.replace("decoder.", "layers.", 1): tensor for name, tensor in loaded(params).items()}
+    return run(module, tensors, x, memory, self_mask, memory_mask)
+
+
+def output_probabilities(x: Tensor, *, params: Params) -> Tensor:
+    """The module."""
+    return run(submission.OutputLayer(*params["w_vocab"].shape), loaded(params), x)
+
+
+def model(params: Params, num_heads: int, encoder_layers: int, decoder_layers: int, pad_id: int) -> nn.Module:
+    """The whole model, with parameters of its own."""
+    vocab, d_model = params["table"].shape
+    return submission.Transformer(vocab, d_model, num_heads, width(params), encoder_layers, decoder_layers, pad_id)
+
+
+def transformer(
+    source: Tensor,
+    target: Tensor,
+    *,
+    num_heads: int,
+    num_encoder_layers: int,
+    num_decoder_layers: int,
+    pad_id: int,
+    params: Params,
+) -> Tensor:
+    """The module."""
+    module = model(params, num_heads, num_encoder_layers, num_decoder_layers, pad_id)
+    return run(module, in_layers(loaded(params), "encoder", "decoder"), source, target)
+
+
+def greedy_decode(
+    source: Tensor,
+    *,
+    num_heads: int,
+    num_encoder_layers: int,
+    num_decoder_layers: int,
+    pad_id: int,
+    bos_id: int,
+    eos_id: int,
+    max_length: int,
+    params: Params,
+) -> dict[str, Tensor]:
+    """The function, with a module that holds the parameters of the call."""
+    module = model(params, num_heads, num_encoder_layers, num_decoder_layers, pad_id)
+    tensors = in_layers(loaded(params), "encoder", "decoder")
+    if missing := dict(module.named_parameters()).keys() - tensors.keys():
+        raise KeyError(f"no parameters for {', '.join(sorted(missing))}")
+    for name, tensor in tensors.items():
+        owner, _, last = name.rpartition(".")
+        setattr(module.get_submodule(owner), last, nn.Parameter(tensor))
+    with torch.no_grad():
+        ids, token_scores = submission.greedy_decode(module, source, bos_id, eos_id, max_length)
+    return {"ids": ids, "token_scores": token_scores, "scores": token_scores.sum(-1)}

@@ -1,0 +1,210 @@
+"""The Transformer: a right solution."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+
+def causal_mask(seq: int) -> Tensor:
+    """True at the keys 0, …, i of query i: (seq, seq)."""
+    return torch.ones(seq, seq, dtype=torch.bool).tril()
+
+
+def padding_mask(ids: Tensor, pad_id: int) -> Tensor:
+    """True where a token is no padding: (batch, 1, 1, seq)."""
+    return (ids != pad_id)[:, None, None, :]
+
+
+def positional_encoding(seq: int, d_model: int, dtype: torch.dtype) -> Tensor:
+    """Sines in the even channels and cosines in the odd ones: (seq, d_model)."""
+    position = torch.arange(seq, dtype=torch.float64)[:, None]
+    angles = position / 10000 ** (torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
+    return torch.stack([torch.sin(angles), torch.cos(angles)], dim=-1).flatten(1).to(dtype)
+
+
+class MultiHeadAttention(nn.Module):
+    """Attention by several heads side by side; returns the output and the weights."""
+
+    def __init__(self, d_model: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.w_q = nn.Linear(d_model, d_model)
+        self.w_k = nn.Linear(d_model, d_model)
+        self.w_v = nn.Linear(d_model, d_model)
+        self.w_o = nn.Linear(d_model, d_model)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """query: (batch, q_seq, d_model), key and value: (batch, kv_seq, d_model)."""
+        q, k, v = (
+            x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+            for x in (self.w_q(query), self.w_k(key), self.w_v(value))
+        )
+        scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+        if mask is not None:
+            scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+        weights = torch.softmax(scores, dim=-1)
+        return self.w_o((weights @ v).transpose(1, 2).flatten(2)), weights
+
+
+class LayerNorm(nn.Module):
+    """(x − mean) / √(variance + 10⁻⁵) · gamma + beta over the last axis; the variance divides by d_model."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.ones(d_model))
+        self.beta = nn.Parameter(torch.zeros(d_model))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise the last axis."""
+        centred = x - x.mean(-1, keepdim=True)
+        variance = (centred**2).mean(-1, keepdim=True)
+        return centred / torch.sqrt(variance + 1e-5) * self.gamma + self.beta
+
+
+class FeedForward(nn.Module):
+    """Two linear maps with a ReLU between them, section 3.3."""
+
+    def __init__(self, d_model: int, d_ff: int) -> None:
+        super().__init__()
+        self.linear_1 = nn.Linear(d_model, d_ff)
+        self.linear_2 = nn.Linear(d_ff, d_model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Widen, cut off, narrow."""
+        return self.linear_2(torch.relu(self.linear_1(x)))
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention, then the feed-forward network; each is added to its input, and the sum is normalised."""
+
+    def __init__(self, d_model: int, num_heads: int, d_ff: int) -> None:
+        super().__init__()
+        self.self_attention = MultiHeadAttention(d_model, num_heads)
+        self.norm_1 = LayerNorm(d_model)
+        self.feed_forward = FeedForward(d_model, d_ff)
+        self.norm_2 = LayerNorm(d_model)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Two sub-layers."""
+        attended = self.norm_1(x + self.self_attention(x, x, x, mask)[0])
+        return self.norm_2(attended + self.feed_forward(attended))
+
+
+class DecoderLayer(nn.Module):
+    """Self-attention, attention from it to the memory, the feed-forward network; each added, and the sum normalised."""
+
+    def __init__(self, d_model: int, num_heads: int, d_ff: int) -> None:
+        super().__init__()
+        self.self_attention = MultiHeadAttention(d_model, num_heads)
+        self.norm_1 = LayerNorm(d_model)
+        self.cross_attention = MultiHeadAttention(d_model, num_heads)
+        self.norm_2 = LayerNorm(d_model)
+        self.feed_forward = FeedForward(d_model, d_ff)
+        self.norm_3 = LayerNorm(d_model)
+
+    def forward(
+        self, x: Tensor, memory: Tensor, self_mask: Tensor | None = None, memory_mask: Tensor | None = None
+    ) -> Tensor:
+        """Three sub-layers."""
+        attended = self.norm_1(x + self.self_attention(x, x, x, self_mask)[0])
+        crossed = self.norm_2(attended + self.cross_attention(attended, memory, memory, memory_mask)[0])
+        return self.norm_3(crossed + self.feed_forward(crossed))
+
+
+class Encoder(nn.Module):
+    """Layers one after the other, and nothing behind the last."""
+
+    def __init__(self, d_model: int, num_heads: int, d_ff: int, num_layers: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([EncoderLayer(d_model, num_heads, d_ff) for _ in range(num_layers)])
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """One layer after the other."""
+        for layer in self.layers:
+            x = layer(x, mask)
+        return x
+
+
+class Decoder(nn.Module):
+    """Layers one after the other, all of which read the same memory, and nothing behind the last."""
+
+    def __init__(self, d_model: int, num_heads: int, d_ff: int, num_layers: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([DecoderLayer(d_model, num_heads, d_ff) for _ in range(num_layers)])
+
+    def forward(
+        self, x: Tensor, memory: Tensor, self_mask: Tensor | None = None, memory_mask: Tensor | None = None
+    ) -> Tensor:
+        """One layer after the other."""
+        for layer in self.layers:
+            x = layer(x, memory, self_mask, memory_mask)
+        return x
+
+
+class OutputLayer(nn.Module):
+    """A linear map to the vocabulary, and a softmax."""
+
+    def __init__(self, d_model: int, vocab: int) -> None:
+        super().__init__()
+        self.w_vocab = nn.Linear(d_model, vocab)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Probabilities."""
+        return torch.softmax(self.w_vocab(x), dim=-1)
+
+
+class Transformer(nn.Module):
+    """From ids to logits. One table for source and target; its rows are not multiplied by anything."""
+
+    def __init__(
+        self,
+        vocab: int,
+        d_model: int,
+        num_heads: int,
+        d_ff: int,
+        num_encoder_layers: int,
+        num_decoder_layers: int,
+        pad_id: int,
+    ) -> None:
+        super().__init__()
+        self.pad_id = pad_id
+        self.table = nn.Parameter(torch.randn(vocab, d_model))
+        self.encoder = Encoder(d_model, num_heads, d_ff, num_encoder_layers)
+        self.decoder = Decoder(d_model, num_heads, d_ff, num_decoder_layers)
+        self.w_vocab = nn.Linear(d_model, vocab)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """The logits of the word that comes after each of the target's."""
+        source_mask = padding_mask(source, self.pad_id)
+        target_mask = causal_mask(target.shape[1]) & padding_mask(target, self.pad_id)
+        memory = self.encoder(self.embed(source), source_mask)
+        return self.w_vocab(self.decoder(self.embed(target), memory, target_mask, source_mask))
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Rows of the table, and their positions."""
+        if (ids < 0).any():
+            raise IndexError("ids: one is negative")
+        rows = self.table[ids]
+        return rows + positional_encoding(*rows.shape[1:], rows.dtype)
+
+
+def greedy_decode(
+    model: Transformer, source: Tensor, bos_id: int, eos_id: int, max_length: int
+) -> tuple[Tensor, Tensor]:
+    """The sentence that begins with bos_id and takes the most probable word at each step."""
+    if max_length < 1 or not 0 <= bos_id < len(model.table) or not 0 <= eos_id < len(model.table):
+        raise ValueError(f"max_length {max_length}, bos_id {bos_id} or eos_id {eos_id}: cannot be")
+    batch = len(source)
+    target = torch.full((batch, 1), bos_id)
+    ended = torch.zeros(batch, dtype=torch.bool)
+    words, scores = [], []
+    for _ in range(max_length):
+        log_probabilities = torch.log_softmax(model(source, target)[:, -1], dim=-1)
+        score, word = log_probabilities.max(dim=-1)
+        words.append(word.masked_fill(ended, model.pad_id))
+        scores.append(score.masked_fill(ended, 0))
+        # What has ended reads on, which changes nothing for the others.
+        target = torch.cat([target, word[:, None]], dim=1)
+        ended = ended | (word == eos_id)
+    return torch.stack(words, dim=1), torch.stack(scores, dim=1)

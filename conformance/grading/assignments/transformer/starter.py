@@ -1,0 +1,205 @@
+"""The Transformer: write what raises NotImplementedError, and hand in this file as submission.py.
+
+Attention, masks and the positional encoding are given; what you write is built on them. Keep the names of parameters
+and of modules: their numbers are set from outside. Masks are boolean, and True means: may be attended to.
+Results have the dtype of what they are made of. There is no dropout.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+# ── given ──
+
+
+def causal_mask(seq: int) -> Tensor:
+    """True at the keys 0, …, i of query i: (seq, seq)."""
+    return torch.ones(seq, seq, dtype=torch.bool).tril()
+
+
+def padding_mask(ids: Tensor, pad_id: int) -> Tensor:
+    """True where a token is no padding: (batch, 1, 1, seq)."""
+    return (ids != pad_id)[:, None, None, :]
+
+
+def positional_encoding(seq: int, d_model: int, dtype: torch.dtype) -> Tensor:
+    """Sines in the even channels and cosines in the odd ones: (seq, d_model)."""
+    position = torch.arange(seq, dtype=torch.float64)[:, None]
+    angles = position / 10000 ** (torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
+    return torch.stack([torch.sin(angles), torch.cos(angles)], dim=-1).flatten(1).to(dtype)
+
+
+class MultiHeadAttention(nn.Module):
+    """Attention by several heads side by side; returns the output and the weights."""
+
+    def __init__(self, d_model: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.w_q = nn.Linear(d_model, d_model)
+        self.w_k = nn.Linear(d_model, d_model)
+        self.w_v = nn.Linear(d_model, d_model)
+        self.w_o = nn.Linear(d_model, d_model)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """query: (batch, q_seq, d_model), key and value: (batch, kv_seq, d_model)."""
+        q, k, v = (
+            x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+            for x in (self.w_q(query), self.w_k(key), self.w_v(value))
+        )
+        scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+        if mask is not None:
+            scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+        weights = torch.softmax(scores, dim=-1)
+        return self.w_o((weights @ v).transpose(1, 2).flatten(2)), weights
+
+
+# ── yours ──
+
+
+class LayerNorm(nn.Module):
+    """(x − mean) / √(variance + 10⁻⁵) · gamma + beta over the last axis; the variance divides by d_model."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.ones(d_model))
+        self.beta = nn.Parameter(torch.zeros(d_model))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (…, d_model). Returns (…, d_model). Do not call torch's own."""
+        raise NotImplementedError
+
+
+class FeedForward(nn.Module):
+    """Two linear maps with a ReLU between them, section 3.3."""
+
+    def __init__(self, d_model: int, d_ff: int) -> None:
+        super().__init__()
+        self.linear_1 = nn.Linear(d_model, d_ff)
+        self.linear_2 = nn.Linear(d_ff, d_model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (batch, seq, d_model). Returns (batch, seq, d_model)."""
+        raise NotImplementedError
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention, then the feed-forward network; each is added to its input, and the sum is normalised."""
+
+    def __init__(self, d_model: int, num_heads: int, d_ff: int) -> None:
+        super().__init__()
+        self.self_attention = MultiHeadAttention(d_model, num_heads)
+        self.norm_1 = LayerNorm(d_model)
+        self.feed_forward = FeedForward(d_model, d_ff)
+        self.norm_2 = LayerNorm(d_model)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """x: (batch, seq, d_model), mask: broadcasts to (batch, num_heads, seq, seq), or None.
+
+        Returns (batch, seq, d_model).
+        """
+        raise NotImplementedError
+
+
+class DecoderLayer(nn.Module):
+    """Self-attention, attention from it to the memory, the feed-forward network; each added, and the sum normalised."""
+
+    def __init__(self, d_model: int, num_heads: int, d_ff: int) -> None:
+        super().__init__()
+        self.self_attention = MultiHeadAttention(d_model, num_heads)
+        self.norm_1 = LayerNorm(d_model)
+        self.cross_attention = MultiHeadAttention(d_model, num_heads)
+        self.norm_2 = LayerNorm(d_model)
+        self.feed_forward = FeedForward(d_model, d_ff)
+        self.norm_3 = LayerNorm(d_model)
+
+    def forward(
+        self, x: Tensor, memory: Tensor, self_mask: Tensor | None = None, memory_mask: Tensor | None = None
+    ) -> Tensor:
+        """x: (batch, seq, d_model), memory, the encoder's output: (batch, source_seq, d_model).
+
+        self_mask broadcasts to (batch, num_heads, seq, seq), memory_mask to (batch, num_heads, seq, source_seq); each
+        may be None. Returns (batch, seq, d_model).
+        """
+        raise NotImplementedError
+
+
+class Encoder(nn.Module):
+    """Layers one after the other, and nothing behind the last."""
+
+    def __init__(self, d_model: int, num_heads: int, d_ff: int, num_layers: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([EncoderLayer(d_model, num_heads, d_ff) for _ in range(num_layers)])
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """x: (batch, seq, d_model). Returns (batch, seq, d_model)."""
+        raise NotImplementedError
+
+
+class Decoder(nn.Module):
+    """Layers one after the other, all of which read the same memory, and nothing behind the last."""
+
+    def __init__(self, d_model: int, num_heads: int, d_ff: int, num_layers: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([DecoderLayer(d_model, num_heads, d_ff) for _ in range(num_layers)])
+
+    def forward(
+        self, x: Tensor, memory: Tensor, self_mask: Tensor | None = None, memory_mask: Tensor | None = None
+    ) -> Tensor:
+        """x: (batch, seq, d_model), memory: (batch, source_seq, d_model). Returns (batch, seq, d_model)."""
+        raise NotImplementedError
+
+
+class OutputLayer(nn.Module):
+    """A linear map to the vocabulary, and a softmax."""
+
+    def __init__(self, d_model: int, vocab: int) -> None:
+        super().__init__()
+        self.w_vocab = nn.Linear(d_model, vocab)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (batch, seq, d_model). Returns probabilities (batch, seq, vocab)."""
+        raise NotImplementedError
+
+
+class Transformer(nn.Module):
+    """From ids to logits. One table for source and target; its rows are not multiplied by anything."""
+
+    def __init__(
+        self,
+        vocab: int,
+        d_model: int,
+        num_heads: int,
+        d_ff: int,
+        num_encoder_layers: int,
+        num_decoder_layers: int,
+        pad_id: int,
+    ) -> None:
+        super().__init__()
+        self.pad_id = pad_id
+        self.table = nn.Parameter(torch.randn(vocab, d_model))
+        self.encoder = Encoder(d_model, num_heads, d_ff, num_encoder_layers)
+        self.decoder = Decoder(d_model, num_heads, d_ff, num_decoder_layers)
+        self.w_vocab = nn.Linear(d_model, vocab)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """The logits of the word that comes after each of the target's, before any softmax.
+
+        source: ids (batch, source_seq), target, what the decoder reads: ids (batch, seq).
+        No position attends to padding, and none of the target to a later one. Returns (batch, seq, vocab).
+        """
+        raise NotImplementedError
+
+
+def greedy_decode(
+    model: Transformer, source: Tensor, bos_id: int, eos_id: int, max_length: int
+) -> tuple[Tensor, Tensor]:
+    """The sentence that begins with bos_id and takes the most probable word at each step.
+
+    A sentence ends with eos_id, which is part of it; behind it stands model.pad_id, up to max_length places. bos_id is
+    no part of it. model(source, target) gives the logits. It is an error when max_length is less than 1, or when bos_id
+    or eos_id is no word of the vocabulary.
+    source: ids (batch, source_seq). Returns the ids (batch, max_length), and the natural logarithm of the probability
+    of each word at its step (batch, max_length), 0 behind the end.
+    """
+    raise NotImplementedError

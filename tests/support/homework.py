@@ -1,0 +1,153 @@
+"""A small assignment and what students hand in for it, and a jail that is none, for tests of grading."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from goldformer.adapters import Adapter
+from goldformer.adapters.process.child import ChildFault
+from goldformer.adapters.process.server import Server
+from goldformer.conformance.grading.assignment import read_assignment
+from goldformer.conformance.grading.boxed import Boxed
+from goldformer.conformance.grading.exam import Exam
+from goldformer.conformance.grading.fresh import fresh_cases
+from goldformer.conformance.grading.model import Isolation, Limits, Submission
+from goldformer.spec import Spec
+
+ADAPTER = '''"""What was asked for, by the names of the contracts."""
+
+import submission
+
+ARRAYS = "numpy"
+
+
+def softmax(scores):
+    return getattr_or_missing("softmax")(scores)
+
+
+def layer_norm(x, params, eps=1e-5):
+    return getattr_or_missing("layer_norm")(x, params["gamma"], params["beta"], eps)
+
+
+def getattr_or_missing(name):
+    if not hasattr(submission, name):
+        raise NotImplementedError(f"there is no {name}")
+    return getattr(submission, name)
+'''
+
+YAML = """title: Two functions
+components:
+  softmax: {points: 10, properties: 0.25}
+  layer_norm: 10
+dtypes: [float64]
+fresh: {cases: 2, seed: a}
+deductions:
+- {mistake: softmax-unstable, points: 1, note: Take the maximum off first.}
+"""
+
+SOFTMAX = """import numpy as np
+def softmax(scores):
+    e = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+"""
+NORM = """def layer_norm(x, gamma, beta, eps):
+    mean = x.mean(axis=-1, keepdims=True)
+    return gamma * (x - mean) / np.sqrt(((x - mean) ** 2).mean(axis=-1, keepdims=True) + eps) + beta
+"""
+CORRECT = SOFTMAX + NORM
+UNSTABLE = SOFTMAX.replace(" - scores.max(axis=-1, keepdims=True)", "") + NORM
+#: What the eleventh of a class forgets.
+WITHOUT_EPS = SOFTMAX + NORM.replace(" + eps)", ")")
+UNKNOWN = SOFTMAX.replace("np.exp(", "np.exp(0.731 * ") + NORM
+
+
+def write_assignment(folder: Path, text: str = YAML, adapter: str = ADAPTER) -> Path:
+    """assignment.yaml and what it names."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "adapter.py").write_text(adapter, encoding="utf-8")
+    (folder / "assignment.yaml").write_text(text, encoding="utf-8")
+    return folder / "assignment.yaml"
+
+
+def write_class(folder: Path, **submissions: str) -> Path:
+    """A folder of files, by the names of the students."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, source in submissions.items():
+        (folder / f"{name}.py").write_text(source, encoding="utf-8")
+    return folder
+
+
+def make_exam(folder: Path, spec: Spec, text: str = YAML, adapter: str = ADAPTER) -> Exam:
+    """The exam of an assignment, its fresh cases drawn."""
+    assignment = read_assignment(write_assignment(folder, text, adapter), spec)
+    return Exam.of(assignment, fresh_cases(assignment, spec, str(assignment.seed)), spec)
+
+
+def submitted(source: str, id_: str = "alice") -> Submission:
+    """A submission of one file."""
+    return Submission(id_, {"submission.py": source.encode()}, str(hash(source)))
+
+
+class OpenJail:
+    """Runs submissions in this very process, for what does not depend on where they run."""
+
+    isolation = Isolation("process", ("none",))
+
+    def __init__(self, spec: Spec, limits: Limits | None = None) -> None:
+        self._spec = spec
+        self._limits = limits or Limits(total=float("inf"))
+        self.starts = 0
+        #: Is called before each answer.
+        self.before: Callable[[Path, bytes], None] = lambda box, message: None
+
+    def client(self, box: Path) -> Boxed:
+        """The client of a folder."""
+        return Boxed(lambda: self._spawn(box), self._limits)
+
+    def _spawn(self, box: Path) -> _Inside:
+        self.starts += 1
+        return _Inside(self, box, self._spec)
+
+
+class _Inside:
+    """A Peer that answers at once."""
+
+    def __init__(self, jail: OpenJail, box: Path, spec: Spec) -> None:
+        self.owner = os.getpid()
+        self._jail, self._box, self._spec = jail, box, spec
+        self._server: Server | None = None
+
+    def exchange(self, message: bytes, seconds: float) -> bytes:
+        del seconds
+        self._jail.before(self._box, message)
+        try:
+            if self._server is None:
+                self._server = Server(_adapter(self._box, self._spec), self._spec)
+            return self._server.answer(message).rstrip(b"\n")
+        except (SyntaxError, ImportError, SystemExit) as error:
+            raise ChildFault("crashed", f"ended: {error}") from error
+
+    def end(self, grace: float = 0.0) -> None:
+        del grace
+
+    def stderr_tail(self) -> str:
+        return ""
+
+
+def _adapter(box: Path, spec: Spec) -> Adapter:
+    sys.path.insert(0, str(box / "submission"))
+    try:
+        sys.modules.pop("submission", None)
+        found = importlib.util.spec_from_file_location("adapter", box / "adapter.py")
+        assert found is not None
+        assert found.loader is not None
+        module = importlib.util.module_from_spec(found)
+        found.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(box / "submission"))
+        sys.modules.pop("submission", None)
+    return Adapter.from_object(module, "adapter.py", spec)

@@ -1,0 +1,236 @@
+"""Fresh cases: the same on every machine, unlike anything published, revealing, and right for correct code alone."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from goldformer.adapters import Adapter, find_adapter
+from goldformer.conformance.engine import Bench, check_case
+from goldformer.conformance.grading.fresh import draw_fresh, fresh_cases, load_fresh
+from goldformer.conformance.grading.model import Assignment, Part
+from goldformer.conformance.tolerance import least_margin
+from goldformer.conformance.verdict import Status
+from goldformer.spec import SpecError
+from goldformer.spec.lint import lint_cases
+from goldformer.spec.load import load_own_cases
+
+SEED = "what nobody knows"
+DTYPES = ("float64", "float32")
+
+#: One of each way in which cases are drawn: numbers, ids, masks, lengths, sizes alone, distributions, chance, decoding.
+COMPONENTS = [
+    "softmax", "scaled_dot_product_attention", "causal_mask", "padding_mask", "multi_head_attention",
+    "token_embedding", "positional_encoding", "pad_or_truncate", "layer_norm", "one_hot", "shift_right",
+    "cross_entropy", "kl_divergence", "label_smoothing", "dropout", "encoder_layer", "greedy_decode",
+]  # fmt: skip
+
+
+def asks(*components, fresh=2, without=()):
+    parts = tuple(Part(component, 1) for component in components)
+    return Assignment(Path("a.yaml"), "A", Path("a.py"), None, parts, DTYPES, fresh, None, without=tuple(without))
+
+
+@pytest.fixture(scope="module")
+def text(spec):
+    return fresh_cases(asks(*COMPONENTS), spec, SEED)
+
+
+@pytest.fixture(scope="module")
+def drawn(text, spec):
+    return load_fresh(text, spec)
+
+
+def verdicts(adapter, cases, spec, dtype):
+    whole = replace(spec, cases={**spec.cases, **{case.id: case for case in cases}})
+    return {case.id: check_case(case, Bench(whole, adapter, dtype, "cpu")) for case in cases}
+
+
+def test_every_component_gets_as_many_as_are_asked_for(drawn):
+    assert [case.component for case in drawn] == [name for name in COMPONENTS for _ in range(2)]
+    assert [case.id for case in drawn[:4]] == [
+        "fresh-softmax-1", "fresh-softmax-2",
+        "fresh-scaled-dot-product-attention-1", "fresh-scaled-dot-product-attention-2",
+    ]  # fmt: skip
+
+
+def test_every_one_is_proven_when_it_is_read(drawn):
+    assert [case.id for case in drawn if case.golden is None] == []
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_correct_code_passes_them_all(dtype, drawn, spec):
+    got = verdicts(find_adapter("textbook", spec), drawn, spec, dtype)
+    assert {id_: verdict.message for id_, verdict in got.items() if verdict.status is not Status.PASSED} == {}
+
+
+def test_the_lint_finds_nothing_in_them(drawn, spec):
+    assert list(lint_cases(replace(spec, cases={case.id: case for case in drawn}))) == []
+
+
+def test_no_seed_can_be_read_in_them(text):
+    assert SEED not in text
+    assert re.findall(r"- id: (.*)", text) == [f"fresh-{c.replace('_', '-')}-{n}" for c in COMPONENTS for n in (1, 2)]
+
+
+def test_one_seed_gives_one_text_and_another_one_other_inputs(text, drawn, spec):
+    assert fresh_cases(asks("softmax", "causal_mask"), spec, SEED) in text.replace(
+        text[text.index("- component: scaled_dot") : text.index("- component: causal_mask")], ""
+    )
+    other = load_fresh(fresh_cases(asks("softmax", "padding_mask"), spec, "another one"), spec)
+    mine = {case.id: case for case in drawn}
+    for case in other:
+        for name, array in case.input_arrays.items():
+            assert not np.array_equal(array, mine[case.id].input_arrays[name])
+
+
+def test_what_a_part_is_worth_and_which_parts_stand_beside_it_change_nothing(text, spec):
+    alone = asks("padding_mask")
+    alone = replace(alone, parts=(Part("padding_mask", 50, properties=1),))
+    assert fresh_cases(alone, spec, SEED) in text
+
+
+# ── whoever has learnt the published cases by heart ──
+
+
+def key(inputs, attributes, params):
+    arrays = [(name, np.shape(a), np.asarray(a, np.float64).tobytes()) for name, a in sorted(inputs.items())]
+    weights = [(name, np.asarray(a, np.float64).tobytes()) for name, a in sorted(params.items())]
+    return repr((arrays, sorted(attributes.items()), weights))
+
+
+def by_heart(spec):
+    """An adapter that answers what is published from a table, and all else with zeros."""
+
+    def function(component):
+        table = {
+            key(case.input_arrays, case.attributes, case.param_arrays): case
+            for case in spec.cases_of(component)
+            if case.golden is not None and case.cotangent is None
+        }
+        contract = spec.contracts[component]
+
+        def answer(params=None, **given):
+            inputs = {n: given[n] for n in contract.inputs if given.get(n) is not None}
+            attributes = {n: given[n] for n in contract.attributes if n in given}
+            case = table.get(key(inputs, attributes, params or {}))
+            arrays = [a for a in (*inputs.values(), *(params or {}).values()) if a.dtype.kind == "f"]
+            dtype = arrays[0].dtype if arrays else np.float64
+            if case is None:
+                return np.zeros(3, dtype)
+            known = next(iter(case.golden.options.values()))
+            whole = {n: a.values for n, a in known.items() if a.indices is None and a.within is None}
+            return {n: a.astype(dtype) if a.dtype.kind == "f" else a for n, a in whole.items()}
+
+        return answer
+
+    names = {component: function(component) for component in COMPONENTS}
+    return Adapter.from_object(SimpleNamespace(ARRAYS="numpy", **names), "by heart", spec)
+
+
+def test_answers_from_a_table_pass_what_is_published_and_fail_every_fresh_case(drawn, spec):
+    adapter = by_heart(spec)
+    published = [
+        case
+        for case in spec.cases.values()
+        if case.component in COMPONENTS and case.golden and not case.cotangent and not case.random
+        and not case.only_with and case.golden.options.keys() == {""} and not case.full_size
+        and all(wanted.form == "all" for wanted in case.expect.values())
+    ]  # fmt: skip
+    assert len(published) > 100
+    known = verdicts(adapter, published, spec, "float64")
+    assert {id_: verdict.message for id_, verdict in known.items() if verdict.status is not Status.PASSED} == {}
+    unknown = verdicts(adapter, drawn, spec, "float64")
+    assert [id_ for id_, verdict in unknown.items() if verdict.status is Status.PASSED] == []
+
+
+# ── what they are like ──
+
+
+def test_they_differ_in_kind(spec):
+    cases = load_fresh(fresh_cases(asks("scaled_dot_product_attention", fresh=4), spec, SEED), spec)
+    assert {"mask" in case.inputs for case in cases} == {True, False}
+    assert {case.cotangent is not None for case in cases} == {True, False}
+    assert len({tuple(case.sizes.values()) for case in cases}) == 4
+
+
+def test_decoding_is_decided_and_says_several_words(drawn, spec):
+    decoded = [case for case in drawn if case.component == "greedy_decode"]
+    assert len(decoded) == 2
+    for case in decoded:
+        assert case.golden.margin > least_margin("float32")
+        for outputs in case.golden.options.values():
+            assert len(np.unique(outputs["ids"].values)) >= 3
+
+
+def test_they_are_like_what_is_asked_for_alone(spec):
+    softmaxes = [case.id for case in spec.cases_of("softmax")]
+    without = [id_ for id_ in softmaxes if id_ != "sm-several-rows"]
+    cases = load_fresh(fresh_cases(asks("softmax", fresh=3, without=without), spec, SEED), spec)
+    assert {case.title for case in cases} == {"Drawn for an assignment, like sm-several-rows"}
+    assert len({(case.lead, *case.sizes.values(), case.input_arrays["scores"].tobytes()) for case in cases}) == 3
+
+
+def test_where_nothing_can_be_drawn_anew_it_is_said(spec):
+    softmaxes = [case.id for case in spec.cases_of("softmax")]
+    fresh = draw_fresh(asks("softmax", without=[i for i in softmaxes if i != "sm-one-element"]), spec, SEED)
+    assert fresh.short == {"softmax": "0 of 2: no published case can be drawn anew"}
+    assert load_fresh(fresh.text, spec) == []
+
+
+def test_none_are_drawn_where_none_are_asked_for(spec):
+    fresh = draw_fresh(asks("softmax", fresh=0), spec, SEED)
+    assert (fresh.text, fresh.short) == ("[]\n", {})
+    assert load_fresh(fresh.text, spec) == []
+
+
+# ── a file of several components ──
+
+TWO = """\
+- component: causal_mask
+  cases:
+    - id: own-1
+      title: Mine
+      clauses: [MASK-1]
+      source: derived
+      attributes: {q_seq: 2, kv_seq: 2}
+      equal_sizes: a sentence attends to itself
+      expect: {mask: all}
+- component: softmax
+  cases:
+    - id: own-2
+      title: Mine
+      clauses: [SM-1]
+      source: derived
+      sizes: {lead: [2], n: 3}
+      inputs: {scores: {draw: dyadic, seed: 1, range: [-1, 1], step: 1/8}}
+      expect: {output: all}
+"""
+
+
+def test_a_file_may_hold_cases_of_several_components(tmp_path, spec):
+    path = tmp_path / "own.yaml"
+    path.write_text(TWO, encoding="utf-8")
+    cases = load_own_cases(path, spec)
+    assert [(case.id, case.component, case.place.line) for case in cases] == [
+        ("own-1", "causal_mask", 3), ("own-2", "softmax", 12),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("n: 3", "n: 3, m: 4", ":16: cases[0].sizes.m: own-2: is no size of softmax"),
+        ("id: own-2", "id: own-1", ":12: id: 'own-1' is taken: the spec has it, or a file before"),
+    ],
+)
+def test_what_is_wrong_in_one_is_said_with_its_line(old, new, says, tmp_path, spec):
+    path = tmp_path / "own.yaml"
+    path.write_text(TWO.replace(old, new), encoding="utf-8")
+    with pytest.raises(SpecError, match=re.escape(f"{path}{says}")):
+        load_own_cases(path, spec)

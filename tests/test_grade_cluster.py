@@ -1,0 +1,85 @@
+"""A class on a Dask cluster: the same bytes as on this machine alone, also where a worker is lost on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from goldformer.conformance.grading.cluster import graded_there
+from goldformer.conformance.grading.exam import Exam
+from goldformer.conformance.grading.model import Submission
+from goldformer.conformance.grading.pool import Unusable, graded_here
+from goldformer.spec import Spec
+from homework import CORRECT, NORM, SOFTMAX, UNSTABLE, make_exam, submitted
+
+pytest.importorskip("distributed")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="submissions are kept apart on Linux"),
+    # What distributed itself leaves to the garbage collector.
+    pytest.mark.filterwarnings("ignore"),
+]
+
+SOURCES = (CORRECT, UNSTABLE, SOFTMAX, "def softmax(:\n" + NORM)
+
+
+def submissions() -> Iterator[Submission]:
+    return (submitted(SOURCES[number % len(SOURCES)], f"s{number:02}") for number in range(12))
+
+
+class Cluster:
+    """A scheduler and two workers, processes of this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.processes: list[subprocess.Popen[str]] = []
+        scheduler = self._start("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard")
+        assert scheduler.stderr is not None
+        line = next(line for line in scheduler.stderr if "Scheduler at:" in line)
+        self.address = line.split()[-1]
+        # It says little more than this, and does not wait for a reader.
+        self.workers = [self.start_worker() for _ in range(2)]
+
+    def start_worker(self) -> subprocess.Popen[str]:
+        local = ("--local-directory", str(self.folder))
+        return self._start("worker", self.address, "--nthreads", "1", "--no-nanny", "--no-dashboard", *local)
+
+    def _start(self, kind: str, *words: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", f"distributed.cli.dask_{kind}", *words], text=True, cwd=self.folder,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE if kind == "scheduler" else subprocess.DEVNULL,
+        )  # fmt: skip
+        self.processes.append(process)
+        return process
+
+    def close(self) -> None:
+        for process in reversed(self.processes):
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture(scope="module")
+def exam(spec: Spec, tmp_path_factory: pytest.TempPathFactory) -> Exam:
+    return make_exam(tmp_path_factory.mktemp("exam"), spec)
+
+
+def test_a_cluster_that_loses_a_worker_grades_as_one_machine_does(exam: Exam, tmp_path: Path) -> None:
+    here = {one.id: one for one in graded_here(exam, submissions(), 2, tmp_path)}
+    with contextlib.closing(Cluster(tmp_path)) as cluster:
+        there = []
+        for one in graded_there(exam, submissions(), cluster.address):
+            there.append(one)
+            if len(there) == 3:
+                cluster.workers[0].kill()
+    assert [one.id for one in sorted(there, key=lambda one: one.id)] == sorted(here), "each once, and none lost"
+    assert {one.id: one for one in there} == here
+
+
+def test_where_there_is_no_cluster_nothing_is_graded(exam: Exam, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("goldformer.conformance.grading.cluster._PATIENCE", 0.5)
+    with pytest.raises(Unusable, match="--scheduler tcp://127.0.0.1:1: "):
+        list(graded_there(exam, submissions(), "tcp://127.0.0.1:1"))

@@ -1,0 +1,341 @@
+"""One submission's grade: fair, explained, the same whoever was graded before, and made again from what was said."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from goldformer.adapters import AdapterError
+from goldformer.adapters.process.child import ChildFault
+from goldformer.conformance.grading import exam as exams
+from goldformer.conformance.grading import grader as graders
+from goldformer.conformance.grading.declared import declared
+from goldformer.conformance.grading.exam import Exam
+from goldformer.conformance.grading.grader import Graded, Grader
+from goldformer.conformance.grading.model import Submission
+from goldformer.conformance.grading.records import to_json
+from goldformer.conformance.grading.transcript import BadTranscript, Transcript, Unlike
+from goldformer.conformance.imitation import Imitations
+from goldformer.spec import Spec
+from homework import ADAPTER, CORRECT, NORM, SOFTMAX, UNKNOWN, UNSTABLE, YAML, OpenJail, make_exam, submitted
+
+#: What a property draws, told to a process that has imported other things.
+DRAWS = """
+import sys
+for name in sys.argv[1:]:
+    __import__(name)
+from goldformer.conformance.properties import HELD
+from goldformer.conformance.run import load_properties
+load_properties()
+print([HELD[id_]._examples() for id_ in ("sm-shift", "sdpa-padding", "greedy-batch")])
+"""
+
+
+@pytest.fixture(scope="module")
+def exam(spec: Spec, tmp_path_factory: pytest.TempPathFactory) -> Exam:
+    return make_exam(tmp_path_factory.mktemp("assignment"), spec)
+
+
+@pytest.fixture
+def jail(spec: Spec) -> OpenJail:
+    return OpenJail(spec)
+
+
+@pytest.fixture
+def grader(exam: Exam, jail: OpenJail) -> Grader:
+    return Grader(exam).within(jail)
+
+
+def earned(graded: Graded) -> dict[str, float]:
+    return {part.component: part.earned for part in graded.grade.parts}
+
+
+def test_correct_code_earns_everything(grader: Grader) -> None:
+    graded = grader.grade(submitted(CORRECT))
+    assert (graded.grade.outcome, graded.grade.earned, graded.grade.points) == ("correct", 20.0, 20.0)
+    assert graded.grade.message == "Every check passes."
+    softmax, norm = graded.grade.parts
+    assert softmax.shares["fresh"] == norm.shares["fresh"] == (2, 2)
+    assert softmax.shares["property"][0] == softmax.shares["property"][1] > 2
+    assert "property" not in norm.shares
+    assert not graded.problem
+
+
+def test_a_mistake_is_named_and_deducted(grader: Grader) -> None:
+    grade = grader.grade(submitted(UNSTABLE)).grade
+    assert grade.outcome == "wrong"
+    (named,) = [said for said in grade.said if said.label == "This is"]
+    assert named.mistakes == ("softmax-unstable",)
+    softmax, norm = grade.parts
+    assert [deduction.points for deduction in softmax.deductions] == [1.0]
+    assert 0 < softmax.earned < 9
+    assert (norm.earned, norm.deductions) == (10.0, ())
+
+
+def test_answers_from_the_published_cases_earn_nothing(grader: Grader, exam: Exam, spec: Spec) -> None:
+    known = {}
+    for case in spec.cases_of("softmax"):
+        if case.golden is not None and not case.shape_only and case.cotangent is None:
+            (outputs,) = case.golden.options.values()
+            assert outputs is not None
+            known[case.input_arrays["scores"].tobytes()] = outputs["output"].values.tolist()
+    table = f"import numpy as np\nKNOWN = {known!r}\n".replace("inf", "np.inf")
+    cheat = table + "def softmax(scores):\n    return np.array(KNOWN[np.ascontiguousarray(scores).tobytes()])\n"
+    softmax, _ = grader.grade(submitted(cheat + NORM)).grade.parts
+    assert softmax.shares["published"][0] >= 10
+    assert softmax.shares["fresh"][0] == 0
+    assert softmax.earned == 0.0
+
+
+def test_what_is_not_there_is_missing_and_costs_its_component(grader: Grader) -> None:
+    graded = grader.grade(submitted(SOFTMAX))
+    assert earned(graded) == {"softmax": 10.0, "layer_norm": 0.0}
+    assert graded.grade.outcome == "missing"
+
+
+def test_what_cannot_be_imported_is_said_once(grader: Grader, jail: OpenJail) -> None:
+    graded = grader.grade(submitted("def softmax(:\n"))
+    assert (graded.grade.earned, graded.grade.outcome) == (0.0, "killed")
+    assert graded.grade.message.startswith("It cannot be started: the process ended: invalid syntax")
+    counted = [check.verdict.message for check in graded.grade.checks if check.counts]
+    assert all(message.endswith("not run: the submission cannot be started") for message in counted)
+    assert graded.grade.said == ()
+    assert jail.starts == 1
+
+
+def test_a_bad_archive_is_graded_as_such(grader: Grader, jail: OpenJail) -> None:
+    graded = grader.grade(Submission("bob", {}, "d", "'a' is a link in the zip: hand in the file itself"))
+    assert graded.grade.message == "It cannot be graded: 'a' is a link in the zip: hand in the file itself."
+    assert (graded.grade.outcome, graded.grade.earned, jail.starts) == ("error", 0.0, 0)
+
+
+def late(seconds: float = 0.0, method: bytes = b'"softmax"') -> object:
+    def before(box: Path, message: bytes) -> None:
+        if method in message:
+            raise ChildFault("timeout", "gave no answer")
+
+    return before
+
+
+def test_after_three_late_checks_a_component_is_not_waited_for(grader: Grader, jail: OpenJail) -> None:
+    jail.before = late()  # type: ignore[assignment]
+    grade = grader.grade(submitted(CORRECT)).grade
+    softmax = [c for c in grade.checks if c.verdict.component == "softmax" and c.counts]
+    assert {c.outcome for c in softmax} == {"timeout"}
+    asked = [c for c in softmax if "not run" not in c.verdict.message]
+    assert (len(asked), len(softmax) > 10) == (3, True)
+    assert softmax[-1].verdict.message == "not run: 3 checks of softmax took too long"
+    assert [part.earned for part in grade.parts] == [0.0, 10.0]
+
+
+def test_all_answers_together_have_a_time(
+    grader: Grader, jail: OpenJail, exam: Exam, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each answer takes a second of 10: after ten answers nothing is run."""
+    now = [0.0]
+    monkeypatch.setattr("goldformer.conformance.grading.transcript.time.monotonic", lambda: now[0])
+    jail.before = lambda box, message: now.__setitem__(0, now[0] + 1.0)
+    limited = replace(exam, assignment=replace(exam.assignment, limits=replace(exam.assignment.limits, total=10.0)))
+    grader = Grader(limited).within(jail)
+    graded = grader.grade(submitted(CORRECT))
+    counted = Counter(check.outcome for check in graded.grade.checks if check.counts)
+    assert counted["correct"] == 9
+    assert graded.grade.outcome == "timeout"
+    last = [check for check in graded.grade.checks if check.counts][-1]
+    assert last.verdict.message == "not run: all of its time is used up"
+    assert to_json(grader.again(Transcript.unpacked(graded.transcript))) == to_json(graded.grade)
+
+
+@pytest.mark.parametrize("where", ["check_case", "check_property", "diagnosis", "grade_parts"])
+def test_what_breaks_in_the_grader_costs_nobody_anything(
+    where: str, grader: Grader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> object:
+        raise RuntimeError("ours")
+
+    real = {"check_case": exams.check_case, "check_property": exams.check_property}.get(where)
+
+    def sometimes(subject, *rest):
+        if subject.id in ("sm-several-rows", "sm-shift"):
+            raise RuntimeError("ours")
+        return real(subject, *rest)
+
+    monkeypatch.setattr(exams if real else graders, where, sometimes if real else broken)
+    graded = grader.grade(submitted(CORRECT))
+    assert graded.grade.outcome == "grader-error"
+    assert "RuntimeError: ours" in graded.problem
+    assert graded.grade.message.startswith("Grading itself failed, which is no fault of yours")
+    if real:
+        assert graded.grade.earned == 20.0
+
+
+def test_a_jail_that_breaks_is_the_graders_fault(grader: Grader, jail: OpenJail) -> None:
+    def before(box: Path, message: bytes) -> None:
+        if b"layer_norm" in message:
+            raise ChildFault("crashed", "ended")
+
+    spawn = jail._spawn
+
+    def broken(box: Path) -> object:
+        if jail.starts:
+            raise RuntimeError("no more processes")
+        return spawn(box)
+
+    jail._spawn = broken  # type: ignore[method-assign,assignment]
+    jail.before = before
+    graded = grader.grade(submitted(CORRECT))
+    assert graded.grade.outcome == "grader-error"
+    assert "no more processes" in graded.problem
+
+
+def test_a_submission_that_changes_itself_earns_nothing(grader: Grader, jail: OpenJail) -> None:
+    def before(box: Path, message: bytes) -> None:
+        (box / "submission" / "submission.py").write_text("# gone")
+
+    jail.before = lambda box, message: before(box, message) if b"layer_norm" in message else None
+    graded = grader.grade(submitted(CORRECT))
+    assert (graded.grade.outcome, graded.grade.earned) == ("tampered", 0.0)
+    assert "changed submission.py" in graded.grade.message
+    assert to_json(grader.again(Transcript.unpacked(graded.transcript))) == to_json(graded.grade)
+
+
+CLASS = {"a": CORRECT, "b": UNSTABLE, "c": UNKNOWN, "d": SOFTMAX, "e": "def softmax(:\n", "f": UNSTABLE + "# f\n"}
+
+
+def class_of(grader: Grader, order: str) -> dict[str, tuple[str, bytes]]:
+    graded = {id_: grader.grade(submitted(CLASS[id_], id_)) for id_ in order}
+    return {id_: (to_json(g.grade), g.transcript) for id_, g in sorted(graded.items())}
+
+
+def test_who_was_graded_before_does_not_matter(exam: Exam, spec: Spec) -> None:
+    one, other = (Grader(exam).within(OpenJail(spec)) for _ in range(2))
+    assert class_of(one, "abcdef") == class_of(other, "fedcba") == class_of(one, "cfaebd")
+
+
+def test_kept_imitations_change_nothing(exam: Exam, spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Grader(exam).within(OpenJail(spec))
+    forgetful = Grader(exam).within(OpenJail(spec))
+    forgetful._imitations = Imitations(most=0)
+    without = Grader(exam).within(OpenJail(spec))
+    without._imitations = None  # type: ignore[assignment]
+    kept_twice = [class_of(kept, "abcf") for _ in range(2)]
+    assert kept_twice == [class_of(forgetful, "abcf"), class_of(without, "abcf")]
+
+
+@pytest.mark.parametrize("id_", sorted(CLASS))
+def test_a_grade_is_made_again_from_what_was_said(id_: str, exam: Exam, spec: Spec) -> None:
+    jail = OpenJail(spec)
+    graded = Grader(exam).within(jail).grade(submitted(CLASS[id_], id_))
+    starts = jail.starts
+    assert to_json(Grader(exam).again(Transcript.unpacked(graded.transcript))) == to_json(graded.grade)
+    assert jail.starts == starts
+
+
+def test_a_transcript_that_answers_other_questions_is_refused(
+    exam: Exam, grader: Grader, spec: Spec, tmp_path: Path
+) -> None:
+    graded = grader.grade(submitted(CORRECT))
+    other = make_exam(tmp_path, spec, YAML.replace("seed: a", "seed: b"))
+    with pytest.raises(Unlike, match="another call is made now than the transcript has"):
+        Grader(other).again(Transcript.unpacked(graded.transcript))
+    fewer = make_exam(
+        tmp_path / "fewer", spec, YAML.replace("cases: 2", "cases: 0").replace("properties: 0.25", "properties: 0")
+    )
+    with pytest.raises(Unlike, match=r"after the last check|another call is made now"):
+        Grader(fewer).again(Transcript.unpacked(graded.transcript))
+    whole = Transcript.unpacked(graded.transcript)
+    with pytest.raises(Unlike, match="goes on with the end where request was expected"):
+        grader.again(Transcript(whole.head, whole.events[:20]))
+    for bad in (b"", b"no gzip", gzip.compress(b"[]\n1\n"), gzip.compress(b"{")):
+        with pytest.raises(BadTranscript, match="is no transcript"):
+            Transcript.unpacked(bad)
+
+
+def test_nothing_that_differs_from_run_to_run_is_kept(exam: Exam, spec: Spec) -> None:
+    source = "def softmax(scores):\n    raise ValueError(f'{object()} in {__file__}')\n"
+    one, other = (Grader(exam).within(OpenJail(spec)).grade(submitted(source)) for _ in range(2))
+    assert to_json(one.grade) == to_json(other.grade)
+    assert one.transcript == other.transcript
+    message = next(c.verdict.message for c in one.grade.checks if c.verdict.component == "softmax")
+    assert message == "raised ValueError: <object object at 0x0> in submission.py"
+
+
+def test_a_transcript_keeps_requests_as_digests_and_replies_as_they_came(grader: Grader) -> None:
+    lines = gzip.decompress(grader.grade(submitted(CORRECT)).transcript).decode().splitlines()
+    head, start, hello, *_ = map(json.loads, lines)
+    assert (head["submission"], head["isolation"]["level"]) == ("alice", "process")
+    assert start == {"start": True}
+    assert len(hello["request"]) == 64
+    assert json.loads(hello["reply"])["result"]["components"] == ["layer_norm", "softmax"]
+
+
+def test_a_submission_cannot_declare_anything(exam: Exam, spec: Spec) -> None:
+    """It reaches into the adapter that imports it; what is graded stands in the text of the adapter."""
+    source = CORRECT + "import sys\nfor name in ('DTYPES', 'CONVENTIONS'):\n    pass\n"
+    jail = OpenJail(spec)
+    spawn = jail._spawn
+
+    def lying(box: Path) -> object:
+        peer = spawn(box)
+        exchange = peer.exchange
+
+        def said(message: bytes, seconds: float) -> bytes:
+            reply = exchange(message, seconds)
+            if b'"initialize"' in message:
+                told = json.loads(reply)
+                told["result"] |= {"dtypes": ["float16"], "conventions": {"empty_row": "zeros"}}
+                return json.dumps(told).encode()
+            return reply
+
+        peer.exchange = said  # type: ignore[method-assign]
+        return peer
+
+    honest = Grader(exam).within(OpenJail(spec)).grade(submitted(source)).grade
+    jail._spawn = lying  # type: ignore[method-assign,assignment]
+    assert Grader(exam).within(jail).grade(submitted(source)).grade == honest
+
+
+@pytest.mark.parametrize(
+    ("adapter", "message"),
+    [
+        ("def f(:", "the assignment's adapter is not Python: "),
+        ("x = 1", "the assignment's adapter: ARRAYS is missing"),
+        ('ARRAYS = "process"', "the assignment's adapter: ARRAYS is 'process', which no file can be"),
+        ('ARRAYS = "num" + "py"', r"ARRAYS is no literal \(line 1\): it is read without running the file"),
+        ('ARRAYS = "numpy"\nDTYPES = ("float1",)', "DTYPES has 'float1'; known are float64"),
+        ('ARRAYS = "numpy"\nCONVENTIONS = {"a": "b"}', "CONVENTIONS has 'a'; conventions are "),
+    ],
+)
+def test_a_bad_adapter_is_refused_before_anything_is_graded(adapter: str, message: str, spec: Spec) -> None:
+    with pytest.raises(AdapterError, match=message):
+        declared(adapter.encode(), spec)
+
+
+def test_what_an_adapter_declares_is_read_from_its_text(spec: Spec) -> None:
+    text = 'ARRAYS: str = "numpy"\nCONVENTIONS = {"empty_row": "zeros"}\nDTYPES = ("float32",)\n'
+    text += "def softmax_gradient(**_): ...\n"
+    read = declared(text.encode(), spec)
+    assert (read.arrays, read.conventions, read.dtypes) == ("numpy", {"empty_row": "zeros"}, ("float32",))
+    assert read.gradients == {"softmax"}
+    assert declared(ADAPTER.encode(), spec).dtypes == ("float64", "float32", "float16")
+    assert "layer_norm" in declared(b'ARRAYS = "torch"', spec).gradients
+
+
+def test_properties_draw_the_same_in_every_process(tmp_path: Path) -> None:
+    """Hypothesis draws from the numbers in the modules that are imported, too."""
+    (tmp_path / "others.py").write_text(f"NUMBERS = {list(range(1000))}\n")
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", DRAWS, *names], capture_output=True, text=True, check=True, cwd=tmp_path
+        ).stdout
+        for names in ((), ("others", "goldformer.conformance.kill"))
+    ]
+    assert told[0] == told[1]
+    assert told[0].count("seed") == 30

@@ -1,0 +1,260 @@
+"""A class on several processes: everything that happens to them, and results that are the same whatever did."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from goldformer.conformance.cli import main
+from goldformer.conformance.grading import pool
+from goldformer.conformance.grading.exam import Exam
+from goldformer.conformance.grading.model import Submission
+from goldformer.conformance.grading.pool import Unusable, graded_here
+from goldformer.conformance.grading.records import from_json
+from goldformer.conformance.grading.store import Store
+from goldformer.spec import Spec
+from homework import CORRECT, NORM, SOFTMAX, UNSTABLE, WITHOUT_EPS, make_exam, submitted, write_assignment, write_class
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="submissions are kept apart on Linux")
+
+CLASS = {
+    "alice": CORRECT,
+    "bob": UNSTABLE,
+    "carol": WITHOUT_EPS,
+    "dave": "import numpy as np\ndef softmax(scores):\n    raise ValueError('no')\n" + NORM,
+    "erin": "import nothing_of_that_name\n",
+    "frank": SOFTMAX,
+}
+
+
+def command(homework: Path, out: Path, *options: str) -> list[str]:
+    words = [sys.executable, "-m", "goldformer.conformance.cli", "grade", str(homework / "class"), "--out", str(out)]
+    return [*words, "--assignment", str(homework / "assignment.yaml"), *options]
+
+
+def files_of(out: Path) -> dict[str, bytes]:
+    """Everything in a folder of results."""
+    return {p.relative_to(out).as_posix(): p.read_bytes() for p in sorted(out.rglob("*")) if p.is_file()}
+
+
+@pytest.fixture(scope="module")
+def homework(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("homework")
+    write_assignment(folder)
+    write_class(folder / "class", **CLASS)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def graded(homework: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The class, graded once and undisturbed."""
+    out = tmp_path_factory.mktemp("graded") / "out"
+    done = subprocess.run(command(homework, out, "--jobs", "2"), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "6 submissions: " in done.stdout
+    return out
+
+
+def test_a_class_is_graded(graded: Path) -> None:
+    book = json.loads((graded / "grades.json").read_text())
+    assert {student["id"]: student["outcome"] for student in book["students"]} == {
+        "alice": "correct", "bob": "wrong", "carol": "wrong", "dave": "error", "erin": "error", "frank": "missing",
+    }  # fmt: skip
+    earned = {student["id"]: student["earned"] for student in book["students"]}
+    assert (earned["alice"], earned["dave"], earned["erin"], earned["frank"]) == (20.0, 10.0, 0.0, 10.0)
+    assert 10.0 < earned["bob"] < 20.0
+    alice = graded / "students" / "alice"
+    assert {path.name for path in alice.iterdir()} == {
+        "grade.json", "feedback.html", "feedback.md", "results.json", "staff.html", "transcript.jsonl.gz",
+    }  # fmt: skip
+    erin = from_json((graded / "students" / "erin" / "grade.json").read_bytes())
+    assert "No module named 'nothing_of_that_name'" in erin.message
+
+
+def test_what_is_finished_is_not_graded_again_and_again_gives_the_same(homework: Path, graded: Path) -> None:
+    before = files_of(graded)
+    written = {path: path.stat().st_mtime_ns for path in graded.glob("students/*/grade.json")}
+    again = subprocess.run(command(homework, graded), capture_output=True, text=True, check=True)
+    assert again.stdout.startswith("0 graded in ")
+    assert {path: path.stat().st_mtime_ns for path in written} == written
+    subprocess.run(command(homework, graded, "--again", "--jobs", "1"), capture_output=True, check=True)
+    assert all(path.stat().st_mtime_ns != written[path] for path in written)
+    assert files_of(graded) == before
+
+
+def test_each_grade_can_be_judged_again_without_the_submissions(graded: Path) -> None:
+    for student in sorted((graded / "students").iterdir()):
+        result = CliRunner().invoke(main, ["grade", "--replay", str(student)])
+        assert (result.exit_code, result.output.count("the same grade")) == (0, 1), result.output
+    record = graded / "students" / "alice" / "grade.json"
+    whole = record.read_bytes()
+    record.write_bytes(
+        whole.replace(b'"earned":20.0', b'"earned":19.0').replace(b'"outcome":"correct"', b'"outcome":"wrong"', 1)
+    )
+    result = CliRunner().invoke(main, ["grade", "--replay", str(record.parent)])
+    record.write_bytes(whole)
+    assert result.exit_code == 1
+    assert "alice: now 20 of 20 (correct), before 19 of 20" in result.output
+
+
+class Moment:
+    """Waits for so many finished submissions, and then for a little longer."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.lines = chance.choice((0, 0, 1, 2, 3))
+        self.seconds = chance.uniform(0.0, 2.5 if not self.lines else 0.2)
+
+    def wait(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for _ in range(self.lines):
+            process.stdout.readline()
+        time.sleep(self.seconds)
+
+
+def marked(mark: str) -> list[int]:
+    """The processes that have a mark in their environment."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and mark.encode() in (entry / "environ").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def gone(mark: str, seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while marked(mark):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def test_killed_at_ten_moments_it_goes_on_where_it_stopped(homework: Path, graded: Path, tmp_path: Path) -> None:
+    out, mark, chance = tmp_path / "out", uuid.uuid4().hex, random.Random(1)
+    (out / "fresh").mkdir(parents=True)
+    stamps: dict[Path, int] = {}
+    for _ in range(10):
+        with subprocess.Popen(
+            command(homework, out, "--jobs", "2"), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            env={**os.environ, "MARK": mark},
+        ) as process:  # fmt: skip
+            Moment(chance).wait(process)
+            process.kill()
+        assert gone(mark), "a process outlived the one that was killed"
+        for record in out.glob("students/*/grade.json"):
+            # What is finished is whole, and is never made twice.
+            assert from_json(record.read_bytes()).submission == record.parent.name
+            assert stamps.setdefault(record, record.stat().st_mtime_ns) == record.stat().st_mtime_ns
+    subprocess.run(command(homework, out, "--jobs", "2"), capture_output=True, check=True)
+    assert all(record.stat().st_mtime_ns == stamp for record, stamp in stamps.items())
+    assert files_of(out) == files_of(graded)
+    assert not [path for path in out.rglob(".*") if path.name != ".lock"]
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_it_ends_when_it_is_told_to(sent: signal.Signals, homework: Path, tmp_path: Path) -> None:
+    mark = uuid.uuid4().hex
+    with subprocess.Popen(
+        command(homework, tmp_path / "out", "--jobs", "2"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "MARK": mark},
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("[1/6] ")
+        process.send_signal(sent)
+        _, told = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert "Aborted!" in told
+    assert "Traceback" not in told
+    assert gone(mark)
+    assert (tmp_path / "out" / ".lock").read_bytes() == b""
+
+
+def test_two_do_not_grade_into_one_folder(homework: Path, tmp_path: Path) -> None:
+    with closing(Store(tmp_path)):
+        result = CliRunner().invoke(main, command(homework, tmp_path)[3:])
+    assert result.exit_code == 2
+    assert f"process {os.getpid()} is grading into this folder" in result.output
+
+
+# Processes that end
+
+
+@pytest.fixture(scope="module")
+def exam(spec: Spec, tmp_path_factory: pytest.TempPathFactory) -> Exam:
+    return make_exam(tmp_path_factory.mktemp("exam"), spec)
+
+
+@pytest.fixture
+def deadly(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
+    """How often the process that is given a submission is killed, by the submission's id."""
+    left: dict[str, int] = {}
+    give = pool._Worker.give
+
+    def killing(worker: pool._Worker, todo: pool._Todo) -> None:
+        give(worker, todo)
+        if left.get(todo.submission.id, 0) > 0:
+            left[todo.submission.id] -= 1
+            worker._process.kill()
+
+    monkeypatch.setattr(pool._Worker, "give", killing)
+    yield left
+    assert not any(left.values()), "a process was to be killed and was not"
+
+
+def test_a_submission_whose_process_ends_is_graded_by_another(
+    exam: Exam, deadly: dict[str, int], tmp_path: Path
+) -> None:
+    deadly["bob"] = 2
+    three = [submitted(CORRECT, id_) for id_ in ("alice", "bob", "carol")]
+    done = list(graded_here(exam, iter(three), 2, tmp_path))
+    assert sorted((one.id, one.outcome) for one in done) == [(id_, "correct") for id_ in ("alice", "bob", "carol")]
+
+
+def test_a_submission_that_ends_three_processes_is_the_graders_fault(
+    exam: Exam, deadly: dict[str, int], tmp_path: Path
+) -> None:
+    deadly["bob"] = 3
+    done = {
+        one.id: one for one in graded_here(exam, (submitted(CORRECT, id_) for id_ in ("alice", "bob")), 1, tmp_path)
+    }
+    assert {id_: one.outcome for id_, one in done.items()} == {"alice": "correct", "bob": "grader-error"}
+    assert done["bob"].files["grader-error.txt"] == "3 processes ended while they graded it: " + ", ".join(
+        ["signal 9"] * 3
+    )
+
+
+def test_nothing_is_read_before_its_turn(exam: Exam, tmp_path: Path) -> None:
+    """Of a large class, no more is in memory than there are processes."""
+    read: list[str] = []
+
+    def submissions() -> Iterator[Submission]:
+        for number in range(6):
+            read.append(str(number))
+            yield submitted(SOFTMAX, str(number))
+
+    done = 0
+    for _ in graded_here(exam, submissions(), 2, tmp_path):
+        done += 1
+        assert len(read) - done <= 2
+    assert (done, len(read)) == (6, 6)
+
+
+def test_where_no_process_can_begin_nothing_is_graded(exam: Exam, tmp_path: Path) -> None:
+    with pytest.raises(Unusable, match="ARRAYS is missing"):
+        list(graded_here(replace(exam, adapter=b"x = 1\n"), iter([submitted(CORRECT)]), 1, tmp_path))
