@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from boxes import ADAPTER, SCORES, WALLS, fault_of, make_box
+from boxes import ADAPTER, SCORES, WALLS, fault_of, found_by, make_box
 from goldformer.adapters.process.arrays import WireArray
 from goldformer.adapters.process.client import adapter_object
 from goldformer.adapters.protocol import Adapter
@@ -23,6 +23,7 @@ from goldformer.conformance.grading import keeper
 from goldformer.conformance.grading.jail import Jail, JailError, probe
 from goldformer.conformance.grading.levels import NEEDED, demand, isolation
 from goldformer.conformance.grading.model import LEVELS, Isolation, Limits
+from goldformer.conformance.grading.mounts import remove
 from goldformer.conformance.verdict import Status
 
 LIMITS = Limits(call=2.0, start=5.0, total=60.0, cpu=20, memory=512, processes=8, file=2)
@@ -152,7 +153,7 @@ def test_the_jail_survives_what_is_done_in_it_and_starts_again_when_it_does_not(
         second.close()
 
 
-def test_it_ends_with_the_process_that_started_it(tmp_path):
+def test_it_ends_with_the_process_that_started_it(jail, tmp_path):
     box = make_box(tmp_path / "box", DOING.format("time.sleep(300)"))
     source = f"""
     import os, signal, threading, time
@@ -163,24 +164,20 @@ def test_it_ends_with_the_process_that_started_it(tmp_path):
     one = jail.client(Path({str(box)!r}))
     one.start()
     threading.Thread(target=lambda: one.call("softmax", {{}})).start()
-    print(jail._zygote._process.pid, flush=True)
+    print(jail._zygote._process.pid, jail._folder, flush=True)
     time.sleep(0.3)
     os.kill(os.getpid(), signal.SIGKILL)
     """
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(source)],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=environment,
-    )
-    launcher = int(done.stdout)
+    words = [sys.executable, "-c", textwrap.dedent(source)]
+    done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=60)
+    launcher, folder = done.stdout.split()
     deadline = time.monotonic() + 10
     while Path(f"/proc/{launcher}").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not Path(f"/proc/{launcher}").exists()
+    if "pid-namespace" in jail.isolation.features:
+        assert not Path(folder).exists()
+    remove(Path(folder))
     assert [p for p in Path("/proc").iterdir() if p.name.isdecimal() and str(box) in said(p / "cmdline")] == []
 
 
@@ -276,8 +273,31 @@ def test_elsewhere_than_on_linux_there_are_limits(tmp_path, monkeypatch):
         pytest.skip(str(error).splitlines()[1].strip())
     with jail:
         assert jail.isolation.level == "process"
-        assert jail.isolation.features == ("unprivileged-user", "limits")
+        # There are no control groups elsewhere: here they are found where this machine has them.
+        assert set(jail.isolation.features) - {"cgroup"} == {"unprivileged-user", "limits"}
         assert jail.isolation.missing["landlock"] == "landlock is a call of Linux"
         one = jail.client(make_box(tmp_path / "box", SOFTMAX))
         assert softmax_of(one).sum() == pytest.approx(1)
         one.close()
+
+
+@pytest.mark.parametrize("level", ["full", "process"])
+def test_the_number_of_its_processes_is_limited(tmp_path, level):
+    source = """
+import os, time
+def found():
+    for made in range(30):
+        try: pid = os.fork()
+        except OSError: return made
+        if pid == 0: time.sleep(60); os._exit(0)
+    return "no limit"
+"""
+    try:
+        jail = Jail(LIMITS, "numpy", without=WALLS if level == "process" else ())
+    except JailError:
+        pytest.skip("not on this machine as this user")
+    with jail:
+        if not {"process-limit", "cgroup"} & set(jail.isolation.features):
+            pytest.skip(jail.isolation.missing["process-limit"])
+        # Where a user's processes count together, others of that user may have ended meanwhile.
+        assert found_by(jail, tmp_path / "box", source) in range(LIMITS.processes - 1, LIMITS.processes + 5)

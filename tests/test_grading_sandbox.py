@@ -290,6 +290,7 @@ def test_ordinary_users_are_protected_alike():
     words = ["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "--basetemp", basetemp, str(here)]
     jails = here.with_name("test_grading_jail.py")
     words += [f"{jails}::test_what_it_leaves_running_ends_with_it"]
+    words += [f"{jails}::test_the_number_of_its_processes_is_limited"]
     words += [f"{jails}::test_elsewhere_than_on_linux_there_are_limits"]
     environment = {**os.environ, "HOME": basetemp, "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(

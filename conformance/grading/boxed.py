@@ -141,7 +141,8 @@ def _why(ending: Mapping[str, Any], limits: Limits) -> tuple[FaultReason, str]:
     status = ending["status"]
     if ending.get("out_of_memory"):
         return "memory", f"used more than {limits.memory} MiB of memory"
-    if status in (-signal.SIGXCPU, -signal.SIGKILL) and ending["cpu"] >= limits.cpu:
+    # The first process of a namespace is not sent the first of the two signals, but one second later the second.
+    if status == -signal.SIGXCPU or (status == -signal.SIGKILL and ending["cpu"] >= limits.cpu):
         return "timeout", f"used more than {limits.cpu:g} s of processor time"
     if status == -signal.SIGXFSZ:
         return "output-limit", f"wrote a file of more than {limits.file} MiB"

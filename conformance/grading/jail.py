@@ -15,9 +15,10 @@ from typing import Final
 
 from goldformer.conformance.grading import linux
 from goldformer.conformance.grading.boxed import Boxed, BoxPeer
-from goldformer.conformance.grading.keeper import Lost, Zygote, remove
+from goldformer.conformance.grading.keeper import Lost, Zygote
 from goldformer.conformance.grading.levels import JailError, demand, isolation
 from goldformer.conformance.grading.model import Isolation, Level, Limits
+from goldformer.conformance.grading.mounts import remove
 
 __all__ = ["Jail", "JailError", "probe"]
 

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
@@ -24,6 +24,7 @@ from goldformer.conformance.grading import cgroup
 from goldformer.conformance.grading.boxed import BoxPeer
 from goldformer.conformance.grading.levels import JailError
 from goldformer.conformance.grading.model import Limits
+from goldformer.conformance.grading.mounts import remove
 from goldformer.conformance.grading.sandbox import environment
 
 #: Seconds that importing a library may take before anything is graded, and that one answer may take.
@@ -82,28 +83,40 @@ class Zygote:
         """A process for a box, shut in; Lost when this one is not there any longer."""
         ours, theirs = socket.socketpair()
         reader, writer = os.pipe()
-        # With a file system of its own it has a place of its own to write to.
-        shared = "mount-namespace" not in self.features
-        tmp = tempfile.mkdtemp(prefix="tmp-", dir=self._folder) if shared else ""
+        place = self._place(box)
         try:
             for end in (ours, theirs):
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _WIDE)
-            fork = {"box": str(box), "tmp": tmp, "user": user, "limits": dataclasses.asdict(limits)}
+            inside = {"box": str(place / "box" if place else box), "tmp": str(place / "tmp") if place else ""}
+            fork = {**inside, "user": user, "limits": dataclasses.asdict(limits)}
             reply = self._ask({"fork": fork}, [theirs.fileno(), writer])
         except BaseException:
             ours.close()
             os.close(reader)
-            if tmp:
-                os.rmdir(tmp)
+            if place:
+                remove(place)
             raise
         finally:
             theirs.close()
             os.close(writer)
-        peer = BoxPeer(reply.get("pid", 0), ours, reader, _Ender(self, tmp), limits)
+        peer = BoxPeer(reply.get("pid", 0), ours, reader, _Ender(self, place), limits)
         if problem := reply.get("failed") or peer.problem(_ANSWERING):
             peer.end()
             raise JailError(f"no process could be made for a submission: {problem}")
         return peer
+
+    def _place(self, box: Path) -> Path | None:
+        """Where a process lives that sees the file system of this machine: a copy of its box, and a folder to write to.
+
+        The box itself may lie in a folder of whoever grades, where no other user gets.
+        """
+        if "mount-namespace" in self.features:
+            return None
+        place = Path(tempfile.mkdtemp(prefix="place-", dir=self._folder))
+        place.chmod(0o755)
+        shutil.copytree(box, place / "box", symlinks=True)
+        (place / "tmp").mkdir(0o700)
+        return place
 
     def look(self, pid: int) -> bool:
         """Whether a process has ended."""
@@ -157,7 +170,7 @@ class _Ender:
     """Ends one process, and removes the folder that it wrote to."""
 
     zygote: Zygote
-    tmp: str
+    place: Path | None
 
     def look(self, pid: int) -> bool:
         try:
@@ -171,25 +184,13 @@ class _Ender:
         except Lost as lost:
             return {"status": -signal.SIGKILL, "cpu": 0.0, "gone": self._gone(lost)}
         finally:
-            if self.tmp:
-                remove(Path(self.tmp))
+            if self.place:
+                remove(self.place)
 
     def _gone(self, lost: Lost) -> bool:
         if not self.zygote.closed:
             raise JailError(f"the process that submissions are forked from {lost}") from lost
         return True
-
-
-def remove(folder: Path) -> None:
-    """Remove a folder in which anything may have been done to its files."""
-
-    def opened(function: Callable[..., Any], path: str, _: object) -> None:
-        with contextlib.suppress(OSError):
-            os.chmod(Path(path).parent, 0o700)
-            os.chmod(path, 0o700, follow_symlinks=os.chmod not in os.supports_follow_symlinks)
-            function(path)
-
-    shutil.rmtree(folder, onerror=opened)
 
 
 def _ended(process: subprocess.Popen[bytes], control: socket.socket, log: IO[bytes], name: str, owner: int) -> None:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import goldformer
 from goldformer.conformance.grading import linux
@@ -137,3 +138,16 @@ def _show(folder: str, path: str) -> None:
 
 def _parents(path: str) -> Iterator[str]:
     yield from (str(parent) for parent in reversed(Path(path).parents) if str(parent) != "/")
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder in which anything may have been done to its files."""
+
+    def opened(function: Callable[..., Any], path: str, _: object) -> None:
+        with contextlib.suppress(OSError):
+            os.chmod(Path(path).parent, 0o700)
+            os.chmod(path, 0o700, follow_symlinks=os.chmod not in os.supports_follow_symlinks)
+            function(path)
+
+    if folder.exists():
+        shutil.rmtree(folder, onerror=opened)

@@ -12,7 +12,7 @@ import threading
 from types import ModuleType
 from typing import Final
 
-from goldformer.conformance.grading.mounts import interpreter
+from goldformer.conformance.grading.mounts import devices, interpreter, readable_but_ours
 from goldformer.spec import Spec, load_spec
 
 #: What submissions may come to need: parts of the standard library that Python imports by itself, or late; and of
@@ -54,6 +54,8 @@ def prepared(arrays: str) -> Spec:
         sys.modules["torch"].default_generator.manual_seed(0)
     if _threads() != 1:
         raise RuntimeError(f"{arrays} started threads when it was imported, which a fork does not have")
+    for looked_up in (readable_but_ours, devices):
+        looked_up()  # and kept for every fork
     spec = dataclasses.replace(load_spec(cases=False), mistakes={}, properties={}, errata={}, documents={}, clauses={})
     _forget_ours()
     gc.collect()

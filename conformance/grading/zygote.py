@@ -14,12 +14,14 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from goldformer.conformance.grading import linux, namespaces
-from goldformer.conformance.grading.cgroup import Group, Parents
+from goldformer.conformance.grading.cgroup import Group, Parents, remove_all
 from goldformer.conformance.grading.model import Limits
-from goldformer.conformance.grading.mounts import make_root
+from goldformer.conformance.grading.mounts import make_root, remove
 from goldformer.conformance.grading.processes import Reaper, end_orphans, processes_of
 from goldformer.conformance.grading.sandbox import STEPS, Cell, keep_only, shut_in, tried
 
@@ -33,10 +35,10 @@ def main() -> None:
     """Import everything, say what this machine allows, and serve until the parent's end of the socket is closed."""
     config = json.loads(sys.argv[1])
     control = socket.socket(fileno=config["control"])
-    _live_with(config["parent"])
+    _live_with(config["parent"], lambda: os._exit(1))
     features, refused = namespaces.enter(config["without"])
     if namespaces.PIDS in features:
-        _go_on_in_a_fork(control)
+        _go_on_in_a_fork(control, config["parent"], config["folder"])
     # Not before: a library may start threads, and a process that has any cannot make a user namespace.
     from goldformer.conformance.grading.warm import prepared
 
@@ -47,12 +49,12 @@ def main() -> None:
     os._exit(0)
 
 
-def _live_with(parent: int) -> None:
+def _live_with(parent: int, end: Callable[[], None]) -> None:
     """End when the parent ends."""
 
     def parted(*_: Any) -> None:
         if os.getppid() != parent:  # and not just the thread that started this
-            os._exit(1)
+            end()
 
     if platform.system() == "Linux":
         signal.signal(signal.SIGTERM, parted)
@@ -62,15 +64,20 @@ def _live_with(parent: int) -> None:
     parted()
 
 
-def _go_on_in_a_fork(control: socket.socket) -> None:
-    """Be the first process of the namespace that was made; the one that made it ends with it."""
+def _go_on_in_a_fork(control: socket.socket, parent: int, folder: str) -> None:
+    """Be the first process of the namespace that was made; the one that made it stays to see the end."""
     pid = os.fork()
-    if pid:
-        control.close()
-        os.waitpid(pid, 0)
-        os._exit(0)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    linux.die_with_parent(signal.SIGKILL)
+    if pid == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        linux.die_with_parent(signal.SIGKILL)
+        return
+    control.close()
+    _live_with(parent, lambda: os.kill(pid, signal.SIGKILL))
+    os.waitpid(pid, 0)
+    if os.getppid() != parent:  # which can clear up nothing any longer
+        remove_all(os.path.basename(folder))
+        remove(Path(folder))
+    os._exit(0)
 
 
 def _size() -> int:
