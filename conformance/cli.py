@@ -261,7 +261,7 @@ def new(path: Path, arrays: str, force: bool) -> None:  # noqa: FBT001 - click p
     sys.exit(run(path, arrays, force=force))
 
 
-@main.group()
+@main.group(epilog=_STATUSES)
 def assignment() -> None:
     """Write an assignment for a course, and check it before students see it."""
 

@@ -18,6 +18,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from goldformer.adapters.arrays import LIBRARIES, ArrayLibrary, Layout
+from goldformer.adapters.process.arrays import Wire
 from goldformer.adapters.process.faults import CallFault
 from goldformer.adapters.protocol import Adapter, fitted
 from goldformer.conformance.verdict import Reason
@@ -90,7 +91,8 @@ def invoke(
     library = LIBRARIES[adapter.arrays]
     handed = hand_over(library, contract, arguments, dtype, device, layout)
     returned, seconds = call(adapter, contract, handed)
-    if untouched:
+    # What is sent to another process stays as it was here.
+    if untouched and adapter.arrays != Wire.name:
         check_untouched(library, handed, hand_over(library, contract, arguments, dtype, device))
     named = name_outputs(returned, contract)
     outputs = {

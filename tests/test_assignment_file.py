@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from goldformer.conformance.grading.assignment import digest_of, read_assignment
+from goldformer.conformance.grading.assignment import REASONS, digest_of, published_cases, read_assignment
 from goldformer.conformance.grading.model import Deduction, Feedback, Limits, Part
 from goldformer.spec import SpecError
 
@@ -25,6 +26,7 @@ limits: {call: 2.5, memory: 1024}
 deductions:
   - {mistake: scale-missing, points: 2, note: read section 3.2.1 again}
   - {reason: wrong-dtype, points: 1}
+without: [sdpa-dropout-*, sm-several-rows]
 feedback: {expected: false}
 """
 SHORT = "title: Softmax\ncomponents:\n  softmax: 1\n"
@@ -66,11 +68,20 @@ def test_everything_that_is_written_is_read(written, spec):
     assert read.points == 40.5
 
 
+def test_what_is_left_out_takes_along_what_differs_from_it_in_a_fault(written, spec):
+    read = read_assignment(written(FULL), spec)
+    assert {"sdpa-dropout-each-weight", "sdpa-dropout-negative", "sm-several-rows", "sm-no-elements"} <= {*read.without}
+    assert spec.cases["sm-no-elements"].base == "sm-several-rows"
+    asked = {case.id for case in published_cases(read, spec)}
+    components = {"softmax", "scaled_dot_product_attention", "causal_mask"}
+    assert asked == {case.id for case in spec.cases.values() if case.component in components} - {*read.without}
+
+
 def test_what_is_not_written_is_what_the_command_that_students_run_does(written, spec):
     read = read_assignment(written(SHORT), spec)
     assert (read.adapter.name, read.starter) == ("adapter.py", None)
     assert (read.dtypes, read.fresh, read.seed) == (("float64", "float32"), 4, None)
-    assert (read.limits, read.deductions, read.feedback) == (Limits(), (), Feedback())
+    assert (read.limits, read.deductions, read.feedback, read.without) == (Limits(), (), Feedback(), ())
 
 
 # ── what is wrong ──
@@ -78,7 +89,7 @@ def test_what_is_not_written_is_what_the_command_that_students_run_does(written,
 #: The text of FULL and its replacement, the line, the field, and the message.
 WRONG = {
     "unknown key": (
-        "feedback:", "feedbak:", 14, "feedbak",
+        "feedback:", "feedbak:", 15, "feedbak",
         "unknown key; the keys known here are in the JSON Schema of AssignmentFile",
     ),
     "misspelt component": (
@@ -151,6 +162,13 @@ WRONG = {
         "call: 2.5", "call: 500", 10, "limits.call",
         "is 500 s, more than all of a submission may take (total, 120 s)",
     ),
+    "a case left out that is none": (
+        "sm-several-rows", "sm-severl-rows", 14, "without[1]",
+        "unknown case sm-severl-rows: did you mean sm-several-rows?",
+    ),
+    "every case left out": (
+        "sm-several-rows", "sm-*", 14, "without", "leaves out every case of softmax: leave out the component",
+    ),
     "no memory": (
         "memory: 1024", "memory: 0", 10, "limits.memory", "Input should be greater than or equal to 1, got 0",
     ),
@@ -184,6 +202,25 @@ def test_points_for_nothing_are_no_assignment(written, spec):
 def test_a_file_that_is_not_there_is_named(tmp_path, spec):
     with pytest.raises(SpecError, match=re.escape("assignment.yaml:1: file: cannot be read: No such file")):
         read_assignment(tmp_path / "assignment.yaml", spec)
+
+
+# ── the page about it ──
+
+PAGE = (Path(__file__).resolve().parent.parent / "docs" / "assignments.md").read_text(encoding="utf-8")
+
+
+def test_the_example_of_the_page_is_read(written, spec):
+    read = read_assignment(written(PAGE.split("```yaml\n")[1].split("```")[0]), spec)
+    assert read.points == 100
+
+
+def test_the_page_lists_every_reason_and_every_limit(written, spec):
+    listed = PAGE.split("> wrong-value")[1].split("\n\n")[0].replace("\n> ", " ")
+    assert ("wrong-value" + listed).split(", ") == list(REASONS)
+    limits = PAGE.split("**limits.** ")[1].split("\n\n")[0]
+    for name, value in asdict(Limits()).items():
+        assert f"`{name}`" in limits
+        assert f" {value:g}" in limits
 
 
 # ── its digest ──

@@ -78,7 +78,7 @@ def test_a_class_is_graded(graded: Path) -> None:
     assert 10.0 < earned["bob"] < 20.0
     alice = graded / "students" / "alice"
     assert {path.name for path in alice.iterdir()} == {
-        "grade.json", "feedback.html", "feedback.md", "results.json", "staff.html", "transcript.jsonl.gz",
+        "grade.json", "feedback.html", "feedback.md", "staff.html", "transcript.jsonl.gz",
     }  # fmt: skip
     erin = from_json((graded / "students" / "erin" / "grade.json").read_bytes())
     assert "No module named 'nothing_of_that_name'" in erin.message

@@ -45,6 +45,15 @@ def test_all_data_of_the_spec_is_package_data():
     assert shipped == data
 
 
+def test_all_ready_assignments_are_package_data():
+    patterns = PYPROJECT["tool"]["setuptools"]["package-data"]["goldformer.conformance.grading"]
+    grading = REPOSITORY / "conformance" / "grading"
+    shipped = {path for pattern in patterns for path in grading.glob(pattern)}
+    files = {p for p in (grading / "assignments").rglob("*") if p.is_file() and "__pycache__" not in p.parts}
+    assert files
+    assert shipped == files
+
+
 def test_all_templates_are_package_data():
     patterns = PYPROJECT["tool"]["setuptools"]["package-data"]["goldformer.conformance"]
     shipped = {path for pattern in patterns for path in (REPOSITORY / "conformance").glob(pattern)}

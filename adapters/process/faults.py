@@ -73,6 +73,7 @@ def clipped(text: str, most: int) -> str:
 
 def printable(text: str) -> str:
     """The text without what would steer a terminal or cannot be encoded; line breaks and tabs stay."""
-    if text.isprintable():
+    # Most texts are, and long ones have many lines.
+    if text.isprintable() or text.replace("\n", "").replace("\t", "").isprintable():
         return text
     return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)

@@ -90,9 +90,8 @@ def _grade(options: Options) -> int:
         lines = [Line.of(grade) for grade in store.grades(handed.id for handed in found.handed)]
         _write_class(lines, found, assignment, spec, store)
         if options.gradescope_results is not None:
-            (only,) = found.handed
-            results = store.student(only.id) / "results.json"
-            replace_file(options.gradescope_results, results.read_bytes())
+            (grade,) = store.grades(handed.id for handed in found.handed)
+            replace_file(options.gradescope_results, gradescope.results(grade, assignment, spec))
     if options.as_json:
         out.print(gradebook.to_json(lines, assignment, _people(found)), markup=False, end="")
     else:

@@ -12,7 +12,7 @@ from goldformer.conformance.grading.grader import Graded, Grader, failed
 from goldformer.conformance.grading.jail import Jail
 from goldformer.conformance.grading.model import Outcome, Submission
 from goldformer.conformance.grading.records import to_json
-from goldformer.conformance.grading.results import feedback, gradescope, staff
+from goldformer.conformance.grading.results import feedback, staff
 from goldformer.conformance.grading.store import GRADE
 from goldformer.conformance.run import Numerics
 from goldformer.spec import Spec
@@ -68,7 +68,6 @@ def written_up(graded: Graded, exam: Exam, spec: Spec) -> Finished:
         GRADE: to_json(grade),
         "feedback.html": feedback.html(grade, assignment, spec),
         "feedback.md": feedback.markdown(grade, assignment, spec),
-        "results.json": gradescope.results(grade, assignment, spec),
         "staff.html": staff.html(grade, assignment, spec),
         TRANSCRIPT: graded.transcript,
     }

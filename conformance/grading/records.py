@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any, Final
 
@@ -21,19 +20,22 @@ class BadRecord(ValueError):
 
 def to_json(grade: Grade) -> str:
     """A grade as one JSON object, its keys in order; infinities are "inf" and "-inf", and no number is "nan"."""
-    told = json.dumps(
-        _plain(grade), default=_plain, sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":")
-    )
+    plain = _ADAPTER.dump_python(grade)
+    try:
+        return _text(plain)
+    except ValueError:  # there is such a number, which is looked for only then
+        return _text(finite(plain))
+
+
+def _text(plain: Any) -> str:
+    told = json.dumps(plain, default=_value, sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return f"{told}\n"
 
 
-def _plain(value: Any) -> Any:
-    """What JSON has in the place of a dataclass or an enumeration."""
-    if isinstance(value, Enum):
-        return value.value
-    if not is_dataclass(value):
-        raise TypeError(f"{type(value).__name__} is no part of a grade")
-    return {field.name: finite(getattr(value, field.name)) for field in fields(value)}
+def _value(item: Any) -> Any:
+    if isinstance(item, Enum):
+        return item.value
+    raise TypeError(f"{type(item).__name__} is no part of a grade")
 
 
 def from_json(text: str | bytes) -> Grade:

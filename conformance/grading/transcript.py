@@ -25,6 +25,8 @@ from goldformer.adapters.process.schema import MAX_MESSAGE
 _ADDRESS: Final = re.compile(rb"\bat 0x[0-9a-fA-F]{4,}")
 #: Bytes of all replies of a submission together, which are all kept in memory.
 _MOST_KEPT: Final = 2 * MAX_MESSAGE
+#: Numbers hardly pack, however long one tries.
+_LEVEL: Final = 1
 _UNREADABLE: Final = {error.__name__: error for error in (WireError, TooLarge)}
 
 Spawn = Callable[[], Peer]
@@ -48,7 +50,7 @@ class Transcript:
     def packed(self) -> bytes:
         """As a file, the same bytes for the same events."""
         lines = (json.dumps(line, sort_keys=True) + "\n" for line in (self.head, *self.events))
-        return gzip.compress("".join(lines).encode("ascii"), 6, mtime=0)
+        return gzip.compress("".join(lines).encode("ascii"), _LEVEL, mtime=0)
 
     @classmethod
     def unpacked(cls, data: bytes) -> Transcript:

@@ -28,9 +28,7 @@ _OF_LIBRARIES: Final = {
     "numpy": ("numpy", "numpy.linalg", "numpy.random", "numpy.fft"),
     "torch": (
         "numpy", "numpy.random", "torch", "torch.nn", "torch.nn.functional", "torch.nn.init", "torch.autograd",
-        "torch.autograd.functional", "torch.nn.utils",
-        # Most of a second, and the first gradient would import it.
-        "torch.fx.experimental.symbolic_shapes",
+        "torch.autograd.functional", "torch.nn.utils", "torch.func",
         # Half a second that every submission's first gradient would take.
         "torch.fx.experimental.symbolic_shapes",
     ),

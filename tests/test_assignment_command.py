@@ -1,0 +1,190 @@
+"""goldformer assignment: what it writes conforms, its starter earns nothing, and what is wrong is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from goldformer.conformance.cli import main
+from goldformer.conformance.commands.assignment import READY
+from goldformer.conformance.grading.assignment import read_assignment
+
+KINDS = ["attention", "embedding", "transformer"]
+FILES = ["README.md", "adapter.py", "assignment.yaml", "solution.py", "starter.py"]
+
+#: Softmax alone, so that what is wrong with an assignment shows in no time.
+SMALL = "title: Softmax\nstarter: starter.py\ncomponents: {softmax: 10}\nfresh: {cases: 1, seed: mine}\n"
+ADAPTER = 'import submission\n\nARRAYS = "torch"\n\n\ndef softmax(scores):\n    return submission.softmax(scores)\n'
+STARTER = "def softmax(scores):\n    raise NotImplementedError\n"
+SOLUTION = (
+    "def softmax(scores):\n    powers = (scores - scores.max(-1, keepdim=True).values).exp()\n"
+    "    return powers / powers.sum(-1, keepdim=True)\n"
+)
+
+
+def assignment(*arguments):
+    return CliRunner().invoke(main, ["assignment", *map(str, arguments)])
+
+
+@pytest.fixture
+def small(tmp_path: Path):
+    """The path of a small assignment, in which some files have other texts."""
+
+    def write(**texts: str) -> Path:
+        files = {"assignment.yaml": SMALL, "adapter.py": ADAPTER, "starter.py": STARTER, "solution.py": SOLUTION}
+        for name, text in (files | {name.replace("_", "."): text for name, text in texts.items()}).items():
+            (tmp_path / name).write_text(text, encoding="utf-8")
+        return tmp_path / "assignment.yaml"
+
+    return write
+
+
+# ── new ──
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_writes_what_a_course_needs_and_says_what_next(kind, tmp_path):
+    result = assignment("new", tmp_path / "course" / "week", "--kind", kind)
+    folder = tmp_path / "course" / "week"
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.splitlines() == [
+        f"wrote {', '.join(FILES)} into {folder}",
+        f"now run: goldformer assignment check {folder / 'assignment.yaml'}",
+        "give students README.md, starter.py and adapter.py; keep solution.py and assignment.yaml",
+    ]
+    assert sorted(path.name for path in folder.iterdir()) == FILES
+
+
+def test_nothing_is_overwritten(tmp_path):
+    (tmp_path / "solution.py").write_text("mine", encoding="utf-8")
+    result = assignment("new", tmp_path)
+    assert result.exit_code == 2
+    assert result.stderr == f"goldformer: {tmp_path / 'solution.py'} exists: give another folder\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["solution.py"]
+    assert (tmp_path / "solution.py").read_text(encoding="utf-8") == "mine"
+
+
+def test_another_kind_is_2_and_all_are_listed(tmp_path):
+    result = assignment("new", tmp_path, "--kind", "compiler")
+    assert result.exit_code == 2
+    assert all(f"'{kind}'" in result.stderr for kind in KINDS)
+
+
+# ── the ready ones ──
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_points_sum_to_a_hundred_and_students_are_told_them(kind, spec):
+    read = read_assignment(READY / kind / "assignment.yaml", spec)
+    assert read.points == 100
+    rows = [line for line in (READY / kind / "README.md").read_text(encoding="utf-8").splitlines() if "| `" in line]
+    told = [float(line.split("|")[2]) for line in rows]
+    assert told == [part.points for part in read.parts]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_ready_one_conforms_in_every_published_case(kind, tmp_path):
+    assignment("new", tmp_path, "--kind", kind)
+    path = tmp_path / "assignment.yaml"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace("fresh: {cases: 4}", "fresh: {cases: 0}"), encoding="utf-8")
+    result = assignment("check", path)
+    assert result.stdout.splitlines()[-2:] == ["solution.py earns all points", "the starter earns none"]
+    assert result.stderr == (
+        "Warning: there are no fresh cases: code that answers the published ones from a table earns all points\n"
+    )
+    assert result.exit_code == 0
+
+
+def test_a_ready_one_conforms_in_fresh_cases(tmp_path):
+    assignment("new", tmp_path, "--kind", "embedding")
+    result = assignment("check", tmp_path / "assignment.yaml")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert [line.split()[-3:] for line in result.stdout.splitlines()[2:5]] == [["8", "of", "8"]] * 3
+
+
+# ── check ──
+
+
+def test_a_right_one_is_0_and_says_what_was_judged(small):
+    result = assignment("check", small())
+    assert (result.exit_code, result.stderr) == (0, "")
+    lines = result.stdout.splitlines()
+    assert lines[0] == "Softmax: 10 points, in float64 and float32"
+    assert lines[2].split() == ["softmax", "10", "32", "of", "32", "2", "of", "2"]
+    assert lines[3].startswith("68 checks in ")
+    assert lines[4:] == ["solution.py earns all points", "the starter earns none"]
+
+
+def test_a_solution_that_is_wrong_is_1_and_its_failures_are_listed(small):
+    result = assignment(
+        "check", small(solution_py=SOLUTION.replace("scores - scores.max(-1, keepdim=True).values", "scores"))
+    )
+    assert result.exit_code == 1
+    assert "sm-a-thousand" in result.stdout
+    assert "solution.py fails 8 checks: mend it, or leave them out with `without`" in result.stdout
+    assert "earns all points" not in result.stdout
+
+
+def test_what_a_solution_has_not_written_fails(small):
+    result = assignment("check", small(solution_py=STARTER))
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[2].split() == ["softmax", "10", "0", "of", "32", "0", "of", "2"]
+
+
+def test_a_starter_that_earns_points_is_1(small):
+    result = assignment("check", small(starter_py=SOLUTION))
+    assert result.exit_code == 1
+    assert "the starter earns points for softmax: leave out what students are to write" in result.stdout
+
+
+def test_another_solution_may_be_named(small, tmp_path):
+    path = small(solution_py=STARTER)
+    (tmp_path / "mine.py").write_text(SOLUTION, encoding="utf-8")
+    result = assignment("check", path, "--solution", tmp_path / "mine.py")
+    assert result.exit_code == 0
+    assert "mine.py earns all points" in result.stdout
+
+
+def test_a_component_of_which_nothing_is_judged_is_warned_of(small):
+    result = assignment("check", small(adapter_py=ADAPTER + '\n\nDTYPES = ("float16",)\n'))
+    assert result.exit_code == 1
+    assert "Warning: softmax: nothing is judged in float64 or float32, so nobody can earn its points" in result.stderr
+    assert "solution.py earns nothing for softmax" in result.stdout
+
+
+def test_fewer_fresh_cases_than_asked_for_are_warned_of(small):
+    text = SMALL + "without: [sm-s*, sm-f*, sm-t*, sm-a*, sm-l*, sm-g*, sm-e*, sm-no*, sm-one-s*, sm-one-r*]\n"
+    result = assignment("check", small(assignment_yaml=text))
+    assert "Warning: softmax has fewer fresh cases: 0 of 1: no published case can be drawn anew" in result.stderr
+
+
+def test_fresh_cases_are_drawn_from_what_is_left_in(small):
+    result = assignment("check", small(assignment_yaml=SMALL + "without: [sm-gradient, sm-no-elements]\n"))
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[2].split() == ["softmax", "10", "28", "of", "28", "2", "of", "2"]
+
+
+@pytest.mark.parametrize(
+    ("texts", "says"),
+    [
+        ({"solution_py": "import nothing_of_that_name\n"}, "solution.py could not be imported: ModuleNotFoundError"),
+        ({"solution_py": "raise SystemExit(3)\n"}, "solution.py could not be imported: SystemExit: 3"),
+        ({"adapter_py": "import submission\n"}, "ARRAYS is missing"),
+        ({"assignment_yaml": SMALL.replace("softmax", "sofmax")}, "assignment.yaml:3: components.sofmax: unknown"),
+    ],
+)
+def test_what_cannot_be_used_is_2(texts, says, small):
+    result = assignment("check", small(**texts))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert says in result.stderr
+
+
+def test_a_solution_that_is_not_there_is_2(small, tmp_path):
+    path = small()
+    (tmp_path / "solution.py").unlink()
+    result = assignment("check", path)
+    assert result.exit_code == 2
+    assert result.stderr == f"goldformer: {tmp_path / 'solution.py'}: no such Python file\n"
