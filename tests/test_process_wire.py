@@ -214,10 +214,12 @@ def nested(depth):
         (b'{"a":' + b"9" * 5000 + b"}", "the message is not JSON: Exceeds the limit (4300 digits)"),
         (nested(17), "the message is nested more than 16 deep"),
         (nested(100_000), "the message is nested more than 16 deep"),
-        (b"[" * 1_000_000, "the message is nested more than 16 deep"),
+        (b"[" * 100_000, "the message is nested more than 16 deep"),
+        (b"[" * 1_000_000, "the message has more than 100000 lists and objects"),
+        (b'{"a":[' + b"[]," * 100_000 + b"[]]}", "the message has more than 100000 lists and objects"),
         (b'{"a":' + b"[" * 16 + b"]" * 16 + b"}", "the message is nested more than 16 deep"),
     ],
-    ids=range(15),
+    ids=range(17),
 )
 def test_what_is_no_message_is_refused(line, says):
     with pytest.raises(WireError) as error:

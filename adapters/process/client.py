@@ -19,8 +19,8 @@ from typing import Any, Final, Protocol
 
 from goldformer import __version__
 from goldformer.adapters.process.arrays import Wire
-from goldformer.adapters.process.child import Child, ChildFault
-from goldformer.adapters.process.faults import CallFault, TooLarge, WireError, printable
+from goldformer.adapters.process.child import TAIL, Child, ChildFault
+from goldformer.adapters.process.faults import CallFault, TooLarge, WireError, clipped, printable
 from goldformer.adapters.process.messages import read_reply, request_line
 from goldformer.adapters.process.schema import (
     INVALID_REQUEST,
@@ -37,6 +37,8 @@ from goldformer.adapters.process.wire import decode_arrays, encode_arguments, va
 TIMEOUT: Final = 60.0
 #: After so many starts in a row that failed, it is not started again.
 _STARTS: Final = 3
+#: How much of an error's message is kept; of what explains it further, as much as of standard error.
+_LONGEST_MESSAGE: Final = 2000
 #: Seconds that it may take over ending.
 _FAREWELL: Final = 1.0
 
@@ -165,10 +167,10 @@ class Client:
             raise
         if not isinstance(reply, ErrorObject):
             return reply
-        message_text = printable(reply.message)
+        message_text = printable(clipped(reply.message, _LONGEST_MESSAGE))
         if reply.code in (METHOD_NOT_FOUND, NOT_IMPLEMENTED):
             raise NotImplementedError(message_text or f"{method} is not implemented")
-        detail = printable(reply.data) if isinstance(reply.data, str) else ""
+        detail = printable(clipped(reply.data, TAIL)) if isinstance(reply.data, str) else ""
         if reply.code in (PARSE_ERROR, INVALID_REQUEST):
             raise _protocol(f"could not read the request {method}: {message_text}", child)
         raise self._raised(message_text or "an error without a message", reply.code, detail)

@@ -63,6 +63,14 @@ def shown(value: Any) -> str:
     return printable(_SHORT.repr(value))
 
 
+def clipped(text: str, most: int) -> str:
+    """A text, or the beginning and the end of one that has more than so many characters, which is what tells most."""
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]} … {len(text) - 2 * half} characters … {text[-half:]}"
+
+
 def printable(text: str) -> str:
     """The text without what would steer a terminal or cannot be encoded; line breaks and tabs stay."""
     # Most texts are, and long ones have many lines.

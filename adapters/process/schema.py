@@ -15,6 +15,8 @@ PROTOCOL: Final = 1
 # The limits of the protocol.
 MAX_MESSAGE: Final = 64 << 20
 MAX_DEPTH: Final = 16
+#: Lists and objects: a message has a few for each of its arrays, and brackets in texts count.
+MAX_INNER: Final = 100_000
 MAX_AXES: Final = 8
 MAX_ELEMENTS: Final = 1 << 24
 

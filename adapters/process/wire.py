@@ -19,7 +19,7 @@ from pydantic_core import ErrorDetails
 
 from goldformer.adapters.process.arrays import HELD_AS, WireArray, rounded
 from goldformer.adapters.process.faults import TooLarge, WireError, shown
-from goldformer.adapters.process.schema import MAX_DEPTH, MAX_ELEMENTS, MAX_MESSAGE, ArrayModel, Encoding
+from goldformer.adapters.process.schema import MAX_DEPTH, MAX_ELEMENTS, MAX_INNER, MAX_MESSAGE, ArrayModel, Encoding
 
 Model = TypeVar("Model", bound=pydantic.BaseModel)
 Array = NDArray[Any]
@@ -48,6 +48,9 @@ def from_line(line: bytes) -> dict[str, Any]:
     """The object that a line holds; WireError when it is not one JSON object within the limits."""
     if len(line) > MAX_MESSAGE:
         raise TooLarge(f"the message has more than {_mib(MAX_MESSAGE)}, the most that a message holds")
+    # Before they are made: an empty list of two bytes takes sixty.
+    if line.count(b"[") + line.count(b"{") > MAX_INNER:
+        raise WireError(f"the message has more than {MAX_INNER} lists and objects")
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:

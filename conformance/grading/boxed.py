@@ -21,6 +21,7 @@ from goldformer.conformance.grading.model import Limits
 #: How long a process that closed its connection is given to end.
 _GRACE: Final = 1.0
 _MIB: Final = 1 << 20
+_LONGEST_HANDSHAKE: Final = 64 << 10
 _MEMORY: Final = re.compile(
     r"(\S+:\d+: )?_?(Array)?MemoryError\b|.*(DefaultCPUAllocator: can't allocate memory|cannot allocate memory)", re.S
 )
@@ -180,10 +181,14 @@ class Boxed(Client):
             raise ChildFault("timeout", "")
         started = time.monotonic()
         try:
-            return child.exchange(message, min(seconds, left))
+            line = child.exchange(message, min(seconds, left))
         finally:
             # The submission's own time alone: it is not charged for being judged.
             self._spent += time.monotonic() - started
+        if method == "initialize" and len(line) > _LONGEST_HANDSHAKE:
+            # Its names are looked up, and quoted where they are no components.
+            raise ChildFault("protocol", f"says more of itself than {_LONGEST_HANDSHAKE >> 10} KiB")
+        return line
 
     def _all_spent(self) -> str:
         return f"the time of {self._limits.total:g} s for the whole submission is used up"

@@ -19,12 +19,14 @@ from typing import Any, Final, get_args
 from goldformer.adapters.process.child import ChildFault
 from goldformer.adapters.process.client import Peer
 from goldformer.adapters.process.faults import CallFault, FaultReason, TooLarge, WireError
+from goldformer.adapters.process.schema import MAX_MESSAGE
 
 #: Where something lies in memory is another place every time, and tells nothing.
 _ADDRESS: Final = re.compile(rb"\bat 0x[0-9a-fA-F]{4,}")
+#: Bytes of all replies of a submission together, which are all kept in memory.
+_MOST_KEPT: Final = 2 * MAX_MESSAGE
 #: Numbers hardly pack, however long one tries.
 _LEVEL: Final = 1
-
 _UNREADABLE: Final = {error.__name__: error for error in (WireError, TooLarge)}
 
 Spawn = Callable[[], Peer]
@@ -73,6 +75,7 @@ class Recorder:
         self._transcript = transcript
         self._total = total
         self._left = total
+        self._kept = 0
         self._hidden = [text.encode() for text in hidden]
         self.broken: Exception | None = None
         self.ended = False
@@ -116,6 +119,9 @@ class Recorder:
         started = time.monotonic()
         try:
             reply = self.plain(peer.exchange(message, min(seconds, self._left)))
+            self._kept += len(reply)
+            if self._kept > _MOST_KEPT:
+                raise ChildFault("output-limit", f"answered with more than {_MOST_KEPT >> 20} MiB altogether")
         except ChildFault as fault:
             self._left -= time.monotonic() - started
             told = self.plain_text(str(fault))
