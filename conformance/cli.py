@@ -10,49 +10,11 @@ from typing import Any
 
 import click
 
-_STATUSES = """
-\b
-Exit status: 0 conforms (or: done) · 1 fails (or: golden values moved) · 2 unusable: a bad adapter,
-spec or option, or nothing was checked.
-"""
+from goldformer.conformance import cli_baseline, cli_grading, cli_spec
+from goldformer.conformance.cli_options import COMPONENTS, DEVICE, DTYPES, FILE, MARKDOWN, STATUSES, THREADS, TIMEOUT
 
 
-_FILE = click.Path(path_type=Path, dir_okay=False)
-
-# What several commands take.
-_SPEC = click.option(
-    "--spec",
-    "root",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Another spec folder.",
-)
-_COMPONENTS = click.option("--component", multiple=True, help="Only this component (repeatable, or a,b).")
-_DTYPES = click.option(
-    "--dtype",
-    "dtypes",
-    multiple=True,
-    help="float64, float32, float16, bfloat16.  [default: float64,float32]",
-)
-_DEVICE = click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
-_THREADS = click.option(
-    "--threads",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    help="Threads on the CPU.",
-)
-_TIMEOUT = click.option(
-    "--timeout",
-    type=click.FloatRange(0, min_open=True),
-    default=60,
-    show_default=True,
-    help="Seconds for each call of an implementation that is a process.",
-)
-_JOBS = click.option("--jobs", type=click.IntRange(1), default=None, help="Processes.  [default: all cores]")
-_MARKDOWN = click.option("--markdown", type=_FILE, help="Save a summary in Markdown, as a build server shows it.")
-
-
-@click.group(epilog=_STATUSES, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(epilog=STATUSES, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="goldformer")
 def main() -> None:
     """Is your Transformer right? Golden cases, a conformance suite, and what they rest on."""
@@ -61,9 +23,9 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
-@main.command(epilog=_STATUSES)
+@main.command(epilog=STATUSES)
 @click.argument("adapter")
-@_COMPONENTS
+@COMPONENTS
 @click.option("--case", "cases", multiple=True, help="Only this golden case.")
 @click.option(
     "--cases",
@@ -73,16 +35,16 @@ def main() -> None:
     help="Only the cases of this YAML file of your own; golden values that it lacks are derived.",
 )
 @click.option("--property", "properties", multiple=True, help="Only this property.")
-@_DTYPES
-@_DEVICE
+@DTYPES
+@DEVICE
 @click.option("--tf32", is_flag=True, help="Allow TF32 matrix products on CUDA.")
-@_THREADS
-@_TIMEOUT
+@THREADS
+@TIMEOUT
 @click.option("--strict", is_flag=True, help="Fail what is not implemented, and SHOULD clauses too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
-@_MARKDOWN
-@click.option("--html", type=_FILE, help="Save a report as one HTML page, with every failing check.")
-@click.option("--badge", type=_FILE, help="Save what shields.io draws a badge from.")
+@MARKDOWN
+@click.option("--html", type=FILE, help="Save a report as one HTML page, with every failing check.")
+@click.option("--badge", type=FILE, help="Save what shields.io draws a badge from.")
 @click.option("-q", "--quiet", is_flag=True, help="The summary alone.")
 @click.option("-v", "--verbose", is_flag=True, help="Explain every failure, not only the first ones of a component.")
 def check(**options: Any) -> None:
@@ -95,11 +57,11 @@ def check(**options: Any) -> None:
     sys.exit(run(Options(**options)))
 
 
-@main.command(epilog=_STATUSES)
+@main.command(epilog=STATUSES)
 @click.argument("adapters", metavar="ADAPTER…", nargs=-1, required=True)
-@_COMPONENTS
-@_DTYPES
-@_DEVICE
+@COMPONENTS
+@DTYPES
+@DEVICE
 @click.option(
     "--threads",
     type=click.IntRange(1),
@@ -107,12 +69,12 @@ def check(**options: Any) -> None:
     show_default=True,
     help="Threads on the CPU, of each implementation.",
 )
-@_TIMEOUT
+@TIMEOUT
 @click.option("--jobs", type=click.IntRange(1), default=None, help="How many at once.  [default: all cores]")
-@click.option("--html", type=_FILE, help="Save it all as one HTML page, with every failing check.")
-@click.option("--json", type=_FILE, help="Save it all as JSON.")
-@_MARKDOWN
-@click.option("--badge", type=_FILE, help="Save what shields.io draws a badge from, of the first ADAPTER.")
+@click.option("--html", type=FILE, help="Save it all as one HTML page, with every failing check.")
+@click.option("--json", type=FILE, help="Save it all as JSON.")
+@MARKDOWN
+@click.option("--badge", type=FILE, help="Save what shields.io draws a badge from, of the first ADAPTER.")
 def compare(**options: Any) -> None:
     """Compare implementations: the same checks on each ADAPTER, by component and by clause.
 
@@ -124,94 +86,7 @@ def compare(**options: Any) -> None:
     sys.exit(run(Options(**options)))
 
 
-@main.command(epilog=_STATUSES)
-@click.option(
-    "--check",
-    "only_check",
-    is_flag=True,
-    help="Write nothing; fail if a stored value is not the derived one.",
-)
-@click.option("--case", "cases", multiple=True, help="Only this case.")
-@_JOBS
-@click.option("--no-cache", is_flag=True, help="Derive everything anew.")
-@_SPEC
-def derive(**options: Any) -> None:
-    """Derive golden values in ball arithmetic and write them into their cases, or prove that none moved."""
-    from goldformer.conformance.commands.derive import run
-
-    sys.exit(run(**options))
-
-
-@main.command(epilog=_STATUSES)
-@click.option("--document", help="Only this document, such as java.")
-@click.option("--row", help="One row in full, such as J3: every clause, case, refusal, property and erratum.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "markdown", "json"]),
-    default="text",
-    show_default=True,
-    help="How to print it.",
-)
-@click.option("--write", is_flag=True, help="Write the spec's README.md, and nothing else.")
-@click.option("--check", "only_check", is_flag=True, help="Fail if the spec's README.md is out of date.")
-@_SPEC
-def coverage(**options: Any) -> None:
-    """Show which cases, refusals and properties cover each row of the documents, and what proves each erratum.
-
-    Exit status 1 means that nothing shows a row, a MUST or an erratum; with --check, that README.md is out of date.
-    """
-    from goldformer.conformance.commands.coverage import run
-
-    sys.exit(run(**options))
-
-
-@main.command(
-    epilog="""
-\b
-Exit status: 0 every submission has a grade (or, with --replay: the same grade) · 1 grading itself failed for
-some (another grade) · 2 unusable: a bad assignment or option, no submissions, or no isolation.
-"""
-)
-@click.argument("submissions", required=False, type=click.Path(path_type=Path))
-@click.option("--assignment", type=_FILE, help="assignment.yaml: what is asked for, and what it is worth.")
-@click.option(
-    "--out",
-    "folder",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="The folder of results; what is finished there is not graded again.",
-)
-@_JOBS
-@click.option("--scheduler", metavar="ADDRESS", help="Grade on a running Dask cluster, such as tcp://10.0.0.1:8786.")
-@click.option(
-    "--require-isolation",
-    "require",
-    type=click.Choice(["process", "files", "full"]),
-    help="Refuse to grade where submissions are kept apart less than so.",
-)
-@click.option("--seed", help="Draw the fresh cases with this seed, not with the assignment's or one of chance.")
-@click.option("--only", multiple=True, metavar="ID", help="Only this submission (repeatable, or a,b).")
-@click.option("--again", is_flag=True, help="Grade what is finished, too.")
-@click.option("--gradescope-results", type=_FILE, help="Save results.json for Gradescope, of the only submission.")
-@click.option(
-    "--replay",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    metavar="OUT/students/ID",
-    help="Run nothing: judge again what a submission answered, and say whether its grade is the same.",
-)
-@click.option("--json", "as_json", is_flag=True, help="The grades as one JSON object on standard output.")
-def grade(**options: Any) -> None:
-    """Grade a class: SUBMISSIONS is a folder of .py files, folders and zips, or an export of Gradescope.
-
-    Each submission runs in a process of its own, kept from everything else, and is judged from outside. A single
-    file, folder or zip is a class of one.
-    """
-    from goldformer.conformance.commands.grade import Options, run
-
-    sys.exit(run(Options(**options)))
-
-
-@main.command(epilog=_STATUSES)
+@main.command(epilog=STATUSES)
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
 def explain(name: str, as_json: bool) -> None:  # noqa: FBT001 - click passes flags by name
@@ -221,32 +96,7 @@ def explain(name: str, as_json: bool) -> None:  # noqa: FBT001 - click passes fl
     sys.exit(run(name, as_json=as_json))
 
 
-@main.command(epilog=_STATUSES)
-@click.argument("ids", metavar="[ID]…", nargs=-1)
-@click.option("--component", multiple=True, help="Only the mistakes of this component (repeatable, or a,b).")
-@click.option("--matrix", is_flag=True, help="Make each mistake, run the cases that could show it, and judge them.")
-@click.option(
-    "--dtype",
-    type=click.Choice(["float64", "float32", "float16"]),
-    default="float32",
-    show_default=True,
-    help="In which dtype to make them; those that are mistakes in another one alone are made in that.",
-)
-@_JOBS
-@click.option("--json", type=_FILE, help="Save the whole matrix as JSON.")
-@click.option("--html", type=_FILE, help="Save the whole matrix as one HTML page.")
-def mistakes(**options: Any) -> None:
-    """List the known mistakes, or prove with --matrix that the suite catches them.
-
-    The margin is by how many times the tolerance a case fails for code with the mistake. Exit status 1 means that
-    a mistake is not caught, or that a case lists one and passes.
-    """
-    from goldformer.conformance.commands.mistakes import Options, run
-
-    sys.exit(run(Options(**options)))
-
-
-@main.command(epilog=_STATUSES)
+@main.command(epilog=STATUSES)
 @click.argument("path", type=click.Path(path_type=Path, dir_okay=False))
 @click.option(
     "--arrays",
@@ -263,86 +113,7 @@ def new(path: Path, arrays: str, force: bool) -> None:  # noqa: FBT001 - click p
     sys.exit(run(path, arrays, force=force))
 
 
-@main.group(epilog=_STATUSES)
-def assignment() -> None:
-    """Write an assignment for a course, and check it before students see it."""
-
-
-@assignment.command("new", epilog=_STATUSES)
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
-@click.option(
-    "--kind",
-    type=click.Choice(["attention", "embedding", "transformer"]),
-    default="attention",
-    show_default=True,
-    help="What students write.",
-)
-def assignment_new(folder: Path, kind: str) -> None:
-    """Write a ready assignment into DIR: what to ask, starter, adapter, solution, and a page for students."""
-    from goldformer.conformance.commands.assignment import new
-
-    sys.exit(new(folder, kind))
-
-
-@assignment.command("check", epilog=_STATUSES)
-@click.argument("path", metavar="ASSIGNMENT", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--solution", type=_FILE, help="The right solution.  [default: solution.py beside the assignment]")
-def assignment_check(path: Path, solution: Path | None) -> None:
-    """Check an assignment: its solution earns all points, on published and on fresh cases, and its starter none.
-
-    ASSIGNMENT is its assignment.yaml. The solution and the starter are run in this process: check your own alone.
-    """
-    from goldformer.conformance.commands.assignment import check
-
-    sys.exit(check(path, solution))
-
-
-@main.command(epilog=_STATUSES)
-@_SPEC
-def lint(root: Path | None) -> None:
-    """Check the spec against itself: coverage both ways, printed digits, errata, sizes, blind cases."""
-    from goldformer.conformance.commands.lint import run
-
-    sys.exit(run(root))
-
-
-@main.command(epilog=_STATUSES)
-@click.argument(
-    "kind",
-    type=click.Choice(
-        [
-            "assignment",
-            "cases",
-            "contract",
-            "conventions",
-            "documents",
-            "errata",
-            "mistakes",
-            "properties",
-            "protocol",
-            "report",
-        ]
-    ),
-)
-def schema(kind: str) -> None:
-    """Print the JSON Schema of a kind of file, for editors; of the protocol's messages; or of check --json."""
-    import json
-
-    from goldformer.adapters.process import schema as protocol
-    from goldformer.conformance import report_schema
-    from goldformer.conformance.grading.assignment import AssignmentFile
-    from goldformer.spec.schema import FILES
-
-    own = {
-        "assignment": AssignmentFile.model_json_schema,
-        "protocol": protocol.json_schema,
-        "report": report_schema.json_schema,
-    }
-    printed = own[kind]() if kind in own else FILES[kind].model_json_schema()
-    click.echo(json.dumps(printed, indent=2, ensure_ascii=False))
-
-
-@main.command(epilog=_STATUSES)
+@main.command(epilog=STATUSES)
 @click.argument("adapter")
 @click.option(
     "--encoding",
@@ -351,7 +122,7 @@ def schema(kind: str) -> None:
     show_default=True,
     help="How arrays are written; numbers can be read.",
 )
-@_THREADS
+@THREADS
 def serve(adapter: str, encoding: str, threads: int) -> None:
     """Answer for a Python adapter in the protocol of docs/protocol.md, on standard input and output."""
     from goldformer.conformance.commands.serve import run
@@ -359,7 +130,7 @@ def serve(adapter: str, encoding: str, threads: int) -> None:
     sys.exit(run(adapter, "numbers" if encoding == "numbers" else "base64", threads))
 
 
-@main.command(epilog=_STATUSES)
+@main.command(epilog=STATUSES)
 @click.argument("adapter")
 @click.option(
     "--timeout",
@@ -375,148 +146,17 @@ def smoke(adapter: str, timeout: float) -> None:
     sys.exit(run(adapter, timeout))
 
 
-# ── baselines ──
-
-_FOLDER = click.Path(path_type=Path, file_okay=False)
-_KINDS = ("identical", "rounding", "precision", "semantic", "unexplained", "form")
-_ALLOW = click.option(
-    "--allow",
-    type=click.Choice(_KINDS),
-    default="rounding",
-    show_default=True,
-    help="The worst class of a move that is no failure.",
-)
-_TIMEOUT = click.option(
-    "--timeout",
-    type=click.FloatRange(0, min_open=True),
-    default=60,
-    show_default=True,
-    help="Seconds for each call of an implementation that is a process.",
-)
-_CHOSEN = (
-    _COMPONENTS,
-    click.option("--case", multiple=True, help="Only this case."),
-    click.option("--dtype", multiple=True, help="Only this dtype of those recorded."),
-    click.option("--device", multiple=True, help="Only this device of those recorded."),
-    click.option("--threads", type=click.IntRange(1), default=None, help="Threads on the CPU.  [default: as recorded]"),
-    _TIMEOUT,
-)
-
-
-def _chosen(command: Any) -> Any:
-    """Give a command the options that choose a part of a baseline."""
-    for option in reversed(_CHOSEN):
-        command = option(command)
-    return command
-
-
-def _part(options: dict[str, Any]) -> Any:
-    """The part of a baseline that the options choose, which are taken out."""
-    from goldformer.conformance.commands.baseline import Chosen
-
-    return Chosen.of(*(options.pop(name) for name in ("component", "case", "dtype", "device")))
-
-
-@main.group(epilog=_STATUSES)
-def baseline() -> None:
-    """Record what an implementation gives, and say later what moved, by how much, in what way and why."""
-
-
-@baseline.command("record", epilog=_STATUSES)
-@click.argument("adapter")
-@click.option("--out", "folder", type=_FOLDER, required=True, help="The folder to write; what it holds is replaced.")
-@_COMPONENTS
-@_DTYPES
-@click.option("--device", "devices", multiple=True, help="cpu, cuda or cuda:N (repeatable, or a,b).  [default: cpu]")
-@click.option("--drawn", type=click.IntRange(0), default=0, help="Drawn calls of realistic size for each component.")
-@_THREADS
-@click.option("--tf32", is_flag=True, help="Allow TF32 matrix products on CUDA.")
-@_TIMEOUT
-def record_baseline(**options: Any) -> None:
-    """Record every output that ADAPTER gives for the golden cases, in its own dtype, bit for bit.
-
-    The folder gets manifest.yaml, to be read, and one file of arrays. An interruption leaves what it held before.
-    """
-    from goldformer.conformance.baseline.model import Request
-    from goldformer.conformance.commands.baseline import run_record
-    from goldformer.conformance.commands.console import words
-
-    request = Request(
-        words(options["dtypes"]) or ("float64", "float32"), words(options["devices"]) or ("cpu",),
-        words(options["component"]), options["drawn"], options["threads"], options["tf32"],
-    )  # fmt: skip
-    sys.exit(run_record(options["adapter"], options["folder"], request, options["timeout"]))
-
-
-@baseline.command("check", epilog=_STATUSES)
-@click.argument("adapter")
-@click.argument("folder", metavar="DIR", type=_FOLDER)
-@_ALLOW
-@_chosen
-@click.option(
-    "--attribute",
-    type=click.Path(path_type=Path),
-    help="An interpreter or a virtual environment that has the old code or the old libraries: tells whose drift it is.",
-)
-@click.option("--old-adapter", help="The adapter as it was: tells whose drift it is, the code's or the environment's.")
-@click.option("--json", type=_FILE, help="Save all that moved as JSON.")
-@_MARKDOWN
-@click.option("--html", type=_FILE, help="Save a report as one HTML page, with the worst moves drawn.")
-@click.option("--all", "everything", is_flag=True, help="Show every move that is not allowed, not only the worst.")
-def check_baseline(**options: Any) -> None:
-    """Say what moved since the baseline in DIR was recorded: each output of each call in a class.
-
-    \b
-    identical    bit for bit
-    rounding     within the case's own tolerance
-    precision    beyond it, as a lower working precision gives: TF32, float16, bfloat16
-    semantic     a known mistake or an option of a convention gives it, and is named
-    unexplained  none of these
-    form         another dtype or shape, new, gone, or no result any more
-
-    Exit status 0 means that nothing is worse than --allow.
-    """  # noqa: D301 - click reads \b
-    from goldformer.conformance.baseline.moves import Kind
-    from goldformer.conformance.commands.baseline import CheckOptions, run_check
-
-    chosen, allow = _part(options), Kind[options.pop("allow").upper()]
-    sys.exit(run_check(CheckOptions(chosen=chosen, allow=allow, **options)))
-
-
-@baseline.command("update", epilog=_STATUSES)
-@click.argument("adapter")
-@click.argument("folder", metavar="DIR", type=_FOLDER)
-@click.option("--create", is_flag=True, help="Add what is new. This alone is done when nothing else is asked for.")
-@click.option("--fix", is_flag=True, help="Replace what moved further than allowed.")
-@click.option("--trim", is_flag=True, help="Take away what is gone.")
-@click.option("--update", is_flag=True, help="Replace all that moved.")
-@_ALLOW
-@_chosen
-@click.option("--dry-run", is_flag=True, help="List what would change, and write nothing.")
-@click.option("--yes", is_flag=True, help="Write without asking.")
-def update_baseline(**options: Any) -> None:
-    """Take over what moved into the baseline in DIR, as far as it is asked for by name.
-
-    What changes is listed first. Nothing is written where CI is set.
-    """
-    from goldformer.conformance.baseline.moves import Kind
-    from goldformer.conformance.commands.baseline import UpdateOptions, acts_of, run_update
-
-    acts = acts_of({act: options.pop(act) for act in ("create", "trim", "fix", "update")})
-    chosen, allow = _part(options), Kind[options.pop("allow").upper()]
-    sys.exit(run_update(UpdateOptions(chosen=chosen, allow=allow, acts=acts, **options)))
-
-
-@baseline.command("history", epilog=_STATUSES)
-@click.argument("folders", metavar="DIR…", nargs=-1, required=True, type=_FOLDER)
-@click.option("--json", type=_FILE, help="Save it all as JSON.")
-@_MARKDOWN
-@click.option("--html", type=_FILE, help="Save it all as one HTML page, with a plot.")
-def history_of_baselines(folders: tuple[Path, ...], json: Path, markdown: Path, html: Path) -> None:
-    """Line up several baselines, such as those of versions of a library: what moved since the first, by component."""
-    from goldformer.conformance.commands.baseline import run_history
-
-    sys.exit(run_history(folders, json, markdown, html))
+for _command in (
+    cli_baseline.baseline,
+    cli_grading.assignment,
+    cli_grading.grade,
+    cli_spec.coverage,
+    cli_spec.derive,
+    cli_spec.lint,
+    cli_spec.mistakes,
+    cli_spec.schema,
+):
+    main.add_command(_command)
 
 
 if __name__ == "__main__":
