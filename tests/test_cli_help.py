@@ -22,12 +22,20 @@ def run(*arguments):
     return subprocess.run([GOLDFORMER, *arguments], capture_output=True, text=True, timeout=60, check=False)
 
 
-@pytest.mark.parametrize("command", [[], *([name] for name in main.commands)], ids=lambda words: " ".join(words) or "-")
+#: Every command as its words, also those of groups.
+COMMANDS = [
+    [],
+    *([name] for name in main.commands),
+    *([name, inner] for name, group in main.commands.items() for inner in getattr(group, "commands", ())),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda words: " ".join(words) or "-")
 def test_help_tells_the_exit_statuses(command):
     result = CliRunner().invoke(main, [*command, "--help"])
     assert result.exit_code == 0
     text = " ".join(result.stdout.split())
-    assert "Exit status: 0 conforms (or: done) · 1 fails (or: golden values moved) · 2 unusable:" in text
+    assert re.search(r"Exit status: 0 [^·]+ · 1 [^·]+ · 2 unusable", text)
 
 
 @pytest.mark.parametrize("name", main.commands)
