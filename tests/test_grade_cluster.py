@@ -81,5 +81,5 @@ def test_a_cluster_that_loses_a_worker_grades_as_one_machine_does(exam: Exam, tm
 
 def test_where_there_is_no_cluster_nothing_is_graded(exam: Exam, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("goldformer.conformance.grading.cluster._PATIENCE", 0.5)
-    with pytest.raises(Unusable, match="--scheduler tcp://127.0.0.1:1: "):
+    with pytest.raises(Unusable, match=r"--scheduler tcp://127\.0\.0\.1:1: "):
         list(graded_there(exam, submissions(), "tcp://127.0.0.1:1"))
