@@ -21,6 +21,7 @@ from goldformer.adapters import AdapterError
 from goldformer.conformance.commands.console import FAILS, OK, err, no_folder, out, say, unknown, unusable, words
 from goldformer.conformance.grading.assignment import digest_of, read_assignment
 from goldformer.conformance.grading.cluster import graded_there
+from goldformer.conformance.grading.declared import declared
 from goldformer.conformance.grading.desk import TRANSCRIPT, Finished
 from goldformer.conformance.grading.exam import FRESH, Exam
 from goldformer.conformance.grading.fresh import draw_fresh
@@ -78,7 +79,10 @@ def _grade(options: Options) -> int:
         return unusable(message)
     spec = load_spec()
     assignment = read_assignment(options.assignment, spec)
-    found = _chosen(find_submissions(options.submissions), options)
+    declared(assignment.adapter.read_bytes(), spec)
+    # What a platform hands over is one submission, whatever is in it.
+    single = options.gradescope_results is not None
+    found = _chosen(find_submissions(options.submissions, single=single), options)
     if options.gradescope_results is not None:
         # The platform may stop everything at any time, and reads what is there then.
         replace_file(options.gradescope_results, gradescope.pending(assignment))
@@ -106,8 +110,6 @@ def _chosen(found: ClassList, options: Options) -> ClassList:
         raise NoSubmissions(message)
     if only:
         found = replace(found, handed=tuple(handed for handed in found.handed if handed.id in only))
-    if options.gradescope_results is not None and len(found) != 1:
-        raise NoSubmissions(f"--gradescope-results is for one submission, and here are {len(found)}")
     return found
 
 

@@ -18,7 +18,7 @@ from goldformer.spec import load_spec
 _AHEAD: Final = 2
 #: Seconds to wait for a cluster, and for a worker that replaces a lost one.
 _PATIENCE: Final = 30.0
-#: So often a submission is given to a worker, if each of them is lost over it.
+#: So often a submission is graded, if a worker breaks down over it.
 _TRIES: Final = 3
 
 #: A jail is one thread's alone.
@@ -53,7 +53,7 @@ def _graded(exam: Exam, submissions: Iterable[Submission], client: Any) -> Itera
 
     def submit(submission: Submission) -> Any:
         # Pure in truth, but a result that another grader left on the cluster is none of ours.
-        future = client.submit(_finish, exam, submission, pure=False, retries=0)
+        future = client.submit(_finish, exam, submission, pure=False, retries=_TRIES - 1)
         on_the_way[future.key] = submission
         return future
 

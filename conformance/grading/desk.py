@@ -13,13 +13,11 @@ from goldformer.conformance.grading.jail import Jail
 from goldformer.conformance.grading.model import Outcome, Submission
 from goldformer.conformance.grading.records import to_json
 from goldformer.conformance.grading.results import feedback, staff
-from goldformer.conformance.grading.store import GRADE
+from goldformer.conformance.grading.store import GRADE, PROBLEM
 from goldformer.conformance.run import Numerics
 from goldformer.spec import Spec
 
 TRANSCRIPT: Final = "transcript.jsonl.gz"
-#: What went wrong in the grader itself.
-PROBLEM: Final = "grader-error.txt"
 
 
 @dataclass(frozen=True, slots=True)

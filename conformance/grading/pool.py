@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import sys
+import tempfile
 import traceback
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -169,6 +170,8 @@ def _work(connection: Connection, exam: Exam, boxes: Path, parent: int) -> None:
         linux.die_with_parent(signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
+    # What it leaves behind when it is killed is removed with the boxes.
+    tempfile.tempdir = str(boxes)
     # Ctrl-C is for the one that started it, which ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _leave)

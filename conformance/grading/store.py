@@ -26,6 +26,8 @@ from goldformer.conformance.grading.records import BadRecord, from_json
 from goldformer.spec.files import replace_file
 
 GRADE: Final = "grade.json"
+#: What went wrong in the grader itself, where something did.
+PROBLEM: Final = "grader-error.txt"
 _LOCK: Final = ".lock"
 #: What folders begin with that hold submissions while they are graded.
 _BOXES: Final = "goldformer-grade-"
@@ -120,6 +122,8 @@ class Store:
         """Write all that there is of one submission, its grade last: with it the submission is finished."""
         folder = self.student(id_)
         folder.mkdir(parents=True, exist_ok=True)
+        if PROBLEM not in files:
+            (folder / PROBLEM).unlink(missing_ok=True)
         for name in sorted(files, key=lambda name: (name == GRADE, name)):
             replace_file(folder / name, files[name])
 

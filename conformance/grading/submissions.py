@@ -100,12 +100,14 @@ class ClassList:
         return {handed.id: handed.students for handed in self.handed}
 
 
-def find_submissions(path: Path) -> ClassList:
+def find_submissions(path: Path, *, single: bool = False) -> ClassList:
     """What lies at a path: a class, or a single submission; NoSubmissions where nothing does.
 
     A class is a folder of .py files, folders and zips, or an export of Gradescope, as a folder or as a zip. A folder
-    with submission.py in it is a single submission.
+    with submission.py in it is a single submission, and with `single` every folder is.
     """
+    if path.is_dir() and single:
+        return ClassList((Handed(_safe(path.resolve().name), path, "folder"),))
     if path.is_dir():
         if (path / METADATA).is_file():
             return _export(path, None)

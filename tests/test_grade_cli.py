@@ -1,0 +1,187 @@
+"""goldformer grade from outside: options, files and exit statuses. Nothing here runs in a process of its own."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from goldformer.conformance.cli import main
+from goldformer.conformance.grading.desk import Finished, given_up, written_up
+from goldformer.conformance.grading.exam import Exam
+from goldformer.conformance.grading.grader import Grader
+from goldformer.conformance.grading.model import Submission
+from goldformer.spec import Spec
+from homework import CORRECT, SOFTMAX, UNSTABLE, YAML, OpenJail, write_assignment, write_class
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def broken() -> set[str]:
+    """The submissions over which grading breaks down."""
+    return set()
+
+
+@pytest.fixture
+def run(spec: Spec, tmp_path: Path, broken: set[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """The command, on a class of three."""
+    write_assignment(tmp_path)
+    write_class(tmp_path / "class", alice=CORRECT, bob=UNSTABLE, carol=SOFTMAX)
+
+    def graded(exam: Exam, submissions: Iterable[Submission], jobs: int, boxes: Path) -> Iterator[Finished]:
+        grader = Grader(exam).within(OpenJail(spec), boxes)
+        for submission in submissions:
+            if submission.id in broken:
+                yield given_up(submission, "it broke", exam, spec)
+            else:
+                yield written_up(grader.grade(submission), exam, spec)
+
+    monkeypatch.setattr("goldformer.conformance.commands.grade.graded_here", graded)
+
+    def invoke(*options: str, submissions: str = "class") -> Result:
+        words = [str(tmp_path / submissions), "--assignment", str(tmp_path / "assignment.yaml")]
+        return CliRunner().invoke(main, ["grade", *words, "--out", str(tmp_path / "out"), *options])
+
+    return invoke
+
+
+def test_a_class_leaves_its_files(run: Run, tmp_path: Path) -> None:
+    result = run()
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "[1/3] alice: 20 of 20 (correct)" in result.stdout
+    assert "3 submissions: 1 correct, 1 missing, 1 wrong" in result.stdout
+    out = tmp_path / "out"
+    files = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
+    assert files == {
+        ".lock", "assignment/adapter.py", "assignment/assignment.yaml", "class.html", "fresh/cases.yaml",
+        "fresh/drawn-for.json", "fresh/seed", "grades.csv", "grades.json", "junit.xml",
+        *(f"students/{id_}/{name}" for id_ in ("alice", "bob", "carol")
+          for name in ("feedback.html", "feedback.md", "grade.json", "staff.html", "transcript.jsonl.gz")),
+    }  # fmt: skip
+    with (out / "grades.csv").open(newline="") as file:
+        rows = {row["id"]: row for row in csv.DictReader(file)}
+    assert (rows["alice"]["earned"], rows["bob"]["mistakes"], rows["carol"]["layer_norm"]) == (
+        "20",
+        "softmax-unstable",
+        "0",
+    )
+
+
+def test_json_is_all_that_is_printed(run: Run) -> None:
+    book = json.loads(run("--json").stdout)
+    assert [student["earned"] for student in book["students"]] == [20.0, pytest.approx(15, abs=5), 10.0]
+
+
+def test_only_some_are_graded(run: Run, tmp_path: Path) -> None:
+    assert run("--only", "bob,carol").exit_code == 0
+    assert {path.name for path in (tmp_path / "out" / "students").iterdir()} == {"bob", "carol"}
+    result = run("--only", "bobb")
+    assert (result.exit_code, "--only bobb: did you mean bob?" in result.stderr) == (2, True)
+
+
+def test_what_was_finished_is_graded_when_something_changed(run: Run, tmp_path: Path) -> None:
+    run()
+    assert "0 graded in" in run().stdout
+    write_class(tmp_path / "class", bob=CORRECT)
+    assert "bob: 20 of 20 (correct)\n1 graded in" in run().stdout
+    # Other points are another assignment; the seed is the same, and so are the fresh cases.
+    fresh = (tmp_path / "out" / "fresh" / "cases.yaml").read_bytes()
+    write_assignment(tmp_path, YAML.replace("layer_norm: 10", "layer_norm: 20"))
+    assert "[1/3] alice: 30 of 30 (correct)" in run().stdout
+    assert (tmp_path / "out" / "fresh" / "cases.yaml").read_bytes() == fresh
+    assert "0 graded in" in run("--seed", "a").stdout
+    assert "3 graded in" in run("--seed", "b").stdout
+    assert (tmp_path / "out" / "fresh" / "cases.yaml").read_bytes() != fresh
+
+
+def test_a_seed_of_chance_is_kept(run: Run, tmp_path: Path) -> None:
+    write_assignment(tmp_path, YAML.replace(", seed: a", ""))
+    run("--only", "alice")
+    seed = (tmp_path / "out" / "fresh" / "seed").read_text()
+    assert len(seed) == 33
+    assert "2 graded in" in run().stdout
+    assert (tmp_path / "out" / "fresh" / "seed").read_text() == seed
+
+
+def test_where_grading_fails_the_status_says_so_and_the_next_run_tries_again(
+    run: Run, broken: set[str], tmp_path: Path
+) -> None:
+    broken.add("bob")
+    result = run()
+    assert result.exit_code == 1
+    assert "grading itself failed for bob: see grader-error.txt there" in result.stderr
+    bob = tmp_path / "out" / "students" / "bob"
+    assert (bob / "grader-error.txt").read_text() == "it broke"
+    broken.clear()
+    result = run()
+    assert (result.exit_code, "1 graded in" in result.stdout) == (0, True)
+    assert not (bob / "grader-error.txt").exists()
+
+
+def test_gradescope_reads_the_results_of_one_submission(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = tmp_path / "results.json"
+    assert run("--gradescope-results", str(results), submissions="class/alice.py").exit_code == 0
+    told = json.loads(results.read_text())
+    assert (told["score"], [test["name"] for test in told["tests"]]) == (20.0, ["softmax", "layer_norm"])
+    # What a platform hands over is one submission, also where no file of it has the name that was asked for.
+    assert run("--gradescope-results", str(results)).exit_code == 0
+    assert "there is no submission.py among alice.py, bob.py, carol.py" in json.loads(results.read_text())["output"]
+
+    def stopped(*_: object) -> Iterator[Finished]:
+        yield from ()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("goldformer.conformance.commands.grade.graded_here", stopped)
+    run("--again", "--gradescope-results", str(results), submissions="class/alice.py")
+    told = json.loads(results.read_text())
+    assert (told["score"], told["extra_data"]) == (0.0, {"outcome": "pending"})
+
+
+def test_an_export_of_gradescope_names_the_students(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "export" / "submission_7"
+    folder.mkdir(parents=True)
+    (folder / "softmax.py").write_text(CORRECT)
+    (tmp_path / "export" / "submission_metadata.yml").write_text(
+        "submission_7:\n  :submitters:\n  - :name: Ann\n    :email: ann@x.edu\n  - :name: Ben\n    :email: ben@x.edu\n"
+    )
+    assert run(submissions="export").exit_code == 0
+    (student,) = json.loads((tmp_path / "out" / "grades.json").read_text())["students"]
+    assert (student["id"], student["name"], student["email"]) == ("submission_7", "Ann; Ben", "ann@x.edu; ben@x.edu")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "grade needs SUBMISSIONS, --assignment and --out (or --replay)"),
+        (["nowhere", "--assignment", "assignment.yaml", "--out", "out"], "nowhere: there is nothing there"),
+        (["class", "--assignment", "no.yaml", "--out", "out"], "no.yaml:1: file: cannot be read: No such file"),
+        (["class", "--assignment", "bad.yaml", "--out", "out"], "bad.yaml:1: titel: unknown key"),
+        (
+            ["class", "--assignment", "assignment.yaml", "--out", "o", "--gradescope-results", "no/r.json"],
+            "no folder no",
+        ),
+        (["--replay", "class"], "--replay class: "),
+    ],
+)
+def test_what_cannot_be_used_is_said(
+    options: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_assignment(tmp_path)
+    write_class(tmp_path / "class", alice=CORRECT)
+    (tmp_path / "bad.yaml").write_text("titel: x\n")
+    result = CliRunner().invoke(main, ["grade", *options])
+    assert (result.exit_code, message in result.stderr) == (2, True), result.output
+
+
+def test_an_adapter_that_runs_to_say_what_it_is_cannot_be_used(run: Run, tmp_path: Path) -> None:
+    write_assignment(tmp_path, YAML, "import submission\nARRAYS = submission.ARRAYS\ndef softmax(scores): ...\n")
+    result = run()
+    assert (result.exit_code, "ARRAYS is no literal (line 2)" in result.stderr) == (2, True)
