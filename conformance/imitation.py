@@ -81,6 +81,8 @@ class Imitations:
         self._most = most
         self._size = 0
         self._kept: dict[tuple[Any, ...], Result | BadResult | None] = {}
+        #: Who gives it: textbooks with a mistake or an option, which remember nothing.
+        self.adapters: dict[tuple[Any, ...], Adapter] = {}
 
     def get(self, key: tuple[Any, ...], make: Callable[[], Result | BadResult | None]) -> Result | BadResult | None:
         """What is kept under a key, or else made now."""
@@ -260,12 +262,13 @@ class Imitator:
         """The textbook under what is declared, done as the candidate has it."""
         chosen = {**declared, **dict(candidate.options)}
         key = (candidate.mistakes, tuple(chosen.items()))
-        if key not in self._adapters:
+        adapters = self._adapters if self._imitations is None else self._imitations.adapters
+        if key not in adapters:
             made = [implementations()[id_].make for id_ in candidate.mistakes]
             others = [OPTIONS[item] for item in chosen.items() if item in OPTIONS]
             book = type("Imitation", (*made, *others, Textbook), {})
-            self._adapters[key] = Adapter.from_object(book(), "+".join(candidate.causes), self.spec)
-        return self._adapters[key]
+            adapters[key] = Adapter.from_object(book(), "+".join(candidate.causes), self.spec)
+        return adapters[key]
 
 
 @dataclass(frozen=True)

@@ -105,14 +105,19 @@ def _fresh(text: str, spec: Spec) -> list[Case]:
 
 
 def _planned(assignment: Assignment, published: list[Case], fresh: list[Case], spec: Spec) -> Iterator[Planned]:
-    """Parts before what is built of them, as the diagnosis wants it; all cases before properties."""
+    """Parts before what is built of them, as the diagnosis wants it; fresh cases last.
+
+    Before them, what a submission says of itself can be told to its author: after them it could repeat what they are.
+    """
     parts = {part.component: part for part in assignment.parts}
     ordered = [name for name in spec.components if name in parts]
-    origins: tuple[tuple[Origin, list[Case]], ...] = (("published", published), ("fresh", fresh))
-    for dtype in assignment.dtypes:
-        for name in ordered:
-            for origin, cases in origins:
+
+    def each(origin: Origin, cases: list[Case]) -> Iterator[Planned]:
+        for dtype in assignment.dtypes:
+            for name in ordered:
                 yield from (Planned(origin, dtype, case, name) for case in cases if case.component == name)
+
+    yield from each("published", published)
     load_properties()
     for dtype in assignment.dtypes:
         for name in ordered:
@@ -121,6 +126,7 @@ def _planned(assignment: Assignment, published: list[Case], fresh: list[Case], s
                 # One that compares with what nobody asked for is not asked either.
                 if asked and {*prop.needs} <= parts.keys():
                     yield Planned("property", dtype, prop, name)
+    yield from each("fresh", fresh)
 
 
 def _kinds(cases: list[Case], declares: Declared, spec: Spec) -> Kinds:

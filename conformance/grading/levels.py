@@ -16,7 +16,14 @@ from goldformer.conformance.grading.model import LEVELS, Isolation, Level
 NEEDED: Final[Mapping[Level, tuple[tuple[str, ...], ...]]] = {
     "process": (("unprivileged-user",), ("limits",)),
     "files": (("no-new-privileges",), ("no-capabilities",), ("mount-namespace", "landlock")),
-    "full": (("network-namespace",), ("pid-namespace",), ("ipc-namespace",), ("process-limit", "cgroup")),
+    # What a submission writes has a size of its own only in a file system of its own.
+    "full": (
+        ("mount-namespace",),
+        ("network-namespace",),
+        ("pid-namespace",),
+        ("ipc-namespace",),
+        ("process-limit", "cgroup"),
+    ),
 }
 
 #: How to get a feature that is missing.

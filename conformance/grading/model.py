@@ -31,7 +31,8 @@ Origin = Literal["published", "fresh", "property"]
 #: How far a submission is kept from everything else; each level has what those before it have.
 #: `process`: a disposable process with limits, without privileges, with nothing inherited.
 #: `files`: it reads only the interpreter and itself, and writes only to a folder of its own.
-#: `full`: no network, no other process in sight, its number of processes limited.
+#: `full`: a file system of its own and of limited size, no network, no other process in sight, its number of processes
+#: limited.
 Level = Literal["process", "files", "full"]
 
 LEVELS: Final[tuple[Level, ...]] = ("process", "files", "full")
