@@ -34,7 +34,7 @@ for name in sys.argv[1:]:
 from goldformer.conformance.properties import HELD
 from goldformer.conformance.run import load_properties
 load_properties()
-print([HELD[id_]._examples() for id_ in ("sm-shift", "sdpa-padding", "greedy-batch")])
+print([held._examples() for held in HELD.values()])
 """
 
 
@@ -338,4 +338,4 @@ def test_properties_draw_the_same_in_every_process(tmp_path: Path) -> None:
         for names in ((), ("others", "goldformer.conformance.kill"))
     ]
     assert told[0] == told[1]
-    assert told[0].count("seed") == 30
+    assert told[0].count("seed") > 300

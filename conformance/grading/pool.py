@@ -176,6 +176,12 @@ def _work(connection: Connection, exam: Exam, spec: Spec, boxes: Path, parent: i
     # Ctrl-C is for the one that started it, which ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _leave)
+    with contextlib.suppress(_Leave):
+        _grade(connection, exam, spec, boxes)
+
+
+def _grade(connection: Connection, exam: Exam, spec: Spec, boxes: Path) -> None:
+    """Grade what comes, or say why that cannot be done here."""
     try:
         desk = Desk(exam, spec, boxes)
     except JailError as error:
@@ -184,13 +190,9 @@ def _work(connection: Connection, exam: Exam, spec: Spec, boxes: Path, parent: i
     except Exception:  # it would be the same for every submission
         connection.send(_Refused(f"a process that grades could not begin:\n{traceback.format_exc()}"))
         return
-    try:
+    with contextlib.closing(desk), contextlib.suppress(EOFError, BrokenPipeError):
         while True:
             connection.send(desk.finish(connection.recv()))
-    except (EOFError, BrokenPipeError, _Leave):
-        pass
-    finally:
-        desk.close()
 
 
 class _Leave(BaseException):
