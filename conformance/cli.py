@@ -164,13 +164,7 @@ def coverage(**options: Any) -> None:
     sys.exit(run(**options))
 
 
-@main.command(
-    epilog="""
-\b
-Exit status: 0 every submission has a grade (or, with --replay: the same grade) · 1 grading itself failed for
-some (another grade) · 2 unusable: a bad assignment or option, no submissions, or no isolation.
-"""
-)
+@main.command(epilog=_STATUSES)
 @click.argument("submissions", required=False, type=click.Path(path_type=Path))
 @click.option("--assignment", type=_FILE, help="assignment.yaml: what is asked for, and what it is worth.")
 @click.option(
@@ -202,7 +196,8 @@ def grade(**options: Any) -> None:
     """Grade a class: SUBMISSIONS is a folder of .py files, folders and zips, or an export of Gradescope.
 
     Each submission runs in a process of its own, kept from everything else, and is judged from outside. A single
-    file, folder or zip is a class of one.
+    file, folder or zip is a class of one. Exit status 0 means that every submission has a grade, or the same one with
+    --replay; 1 that grading itself failed for some, or that it is another one.
     """
     from goldformer.conformance.commands.grade import Options, run
 
