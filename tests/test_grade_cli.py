@@ -34,7 +34,7 @@ def run(spec: Spec, tmp_path: Path, broken: set[str], monkeypatch: pytest.Monkey
     write_class(tmp_path / "class", alice=CORRECT, bob=UNSTABLE, carol=SOFTMAX)
 
     def graded(exam: Exam, submissions: Iterable[Submission], jobs: int, boxes: Path) -> Iterator[Finished]:
-        grader = Grader(exam).within(OpenJail(spec), boxes)
+        grader = Grader(exam, spec).within(OpenJail(spec), boxes)
         for submission in submissions:
             if submission.id in broken:
                 yield given_up(submission, "it broke", exam, spec)

@@ -272,7 +272,7 @@ def _replay(folder: Path) -> int:
     spec = load_spec()
     exam = Exam.of(read_assignment(top / _ASSIGNMENT / "assignment.yaml", spec), fresh, spec)
     try:
-        now = Grader(exam).again(transcript)
+        now = Grader(exam, spec).again(transcript)
     except (Unlike, BadTranscript) as error:
         return unusable(f"--replay {folder}: {error}")
     if to_json(now) == to_json(before):

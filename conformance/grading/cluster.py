@@ -85,7 +85,7 @@ def _finish(exam: Exam, submission: Submission) -> Finished | str:
             if desk is not None:
                 desk.close()
             _mine.exam = None
-            _mine.desk = Desk(exam)
+            _mine.desk = Desk(exam, load_spec())
             _mine.exam = exam.digests
     except JailError as error:
         return str(error)

@@ -39,12 +39,12 @@ class Finished:
 class Desk:
     """Grades and writes up one submission after the other. Not for several threads at once."""
 
-    def __init__(self, exam: Exam, boxes: Path | None = None) -> None:
+    def __init__(self, exam: Exam, spec: Spec, boxes: Path | None = None) -> None:
         """Make the jail; JailError where it does not keep apart what the exam requires."""
         # The cases are small, and several desks share the cores.
         Numerics().apply("numpy")
         self._exam = exam
-        grader = Grader(exam)
+        grader = Grader(exam, spec)
         # The time of all answers together is kept where they are written down.
         limits = replace(exam.assignment.limits, total=math.inf)
         self._jail = Jail(limits, grader.declared.arrays, exam.require)

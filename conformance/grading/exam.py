@@ -18,7 +18,7 @@ from goldformer.conformance.grading.store import digest_of_folder, key_of
 from goldformer.conformance.properties import check_property, components_of
 from goldformer.conformance.run import load_properties
 from goldformer.conformance.verdict import Status, Verdict
-from goldformer.spec import Case, Property, Spec, load_spec
+from goldformer.spec import Case, Property, Spec
 from goldformer.spec.model import ANY
 
 #: Where results say that fresh cases stand: in the folder of results.
@@ -87,9 +87,8 @@ class Plan:
     kinds: Kinds
 
     @classmethod
-    def of(cls, exam: Exam) -> Plan:
-        """AdapterError or SpecError where something in an exam cannot be used."""
-        spec = load_spec()
+    def of(cls, exam: Exam, spec: Spec) -> Plan:
+        """AdapterError or SpecError where something in an exam cannot be used; `spec` is the one that it is of."""
         fresh = _fresh(exam.fresh, spec)
         published = published_cases(exam.assignment, spec)
         declares = declared(exam.adapter, spec)

@@ -73,10 +73,10 @@ class Tape(Protocol):
 class Grader:
     """Grades submissions for one exam, each as if it were the only one."""
 
-    def __init__(self, exam: Exam) -> None:
+    def __init__(self, exam: Exam, spec: Spec) -> None:
         """Plan the checks; without a jail, transcripts alone can be judged."""
         self._exam = exam
-        self._plan = Plan.of(exam)
+        self._plan = Plan.of(exam, spec)
         self._imitations = Imitations()
         self._jail: Jail | None = None
         self._boxes: Path | None = None
