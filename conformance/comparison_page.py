@@ -14,7 +14,7 @@ from goldformer.conformance.pictures import Heat, Strip, drawn, heats, strips, w
 from goldformer.conformance.text import Remark, diagnosis, difference_lines, facts, number
 from goldformer.conformance.verdict import Verdict
 from goldformer.spec import Clause, Spec
-from goldformer.spec.model import Document
+from goldformer.spec.tables import Document
 
 #: So many failing checks of a component are shown in full.
 _SHOWN: Final = 50

@@ -2,7 +2,8 @@
 
 from goldformer.spec.errors import Problem, SpecError
 from goldformer.spec.load import ROOT, load_spec
-from goldformer.spec.model import Case, Clause, Contract, Convention, Erratum, Level, Mistake, Property, Spec
+from goldformer.spec.model import Case, Contract, Spec
+from goldformer.spec.tables import Clause, Convention, Erratum, Level, Mistake, Property
 
 __all__ = [
     "ROOT",

@@ -16,8 +16,9 @@ from goldformer.spec.draw import Recipe
 from goldformer.spec.errors import Problem, Refused, SpecError
 from goldformer.spec.expectation import read_expectation
 from goldformer.spec.golden import read_golden
-from goldformer.spec.model import Array, ArraySpec, Blind, Case, Citation, Contract, Convention, Place, is_part
+from goldformer.spec.model import Array, ArraySpec, Blind, Case, Contract, is_part
 from goldformer.spec.shapes import Binder, ContractViolation
+from goldformer.spec.tables import Citation, Convention, Place
 from goldformer.spec.yamlfile import Field, YamlFile
 
 #: The fields that decide a golden value; a title may change without a new derivation.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from goldformer.spec.errors import Problem, SpecError
-from goldformer.spec.model import Citation, Clause, Document, Level, Place
+from goldformer.spec.tables import Citation, Clause, Document, Level, Place
 
 _HEADING = re.compile(r"^### ([A-Z]+-\d+) · (MUST|SHOULD|CONVENTION) · (.+)$")
 _SOURCE = re.compile(r"^Source: (.+)\.$")

@@ -8,8 +8,9 @@ from typing import Any
 
 from goldformer.spec import schema_tables
 from goldformer.spec.errors import Problem, SpecError
-from goldformer.spec.model import ArraySpec, AttributeSpec, Contract, Convention, Layers
+from goldformer.spec.model import ArraySpec, AttributeSpec, Contract, Layers
 from goldformer.spec.shapes import Shape
+from goldformer.spec.tables import Convention
 from goldformer.spec.yamlfile import Field, YamlFile
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from goldformer.spec.errors import Problem
-from goldformer.spec.model import Case, Clause, Erratum, Level, Place, Property, Row, Spec
+from goldformer.spec.model import Case, Spec
+from goldformer.spec.tables import Clause, Erratum, Level, Place, Property, Row
 
 #: Clauses that every single case shows: the engine checks them on each call it makes.
 EVERY_CALL = frozenset({"CALL-1", "CALL-2", "CALL-3", "CALL-4"})

@@ -11,7 +11,8 @@ import numpy as np
 
 from goldformer.spec.coverage import cover
 from goldformer.spec.errors import Problem
-from goldformer.spec.model import ANY, Case, Contract, GoldenArray, Place, Property, Spec
+from goldformer.spec.model import ANY, Case, Contract, GoldenArray, Spec
+from goldformer.spec.tables import Place, Property
 from goldformer.spec.vacuity import vacuous
 
 #: A document's digits agree when the value lies within half a unit of the last one printed; the hair

@@ -14,20 +14,8 @@ from goldformer.spec.casefile import read_cases
 from goldformer.spec.clauses import cite, read_clauses
 from goldformer.spec.contractfile import read_contracts
 from goldformer.spec.errors import Problem, SpecError
-from goldformer.spec.model import (
-    Case,
-    Clause,
-    Contract,
-    Convention,
-    Digits,
-    Document,
-    Erratum,
-    Mistake,
-    Place,
-    Property,
-    Row,
-    Spec,
-)
+from goldformer.spec.model import Case, Contract, Spec
+from goldformer.spec.tables import Clause, Convention, Digits, Document, Erratum, Mistake, Place, Property, Row
 from goldformer.spec.yamlfile import Field, YamlFile
 
 #: The folder that holds the spec's data, in the checkout and in an installed wheel alike.

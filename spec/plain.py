@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from goldformer.spec import draw
 from goldformer.spec.draw import Dyadic, Values
 from goldformer.spec.laws import Law, law_of
-from goldformer.spec.model import ANY, Array, Attribute, Case, Contract, Convention, GoldenArray
+from goldformer.spec.model import ANY, Array, Attribute, Case, Contract, GoldenArray
 from goldformer.spec.oracle.decoding_formulas import teacher_forced
 from goldformer.spec.oracle.derive import Outputs, apply, chosen
 from goldformer.spec.oracle.layer_formulas import Model
+from goldformer.spec.tables import Convention
 
 #: A step so small that its square vanishes: an imaginary part of this size is a derivative, without cancellation.
 _STEP: Final = 2.0**-100

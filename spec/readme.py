@@ -6,7 +6,8 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 
 from goldformer.spec.coverage import Coverage, Proofs, RowCoverage, cover, totals
-from goldformer.spec.model import UNSPECIFIED, Case, Clause, Document, Property, Spec
+from goldformer.spec.model import UNSPECIFIED, Case, Spec
+from goldformer.spec.tables import Clause, Document, Property
 
 #: How many ids a cell lists before it counts the others.
 SHOWN = 3

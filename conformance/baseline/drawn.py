@@ -8,7 +8,8 @@ from typing import Final
 
 from goldformer.spec import Case, Contract, Spec
 from goldformer.spec.draw import Dyadic, Ids, Mask, Recipe
-from goldformer.spec.model import ArraySpec, Attribute, Place, Wanted
+from goldformer.spec.model import ArraySpec, Attribute, Wanted
+from goldformer.spec.tables import Place
 
 #: A small model of today. From 256 columns on, weights are so large that error scales are measured by whole matrices:
 #: a model of this width takes a second or two, and one of 64 columns half a minute.

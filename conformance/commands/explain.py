@@ -12,7 +12,8 @@ from goldformer.conformance.commands.console import OK, out, unknown, unusable
 from goldformer.spec import Case, Contract, Spec, SpecError, load_spec
 from goldformer.spec.coverage import cover
 from goldformer.spec.draw import Values
-from goldformer.spec.model import UNSPECIFIED, GoldenArray, Mistake
+from goldformer.spec.model import UNSPECIFIED, GoldenArray
+from goldformer.spec.tables import Mistake
 
 Entry = dict[str, Any]
 

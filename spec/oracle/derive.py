@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from goldformer.spec.laws import law_of
-from goldformer.spec.model import ANY, Attribute, Case, Contract, Convention, Statistic, Wanted
+from goldformer.spec.model import ANY, Attribute, Case, Contract, Statistic, Wanted
 from goldformer.spec.oracle import decoding_formulas, duals, formulas, layer_formulas
 from goldformer.spec.oracle.draws import Draw, error_scale, margin
 from goldformer.spec.oracle.matrices import Weight, is_large
 from goldformer.spec.oracle.statistics import statistics
+from goldformer.spec.tables import Convention
 
 Outputs = dict[str, NDArray[Any]]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from goldformer.conformance.commands.explain import address
 from goldformer.spec import Case, Spec
-from goldformer.spec.model import Mistake, Property
+from goldformer.spec.tables import Mistake, Property
 from goldformer_site.markdown import Words, fields, link, target
 
 _HEAD = """\

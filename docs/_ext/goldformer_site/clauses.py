@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from goldformer.spec import Spec
 from goldformer.spec.coverage import Coverage, cover
-from goldformer.spec.model import Clause
 from goldformer.spec.readme import anchor, numbers
+from goldformer.spec.tables import Clause
 from goldformer_site.markdown import Words, cited, fields, link, links, target, toctree
 
 _TITLE = "The spec"

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from goldformer.spec import Case, Contract, Spec
-from goldformer.spec.model import ArraySpec, AttributeSpec, Property
+from goldformer.spec.model import ArraySpec, AttributeSpec
 from goldformer.spec.readme import markdown_table
+from goldformer.spec.tables import Property
 from goldformer_site.markdown import Words, cited, defined, fields, link, links, target, toctree
 
 

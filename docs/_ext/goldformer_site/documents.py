@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from goldformer.spec import Spec
 from goldformer.spec.coverage import ErratumCoverage, RowCoverage, cover
-from goldformer.spec.model import Document, Erratum
+from goldformer.spec.tables import Document, Erratum
 from goldformer_site.markdown import Words, defined, fields, link, links, target
 
 _DOCUMENTS = """\

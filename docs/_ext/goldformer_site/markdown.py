@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 from goldformer.spec import Spec
-from goldformer.spec.model import Citation
 from goldformer.spec.readme import escape
+from goldformer.spec.tables import Citation
 
 _CODE = re.compile(r"(``.+?``|`[^`]+`)")
 _CLAUSE = re.compile(r"\b[A-Z]+-\d+\b")
