@@ -25,7 +25,7 @@ _CONTENTS: Final[Mapping[str, tuple[str, ...]]] = {
         "generated/mistakes",
         "findings",
     ),
-    "Why it holds": ("values", "tolerances", "extend"),
+    "Why it holds": ("values", "tolerances", "benchmarks", "extend"),
 }
 
 #: Under what other pages stand that lie beside them.
