@@ -55,7 +55,9 @@ class Links:
         if file.is_dir():
             return text
         # A file that is not there stays a link, and Sphinx says that it leads nowhere.
-        return f"[{text}]({os.path.relpath(file, self.folder)})"
+        there = os.path.relpath(file, self.folder)
+        # MyST takes what ends in .md for a page of the site.
+        return f"{{download}}`{text} <{there}>`" if file.suffix == ".md" else f"[{text}]({there})"
 
     def _label(self, path: str, fragment: str | None) -> str | None:
         if path == "spec/transformer.md" and fragment:
