@@ -25,7 +25,7 @@ from goldformer.conformance.run import Numerics, load_properties
 from goldformer.conformance.verdict import Reason, Status, Verdict
 from goldformer.spec import Case, Mistake, Spec, load_spec
 
-#: Honest code stays below 0.4 of the tolerance: what is this far beyond it is no rounding.
+#: Careful code stays below 0.4 of the tolerance: what is this far beyond it is no rounding.
 FAR: Final = 10.0
 
 
