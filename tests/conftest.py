@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +21,10 @@ from goldformer.spec import ROOT, Spec, load_spec
 # The arrays are small: more threads only wait for each other, a hundredfold on busy cores.
 torch.set_num_threads(1)
 threadpool_limits(1)
+
+# A shell that runs something in the background has it ignore Ctrl-C, and so would all that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

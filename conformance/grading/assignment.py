@@ -25,8 +25,11 @@ from goldformer.spec.schema_words import Id, Name, Strict, Text
 from goldformer.spec.yamlfile import Field as Where
 from goldformer.spec.yamlfile import YamlFile
 
-#: The reasons for which a check passes or is left out, which cost nothing; what is missing has no points to lose.
-_NO_FAULT: Final = frozenset({"", "not-implemented", "convention", "dtype", "device", "advice", "not-checkable"})
+#: The reasons for which a check passes or is left out, which cost nothing; what is missing has no points to lose, and
+#: nothing of a submission has moved since a baseline.
+_NO_FAULT: Final = frozenset(
+    {"", "not-implemented", "convention", "dtype", "device", "advice", "not-checkable", "moved"}
+)
 
 #: The reasons that may cost points.
 REASONS: Final[tuple[str, ...]] = tuple(reason for reason in get_args(Reason) if reason not in _NO_FAULT)
