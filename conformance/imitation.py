@@ -110,7 +110,7 @@ class Imitator:
         self._imitations = imitations
         # What shows in gradients alone, or after other calls, gives in a single call what is right.
         self._in_one_call = {id_ for case in spec.cases.values() if case.cotangent is None for id_ in case.catches}
-        self._adapters: dict[tuple[Any, ...], Adapter] = {}
+        self._adapters: dict[tuple[Any, ...], Adapter] = {} if imitations is None else imitations.adapters
         self._fitted: dict[str, dict[Candidate, None]] = defaultdict(dict)
         self._searched: Counter[tuple[str, str]] = Counter()
         self._paired: dict[str, set[Candidate]] = defaultdict(set)
@@ -262,13 +262,12 @@ class Imitator:
         """The textbook under what is declared, done as the candidate has it."""
         chosen = {**declared, **dict(candidate.options)}
         key = (candidate.mistakes, tuple(chosen.items()))
-        adapters = self._adapters if self._imitations is None else self._imitations.adapters
-        if key not in adapters:
+        if key not in self._adapters:
             made = [implementations()[id_].make for id_ in candidate.mistakes]
             others = [OPTIONS[item] for item in chosen.items() if item in OPTIONS]
             book = type("Imitation", (*made, *others, Textbook), {})
-            adapters[key] = Adapter.from_object(book(), "+".join(candidate.causes), self.spec)
-        return adapters[key]
+            self._adapters[key] = Adapter.from_object(book(), "+".join(candidate.causes), self.spec)
+        return self._adapters[key]
 
 
 @dataclass(frozen=True)

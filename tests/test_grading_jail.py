@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from boxes import ADAPTER, SCORES, WALLS, fault_of, found_by, make_box
+from boxes import DOING, LIMITS, SCORES, SOFTMAX, WALLS, clients, fault_of, found_by, make_box, softmax_of
 from goldformer.adapters.process.arrays import WireArray
 from goldformer.adapters.process.client import adapter_object
 from goldformer.adapters.protocol import Adapter
@@ -26,15 +26,6 @@ from goldformer.conformance.grading.model import LEVELS, Isolation, Limits
 from goldformer.conformance.grading.mounts import remove
 from goldformer.conformance.verdict import Status
 
-LIMITS = Limits(call=2.0, start=5.0, total=60.0, cpu=20, memory=512, processes=8, file=2)
-SOFTMAX = """\
-import numpy as np
-def softmax(scores):
-    e = np.exp(scores - scores.max(-1, keepdims=True))
-    return e / e.sum(-1, keepdims=True)
-"""
-DOING = "import ctypes, os, signal, sys, time\nimport numpy as np\ndef softmax(scores):\n    {}\n"
-
 
 @pytest.fixture(scope="module")
 def jail():
@@ -45,20 +36,8 @@ def jail():
 @pytest.fixture
 def client(jail, tmp_path):
     """The client of a submission with a source."""
-    made = []
-
-    def make(source, adapter=ADAPTER, *, of=jail, **others):
-        made.append(of.client(make_box(tmp_path / f"box{len(made)}", source, adapter, **others)))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
-
-
-def softmax_of(client):
-    """The softmax that it gives."""
-    return client.call("softmax", SCORES)["output"].values
+    with clients(jail, tmp_path) as make:
+        yield make
 
 
 def test_a_submission_is_judged_as_any_adapter(jail, client, spec):

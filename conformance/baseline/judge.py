@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -116,11 +116,7 @@ class _Call:
         beyond = [name for name, move in found.items() if move.kind is Kind.UNEXPLAINED]
         if beyond:
             for name, kind, why, matches, was in self._explained(beyond, pairs):
-                move = found[name]
-                found[name] = Move(
-                    move.key, move.component, name, kind, why, move.ratio, move.furthest, move.beyond, move.compared,
-                    move.tolerance, matches, was, move.grid,
-                )  # fmt: skip
+                found[name] = replace(found[name], kind=kind, why=why, matches=matches, was=was)
         yield from found.values()
 
     def _apart(self, output: str, old: Kept, new: Kept) -> Move:

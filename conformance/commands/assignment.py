@@ -6,7 +6,7 @@ import contextlib
 import importlib.util
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -14,13 +14,14 @@ from typing import Final
 from goldformer.adapters import Adapter, AdapterError, find_adapter
 from goldformer.conformance.commands.console import FAILS, OK, err, plain_table, print_table, say, unusable
 from goldformer.conformance.engine import Bench
-from goldformer.conformance.grading.assignment import published_cases, read_assignment
-from goldformer.conformance.grading.fresh import Fresh, draw_fresh, load_fresh
-from goldformer.conformance.grading.model import Assignment, Part
-from goldformer.conformance.run import Numerics, Selection, checks
+from goldformer.conformance.grading.assignment import read_assignment
+from goldformer.conformance.grading.exam import Exam, Plan
+from goldformer.conformance.grading.fresh import Fresh, draw_fresh
+from goldformer.conformance.grading.model import Assignment, Check, Part
+from goldformer.conformance.run import Numerics
 from goldformer.conformance.text import headline
 from goldformer.conformance.verdict import Status, Verdict
-from goldformer.spec import Case, Spec, SpecError, load_spec
+from goldformer.spec import Spec, SpecError, load_spec
 
 #: Where the ready assignments lie, a folder each.
 READY: Final = Path(__file__).resolve().parent.parent / "grading" / "assignments"
@@ -52,27 +53,32 @@ def new(folder: Path, kind: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """What came of a component: its judged published, fresh and property checks, and those that only refuse."""
+    """What came of a component: its checks that decide about points, and those among them that ask for numbers."""
 
     part: Part
-    verdicts: tuple[Verdict, ...]
-    fresh: frozenset[str]
-    refusals: frozenset[str]
+    checks: tuple[Check, ...]
+    numeric: Collection[str]
 
     def share(self, *, fresh: bool) -> str:
         """Passed of judged, as text."""
-        judged = [v for v in self.verdicts if (v.check in self.fresh) is fresh]
-        return f"{sum(not v.bad for v in judged)} of {len(judged)}" if judged else "–"
+        judged = [check for check in self.checks if (check.origin == "fresh") is fresh]
+        return f"{sum(check.outcome == 'correct' for check in judged)} of {len(judged)}" if judged else "–"
 
     @property
     def bad(self) -> list[Verdict]:
-        """The judged checks that fail, what is not written among them."""
-        return [verdict for verdict in self.verdicts if verdict.bad]
+        """The checks that fail, what is not written among them."""
+        bad = [check for check in self.checks if check.outcome != "correct"]
+        return [replace(c.verdict, status=Status.FAILED) if c.outcome == "missing" else c.verdict for c in bad]
 
     @property
-    def passed(self) -> list[Verdict]:
-        """The checks of numbers that pass: points need one of them."""
-        return [v for v in self.verdicts if v.status is Status.PASSED and v.check not in self.refusals]
+    def earning(self) -> list[Check]:
+        """The checks of numbers: points need one of them to pass."""
+        return [check for check in self.checks if check.verdict.check in self.numeric]
+
+    @property
+    def passed(self) -> bool:
+        """Whether one of them does."""
+        return any(check.outcome == "correct" for check in self.earning)
 
 
 def check(path: Path, solution: Path | None) -> int:
@@ -82,15 +88,15 @@ def check(path: Path, solution: Path | None) -> int:
         spec = load_spec()
         assignment = read_assignment(path, spec)
         fresh = draw_fresh(assignment, spec, assignment.seed or _SEED)
-        cases = load_fresh(fresh.text, spec)
-    except SpecError as error:
+        plan = Plan.of(Exam.of(assignment, fresh.text, spec), spec)
+    except (AdapterError, SpecError) as error:
         return unusable(str(error))
     except ImportError as error:
         return unusable(f"fresh cases cannot be derived: {error} (pip install 'goldformer[derive]')")
     solution = solution or assignment.path.parent / "solution.py"
     try:
-        solved = _rows(assignment, spec, cases, solution)
-        started = _rows(assignment, spec, cases, assignment.starter) if assignment.starter else []
+        solved = _rows(assignment, plan, spec, solution)
+        started = _rows(assignment, plan, spec, assignment.starter) if assignment.starter else []
     except AdapterError as error:
         return unusable(str(error))
     _show(assignment, solved, started, time.perf_counter() - start)
@@ -98,34 +104,17 @@ def check(path: Path, solution: Path | None) -> int:
     return OK if _verdict(solution, solved, started) else FAILS
 
 
-def _rows(assignment: Assignment, spec: Spec, fresh: Iterable[Case], submission: Path) -> list[_Row]:
+def _rows(assignment: Assignment, plan: Plan, spec: Spec, submission: Path) -> list[_Row]:
     """What came of each component; AdapterError where the submission or the adapter cannot be imported."""
-    published = published_cases(assignment, spec)
-    cases = {case.id: case for case in (*published, *fresh)}
-    drawn = frozenset(case.id for case in fresh)
-    # A refusal is judged beside the case that it differs from, which is among the spec's.
-    whole = replace(spec, cases={**spec.cases, **cases})
-    rows = []
     with _adapter(assignment, spec, submission) as adapter:
         Numerics().apply(adapter.arrays)
-        bench = Bench(whole, adapter, assignment.dtypes[0], "cpu", strict=False)
-        for part in assignment.parts:
-            own = tuple(case.id for case in cases.values() if case.component == part.component)
-            todo = checks(bench, Selection(assignment.dtypes, (part.component,), own)) if own else []
-            if part.properties:
-                ids = tuple(spec.properties)
-                todo += checks(bench, Selection(assignment.dtypes, (part.component,), properties=ids))
-            refusals = frozenset(id_ for id_ in own if cases[id_].error is not None)
-            verdicts = tuple(v for v in (_counted(run()) for run in todo) if v is not None)
-            rows.append(_Row(part, verdicts, drawn, refusals))
-    return rows
-
-
-def _counted(verdict: Verdict) -> Verdict | None:
-    """A verdict that decides about points: what is not written fails, and what is skipped else says nothing."""
-    if verdict.status is not Status.SKIPPED:
-        return verdict
-    return replace(verdict, status=Status.FAILED) if verdict.reason == "not-implemented" else None
+        bench = Bench(plan.spec, adapter, assignment.dtypes[0], "cpu")
+        checks = [planned.checked(replace(bench, dtype=planned.dtype)) for planned in plan.checks]
+    counted = [check for check in checks if check.counts]
+    return [
+        _Row(part, tuple(c for c in counted if c.verdict.component == part.component), plan.kinds.numeric)
+        for part in assignment.parts
+    ]
 
 
 @contextlib.contextmanager
@@ -157,7 +146,7 @@ def _show(assignment: Assignment, solved: list[_Row], started: list[_Row], secon
     for row in solved:
         table.add_row(row.part.component, f"{row.part.points:g}", row.share(fresh=False), row.share(fresh=True))
     print_table(table)
-    judged = sum(len(row.verdicts) for row in (*solved, *started))
+    judged = sum(len(row.checks) for row in (*solved, *started))
     say(f"{judged} checks in {seconds:.1f} s, with what drawing the fresh cases took", "dim")
 
 
@@ -166,7 +155,7 @@ def _warn(assignment: Assignment, fresh: Fresh, solved: list[_Row]) -> None:
     if not assignment.fresh:
         warnings.append("there are no fresh cases: code that answers the published ones from a table earns all points")
     for row in solved:
-        if not any(v.check not in row.refusals for v in row.verdicts):
+        if not row.earning:
             name = row.part.component
             warnings.append(
                 f"{name}: nothing is judged in {' or '.join(assignment.dtypes)}, so nobody can earn its points"

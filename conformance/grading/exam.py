@@ -12,7 +12,7 @@ from goldformer.conformance.engine import Bench, check_case
 from goldformer.conformance.grading.assignment import digest_of, published_cases
 from goldformer.conformance.grading.declared import Declared, declared
 from goldformer.conformance.grading.fresh import load_fresh
-from goldformer.conformance.grading.model import Assignment, Level, Origin, Submission
+from goldformer.conformance.grading.model import Assignment, Check, Level, Origin, Submission, outcome_of
 from goldformer.conformance.grading.score import Kinds
 from goldformer.conformance.grading.store import digest_of_folder, key_of
 from goldformer.conformance.properties import check_property, components_of
@@ -63,6 +63,11 @@ class Planned:
         if isinstance(self.subject, Case):
             return replace(check_case(self.subject, bench), seconds=0.0)
         return replace(check_property(self.subject, self.component, bench), seconds=0.0)
+
+    def checked(self, bench: Bench) -> Check:
+        """Make it, and say what its verdict means."""
+        verdict = self.run(bench)
+        return Check(self.origin, outcome_of(verdict), verdict)
 
     def unjudged(self, message: str, detail: str = "") -> Verdict:
         """What is said of it where it is not judged."""

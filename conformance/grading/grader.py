@@ -30,7 +30,6 @@ from goldformer.conformance.grading.model import (
     PartGrade,
     Said,
     Submission,
-    outcome_of,
 )
 from goldformer.conformance.grading.score import grade_parts, outcome_of_all, rounded
 from goldformer.conformance.grading.transcript import Recorder, Replayer, Transcript, Unlike
@@ -102,11 +101,11 @@ class Grader:
         transcript = Transcript(self._head(submission, key))
         try:
             if submission.problem:
-                return Graded(self._ungradable(submission, key), transcript.packed())
+                return Graded(self._ungradable(submission), transcript.packed())
             grade = self._run(submission, key, transcript)
         except Exception as error:  # whatever it is, it is ours
             told = "".join(traceback.format_exception(error))
-            return Graded(self._failed(submission.id, key), transcript.packed(), told)
+            return Graded(_broken(self._exam, submission, self._isolation), transcript.packed(), told)
         problems = [check.verdict.detail for check in grade.checks if check.outcome == "grader-error"]
         return Graded(grade, transcript.packed(), "\n".join(dict.fromkeys(problems)))
 
@@ -205,16 +204,9 @@ class Grader:
         gradients = {**adapter.gradients, **none}
         return replace(adapter, conventions=declares.conventions, dtypes=declares.dtypes, gradients=gradients, hints=())
 
-    def _ungradable(self, submission: Submission, key: str) -> Grade:
-        return self._without_checks(submission.id, key, "error", f"It cannot be graded: {submission.problem}.")
-
-    def _failed(self, id_: str, key: str) -> Grade:
-        return self._without_checks(id_, key, *outcome_of_all([_BROKEN]))
-
-    def _without_checks(self, id_: str, key: str, outcome: Outcome, message: str) -> Grade:
-        assignment = self._exam.assignment
-        parts = tuple(PartGrade(part.component, part.points, 0.0, {}) for part in assignment.parts)
-        return Grade(id_, key, outcome, message, rounded(assignment.points), 0.0, parts, (), (), self._isolation)
+    def _ungradable(self, submission: Submission) -> Grade:
+        message = f"It cannot be graded: {submission.problem}."
+        return _without_checks(self._exam, submission, "error", message, self._isolation)
 
     @property
     def _isolation(self) -> Isolation:
@@ -223,12 +215,17 @@ class Grader:
 
 def failed(exam: Exam, submission: Submission, why: str) -> Graded:
     """What is kept of a submission for which grading broke down entirely."""
-    assignment = exam.assignment
-    parts = tuple(PartGrade(part.component, part.points, 0.0, {}) for part in assignment.parts)
-    outcome, message = outcome_of_all([_BROKEN])
-    points, key = rounded(assignment.points), exam.key(submission)
-    grade = Grade(submission.id, key, outcome, message, points, 0.0, parts, (), (), _NOWHERE)
-    return Graded(grade, b"", why)
+    return Graded(_broken(exam, submission, _NOWHERE), b"", why)
+
+
+def _broken(exam: Exam, submission: Submission, isolation: Isolation) -> Grade:
+    return _without_checks(exam, submission, *outcome_of_all([_BROKEN]), isolation)
+
+
+def _without_checks(exam: Exam, submission: Submission, outcome: Outcome, message: str, isolation: Isolation) -> Grade:
+    parts = tuple(PartGrade(part.component, part.points, 0.0, {}) for part in exam.assignment.parts)
+    points, key = rounded(exam.assignment.points), exam.key(submission)
+    return Grade(submission.id, key, outcome, message, points, 0.0, parts, (), (), isolation)
 
 
 _BROKEN: Final = Check("published", "grader-error", Verdict("", "case", "", "", Status.SKIPPED, "", "", "", "", (), ""))
@@ -237,11 +234,10 @@ _BROKEN: Final = Check("published", "grader-error", Verdict("", "case", "", "", 
 def _checked(planned: Planned, bench: Bench) -> Check:
     """One check; an exception here is ours."""
     try:
-        verdict = planned.run(bench)
+        return planned.checked(bench)
     except Exception as error:
         told = "".join(traceback.format_exception(error))
         return Check(planned.origin, "grader-error", planned.unjudged("grading failed", told))
-    return Check(planned.origin, outcome_of(verdict), verdict)
 
 
 def _said(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Said]:

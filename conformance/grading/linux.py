@@ -20,7 +20,6 @@ MS_REC: Final = 16384
 MS_PRIVATE: Final = 1 << 18
 MS_NOSUID: Final = 2
 MS_NODEV: Final = 4
-MS_NOEXEC: Final = 8
 _MNT_DETACH: Final = 2
 
 MOUNT_ATTR_RDONLY: Final = 1

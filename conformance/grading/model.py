@@ -25,6 +25,21 @@ Outcome = Literal[
     "grader-error",
 ]
 
+#: From what is worth saying least to what is worth saying most.
+SEVERITY: Final[tuple[Outcome, ...]] = (
+    "correct",
+    "wrong",
+    "missing",
+    "error",
+    "protocol",
+    "output-limit",
+    "timeout",
+    "memory",
+    "killed",
+    "tampered",
+    "grader-error",
+)
+
 #: What a check is: a published golden case, one drawn with the assignment's seed, or a property.
 Origin = Literal["published", "fresh", "property"]
 

@@ -8,6 +8,7 @@ from decimal import ROUND_HALF_EVEN, Decimal
 from typing import Final, get_args
 
 from goldformer.conformance.grading.model import (
+    SEVERITY,
     Assignment,
     Check,
     Deduction,
@@ -17,22 +18,7 @@ from goldformer.conformance.grading.model import (
     PartGrade,
     Said,
 )
-from goldformer.conformance.verdict import Status
 
-#: From what is worth saying least to what is worth saying most.
-_SEVERITY: Final[tuple[Outcome, ...]] = (
-    "correct",
-    "wrong",
-    "missing",
-    "error",
-    "protocol",
-    "output-limit",
-    "timeout",
-    "memory",
-    "killed",
-    "tampered",
-    "grader-error",
-)
 _CENT: Final = Decimal("0.01")
 
 _MESSAGES: Final[Mapping[Outcome, str]] = {
@@ -137,7 +123,7 @@ def _mistakes(said: Iterable[Said]) -> set[tuple[str | None, str]]:
 
 def worst(outcomes: Iterable[Outcome]) -> Outcome:
     """The outcome that says most."""
-    return max(outcomes, key=_SEVERITY.index, default="correct")
+    return max(outcomes, key=SEVERITY.index, default="correct")
 
 
 def outcome_of_all(checks: Sequence[Check]) -> tuple[Outcome, str]:
@@ -146,8 +132,3 @@ def outcome_of_all(checks: Sequence[Check]) -> tuple[Outcome, str]:
     outcome = worst(counted)
     # A check that failed for a broken contract is wrong as well; one that is missing is worth saying before that.
     return outcome, _MESSAGES[outcome]
-
-
-def passes(check: Check) -> bool:
-    """Whether a check was judged and passed."""
-    return check.verdict.status is Status.PASSED

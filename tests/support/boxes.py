@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from goldformer.adapters.process.arrays import WireArray
 from goldformer.adapters.process.faults import CallFault
 from goldformer.conformance.grading import linux
+from goldformer.conformance.grading.model import Limits
 
 #: All that lies between a submission and everything else, beside limits and another user.
 WALLS = (
@@ -31,6 +33,14 @@ def softmax(scores): raise LookupError(repr(submission.found()))
 """
 SCORES = {"scores": WireArray("float64", np.array([0.0, 1.0, 3.0]))}
 NOBODY = 65534
+LIMITS = Limits(call=2.0, start=5.0, total=60.0, cpu=20, memory=512, processes=8, file=2)
+SOFTMAX = """\
+import numpy as np
+def softmax(scores):
+    e = np.exp(scores - scores.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+"""
+DOING = "import ctypes, os, signal, sys, time\nimport numpy as np\ndef softmax(scores):\n    {}\n"
 
 
 def make_box(folder, submission, adapter=ADAPTER, **others):
@@ -40,6 +50,25 @@ def make_box(folder, submission, adapter=ADAPTER, **others):
     for name, text in {"submission": submission, **others}.items():
         (folder / "submission" / f"{name}.py").write_text(text, encoding="utf-8")
     return folder
+
+
+@contextmanager
+def clients(jail, folder):
+    """Make clients of submissions by their sources; all of them end with it."""
+    made = []
+
+    def make(source, adapter=ADAPTER, *, of=jail, **others):
+        made.append(of.client(make_box(folder / f"box{len(made)}", source, adapter, **others)))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def softmax_of(client):
+    """The softmax that it gives."""
+    return client.call("softmax", SCORES)["output"].values
 
 
 def fault_of(client, given=SCORES):

@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import quote
 
 from goldformer.adapters.process.faults import printable
-from goldformer.conformance.grading.model import Assignment, Origin, Outcome
+from goldformer.conformance.grading.model import SEVERITY, Assignment, Origin, Outcome
 from goldformer.conformance.grading.results import words
 from goldformer.conformance.grading.results.gradebook import by_id
 from goldformer.conformance.grading.results.summaries import Line
@@ -142,7 +142,7 @@ def _outcomes(lines: Iterable[Line]) -> list[tuple[Outcome, list[Line]]]:
     found: defaultdict[Outcome, list[Line]] = defaultdict(list)
     for line in lines:
         found[line.outcome].append(line)
-    return sorted(found.items(), key=lambda item: words.SEVERITY.index(item[0]))
+    return sorted(found.items(), key=lambda item: SEVERITY.index(item[0]))
 
 
 def _mistakes(lines: Iterable[Line], spec: Spec) -> Iterator[Made]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from goldformer.adapters.process.faults import printable
-from goldformer.conformance.grading.model import Assignment, Check, Grade, Isolation, Level, Origin, Outcome
+from goldformer.conformance.grading.model import SEVERITY, Assignment, Check, Grade, Isolation, Level, Origin, Outcome
 
 #: What a fresh case is called where its id is not told.
 DRAWN: Final = "a case drawn for grading"
@@ -65,21 +65,6 @@ LEVEL: Final[Mapping[Level, str]] = {
     "full": "in a process of its own with limits, which could read only Python and your files, without a network and "
     "without any other process in sight",
 }
-
-#: From what is worth saying least to what is worth saying most.
-SEVERITY: Final[tuple[Outcome, ...]] = (
-    "correct",
-    "wrong",
-    "missing",
-    "error",
-    "protocol",
-    "output-limit",
-    "timeout",
-    "memory",
-    "killed",
-    "tampered",
-    "grader-error",
-)
 
 
 def advice(outcome: Outcome, assignment: Assignment) -> str:
