@@ -5,7 +5,7 @@ Unknown keys are refused everywhere and nothing is converted.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, WithJsonSchema
 
@@ -23,6 +23,7 @@ MAX_ELEMENTS: Final = 1 << 24
 WireDType = Literal["float64", "float32", "float16", "bfloat16", "int64", "bool"]
 FloatDType = Literal["float64", "float32", "float16", "bfloat16"]
 Encoding = Literal["numbers", "base64"]
+ENCODINGS: Final[tuple[Encoding, ...]] = get_args(Encoding)
 
 # JSON-RPC's own codes, and two of this protocol's.
 PARSE_ERROR: Final = -32700
