@@ -15,12 +15,14 @@ from goldformer.conformance.tolerance import tolerance
 from goldformer.spec.draw import below
 from goldformer.spec.model import Attribute
 
-#: So few words that sentences end early.
 VOCAB: Final = 5
 PAD, BOS, EOS = 0, 1, 2
 SIZES: Final = {"vocab": VOCAB, "heads": 1, "d_k": 2, "d_v": 2, "d_model": 4, "d_ff": 3}
 STACKS: Final = {"num_heads": 1, "num_encoder_layers": 1, "num_decoder_layers": 1}
 IDS: Final = {"pad_id": PAD, "bos_id": BOS, "eos_id": EOS}
+
+#: How many sources are tried for a neighbour whose sentence ends first.
+_NEIGHBOURS: Final = 6
 
 Ids = NDArray[np.int64]
 
@@ -46,30 +48,61 @@ def sources(seed: int, number: int, length: int) -> Ids:
     return 1 + below(VOCAB - 1, seed, "source", (number, length))
 
 
+def ending(subject: Subject, component: str, arguments: Arguments, place: int) -> Arguments:
+    """The same call with that word for eos_id which the sample's sentence has at a place, so that it ends there.
+
+    As it is where that place is beyond max_length, and where pad_id stands there, which cannot end a sentence.
+    """
+    length = arguments.attributes["max_length"]
+    if not isinstance(length, int) or place >= length:
+        return arguments
+    short = replace(arguments, attributes={**arguments.attributes, "max_length": place + 1})
+    return _ended_by(arguments, _sentences(subject, component, short)[0][-1])
+
+
 def alone_and_in_batch(
     subject: Subject, component: str, seed: int, source_seq: int, more: int, **attributes: Attribute
 ) -> tuple[Arguments, Arguments]:
     """One sample, and the same padded to the length of a longer neighbour, which stands before it.
 
-    The first word of the neighbour's sentence is eos_id, so that mostly it ends before the sample's.
+    Of some neighbours it is the first whose sentence can end while the sample's goes on, if there is one.
     """
     alone = call_for(subject, component, seed, source_seq, **attributes)
-    neighbour = sources(seed + 1, 1, source_seq + more)
-    short = replace(with_inputs(alone, source=neighbour), attributes={**alone.attributes, "max_length": 1})
-    first = int(subject.call(component, short)["ids"].ravel()[0])
-    alone = replace(alone, attributes={**alone.attributes, "eos_id": EOS if first == PAD else first})
-    source = np.pad(alone.inputs["source"], ((0, 0), (0, more)), constant_values=PAD)
-    return alone, with_inputs(alone, source=np.concatenate([neighbour, source]))
+    own = np.pad(alone.inputs["source"], ((0, 0), (0, more)), constant_values=PAD)
+    neighbours = sources(seed + 1, _NEIGHBOURS, source_seq + more)
+    mine, *others = _sentences(subject, component, with_inputs(alone, source=np.concatenate([own, neighbours])))
+    ends = (
+        (number, other[place])
+        for place in range(len(mine) - 1)
+        for number, other in enumerate(others)
+        if place < len(other) and other[place] != PAD and other[place] not in mine[: place + 1]
+    )
+    number, word = next(ends, (0, others[0][0]))
+    batch = np.concatenate([neighbours[[number]], own])
+    return _ended_by(alone, word), _ended_by(with_inputs(alone, source=batch), word)
 
 
-def words_of(sentence: Ids) -> int:
+def _sentences(subject: Subject, component: str, arguments: Arguments) -> list[Ids]:
+    """The words of each sample's sentence, of the best one where there are several, without what follows its end."""
+    ids = subject.call(component, arguments)["ids"]
+    best = ids.reshape(len(ids), -1, ids.shape[-1])[:, 0]
+    return [row[: words_of(row, arguments)] for row in best]
+
+
+def _ended_by(arguments: Arguments, word: int) -> Arguments:
+    eos = arguments.attributes["eos_id"] if word == PAD else int(word)
+    return replace(arguments, attributes={**arguments.attributes, "eos_id": eos})
+
+
+def words_of(sentence: Ids, arguments: Arguments) -> int:
     """How many words a row of ids holds, eos_id included; Violation when anything but pad_id follows it."""
-    ends = np.flatnonzero(sentence == EOS)
+    eos = arguments.attributes["eos_id"]
+    ends = np.flatnonzero(sentence == eos)
     if not len(ends):
         return len(sentence)
     number = int(ends[0]) + 1
     if np.any(sentence[number:] != PAD):
-        raise Violation(f"{sentence.tolist()} goes on after {EOS}, its eos_id, where {PAD}, pad_id, must stand")
+        raise Violation(f"{sentence.tolist()} goes on after {eos}, its eos_id, where {PAD}, pad_id, must stand")
     return number
 
 

@@ -7,11 +7,10 @@ command line runs the same object through `check_property`.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Final
-from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +22,7 @@ from goldformer.conformance.engine import Bench, as_advice, broken, not_implemen
 from goldformer.conformance.gradient import invoke_gradient
 from goldformer.conformance.invoke import Arguments, BadResult, NotCheckable, NotImplementedHere
 from goldformer.conformance.measuring import bounds, measured
+from goldformer.conformance.search import search
 from goldformer.conformance.tolerance import least_margin, tolerance
 from goldformer.conformance.verdict import UNANSWERED, Difference, Status, Verdict
 from goldformer.spec import Property, Spec
@@ -30,13 +30,6 @@ from goldformer.spec.draw import build
 from goldformer.spec.model import Attribute
 
 Array = NDArray[Any]
-
-#: How many inputs each property draws, always the same ones.
-EXAMPLES: Final = 10
-
-
-#: What they are drawn with: of some seeds no ten inputs show how decoding ends in a batch.
-_SEED: Final = 2
 
 #: The attribute of a collected test that names its property.
 PROPERTY_ID: Final = "property_id"
@@ -166,7 +159,7 @@ class HeldProperty:
             return [{}]
         if self.id not in _EXAMPLES:
             recorded: list[Mapping[str, Any]] = []
-            self._search(lambda **drawn: recorded.append(drawn))
+            search(self.strategies, lambda **drawn: recorded.append(drawn))
             _EXAMPLES[self.id] = recorded
         return _EXAMPLES[self.id]
 
@@ -176,7 +169,7 @@ class HeldProperty:
 
         again = _Attempt(self.body, attempt.subject)
         try:
-            self._search(again)
+            search(self.strategies, again)
         except hypothesis.errors.Flaky:
             pass
         except (Violation, BadResult):
@@ -186,23 +179,6 @@ class HeldProperty:
         if attempt.unanswered is None:
             # What has a memory, or draws at random, need not fail twice in the same way.
             raise _only_at_times(first)
-
-    def _search(self, attempt: Callable[..., object]) -> None:
-        """Draw inputs; where one fails, look for a smaller one that fails too, and raise for that."""
-        import hypothesis  # a quarter of a second that golden cases do not need
-
-        phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate, hypothesis.Phase.shrink)
-        settings = hypothesis.settings(
-            max_examples=EXAMPLES, derandomize=True, database=None, deadline=None, report_multiple_bugs=False,
-            print_blob=False, suppress_health_check=list(hypothesis.HealthCheck), phases=phases,
-        )  # fmt: skip
-
-        def body(**drawn: Any) -> None:
-            attempt(**drawn)
-
-        with _no_constants_of_modules():
-            # Otherwise it would be made of the text of `body`, and change with it.
-            hypothesis.seed(_SEED)(hypothesis.given(**self.strategies)(settings(body)))()
 
 
 #: The inputs that each property has drawn.
@@ -240,25 +216,6 @@ class _Attempt:
         except (NotImplementedHere, NotCheckable) as reason:
             # No failure, so nothing to look for a smaller example of.
             self.declined.append(reason)
-
-
-@contextlib.contextmanager
-def _no_constants_of_modules() -> Iterator[None]:
-    """Without the numbers that stand in the modules which happen to be imported: Hypothesis draws them too.
-
-    What is drawn is to be the same in every process, whatever else it has imported.
-    """
-    from hypothesis.internal.conjecture import providers
-
-    own = getattr(providers, "_get_local_constants", None)
-    if own is None:  # a version that does not look at modules
-        yield
-        return
-    none = type(own())()
-    providers.CONSTANTS_CACHE.cache.clear()
-    with mock.patch.object(providers, "_get_local_constants", return_value=none):
-        yield
-    providers.CONSTANTS_CACHE.cache.clear()
 
 
 def _only_at_times(first: Violation | BadResult) -> Violation | BadResult:
@@ -345,13 +302,19 @@ def drawn(component: str, bench: Bench, sizes: Mapping[str, int], seed: int, /, 
     contract = bench.spec.contracts[component]
     inputs, params = (
         {
-            name: build(recipe(group, seed, spec.shape.sizes(sizes, _lead(sizes))), name)
+            name: _drawn(name, group, seed, spec.shape.sizes(sizes, _lead(sizes)))
             for name, spec in specs.items()
             if not spec.broadcast and spec.kind == "float"
         }
         for group, specs in (("inputs", contract.inputs), ("params", contract.params_for(attributes)))
     )
     return Arguments(inputs, params, attributes)
+
+
+@lru_cache(maxsize=1 << 13)
+def _drawn(name: str, group: str, seed: int, shape: tuple[int, ...]) -> Array:
+    """Kept, since every dtype and many a property ask for the same small arrays."""
+    return build(recipe(group, seed, shape), name)
 
 
 def _lead(sizes: Mapping[str, int]) -> tuple[int, ...]:

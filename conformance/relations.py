@@ -14,10 +14,15 @@ from goldformer.conformance.invoke import Arguments
 from goldformer.conformance.properties import Subject, with_inputs, with_params
 
 
+def _order(length: int, seed: int) -> NDArray[np.int64]:
+    """A permutation that changes something where there is something to change."""
+    order = np.random.default_rng(seed).permutation(length)
+    return order[::-1] if np.array_equal(order, np.arange(length)) else order
+
+
 def follows_order(subject: Subject, arguments: Arguments, *tokens: str, seed: int) -> None:
     """Violation unless permuted tokens give permuted rows."""
-    length = arguments.inputs[tokens[0]].shape[-2]
-    order = np.random.default_rng(seed).permutation(length)
+    order = _order(arguments.inputs[tokens[0]].shape[-2], seed)
     permuted = with_inputs(arguments, **{name: arguments.inputs[name][..., order, :] for name in tokens})
     output, plain, other = _both(subject, arguments, permuted)
     claim = f"with the tokens in the order {order.tolist()}, the rows of the output do not come in that order"
@@ -26,8 +31,7 @@ def follows_order(subject: Subject, arguments: Arguments, *tokens: str, seed: in
 
 def ignores_order(subject: Subject, arguments: Arguments, *tokens: str, seed: int) -> None:
     """Violation unless permuted tokens, which something else attends to, give the same output."""
-    length = arguments.inputs[tokens[0]].shape[-2]
-    order = np.random.default_rng(seed).permutation(length)
+    order = _order(arguments.inputs[tokens[0]].shape[-2], seed)
     permuted = with_inputs(arguments, **{name: arguments.inputs[name][..., order, :] for name in tokens})
     output, plain, other = _both(subject, arguments, permuted)
     claim = f"the output changes when the rows of {together(tokens)} come in the order {order.tolist()}"

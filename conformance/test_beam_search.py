@@ -5,13 +5,15 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from goldformer.conformance.decoding import alone_and_in_batch, call_for, read, words_of
+from goldformer.conformance.decoding import alone_and_in_batch, call_for, ending, read, words_of
 from goldformer.conformance.invoke import Arguments
 from goldformer.conformance.properties import Subject, Violation, holds
 
 NAME = "beam_search"
 
 LENGTH, SOURCE_SEQ, SEED = st.integers(2, 3), st.integers(1, 3), st.integers(0, 999)
+#: The place at which the best sentence is to end, were there one beam: 2 may be none.
+END = st.integers(0, 2)
 BEAM = {"beam_size": 2, "top_beams": 2}
 
 
@@ -21,25 +23,29 @@ def penalty(subject: Subject, words: int) -> float:
     return options[subject.convention(NAME)["length_penalty"]]
 
 
-@holds("beam-sentences", source_seq=SOURCE_SEQ, max_length=LENGTH, beam_size=st.integers(2, 4), seed=SEED)
+@holds("beam-sentences", source_seq=SOURCE_SEQ, max_length=LENGTH, beam_size=st.integers(2, 4), end=END, seed=SEED)
 def test_sentences_are_distinct_and_end(
-    subject: Subject, source_seq: int, max_length: int, beam_size: int, seed: int
+    subject: Subject, source_seq: int, max_length: int, beam_size: int, end: int, seed: int
 ) -> None:
     """No sentence is returned twice, and after the end of each comes nothing but pad_id."""
     size = {"max_length": max_length, "beam_size": beam_size, "top_beams": beam_size}
-    [sentences] = subject.call(NAME, call_for(subject, NAME, seed, source_seq, **size))["ids"]
-    if len({(words_of(row), *row.tolist()) for row in sentences}) < beam_size:
+    arguments = ending(subject, NAME, call_for(subject, NAME, seed, source_seq, **size), end)
+    [sentences] = subject.call(NAME, arguments)["ids"]
+    if len({(words_of(row, arguments), *row.tolist()) for row in sentences}) < beam_size:
         raise Violation(f"the same sentence is returned twice: {sentences.tolist()}")
 
 
-@holds("beam-teacher-forcing", source_seq=SOURCE_SEQ, max_length=LENGTH, seed=SEED)
-def test_scores_are_those_of_the_sentences(subject: Subject, source_seq: int, max_length: int, seed: int) -> None:
+@holds("beam-teacher-forcing", source_seq=SOURCE_SEQ, max_length=st.just(3), end=END, seed=SEED)
+def test_scores_are_those_of_the_sentences(
+    subject: Subject, source_seq: int, max_length: int, end: int, seed: int
+) -> None:
     """The model that reads a sentence at once finds it as probable as its score says, the first the most."""
     arguments = call_for(subject, NAME, seed, source_seq, max_length=max_length, **BEAM)
+    arguments = ending(subject, NAME, arguments, end)
     outputs = subject.call(NAME, arguments)
     expected, bound = [], 0.0
     for sentence in outputs["ids"][0]:
-        count = words_of(sentence)
+        count = words_of(sentence, arguments)
         reading = read(subject, arguments, sentence[:count])
         total = reading.log_probabilities[np.arange(count), sentence[:count]].sum()
         expected.append(total / penalty(subject, count))

@@ -9,7 +9,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from goldformer.conformance.invoke import Arguments, Array
-from goldformer.conformance.properties import EXAMPLES, Subject, Violation, drawn, holds
+from goldformer.conformance.properties import Subject, Violation, drawn, holds
+from goldformer.conformance.search import EXAMPLES
 from goldformer.spec.laws import FALSE_ALARM
 
 NAME = "dropout"

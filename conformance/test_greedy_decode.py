@@ -5,21 +5,24 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from goldformer.conformance.decoding import alone_and_in_batch, call_for, read, words_of
+from goldformer.conformance.decoding import alone_and_in_batch, call_for, ending, read, words_of
 from goldformer.conformance.properties import Subject, Violation, holds
 
 NAME = "greedy_decode"
 
-LENGTH, SOURCE_SEQ, SEED = st.integers(1, 3), st.integers(1, 3), st.integers(0, 999)
+SOURCE_SEQ, SEED = st.integers(1, 3), st.integers(0, 999)
+LENGTH, LONGER = st.integers(1, 3), st.integers(2, 4)
+#: The place at which the sentence is to end: 3 may be none.
+END = st.integers(0, 4)
 
 
-@holds("greedy-teacher-forcing", source_seq=SOURCE_SEQ, max_length=LENGTH, seed=SEED)
-def test_writing_is_reading(subject: Subject, source_seq: int, max_length: int, seed: int) -> None:
+@holds("greedy-teacher-forcing", source_seq=SOURCE_SEQ, max_length=LONGER, end=END, seed=SEED)
+def test_writing_is_reading(subject: Subject, source_seq: int, max_length: int, end: int, seed: int) -> None:
     """The model, given the whole sentence at once, finds each of its words the most probable, as probable as said."""
-    arguments = call_for(subject, NAME, seed, source_seq, max_length=max_length)
+    arguments = ending(subject, NAME, call_for(subject, NAME, seed, source_seq, max_length=max_length), end)
     outputs = subject.call(NAME, arguments)
     [sentence] = outputs["ids"]
-    count = words_of(sentence)
+    count = words_of(sentence, arguments)
     reading = read(subject, arguments, sentence[:count])
     chosen = reading.log_probabilities[np.arange(count), sentence[:count]]
     claim = f"the model that reads {sentence.tolist()} at once finds another word more probable than one of these"
@@ -34,17 +37,18 @@ def test_writing_is_reading(subject: Subject, source_seq: int, max_length: int, 
         subject.agree("scores", outputs["scores"], chosen.sum(keepdims=True), count * reading.bound, claim)
 
 
-@holds("greedy-after-the-end", source_seq=SOURCE_SEQ, max_length=st.integers(2, 4), seed=SEED)
-def test_nothing_follows_the_end(subject: Subject, source_seq: int, max_length: int, seed: int) -> None:
+@holds("greedy-after-the-end", source_seq=SOURCE_SEQ, max_length=LONGER, end=st.integers(0, 2), seed=SEED)
+def test_nothing_follows_the_end(subject: Subject, source_seq: int, max_length: int, end: int, seed: int) -> None:
     """After eos_id come pad_id and a score of exactly 0."""
-    outputs = subject.call(NAME, call_for(subject, NAME, seed, source_seq, max_length=max_length))
+    arguments = ending(subject, NAME, call_for(subject, NAME, seed, source_seq, max_length=max_length), end)
+    outputs = subject.call(NAME, arguments)
     [sentence] = outputs["ids"]
-    count = words_of(sentence)
+    count = words_of(sentence, arguments)
     if "token_scores" in outputs and np.any(outputs["token_scores"][0, count:] != 0):
         raise Violation(f"the places after the end of {sentence.tolist()} have a score other than 0")
 
 
-@holds("greedy-batch", source_seq=SOURCE_SEQ, max_length=LENGTH, more=st.integers(1, 2), seed=SEED)
+@holds("greedy-batch", source_seq=SOURCE_SEQ, max_length=LONGER, more=st.integers(1, 2), seed=SEED)
 def test_neighbours_do_not_matter(subject: Subject, source_seq: int, max_length: int, more: int, seed: int) -> None:
     """A sample padded to the length of a longer neighbour gets the sentence that it gets alone."""
     calls = alone_and_in_batch(subject, NAME, seed, source_seq, more, max_length=max_length)

@@ -45,7 +45,7 @@ def test_later_tokens_do_not_matter(subject: Subject, batch: int, seq: int, seed
 @holds("mha-hidden-tokens", batch=st.just(2), seq=SEQ, seed=SEED)
 def test_padding_does_not_matter(subject: Subject, batch: int, seq: int, seed: int) -> None:
     """Each sample has its own length; what stands behind it is irrelevant to the rows before it."""
-    keep = np.arange(seq) < (1 + (np.arange(batch) + seed) % seq)[:, None]
+    keep = np.arange(seq) < (1 + (seed - np.arange(batch)) % seq)[:, None]
     arguments = with_inputs(self_attention(subject, seed, batch, seq), mask=keep[:, None, None, :])
     other = self_attention(subject, seed + 1000, batch, seq)
     relations.ignores_hidden(subject, arguments, other, *TOKENS, keep=keep, padded_rows=True)

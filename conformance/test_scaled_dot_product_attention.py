@@ -56,7 +56,7 @@ def test_order_of_keys(subject: Subject, batch: int, q_seq: int, kv_seq: int, se
     relations.ignores_order(subject, call_for(subject, seed, batch, q_seq, kv_seq), "key", "value", seed=seed)
 
 
-@holds("sdpa-key-shift", batch=BATCH, q_seq=SEQ, kv_seq=SEQ, masked=st.booleans(), seed=SEED)
+@holds("sdpa-key-shift", batch=BATCH, q_seq=SEQ, kv_seq=SEQ, masked=st.sampled_from([False, True, True]), seed=SEED)
 def test_one_vector_for_all_keys(
     subject: Subject, batch: int, q_seq: int, kv_seq: int, *, masked: bool, seed: int
 ) -> None:

@@ -305,7 +305,7 @@ CAUGHT = {
     ),
     "greedy-after-the-end": (
         GoesOnAfterTheEnd,
-        r"\[.*2, \d\] goes on after 2, its eos_id, where 0, pad_id, must stand",
+        r"\[.*(\d), \d\] goes on after \1, its eos_id, where 0, pad_id, must stand",
     ),
     "greedy-batch": (
         implementations()["batch-eos"].make,

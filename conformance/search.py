@@ -1,0 +1,47 @@
+"""How the inputs of a property are drawn, with Hypothesis: the same ones in every process."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+from unittest import mock
+
+#: How many inputs each property draws.
+EXAMPLES: Final = 10
+
+#: What they are drawn with: otherwise it would be made of the text of `body` below, and change with it.
+_SEED: Final = 0
+
+
+def search(strategies: Mapping[str, Any], attempt: Callable[..., object]) -> None:
+    """Draw EXAMPLES inputs; where one fails, look for a smaller one that fails too, and raise for that."""
+    import hypothesis  # a quarter of a second that golden cases do not need
+
+    phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate, hypothesis.Phase.shrink)
+    settings = hypothesis.settings(
+        max_examples=EXAMPLES, derandomize=True, database=None, deadline=None, report_multiple_bugs=False,
+        print_blob=False, suppress_health_check=list(hypothesis.HealthCheck), phases=phases,
+    )  # fmt: skip
+
+    def body(**drawn: Any) -> None:
+        attempt(**drawn)
+
+    with _no_constants_of_modules():
+        hypothesis.seed(_SEED)(hypothesis.given(**strategies)(settings(body)))()
+
+
+@contextlib.contextmanager
+def _no_constants_of_modules() -> Iterator[None]:
+    """Without the numbers that stand in the modules which happen to be imported: Hypothesis draws them too."""
+    from hypothesis.internal.conjecture import providers
+
+    own = getattr(providers, "_get_local_constants", None)
+    if own is None:  # a version that does not look at modules
+        yield
+        return
+    none = type(own())()
+    providers.CONSTANTS_CACHE.cache.clear()
+    with mock.patch.object(providers, "_get_local_constants", return_value=none):
+        yield
+    providers.CONSTANTS_CACHE.cache.clear()
