@@ -61,7 +61,8 @@ def baseline() -> None:
 def record_baseline(**options: Any) -> None:
     """Record every output that ADAPTER gives for the golden cases, in its own dtype, bit for bit.
 
-    The folder gets manifest.yaml, to be read, and one file of arrays. An interruption leaves what it held before.
+    The folder gets manifest.yaml, to be read, and one file of arrays. An interruption leaves what it held before. While
+    another record or update is at work in the folder, nothing is done (exit status 2).
     """
     from goldformer.conformance.baseline.model import Request
     from goldformer.conformance.commands.baseline import run_record

@@ -8,6 +8,8 @@ step begins.
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -100,6 +102,56 @@ def _kept(
             got = f"is {dtype} of shape {list(values.shape)}"
             raise BaselineError(f"{path}: {name}: {got}, and {NAME} has {output.dtype} of {list(held)}; {restore}")
         yield name, Kept(dtype, tuple(output.shape), values, output.sha256)
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Have a folder for oneself, from before a recording until it is written; BaselineError while another has it.
+
+    The folder is made where there is none, and goes again when nothing was written into it.
+    """
+    try:
+        made = [path for path in (folder, *folder.parents) if not path.exists()]
+        taken = _taken(folder)
+    except OSError as error:
+        raise BaselineError(f"{folder}: cannot be written: {error.strerror}") from error
+    with taken:
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                for path in made:
+                    path.rmdir()
+
+
+def _taken(folder: Path) -> contextlib.ExitStack:
+    """A folder that is locked until what is returned is closed.
+
+    The lock lies on the folder itself: it leaves no file behind, and the system takes it back from whoever dies.
+    """
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        # Another process, which had made the folder and has nothing to write, takes it away at any moment.
+        with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as stack:
+            handle = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, handle)
+            _lock(handle, folder)
+            if os.path.samestat(os.fstat(handle), folder.stat()):
+                return stack.pop_all()
+
+
+def _lock(handle: int, folder: Path) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise BaselineError(
+            f"{folder}: another baseline record or update is at work in this folder, and nothing was written; "
+            "wait until it is done, or name another folder"
+        ) from None
+    except OSError as error:
+        # Not every file system has locks.
+        if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
 
 
 def save(folder: Path, baseline: Baseline) -> Path:

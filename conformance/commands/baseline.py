@@ -14,7 +14,7 @@ from goldformer.conformance.baseline.model import BaselineError, Request
 from goldformer.conformance.baseline.moves import Kind, Move
 from goldformer.conformance.baseline.record import record, with_drawn
 from goldformer.conformance.baseline.report import as_json, markdown
-from goldformer.conformance.baseline.store import load, save
+from goldformer.conformance.baseline.store import alone, load, save
 from goldformer.conformance.commands.baseline_part import Chosen, drift_now, watched, with_adapter
 from goldformer.conformance.commands.baseline_text import report, say_remarks, what_next
 from goldformer.conformance.commands.console import (
@@ -42,12 +42,13 @@ def run_record(adapter: str, folder: Path, request: Request, timeout: float) -> 
             request.components, spec.components, "--component"
         ):
             return unusable(message)
-        made = record(found, spec, request, watched)
-        given = [entry for entry in made.entries.values() if entry.outputs]
-        if not given:
-            ends = (entry.ended.message for entry in made.entries.values() if entry.ended)
-            return unusable(f"{adapter}: no call gave a result that could be recorded: {next(ends)}")
-        path = save(folder, made)
+        with alone(folder):
+            made = record(found, spec, request, watched)
+            given = [entry for entry in made.entries.values() if entry.outputs]
+            if not given:
+                ends = (entry.ended.message for entry in made.entries.values() if entry.ended)
+                return unusable(f"{adapter}: no call gave a result that could be recorded: {next(ends)}")
+            path = save(folder, made)
         outputs = sum(len(entry.outputs) for entry in given)
         ended = len(made.entries) - len(given)
         without = f", {ended} calls without a result" if ended else ""

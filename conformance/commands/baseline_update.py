@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from goldformer.adapters import Adapter
 from goldformer.conformance.baseline.manifest import NAME
 from goldformer.conformance.baseline.moves import Kind
 from goldformer.conformance.baseline.record import with_drawn
-from goldformer.conformance.baseline.store import load, save
+from goldformer.conformance.baseline.store import alone, load, save
 from goldformer.conformance.baseline.update import ACTS, Act, changes, updated
 from goldformer.conformance.commands.baseline_part import Chosen, drift_now, with_adapter
 from goldformer.conformance.commands.baseline_text import list_changes
@@ -45,6 +46,12 @@ def run_update(options: UpdateOptions) -> int:
         )
 
     def work(adapter: Adapter, spec: Spec) -> int:
+        # What is read is what is written over; and where there is no folder, none is made to say so.
+        writes = not options.dry_run and options.folder.is_dir()
+        with alone(options.folder) if writes else contextlib.nullcontext():
+            return change(adapter, spec)
+
+    def change(adapter: Adapter, spec: Spec) -> int:
         old = load(options.folder)
         if message := options.chosen.problem(with_drawn(spec, old.request), options.folder, old):
             return unusable(message)
