@@ -30,6 +30,7 @@ from goldformer.conformance.baseline.arrays import (
     read,
     written,
 )
+from goldformer.conformance.baseline.manifest import read_manifest
 from goldformer.conformance.baseline.model import BaselineError
 from goldformer.conformance.baseline.moves import Kind
 from goldformer.conformance.baseline.store import load, save
@@ -278,6 +279,19 @@ def test_a_folder_of_something_else_is_left_alone(pair, tmp_path):
     with pytest.raises(BaselineError, match=r"holds other files and no manifest\.yaml; name a folder that is empty"):
         save(tmp_path, pair[0])
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_who_reads_while_another_is_written_gets_one_of_the_two(pair, tmp_path, monkeypatch):
+    save(tmp_path, pair[0])
+
+    def read_and_overtaken(folder):
+        monkeypatch.undo()
+        found = read_manifest(folder)
+        save(tmp_path, pair[1])
+        return found
+
+    monkeypatch.setattr("goldformer.conformance.baseline.store.read_manifest", read_and_overtaken)
+    assert alike(load(tmp_path), pair[1])
 
 
 ENDLESS = """
