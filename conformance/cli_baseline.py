@@ -38,7 +38,7 @@ def _chosen(command: Any) -> Any:
 
 def _part(options: dict[str, Any]) -> Any:
     """The part of a baseline that the options choose, which are taken out."""
-    from goldformer.conformance.commands.baseline import Chosen
+    from goldformer.conformance.commands.baseline_part import Chosen
 
     return Chosen.of(*(options.pop(name) for name in ("component", "case", "dtype", "device")))
 
@@ -61,7 +61,8 @@ def baseline() -> None:
 def record_baseline(**options: Any) -> None:
     """Record every output that ADAPTER gives for the golden cases, in its own dtype, bit for bit.
 
-    The folder gets manifest.yaml, to be read, and one file of arrays. An interruption leaves what it held before.
+    The folder gets manifest.yaml, to be read, and one file of arrays. An interruption leaves what it held before. While
+    another record or update is at work in the folder, nothing is done (exit status 2).
     """
     from goldformer.conformance.baseline.model import Request
     from goldformer.conformance.commands.baseline import run_record
@@ -126,7 +127,7 @@ def update_baseline(**options: Any) -> None:
     What changes is listed first. Nothing is written where CI is set.
     """
     from goldformer.conformance.baseline.moves import Kind
-    from goldformer.conformance.commands.baseline import UpdateOptions, acts_of, run_update
+    from goldformer.conformance.commands.baseline_update import UpdateOptions, acts_of, run_update
 
     acts = acts_of({act: options.pop(act) for act in ("create", "trim", "fix", "update")})
     chosen, allow = _part(options), Kind[options.pop("allow").upper()]

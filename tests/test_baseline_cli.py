@@ -240,7 +240,7 @@ def test_without_a_terminal_nobody_is_asked(folder, adapter_file):
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 2)])
 def test_on_a_terminal_it_is_asked(folder, adapter_file, monkeypatch, answer, code):
     before = digest_of(folder)
-    monkeypatch.setattr("goldformer.conformance.commands.baseline.on_terminal", lambda: True)
+    monkeypatch.setattr("goldformer.conformance.commands.baseline_update.on_terminal", lambda: True)
     done = baseline("update", adapter_file(EPS), folder, "--fix", input=answer)
     assert done.exit_code == code
     assert f"Write this to {folder}? [y/N]" in done.stdout

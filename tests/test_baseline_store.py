@@ -7,6 +7,7 @@ import random
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -17,7 +18,19 @@ import torch
 
 from drifts import feed_forward, moves, on_torch, recorded, softmax, textbook
 from goldformer.adapters.arrays import LIBRARIES
-from goldformer.conformance.baseline.arrays import DTYPES, LARGE, SAMPLED, BadArrays, Kept, places, read, written
+from goldformer.conformance.baseline.arrays import (
+    DTYPES,
+    HEADER_AT_MOST,
+    LARGE,
+    SAMPLED,
+    BadArrays,
+    Kept,
+    content_digest,
+    places,
+    read,
+    written,
+)
+from goldformer.conformance.baseline.manifest import read_manifest
 from goldformer.conformance.baseline.model import BaselineError
 from goldformer.conformance.baseline.moves import Kind
 from goldformer.conformance.baseline.store import load, save
@@ -60,13 +73,60 @@ def test_the_sign_of_a_zero_is_a_bit_and_nan_is_nan():
     assert Kept.of(np.array([np.nan]), "bfloat16").same(Kept.of(np.array([-np.nan]), "bfloat16"))
 
 
-def test_other_libraries_read_the_file():
-    safetensors = pytest.importorskip("safetensors")
+def test_pytorch_reads_the_file():
+    """It knows the dtypes by itself, bfloat16 among them."""
+    from safetensors.torch import load as load_tensors
+
     arrays = {f"of/{dtype}": Kept.of(numbers(dtype), dtype) for dtype in DTYPES}
-    found = dict(safetensors.deserialize(written(arrays)))
+    found = load_tensors(written(arrays))
     assert found.keys() == arrays.keys()
     for name, kept in arrays.items():
-        assert (tuple(found[name]["shape"]), bytes(found[name]["data"])) == (kept.shape, kept.raw)
+        assert (str(found[name].dtype), tuple(found[name].shape)) == (f"torch.{kept.dtype}", kept.shape)
+        assert found[name].flatten().view(torch.uint8).numpy().tobytes() == kept.raw
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(), (0,), (2, 0, 3), (1, 1)])
+def test_a_scalar_and_nothing_at_all_have_a_shape_too(dtype, shape):
+    values = np.ones(shape, "float64" if "float" in dtype else dtype)
+    ((_, (dtype_read, read_back)),) = read(written({"x": Kept.of(values, dtype)})).items()
+    assert (dtype_read, read_back.shape, read_back.dtype) == (dtype, shape, values.dtype)
+    np.testing.assert_array_equal(read_back, values)
+
+
+def test_the_file_does_not_depend_on_the_order_of_its_arrays():
+    arrays = {f"{i}/{dtype}": Kept.of(numbers(dtype), dtype) for i in range(3) for dtype in DTYPES}
+    assert written(dict(reversed(arrays.items()))) == written(arrays)
+
+
+def file_of(header, data=b""):
+    """A file with a header that is written by hand."""
+    return len(header).to_bytes(8, "little") + header + data
+
+
+def test_files_that_goldformer_laid_out_itself_are_read():
+    """As it did before a library did: sizes fall, names ascend, and all of it is ASCII."""
+    raw = file_of(
+        b'{"a/\\u00fc":{"dtype":"F64","shape":[2],"data_offsets":[0,16]},'
+        b'"b":{"dtype":"I64","shape":[],"data_offsets":[16,24]},'
+        b'"c":{"dtype":"F32","shape":[1,1],"data_offsets":[24,28]},'
+        b'"d":{"dtype":"BF16","shape":[3],"data_offsets":[28,34]},'
+        b'"e":{"dtype":"BOOL","shape":[2],"data_offsets":[34,36]},'
+        b'"f":{"dtype":"BOOL","shape":[0,4],"data_offsets":[36,36]}} ',
+        struct.pack("<2dqf3H2?", 1 / 3, -0.0, -7, 0.25, 0x3F80, 0x8000, 0x7F80, True, False),
+    )
+    found = {name: (dtype, values.shape, values.tolist()) for name, (dtype, values) in read(raw).items()}
+    assert found == {
+        "a/ü": ("float64", (2,), [1 / 3, -0.0]),
+        "b": ("int64", (), -7),
+        "c": ("float32", (1, 1), [[0.25]]),
+        "d": ("bfloat16", (3,), [1.0, -0.0, np.inf]),
+        "e": ("bool", (2,), [True, False]),
+        "f": ("bool", (0, 4), []),
+    }
+    kept = {name: Kept.of(values, dtype) for name, (dtype, values) in read(raw).items()}
+    # What it said of them then.
+    assert content_digest(kept) == "d3c06935ced537db8116b3dd4007d52a98152ab93040ea311b999823875cc925"
 
 
 def test_a_large_output_is_kept_as_a_digest_and_a_sample():
@@ -82,18 +142,68 @@ def test_a_large_output_is_kept_as_a_digest_and_a_sample():
     assert not Kept.of(other, "float32").same(kept)
 
 
-def test_files_that_are_none_say_where():
-    whole = written({"x": Kept.of(np.ones((2, 3)), "float64")})
-    for raw, message in [
-        (b"PK", "header: has 2 bytes, where its length alone takes 8"),
-        (b"\xff" * 16, "header: is to have 18446744073709551615 bytes, and the file has 16"),
-        (whole[:-8], "x: lies at bytes 0 to 48 of 40: the file was cut short"),
-        (whole.replace(b"[2,3]", b"[2,4]"), "x: has 48 bytes, where float64 of shape (2, 4) takes 64"),
-        (whole.replace(b"F64", b"F08"), "x: dtype F08 is none of F64, F32, F16, BF16"),
-        (whole.replace(b"shape", b"shade"), "header: is not that of a safetensors file (KeyError: 'shape')"),
-    ]:
-        with pytest.raises(BadArrays, match=re.escape(message)):
-            read(raw)
+def entry(dtype="F64", shape="[2,3]", start=0, end=48):
+    return b'{"dtype":"%s","shape":%s,"data_offsets":[%d,%d]}' % (dtype.encode(), shape.encode(), start, end)
+
+
+X = b'{"x":%s}'
+NUMBERS = bytes(48)
+NO_FILE = r"^its \d+ bytes are no whole safetensors file: .*"
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (b"", NO_FILE + "header too small"),
+        (b"PK", "^its 2 bytes .*header too small"),
+        (b"\xff" * 16, "^its 16 bytes .*header too large"),
+        (b"version https://git-lfs.github.com/spec/v1\n", NO_FILE + "header too large"),
+        (file_of(X % entry(), NUMBERS[:-8]), NO_FILE + "file not fully covered"),
+        (file_of(X % entry(), NUMBERS + b"more"), NO_FILE + "file not fully covered"),
+        (file_of(X % entry(shape="[2,4]"), NUMBERS), NO_FILE + "invalid shape"),
+        (file_of(X % entry(shape="[-2,-3]"), NUMBERS), NO_FILE + "integer `-2`"),
+        (file_of(X % entry(shape="[2.0,3]"), NUMBERS), NO_FILE + "floating point `2.0`"),
+        (file_of(X % entry(shape=f"[{2**40},{2**40}]"), NUMBERS), NO_FILE + "overflow"),
+        (file_of(X % entry(start=48, end=0), NUMBERS), NO_FILE + "invalid offset for tensor `x`"),
+        (file_of(X % entry(start=8, end=56), bytes(56)), NO_FILE + "invalid offset for tensor `x`"),
+        (file_of(b'{"x":%s,"y":%s}' % (entry(), entry()), NUMBERS), NO_FILE + "invalid offset for tensor `[xy]`"),
+        (file_of(X % entry("F08"), NUMBERS), NO_FILE + "unknown variant `F08`"),
+        (file_of((X % entry()).replace(b"shape", b"shade"), NUMBERS), NO_FILE + "missing field `shape`"),
+        (file_of(b"[1,2]"), NO_FILE + "invalid type: sequence"),
+        (file_of(b'{"x":' + b"[" * 100_000), NO_FILE + "recursion limit exceeded"),
+        (file_of(b'{"\xff":1}'), NO_FILE + "invalid UTF-8"),
+        (file_of(X % entry("C64", "[6]"), NUMBERS), "^x: dtype C64 is none of F64, F32, F16, BF16"),
+        (file_of(X % entry(shape="[2,3" + ",1" * 64 + "]"), NUMBERS), r"^x: is float64 of shape \[2, 3.*no array has"),
+        (file_of(X % entry(shape=f"[{2**62},0]", end=0)), r"^x: is float64 of shape \[4611686018427387904, 0\], which"),
+    ],
+)
+def test_files_that_are_none_say_what_is_wrong(raw, message):
+    with pytest.raises(BadArrays, match=message):
+        read(raw)
+
+
+def test_a_longer_header_is_no_header():
+    assert read(file_of(b"{}" + b" " * (HEADER_AT_MOST - 2))) == {}
+    with pytest.raises(BadArrays, match="header too large"):
+        read(file_of(b"{}" + b" " * (HEADER_AT_MOST - 1)))
+
+
+def test_no_change_of_a_few_bytes_does_anything_but_refuse():
+    """What is still a file after it is read as one, and nothing else is raised."""
+    whole = written({dtype: Kept.of(numbers(dtype)[:2], dtype) for dtype in ("float64", "bfloat16", "int64", "bool")})
+    draw = random.Random(1)
+    refused = 0
+    for _ in range(5000):
+        raw = bytearray(whole)
+        for _ in range(draw.randrange(1, 4)):
+            at = draw.randrange(len(raw))
+            raw[at : at + draw.randrange(3)] = draw.choice([b"", b"\xff", b"-1", b"0", b"9" * 20, b"[", b"{", b'"'])
+        with np.errstate(invalid="ignore"):
+            try:
+                read(bytes(raw))
+            except BadArrays:
+                refused += 1
+    assert refused > 4000
 
 
 # ── folders ──
@@ -171,6 +281,19 @@ def test_a_folder_of_something_else_is_left_alone(pair, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+def test_who_reads_while_another_is_written_gets_one_of_the_two(pair, tmp_path, monkeypatch):
+    save(tmp_path, pair[0])
+
+    def read_and_overtaken(folder):
+        monkeypatch.undo()
+        found = read_manifest(folder)
+        save(tmp_path, pair[1])
+        return found
+
+    monkeypatch.setattr("goldformer.conformance.baseline.store.read_manifest", read_and_overtaken)
+    assert alike(load(tmp_path), pair[1])
+
+
 ENDLESS = """
 import sys
 from pathlib import Path
@@ -230,6 +353,13 @@ AGAIN = "record it again: goldformer baseline record ADAPTER --out"
         ("dtype: float32, shape", "dtype: float33, shape", "].outputs.output.dtype: ", "float33 is none of float64,"),
         ("  device: ", "  component: x\n  device: ", ": component: ", "is written twice"),
         ("- case: ", "- cases: ", "results[0].cases: ", "unknown key"),
+        ("float32, shape: [", "float32, shape: [-1, ", "].outputs.output.shape[0]: ", "greater than or equal to 0"),
+        (
+            "float32, shape: [",
+            "float32, shape: [65537, ",
+            "].outputs.output.shape: ",
+            "more than 65536, and there is no",
+        ),
         ("arrays: arrays-", "arrays: ../arrays-", ": arrays: ", "should match pattern"),
         ("recordings:", "recordings: [", ": file: ", "is not YAML"),
     ],
@@ -257,13 +387,25 @@ def test_arrays_that_are_missing_cut_short_or_changed_are_refused(pair, tmp_path
     path = save(tmp_path, pair[0])
     raw = path.read_bytes()
     path.write_bytes(raw[: len(raw) // 2])
-    with pytest.raises(BaselineError, match=rf"{path.name}: .*: the file was cut short; restore the file, or record"):
+    with pytest.raises(
+        BaselineError, match=rf"{path.name}: its {len(raw) // 2} bytes .*not fully covered; restore the file, or"
+    ):
         load(tmp_path)
     path.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
     with pytest.raises(BaselineError, match=r"manifest\.yaml: digest: is \w{16}…, and arrays-.* one of the two was"):
         load(tmp_path)
     path.unlink()
     with pytest.raises(BaselineError, match=rf"{path.name}: is missing, and .*manifest\.yaml names it under arrays;"):
+        load(tmp_path)
+
+
+def test_arrays_without_an_end_are_not_read_to_it(pair, tmp_path):
+    path = save(tmp_path, pair[0])
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    with pytest.raises(
+        BaselineError, match=rf"{path.name}: has more than 1\d{{8}} bytes, and what manifest\.yaml lists"
+    ):
         load(tmp_path)
 
 

@@ -1,7 +1,7 @@
 """Arrays kept in files: each in its own dtype, bfloat16 included, and equal arrays as equal bytes.
 
-The format is safetensors without metadata, which every library of arrays reads: the length of a header, the header in
-JSON with the dtype, shape and place of each array, and their bytes.
+The format is safetensors without metadata, which every library of arrays reads. Its library lays it out and refuses
+files that are not whole; NumPy has no bfloat16, so it is handed plain bytes.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError, TensorSpec, deserialize, serialize
 
 from goldformer.adapters.process.arrays import rounded
 from goldformer.spec import draw
@@ -25,41 +26,27 @@ Array = NDArray[Any]
 LARGE: Final = 1 << 16
 SAMPLED: Final = 4096
 
-_HEADER: Final = 8
-_ALIGNED: Final = 8
+#: The library reads no longer header: bytes of a file that are not numbers.
+HEADER_AT_MOST: Final = 100_000_000
 
-
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """How a dtype is written: its name in the format, and the NumPy dtype of its bytes."""
-
-    name: str
-    held: str
-
-    @property
-    def size(self) -> int:
-        """Bytes of one number."""
-        return np.dtype(self.held).itemsize
-
-
-_KINDS: Final[Mapping[str, _Kind]] = {
-    "float64": _Kind("F64", "<f8"),
-    "float32": _Kind("F32", "<f4"),
-    "float16": _Kind("F16", "<f2"),
-    "bfloat16": _Kind("BF16", "<u2"),
-    "bool": _Kind("BOOL", "|b1"),
-    "int64": _Kind("I64", "<i8"),
-    "int32": _Kind("I32", "<i4"),
-    "int16": _Kind("I16", "<i2"),
-    "int8": _Kind("I8", "|i1"),
-    "uint64": _Kind("U64", "<u8"),
-    "uint32": _Kind("U32", "<u4"),
-    "uint16": _Kind("U16", "<u2"),
-    "uint8": _Kind("U8", "|u1"),
+#: The dtypes, by their names in the format.
+_NAMED: Final[Mapping[str, str]] = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "BOOL": "bool",
+    "I64": "int64",
+    "I32": "int32",
+    "I16": "int16",
+    "I8": "int8",
+    "U64": "uint64",
+    "U32": "uint32",
+    "U16": "uint16",
+    "U8": "uint8",
 }
-_NAMED: Final = {kind.name: dtype for dtype, kind in _KINDS.items()}
 
-DTYPES: Final = tuple(_KINDS)
+DTYPES: Final = tuple(_NAMED.values())
 
 
 class BadArrays(Exception):
@@ -84,13 +71,18 @@ class Kept:
         """Keep an output of that dtype, whose floats were widened."""
         if values.size <= LARGE:
             return cls(dtype, values.shape, values)
-        digest = hashlib.sha256(_raw(values, dtype)).hexdigest()
+        digest = hashlib.sha256(_held(values, dtype).tobytes()).hexdigest()
         return cls(dtype, values.shape, sample(values), digest)
 
     @property
     def raw(self) -> bytes:
         """The bytes that are stored."""
-        return _raw(self.values, self.dtype)
+        return self.held.tobytes()
+
+    @property
+    def held(self) -> Array:
+        """An array of those bytes."""
+        return _held(self.values, self.dtype)
 
     def same(self, other: Kept) -> bool:
         """Whether all bits are equal."""
@@ -109,18 +101,28 @@ def sample(values: Array) -> Array:
     return kept
 
 
-def _raw(values: Array, dtype: str) -> bytes:
-    """An array's bytes in its own dtype, little-endian and row by row; exact where the values are of that dtype."""
+def size_of(dtype: str, shape: Iterable[int]) -> int:
+    """Bytes of an array."""
+    return math.prod(shape) * _in_numpy(dtype).itemsize
+
+
+def _in_numpy(dtype: str) -> np.dtype[Any]:
+    """The NumPy dtype of its bytes, little-endian."""
+    return np.dtype("uint16" if dtype == "bfloat16" else dtype).newbyteorder("<")
+
+
+def _held(values: Array, dtype: str) -> Array:
+    """An array in its own dtype, little-endian and row by row; exact where the values are of that dtype."""
     if dtype.startswith(("float", "bfloat")):
         values = rounded(np.where(np.isnan(values), np.nan, values), dtype)
         if dtype == "bfloat16":
             values = (values.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
-    return np.ascontiguousarray(values.astype(_KINDS[dtype].held, copy=False)).tobytes()
+    return np.ascontiguousarray(values.astype(_in_numpy(dtype), copy=False))
 
 
-def _widened(raw: bytes, dtype: str, shape: tuple[int, ...]) -> Array:
-    """The inverse of _raw."""
-    values = np.frombuffer(raw, dtype=_KINDS[dtype].held).reshape(shape)
+def _widened(raw: bytes | bytearray, dtype: str, shape: tuple[int, ...]) -> Array:
+    """The inverse of _held."""
+    values = np.frombuffer(raw, dtype=_in_numpy(dtype)).reshape(shape)
     if dtype == "bfloat16":
         return (values.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
     return values.astype(np.float64) if values.dtype.kind == "f" else values.astype(dtype)
@@ -137,49 +139,32 @@ def content_digest(arrays: Mapping[str, Kept]) -> str:
 
 def written(arrays: Mapping[str, Kept]) -> bytes:
     """The file of some arrays."""
-    header: dict[str, Any] = {}
-    parts: list[bytes] = []
-    end = 0
-    # The widest first, so that each lies at a multiple of its size.
-    for name, kept in sorted(arrays.items(), key=lambda item: (-_KINDS[item[1].dtype].size, item[0])):
-        raw = kept.raw
-        start, end = end, end + len(raw)
-        kind = _KINDS[kept.dtype].name
-        header[name] = {"dtype": kind, "shape": kept.values.shape, "data_offsets": [start, end]}
-        parts.append(raw)
-    head = json.dumps(header, separators=(",", ":")).encode()
-    head += b" " * (-len(head) % _ALIGNED)
-    return b"".join((len(head).to_bytes(_HEADER, "little"), head, *parts))
+    # The library is told where the bytes lie, so they must stay there until it is done.
+    held = {name: kept.held for name, kept in arrays.items()}
+    return serialize(
+        {
+            name: TensorSpec(
+                dtype=kept.dtype, shape=kept.values.shape, data_ptr=held[name].ctypes.data, data_len=held[name].nbytes
+            )
+            for name, kept in arrays.items()
+        }
+    )
 
 
 def read(raw: bytes) -> dict[str, tuple[str, Array]]:
-    """The dtype and the values of each array in a file, by name; BadArrays where the file is none, or cut short."""
-    if len(raw) < _HEADER:
-        raise BadArrays(f"header: has {len(raw)} bytes, where its length alone takes {_HEADER}")
-    length = int.from_bytes(raw[:_HEADER], "little")
-    if length > len(raw) - _HEADER:
-        raise BadArrays(f"header: is to have {length} bytes, and the file has {len(raw)}")
+    """The dtype and the values of each array in a file, by name; BadArrays where the file is none, or not whole."""
     try:
-        header = json.loads(raw[_HEADER : _HEADER + length])
-        entries = list(_entries(header))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadArrays(f"header: is not that of a safetensors file ({type(error).__name__}: {error})") from error
-    data = memoryview(raw)[_HEADER + length :]
+        entries = deserialize(raw)  # type: ignore[no-untyped-call]
+    except SafetensorError as error:
+        raise BadArrays(f"its {len(raw)} bytes are no whole safetensors file: {error}") from error
     found = {}
-    for name, kind, shape, (start, end) in entries:
+    for name, entry in entries:
+        kind, shape = entry["dtype"], tuple(entry["shape"])
         if kind not in _NAMED:
             raise BadArrays(f"{name}: dtype {kind} is none of {', '.join(_NAMED)}")
         dtype = _NAMED[kind]
-        wanted = math.prod(shape) * _KINDS[dtype].size
-        if not 0 <= start <= end <= len(data):
-            raise BadArrays(f"{name}: lies at bytes {start} to {end} of {len(data)}: the file was cut short")
-        if end - start != wanted:
-            raise BadArrays(f"{name}: has {end - start} bytes, where {dtype} of shape {shape} takes {wanted}")
-        found[name] = (dtype, _widened(bytes(data[start:end]), dtype, shape))
+        try:
+            found[name] = (dtype, _widened(entry["data"], dtype, shape))
+        except ValueError as error:
+            raise BadArrays(f"{name}: is {dtype} of shape {list(shape)}, which no array has: {error}") from error
     return found
-
-
-def _entries(header: Any) -> Iterator[tuple[str, str, tuple[int, ...], tuple[int, int]]]:
-    for name, entry in header.items():
-        start, end = entry["data_offsets"]
-        yield name, entry["dtype"], tuple(map(int, entry["shape"])), (int(start), int(end))

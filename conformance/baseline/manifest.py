@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -9,7 +10,7 @@ from typing import Annotated, Any, Final
 import yaml
 from pydantic import Field
 
-from goldformer.conformance.baseline.arrays import DTYPES
+from goldformer.conformance.baseline.arrays import DTYPES, LARGE
 from goldformer.conformance.baseline.model import (
     Baseline,
     BaselineError,
@@ -32,6 +33,9 @@ NAME: Final = "manifest.yaml"
 FORMAT: Final = 1
 
 AGAIN: Final = "record it again: goldformer baseline record ADAPTER --out"
+
+#: Numbers that an array can have at all.
+_MOST: Final = 2**63 - 1
 
 _DIGEST: Final = r"^[0-9a-f]{64}$"
 
@@ -62,7 +66,7 @@ class OutputModel(Strict):
     """An Output without its values; `sha256` is there when these are a sample."""
 
     dtype: str
-    shape: list[int]
+    shape: list[Annotated[int, Field(ge=0)]]
     tolerance: float | None = None
     sha256: Annotated[str, Field(pattern=_DIGEST)] | None = None
     recording: Annotated[int, Field(ge=0)] = 0
@@ -139,6 +143,10 @@ def _check(manifest: ManifestModel, file: YamlFile) -> None:
             if output.dtype not in DTYPES:
                 known = ", ".join(DTYPES)
                 problems.append(file.problem((*where, "outputs", name, "dtype"), f"{output.dtype} is none of {known}"))
+            count, most = math.prod(output.shape), LARGE if output.sha256 is None else _MOST
+            if count > most:
+                said = f"{count} numbers are more than {most}" + ", and there is no sha256" * (output.sha256 is None)
+                problems.append(file.problem((*where, "outputs", name, "shape"), said))
         refers = [output.recording for output in result.outputs.values()]
         refers += [result.ended.recording] if result.ended else []
         if any(recording >= len(manifest.recordings) for recording in refers):

@@ -8,24 +8,30 @@ step begins.
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from goldformer.conformance.baseline.arrays import (
+    HEADER_AT_MOST,
+    Array,
     BadArrays,
     Kept,
     content_digest,
     places,
     read,
+    size_of,
     written,
 )
 from goldformer.conformance.baseline.manifest import (
     AGAIN,
     NAME,
     ManifestModel,
+    OutputModel,
     from_manifest,
     manifest_text,
     read_manifest,
@@ -41,16 +47,21 @@ def load(folder: Path) -> Baseline:
     manifest = read_manifest(folder)
     path = folder / manifest.arrays
     restore = f"restore the file, or {AGAIN} {folder}"
+    listed = list(_listed(manifest))
+    most = HEADER_AT_MOST + sum(size_of(output.dtype, held) for _, output, held in listed)
     try:
-        stored = read(path.read_bytes())
+        stored = read(_read_at_most(path, most))
     except FileNotFoundError:
+        # A recording that ends while this reads takes away what its manifest names no more.
+        if read_manifest(folder).arrays != manifest.arrays:
+            return load(folder)
         named = f"{folder / NAME} names it under arrays"
         raise BaselineError(f"{path}: is missing, and {named}; {restore}") from None
     except OSError as error:
         raise BaselineError(f"{path}: cannot be read: {error.strerror}") from error
     except BadArrays as error:
         raise BaselineError(f"{path}: {error}; {restore}") from error
-    kept = dict(_kept(manifest, stored, path, restore))
+    kept = dict(_kept(listed, stored, path, restore))
     if unknown := stored.keys() - kept.keys():
         raise BaselineError(f"{path}: {min(unknown)}: is not listed in {NAME}; {restore}")
     if (digest := content_digest(kept)) != manifest.digest:
@@ -61,20 +72,89 @@ def load(folder: Path) -> Baseline:
     return from_manifest(manifest, kept)
 
 
-def _kept(manifest: ManifestModel, stored: dict[str, Any], path: Path, restore: str) -> Iterator[tuple[str, Kept]]:
-    """What the manifest lists, with what the arrays hold."""
+def _listed(manifest: ManifestModel) -> Iterator[tuple[str, OutputModel, tuple[int, ...]]]:
+    """What the manifest lists, each with its name in the file of arrays and the shape that it has there."""
     for result in manifest.results:
-        for output, listed in result.outputs.items():
-            name = array_name(Key(result.case, result.dtype, result.device), output)
-            if name not in stored:
-                raise BaselineError(f"{path}: {name}: is missing, and {NAME} lists it; {restore}")
-            dtype, values = stored[name]
-            shape = tuple(listed.shape)
-            held = places(shape).shape if listed.sha256 is not None else shape
-            if (dtype, values.shape) != (listed.dtype, held):
-                got = f"is {dtype} of shape {list(values.shape)}"
-                raise BaselineError(f"{path}: {name}: {got}, and {NAME} has {listed.dtype} of {list(held)}; {restore}")
-            yield name, Kept(dtype, shape, values, listed.sha256)
+        key = Key(result.case, result.dtype, result.device)
+        for name, output in result.outputs.items():
+            shape = tuple(output.shape)
+            yield array_name(key, name), output, places(shape).shape if output.sha256 is not None else shape
+
+
+def _read_at_most(path: Path, most: int) -> bytes:
+    """A file of so many bytes; BadArrays for a larger one, before it fills the memory."""
+    with path.open("rb") as stream:
+        raw = stream.read(most + 1)
+    if len(raw) > most:
+        raise BadArrays(f"has more than {most} bytes, and what {NAME} lists takes less")
+    return raw
+
+
+def _kept(
+    listed: Iterable[tuple[str, OutputModel, tuple[int, ...]]],
+    stored: Mapping[str, tuple[str, Array]],
+    path: Path,
+    restore: str,
+) -> Iterator[tuple[str, Kept]]:
+    """What the manifest lists, with what the arrays hold."""
+    for name, output, held in listed:
+        if name not in stored:
+            raise BaselineError(f"{path}: {name}: is missing, and {NAME} lists it; {restore}")
+        dtype, values = stored[name]
+        if (dtype, values.shape) != (output.dtype, held):
+            got = f"is {dtype} of shape {list(values.shape)}"
+            raise BaselineError(f"{path}: {name}: {got}, and {NAME} has {output.dtype} of {list(held)}; {restore}")
+        yield name, Kept(dtype, tuple(output.shape), values, output.sha256)
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Have a folder for oneself, from before a recording until it is written; BaselineError while another has it.
+
+    The folder is made where there is none, and goes again when nothing was written into it.
+    """
+    try:
+        made = [path for path in (folder, *folder.parents) if not path.exists()]
+        taken = _taken(folder)
+    except OSError as error:
+        raise BaselineError(f"{folder}: cannot be written: {error.strerror}") from error
+    with taken:
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                for path in made:
+                    path.rmdir()
+
+
+def _taken(folder: Path) -> contextlib.ExitStack:
+    """A folder that is locked until what is returned is closed.
+
+    The lock lies on the folder itself: it leaves no file behind, and the system takes it back from whoever dies.
+    """
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        # Another process, which had made the folder and has nothing to write, takes it away at any moment.
+        with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as stack:
+            handle = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, handle)
+            _lock(handle, folder)
+            if os.path.samestat(os.fstat(handle), folder.stat()):
+                return stack.pop_all()
+
+
+def _lock(handle: int, folder: Path) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise BaselineError(
+            f"{folder}: another baseline record or update is at work in this folder, and nothing was written; "
+            "wait until it is done, or name another folder"
+        ) from None
+    except OSError as error:
+        # Not every file system has locks.
+        if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
 
 
 def save(folder: Path, baseline: Baseline) -> Path:
