@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from itertools import chain, combinations, islice
 from typing import Any, Final
 
@@ -17,6 +15,7 @@ from goldformer.adapters.mistakes import implementations
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook import Textbook
+from goldformer.conformance.failure import Failure, Options
 from goldformer.conformance.gradient import invoke_gradient
 from goldformer.conformance.invoke import (
     BadResult,
@@ -27,10 +26,8 @@ from goldformer.conformance.invoke import (
     hand_over,
     invoke,
 )
-from goldformer.conformance.judge import measure
-from goldformer.conformance.statistics import statistics_of
-from goldformer.conformance.verdict import Difference, Match
-from goldformer.spec import Case, Contract, Spec
+from goldformer.conformance.verdict import Match
+from goldformer.spec import Case, Spec
 from goldformer.spec.model import GoldenArray
 
 #: So many failing cases of a component in a dtype are held against all that is near, if nothing known fits them.
@@ -44,9 +41,6 @@ _PAIRED: Final = 500_000
 
 #: Keeping an imitation takes as much memory as so many numbers, besides those that it has.
 _ENTRY: Final = 100
-
-#: An option of each convention of a component.
-Options = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +125,13 @@ class Imitator:
         """
         if case.full_size or (isinstance(given, BadResult) and given.reason == "raised"):
             return None
-        failure = _Failure(case, self.spec.contracts[case.component], given, expected, dtype, options)
+        failure = Failure(case, self.spec.contracts[case.component], given, expected, dtype, options)
         found = self._those_that_fit(self._known(case.component), failure) or self._search(failure)
         self._looked_at[case.component] += 1
         self._explained[case.component] += bool(found)
         return tuple(Match(candidate.causes, distance) for candidate, distance in found.items())
 
-    def _search(self, failure: _Failure) -> dict[Candidate, float]:
+    def _search(self, failure: Failure) -> dict[Candidate, float]:
         """Look through the catalogue for what fits; empty where that would be in vain or take too long."""
         case = failure.case
         component = case.component
@@ -164,7 +158,7 @@ class Imitator:
 
     def textbook(self, case: Case, options: Options) -> Result | None:
         """What the textbook gives for a case in float64 under these options; None where it has not got that."""
-        given = _Failure(case, self.spec.contracts[case.component], Result({}, 0.0), {}, "float64", options)
+        given = Failure(case, self.spec.contracts[case.component], Result({}, 0.0), {}, "float64", options)
         made = self._imitate(Candidate(), given)
         return made if isinstance(made, Result) else None
 
@@ -230,19 +224,19 @@ class Imitator:
                 self._paired[component].add(both)
                 yield both
 
-    def _those_that_fit(self, candidates: Iterable[Candidate], failure: _Failure) -> dict[Candidate, float]:
+    def _those_that_fit(self, candidates: Iterable[Candidate], failure: Failure) -> dict[Candidate, float]:
         """The candidates that explain a failure, each with its distance."""
         distances = ((candidate, failure.distance(self._imitate(candidate, failure))) for candidate in candidates)
         return {candidate: distance for candidate, distance in distances if distance is not None}
 
-    def _imitate(self, candidate: Candidate, failure: _Failure) -> Result | BadResult | None:
+    def _imitate(self, candidate: Candidate, failure: Failure) -> Result | BadResult | None:
         if self._imitations is None:
             return self._imitated(candidate, failure)
         options = tuple(failure.options.items())
         key = (candidate, options, failure.case.id, failure.dtype, failure.mutated)
         return self._imitations.get(key, lambda: self._imitated(candidate, failure))
 
-    def _imitated(self, candidate: Candidate, failure: _Failure) -> Result | BadResult | None:
+    def _imitated(self, candidate: Candidate, failure: Failure) -> Result | BadResult | None:
         case, contract = failure.case, failure.contract
         adapter = self._adapter(candidate, failure.options)
         dtype = failure.dtype if failure.dtype in adapter.dtypes else "float32"
@@ -268,58 +262,3 @@ class Imitator:
             book = type("Imitation", (*made, *others, Textbook), {})
             self._adapters[key] = Adapter.from_object(book(), "+".join(candidate.causes), self.spec)
         return self._adapters[key]
-
-
-@dataclass(frozen=True)
-class _Failure:
-    """A failing case, and what was given instead of what was expected."""
-
-    case: Case
-    contract: Contract
-    given: Result | BadResult
-    expected: Mapping[str, GoldenArray]
-    dtype: str
-    options: Options
-
-    @property
-    def mutated(self) -> bool:
-        """Whether what is wrong is that the caller's arrays were changed."""
-        return isinstance(self.given, BadResult) and self.given.reason == "mutated-input"
-
-    @cached_property
-    def wrong(self) -> frozenset[str]:
-        """The outputs that are wrong."""
-        return self._wrong(self.given, self.expected) if isinstance(self.given, Result) else frozenset()
-
-    def distance(self, imitation: Result | BadResult | None) -> float | None:
-        """How far an imitation is from what was given, over the tolerance; None when it is no explanation."""
-        if isinstance(self.given, BadResult):
-            # A wrong shape or dtype is told in words, the same ones for the same fault.
-            return 0.0 if isinstance(imitation, BadResult) and str(self.given) == str(imitation) else None
-        if not isinstance(imitation, Result):
-            return None
-        both = self.given.outputs.keys() & imitation.outputs.keys()
-        shared = {name: golden for name, golden in self.expected.items() if name in both}
-        shown = self._wrong(imitation, shared)
-        if not shown or not self.wrong <= shown:
-            return None
-        as_golden = {name: _as_golden(golden, imitation.outputs[name]) for name, golden in shared.items()}
-        ratio = max(d.ratio for d in self._measure(self.given, as_golden))
-        return ratio if ratio <= 1.0 else None
-
-    def _wrong(self, result: Result, expected: Mapping[str, GoldenArray]) -> frozenset[str]:
-        return frozenset(d.output for d in self._measure(result, expected) if d.wrong)
-
-    def _measure(self, result: Result, expected: Mapping[str, GoldenArray]) -> list[Difference]:
-        return measure(result, expected, self.case, self.contract, self.dtype)
-
-
-def _as_golden(golden: GoldenArray, values: np.ndarray[Any, Any]) -> GoldenArray:
-    """An imitation in the place of the golden values. Larger numbers have larger roundoffs."""
-    if golden.within is not None:
-        # Chance moves both what was given and the imitation.
-        doubled = {name: 2 * width for name, width in golden.within.items()}
-        return replace(golden, values=statistics_of(values, golden), within=doubled)
-    made = replace(golden, values=golden.compared(values))
-    grown = made.magnitude / golden.magnitude if golden.magnitude else 1.0
-    return replace(made, error_scale=golden.error_scale * max(grown, 1.0) if math.isfinite(grown) else math.inf)
