@@ -72,8 +72,7 @@ def find_adapter(name: str, spec: Spec, timeout: float = TIMEOUT) -> Adapter:
     if name.startswith(COMMAND):
         return _process(name, spec, timeout)
     adapter = Adapter.from_object(_load(name), name, spec)
-    if adapter.arrays in NEEDED and not _exists(adapter.arrays):
-        raise _needs(name, adapter.arrays)
+    must_have(adapter.arrays, name)
     return adapter
 
 
@@ -148,6 +147,12 @@ def _import_file(path: Path) -> Any:
         del sys.modules[module_name]
         raise _explain(str(path), error) from error
     return module
+
+
+def must_have(arrays: str, name: str) -> None:
+    """AdapterError when the library of arrays that an adapter asks for is not installed; it says how to install it."""
+    if arrays in NEEDED and not _exists(arrays):
+        raise _needs(name, arrays)
 
 
 def _needs(name: str, package: str) -> AdapterError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -105,6 +106,9 @@ class YamlFile:
                 message = f"unknown key; the keys known here are in the JSON Schema of {model.__name__}"
             case "missing":
                 message = "is missing"
+            case "string_type" if isinstance(got, bool | int | float | date):
+                kind = "true or false" if isinstance(got, bool) else "a date" if isinstance(got, date) else "a number"
+                message = f"expected text, got {got}, which YAML reads as {kind}; put it in quotes"
             case _:
                 message = f"{error['msg']}, got {_short(got)}"
         return self.problem(where, message)

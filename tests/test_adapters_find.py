@@ -394,3 +394,21 @@ def test_a_torch_adapter_is_refused_in_one_line_where_torch_is_not_installed(ada
     done = run_python(f"{BLOCK}from goldformer.conformance.cli import main; main(['check', {path!r}])")
     assert done.returncode == 2
     assert done.stderr == f"goldformer: {path} needs PyTorch, which is not installed: pip install 'goldformer[torch]'\n"
+
+
+def test_a_class_is_not_graded_where_what_its_adapter_asks_for_is_not_installed(tmp_path):
+    # Once it was told by the process that submissions are forked from, which had ended.
+    (tmp_path / "submission.py").write_text("", encoding="utf-8")
+    ready = REPOSITORY / "conformance" / "grading" / "assignments" / "attention"
+    words = [
+        "grade",
+        str(tmp_path / "submission.py"),
+        "--assignment",
+        str(ready / "assignment.yaml"),
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    done = run_python(f"{BLOCK}from goldformer.conformance.cli import main; main({words!r})")
+    needs = f"{ready / 'adapter.py'} needs PyTorch, which is not installed: pip install 'goldformer[torch]'"
+    assert (done.returncode, done.stderr) == (2, f"goldformer: {needs}\n")
+    assert not (tmp_path / "out").exists()

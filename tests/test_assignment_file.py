@@ -158,6 +158,14 @@ WRONG = {
     "too many fresh cases": (
         "cases: 2", "cases: 999", 9, "fresh.cases", "Input should be less than or equal to 32, got 999",
     ),
+    "a seed that is a number": (
+        "seed: a well-kept secret", "seed: 2026", 9, "fresh.seed",
+        "expected text, got 2026, which YAML reads as a number; put it in quotes",
+    ),
+    "a title that is a date": (
+        "title: Attention, and what it stands on", "title: 2026-11-21", 1, "title",
+        "expected text, got 2026-11-21, which YAML reads as a date; put it in quotes",
+    ),
     "a call longer than all calls": (
         "call: 2.5", "call: 500", 10, "limits.call",
         "is 500 s, more than all of a submission may take (total, 120 s)",

@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from goldformer import __version__
 from goldformer.adapters import AdapterError
+from goldformer.adapters.find import must_have
 from goldformer.conformance.commands.console import FAILS, OK, err, no_folder, out, say, unknown, unusable, words
 from goldformer.conformance.grading.assignment import digest_of, read_assignment
 from goldformer.conformance.grading.cluster import graded_there
@@ -79,7 +80,9 @@ def _grade(options: Options) -> int:
         return unusable(message)
     spec = load_spec()
     assignment = read_assignment(options.assignment, spec)
-    declared(assignment.adapter.read_bytes(), spec)
+    arrays = declared(assignment.adapter.read_bytes(), spec).arrays
+    if options.scheduler is None:
+        must_have(arrays, str(assignment.adapter))
     # What a platform hands over is one submission, whatever is in it.
     single = options.gradescope_results is not None
     found = _chosen(find_submissions(options.submissions, single=single), options)

@@ -11,5 +11,5 @@ if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
 fi
 apt-get install -y "$python-venv"
 "$python" -m venv /opt/goldformer
-# derive: to draw fresh cases. With an assignment on PyTorch: 'goldformer[derive,torch]'.
-/opt/goldformer/bin/pip install --no-cache-dir 'goldformer[derive]'
+# derive: to draw fresh cases. torch: what the ready assignments are written with; without it NumPy is left.
+/opt/goldformer/bin/pip install --no-cache-dir 'goldformer[derive,torch]'
