@@ -84,8 +84,10 @@ def _process(name: str, spec: Spec, timeout: float) -> Adapter:
     except ValueError as error:
         raise AdapterError(f"{name}: {error}") from error
     except CallFault as fault:
-        told = "".join(f"\n    {line}" for line in fault.detail.splitlines())
-        raise AdapterError(f"{name}: {fault}" + (f"\n  Standard error ends with:{told}" if told else "")) from fault
+        lines = "".join(f"\n    {line}" for line in fault.detail.splitlines())
+        told = f"\n  Standard error ends with:{lines}" if lines else ""
+        refused = "it refused initialize: " if fault.reason == "raised" else ""
+        raise AdapterError(f"{name}: {refused}{fault}{told}") from fault
     try:
         return replace(Adapter.from_object(thing, name, spec), timeout=timeout)
     except AdapterError:
