@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+import shlex
 import sys
 import traceback
 from dataclasses import replace
@@ -83,8 +84,10 @@ def _process(name: str, spec: Spec, timeout: float) -> Adapter:
     except ValueError as error:
         raise AdapterError(f"{name}: {error}") from error
     except CallFault as fault:
-        told = "".join(f"\n    {line}" for line in fault.detail.splitlines())
-        raise AdapterError(f"{name}: {fault}" + (f"\n  Standard error ends with:{told}" if told else "")) from fault
+        lines = "".join(f"\n    {line}" for line in fault.detail.splitlines())
+        told = f"\n  Standard error ends with:{lines}" if lines else ""
+        refused = "it refused initialize: " if fault.reason == "raised" else ""
+        raise AdapterError(f"{name}: {refused}{fault}{told}") from fault
     try:
         return replace(Adapter.from_object(thing, name, spec), timeout=timeout)
     except AdapterError:
@@ -95,7 +98,7 @@ def _process(name: str, spec: Spec, timeout: float) -> Adapter:
 def _load(name: str) -> Any:
     if target := _COME_WITH_US.get(name):
         return _import(name, target)
-    if name.endswith(".py") or "/" in name or "\\" in name:
+    if name.endswith(".py") or "/" in name or "\\" in name or Path(name).is_file():
         return _import_file(Path(name))
     for entry in entry_points(group=GROUP):
         if entry.name == name:
@@ -107,7 +110,8 @@ def _load(name: str) -> Any:
     close = difflib.get_close_matches(name, [*_COME_WITH_US, *installed], n=1)
     known = ", ".join([*_COME_WITH_US, *installed])
     guess = f" Did you mean {close[0]}?" if close else ""
-    raise AdapterError(f"no adapter {name!r}.{guess} Give a file (my_adapter.py), a dotted module, or one of: {known}")
+    what = 'a file (my_adapter.py), a dotted module, a command ("cmd: …"), or one of'
+    raise AdapterError(f"no adapter {name!r}.{guess} Give {what}: {known}")
 
 
 def _exists(module: str) -> bool:
@@ -136,7 +140,8 @@ def _import_file(path: Path) -> Any:
     module_name = f"goldformer_adapter_{path.stem}"
     spec = importlib.util.spec_from_file_location(module_name, path)
     if spec is None or spec.loader is None:
-        raise AdapterError(f"{path}: not a Python file; give one that ends in .py")
+        program = shlex.quote(str(path) if path.is_absolute() or len(path.parts) > 1 else f"./{path}")
+        raise AdapterError(f'{path}: not a Python file; give one that ends in .py, or a program as "cmd: {program}"')
     # What lies beside an adapter can be imported by it: usually the implementation itself.
     sys.path.insert(0, str(path.resolve().parent))
     module = importlib.util.module_from_spec(spec)
@@ -173,4 +178,6 @@ def _explain(name: str, error: BaseException) -> AdapterError:
     # The innermost frame beside the adapter is where it went wrong, not what it called in a library.
     beside = [f for f in theirs if Path(f.filename).parent == Path(theirs[0].filename).parent]
     where = f" ({beside[-1].filename}:{beside[-1].lineno})" if beside else ""
-    return AdapterError(f"{name} could not be imported: {type(error).__name__}: {error}{where}")
+    alone = "relative import with no known parent" in str(error)
+    hint = ". What lies beside an adapter is imported by its plain name: `from my_model import …`" if alone else ""
+    return AdapterError(f"{name} could not be imported: {type(error).__name__}: {error}{where}{hint}")

@@ -92,7 +92,7 @@ class Adapter:
             dtypes=_choice(getattr(thing, "DTYPES", library.dtypes), library.dtypes, f"{origin}: DTYPES"),
             devices=_choice(getattr(thing, "DEVICES", library.devices), DEVICES, f"{origin}: DEVICES"),
             broken=wrong,
-            hints=(*_misspelt(thing, names, spec), *_imported(names)),
+            hints=(*_misspelt(thing, names, spec), *_undeclared(thing), *_imported(names)),
             close=getattr(thing, "CLOSE", lambda: None),
         )
 
@@ -116,8 +116,9 @@ def declared_options(conventions: Mapping[str, str], component: str, spec: Spec)
 def _choice(given: Any, known: tuple[str, ...], what: str) -> tuple[str, ...]:
     names = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
     unknown = [name for name in names if name not in known]
-    if unknown:
-        raise AdapterError(f"{what} has {unknown[0]!r}; known are {', '.join(known)}")
+    if unknown or not names:
+        got = f"has {unknown[0]!r}" if unknown else "is empty"
+        raise AdapterError(f"{what} {got}; known are " + ", ".join(f'"{name}"' for name in known))
     return names
 
 
@@ -128,7 +129,11 @@ def _conventions(given: Any, origin: str, spec: Spec) -> Mapping[str, str]:
         component, _, name = str(key).rpartition(".")
         if name not in spec.conventions:
             raise AdapterError(f"{origin}: CONVENTIONS has {key!r}; conventions are {', '.join(spec.conventions)}")
-        if component and name not in getattr(spec.contracts.get(component), "conventions", ()):
+        if component and component not in spec.contracts:
+            close = difflib.get_close_matches(component, spec.contracts, n=1)
+            guess = f": did you mean {close[0]}?" if close else f"; components are {', '.join(spec.contracts)}"
+            raise AdapterError(f"{origin}: CONVENTIONS has {key!r}, but {component} is no component{guess}")
+        if component and name not in spec.contracts[component].conventions:
             raise AdapterError(f"{origin}: CONVENTIONS has {key!r}, but {component} does not depend on {name}")
         convention = spec.conventions[name]
         known = [*convention.options, *([UNSPECIFIED] if convention.left_open else [])]
@@ -196,6 +201,17 @@ def _misspelt(thing: Any, found: Mapping[str, Any], spec: Spec) -> list[str]:
             continue
         if close := difflib.get_close_matches(name, absent, n=1, cutoff=0.85):
             hints.append(f"{name} is no component: did you mean {close[0]}?")
+    return hints if found or hints else [f"nothing in it is named as a component, such as {absent[0]}"]
+
+
+def _undeclared(thing: Any) -> list[str]:
+    """Constants whose name is nearly that of a declaration that is not there, and whose value could be one."""
+    absent = [name for name in ("CONVENTIONS", "DTYPES") if not hasattr(thing, name)]
+    hints = []
+    for name in dir(thing):
+        close = difflib.get_close_matches(name, absent, n=1, cutoff=0.85)
+        if close and isinstance(inspect.getattr_static(thing, name, None), str | tuple | list | Mapping):
+            hints.append(f"{name} declares nothing: did you mean {close[0]}?")
     return hints
 
 

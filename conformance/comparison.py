@@ -197,8 +197,9 @@ def _why_nothing_was_checked(verdicts: Sequence[Verdict]) -> str:
     """Empty where something was."""
     if not nothing_was_checked(verdicts):
         return ""
-    reasons = {v.message for v in verdicts} or {"no check fits all of these options"}
-    return f"nothing was checked: {reasons.pop() if len(reasons) == 1 else 'everything was skipped'}"
+    reasons = Counter(v.message for v in verdicts) or Counter(["no check fits all of these options"])
+    ((reason, _),) = reasons.most_common(1)
+    return f"nothing was checked: {reason if len(reasons) == 1 else f'everything was skipped, most for: {reason}'}"
 
 
 def environment() -> dict[str, str]:

@@ -13,7 +13,7 @@ import traceback
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from numpy.typing import NDArray
 
@@ -28,6 +28,7 @@ from goldformer.spec.model import ArraySpec, Attribute
 from goldformer.spec.shapes import Binder
 
 Array = NDArray[Any]
+_MOST_NAMES: Final = 12
 
 
 class CallProblem(Exception):
@@ -146,7 +147,17 @@ def call(adapter: Adapter, contract: Contract, given: Mapping[str, Any]) -> tupl
         frame = next((f for f in reversed(frames) if "site-packages" not in f.filename), next(iter(frames), None))
         where = f" ({frame.filename}:{frame.lineno}, {frame.name})" if frame else ""
         text = "".join(traceback.format_exception(error))
-        raise BadResult("raised", f"raised {type(error).__name__}: {error}{where}", text) from error
+        hint = _missing_parameter(error, given.get("params"))
+        raise BadResult("raised", f"raised {type(error).__name__}: {error}{where}{hint}", text) from error
+
+
+def _missing_parameter(error: BaseException, params: Any) -> str:
+    """What the mapping of parameters has, where the function asked it for something else."""
+    if not isinstance(error, KeyError) or not isinstance(params, Mapping) or error.args[:1] == ():
+        return ""
+    names = [*params][:_MOST_NAMES]
+    more = ", …" if len(params) > _MOST_NAMES else ""
+    return "" if error.args[0] in params else f"; params has {', '.join(names)}{more}"
 
 
 def check_untouched(library: ArrayLibrary, handed: Mapping[str, Any], fresh: Mapping[str, Any]) -> None:
@@ -188,7 +199,7 @@ def read_array(library: ArrayLibrary, spec: ArraySpec, value: Any, binder: Binde
     """One output as a NumPy array, once its type, shape, dtype and device are right."""
     name = spec.name
     if not library.is_array(value):
-        raise BadResult("not-an-array", f"{name} is a {type(value).__name__}: return a {library.type_name}")
+        raise BadResult("not-an-array", f"{name} is {_article(type(value).__name__)}: return a {library.type_name}")
     shape = spec.shape.sizes(binder.sizes, binder.lead or ())
     if tuple(value.shape) != shape:
         raise BadResult("wrong-shape", f"{name} has shape {tuple(value.shape)}, must be {spec.shape} = {shape}")
@@ -199,6 +210,10 @@ def read_array(library: ArrayLibrary, spec: ArraySpec, value: Any, binder: Binde
     if spec.kind == "float" and library.device(value) != device.partition(":")[0]:
         raise BadResult("wrong-device", f"{name} is on {library.device(value)}, the inputs are on {device}")
     return library.numpy(value)
+
+
+def _article(noun: str) -> str:
+    return f"{'an' if noun[0] in 'aeiou' or noun == 'ndarray' else 'a'} {noun}"
 
 
 def _dtype_hint(spec: ArraySpec, wanted: str) -> str:

@@ -16,6 +16,7 @@ from goldformer.spec import Spec
 _WIDTH = 100
 _MOST_SUSPECTS = 3
 _MOST_STDERR = 10
+_ABSENT = "raise NotImplementedError in the adapter (a process answers −32001): that call is then skipped"
 
 
 def explain_verdict(verdict: Verdict, spec: Spec) -> str:
@@ -190,6 +191,8 @@ def diagnosis(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Remark]:
         bad = [v for v in verdicts if v.component == component and v.bad]
         yield Remark("Mend first", component, inner=False)
         yield Remark("First seen", f"{bad[0].check}: {bad[0].message}")
+        if bad[0].reason == "raised" and any(v.component == component and v.status is Status.PASSED for v in verdicts):
+            yield Remark("If it has no such variant", _ABSENT)
         yield from this_is(explained[component]) or _could_be(verdicts, bad, component, spec)
     known = {c.id for component in roots for e in explained[component] for c in e.causes}
     for component in followers:

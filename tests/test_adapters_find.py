@@ -137,9 +137,12 @@ def test_a_missing_file_with_no_near_name_says_how_to_get_one(refused, tmp_path)
     assert refused(str(missing)) == f"{missing}: no such file. `goldformer new {missing}` writes one to start from"
 
 
+GIVE = 'Give a file (my_adapter.py), a dotted module, a command ("cmd: …"), or one of: '
+
+
 def test_a_misspelt_built_in_is_guessed(refused):
     assert refused("refrence").startswith(
-        "no adapter 'refrence'. Did you mean reference? Give a file (my_adapter.py), a dotted module, or one of: "
+        f"no adapter 'refrence'. Did you mean reference? {GIVE}"
         "reference, textbook, torch-nn, torch-nn-pre, torch-nn-math, torch-nn-flash, torch-nn-fast-path, "
         "torch-nn-sequence-first"
     )
@@ -147,7 +150,7 @@ def test_a_misspelt_built_in_is_guessed(refused):
 
 @pytest.mark.parametrize("name", ["", ":", "zzz", "two words"])
 def test_a_name_like_nothing_lists_what_there_is(name, refused):
-    assert refused(name).startswith(f"no adapter {name!r}. Give a file (my_adapter.py), a dotted module, or one of: ")
+    assert refused(name).startswith(f"no adapter {name!r}. {GIVE}")
 
 
 @pytest.mark.parametrize(
@@ -164,7 +167,19 @@ def test_a_dotted_name_that_leads_nowhere_says_where_it_ends(name, why, importab
 
 def test_a_file_that_is_not_python_is_refused(refused, adapter_file):
     path = adapter_file(SOFTMAX, "mine.txt")
-    assert refused(path) == f"{path}: not a Python file; give one that ends in .py"
+    assert refused(path) == f'{path}: not a Python file; give one that ends in .py, or a program as "cmd: {path}"'
+
+
+def test_a_program_in_this_folder_is_not_taken_for_a_module(refused, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("main.rs", "mine"):
+        Path(name).touch()
+        assert refused(name).endswith(f'or a program as "cmd: ./{name}"')
+
+
+def test_a_relative_import_says_what_to_write(refused, adapter_file):
+    path = adapter_file('ARRAYS = "numpy"\nfrom .my_model import softmax\n')
+    assert f"({path}:2). What lies beside an adapter is imported by its plain name: `from my_model" in refused(path)
 
 
 # Files that cannot be imported
@@ -268,7 +283,7 @@ CONVENTION_NAMES = (
         ),
         (
             "{'attention.empty_row': 'zeros'}",
-            "CONVENTIONS has 'attention.empty_row', but attention does not depend on empty_row",
+            "CONVENTIONS has 'attention.empty_row', but attention is no component: did you mean multi_head_attention?",
         ),
     ],
 )
@@ -280,11 +295,12 @@ def test_a_convention_must_be_known_with_its_option_and_component(conventions, s
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("DTYPES = ('float32', 'int8')", "DTYPES has 'int8'; known are float64, float32, float16"),
-        ("DTYPES = 'bfloat16'", "DTYPES has 'bfloat16'; known are float64, float32, float16"),
-        ("DTYPES = 32", "DTYPES has 32; known are float64, float32, float16"),
-        ("DEVICES = ['cpu', 'tpu']", "DEVICES has 'tpu'; known are cpu, cuda"),
-        ("DEVICES = 'cuda:0'", "DEVICES has 'cuda:0'; known are cpu, cuda"),
+        ("DTYPES = ('float32', 'int8')", 'DTYPES has \'int8\'; known are "float64", "float32", "float16"'),
+        ("DTYPES = 'bfloat16'", 'DTYPES has \'bfloat16\'; known are "float64", "float32", "float16"'),
+        ("DTYPES = ()", 'DTYPES is empty; known are "float64", "float32", "float16"'),
+        ("DTYPES = 32", 'DTYPES has 32; known are "float64", "float32", "float16"'),
+        ("DEVICES = ['cpu', 'tpu']", 'DEVICES has \'tpu\'; known are "cpu", "cuda"'),
+        ("DEVICES = 'cuda:0'", 'DEVICES has \'cuda:0\'; known are "cpu", "cuda"'),
     ],
 )
 def test_dtypes_and_devices_must_be_known(line, says, refused, adapter_file):
@@ -304,6 +320,26 @@ def test_a_misspelt_component_is_hinted_at(name, component, adapter_file, spec):
 def test_private_data_and_far_names_are_no_hints(adapter_file, spec):
     source = SOFTMAX + "_causal_mask = causal_masks = padding_maks = 3\ndef attention_helper(): ...\n"
     assert find_adapter(adapter_file(source), spec).hints == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "hints"),
+    [
+        ("DTYPE = ('float32',)", ("DTYPE declares nothing: did you mean DTYPES?",)),
+        ("CONVENTION = {'empty_row': 'nan'}", ("CONVENTION declares nothing: did you mean CONVENTIONS?",)),
+        ("DTYPE = float", ()),
+        ("DTYPES = DTYPE = ('float32',)", ()),
+    ],
+)
+def test_a_declaration_of_nearly_the_right_name_is_hinted_at(line, hints, adapter_file, spec):
+    assert find_adapter(adapter_file(f"{SOFTMAX}{line}\n"), spec).hints == hints
+
+
+def test_a_file_without_any_component_is_hinted_at(adapter_file, spec):
+    source = SOFTMAX.replace("\ndef softmax(scores):", "\nclass Model:\n  def softmax(self, scores):")
+    assert find_adapter(adapter_file(source), spec).hints == (
+        "nothing in it is named as a component, such as causal_mask",
+    )
 
 
 @pytest.mark.parametrize(

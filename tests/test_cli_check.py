@@ -111,8 +111,41 @@ def test_a_bad_option_is_2(option, check):
 def test_everything_skipped_for_different_reasons_is_2(check):
     source = RIGHT.partition("def softmax")[0] + "def softmax(scores):\n    raise NotImplementedError('later')\n"
     result = check(source, "--component", "softmax")
-    assert (result.exit_code, result.stderr) == (2, "goldformer: nothing was checked: everything was skipped\n")
+    says = "goldformer: nothing was checked: everything was skipped, most for: later\n"
+    assert (result.exit_code, result.stderr) == (2, says)
     assert "not implemented" in result.stdout
+
+
+# What is printed of many failures
+
+
+OTHER_NAMES = RIGHT.replace("scores", "logits")
+
+
+def test_the_same_message_again_and_again_is_counted(check):
+    result = check(OTHER_NAMES, "--component", "softmax")
+    message = "softmax requires logits and does not take scores; the suite calls it with scores"
+    alike = [line for line in result.stdout.splitlines() if line.endswith(f": {message}") and line[0] in "E…"]
+    assert len(alike) == 4, "two are explained, three are lines, and one counts the others"
+    assert alike[-1].startswith("… ")
+    assert alike[-1].endswith(f" more of softmax (-v lists them): {message}")
+    every = check(OTHER_NAMES, "--component", "softmax", "-v").stdout
+    assert "more of softmax" not in every
+    assert every.count("ERRORED") == result.stdout.count("ERRORED") + int(alike[-1].split()[1])
+
+
+def test_a_parameter_of_another_name_lists_those_that_there_are(check):
+    source = RIGHT + "def feed_forward(x, *, params):\n    return x @ params['w1']\n"
+    stdout = " ".join(check(source, "--case", "ffn-hidden-all-positive").stdout.split())
+    assert "raised KeyError: 'w1' (" in stdout
+    assert "; params has w_1, b_1, w_2, b_2" in stdout
+
+
+def test_what_only_some_calls_raise_may_be_a_variant_that_is_not_there(check):
+    hint = "If it has no such variant: raise NotImplementedError in the adapter"
+    source = RIGHT.replace("    powers = np", "    scores.reshape(3, -1, 5)\n    powers = np")
+    assert hint in check(source, "--component", "softmax").stdout
+    assert hint not in check(RIGHT.replace("if 0 in", "if 1 / 0 in"), "--component", "softmax").stdout
 
 
 # What is selected

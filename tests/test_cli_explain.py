@@ -73,7 +73,15 @@ def test_a_clause_in_small_letters_is_found():
         ("sdpa-causal", ["clauses: SDPA-6, MASK-1, MASK-6", "source: java J2", "  mask: ", "expect", "  output"]),
         ("sdpa-widths-differ", ["must refuse: key", "otherwise like: sdpa-cross-lengths"]),
         ("sdpa-empty-row", ["  zeros: output", "  nan: weights"]),
-        ("softmax", ["  scores: float (..., n)", "  output: float (..., n)", "cases: sm-one-row-by-hand, "]),
+        (
+            "softmax",
+            [
+                "  scores: float (..., n)",
+                "  output: float (..., n)",
+                "clauses: CALL-6, SM-1, SM-2, ",
+                "cases: sm-one-row-by-hand, ",
+            ],
+        ),
         ("multi_head_attention", ["  b_q: float (heads*d_k) (optional)", "  num_heads: int", "depends on: scaled_dot"]),
         ("sm-one-row-by-hand", ["  scores: 0.0, 1.0, 3.0", "written in: softmax.yaml:4"]),
     ],

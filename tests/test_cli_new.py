@@ -76,7 +76,8 @@ def test_it_describes_every_argument_and_output(arrays, spec, tmp_path):
 def test_it_runs_at_once_and_everything_is_missing(arrays, spec):
     new(arrays)
     result = goldformer("check", "mine.py", "--dtype", "float32")
-    assert (result.exit_code, result.stderr) == (2, "goldformer: nothing was checked: everything was skipped\n")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("goldformer: nothing was checked: everything was skipped, most for: ")
     rows = result.stdout.splitlines()[2:]
     assert [row.split()[0] for row in rows] == list(spec.components)
     assert all(row.endswith("not implemented") for row in rows)

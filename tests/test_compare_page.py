@@ -83,6 +83,7 @@ def test_a_failing_cell_leads_to_the_failing_checks_and_a_clause_to_the_first_of
     headings = {attributes.get("id"): text for attributes, text in parsed.all("h3")}
     assert headings["i2-softmax"] == "softmax: 1 fail"
     opened = {attributes.get("id"): text for attributes, text in parsed.all("details")}
+    assert [a["id"] for a, _ in parsed.all("details") if "open" in a and "id" in a] == ["i2-softmax-1"]
     assert opened["i2-softmax-1"].startswith("✗ sm-one float32 output: 3 of 9 values are wrong (sm-one)")
 
 

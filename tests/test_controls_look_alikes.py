@@ -80,7 +80,7 @@ FORMS = {
         "output has shape (4, 3, 11), must be (batch, q_seq, d_model) = (3, 4, 11)",
     ),
     "numbers": (lambda output, weights: output.tolist(), "output is a list: return a torch.Tensor"),
-    "numpy_array": (lambda output, weights: output.float().numpy(), "output is a ndarray: return a torch.Tensor"),
+    "numpy_array": (lambda output, weights: output.float().numpy(), "output is an ndarray: return a torch.Tensor"),
     "nothing": (lambda output, weights: None, "returned None: return output"),
 }
 

@@ -309,7 +309,7 @@ def test_a_submission_cannot_declare_anything(exam: Exam, spec: Spec) -> None:
         ("x = 1", "the assignment's adapter: ARRAYS is missing"),
         ('ARRAYS = "process"', "the assignment's adapter: ARRAYS is 'process', which no file can be"),
         ('ARRAYS = "num" + "py"', r"ARRAYS is no literal \(line 1\): it is read without running the file"),
-        ('ARRAYS = "numpy"\nDTYPES = ("float1",)', "DTYPES has 'float1'; known are float64"),
+        ('ARRAYS = "numpy"\nDTYPES = ("float1",)', "DTYPES has 'float1'; known are \"float64\""),
         ('ARRAYS = "numpy"\nCONVENTIONS = {"a": "b"}', "CONVENTIONS has 'a'; conventions are "),
     ],
 )

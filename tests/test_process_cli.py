@@ -95,6 +95,19 @@ def test_smoke_says_of_a_process_what_it_said_last(tmp_path):
     assert processes_of(tmp_path / "done") == []
 
 
+def test_smoke_finds_a_method_that_is_listed_and_not_there(tmp_path):
+    lines = [
+        '{"jsonrpc":"2.0","id":1,"result":{"protocol":1,"name":"mine","components":["softmax"]}}',
+        '{"jsonrpc":"2.0","id":2,"error":{"code":-32601,"message":"there is no softmax"}}',
+    ]
+    script = "; ".join(f"read line; echo '{line}'" for line in lines)
+    result = CliRunner().invoke(main, ["smoke", f"cmd: {shlex.join(['sh', '-c', script])}"])
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[1] == (
+        f"{'softmax':36} problem: initialize lists it, and the process has no such method (-32601): there is no softmax"
+    )
+
+
 @pytest.mark.parametrize(
     ("source", "says"),
     [

@@ -64,13 +64,13 @@ FAULTS = {
     "segfault": ("crashed", "the process ended with signal SIGSEGV when it was asked for softmax"),
     "garbage": (
         "protocol",
-        "the process wrote what is no answer to softmax: the message is not JSON: Expecting value: line 1 column 1 "
-        "(char 0): 'computing softmax ...'. Standard output is for messages alone: log to standard error",
+        "the process wrote what is no answer to softmax: the message is not JSON: 'computing softmax ...'. "
+        "Standard output is for messages alone: log to standard error",
     ),
     "hang": (
         "timeout",
-        "the process gave no answer within 0.5 s when it was asked for softmax. Give it longer with --timeout "
-        "(of pytest: --call-timeout), or find out where it waits",
+        "the process gave no answer within 0.5 s when it was asked for softmax. Is standard output flushed after "
+        "every line? Else give it longer with --timeout (of pytest: --call-timeout), or find out where it waits",
     ),
     "half_a_message_and_hang": ("timeout", "bytes but no line break within 0.5 s: half a message"),
     "half_a_message_and_end": ("crashed", "the process ended with exit status 0 in the middle of a message, after "),
@@ -236,6 +236,7 @@ def test_a_traceback_is_kept(misbehaving, spec):
          "initialize. Last on standard error: \"class not found\"\n  Standard error ends with:\n    class not found"),
         ("cmd: sh -c 'echo hello; sleep 9'", "wrote what is no answer to initialize: the message is not JSON"),
         ("cmd: sleep 9", "the process gave no answer within 0.5 s when it was asked for initialize"),
+        ("cmd: sh -c 'echo [0.5]; sleep 9'", "the message is [0.5], expected an object. Standard output is for "),
         ("cmd: cat", "the reply has neither a result nor an error; it has ['jsonrpc', 'id', 'method', ...]"),
     ],
 )  # fmt: skip
@@ -248,12 +249,57 @@ def test_what_does_not_shake_hands_is_unusable(name, says, spec):
 
 
 @pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        (
+            "thread 'main' panicked at src/main.rs:3:5:\nindex out of bounds\n"
+            "note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace\n",
+            "index out of bounds",
+        ),
+        (
+            'Exception in thread "main" java.lang.IllegalStateException: no weights\n\tat Main.main(Main.java:5)\n',
+            'Exception in thread "main" java.lang.IllegalStateException: no weights',
+        ),
+        (
+            "/a/main.js:3\n  throw new Error('no weights')\n  ^\n\nError: no weights\n    at main (/a/main.js:3:9)\n"
+            "\nNode.js v20.11.0\n",
+            "Error: no weights",
+        ),
+        (
+            "Traceback (most recent call last):\n  File 'a.py', line 1\nValueError: no weights\n",
+            "ValueError: no weights",
+        ),
+        ("  all of it is indented\n  and so is this\n", "and so is this"),
+    ],
+    ids=["rust", "java", "node", "python", "indented"],
+)
+def test_of_what_was_said_last_the_line_is_shown_that_says_what_happened(told, says, spec, tmp_path):
+    file = tmp_path / "told"
+    file.write_text(told, encoding="utf-8")
+    with pytest.raises(AdapterError) as error:
+        find_adapter(f"cmd: sh -c 'cat {file} >&2; exit 1'", spec, 10)
+    assert f'exit status 1 when it was asked for initialize. Last on standard error: "{says}"' in str(error.value)
+
+
+def test_a_refusal_to_shake_hands_is_told_as_one(spec, tmp_path):
+    file = tmp_path / "answer"
+    file.write_text('{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"no GPU here"}}\n', encoding="utf-8")
+    with pytest.raises(AdapterError, match=r": it refused initialize: no GPU here \(code -32603\)$"):
+        find_adapter(f"cmd: sh -c 'cat {file}; cat >/dev/null'", spec, 10)
+
+
+def test_an_answer_to_another_request_is_no_log_line(misbehaving, spec):
+    verdict = check_case(spec.cases["sm-one-row-by-hand"], misbehaving("wrong_id"))
+    assert verdict.message.endswith("id is 10000, expected 2, that of the request")
+
+
+@pytest.mark.parametrize(
     ("handshake", "says"),
     [
         ("{}", "the process answered initialize with what is no handshake: result.protocol is missing"),
         ('{"protocol":2,"name":"a","components":[]}', "result.protocol is 2, expected 1"),
-        ('{"protocol":1,"name":7,"components":[]}', "result.name is 7, expected string"),
-        ('{"protocol":1,"name":"a","components":"softmax"}', "result.components is 'softmax', expected list"),
+        ('{"protocol":1,"name":7,"components":[]}', "result.name is 7, expected a string"),
+        ('{"protocol":1,"name":"a","components":"softmax"}', 'result.components is "softmax", expected a list'),
         (
             '{"protocol":1,"name":"a","components":["sofmax"]}',
             "initialize: components has 'sofmax': did you mean softmax?",
@@ -270,9 +316,12 @@ def test_what_does_not_shake_hands_is_unusable(name, says, spec):
             '{"protocol":1,"name":"a","components":[],"conventions":{"empty_row":"none"}}',
             "CONVENTIONS has 'empty_row': 'none'; its options are uniform, zeros, nan",
         ),
-        ('{"protocol":1,"name":"a","components":[],"dtypes":["float8"]}', "result.dtypes.0 is 'float8', expected "),
+        (
+            '{"protocol":1,"name":"a","components":[],"dtypes":["float8"]}',
+            'result.dtypes[0] is "float8", expected "float64", ',
+        ),
         ('{"protocol":1,"name":"a","components":[],"dtypes":[]}', "result.dtypes is [], expected at least 1 elements"),
-        ('{"protocol":1,"name":"a","components":[],"encoding":"hex"}', "result.encoding is 'hex', expected 'numbers' "),
+        ('{"protocol":1,"name":"a","components":[],"encoding":"hex"}', 'result.encoding is "hex", expected "numbers" '),
     ],
 )
 def test_a_handshake_that_does_not_fit_is_refused(handshake, says, spec, tmp_path):

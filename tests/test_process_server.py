@@ -109,7 +109,7 @@ ERRORS = {
     "bad array": ("softmax", {"scores": {**SCORES, "shape": [3]}}, -32602, "params.scores.data has 2 elements, "),
     "another dtype": (
         "softmax", {"scores": {**SCORES, "dtype": "bfloat16"}},
-        -32602, "params.scores.dtype is 'bfloat16', expected one of float64, float32, float16",
+        -32602, 'params.scores.dtype is "bfloat16", expected one of float64, float32, float16',
     ),
     "refused": (
         "softmax", {"scores": {**SCORES, "shape": [0], "data": []}}, -32602, "ValueError: scores: no elements",

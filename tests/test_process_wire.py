@@ -119,24 +119,24 @@ GOOD = {"dtype": "float32", "shape": [2], "data": [1, 2]}
     ("value", "says"),
     [
         ([1, 2], "x is [1, 2], expected an object"),
-        (None, "x is None, expected an object"),
+        (None, "x is null, expected an object of dtype, shape, data"),
         ({"dtype": "float32", "shape": [2]}, "x.data is missing"),
         ({**GOOD, "order": "C"}, "x.order is not part of the protocol; x has dtype, shape, data"),
-        ({**GOOD, "dtype": "double"}, "x.dtype is 'double', expected 'float64', 'float32', 'float16', 'bfloat16', "
-         "'int64' or 'bool'"),
-        ({**GOOD, "shape": 2}, "x.shape is 2, expected list"),
-        ({**GOOD, "shape": [2.0]}, "x.shape.0 is 2.0, expected integer"),
-        ({**GOOD, "shape": [True]}, "x.shape.0 is True, expected integer"),
-        ({**GOOD, "shape": [-2]}, "x.shape.0 is -2, expected greater than or equal to 0"),
+        ({**GOOD, "dtype": "double"}, 'x.dtype is "double", expected "float64", "float32", "float16", "bfloat16", '
+         '"int64" or "bool"'),
+        ({**GOOD, "shape": 2}, "x.shape is 2, expected a list"),
+        ({**GOOD, "shape": [2.0]}, "x.shape[0] is 2.0, expected an integer; an integer is written without a fraction"),
+        ({**GOOD, "shape": [True]}, "x.shape[0] is true, expected an integer"),
+        ({**GOOD, "shape": [-2]}, "x.shape[0] is -2, expected greater than or equal to 0"),
         ({**GOOD, "shape": [1] * 9}, "x.shape is [1, 1, 1, ...], expected at most 8 elements"),
         ({**GOOD, "shape": [3]}, "x.data has 2 elements, the shape [3] has 3"),
         ({**GOOD, "shape": []}, "x.data has 2 elements, the shape [] has 1"),
-        ({**GOOD, "data": {"0": 1}}, "x.data is {'0': 1}, expected a list of numbers or a string of base64"),
+        ({**GOOD, "data": {"0": 1}}, 'x.data is {"0": 1}, expected a list of numbers or a string of base64'),
         ({**GOOD, "data": [[1, 2]], "shape": [1]}, 'x.data[0] is [1, 2], expected a number or one of "NaN", '
          '"Infinity" and "-Infinity"'),
-        ({**GOOD, "data": [1, True]}, "x.data[1] is True, expected a number"),
-        ({**GOOD, "data": [1, None]}, "x.data[1] is None, expected a number"),
-        ({**GOOD, "data": [1, "nan"]}, "x.data[1] is 'nan', expected a number"),
+        ({**GOOD, "data": [1, True]}, "x.data[1] is true, expected a number"),
+        ({**GOOD, "data": [1, None]}, "x.data[1] is null, expected a number"),
+        ({**GOOD, "data": [1, "nan"]}, 'x.data[1] is "nan", expected a number'),
         ({**GOOD, "data": [1, 1e300]}, 'x.data[1] is beyond float32: an infinity is written "Infinity"'),
         ({**GOOD, "data": ["NaN", -1e39]}, "x.data[1] is beyond float32"),
         ({**GOOD, "data": [float("inf"), "Infinity"]}, "x.data[0] is beyond float32"),
@@ -145,7 +145,7 @@ GOOD = {"dtype": "float32", "shape": [2], "data": [1, 2]}
         ({**GOOD, "dtype": "bfloat16", "data": [0, 3.4e38]}, "x.data[1] is beyond bfloat16"),
         ({**GOOD, "dtype": "bool"}, "x.data[0] is 1, expected true or false"),
         ({**GOOD, "dtype": "int64", "data": [1, 2.0]}, "x.data[1] is 2.0, expected an integer"),
-        ({**GOOD, "dtype": "int64", "data": [1, True]}, "x.data[1] is True, expected an integer"),
+        ({**GOOD, "dtype": "int64", "data": [1, True]}, "x.data[1] is true, expected an integer"),
         ({**GOOD, "dtype": "int64", "data": [1, 2**63]}, "x.data[1] is 9223372036854775808, expected an integer of 64"),
         ({**GOOD, "data": "AACAPw=="}, "x.data holds 4 bytes, 2 elements of float32 take 8"),
         ({**GOOD, "data": "AACA*w=="}, "x.data is 'AACA*w==', expected base64: "),
@@ -187,6 +187,8 @@ def test_results_are_arrays_by_name():
         decode_arrays([], "result")
     with pytest.raises(WireError, match=r"^result has the key 'a\\x1b', which is the name of nothing$"):
         decode_arrays({"a\x1b": {}}, "result")
+    with pytest.raises(WireError, match=r"^result is an array, expected an object of arrays by name, even where"):
+        decode_arrays({"data": [1], "shape": [1], "dtype": "float32"}, "result")
     with pytest.raises(WireError, match=r"^result\.weights\.dtype is missing$"):
         decode_arrays({"weights": {}}, "result")
 
@@ -201,11 +203,17 @@ def nested(depth):
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        (b"", "the message is not JSON: Expecting value: line 1 column 1 (char 0): ''"),
+        (b"", "the message is not JSON: ''"),
         (b"{}{}", "the message is not JSON: Extra data"),
-        (b'{"a":1', "the message is not JSON: Expecting ',' delimiter"),
+        (b'{"a":1', "the line ends within the message: a message is one line: '{\"a\":1'"),
+        (b"{\r\n", "the line ends within the message: a message is one line: '{'"),
+        (b'{"a":1 "b":2}', "not JSON: Expecting ',' delimiter at character 7: '\"b\":2}' after '{\"a\":1 '"),
+        (b'{"a":[0,inf]}', 'inf is no number in JSON: write "Infinity", a string'),
+        (b'{"a":[0,-inf]}', '-inf is no number in JSON: write "-Infinity", a string'),
+        (b'{"a":[-nan]}', '-nan is no number in JSON: write "NaN", a string'),
+        (b'{"a":[info]}', "not JSON: Expecting value at character 6: 'info]}' after '{\"a\":['"),
         (b"\xff{}", "the message is not UTF-8 (byte 0 is 0xff)"),
-        (b"\xef\xbb\xbf{}", "the message is not JSON: Unexpected UTF-8 BOM"),
+        (b"\xef\xbb\xbf{}", "the message begins with a byte order mark: write UTF-8 without one"),
         ('{"a":1}'.encode("utf-16"), "the message is not UTF-8 (byte 0 is 0xff)"),
         (b"[1]", "the message is [1], expected an object"),
         (b'{"a":NaN}', 'NaN is no number in JSON: write "NaN", a string'),
@@ -219,7 +227,7 @@ def nested(depth):
         (b'{"a":[' + b"[]," * 100_000 + b"[]]}", "the message has more than 100000 lists and objects"),
         (b'{"a":' + b"[" * 16 + b"]" * 16 + b"}", "the message is nested more than 16 deep"),
     ],
-    ids=range(17),
+    ids=range(23),
 )
 def test_what_is_no_message_is_refused(line, says):
     with pytest.raises(WireError) as error:
@@ -248,19 +256,22 @@ def test_a_message_is_one_line_whatever_it_says():
 @pytest.mark.parametrize(
     ("reply", "says"),
     [
-        ('{"id":3,"result":null}', "jsonrpc is None, expected " '"2.0"'),
+        ('{"id":3,"result":null}', "jsonrpc is missing, expected " '"2.0"'),
         ('{"jsonrpc":2.0,"id":3,"result":null}', "jsonrpc is 2.0, expected " '"2.0"'),
-        ('{"jsonrpc":"2.0","result":null}', "id is None, expected 3, that of the request"),
-        ('{"jsonrpc":"2.0","id":"3","result":null}', "id is '3', expected 3, that of the request"),
-        ('{"jsonrpc":"2.0","id":true,"result":null}', "id is True, expected 3, that of the request"),
-        ('{"jsonrpc":"2.0","id":3.0,"result":null}', "id is 3.0, expected 3, that of the request"),
-        ('{"jsonrpc":"2.0","id":null,"result":null}', "id is None, expected 3, that of the request"),
+        ('{"jsonrpc":"2.0","result":null}', "id is missing, expected 3, that of the request"),
+        ('{"jsonrpc":"2.0","id":"3","result":null}', 'id is "3", expected 3, that of the request'),
+        ('{"jsonrpc":"2.0","id":true,"result":null}', "id is true, expected 3, that of the request"),
+        (
+            '{"jsonrpc":"2.0","id":3.0,"result":null}',
+            "id is 3.0, expected 3, that of the request; an integer is written without a fraction",
+        ),
+        ('{"jsonrpc":"2.0","id":null,"result":null}', "id is null, expected 3, that of the request"),
         ('{"jsonrpc":"2.0","id":2,"error":{"code":1,"message":""}}', "id is 2, expected 3, that of the request"),
         ('{"jsonrpc":"2.0","id":3}', "the reply has neither a result nor an error; it has ['jsonrpc', 'id']"),
         ('{"jsonrpc":"2.0","id":3,"result":1,"at":2}', "the reply has the key 'at'; its keys are jsonrpc, id, result"),
-        ('{"jsonrpc":"2.0","id":3,"error":"oh"}', "error is 'oh', expected an object"),
+        ('{"jsonrpc":"2.0","id":3,"error":"oh"}', 'error is "oh", expected an object of code, message, data'),
         ('{"jsonrpc":"2.0","id":3,"error":{"message":""}}', "error.code is missing"),
-        ('{"jsonrpc":"2.0","id":3,"error":{"code":"1","message":""}}', "error.code is '1', expected integer"),
+        ('{"jsonrpc":"2.0","id":3,"error":{"code":"1","message":""}}', 'error.code is "1", expected an integer'),
     ],
 )  # fmt: skip
 def test_what_is_no_reply_is_refused(reply, says):
@@ -280,11 +291,11 @@ def test_a_reply_is_a_result_or_an_error():
     [
         ("hello", -32700, None, "the message is not JSON"),
         ("[]", -32700, None, "the message is [], expected an object"),
-        ('{"jsonrpc":"2.0","method":"softmax"}', -32600, None, "id is None, expected an integer of at least 0"),
+        ('{"jsonrpc":"2.0","method":"softmax"}', -32600, None, "id is missing, expected an integer of at least 0"),
         ('{"jsonrpc":"2.0","id":-1,"method":"softmax"}', -32600, None, "id is -1, expected an integer of at least 0"),
-        ('{"jsonrpc":"2.0","id":"a","method":"softmax"}', -32600, None, "id is 'a', expected an integer"),
-        ('{"jsonrpc":"1.0","id":4,"method":"softmax"}', -32600, 4, "jsonrpc is '1.0', expected \"2.0\""),
-        ('{"jsonrpc":"2.0","id":4}', -32600, 4, "method is None, expected the name of a component, initialize or"),
+        ('{"jsonrpc":"2.0","id":"a","method":"softmax"}', -32600, None, 'id is "a", expected an integer'),
+        ('{"jsonrpc":"1.0","id":4,"method":"softmax"}', -32600, 4, 'jsonrpc is "1.0", expected "2.0"'),
+        ('{"jsonrpc":"2.0","id":4}', -32600, 4, "method is missing, expected the name of a component, initialize or"),
         ('{"jsonrpc":"2.0","id":4,"method":"softmax","params":[1]}', -32600, 4, "params is [1], expected an object of"),
         ('{"jsonrpc":"2.0","id":4,"method":"a","result":1}', -32600, 4, "the request has the key 'result'; its keys"),
     ],

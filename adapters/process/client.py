@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol
 from goldformer import __version__
 from goldformer.adapters.process.arrays import Wire
 from goldformer.adapters.process.child import TAIL, Child, ChildFault
-from goldformer.adapters.process.faults import CallFault, TooLarge, WireError, clipped, printable
+from goldformer.adapters.process.faults import CallFault, NoSuchMethod, Stray, TooLarge, WireError, clipped, printable
 from goldformer.adapters.process.messages import read_reply, request_line
 from goldformer.adapters.process.schema import (
     INVALID_REQUEST,
@@ -39,6 +39,8 @@ TIMEOUT: Final = 60.0
 _STARTS: Final = 3
 #: How much of an error's message is kept; of what explains it further, as much as of standard error.
 _LONGEST_MESSAGE: Final = 2000
+#: How a line of standard error begins that a runtime adds below what happened: Rust's and Node's.
+_NOT_TELLING: Final = ("note: ", "stack backtrace:", "Node.js v")
 #: Seconds that it may take over ending.
 _FAREWELL: Final = 1.0
 
@@ -169,7 +171,8 @@ class Client:
             return reply
         message_text = printable(clipped(reply.message, _LONGEST_MESSAGE))
         if reply.code in (METHOD_NOT_FOUND, NOT_IMPLEMENTED):
-            raise NotImplementedError(message_text or f"{method} is not implemented")
+            absent = NoSuchMethod if reply.code == METHOD_NOT_FOUND else NotImplementedError
+            raise absent(message_text or f"{method} is not implemented")
         detail = printable(clipped(reply.data, TAIL)) if isinstance(reply.data, str) else ""
         if reply.code in (PARSE_ERROR, INVALID_REQUEST):
             raise _protocol(f"could not read the request {method}: {message_text}", child)
@@ -187,16 +190,20 @@ class Client:
     def _fault(self, fault: ChildFault, method: str, child: Peer) -> CallFault:
         """No line came."""
         told = child.stderr_tail()
-        last = f'. Last on standard error: "{told.splitlines()[-1].strip()[:200]}"' if told else ""
+        last = f'. Last on standard error: "{_telling(told)[:200]}"' if told else ""
         what = f"the process {fault} when it was asked for {method}{last}"
         if fault.reason == "timeout":
-            what += ". Give it longer with --timeout (of pytest: --call-timeout), or find out where it waits"
+            what += (
+                ". Is standard output flushed after every line? Else give it longer with --timeout "
+                "(of pytest: --call-timeout), or find out where it waits"
+            )
         return CallFault(fault.reason, what, told)
 
     def _no_answer(self, method: str, error: WireError, child: Peer) -> CallFault:
         """A line came that does not answer the request."""
-        hint = "Standard output is for messages alone: log to standard error"
-        return _protocol(f"wrote what is no answer to {method}: {error}. {hint}", child)
+        stray = isinstance(error, Stray)
+        hint = ". Standard output is for messages alone: log to standard error" if stray else ""
+        return _protocol(f"wrote what is no answer to {method}: {error}{hint}", child)
 
     def _no_result(self, method: str, error: WireError, child: Peer) -> CallFault:
         """It answered with something else than arrays."""
@@ -209,6 +216,13 @@ class Client:
 
 def _protocol(what: str, child: Peer) -> CallFault:
     return CallFault("protocol", f"the process {what}", child.stderr_tail())
+
+
+def _telling(told: str) -> str:
+    """The last line of standard error that says what happened, and not from where it was called."""
+    lines = told.splitlines()
+    said = [line for line in lines if line.strip() and not line[0].isspace() and not line.startswith(_NOT_TELLING)]
+    return (said or lines)[-1].strip()
 
 
 def command_client(command: str, timeout: float = TIMEOUT) -> Client:

@@ -2,12 +2,16 @@
 
 WireError     a message that is not one of the protocol's
 ├── TooLarge  one beyond its limits
+├── Stray     a line that is no message at all, such as one meant for a log
 └── Unasked   a reply to no request
 CallFault     a call that gave no result, and whose fault that is
+NoSuchMethod  a process that denies a method which it listed
 """
 
 from __future__ import annotations
 
+import json
+import re
 import reprlib
 from typing import Any, Final, Literal
 
@@ -26,10 +30,28 @@ FaultReason = Literal[
     "tampered",
 ]
 
+
+class _Json(reprlib.Repr):
+    """What was read from JSON, in the words of JSON."""
+
+    def repr1(self, x: Any, level: int) -> str:
+        if x is None or isinstance(x, bool):
+            return json.dumps(x)
+        text = super().repr1(x, level)
+        return f'"{text[1:-1]}"' if isinstance(x, str) else text
+
+
 _SHORT: Final = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxother = 60
-_SHORT.maxlist = _SHORT.maxdict = 3
-_SHORT.maxlevel = 2
+_SHORT_JSON: Final = _Json()
+for _short in (_SHORT, _SHORT_JSON):
+    _short.maxstring = _short.maxother = 60
+    _short.maxlist = _short.maxdict = 3
+    _short.maxlevel = 2
+
+#: In the place of what a message does not have.
+MISSING: Final = object()
+#: What is expected where an integer is.
+_INTEGER: Final = re.compile(r"\d|(an )?integer")
 
 
 class WireError(ValueError):
@@ -38,11 +60,19 @@ class WireError(ValueError):
     @classmethod
     def at(cls, field: str, got: Any, expected: str) -> WireError:
         """An error at a field."""
-        return cls(f"{field} is {shown(got)}, expected {expected}")
+        if got is MISSING:
+            return cls(f"{field} is missing, expected {expected}")
+        whole = isinstance(got, float) and got.is_integer() and _INTEGER.match(expected)
+        hint = "; an integer is written without a fraction" if whole else ""
+        return cls(f"{field} is {printable(_SHORT_JSON.repr(got))}, expected {expected}{hint}")
 
 
 class TooLarge(WireError):
     """An array or a message beyond the protocol's limits."""
+
+
+class Stray(WireError):
+    """A line that is no message at all."""
 
 
 class Unasked(WireError):
@@ -56,6 +86,10 @@ class CallFault(Exception):
         super().__init__(message)
         self.reason: FaultReason = reason
         self.detail = detail
+
+
+class NoSuchMethod(NotImplementedError):
+    """The process says that it has not the method, which it listed when it shook hands."""
 
 
 def shown(value: Any) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from goldformer.adapters.process.faults import Unasked, WireError, shown
+from goldformer.adapters.process.faults import MISSING, Unasked, WireError, shown
 from goldformer.adapters.process.schema import INVALID_REQUEST, PARSE_ERROR, ErrorObject
 from goldformer.adapters.process.wire import from_line, to_line, validated
 
@@ -56,7 +56,7 @@ def read_reply(line: bytes, id_: int) -> Any | ErrorObject:
     _refuse_other_keys(message, ("jsonrpc", "id", "error" if "error" in message else "result"), "reply")
     unreadable = "error" in message and message.get("id", 0) is None
     if not unreadable and (type(message.get("id")) is not int or message["id"] != id_):
-        raise Unasked.at("id", message.get("id"), f"{id_}, that of the request")
+        raise Unasked.at("id", message.get("id", MISSING), f"{id_}, that of the request")
     if "error" in message:
         return validated(ErrorObject, message["error"], "error")
     return message["result"]
@@ -74,8 +74,8 @@ def read_request(line: bytes) -> Request:
         _refuse_other_version(message)
         _refuse_other_keys(message, ("jsonrpc", "id", "method", "params"), "request")
         if known is None:
-            raise WireError.at("id", id_, "an integer of at least 0")
-        method, params = message.get("method"), message.get("params", {})
+            raise WireError.at("id", message.get("id", MISSING), "an integer of at least 0")
+        method, params = message.get("method", MISSING), message.get("params", {})
         if not isinstance(method, str):
             raise WireError.at("method", method, "the name of a component, initialize or shutdown")
         if not isinstance(params, dict):
@@ -87,7 +87,7 @@ def read_request(line: bytes) -> Request:
 
 def _refuse_other_version(message: Mapping[str, Any]) -> None:
     if message.get("jsonrpc") != "2.0":
-        raise WireError.at("jsonrpc", message.get("jsonrpc"), '"2.0"')
+        raise WireError.at("jsonrpc", message.get("jsonrpc", MISSING), '"2.0"')
 
 
 def _refuse_other_keys(message: Mapping[str, Any], known: tuple[str, ...], what: str) -> None:

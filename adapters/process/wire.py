@@ -9,6 +9,7 @@ import base64
 import binascii
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from pydantic_core import ErrorDetails
 
 from goldformer.adapters.process.arrays import HELD_AS, WireArray, rounded
-from goldformer.adapters.process.faults import TooLarge, WireError, shown
+from goldformer.adapters.process.faults import Stray, TooLarge, WireError, printable, shown
 from goldformer.adapters.process.schema import MAX_DEPTH, MAX_ELEMENTS, MAX_INNER, MAX_MESSAGE, ArrayModel, Encoding
 
 Model = TypeVar("Model", bound=pydantic.BaseModel)
@@ -27,6 +28,10 @@ Array = NDArray[Any]
 #: How the bytes of each dtype are laid out in base64.
 _BYTES: Final = {"float64": "<f8", "float32": "<f4", "float16": "<f2", "bfloat16": "<u2", "int64": "<i8", "bool": "u1"}
 _SPELT: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+#: What C, Rust and others print for what JSON has no number for.
+_NOT_FINITE: Final = re.compile(r"([+-]?)(nan|inf(?:inity)?)\b", re.IGNORECASE)
+#: What JSON takes for space, which is less than Python does.
+_SPACE: Final = " \t\r\n"
 _LONGEST_NAME: Final = 200
 _NUMBER: Final = 'a number or one of "NaN", "Infinity" and "-Infinity"'
 
@@ -52,21 +57,39 @@ def from_line(line: bytes) -> dict[str, Any]:
     if line.count(b"[") + line.count(b"{") > MAX_INNER:
         raise WireError(f"the message has more than {MAX_INNER} lists and objects")
     try:
-        text = line.decode("utf-8")
+        text = line.decode("utf-8").strip(_SPACE)
     except UnicodeDecodeError as error:
         raise WireError(f"the message is not UTF-8 (byte {error.start} is {line[error.start]:#04x})") from error
+    if text.startswith("\ufeff"):
+        raise WireError("the message begins with a byte order mark: write UTF-8 without one")
     try:
         message = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_unique)
     except RecursionError as error:
         raise WireError(f"the message is nested more than {MAX_DEPTH} deep") from error
     except WireError:
         raise
+    except json.JSONDecodeError as error:
+        raise _no_json(error, text) from error
     except ValueError as error:
-        raise WireError(f"the message is not JSON: {error}: {shown(text.strip())}") from error
+        raise WireError(f"the message is not JSON: {error}: {shown(text)}") from error
     if not isinstance(message, dict):
-        raise WireError.at("the message", message, "an object")
+        raise Stray.at("the message", message, "an object")
     _refuse_deep(message)
     return message
+
+
+def _no_json(error: json.JSONDecodeError, text: str) -> WireError:
+    """What is wrong with a line, and where."""
+    if not text.startswith("{"):
+        return Stray(f"the message is not JSON: {shown(text)}")
+    if error.pos >= len(text):
+        return WireError(f"the line ends within the message: a message is one line: {shown(text)}")
+    if word := _NOT_FINITE.match(text, error.pos):
+        name = "NaN" if word[2].lower() == "nan" else "-Infinity" if word[1] == "-" else "Infinity"
+        return _not_a_number(word[0], name)
+    before, here = text[max(0, error.pos - 30) : error.pos], text[error.pos : error.pos + 30]
+    place = f"{printable(repr(here))} after {printable(repr(before))}"
+    return WireError(f"the message is not JSON: {error.msg} at character {error.pos}: {place}")
 
 
 def validated(model: type[Model], value: Any, field: str) -> Model:
@@ -75,30 +98,35 @@ def validated(model: type[Model], value: Any, field: str) -> Model:
         return model.model_validate(value)
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
-        at = ".".join([field, *(str(step) for step in first["loc"])])
+        at = field + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"])
         if first["type"] == "missing":
             raise WireError(f"{at} is missing") from error
         if first["type"] == "extra_forbidden":
             known = ", ".join(model.model_fields)
             raise WireError(f"{shown(at)[1:-1]} is not part of the protocol; {field} has {known}") from error
-        raise WireError.at(shown(at)[1:-1], first["input"], _expected(first)) from error
+        raise WireError.at(shown(at)[1:-1], first["input"], _expected(first, model)) from error
 
 
-def _expected(error: ErrorDetails) -> str:
+def _expected(error: ErrorDetails, model: type[pydantic.BaseModel]) -> str:
     context = error.get("ctx", {})
     match error["type"]:
         case "model_type":
-            return "an object"
+            return f"an object of {', '.join(model.model_fields)}"
         case "too_long":
             return f"at most {context['max_length']} elements"
         case "too_short":
             return f"at least {context['min_length']} elements"
         case _:
-            return error["msg"].removeprefix("Input should be ").removeprefix("a valid ")
+            expected = error["msg"].removeprefix("Input should be ").replace("a valid ", "a ").replace("'", '"')
+            return expected.replace("a integer", "an integer")
 
 
 def _no_constant(word: str) -> Any:
-    raise WireError(f'{word} is no number in JSON: write "{word}", a string')
+    raise _not_a_number(word, word)
+
+
+def _not_a_number(word: str, name: str) -> WireError:
+    return WireError(f'{word} is no number in JSON: write "{name}", a string')
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -253,6 +281,8 @@ def decode_arrays(value: Any, field: str) -> dict[str, WireArray]:
     """A mapping of arrays that was sent."""
     if not isinstance(value, dict):
         raise WireError.at(field, value, "an object of arrays by name")
+    if value.keys() == ArrayModel.model_fields.keys():
+        raise WireError(f"{field} is an array, expected an object of arrays by name, even where there is one")
     if odd := [name for name in value if not name.isprintable() or len(name) > _LONGEST_NAME]:
         raise WireError(f"{field} has the key {shown(odd[0])}, which is the name of nothing")
     return {name: decode_array(array, f"{field}.{name}") for name, array in value.items()}

@@ -6,6 +6,7 @@ import contextlib
 import json
 import platform
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -41,6 +42,8 @@ from goldformer.spec.load import load_own_cases
 
 #: How many failures of a component are explained in full; the others are lines, unless --verbose.
 EXPLAINED: Final = 2
+#: How many failures of a component with the very same message are lines, unless --verbose.
+ALIKE: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +105,13 @@ def _check(options: Options, spec: Spec, found: Adapter) -> int:
     Numerics(options.tf32, options.threads).apply(found.arrays)
     bench = Bench(spec, found, selection.dtypes[0], options.device, options.strict, Imitator(spec))
     verdicts: list[Verdict] = []
+    failures = _Failures(spec, verbose=options.verbose)
     start = time.perf_counter()
     for verdict in _live(bench, selection, visible=not options.as_json):
         verdicts.append(verdict)
         if verdict.bad and not options.as_json and not options.quiet:
-            nth = sum(v.bad and v.component == verdict.component for v in verdicts)
-            explained = options.verbose or nth <= EXPLAINED
-            out.print(explain_verdict(verdict, spec) + "\n" if explained else headline(verdict), markup=False)
+            failures.tell(verdict)
+    failures.tell_the_rest()
     if options.as_json:
         out.print(json.dumps(finite(_as_json(verdicts, found, bench, spec)), ensure_ascii=False), markup=False)
     else:
@@ -119,6 +122,31 @@ def _check(options: Options, spec: Spec, found: Adapter) -> int:
     if implementation.problem:
         return unusable(implementation.problem)
     return FAILS if implementation.bad else OK
+
+
+class _Failures:
+    """What fails, told as it falls: the first in full, and what was said often before by its count."""
+
+    def __init__(self, spec: Spec, *, verbose: bool) -> None:
+        self._spec = spec
+        self._verbose = verbose
+        self._told: Counter[str] = Counter()
+        self._alike: Counter[tuple[str, str]] = Counter()
+
+    def tell(self, verdict: Verdict) -> None:
+        """One verdict that is bad."""
+        self._told[verdict.component] += 1
+        self._alike[verdict.component, verdict.message] += 1
+        if self._verbose or self._told[verdict.component] <= EXPLAINED:
+            out.print(explain_verdict(verdict, self._spec) + "\n", markup=False)
+        elif self._alike[verdict.component, verdict.message] <= ALIKE:
+            out.print(headline(verdict), markup=False)
+
+    def tell_the_rest(self) -> None:
+        """How many were passed over."""
+        for (component, message), count in self._alike.items():
+            if count > ALIKE and not self._verbose:
+                out.print(f"… {count - ALIKE} more of {component} (-v lists them): {message}", markup=False)
 
 
 class Underivable(Exception):

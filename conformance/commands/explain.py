@@ -119,11 +119,14 @@ def _contract(contract: Contract, spec: Spec) -> Entry:
         )
         if specs
     }
+    cases = spec.cases_of(contract.component)
+    clauses = {id_ for case in cases for id_ in case.clauses}
     return {
         "component": contract.component, "title": contract.title, **arrays,
         "attributes": {a.name: a.kind + (" (optional)" if a.optional else "") for a in contract.attributes.values()},
         "conventions": list(contract.conventions), "depends on": list(contract.depends_on),
-        "cases": [case.id for case in spec.cases_of(contract.component)],
+        "clauses": [id_ for id_ in spec.clauses if id_ in clauses],
+        "cases": [case.id for case in cases],
     }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from goldformer.adapters import Adapter, AdapterError, find_adapter
+from goldformer.adapters.process.faults import NoSuchMethod
 from goldformer.conformance.commands.console import FAILS, OK, out, unusable
 from goldformer.conformance.engine import Bench
 from goldformer.conformance.gradient import invoke_gradient
@@ -100,6 +101,8 @@ def _outcome(call: Callable[[], object]) -> tuple[str, str]:
     try:
         call()
     except (NotImplementedHere, NotCheckable) as absent:
+        if isinstance(absent.__cause__, NoSuchMethod):
+            return "problem", f"problem: initialize lists it, and the process has no such method (-32601): {absent}"
         return "not implemented", f"not implemented: {absent}"
     except BadResult as bad:
         told = "".join(f"\n    {line}" for line in bad.detail.splitlines()[-10:])
