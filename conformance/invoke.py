@@ -153,11 +153,12 @@ def call(adapter: Adapter, contract: Contract, given: Mapping[str, Any]) -> tupl
 
 def _missing_parameter(error: BaseException, params: Any) -> str:
     """What the mapping of parameters has, where the function asked it for something else."""
-    if not isinstance(error, KeyError) or not isinstance(params, Mapping) or error.args[:1] == ():
+    asked = error.args[0] if isinstance(error, KeyError) and error.args else None
+    if not isinstance(asked, str) or not isinstance(params, Mapping) or asked in params:
         return ""
     names = [*params][:_MOST_NAMES]
     more = ", …" if len(params) > _MOST_NAMES else ""
-    return "" if error.args[0] in params else f"; params has {', '.join(names)}{more}"
+    return f"; params has {', '.join(names)}{more}"
 
 
 def check_untouched(library: ArrayLibrary, handed: Mapping[str, Any], fresh: Mapping[str, Any]) -> None:

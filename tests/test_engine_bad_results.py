@@ -172,7 +172,7 @@ MINIATURES = {
     mapping_of_none: (FAILED, "not-an-array", "output is a NoneType: return a {type}"),
     returns_list: (FAILED, "not-an-array", "output is a list: return a {type}"),
     returns_number: (FAILED, "not-an-array", "output is a float: return a {type}"),
-    returns_other_library: (FAILED, "not-an-array", "output is a {other}: return a {type}"),
+    returns_other_library: (FAILED, "not-an-array", "output is {other}: return a {type}"),
     returns_wrong_shape: (
         FAILED, "wrong-shape", "output has shape (2, 3, 4, 1), must be (..., q_seq, d_v) = (2, 3, 4)",
     ),
@@ -232,7 +232,7 @@ def bench_of(spec):
 
 
 def text_for(message, miniature, arrays):
-    other = {"numpy": "Tensor", "torch": "ndarray"}[arrays]
+    other = {"numpy": "a Tensor", "torch": "an ndarray"}[arrays]
     line = miniature.__code__.co_firstlineno + 1
     return message.replace("{type}", TYPE[arrays]).replace("{other}", other).replace("{line}", str(line))
 
