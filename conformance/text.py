@@ -208,8 +208,9 @@ def _could_be(verdicts: Sequence[Verdict], bad: Sequence[Verdict], component: st
     """What could be behind values that nothing known gives, and where it first goes wrong."""
     # A crash or a wrong shape says what is wrong by itself, unless just what one mistake breaks is broken.
     valued = any(v.reason in ("wrong-value", "not-finite", "property") for v in bad)
+    told_apart = any(v.component == component and v.status is Status.PASSED for v in verdicts)
     for suspect in _likely(suspects(verdicts, component, spec)):
-        if valued or suspect.explains == suspect.failing:
+        if valued or (told_apart and suspect.explains == suspect.failing):
             fits = f"({suspect.mistake.id}, fits {suspect.explains} of {suspect.failing} failing checks)"
             text = f"{suspect.mistake.title} {fits}. {suspect.mistake.hint}"
             yield Remark("Could be", text, mistakes=(suspect.mistake.id,))

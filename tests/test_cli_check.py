@@ -141,6 +141,15 @@ def test_a_parameter_of_another_name_lists_those_that_there_are(check):
     assert "; params has w_1, b_1, w_2, b_2" in stdout
 
 
+def test_a_crash_in_every_call_is_no_sign_of_a_mistake(check):
+    # With one case asked for, all the mistakes that it lists would fit.
+    source = RIGHT + "def feed_forward(x, *, params):\n    return x @ undefined\n"
+    for options in (["--case", "ffn-distinct-sizes"], ["--component", "feed_forward"]):
+        stdout = check(source, *options).stdout
+        assert "raised NameError: name 'undefined' is not defined" in stdout
+        assert "Could be" not in stdout
+
+
 def test_what_only_some_calls_raise_may_be_a_variant_that_is_not_there(check):
     hint = "If it has no such variant: raise NotImplementedError in the adapter"
     source = RIGHT.replace("    powers = np", "    scores.reshape(3, -1, 5)\n    powers = np")
