@@ -149,7 +149,8 @@ def found():
     return [(n, kinds.get(k)) for n, k in open_ones], dict(os.environ), os.umask(0), os.getgroups()
 """
     descriptors, environment, umask, groups = found(source)
-    assert descriptors == [(0, "device"), (1, "pipe"), (2, "pipe"), (3, "socket")]
+    # No socket: over one, files can be handed to whoever reads, and closing one of those may take an hour.
+    assert descriptors == [(0, "device"), *((number, "pipe") for number in (1, 2, 3, 4))]
     assert set(environment) == {
         "HOME", "TMPDIR", "PATH", "LANG", "PYTHONDONTWRITEBYTECODE", "OMP_NUM_THREADS", "MKL_NUM_THREADS",
         "OPENBLAS_NUM_THREADS",

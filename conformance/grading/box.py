@@ -29,12 +29,12 @@ _INSTALLED: Final = tuple(sysconfig.get_paths()[name] for name in ("purelib", "p
 _BUFFER: Final = 1 << 20
 
 
-def serve_box(descriptor: int, box: str, spec: Spec) -> None:
+def serve_box(incoming: int, outgoing: int, box: str, spec: Spec) -> None:
     """Say that the process is shut in; then import the adapter for the first request, and answer all of them.
 
     The first line is read before anything of the submission runs: what that writes comes after a request.
     """
-    requests, replies = os.fdopen(descriptor, "rb", _BUFFER), os.fdopen(descriptor, "wb", _BUFFER, closefd=False)
+    requests, replies = os.fdopen(incoming, "rb", _BUFFER), os.fdopen(outgoing, "wb", _BUFFER)
     _say(replies, json.dumps({"ready": True}).encode() + b"\n")
     line = requests.readline(MAX_MESSAGE + 1)
     if not line.endswith(b"\n"):

@@ -26,7 +26,8 @@ _NOBODY: Final = 65534
 _MIB: Final = 1 << 20
 #: How many files of the largest size the folder holds that a process may write to.
 _TMP: Final = 4
-_SOCKET: Final = 3
+_REPLIES: Final = 3
+_REQUESTS: Final = 4
 _PACKAGES: Final = sysconfig.get_paths()["purelib"]
 
 
@@ -61,17 +62,18 @@ def environment(tmp: str) -> dict[str, str]:
     }
 
 
-def keep_only(socket: int, output: int) -> int:
-    """Close all descriptors but these two, read nothing, print to `output`; the number that the socket has then."""
+def keep_only(requests: int, replies: int, output: int) -> tuple[int, int]:
+    """Close all descriptors but these, read nothing, print to `output`; the numbers that the first two have then."""
     # Out of the way of the numbers that they are to have.
-    socket, output = (_moved(descriptor) for descriptor in (socket, output))
+    requests, replies, output = (_moved(descriptor) for descriptor in (requests, replies, output))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    os.dup2(socket, _SOCKET, inheritable=False)
-    os.closerange(_SOCKET + 1, _most_descriptors())
-    return _SOCKET
+    os.dup2(replies, _REPLIES, inheritable=False)
+    os.dup2(requests, _REQUESTS, inheritable=False)
+    os.closerange(_REQUESTS + 1, _most_descriptors())
+    return _REQUESTS, _REPLIES
 
 
 def _moved(descriptor: int) -> int:
