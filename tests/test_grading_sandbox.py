@@ -227,11 +227,16 @@ def found(): return [reached(pid) for pid in (os.getppid(), {os.getpid()})]
 @pytest.mark.parametrize("without", [(), ("mount-namespace",)])
 def test_where_the_package_is_installed_it_is_covered(tmp_path, without):
     folder = installed(tmp_path)
+    # As when the environment was made in the folder of the course.
+    course = tmp_path / "venv" / "graded" / "seed"
+    course.parent.mkdir()
+    course.write_text("secret", encoding="utf-8")
     source = f"""
 import os{TRIED}
 names = ("/spec/cases/softmax.yaml", "/__init__.py")
 def found():
     here = [tried(lambda: open({str(folder)!r} + name).read(1)) for name in names]
+    here.append(tried(open, {str(course)!r}))
     return here, "Error" not in str(tried(open, {str(folder.parent / "neighbour.py")!r}))
 """
     script = f"""
@@ -254,7 +259,7 @@ with made: print(ROOT, found_by(made, Path({str(tmp_path / "box")!r}), {source!r
     assert done.stdout.strip().startswith(f"{folder}/spec (['"), done.stderr
     assert set(re.findall(r"\w+Error", done.stdout)) <= {"FileNotFoundError", "PermissionError"}
     assert done.stdout.strip().endswith("True)")
-    assert done.stdout.count("Error") == 2
+    assert done.stdout.count("Error") == 3
 
 
 def installed(tmp_path):

@@ -107,7 +107,7 @@ def test_what_goes_on_being_written_is_late_all_the_same(monkeypatch):
     os.write(back, b" ")
     monkeypatch.setattr(child, "_read", lambda _: b" ")
     began = time.monotonic()
-    with pytest.raises(child.ChildFault, match="but no line break within 0.2 s: half a message"):
+    with pytest.raises(child.ChildFault, match=r"but no line break within 0\.2 s: half a message"):
         Endless(given, kept, nothing).exchange(b"", 0.2)
     assert time.monotonic() - began < 2
     for descriptor in (there, given, kept, back, nothing, silent):

@@ -21,7 +21,15 @@ from pydantic_core import ErrorDetails
 
 from goldformer.adapters.process.arrays import HELD_AS, WireArray, rounded
 from goldformer.adapters.process.faults import TooLarge, WireError, shown
-from goldformer.adapters.process.schema import MAX_DEPTH, MAX_ELEMENTS, MAX_INNER, MAX_MESSAGE, MAX_NAMES, ArrayModel, Encoding
+from goldformer.adapters.process.schema import (
+    MAX_DEPTH,
+    MAX_ELEMENTS,
+    MAX_INNER,
+    MAX_MESSAGE,
+    MAX_NAMES,
+    ArrayModel,
+    Encoding,
+)
 
 Model = TypeVar("Model", bound=pydantic.BaseModel)
 Array = NDArray[Any]

@@ -24,6 +24,8 @@ from goldformer.spec import Spec
 #: The file that maps what was handed in, and the folder beside it that holds that.
 ADAPTER: Final = "adapter.py"
 SUBMISSION: Final = "submission"
+#: A module of the submission may be called adapter.
+_NAME: Final = "__adapter__"
 _OURS: Final = (*(f"{folder}/" for folder in ours()), "<frozen importlib", "<string>")
 _INSTALLED: Final = tuple(sysconfig.get_paths()[name] for name in ("purelib", "platlib", "stdlib"))
 _BUFFER: Final = 1 << 20
@@ -79,11 +81,11 @@ def _adapter(box: str, spec: Spec) -> Adapter:
     sys.path[:0] = [f"{box}/{SUBMISSION}", box]
     random.seed(0)  # which forking had started from somewhere
     path = f"{box}/{ADAPTER}"
-    found = importlib.util.spec_from_file_location("adapter", path)
+    found = importlib.util.spec_from_file_location(_NAME, path)
     assert found is not None  # its name ends in .py
     assert found.loader is not None
     module = importlib.util.module_from_spec(found)
-    sys.modules["adapter"] = module
+    sys.modules[_NAME] = module
     found.loader.exec_module(module)
     adapter = Adapter.from_object(module, ADAPTER, spec)
     unreachable = {name: _refusing(f"{name} {why}") for name, why in adapter.broken.items()}
