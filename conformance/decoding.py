@@ -56,7 +56,7 @@ def alone_and_in_batch(
     alone = call_for(subject, component, seed, source_seq, **attributes)
     neighbour = sources(seed + 1, 1, source_seq + more)
     short = replace(with_inputs(alone, source=neighbour), attributes={**alone.attributes, "max_length": 1})
-    first = int(subject.call(component, short)["ids"].ravel()[0])
+    first = int(_in_vocabulary(subject.call(component, short)["ids"]).ravel()[0])
     alone = replace(alone, attributes={**alone.attributes, "eos_id": EOS if first == PAD else first})
     source = np.pad(alone.inputs["source"], ((0, 0), (0, more)), constant_values=PAD)
     return alone, with_inputs(alone, source=np.concatenate([neighbour, source]))
@@ -64,13 +64,20 @@ def alone_and_in_batch(
 
 def words_of(sentence: Ids) -> int:
     """How many words a row of ids holds, eos_id included; Violation when anything but pad_id follows it."""
-    ends = np.flatnonzero(sentence == EOS)
+    ends = np.flatnonzero(_in_vocabulary(sentence) == EOS)
     if not len(ends):
         return len(sentence)
     number = int(ends[0]) + 1
     if np.any(sentence[number:] != PAD):
         raise Violation(f"{sentence.tolist()} goes on after {EOS}, its eos_id, where {PAD}, pad_id, must stand")
     return number
+
+
+def _in_vocabulary(ids: Ids) -> Ids:
+    """The same; Violation where one is no word, with which nothing can be called."""
+    if len(bad := ids[(ids < 0) | (ids >= VOCAB)]):
+        raise Violation(f"decodes {bad[0]}, which is no word: words are 0 … {VOCAB - 1}")
+    return ids
 
 
 @dataclass(frozen=True, slots=True)
