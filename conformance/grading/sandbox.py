@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from goldformer.conformance.grading import cgroup, landlock, linux, mounts, namespaces
+from goldformer.conformance.grading import calls, cgroup, landlock, linux, mounts, namespaces
 from goldformer.conformance.grading.model import Limits
 
 #: The user that a process becomes where its own number has no meaning, as in a container that maps few of them.
@@ -175,6 +175,11 @@ def _limit_processes(cell: Cell) -> Cell:
     return cell
 
 
+def _refuse_calls(cell: Cell) -> Cell:
+    calls.refuse()
+    return cell
+
+
 def _lower(kind: int, soft: int, hard: int | None = None) -> None:
     """Set a limit, below the one that is in force already."""
     bound = resource.getrlimit(kind)[1]
@@ -195,6 +200,8 @@ STEPS: Final[Mapping[str, Callable[[Cell], Cell]]] = {
     "no-capabilities": _drop_capabilities,
     "limits": _limit,
     "process-limit": _limit_processes,
+    # Last, for some of those before are among them.
+    "system-calls": _refuse_calls,
 }
 
 
