@@ -299,9 +299,10 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     (tmp_path / "mallory").mkdir()
     os.mkfifo(tmp_path / "mallory" / "submission.py")
     os.mkfifo(tmp_path / "trudy.py")
+    os.mkfifo(tmp_path / "walter.zip")
     found = find_submissions(tmp_path)
     got = [found.read(handed, SMALL).problem for handed in found.handed]
-    assert got == ["'submission.py' is neither a file nor a folder", "'trudy.py' is no file"]
+    assert got == ["'submission.py' is neither a file nor a folder", "'trudy.py' is no file", "'walter.zip' is no file"]
 
 
 def test_what_is_no_submission_is_a_student_with_a_problem(tmp_path: Path) -> None:

@@ -91,17 +91,22 @@ def _walk(folder: Path, prefix: str) -> Iterator[tuple[str, Path]]:
 
 def read_file(path: Path, limits: Limits) -> bytes:
     """One file, which is no link and no device."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError as error:
-        raise BadSubmission(f"{shown(path.name)} cannot be read: {error.strerror}") from error
-    with os.fdopen(descriptor, "rb") as stream:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise BadSubmission(f"{shown(path.name)} is no file")
+    with io.BufferedReader(_opened(path)) as stream:
         data = stream.read(limits.size * _MIB + 1)
     if len(data) > limits.size * _MIB:
         raise BadSubmission(f"{shown(path.name)} is larger than {limits.size} MiB")
     return data
+
+
+def _opened(path: Path) -> io.FileIO:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        raise BadSubmission(f"{shown(path.name)} cannot be read: {error.strerror}") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise BadSubmission(f"{shown(path.name)} is no file")
+    return io.FileIO(descriptor)
 
 
 def open_zip(path: Path) -> zipfile.ZipFile:
@@ -113,9 +118,7 @@ def open_zip(path: Path) -> zipfile.ZipFile:
 @contextlib.contextmanager
 def untrusted_zip(path: Path) -> Iterator[zipfile.ZipFile]:
     """An archive that a student made: the list of its files is of a sane size, whatever it says of it."""
-    with _reading(path):
-        stream = _Sparing(io.FileIO(path))
-    with stream:
+    with _Sparing(_opened(path)) as stream:
         with _reading(path):
             archive = zipfile.ZipFile(stream)
         with archive:
