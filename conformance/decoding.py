@@ -97,13 +97,20 @@ def _ended_by(arguments: Arguments, word: int) -> Arguments:
 def words_of(sentence: Ids, arguments: Arguments) -> int:
     """How many words a row of ids holds, eos_id included; Violation when anything but pad_id follows it."""
     eos = arguments.attributes["eos_id"]
-    ends = np.flatnonzero(sentence == eos)
+    ends = np.flatnonzero(_in_vocabulary(sentence) == eos)
     if not len(ends):
         return len(sentence)
     number = int(ends[0]) + 1
     if np.any(sentence[number:] != PAD):
         raise Violation(f"{sentence.tolist()} goes on after {eos}, its eos_id, where {PAD}, pad_id, must stand")
     return number
+
+
+def _in_vocabulary(ids: Ids) -> Ids:
+    """The same; Violation where one is no word, with which nothing can be called."""
+    if len(bad := ids[(ids < 0) | (ids >= VOCAB)]):
+        raise Violation(f"decodes {bad[0]}, which is no word: words are 0 … {VOCAB - 1}")
+    return ids
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from goldformer.adapters.arrays import LIBRARIES, ArrayLibrary, Layout
 from goldformer.adapters.process.arrays import Wire
-from goldformer.adapters.process.faults import CallFault
+from goldformer.adapters.process.faults import CallFault, clipped
 from goldformer.adapters.protocol import Adapter, fitted
 from goldformer.conformance.verdict import Reason
 from goldformer.spec import Case, Contract
@@ -29,6 +29,9 @@ from goldformer.spec.shapes import Binder
 
 Array = NDArray[Any]
 _MOST_NAMES: Final = 12
+
+#: How much is said of the names that came back, in characters.
+_LONGEST: Final = 500
 
 
 class CallProblem(Exception):
@@ -186,7 +189,7 @@ def name_outputs(returned: Any, contract: Contract) -> dict[str, Any]:
     if isinstance(returned, Mapping):
         unknown = [key for key in returned if key not in names]
         if unknown or contract.first_output not in returned:
-            got = ", ".join(map(str, returned)) or "nothing"
+            got = clipped(", ".join(map(str, returned)), _LONGEST) or "nothing"
             raise BadResult("not-an-array", f"returned a mapping of {got}; the contract has {', '.join(names)}")
         return {name: value for name, value in returned.items() if value is not None or name == contract.first_output}
     if isinstance(returned, tuple):

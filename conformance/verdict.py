@@ -66,8 +66,9 @@ class Element:
     """One number of an output."""
 
     index: tuple[int, ...]
-    expected: float | bool
-    got: float | bool
+    # Ids are integers, and stay so where they are written and read back.
+    expected: float | int | bool
+    got: float | int | bool
 
 
 @dataclass(frozen=True, slots=True)

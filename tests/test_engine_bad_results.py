@@ -137,6 +137,10 @@ def empty_mapping(outputs, given):
     return {}
 
 
+def long_names(outputs, given):
+    return dict.fromkeys(["x" * 20_000], outputs["output"])
+
+
 def mapping_of_none(outputs, given):
     return {"output": None}
 
@@ -199,6 +203,11 @@ MINIATURES = {
         FAILED, "not-an-array", f"returned a mapping of weights; the contract has {NAMES}",
     ),
     empty_mapping: (FAILED, "not-an-array", f"returned a mapping of nothing; the contract has {NAMES}"),
+    long_names: (
+        FAILED,
+        "not-an-array",
+        f"returned a mapping of {'x' * 250} … 19500 characters … {'x' * 250}; the contract has {NAMES}",
+    ),
     tuple_too_long: (FAILED, "not-an-array", f"returned 5 values; the contract has {NAMES}"),
     empty_tuple: (FAILED, "not-an-array", f"returned 0 values; the contract has {NAMES}"),
     declines_everything: (

@@ -123,9 +123,11 @@ def test_the_outcome_is_the_worst_that_happened() -> None:
 
 def whole() -> Grade:
     worst = Element((0, 1), 1.0, -math.inf)
+    ids = Difference("ids", 1, 2, 0.0, math.inf, Element((0,), 5, 1 << 62), Element((0,), 5, 1 << 62))
     failed = Verdict(
         "c", "case", "softmax", "t", Status.FAILED, "wrong-value", "ünïcode", "float64", "cpu", ("SM-1",), "s", ("x",),
-        math.inf, (Difference("output", 1, 2, 0.1, math.inf, worst, Element((), True, False)),), (Match(("a",), 0.0),),
+        math.inf, (Difference("output", 1, 2, 0.1, math.inf, worst, Element((), True, False)), ids),
+        (Match(("a",), 0.0),),
     )  # fmt: skip
     part = PartGrade("softmax", 10.0, 5.0, {"published": (1, 2), "fresh": (1, 1)}, (Deduction(1.0, "x"),))
     return Grade(

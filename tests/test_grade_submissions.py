@@ -84,6 +84,68 @@ def test_ids_are_told_apart_and_safe(tmp_path: Path) -> None:
     assert {*ids(find_submissions(tmp_path))} <= {*first}
 
 
+def test_no_file_can_be_named_as_the_id_of_another(tmp_path: Path) -> None:
+    for name in ("s.py", "S.py"):
+        (tmp_path / name).write_bytes(CODE)
+    taken = ids(find_submissions(tmp_path))
+    for id_ in taken:
+        (tmp_path / f"{id_}.py").write_bytes(CODE)
+    found = ids(find_submissions(tmp_path))
+    assert len({id_.casefold() for id_ in found}) == len(found) == 4
+    assert {*taken} <= {*found}
+
+
+@pytest.mark.parametrize(
+    "name", ["\N{CJK COMPATIBILITY IDEOGRAPH-FA6C}" * 84, "x" * 250, "\N{ROMAN NUMERAL EIGHT}" * 80]
+)
+def test_the_folder_of_every_id_can_be_made(name: str, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / f"{name}.py").write_bytes(CODE)
+    (id_,) = ids(find_submissions(tmp_path / "in"))
+    (tmp_path / id_).mkdir()
+
+
+def test_a_name_that_is_no_text_is_a_problem_and_no_end_of_grading(tmp_path: Path) -> None:
+    for name in (b"\xff.txt", b"\xfe.py", b"\x1b[2J.doc"):
+        (tmp_path / os.fsdecode(name)).write_bytes(CODE)
+    found = find_submissions(tmp_path)
+    read = [found.read(handed, SMALL) for handed in found.handed]
+    said = "is no .py file, no folder and no zip"
+    assert sorted(one.problem for one in read) == ["", rf"\udcff.txt {said}", rf"\x1b[2J.doc {said}"]
+
+
+def test_the_case_of_a_suffix_means_nothing(tmp_path: Path) -> None:
+    (tmp_path / "HW1.PY").write_bytes(CODE)
+    assert only(tmp_path).files == {"submission.py": CODE}
+
+
+def test_what_lies_beside_the_folder_of_a_submission_is_left_out(tmp_path: Path) -> None:
+    beside = {"report.pdf": b"", "hw/submission.py": CODE, "hw/data/w.npz": b"1", "hw2/notes.py": b""}
+    assert only(zipped(tmp_path / "m.zip", beside)).files == {"submission.py": CODE, "data/w.npz": b"1"}
+    two = {"report.pdf": b"", "v1/submission.py": CODE, "v2/submission.py": CODE}
+    said = "there is no submission.py among v1/submission.py, v2/submission.py"
+    assert only(zipped(tmp_path / "m.zip", two)).problem == said
+
+
+def test_what_is_passed_over_may_be_called_anything(tmp_path: Path) -> None:
+    odd = {f"hw/.venv/{'a/' * 20}x.h": b"", "__MACOSX/hw/._Icon\r": b"", "hw/Icon\r": b"", f"hw/.{'x' * 300}": b""}
+    assert only(zipped(tmp_path / "m.zip", {"hw/submission.py": CODE, **odd})).files == {"submission.py": CODE}
+
+
+def test_an_archive_of_windows_parts_folders_with_backslashes(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "m.zip", "w") as archive:
+        for name in ("hw\\submission.py", "hw\\data\\x.txt"):
+            info = zipfile.ZipInfo(name)
+            info.create_system = 0
+            archive.writestr(info, CODE)
+    assert only(tmp_path / "m.zip").files == {"submission.py": CODE, "data/x.txt": CODE}
+    with zipfile.ZipFile(tmp_path / "m.zip", "a") as archive:
+        info = zipfile.ZipInfo("hw\\..\\..\\x.py")
+        info.create_system = 0
+        archive.writestr(info, CODE)
+    assert only(tmp_path / "m.zip").problem == "the name 'hw/../../x.py' leads out of its folder or is none"
+
+
 def export(folder: Path) -> None:
     (folder / "submission_11").mkdir()
     (folder / "submission_11" / "attention.py").write_bytes(CODE)
@@ -177,6 +239,32 @@ def test_a_list_of_a_million_files_is_not_read(tmp_path: Path) -> None:
     assert only(tmp_path / "m.zip", Limits(size=16)).problem == "the zip lists too many files"
 
 
+@pytest.mark.parametrize("kind", ["of 64 bits", "with a second sign of its end"])
+def test_nor_is_one_that_says_it_is_short(kind: str, tmp_path: Path) -> None:
+    """Where the list ends is said at several places, and the library believes other ones than a first look does."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("submission.py", CODE)
+        for n in range(60_000):
+            info = zipfile.ZipInfo(f".junk/{n:060}")
+            info.header_offset = info.CRC = 0
+            archive.filelist.append(info)
+    raw = buffer.getvalue()
+    at = raw.rfind(b"PK\x05\x06")
+    size, offset = struct.unpack("<LL", raw[at + 12 : at + 20])
+    if kind == "of 64 bits":
+        longer = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, 60_001, 60_001, size, offset)
+        end = (
+            longer
+            + struct.pack("<4sLQL", b"PK\6\7", 0, at, 1)
+            + struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 1, 1, 46, 0, 0)
+        )
+    else:
+        end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 1, 1, size, int.from_bytes(b"PK\5\6", "little"), 0)
+    (tmp_path / "m.zip").write_bytes(raw[:at] + end)
+    assert only(tmp_path / "m.zip", Limits(size=16)).problem == "the zip lists too many files"
+
+
 @pytest.mark.parametrize("data", [b"", b"no zip at all", b"PK\x05\x06" + bytes(10), b"PK\x03\x04" + bytes(100)])
 def test_what_is_no_zip_is_said_to_be_none(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "m.zip").write_bytes(data)
@@ -211,9 +299,10 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     (tmp_path / "mallory").mkdir()
     os.mkfifo(tmp_path / "mallory" / "submission.py")
     os.mkfifo(tmp_path / "trudy.py")
+    os.mkfifo(tmp_path / "walter.zip")
     found = find_submissions(tmp_path)
     got = [found.read(handed, SMALL).problem for handed in found.handed]
-    assert got == ["'submission.py' is neither a file nor a folder", "'trudy.py' is no file"]
+    assert got == ["'submission.py' is neither a file nor a folder", "'trudy.py' is no file", "'walter.zip' is no file"]
 
 
 def test_what_is_no_submission_is_a_student_with_a_problem(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from goldformer.adapters import AdapterError, find_adapter
+from goldformer.adapters.process import child
 from goldformer.conformance.engine import Bench, check_case
 from goldformer.conformance.properties import check_property
 from goldformer.conformance.run import load_properties
@@ -98,6 +99,29 @@ def test_a_fault_is_one_errored_verdict_and_the_next_case_passes(fault, misbehav
     assert (verdict.status, verdict.reason) == (Status.ERRORED, reason)
     assert says in verdict.message
     assert check_case(case, bench).status is Status.PASSED
+
+
+def test_what_goes_on_being_written_is_late_all_the_same(monkeypatch):
+    """One byte is there whenever one looks."""
+    (there, given), (kept, back), (nothing, silent) = os.pipe(), os.pipe(), os.pipe()
+    os.write(back, b" ")
+    monkeypatch.setattr(child, "_read", lambda _: b" ")
+    began = time.monotonic()
+    with pytest.raises(child.ChildFault, match=r"but no line break within 0\.2 s: half a message"):
+        Endless(given, kept, nothing).exchange(b"", 0.2)
+    assert time.monotonic() - began < 2
+    for descriptor in (there, given, kept, back, nothing, silent):
+        os.close(descriptor)
+
+
+class Endless(child.Pipes):
+    """Pipes to nobody."""
+
+    def _ended(self):
+        return False
+
+    def _closed(self, size, which="output"):
+        raise AssertionError(which)
 
 
 @pytest.mark.parametrize("fault", ["closed_input", "two_replies"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 
 import numpy as np
 import pytest
@@ -200,6 +201,11 @@ def nested(depth):
     return b'{"a":' * depth + b"1" + b"}" * depth
 
 
+def many_names(count, last):
+    """An object of so many names, and then others."""
+    return b"{" + b"".join(b'"a%d":1,' % number for number in range(count)) + last + b"}"
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
     [
@@ -226,14 +232,25 @@ def nested(depth):
         (b"[" * 1_000_000, "the message has more than 100000 lists and objects"),
         (b'{"a":[' + b"[]," * 100_000 + b"[]]}", "the message has more than 100000 lists and objects"),
         (b'{"a":' + b"[" * 16 + b"]" * 16 + b"}", "the message is nested more than 16 deep"),
+        (b'{"a":"' + b":" * 1_000_000 + b'"}', "the message has more than 1000000 names"),
+        # Looking at all others for each of them would take days.
+        (many_names(900_000, b'"z":1,"z":2'), "the message has the key 'z' twice in one object"),
     ],
-    ids=range(23),
+    ids=range(25),
 )
 def test_what_is_no_message_is_refused(line, says):
     with pytest.raises(WireError) as error:
         from_line(line)
     assert says in str(error.value)
     assert len(str(error.value)) < 300
+
+
+def test_of_a_million_names_that_no_array_has_one_is_told():
+    message = from_line(many_names(900_000, b'"shape":[],"data":[]'))
+    began = time.perf_counter()
+    with pytest.raises(WireError, match=r"^result\.a0 is not part of the protocol; result has dtype, shape, data$"):
+        decode_array(message, "result")
+    assert time.perf_counter() - began < 3  # telling all of them takes a gigabyte and ten seconds
 
 
 def test_a_message_at_the_limit_of_depth_is_read():

@@ -4,6 +4,7 @@ import pytest
 
 from goldformer.adapters import Adapter, find_adapter
 from goldformer.adapters.mistakes import implementations
+from goldformer.adapters.textbook import Textbook
 from goldformer.conformance.engine import Bench
 from goldformer.conformance.properties import check_property
 from goldformer.conformance.run import load_properties
@@ -40,3 +41,28 @@ def test_the_textbook_without_a_mistake_keeps_a_property(property_):
     prop = SPEC.properties[property_]
     bench = Bench(SPEC, find_adapter("textbook", SPEC), "float64", "cpu")
     assert check_property(prop, prop.component, bench).status is Status.PASSED
+
+
+def of_no_vocabulary(name, word):
+    """The textbook, but for one word that it decodes, which is none."""
+    textbook = Textbook()
+
+    def decode(**given):
+        outputs = dict(getattr(Textbook(), name)(**given))
+        outputs["ids"] = outputs["ids"].copy()
+        outputs["ids"].ravel()[0] = word
+        return outputs
+
+    setattr(textbook, name, decode)
+    return textbook
+
+
+@pytest.mark.parametrize("word", [5, -1, 1 << 62])
+@pytest.mark.parametrize(
+    ("name", "property_"),
+    [(p.component, p.id) for p in SPEC.properties.values() if p.component in ("greedy_decode", "beam_search")],
+)
+def test_a_word_that_is_none_fails_what_asks_for_more_of_it(name, property_, word):
+    adapter = Adapter.from_object(of_no_vocabulary(name, word), "odd", SPEC)
+    verdict = check_property(SPEC.properties[property_], name, Bench(SPEC, adapter, "float64", "cpu"))
+    assert (verdict.status, verdict.reason) == (Status.FAILED, "property")

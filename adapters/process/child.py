@@ -44,7 +44,7 @@ class ChildFault(Exception):
 class Pipes(ABC):
     """Lines to a process and from it, while what it writes to standard error is kept aside.
 
-    The descriptors do not block. They may be the ends of one socket, each with a number of its own.
+    The descriptors do not block.
     """
 
     def __init__(self, stdin: int, stdout: int, stderr: int) -> None:
@@ -72,16 +72,19 @@ class Pipes(ABC):
         return printable(self._tail.decode("utf-8", "replace")).strip("\n")
 
     def _line(self, unsent: memoryview, deadline: float, seconds: float) -> bytes:
-        chunks, size = [self._unread], len(self._unread)
-        self._unread = b""
-        while b"\n" not in chunks[-1]:
-            if size > MAX_MESSAGE:
+        # One array: who writes byte by byte would make millions of them.
+        read, self._unread = bytearray(self._unread), b""
+        end, late, more = read.find(b"\n"), False, False
+        while end < 0:
+            if len(read) > MAX_MESSAGE:
                 raise ChildFault("protocol", f"sent more than {MAX_MESSAGE >> 20} MiB without a line break")
+            if late and not more:
+                # What was there in time has been read; who goes on writing is not listened to.
+                raise ChildFault("timeout", _late(seconds, len(read), len(unsent)))
+            late, more = time.monotonic() >= deadline, False
             events = self._ready.select(min(_LOOK, max(0.0, deadline - time.monotonic())))
             if not events and self._ended():
-                raise self._closed(size)  # what it started may hold its pipes open
-            if not events and time.monotonic() >= deadline:
-                raise ChildFault("timeout", _late(seconds, size, len(unsent)))
+                raise self._closed(len(read))  # what it started may hold its pipes open
             ready = [key.fd for key, _ in events]
             if self._stderr in ready:
                 self._read_stderr()
@@ -92,11 +95,12 @@ class Pipes(ABC):
             if self._stdout in ready:
                 chunk = _read(self._stdout)
                 if chunk == b"":
-                    raise self._closed(size)
-                chunks.append(chunk or b"")
-                size += len(chunk or b"")
-        last, _, self._unread = chunks[-1].partition(b"\n")
-        line = b"".join([*chunks[:-1], last])
+                    raise self._closed(len(read))
+                if chunk:
+                    read += chunk
+                    end = read.find(b"\n", len(read) - len(chunk))
+                    more = len(chunk) == _CHUNK
+        line, self._unread = bytes(memoryview(read)[:end]), bytes(memoryview(read)[end + 1 :])
         if unsent:
             raise self._early(line)
         return line
@@ -195,12 +199,17 @@ def _late(seconds: float, received: int, unsent: int) -> str:
 
 def _descriptor(pipe: IO[bytes] | None) -> int:
     assert pipe is not None  # all three were asked for
-    os.set_blocking(pipe.fileno(), False)
+    return unblocked(pipe.fileno())
+
+
+def unblocked(pipe: int) -> int:
+    """The same end of a pipe, which from now on does not block, and is as wide as it may be."""
+    os.set_blocking(pipe, False)
     if sys.platform == "linux":
-        # As wide as it may be: a message of megabytes wakes each side once for every time it is filled.
+        # A message of megabytes wakes each side once for every time it is filled.
         with contextlib.suppress(OSError):
-            fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, _CHUNK)
-    return pipe.fileno()
+            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _CHUNK)
+    return pipe
 
 
 def _read(descriptor: int) -> bytes | None:
@@ -209,8 +218,6 @@ def _read(descriptor: int) -> bytes | None:
         return os.read(descriptor, _CHUNK)
     except BlockingIOError:
         return None
-    except ConnectionResetError:
-        return b""  # a socket whose other end was closed with something unread
 
 
 def _status_within(process: subprocess.Popen[bytes], seconds: float) -> int | None:

@@ -17,6 +17,8 @@ MAX_MESSAGE: Final = 64 << 20
 MAX_DEPTH: Final = 16
 #: Lists and objects: a message has a few for each of its arrays, and brackets in texts count.
 MAX_INNER: Final = 100_000
+#: Names in objects; colons in texts count.
+MAX_NAMES: Final = 1_000_000
 MAX_AXES: Final = 8
 MAX_ELEMENTS: Final = 1 << 24
 

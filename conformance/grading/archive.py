@@ -5,6 +5,8 @@ Nothing is ever written by a name that an archive has. BadSubmission says in a s
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import stat
 import unicodedata
@@ -28,10 +30,11 @@ _DEEPEST: Final = 16
 _RATIO: Final = 200
 #: Below this size nothing is a bomb, however well it packs.
 _HARMLESS: Final = _MIB
-_END: Final = b"PK\x05\x06"
 _ENCRYPTED: Final = 0x1
 _PACKING: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-_IGNORED: Final = ("__MACOSX", "__pycache__")
+_IGNORED: Final = ("__MACOSX", "__pycache__", "Icon\r")
+#: What made an archive in which a backslash parts folders.
+_WINDOWS: Final = 0
 
 
 class BadSubmission(Exception):
@@ -73,9 +76,9 @@ def _walk(folder: Path, prefix: str) -> Iterator[tuple[str, Path]]:
     except OSError as error:
         raise BadSubmission(f"{prefix or 'the folder'} cannot be read: {error.strerror}") from error
     for entry in entries:
-        name = checked_name(prefix + entry.name)
-        if ignored(name):
+        if ignored(entry.name):
             continue
+        name = checked_name(prefix + entry.name)
         if entry.is_symlink():
             raise BadSubmission(f"{shown(name)} is a link: hand in the file itself")
         if entry.is_dir(follow_symlinks=False):
@@ -88,38 +91,58 @@ def _walk(folder: Path, prefix: str) -> Iterator[tuple[str, Path]]:
 
 def read_file(path: Path, limits: Limits) -> bytes:
     """One file, which is no link and no device."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError as error:
-        raise BadSubmission(f"{shown(path.name)} cannot be read: {error.strerror}") from error
-    with os.fdopen(descriptor, "rb") as stream:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise BadSubmission(f"{shown(path.name)} is no file")
+    with io.BufferedReader(_opened(path)) as stream:
         data = stream.read(limits.size * _MIB + 1)
     if len(data) > limits.size * _MIB:
         raise BadSubmission(f"{shown(path.name)} is larger than {limits.size} MiB")
     return data
 
 
-def open_zip(path: Path, *, trusted: bool = False) -> zipfile.ZipFile:
-    """An archive; of one that a student made, the list of files is of a sane size."""
+def _opened(path: Path) -> io.FileIO:
     try:
-        if not trusted:
-            _refuse_long_listing(path)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        raise BadSubmission(f"{shown(path.name)} cannot be read: {error.strerror}") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise BadSubmission(f"{shown(path.name)} is no file")
+    return io.FileIO(descriptor)
+
+
+def open_zip(path: Path) -> zipfile.ZipFile:
+    """An archive that no student made."""
+    with _reading(path):
         return zipfile.ZipFile(path)
+
+
+@contextlib.contextmanager
+def untrusted_zip(path: Path) -> Iterator[zipfile.ZipFile]:
+    """An archive that a student made: the list of its files is of a sane size, whatever it says of it."""
+    with _Sparing(_opened(path)) as stream:
+        with _reading(path):
+            archive = zipfile.ZipFile(stream)
+        with archive:
+            yield archive
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, UnicodeDecodeError) as error:
         raise BadSubmission(f"{shown(path.name)} is no readable zip: {error}") from error
 
 
-def _refuse_long_listing(path: Path) -> None:
-    """Before it is read: a list of a million files takes a gigabyte."""
-    with path.open("rb") as stream:
-        size = stream.seek(0, os.SEEK_END)
-        stream.seek(max(0, size - (1 << 16) - 22))
-        tail = stream.read()
-    at = tail.rfind(_END)
-    if at >= 0 and int.from_bytes(tail[at + 12 : at + 16], "little") > _LISTING:
-        raise BadSubmission("the zip lists too many files")
+class _Sparing(io.BufferedReader):
+    """A file of which nobody reads more at once than a list of files may take: one of a million takes a gigabyte."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """So many bytes, or all that are left."""
+        most = _LISTING + 1
+        data = super().read(most if size is None or size < 0 else min(size, most))
+        if len(data) > _LISTING:
+            raise BadSubmission("the zip lists too many files")
+        return data
 
 
 def read_zip(archive: zipfile.ZipFile, limits: Limits, under: str = "") -> dict[str, bytes]:
@@ -128,8 +151,13 @@ def read_zip(archive: zipfile.ZipFile, limits: Limits, under: str = "") -> dict[
     for info in archive.infolist():
         if not info.filename.startswith(under):
             continue
-        name = checked_name(info.filename[len(under) :].rstrip("/")) if info.filename != under else ""
-        if not name or ignored(name) or _is_folder(info, name):
+        named = info.filename[len(under) :].rstrip("/")
+        if info.create_system == _WINDOWS:
+            named = named.replace("\\", "/")
+        if not named or ignored(named):
+            continue
+        name = checked_name(named)
+        if _is_folder(info, name):
             continue
         room.one_more()
         if name in files:
@@ -190,7 +218,8 @@ def checked_name(name: str) -> str:
 def ignored(name: str) -> bool:
     """What editors and systems leave behind, and what is hidden."""
     steps = name.split("/")
-    return any(step.startswith(".") or step in _IGNORED for step in steps) or name.endswith(".pyc")
+    hidden = any(step.startswith(".") and step not in (".", "..") for step in steps)
+    return hidden or not {*_IGNORED}.isdisjoint(steps) or name.endswith(".pyc")
 
 
 def _refuse_file_and_folder(names: Iterable[str]) -> None:

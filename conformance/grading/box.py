@@ -24,17 +24,19 @@ from goldformer.spec import Spec
 #: The file that maps what was handed in, and the folder beside it that holds that.
 ADAPTER: Final = "adapter.py"
 SUBMISSION: Final = "submission"
+#: A module of the submission may be called adapter.
+_NAME: Final = "__adapter__"
 _OURS: Final = (*(f"{folder}/" for folder in ours()), "<frozen importlib", "<string>")
 _INSTALLED: Final = tuple(sysconfig.get_paths()[name] for name in ("purelib", "platlib", "stdlib"))
 _BUFFER: Final = 1 << 20
 
 
-def serve_box(descriptor: int, box: str, spec: Spec) -> None:
+def serve_box(incoming: int, outgoing: int, box: str, spec: Spec) -> None:
     """Say that the process is shut in; then import the adapter for the first request, and answer all of them.
 
     The first line is read before anything of the submission runs: what that writes comes after a request.
     """
-    requests, replies = os.fdopen(descriptor, "rb", _BUFFER), os.fdopen(descriptor, "wb", _BUFFER, closefd=False)
+    requests, replies = os.fdopen(incoming, "rb", _BUFFER), os.fdopen(outgoing, "wb", _BUFFER)
     _say(replies, json.dumps({"ready": True}).encode() + b"\n")
     line = requests.readline(MAX_MESSAGE + 1)
     if not line.endswith(b"\n"):
@@ -79,11 +81,11 @@ def _adapter(box: str, spec: Spec) -> Adapter:
     sys.path[:0] = [f"{box}/{SUBMISSION}", box]
     random.seed(0)  # which forking had started from somewhere
     path = f"{box}/{ADAPTER}"
-    found = importlib.util.spec_from_file_location("adapter", path)
+    found = importlib.util.spec_from_file_location(_NAME, path)
     assert found is not None  # its name ends in .py
     assert found.loader is not None
     module = importlib.util.module_from_spec(found)
-    sys.modules["adapter"] = module
+    sys.modules[_NAME] = module
     found.loader.exec_module(module)
     adapter = Adapter.from_object(module, ADAPTER, spec)
     unreachable = {name: _refusing(f"{name} {why}") for name, why in adapter.broken.items()}

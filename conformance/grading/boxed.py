@@ -7,13 +7,12 @@ import json
 import os
 import re
 import signal
-import socket
 import time
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
-from goldformer.adapters.process.child import ChildFault, Pipes, describe
+from goldformer.adapters.process.child import ChildFault, Pipes, describe, unblocked
 from goldformer.adapters.process.client import Client, Peer
 from goldformer.adapters.process.faults import CallFault, FaultReason, Unasked, WireError
 from goldformer.conformance.grading.model import Limits
@@ -39,9 +38,12 @@ class Keeper(Protocol):
 
 
 class BoxPeer(Pipes):
-    """The socket and the output of one process."""
+    """The pipes of one process: to it, from it, and what it prints.
 
-    def __init__(self, pid: int, connection: socket.socket, output: int, keeper: Keeper, limits: Limits) -> None:
+    They are no socket: with what is sent over one come open files, and closing such a file may take for ever.
+    """
+
+    def __init__(self, pid: int, pipes: tuple[int, int, int], keeper: Keeper, limits: Limits) -> None:
         """Take the process over; `keeper` ends it."""
         self.owner: Final = os.getpid()
         self._limits = limits
@@ -49,13 +51,8 @@ class BoxPeer(Pipes):
         self._keeper = keeper
         self._pid = pid
         self._ending: Mapping[str, Any] | None = None
-        connection.setblocking(False)  # noqa: FBT003
-        os.set_blocking(output, False)
-        # A number for each direction: one of them is watched only while there is something to send.
-        there = os.dup(connection.fileno())
-        back = connection.detach()
-        self._descriptors = weakref.finalize(self, _closed, (there, back, output), self.owner)
-        super().__init__(there, back, output)
+        self._descriptors = weakref.finalize(self, _closed, pipes, self.owner)
+        super().__init__(*map(unblocked, pipes))
 
     def problem(self, seconds: float) -> str:
         """Why it is not shut in, once it has said so; empty when it is. Nothing of the submission has run then."""

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
@@ -31,7 +31,6 @@ from goldformer.conformance.grading.sandbox import environment
 _IMPORTING: Final = 120.0
 _ANSWERING: Final = 30.0
 _CHUNK: Final = 1 << 16
-_WIDE: Final = 1 << 20
 #: Seconds that it is given to end by itself.
 _FAREWELL: Final = 5.0
 #: Without the settings, packages and folders of whoever started it; hashes alike in every run.
@@ -81,25 +80,21 @@ class Zygote:
 
     def fork(self, box: Path, user: int, limits: Limits) -> BoxPeer:
         """A process for a box, shut in; Lost when this one is not there any longer."""
-        ours, theirs = socket.socketpair()
-        reader, writer = os.pipe()
+        (requests, there), (back, replies), (printed, output) = os.pipe(), os.pipe(), os.pipe()
+        ours, theirs = (there, back, printed), (requests, replies, output)
         place = self._place(box)
         try:
-            for end in (ours, theirs):
-                end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _WIDE)
             inside = {"box": str(place / "box" if place else box), "tmp": str(place / "tmp") if place else ""}
             fork = {**inside, "user": user, "limits": dataclasses.asdict(limits)}
-            reply = self._ask({"fork": fork}, [theirs.fileno(), writer])
+            reply = self._ask({"fork": fork}, theirs)
         except BaseException:
-            ours.close()
-            os.close(reader)
+            _close(ours)
             if place:
                 remove(place)
             raise
         finally:
-            theirs.close()
-            os.close(writer)
-        peer = BoxPeer(reply.get("pid", 0), ours, reader, _Ender(self, place), limits)
+            _close(theirs)
+        peer = BoxPeer(reply.get("pid", 0), ours, _Ender(self, place), limits)
         if problem := reply.get("failed") or peer.problem(_ANSWERING):
             peer.end()
             raise JailError(f"no process could be made for a submission: {problem}")
@@ -191,6 +186,11 @@ class _Ender:
         if not self.zygote.closed:
             raise JailError(f"the process that submissions are forked from {lost}") from lost
         return True
+
+
+def _close(descriptors: Iterable[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def _ended(process: subprocess.Popen[bytes], control: socket.socket, log: IO[bytes], name: str, owner: int) -> None:

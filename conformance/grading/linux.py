@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+from collections.abc import Sequence
 from typing import Any, Final
 
 #: unshare and setns.
@@ -28,6 +29,8 @@ MOUNT_ATTR_NODEV: Final = 4
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_DUMPABLE: Final = 4
+_PR_SET_SECCOMP: Final = 22
+_SECCOMP_MODE_FILTER: Final = 2
 _PR_CAPBSET_DROP: Final = 24
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _PR_SET_NO_NEW_PRIVS: Final = 38
@@ -81,6 +84,19 @@ def adopt_orphans() -> None:
 def forbid_new_privileges() -> None:
     """Have no program that is started gain privileges, for good."""
     _prctl("PR_SET_NO_NEW_PRIVS", _PR_SET_NO_NEW_PRIVS, 1)
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_uint16), ("instructions", ctypes.c_void_p))
+
+
+def set_filter(instructions: Sequence[ctypes.Structure]) -> None:
+    """Have a program decide about every system call of this process and of those that it starts, for good."""
+    _need_linux("seccomp")
+    held = (type(instructions[0]) * len(instructions))(*instructions)
+    program = _Program(len(held), ctypes.addressof(held))
+    what = "PR_SET_SECCOMP"
+    called(what, _libc.prctl(_PR_SET_SECCOMP, ctypes.c_ulong(_SECCOMP_MODE_FILTER), ctypes.byref(program)))
 
 
 def refuse_tracers() -> None:

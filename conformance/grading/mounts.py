@@ -34,6 +34,9 @@ BOX: Final = "/jail/box"
 TMP: Final = "/jail/tmp"
 _SYSTEM: Final = ("/lib", "/lib64", "/lib32", "/usr/lib", "/usr/lib64", "/usr/lib32", "/usr/local/lib")
 _ETC: Final = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld-musl-x86_64.path", "/etc/localtime")
+#: The folders of a virtual environment, and the file that says that it is one.
+_VIRTUAL: Final = ("bin", "lib", "lib64")
+_CONFIG: Final = "pyvenv.cfg"
 _DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 _READ_ONLY: Final = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID
 
@@ -41,7 +44,10 @@ _READ_ONLY: Final = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID
 def interpreter() -> list[str]:
     """The folders of Python and of what is installed for it, by every name that they have."""
     paths = sysconfig.get_paths()
-    names = [sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix]
+    names = [sys.base_prefix, sys.base_exec_prefix]
+    # A virtual environment may be made in the very folder that holds the course: what is its own in there.
+    own = {sys.prefix, sys.exec_prefix} - {*names}
+    names += [os.path.join(prefix, name) for prefix in own for name in _VIRTUAL]
     names += [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     names += [entry for entry in sys.path if os.path.basename(entry) in ("site-packages", "dist-packages")]
     every = {name for given in names for name in (os.path.abspath(given), os.path.realpath(given))}
@@ -59,7 +65,8 @@ def ours() -> list[str]:
 @cache
 def readable() -> tuple[str, ...]:
     """What a process may read beside its own folders: folders and files."""
-    return (*interpreter(), *(path for path in (*_SYSTEM, *_ETC) if os.path.exists(path)))
+    files = (os.path.join(sys.prefix, _CONFIG), *_SYSTEM, *_ETC)
+    return (*interpreter(), *(path for path in files if os.path.exists(path)))
 
 
 @cache

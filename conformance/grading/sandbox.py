@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from goldformer.conformance.grading import cgroup, landlock, linux, mounts, namespaces
+from goldformer.conformance.grading import calls, cgroup, landlock, linux, mounts, namespaces
 from goldformer.conformance.grading.model import Limits
 
 #: The user that a process becomes where its own number has no meaning, as in a container that maps few of them.
@@ -26,7 +26,8 @@ _NOBODY: Final = 65534
 _MIB: Final = 1 << 20
 #: How many files of the largest size the folder holds that a process may write to.
 _TMP: Final = 4
-_SOCKET: Final = 3
+_REPLIES: Final = 3
+_REQUESTS: Final = 4
 _PACKAGES: Final = sysconfig.get_paths()["purelib"]
 
 
@@ -61,17 +62,18 @@ def environment(tmp: str) -> dict[str, str]:
     }
 
 
-def keep_only(socket: int, output: int) -> int:
-    """Close all descriptors but these two, read nothing, print to `output`; the number that the socket has then."""
+def keep_only(requests: int, replies: int, output: int) -> tuple[int, int]:
+    """Close all descriptors but these, read nothing, print to `output`; the numbers that the first two have then."""
     # Out of the way of the numbers that they are to have.
-    socket, output = (_moved(descriptor) for descriptor in (socket, output))
+    requests, replies, output = (_moved(descriptor) for descriptor in (requests, replies, output))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    os.dup2(socket, _SOCKET, inheritable=False)
-    os.closerange(_SOCKET + 1, _most_descriptors())
-    return _SOCKET
+    os.dup2(replies, _REPLIES, inheritable=False)
+    os.dup2(requests, _REQUESTS, inheritable=False)
+    os.closerange(_REQUESTS + 1, _most_descriptors())
+    return _REQUESTS, _REPLIES
 
 
 def _moved(descriptor: int) -> int:
@@ -173,6 +175,11 @@ def _limit_processes(cell: Cell) -> Cell:
     return cell
 
 
+def _refuse_calls(cell: Cell) -> Cell:
+    calls.refuse()
+    return cell
+
+
 def _lower(kind: int, soft: int, hard: int | None = None) -> None:
     """Set a limit, below the one that is in force already."""
     bound = resource.getrlimit(kind)[1]
@@ -193,6 +200,8 @@ STEPS: Final[Mapping[str, Callable[[Cell], Cell]]] = {
     "no-capabilities": _drop_capabilities,
     "limits": _limit,
     "process-limit": _limit_processes,
+    # Last, for some of those before are among them.
+    "system-calls": _refuse_calls,
 }
 
 

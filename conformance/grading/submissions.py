@@ -18,6 +18,7 @@ from typing import Final, Literal
 
 import yaml
 
+from goldformer.adapters.process.faults import printable
 from goldformer.conformance.grading.archive import (
     BadSubmission,
     ignored,
@@ -25,13 +26,18 @@ from goldformer.conformance.grading.archive import (
     read_file,
     read_folder,
     read_zip,
+    untrusted_zip,
 )
 from goldformer.conformance.grading.model import Limits, Student, Submission
 
 #: What lists the submissions of an export of Gradescope.
 METADATA: Final = "submission_metadata.yml"
 
+#: Characters, and bytes of UTF-8: a file system takes 255 with what is behind it.
 _LONGEST_ID: Final = 100
+_LARGEST_ID: Final = 200
+#: How ids end that were told apart.
+_TOLD_APART: Final = re.compile("~[0-9a-f]{16}$")
 _MAIN: Final = "submission.py"
 _PACKAGE: Final = "__init__.py"
 
@@ -69,11 +75,11 @@ class Handed:
         if self.kind == "folder":
             return read_folder(self.path, limits)
         if self.kind == "zip":
-            with open_zip(self.path) as archive:
+            with untrusted_zip(self.path) as archive:
                 return read_zip(archive, limits)
         if self.kind == "file":
             return {self.path.name: read_file(self.path, limits)}
-        raise BadSubmission(f"{self.path.name} is no .py file, no folder and no zip")
+        raise BadSubmission(f"{printable(self.path.name)} is no .py file, no folder and no zip")
 
 
 @dataclass(frozen=True)
@@ -88,7 +94,7 @@ class ClassList:
 
     @cached_property
     def _opened(self) -> zipfile.ZipFile | None:
-        return open_zip(self.export, trusted=True) if self.export is not None else None
+        return open_zip(self.export) if self.export is not None else None
 
     def read(self, handed: Handed, limits: Limits) -> Submission:
         """One of them."""
@@ -119,7 +125,7 @@ def find_submissions(path: Path, *, single: bool = False) -> ClassList:
     handed = Handed(_safe(path.stem), path, _kind(path))
     if handed.kind == "zip":
         try:
-            with open_zip(path, trusted=True) as archive:
+            with open_zip(path) as archive:
                 listing = [name for name in archive.namelist() if Path(name).name == METADATA and name.count("/") <= 1]
             if listing:
                 return _export(path, listing[0])
@@ -146,14 +152,17 @@ def _class(folder: Path) -> ClassList:
 
 
 def _told_apart(handed: list[Handed]) -> tuple[Handed, ...]:
-    """Ids that a file system with one case has twice get a digest of the name, whatever else is there."""
+    """Ids that a file system with one case has twice get a digest of the name, whatever else is there.
+
+    So do those that look as if they had one, or somebody's file could be named as another's id.
+    """
     taken = Counter(h.id.casefold() for h in handed)
 
     def unique(h: Handed) -> Handed:
-        if taken[h.id.casefold()] == 1:
+        if taken[h.id.casefold()] == 1 and not _TOLD_APART.search(h.id):
             return h
         name = h.path.name + h.under
-        return replace(h, id=f"{h.id}~{hashlib.sha256(name.encode('utf-8', 'surrogateescape')).hexdigest()[:8]}")
+        return replace(h, id=f"{h.id}~{hashlib.sha256(name.encode('utf-8', 'surrogateescape')).hexdigest()[:16]}")
 
     return tuple(sorted(map(unique, handed), key=lambda h: h.id))
 
@@ -161,7 +170,8 @@ def _told_apart(handed: list[Handed]) -> tuple[Handed, ...]:
 def _safe(name: str) -> str:
     """A name that can be a folder's on every system."""
     plain = re.sub(r"[^\w.@+~ -]", "_", unicodedata.normalize("NFC", name).encode("utf-8", "replace").decode())
-    return plain.strip(" .")[:_LONGEST_ID].strip(" .") or "submission"
+    short = plain.strip(" .")[:_LONGEST_ID].encode()[:_LARGEST_ID].decode("utf-8", "ignore")
+    return short.strip(" .") or "submission"
 
 
 # Gradescope
@@ -173,7 +183,7 @@ def _export(path: Path, listing: str | None) -> ClassList:
         text = (path / METADATA).read_bytes()
         top = ""
     else:
-        with open_zip(path, trusted=True) as archive:
+        with open_zip(path) as archive:
             text = archive.read(listing)
         top = listing.removesuffix(METADATA)
     try:
@@ -230,7 +240,11 @@ def runnable(files: Mapping[str, bytes]) -> dict[str, bytes]:
     """Files among which the module `submission` is, which a lone .py file becomes; BadSubmission without one."""
     if _MAIN in files or _PACKAGE in files:
         return dict(files)
-    modules = [name for name in files if name.endswith(".py")]
+    homes = [name.removesuffix(_MAIN) for name in files if name.endswith(f"/{_MAIN}")]
+    if len(homes) == 1:
+        # Beside its folder lies a report, or a page that says what to read.
+        return {name.removeprefix(homes[0]): data for name, data in files.items() if name.startswith(homes[0])}
+    modules = [name for name in files if name.lower().endswith(".py")]
     if len(modules) == 1:
         return {_MAIN if name == modules[0] else name: data for name, data in files.items()}
     if modules:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import json
 import os
 import re
@@ -23,8 +24,11 @@ from goldformer.adapters.process.schema import MAX_MESSAGE
 
 #: Where something lies in memory is another place every time, and tells nothing.
 _ADDRESS: Final = re.compile(rb"\bat 0x[0-9a-fA-F]{4,}")
-#: Bytes of all replies of a submission together, which are all kept in memory.
+#: Bytes of all replies of a submission together as they are written down, which are all kept in memory.
 _MOST_KEPT: Final = 2 * MAX_MESSAGE
+#: What a byte that JSON escapes takes more than one that it does not.
+_ESCAPED: Final = len(r"\u0000") - 1
+_PLAIN: Final = bytes(range(0x20, 0x7F))
 #: Numbers hardly pack, however long one tries.
 _LEVEL: Final = 1
 _UNREADABLE: Final = {error.__name__: error for error in (WireError, TooLarge)}
@@ -49,8 +53,12 @@ class Transcript:
 
     def packed(self) -> bytes:
         """As a file, the same bytes for the same events."""
-        lines = (json.dumps(line, sort_keys=True) + "\n" for line in (self.head, *self.events))
-        return gzip.compress("".join(lines).encode("ascii"), _LEVEL, mtime=0)
+        held = io.BytesIO()
+        # Line by line: together they are several times as large as what was said.
+        with gzip.GzipFile(fileobj=held, mode="wb", filename="", compresslevel=_LEVEL, mtime=0) as file:
+            for line in (self.head, *self.events):
+                file.write(json.dumps(line, sort_keys=True).encode("ascii") + b"\n")
+        return held.getvalue()
 
     @classmethod
     def unpacked(cls, data: bytes) -> Transcript:
@@ -119,7 +127,7 @@ class Recorder:
         started = time.monotonic()
         try:
             reply = self.plain(peer.exchange(message, min(seconds, self._left)))
-            self._kept += len(reply)
+            self._kept += len(reply) + _ESCAPED * len(reply.translate(None, _PLAIN))
             if self._kept > _MOST_KEPT:
                 raise ChildFault("output-limit", f"answered with more than {_MOST_KEPT >> 20} MiB altogether")
         except ChildFault as fault:

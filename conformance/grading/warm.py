@@ -76,5 +76,5 @@ def _forget_ours() -> None:
     folders = tuple(interpreter())
     sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry).startswith(folders)]
     sys.path_importer_cache.clear()
-    sys.argv[:] = [""]
+    sys.argv[:] = sys.orig_argv[:] = [""]
     sys.modules["__main__"] = ModuleType("__main__")

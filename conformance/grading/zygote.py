@@ -1,7 +1,7 @@
 """The process that all processes of submissions are forked from: it has imported what they need, and runs nothing.
 
 Its parent asks for one thing at a time, in a line of JSON over a Unix socket, and is answered by a line:
-fork (with two descriptors), look at one, end one.
+fork (with three descriptors), look at one, end one.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from goldformer.spec import Spec
 
 _BUFFER: Final = 1 << 16
+#: Those of a process: to it, from it, and what it prints.
+_PIPES: Final = 3
 
 
 def main() -> None:
@@ -145,7 +147,7 @@ class Zygote:
         """The next request, empty at the end; descriptors that come with it are kept."""
         while b"\n" not in self._unread:
             try:
-                data, descriptors, _, _ = socket.recv_fds(self._control, _BUFFER, 2)
+                data, descriptors, _, _ = socket.recv_fds(self._control, _BUFFER, _PIPES)
             except OSError:
                 return b""
             if not data:
@@ -232,13 +234,13 @@ class Zygote:
         try:
             os.setsid()
             self._control.detach()
-            descriptor = keep_only(*descriptors)
+            requests, replies = keep_only(*descriptors)
             try:
                 cell = shut_in(cell, self._steps)
             except OSError as error:
-                os.write(descriptor, json.dumps({"failed": str(error)}).encode() + b"\n")
+                os.write(replies, json.dumps({"failed": str(error)}).encode() + b"\n")
                 os._exit(1)
-            serve_box(descriptor, cell.box, self._spec)
+            serve_box(requests, replies, cell.box, self._spec)
             status = 0
         except BaseException:
             with contextlib.suppress(BaseException):

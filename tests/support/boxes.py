@@ -17,8 +17,8 @@ from goldformer.conformance.grading.model import Limits
 
 #: All that lies between a submission and everything else, beside limits and another user.
 WALLS = (
-    "cgroup", "ipc-namespace", "landlock", "mount-namespace", "network-namespace", "pid-namespace", "user-namespace",
-    "uts-namespace",
+    "cgroup", "ipc-namespace", "landlock", "mount-namespace", "network-namespace", "pid-namespace", "system-calls",
+    "user-namespace", "uts-namespace",
 )  # fmt: skip
 ADAPTER = """\
 ARRAYS = "numpy"
