@@ -99,7 +99,8 @@ WRONG = {
         "expected: false", "colour: red", 15, "feedback.colour",
         "unknown key: known here are diagnosis, first_wrong, expected, reproduction, stderr",
     ),
-    "no mapping": ("limits: {call: 2.5, memory: 1024}", "limits: 5", 10, "limits", "should be a mapping of keys to values, got 5"),
+    "no mapping": ("limits: {call: 2.5, memory: 1024}", "limits: 5", 10, "limits",
+        "should be a mapping of keys to values, got 5"),
     "misspelt component": (
         "softmax: 10", "sofmax: 10", 5, "components.sofmax", "unknown component sofmax: did you mean softmax?",
     ),

@@ -36,10 +36,11 @@ GRID = "both must be whole, rising and at most 256 in size, so that bfloat16 hol
 CASES = {
     # the schema
     "unknown key": ("softmax", "sm-four-axes", "    source:", "    colour: red\n    source:", "colour",
-        "unknown key: known here are id, title, clauses, source, catches, sizes, equal_sizes, blind, attributes, inputs, "
-        "params, cotangent, convention, only_with, base, change, expect, printed, golden"),
+        "unknown key: known here are id, title, clauses, source, catches, sizes, equal_sizes, blind, attributes, "
+        "inputs, params, cotangent, convention, only_with, base, change, expect, printed, golden"),
     "unknown key in a recipe": (
-        "softmax", "sm-four-axes", "dyadic, seed:", "dyadic, sed: 1, seed:", "inputs.scores.sed", "unknown key: did you mean seed?",
+        "softmax", "sm-four-axes", "dyadic, seed:", "dyadic, sed: 1, seed:", "inputs.scores.sed",
+        "unknown key: did you mean seed?",
     ),
     "wrong type": (
         "softmax", "sm-four-axes", "[SM-1, SM-2]", "3", "clauses", "Input should be a valid list, got 3",

@@ -103,7 +103,7 @@ def _grade(options: Options) -> int:
         return unusable(message)
     spec = load_spec()
     assignment = read_assignment(options.assignment, spec)
-    declared(assignment.adapter.read_bytes(), spec)
+    declared(assignment.adapter.read_bytes(), spec, (part.component for part in assignment.parts))
     found = find_submissions(options.submissions, single=options.single)
     chosen = _chosen(found, options)
     if options.gradescope_results is not None:

@@ -130,7 +130,7 @@ class Assignment:
 
     `adapter` is the file that maps what students were asked to write, and imports `submission`; `starter` what they
     are given. `fresh` cases are drawn for each component. `seed` is None where grading draws one and keeps it.
-    `without` are published cases that are left out, by their ids: what was not asked for.
+    `without` are published cases and properties that are left out, by their ids: what was not asked for.
     """
 
     path: Path
