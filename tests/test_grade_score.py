@@ -58,7 +58,7 @@ def test_the_worse_share_counts() -> None:
 def test_whoever_refuses_everything_earns_nothing() -> None:
     grade = graded(check("one", "error"), check("refused"), check("refused"))
     assert grade.earned == 0.0
-    assert grade.shares == {"published": (0, 1)}
+    assert grade.shares == {"published": (0, 3)}
     assert graded(check("shape-only"), check("one", "wrong")).earned == 0.0
 
 

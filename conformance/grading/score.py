@@ -64,14 +64,16 @@ def grade_parts(
 def _grade_part(part: Part, checks: Iterable[Check], due: tuple[Deduction, ...], kinds: Kinds) -> PartGrade:
     counted = [check for check in checks if check.counts]
     works = any(check.outcome == "correct" and check.verdict.check in kinds.numeric for check in counted)
-    if not works:
+
+    def passes(check: Check) -> bool:
         # Whoever refuses everything refuses what is bad, too.
-        counted = [check for check in counted if check.verdict.check not in kinds.refusals]
+        return check.outcome == "correct" and (works or check.verdict.check not in kinds.refusals)
+
     shares: dict[Origin, tuple[int, int]] = {}
     for origin in get_args(Origin):
         mine = [check for check in counted if check.origin == origin]
         if mine:
-            shares[origin] = (sum(check.outcome == "correct" for check in mine), len(mine))
+            shares[origin] = (sum(map(passes, mine)), len(mine))
     reached = Decimal(repr(part.points)) * _share(part, shares) if works else Decimal(0)
     lost = sum((Decimal(repr(deduction.points)) for deduction in due), Decimal(0))
     return PartGrade(part.component, part.points, rounded(max(reached - lost, Decimal(0))), shares, due)
