@@ -78,7 +78,13 @@ def assignment_new(folder: Path, kind: str) -> None:
     sys.exit(new(folder, kind))
 
 
-@assignment.command("check", epilog=STATUSES)
+@assignment.command(
+    "check",
+    epilog="""
+\b
+Exit status: 0 the solution earns everything and the starter nothing · 1 not so · 2 something cannot be used.
+""",
+)
 @click.argument("path", metavar="ASSIGNMENT", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--solution", type=FILE, help="The right solution.  [default: solution.py beside the assignment]")
 def assignment_check(path: Path, solution: Path | None) -> None:

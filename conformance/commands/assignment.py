@@ -110,7 +110,7 @@ def _rows(assignment: Assignment, plan: Plan, spec: Spec, submission: Path) -> l
         Numerics().apply(adapter.arrays)
         bench = Bench(plan.spec, adapter, assignment.dtypes[0], "cpu")
         checks = [planned.checked(replace(bench, dtype=planned.dtype)) for planned in plan.checks]
-    counted = [check for check in checks if check.counts]
+    counted = [check for check in checks if plan.kinds.counts(check)]
     return [
         _Row(part, tuple(c for c in counted if c.verdict.component == part.component), plan.kinds.numeric)
         for part in assignment.parts

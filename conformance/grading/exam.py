@@ -136,7 +136,8 @@ def _planned(assignment: Assignment, published: list[Case], fresh: list[Case], s
 def _kinds(cases: list[Case], declares: Declared, spec: Spec) -> Kinds:
     refusals = frozenset(case.id for case in cases if _is_refusal(case, declares, spec))
     plain = (case for case in cases if case.id not in refusals and not case.shape_only)
-    return Kinds(refusals, frozenset(case.id for case in plain))
+    advised = frozenset(case.id for case in cases if spec.is_advice(case))
+    return Kinds(refusals, frozenset(case.id for case in plain), advised)
 
 
 def _is_refusal(case: Case, declares: Declared, spec: Spec) -> bool:

@@ -38,10 +38,18 @@ _MESSAGES: Final[Mapping[Outcome, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Kinds:
-    """Which checks ask for an error, and which for numbers; the others, such as those of a shape, are neither."""
+    """Which checks ask for an error, and which for numbers; the others, such as those of a shape, are neither.
+
+    `advised` are those that only SHOULD clauses ask for: they cost nothing, and so they earn nothing.
+    """
 
     refusals: Collection[str]
     numeric: Collection[str]
+    advised: Collection[str] = frozenset()
+
+    def counts(self, check: Check) -> bool:
+        """Whether a check decides about points."""
+        return check.counts and check.verdict.check not in self.advised
 
 
 def rounded(points: float | Decimal) -> float:
@@ -62,7 +70,7 @@ def grade_parts(
 
 
 def _grade_part(part: Part, checks: Iterable[Check], due: tuple[Deduction, ...], kinds: Kinds) -> PartGrade:
-    counted = [check for check in checks if check.counts]
+    counted = [check for check in checks if kinds.counts(check)]
     works = any(check.outcome == "correct" and check.verdict.check in kinds.numeric for check in counted)
 
     def passes(check: Check) -> bool:
