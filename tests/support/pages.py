@@ -14,7 +14,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 class Page(HTMLParser):
     """The elements of a page; fails where a tag closes what is not open."""
 
-    VOID = ("meta", "link", "img", "br", "hr", "input")
+    VOID = ("meta", "link", "img", "br", "hr", "input", "wbr")
 
     def __init__(self, text):
         super().__init__()
