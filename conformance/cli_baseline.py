@@ -8,8 +8,13 @@ from typing import Any
 
 import click
 
-from goldformer.conformance.cli_options import COMPONENTS, DTYPES, FILE, MARKDOWN, STATUSES, THREADS, TIMEOUT
+from goldformer.conformance.cli_options import COMPONENTS, DTYPES, FILE, MARKDOWN, THREADS, TIMEOUT
 
+STATUSES = """
+\b
+Exit status: 0 nothing moved further than allowed (or: done) · 1 something did · 2 unusable: a bad folder,
+adapter or option, or nothing was written.
+"""
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 _KINDS = ("identical", "rounding", "precision", "semantic", "unexplained", "form")
 _ALLOW = click.option(

@@ -15,7 +15,7 @@ from goldformer.conformance.cli_options import FILE, JOBS, STATUSES
     epilog="""
 \b
 Exit status: 0 every submission has a grade (or, with --replay: the same grade) · 1 grading itself failed for
-some (another grade) · 2 unusable: a bad assignment or option, no submissions, or no isolation.
+some (another grade) · 2 unusable: a bad assignment or option, no submissions, or no isolation · 130 stopped.
 """
 )
 @click.argument("submissions", required=False, type=click.Path(path_type=Path))
@@ -38,6 +38,7 @@ some (another grade) · 2 unusable: a bad assignment or option, no submissions, 
 @click.option("--only", multiple=True, metavar="ID", help="Only this submission (repeatable, or a,b).")
 @click.option("--again", is_flag=True, help="Grade what is finished, too.")
 @click.option("--gradescope-results", type=FILE, help="Save results.json for Gradescope, of the only submission.")
+@click.option("--github-output", type=FILE, help="Append `result=…` for GitHub Classroom's reporter to $GITHUB_OUTPUT.")
 @click.option(
     "--replay",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
@@ -77,7 +78,13 @@ def assignment_new(folder: Path, kind: str) -> None:
     sys.exit(new(folder, kind))
 
 
-@assignment.command("check", epilog=STATUSES)
+@assignment.command(
+    "check",
+    epilog="""
+\b
+Exit status: 0 the solution earns everything and the starter nothing · 1 not so · 2 something cannot be used.
+""",
+)
 @click.argument("path", metavar="ASSIGNMENT", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--solution", type=FILE, help="The right solution.  [default: solution.py beside the assignment]")
 def assignment_check(path: Path, solution: Path | None) -> None:

@@ -177,6 +177,10 @@ def check_untouched(library: ArrayLibrary, handed: Mapping[str, Any], fresh: Map
             raise BadResult("mutated-input", message)
 
 
+#: The floats that have fewer bits than one, which no promotion leads to.
+_NARROWER: Final = {"float64": ("float32", "float16", "bfloat16"), "float32": ("float16", "bfloat16")}
+
+
 def name_outputs(returned: Any, contract: Contract) -> dict[str, Any]:
     """What was returned, by output name; BadResult when it has no such form."""
     names = tuple(contract.outputs)
@@ -210,7 +214,7 @@ def read_array(library: ArrayLibrary, spec: ArraySpec, value: Any, binder: Binde
     wanted = {"float": dtype, "bool": "bool", "ids": "an integer dtype"}[spec.kind]
     got = library.dtype(value)
     if not (got.startswith(("int", "uint")) if spec.kind == "ids" else got == wanted):
-        raise BadResult("wrong-dtype", f"{name} is {got}, must be {wanted}" + _dtype_hint(spec, wanted))
+        raise BadResult("wrong-dtype", f"{name} is {got}, must be {wanted}" + _dtype_hint(spec, wanted, got))
     if spec.kind == "float" and library.device(value) != device.partition(":")[0]:
         raise BadResult("wrong-device", f"{name} is on {library.device(value)}, the inputs are on {device}")
     return library.numpy(value)
@@ -220,9 +224,11 @@ def _article(noun: str) -> str:
     return f"{'an' if noun[0] in 'aeiou' or noun == 'ndarray' else 'a'} {noun}"
 
 
-def _dtype_hint(spec: ArraySpec, wanted: str) -> str:
+def _dtype_hint(spec: ArraySpec, wanted: str, got: str) -> str:
     if spec.kind == "ids":
         return ""
+    if got in _NARROWER.get(wanted, ()):
+        return f", as the inputs are: something on the way is made or cast to {got}, keep it in {wanted}"
     if spec.kind == "float":
         return f", as the inputs are: a constant of another dtype on the way promotes the result, cast it to {wanted}"
     return ": True means may attend"

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from goldformer.conformance.text import number
 
@@ -13,6 +14,11 @@ from goldformer.conformance.text import number
 def rendered(template: str, **values: Any) -> str:
     """A template of this package, filled in; what is filled in is text and never markup."""
     return _environment().get_template(template).render(**values)
+
+
+def breakable(name: str) -> Markup:
+    """A name that a narrow column may break behind its underscores, and nowhere else."""
+    return Markup("_<wbr>").join(name.split("_"))
 
 
 @cache
@@ -23,4 +29,5 @@ def _environment() -> Environment:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters["margin"] = number
+    environment.filters["breakable"] = breakable
     return environment

@@ -39,6 +39,8 @@ def test_device_hygiene(subject: Subject) -> None:
     bench = subject.bench
     if bench.adapter.arrays != "torch":
         raise NotCheckable(f"{bench.adapter.arrays} has no meta device")
+    if "cuda" not in bench.adapter.devices:
+        raise NotCheckable("it runs on the CPU alone, as DEVICES declares")
     case = working_case(subject.component, bench)
     contract, library = bench.spec.contracts[subject.component], LIBRARIES["torch"]
     given = hand_over(library, contract, arguments_of(case), bench.dtype, "meta")

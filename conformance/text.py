@@ -225,17 +225,20 @@ def _explaining(verdicts: Sequence[Verdict], component: str, spec: Spec) -> list
     return [e for e in explanations(verdicts, component, spec) if 2 * e.equals >= e.examined]
 
 
-def this_is(found: Sequence[Explanation]) -> list[Remark]:
-    """The best explanation, and those that are as good."""
+def this_is(found: Sequence[Explanation], among: str = "failing", *, was: bool = False) -> list[Remark]:
+    """The best explanation, and those that are as good; of what `was`, there is nothing to mend."""
     remarks: list[Remark] = []
     for place, e in enumerate(found[:_MOST_SUSPECTS]):
         if place and (e.equals, e.spared) != (found[0].equals, found[0].spared):
             break
-        seen = f"what was got equals that in {e.equals} of {e.examined} failing cases, {closeness(e.ratio)}"
+        given = "recorded" if was else "got"
+        seen = f"what was {given} equals that in {e.equals} of {e.examined} {among} cases, {closeness(e.ratio)}"
         titles = " and ".join(c.title for c in e.causes)
         head = "Or" if place else "This is" if e.certain else "Could be"
         mistakes = tuple(c.id for c in e.causes if not c.option)
-        remarks.append(Remark(head, f"{titles}: {seen}. {what_to_do(e.causes)}", mistakes=mistakes))
+        remarks.append(
+            Remark(head, f"{titles}: {seen}." + (f" {what_to_do(e.causes)}" if not was else ""), mistakes=mistakes)
+        )
     return remarks
 
 

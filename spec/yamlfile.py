@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -103,7 +105,9 @@ class YamlFile:
         got = error["input"]
         match error["type"]:
             case "extra_forbidden":
-                message = f"unknown key; the keys known here are in the JSON Schema of {model.__name__}"
+                message = _unknown_key(str(where[-1]), keys_at(model, where[:-1]))
+            case "model_type" | "dict_type":
+                message = f"should be a mapping of keys to values, got {_short(got)}"
             case "missing":
                 message = "is missing"
             case "string_type" if isinstance(got, bool | int | float | date):
@@ -112,6 +116,38 @@ class YamlFile:
             case _:
                 message = f"{error['msg']}, got {_short(got)}"
         return self.problem(where, message)
+
+
+def keys_at(model: type[pydantic.BaseModel], where: Field) -> list[str]:
+    """The keys that may stand at a place in a file of a model, of whatever kind the place is there."""
+    schema = model.model_json_schema()
+
+    def kinds(part: Any) -> Iterator[dict[str, Any]]:
+        if "$ref" in part:
+            part = schema["$defs"][part["$ref"].rpartition("/")[2]]
+        yield part
+        for other in (*part.get("anyOf", ()), *part.get("oneOf", ())):
+            yield from kinds(other)
+
+    def below(part: dict[str, Any], step: str | int) -> list[Any]:
+        if isinstance(step, int):
+            return [part.get("items")]
+        others = (*part.get("patternProperties", {}).values(), part.get("additionalProperties"))
+        return [part["properties"][step]] if step in part.get("properties", {}) else list(others)
+
+    parts = list(kinds(schema))
+    for step in where:
+        children = [child for part in parts for child in below(part, step)]
+        parts = [kind for child in children if isinstance(child, dict) for kind in kinds(child)]
+    return list(dict.fromkeys(key for part in parts for key in part.get("properties", ())))
+
+
+def _unknown_key(word: str, known: list[str]) -> str:
+    """What to say of a key that may not stand there: which one is meant, or which there are."""
+    if word in known:
+        return "does not go with the other keys that are here"
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"unknown key: did you mean {close[0]}?" if close else f"unknown key: known here are {', '.join(known)}"
 
 
 class _Loader(_Base):  # type: ignore[misc]

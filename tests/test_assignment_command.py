@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,28 @@ def test_a_ready_one_conforms_in_every_published_case(kind, tmp_path):
     assert result.exit_code == 0
 
 
+@pytest.mark.parametrize("kind", ["attention", "embedding"])
+def test_what_is_not_asked_of_students_fails_nothing_that_they_run(kind, tmp_path, monkeypatch):
+    assignment("new", tmp_path, "--kind", kind)
+    (tmp_path / "solution.py").rename(tmp_path / "submission.py")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "submission", raising=False)
+    result = CliRunner().invoke(main, ["check", "adapter.py", "-q"])
+    assert result.exit_code == 0, result.output
+
+
+def test_both_results_of_attention_are_asked_for(tmp_path):
+    assignment("new", tmp_path)
+    path = tmp_path / "assignment.yaml"
+    path.write_text(path.read_text(encoding="utf-8").replace("cases: 4", "cases: 0"), encoding="utf-8")
+    right = (tmp_path / "solution.py").read_text(encoding="utf-8")
+    output_alone = right.replace("return weights @ value, weights", "return weights @ value")
+    (tmp_path / "solution.py").write_text(output_alone, encoding="utf-8")
+    result = assignment("check", path)
+    assert result.exit_code == 1
+    assert "raised TypeError: return both the output and the weights: return output, weights" in result.stdout
+
+
 def test_a_ready_one_conforms_in_fresh_cases(tmp_path):
     assignment("new", tmp_path, "--kind", "embedding")
     result = assignment("check", tmp_path / "assignment.yaml")
@@ -113,8 +136,8 @@ def test_a_right_one_is_0_and_says_what_was_judged(small):
     assert (result.exit_code, result.stderr) == (0, "")
     lines = result.stdout.splitlines()
     assert lines[0] == "Softmax: 10 points, in float64 and float32"
-    assert lines[2].split() == ["softmax", "10", "32", "of", "32", "2", "of", "2"]
-    assert lines[3].startswith("68 checks in ")
+    assert lines[2].split() == ["softmax", "10", "30", "of", "30", "2", "of", "2"]
+    assert lines[3].startswith("64 checks in ")
     assert lines[4:] == ["solution.py earns all points", "the starter earns none"]
 
 
@@ -131,7 +154,7 @@ def test_a_solution_that_is_wrong_is_1_and_its_failures_are_listed(small):
 def test_what_a_solution_has_not_written_fails(small):
     result = assignment("check", small(solution_py=STARTER))
     assert result.exit_code == 1
-    assert result.stdout.splitlines()[2].split() == ["softmax", "10", "0", "of", "32", "0", "of", "2"]
+    assert result.stdout.splitlines()[2].split() == ["softmax", "10", "0", "of", "30", "0", "of", "2"]
 
 
 def test_a_starter_that_earns_points_is_1(small):
@@ -167,9 +190,23 @@ def test_fresh_cases_are_drawn_from_what_is_left_in(small):
     assert result.stdout.splitlines()[2].split() == ["softmax", "10", "28", "of", "28", "2", "of", "2"]
 
 
+def test_a_property_can_be_left_out(small):
+    weighed = SMALL.replace("{softmax: 10}", "{softmax: {points: 10, properties: 1}}")
+    counts = []
+    for text in (weighed, weighed + "without: [sm-sh*]\n"):
+        result = assignment("check", small(assignment_yaml=text))
+        assert result.exit_code == 0
+        counts.append(int(result.stdout.split(" checks in ")[0].split()[-1]))
+    assert counts[0] > counts[1]
+
+
 @pytest.mark.parametrize(
     ("texts", "says"),
     [
+        (
+            {"adapter_py": ADAPTER.replace("def softmax", "def soft_max")},
+            "the assignment's adapter has no softmax, which components asks for: write a function of that name",
+        ),
         ({"solution_py": "import nothing_of_that_name\n"}, "solution.py could not be imported: ModuleNotFoundError"),
         ({"solution_py": "raise SystemExit(3)\n"}, "solution.py could not be imported: SystemExit: 3"),
         ({"adapter_py": "import submission\n"}, "ARRAYS is missing"),
@@ -187,4 +224,7 @@ def test_a_solution_that_is_not_there_is_2(small, tmp_path):
     (tmp_path / "solution.py").unlink()
     result = assignment("check", path)
     assert result.exit_code == 2
-    assert result.stderr == f"goldformer: {tmp_path / 'solution.py'}: no such Python file\n"
+    assert (
+        result.stderr
+        == f"goldformer: {tmp_path / 'solution.py'}: no such Python file; --solution FILE names another one\n"
+    )

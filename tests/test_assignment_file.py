@@ -90,8 +90,17 @@ def test_what_is_not_written_is_what_the_command_that_students_run_does(written,
 WRONG = {
     "unknown key": (
         "feedback:", "feedbak:", 15, "feedbak",
-        "unknown key; the keys known here are in the JSON Schema of AssignmentFile",
+        "unknown key: did you mean feedback?",
     ),
+    "unknown key of a component": (
+        "golden: 3", "gold: 3", 6, "components.scaled_dot_product_attention.gold", "unknown key: did you mean golden?",
+    ),
+    "unknown key like none": (
+        "expected: false", "colour: red", 15, "feedback.colour",
+        "unknown key: known here are diagnosis, first_wrong, expected, reproduction, stderr",
+    ),
+    "no mapping": ("limits: {call: 2.5, memory: 1024}", "limits: 5", 10, "limits",
+        "should be a mapping of keys to values, got 5"),
     "misspelt component": (
         "softmax: 10", "sofmax: 10", 5, "components.sofmax", "unknown component sofmax: did you mean softmax?",
     ),

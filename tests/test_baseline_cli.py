@@ -63,6 +63,31 @@ def digest_of(folder):
     return re.search(r"^digest: (.*)$", (folder / "manifest.yaml").read_text(encoding="utf-8"), re.MULTILINE)[1]
 
 
+# ── what is said of a move ──
+
+
+def test_each_act_that_takes_a_move_over_is_named_and_enough(adapter_file, folder):
+    """--fix takes nothing away: what is gone needs --trim, and a check after what was advised is content."""
+    moved = adapter_file(WITHOUT.replace("powers.sum", "1.5 * powers.sum"), "moved.py")
+    done = baseline("check", moved, folder)
+    advised = done.stdout.splitlines()[-1].partition("goldformer baseline update ")[2].split()
+    assert advised[-2:] == ["--trim", "--fix"]
+    assert baseline("update", *advised, "--yes").exit_code == 0
+    assert baseline("check", moved, folder).exit_code == 0
+
+
+def test_where_nothing_known_explains_a_move_the_component_where_it_begins_is_named(adapter_file, folder):
+    done = baseline("check", adapter_file(SOFTMAX.replace("powers.sum", "1.5 * powers.sum"), "moved.py"), folder)
+    assert done.exit_code == 1
+    assert "\nMoved first: softmax\n" in done.stdout
+
+
+def test_moves_are_not_called_failures(adapter_file, folder):
+    done = baseline("check", adapter_file(EPS, "moved.py"), folder)
+    assert re.search(r"what was got equals that in \d+ of \d+ moved cases", " ".join(done.stdout.split()))
+    assert "failing" not in done.stdout
+
+
 # ── record and check ──
 
 

@@ -10,6 +10,7 @@ import tomllib
 from pathlib import Path
 from urllib.parse import unquote
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -193,3 +194,35 @@ def test_the_numbers_of_the_pages_are_those_in_force():
     assert "ρ = 2⁻³⁴" in tolerances
     assert f"once for the whole suite: {SLACK:g}." in tolerances
     assert ROOT.parent == REPOSITORY
+
+
+# ── options ──
+
+#: What shows a command line: the written pages, the examples, and what a course is handed.
+SHOWING = [
+    REPOSITORY / "README.md",
+    *sorted(DOCS.glob("*.md")),
+    *sorted(p for p in (REPOSITORY / "examples").rglob("*") if p.is_file() and p.suffix in ("", ".md", ".sh", ".yml")),
+    *sorted((REPOSITORY / "conformance" / "grading" / "assignments").rglob("README.md")),
+]
+
+
+def options_shown(text):
+    """Each option that stands behind a command of goldformer, with that command."""
+    for line in re.findall(r"goldformer ([a-z]+ [^\n`]*)", text.replace("\\\n", " ")):
+        words, command = line.split(), main
+        while words and isinstance(command, click.Group) and words[0] in command.commands:
+            command = command.commands[words.pop(0)]
+        if command is not main:
+            yield from ((command, option) for option in re.findall(r"(?<!\S)--[a-z][a-z0-9-]*", " ".join(words)))
+
+
+def test_every_option_that_is_shown_exists():
+    shown = [(path, *found) for path in SHOWING for found in options_shown(path.read_text(encoding="utf-8"))]
+    assert {"grade", "check", "compare"} <= {command.name for _, command, _ in shown}
+    unknown = [
+        f"{path.relative_to(REPOSITORY)}: {command.name} {option}"
+        for path, command, option in shown
+        if option not in ("--help", *(name for parameter in command.params for name in parameter.opts))
+    ]
+    assert not unknown

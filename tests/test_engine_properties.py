@@ -594,6 +594,14 @@ def test_a_path_with_cpu_and_meta_in_it_is_no_evidence(tmp_path, spec):
 
 
 @pytest.mark.parametrize("strict", [False, True])
+def test_who_declares_the_cpu_alone_may_make_tensors_there(strict, judge):
+    functions = {ATTENTION: zeros_on_the_cpu, "DEVICES": ("cpu",)}
+    verdict = judge("device-hygiene", ATTENTION, functions, strict=strict)
+    assert (verdict.status, verdict.reason) == (Status.SKIPPED, "not-checkable")
+    assert verdict.message == "it runs on the CPU alone, as DEVICES declares"
+
+
+@pytest.mark.parametrize("strict", [False, True])
 def test_numpy_has_no_devices_to_mix(strict, judge):
     verdict = judge("device-hygiene", "softmax", {"softmax": Textbook().softmax}, arrays="numpy", strict=strict)
     assert (verdict.status, verdict.reason) == (Status.SKIPPED, "not-checkable")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import json
+import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -80,6 +82,17 @@ def test_json_is_all_that_is_printed(run: Run) -> None:
 def test_only_some_are_graded(run: Run, tmp_path: Path) -> None:
     assert run("--only", "bob,carol").exit_code == 0
     assert {path.name for path in (tmp_path / "out" / "students").iterdir()} == {"bob", "carol"}
+    # The gradebook is the class's, and says who is left; what was graded before stays in it.
+    result = run("--only", "alice")
+    rows = [line.split(",")[0] for line in (tmp_path / "out" / "grades.csv").read_text().splitlines()[1:]]
+    assert rows == ["alice", "bob", "carol"]
+    assert "1 graded in" in result.stdout
+    assert "\n3 submissions: 1 correct, 1 missing, 1 wrong\n" in result.stdout
+    write_class(tmp_path / "class", bob=CORRECT)
+    result = run("--only", "carol")
+    rows = [line.split(",")[0] for line in (tmp_path / "out" / "grades.csv").read_text().splitlines()[1:]]
+    assert rows == ["alice", "carol"]  # bob's grade is of what he had handed in before
+    assert "\n2 of 3 submissions: 1 correct, 1 missing; 1 without a grade\n" in result.stdout
     result = run("--only", "bobb")
     assert (result.exit_code, "--only bobb: did you mean bob?" in result.stderr) == (2, True)
 
@@ -142,6 +155,34 @@ def test_gradescope_reads_the_results_of_one_submission(
     run("--again", "--gradescope-results", str(results), submissions="class/alice.py")
     told = json.loads(results.read_text())
     assert (told["score"], told["extra_data"]) == (0.0, {"outcome": "pending"})
+
+
+def test_github_gets_a_line_for_its_reporter(run: Run, tmp_path: Path) -> None:
+    steps = tmp_path / "steps"
+    steps.write_text("earlier=1\n")
+    result = run("--github-output", str(steps), submissions="class/bob.py")
+    assert (result.exit_code, "\n1 submission: 1 wrong\n" in result.stdout) == (0, True)
+    earlier, line = steps.read_text().splitlines()
+    assert earlier == "earlier=1"
+    told = json.loads(base64.b64decode(line.removeprefix("result="), validate=True))
+    assert (told["status"], told["max_score"], len(told["tests"])) == ("fail", 20.0, 2)
+
+
+def test_a_platform_asks_for_one_submission(run: Run, tmp_path: Path) -> None:
+    export = tmp_path / "export.zip"
+    with zipfile.ZipFile(export, "w") as archive:
+        archive.writestr("submission_metadata.yml", "a:\n  :submitters: []\nb:\n  :submitters: []\n")
+    result = run("--github-output", str(tmp_path / "steps"), submissions="export.zip")
+    assert (result.exit_code, "holds 2 submissions, and a platform asks for one" in result.stderr) == (2, True)
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_anything_is_graded(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("a file")
+    result = run()
+    assert (result.exit_code, result.stdout) == (2, "")
+    (tmp_path / "file").write_text("")
+    result = run("--out", str(tmp_path / "file" / "below"))
+    assert (result.exit_code, "below: cannot be written: Not a directory" in result.stderr) == (2, True)
 
 
 def test_an_export_of_gradescope_names_the_students(run: Run, tmp_path: Path) -> None:

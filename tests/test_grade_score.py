@@ -23,7 +23,7 @@ from goldformer.conformance.grading.records import BadRecord, from_json, to_json
 from goldformer.conformance.grading.score import Kinds, grade_parts, outcome_of_all, rounded
 from goldformer.conformance.verdict import Difference, Element, Match, Reason, Status, Verdict
 
-KINDS = Kinds(refusals=frozenset({"refused"}), numeric=frozenset({"one", "two", "new"}))
+KINDS = Kinds(refusals=frozenset({"refused"}), numeric=frozenset({"one", "two", "new"}), advised=frozenset({"advised"}))
 
 
 def check(name: str, outcome: Outcome = "correct", origin: Origin = "published", reason: Reason = "") -> Check:
@@ -58,8 +58,14 @@ def test_the_worse_share_counts() -> None:
 def test_whoever_refuses_everything_earns_nothing() -> None:
     grade = graded(check("one", "error"), check("refused"), check("refused"))
     assert grade.earned == 0.0
-    assert grade.shares == {"published": (0, 1)}
+    assert grade.shares == {"published": (0, 3)}
     assert graded(check("shape-only"), check("one", "wrong")).earned == 0.0
+
+
+def test_what_is_only_advised_costs_nothing_and_earns_nothing() -> None:
+    for outcome in ("correct", "error"):
+        grade = graded(check("one"), check("two", "wrong"), check("advised", outcome))
+        assert (grade.earned, grade.shares) == (5.0, {"published": (1, 2)})
 
 
 def test_properties_count_in_so_far_as_golden_cases_pass() -> None:

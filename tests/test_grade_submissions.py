@@ -173,7 +173,7 @@ def test_an_export_of_gradescope_says_whose_each_is(packed: bool, tmp_path: Path
     }
     alice, bob = (found.read(handed, SMALL) for handed in found.handed)
     assert alice.files == {"submission.py": CODE}
-    assert bob.problem == "there is no .py file; what was handed in is nothing"
+    assert bob.problem == "nothing was handed in: it is empty"
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_an_export_of_gradescope_says_whose_each_is(packed: bool, tmp_path: Path
         ({"a": CODE, "a/b.py": CODE}, "has 'a' as a file and as a folder"),
         ({"a.py": CODE, "b.py": CODE}, "there is no submission.py among a.py, b.py"),
         ({"hw.ipynb": b"{}"}, "there is no .py file; what was handed in is hw.ipynb"),
-        ({}, "there is no .py file; what was handed in is nothing"),
+        ({}, "nothing was handed in: it is empty"),
     ],
 )
 def test_a_bad_zip_is_a_submission_with_a_problem(files: dict[str, bytes], problem: str, tmp_path: Path) -> None:

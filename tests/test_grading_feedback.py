@@ -9,9 +9,10 @@ import pytest
 from markdown_it import MarkdownIt
 
 import grades
-from goldformer.conformance.grading.model import Deduction, Feedback
+from goldformer.conformance.grading.model import NOT_STARTED, Deduction, Feedback, outcome_of
 from goldformer.conformance.grading.results import feedback, gradescope
 from goldformer.conformance.grading.results.words import advice, block, code, counted, escaped, line, points, tail
+from goldformer.conformance.verdict import Status
 from grades import ASSIGNMENT, HOSTILE, SECRET
 from pages import CHROMIUM, PAIRS, READABLE, Page, contrast, must_scroll_by_keyboard, must_stand_alone, on_a_phone
 
@@ -105,8 +106,55 @@ def test_what_ended_without_a_result_is_said_in_words_that_help(both, outcome, r
 
 def test_checks_that_fail_alike_are_said_once(both):
     _, text = both(grades.with_outcome("eva", "timeout", "timeout", "no answer"))
-    assert text.count("no answer") == 1
+    assert text.partition("## What fails")[2].count("no answer") == 1
     assert "(and so 59 more)" in text
+
+
+def test_what_cannot_be_started_says_why_once(both):
+    """A file that Python cannot read fails every check alike, and none of them says more than that."""
+    not_run = "raised not run: the submission cannot be started"
+    grade = grades.with_outcome("eva", "error", "raised", not_run, "SyntaxError: x")
+    grade = replace(grade, message=f"{NOT_STARTED}: submission.py:9: SyntaxError: x")
+    for shown in both(grade):
+        assert shown.count("SyntaxError: x") == 2  # the message, and what Python said of it
+        assert "not run: the submission" not in shown
+        assert "goldformer check" not in shown
+        assert "None of your code could be called" in shown
+        assert "raises an error" not in shown
+    assert all(shown.count("SyntaxError: x") == 1 for shown in both(grade, told(stderr=False)))
+
+
+def test_what_was_not_read_is_not_said_to_have_run(both):
+    parts = tuple(replace(part, earned=0.0, shares={}) for part in grades.passing().parts)
+    grade = replace(grades.passing("fay"), outcome="error", message="It cannot be graded: x.pdf is no .py file.",
+                    earned=0.0, parts=parts, said=(), checks=())  # fmt: skip
+    for shown in both(grade):
+        assert "Hand in submission.py" in shown
+        assert "not run" in shown
+        assert "Your code ran" not in shown
+        assert "raised" not in shown
+
+
+def test_a_function_of_another_name_is_not_written_and_the_name_is_said(both):
+    lacks = "raised AttributeError: module 'submission' has no attribute 'soft_max' (/adapter.py:3, softmax)"
+    verdict = replace(grades.verdicts()[0], status=Status.ERRORED, reason="raised", message=lacks)
+    assert outcome_of(verdict) == "missing"
+    for shown in both(grades.with_outcome("eva", "missing", "raised", lacks)):
+        assert "There is no soft_max in submission.py." in shown
+        assert "not written" in shown
+        assert "AttributeError" not in shown
+
+
+def test_the_tolerance_is_explained_where_it_is_spoken_of(both):
+    assert all("further from the right one than rounding can make it" in shown for shown in both(grades.failing()))
+    ended = grades.with_outcome("eva", "timeout", "timeout", "no answer")
+    assert not any("rounding can make it" in shown for shown in both(ended))
+
+
+def test_where_no_mistake_is_named_what_was_seen_first_is_said(both):
+    for shown in both(grades.with_outcome("eva", "error", "raised", "raised ValueError: too many", "Traceback")):
+        assert "First seen" in shown
+    assert not any("First seen" in shown for shown in both(grades.failing()))
 
 
 def test_what_could_not_be_graded_says_why_and_has_no_table(both):
@@ -233,7 +281,7 @@ def test_markdown_shows_hostile_text_as_code_alone(both):
     assert [token.type for token in parsed] == [token.type for token in others]
     inline = [child for token in parsed for child in token.children or ()]
     assert not [token for token in (*parsed, *inline) if token.type.startswith("html")]
-    assert [child.type for child in inline if "alert(1)" in child.content] == ["code_inline", "code_inline"]
+    assert [child.type for child in inline if "alert(1)" in child.content] == ["code_inline"] * 3
     assert not set(text) & set("\x00\x1b\u202e")
 
 

@@ -214,8 +214,8 @@ ANSWERS = {
     ),
     "another dtype": (
         '"result":{"output":{"dtype":"float16","shape":[3],"data":[0,0,1]}}',
-        "failed", "wrong-dtype", "output is float16, must be float64, as the inputs are: a constant of another dtype "
-        "on the way promotes the result, cast it to float64",
+        "failed", "wrong-dtype", "output is float16, must be float64, as the inputs are: something on the way is "
+        "made or cast to float16, keep it in float64",
     ),
     "another shape": (
         '"result":{"output":{"dtype":"float64","shape":[1,3],"data":[0,0,1]}}',

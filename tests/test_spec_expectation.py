@@ -128,7 +128,7 @@ def test_what_makes_no_sense_of_a_random_output_is_refused_at_its_line(
         (ALL_FOUR, "{statistics: []}", "expect.output.statistics",
          "List should have at least 1 item after validation, not 0, got []"),
         (ALL_FOUR, "{statistics: [mean], seed: 1}", "expect.output.seed",
-         "unknown key; the keys known here are in the JSON Schema of CasesFile"),
+         "does not go with the other keys that are here"),
     ],
     ids=["unknown", "none", "with a seed"],
 )  # fmt: skip

@@ -28,7 +28,6 @@ def test_the_copy_loads_as_it_is(copy: Path):
 
 # ── one wrong thing in one case ──
 
-UNKNOWN = "unknown key; the keys known here are in the JSON Schema of CasesFile"
 STALE = "was changed after its golden values were derived: run goldformer derive"
 SHAPE = "scores: {fill: 0, shape: [3, 2, 0]}"
 GRID = "both must be whole, rising and at most 256 in size, so that bfloat16 holds every element"
@@ -36,9 +35,12 @@ GRID = "both must be whole, rising and at most 256 in size, so that bfloat16 hol
 #: What: component, case, the text and its replacement, the field, the message ({id} is the case's).
 CASES = {
     # the schema
-    "unknown key": ("softmax", "sm-four-axes", "    source:", "    colour: red\n    source:", "colour", UNKNOWN),
+    "unknown key": ("softmax", "sm-four-axes", "    source:", "    colour: red\n    source:", "colour",
+        "unknown key: known here are id, title, clauses, source, catches, sizes, equal_sizes, blind, attributes, "
+        "inputs, params, cotangent, convention, only_with, base, change, expect, printed, golden"),
     "unknown key in a recipe": (
-        "softmax", "sm-four-axes", "dyadic, seed:", "dyadic, sed: 1, seed:", "inputs.scores.sed", UNKNOWN,
+        "softmax", "sm-four-axes", "dyadic, seed:", "dyadic, sed: 1, seed:", "inputs.scores.sed",
+        "unknown key: did you mean seed?",
     ),
     "wrong type": (
         "softmax", "sm-four-axes", "[SM-1, SM-2]", "3", "clauses", "Input should be a valid list, got 3",

@@ -234,7 +234,7 @@ def test_a_key_written_twice_is_refused_with_both_lines(copy: Path):
 
 def test_a_file_that_is_no_mapping_is_refused(copy: Path):
     (copy / "cases/softmax.yaml").write_text("- a\n", encoding="utf-8")
-    message = "Input should be a valid dictionary or instance of CasesFile, got ['a']"
+    message = "should be a mapping of keys to values, got ['a']"
     assert refusals(copy) == [f"cases/softmax.yaml:1: file: {message}"]
 
 

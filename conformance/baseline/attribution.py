@@ -82,7 +82,7 @@ def attributed(old: Baseline, new: Baseline, third: Baseline, moves: Iterable[Mo
         origin = same_as_new if equals_new else same_as_old if equals_old else Origin.BOTH
         origins[move.place] = Origin.UNTOLD if same_as_new is Origin.UNTOLD else origin
     words = ", ".join(f"{name} {value}" for name, value in ran.items())
-    return Attribution(run, words or "nothing of it is recorded as changed", origins)
+    return Attribution(run, words or "which is as it was when the baseline was recorded", origins)
 
 
 def _same(one: Baseline, other: Baseline, move: Move) -> bool:

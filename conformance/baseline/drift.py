@@ -78,6 +78,10 @@ def headline(move: Move, spec: Spec) -> str:
 def remarks(drift: Drift) -> Iterator[Remark]:
     """What the known mistakes and options that were found say of each component, and what moved along with it."""
     beyond = [move for move in drift.moves if move.kind > Kind.ROUNDING and move.kind is not Kind.FORM]
+    if not any(move.matches for move in beyond):
+        # Nothing known explains it: where it begins is worth saying all the same.
+        yield from _began(beyond, drift.spec)
+        return
     for was, label in ((False, "This is"), (True, "It was")):
         about = [move for move in beyond if move.was is was]
         if not any(move.matches for move in about):
@@ -85,12 +89,21 @@ def remarks(drift: Drift) -> Iterator[Remark]:
         verdicts = _verdicts(about, drift.spec)
         roots, followers = failing_roots(verdicts, drift.spec)
         for component in roots:
-            found = this_is([e for e in explanations(verdicts, component, drift.spec) if 2 * e.equals >= e.examined])
+            explained = [e for e in explanations(verdicts, component, drift.spec) if 2 * e.equals >= e.examined]
+            found = this_is(explained, "moved", was=was)
             if found:
                 yield Remark("Moved first", component, inner=False)
             yield from (replace(r, label=label if r.label == "This is" else r.label) for r in found)
         if followers:
             yield Remark("These moved too, and are built of it", ", ".join(followers), inner=False)
+
+
+def _began(beyond: list[Move], spec: Spec) -> Iterator[Remark]:
+    """The components that moved though nothing that they are built of did, and those that moved along."""
+    roots, followers = failing_roots(_verdicts(beyond, spec), spec)
+    yield from (Remark("Moved first", component, inner=False) for component in roots)
+    if followers:
+        yield Remark("These moved too, and are built of it", ", ".join(followers), inner=False)
 
 
 def _verdicts(moves: Iterable[Move], spec: Spec) -> list[Verdict]:

@@ -110,7 +110,7 @@ def _rows(assignment: Assignment, plan: Plan, spec: Spec, submission: Path) -> l
         Numerics().apply(adapter.arrays)
         bench = Bench(plan.spec, adapter, assignment.dtypes[0], "cpu")
         checks = [planned.checked(replace(bench, dtype=planned.dtype)) for planned in plan.checks]
-    counted = [check for check in checks if check.counts]
+    counted = [check for check in checks if plan.kinds.counts(check)]
     return [
         _Row(part, tuple(c for c in counted if c.verdict.component == part.component), plan.kinds.numeric)
         for part in assignment.parts
@@ -123,7 +123,7 @@ def _adapter(assignment: Assignment, spec: Spec, submission: Path) -> Iterator[A
     before, path = sys.modules.get("submission"), list(sys.path)
     module_spec = importlib.util.spec_from_file_location("submission", submission)
     if module_spec is None or module_spec.loader is None or not submission.is_file():
-        raise AdapterError(f"{submission}: no such Python file")
+        raise AdapterError(f"{submission}: no such Python file; --solution FILE names another one")
     module = importlib.util.module_from_spec(module_spec)
     sys.modules["submission"] = module
     try:

@@ -11,7 +11,7 @@ from typing import Final
 from goldformer.conformance.baseline.drift import Drift, headline, remarks
 from goldformer.conformance.baseline.moves import KINDS, Kind, Move, worst_first
 from goldformer.conformance.baseline.report import cells
-from goldformer.conformance.baseline.update import Change, counted
+from goldformer.conformance.baseline.update import ACTS, Change, changes, counted
 from goldformer.conformance.commands.console import out, plain_table, print_table, say
 from goldformer.conformance.text import number, wrapped
 
@@ -57,14 +57,10 @@ def _worst_of_each(moves: list[Move]) -> list[Move]:
 
 def what_next(drift: Drift, adapter: str, folder: Path, allow: Kind) -> str:
     """How to take over what moved further than allowed."""
-    new = {move.place for move in drift.moves if move.kind is Kind.FORM and _is_new(move, drift)}
-    act = "--create" if all(m.place in new for m in drift.moves if m.kind > allow) else "--fix"
-    return f"If this is meant, take it over: goldformer baseline update {shlex.join([adapter, str(folder), act])}"
-
-
-def _is_new(move: Move, drift: Drift) -> bool:
-    entry = drift.old.entries.get(move.key)
-    return entry is None or (bool(move.output) and move.output not in entry.outputs)
+    beyond = [move for move in drift.moves if move.kind > allow]
+    asked = {change.act for change in changes(drift.old, drift.new, beyond, ("create", "trim", "fix"), allow)}
+    acts = [f"--{act}" for act in ACTS if act in asked]
+    return f"If this is meant, take it over: goldformer baseline update {shlex.join([adapter, str(folder), *acts])}"
 
 
 def move_lines(move: Move, drift: Drift) -> Iterator[str]:

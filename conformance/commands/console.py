@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +22,8 @@ from goldformer.spec.files import replace_file
 OK: Final = 0
 FAILS: Final = 1
 UNUSABLE: Final = 2
+#: As a shell has it of what Ctrl-C ended.
+STOPPED: Final = 130
 
 out = Console(highlight=False, soft_wrap=True, emoji=False)
 err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
@@ -72,6 +75,8 @@ def no_folder(saved: Mapping[str, Path | None]) -> str | None:
     for option, path in saved.items():
         if path is not None and not path.parent.is_dir():
             return f"{option} {path}: there is no folder {path.parent}"
+        if path is not None and not os.access(path.parent, os.W_OK):
+            return f"{option} {path}: the folder {path.parent} cannot be written to: name another one"
     return None
 
 

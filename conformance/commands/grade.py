@@ -8,7 +8,7 @@ import os
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +19,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from goldformer import __version__
 from goldformer.adapters import AdapterError
 from goldformer.adapters.find import must_have
-from goldformer.conformance.commands.console import FAILS, OK, err, no_folder, out, say, unknown, unusable, words
+from goldformer.conformance.commands.console import (
+    FAILS,
+    OK,
+    STOPPED,
+    err,
+    no_folder,
+    out,
+    say,
+    unknown,
+    unusable,
+    words,
+)
 from goldformer.conformance.grading.assignment import digest_of, read_assignment
 from goldformer.conformance.grading.cluster import graded_there
 from goldformer.conformance.grading.declared import declared
@@ -27,12 +38,13 @@ from goldformer.conformance.grading.desk import TRANSCRIPT, Finished
 from goldformer.conformance.grading.exam import FRESH, Exam
 from goldformer.conformance.grading.fresh import draw_fresh
 from goldformer.conformance.grading.grader import Grader
-from goldformer.conformance.grading.model import Assignment, Level, Submission
+from goldformer.conformance.grading.model import Assignment, Grade, Level, Submission
 from goldformer.conformance.grading.pool import Unusable, graded_here
 from goldformer.conformance.grading.records import BadRecord, from_json, to_json
-from goldformer.conformance.grading.results import classroom, gradebook, gradescope, junit
+from goldformer.conformance.grading.results import classroom, github, gradebook, gradescope, junit
 from goldformer.conformance.grading.results.gradebook import Person
 from goldformer.conformance.grading.results.summaries import Line
+from goldformer.conformance.grading.results.words import counted
 from goldformer.conformance.grading.store import GRADE, InUse, Store, digest_of_folder
 from goldformer.conformance.grading.submissions import ClassList, NoSubmissions, find_submissions
 from goldformer.conformance.grading.transcript import BadTranscript, Transcript, Unlike
@@ -59,8 +71,14 @@ class Options:
     only: tuple[str, ...]
     again: bool
     gradescope_results: Path | None
+    github_output: Path | None
     replay: Path | None
     as_json: bool
+
+    @property
+    def single(self) -> bool:
+        """Whether there is one submission, whatever is in it: what a platform hands over."""
+        return self.gradescope_results is not None or self.github_output is not None
 
 
 def run(options: Options) -> int:
@@ -71,39 +89,56 @@ def run(options: Options) -> int:
         return _grade(options)
     except (AdapterError, InUse, NoSubmissions, SpecError, Unusable) as error:
         return unusable(str(error))
+    except KeyboardInterrupt:
+        err.print(
+            "goldformer: stopped: what has a grade keeps it, and the same command goes on from there", markup=False
+        )
+        return STOPPED
 
 
 def _grade(options: Options) -> int:
     if options.submissions is None or options.assignment is None or options.folder is None:
         return unusable("grade needs SUBMISSIONS, --assignment and --out (or --replay)")
-    if message := no_folder({"--gradescope-results": options.gradescope_results}):
+    platforms = {"--gradescope-results": options.gradescope_results, "--github-output": options.github_output}
+    if message := no_folder(platforms):
         return unusable(message)
     spec = load_spec()
     assignment = read_assignment(options.assignment, spec)
-    arrays = declared(assignment.adapter.read_bytes(), spec).arrays
+    arrays = declared(assignment.adapter.read_bytes(), spec, (part.component for part in assignment.parts)).arrays
     if options.scheduler is None:
         must_have(arrays, str(assignment.adapter))
-    # What a platform hands over is one submission, whatever is in it.
-    single = options.gradescope_results is not None
-    found = _chosen(find_submissions(options.submissions, single=single), options)
+    found = find_submissions(options.submissions, single=options.single)
+    chosen = _chosen(found, options)
     if options.gradescope_results is not None:
         # The platform may stop everything at any time, and reads what is there then.
         replace_file(options.gradescope_results, gradescope.pending(assignment))
-    with closing(Store(options.folder)) as store:
+    with closing(_opened(options.folder)) as store:
         exam = Exam.of(assignment, _fresh(assignment, options.seed, spec, store), spec, options.require)
         _keep_assignment(assignment, store)
-        session = _Session(exam, found, store, options)
+        session = _Session(exam, chosen, store, options)
         session.run()
-        lines = [Line.of(grade) for grade in store.grades(handed.id for handed in found.handed)]
+        lines = [Line.of(grade) for grade in _kept(found, chosen, exam, store)]
         _write_class(lines, found, assignment, spec, store)
-        if options.gradescope_results is not None:
-            (grade,) = store.grades(handed.id for handed in found.handed)
-            replace_file(options.gradescope_results, gradescope.results(grade, assignment, spec))
+        if options.single:
+            (grade,) = store.grades(handed.id for handed in chosen.handed)
+            if options.gradescope_results is not None:
+                replace_file(options.gradescope_results, gradescope.results(grade, assignment, spec))
+            if options.github_output is not None:
+                with options.github_output.open("a", encoding="utf-8") as steps:
+                    steps.write(github.output(grade, assignment, spec))
     if options.as_json:
         out.print(gradebook.to_json(lines, assignment, _people(found)), markup=False, end="")
     else:
-        _report(lines, session, options.folder)
+        _report(lines, len(found), session, options.folder)
     return FAILS if any(line.outcome == "grader-error" for line in lines) else OK
+
+
+def _opened(folder: Path) -> Store:
+    """The folder of results; Unusable where it cannot be written."""
+    try:
+        return Store(folder)
+    except OSError as error:
+        raise Unusable(f"--out {folder}: cannot be written: {error.strerror}") from error
 
 
 def _chosen(found: ClassList, options: Options) -> ClassList:
@@ -113,7 +148,20 @@ def _chosen(found: ClassList, options: Options) -> ClassList:
         raise NoSubmissions(message)
     if only:
         found = replace(found, handed=tuple(handed for handed in found.handed if handed.id in only))
+    if options.single and len(found) != 1:
+        raise NoSubmissions(f"{options.submissions}: holds {len(found)} submissions, and a platform asks for one")
     return found
+
+
+def _kept(found: ClassList, chosen: ClassList, exam: Exam, store: Store) -> Iterator[Grade]:
+    """The grades of the class: of what was not chosen, those that were made of the same things."""
+    graded = {handed.id for handed in chosen.handed}
+    for handed in found.handed:
+        grade = store.grade(handed.id)
+        if grade is None:
+            continue
+        if handed.id in graded or grade.key == exam.key(found.read(handed, exam.assignment.limits)):
+            yield grade
 
 
 def _fresh(assignment: Assignment, seed: str | None, spec: Spec, store: Store) -> str:
@@ -246,12 +294,14 @@ def _write_class(lines: list[Line], found: ClassList, assignment: Assignment, sp
     store.write("junit.xml", junit.junit(lines, assignment))
 
 
-def _report(lines: Iterable[Line], session: _Session, folder: Path) -> None:
+def _report(lines: Sequence[Line], among: int, session: _Session, folder: Path) -> None:
     outcomes = Counter(line.outcome for line in lines)
     counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
     graded = f"{session.finished} graded in {session.seconds:.1f} s"
     say(f"{graded}, {session.before} were already" if session.before else graded)
-    say(f"{len(session.found)} submissions: {counts}")
+    of = "" if len(lines) == among else f"{len(lines)} of "
+    missing = "" if len(lines) == among else f"; {among - len(lines)} without a grade"
+    say(f"{of}{counted(among, 'submission')}: {counts}{missing}")
     for name in ("class.html", "grades.csv"):
         say(f"- wrote {folder / name}")
     if failed := [line.submission for line in lines if line.outcome == "grader-error"]:

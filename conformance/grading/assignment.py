@@ -111,7 +111,7 @@ Worth = Annotated[
 class AssignmentFile(Strict):
     """assignment.yaml. Files are named from its folder; a component may be given its points alone.
 
-    `without` are cases that are left out, each by its id or by a pattern such as sdpa-dropout-*.
+    `without` are cases and properties that are left out, each by its id or by a pattern such as sdpa-dropout*.
     """
 
     title: Text
@@ -156,7 +156,10 @@ def read_assignment(path: Path, spec: Spec) -> Assignment:
         limits=Limits(**model.limits.model_dump()),
         deductions=tuple(Deduction(**deduction.model_dump()) for deduction in model.deductions),
         feedback=Feedback(**model.feedback.model_dump()),
-        without=tuple(case.id for case in plan(spec, model.components) if _is_left_out(case, model)),
+        without=(
+            *(case.id for case in plan(spec, model.components) if _is_left_out(case, model)),
+            *(name for name in spec.properties if any(fnmatchcase(name, pattern) for pattern in model.without)),
+        ),
     )
 
 
@@ -221,9 +224,10 @@ def _without(file: YamlFile, model: AssignmentFile, spec: Spec) -> Iterator[Prob
     if not spec.contracts.keys() >= model.components.keys():
         return  # which cases there are to leave out is not known
     asked = plan(spec, model.components)
+    known = [*(case.id for case in asked), *spec.properties]
     for index, pattern in enumerate(model.without):
-        if not any(fnmatchcase(case.id, pattern) for case in asked):
-            yield file.problem(("without", index), _unknown("case", pattern, [case.id for case in asked]))
+        if not any(fnmatchcase(id_, pattern) for id_ in known):
+            yield file.problem(("without", index), _unknown("case", pattern, known))
     for name in model.components:
         golden = [case for case in asked if case.component == name and case.golden is not None]
         if golden and all(_is_left_out(case, model) for case in golden):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -33,8 +33,11 @@ class Declared:
         return self.conventions.get(f"{component}.{convention}", self.conventions.get(convention, default))
 
 
-def declared(source: bytes, spec: Spec) -> Declared:
-    """Read an adapter without running it; AdapterError where a declaration is missing, bad or no literal."""
+def declared(source: bytes, spec: Spec, asked: Iterable[str] = ()) -> Declared:
+    """Read an adapter without running it; AdapterError where a declaration is missing, bad or no literal.
+
+    So is a component that is asked for and that nothing in the text could define: every student would lack it.
+    """
     try:
         tree = ast.parse(source, "adapter.py")
     except (SyntaxError, ValueError) as error:
@@ -49,6 +52,11 @@ def declared(source: bytes, spec: Spec) -> Declared:
     adapter = Adapter.from_object(_Declarations(found), "the assignment's adapter", spec)
     if adapter.arrays == Wire.name:
         raise AdapterError(f"the assignment's adapter: ARRAYS is {Wire.name!r}, which no file can be")
+    names = _names(tree)
+    for component in asked:
+        if names is not None and component not in names:
+            what = f"has no {component}, which components asks for: write a function of that name, or do not ask for it"
+            raise AdapterError(f"the assignment's adapter {what}")
     return Declared(
         adapter.arrays,
         adapter.conventions,
@@ -80,6 +88,20 @@ def _assigned(statement: ast.stmt) -> list[tuple[str, ast.expr | None]]:
         case ast.AnnAssign(target=ast.Name(id=name), value=value):
             return [(name, value)]
     return []
+
+
+def _names(tree: ast.Module) -> set[str] | None:
+    """Every name that a text binds somewhere; None where it could bind any."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                found.add(name)
+            case ast.Name(id=name, ctx=ast.Store()):
+                found.add(name)
+            case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
+                found.update(alias.asname or alias.name for alias in aliases)
+    return None if found & {"*", "__getattr__"} or "globals" in ast.dump(tree) else found
 
 
 def _literal(name: str, value: ast.expr) -> Any:

@@ -96,7 +96,7 @@ class Plan:
         """AdapterError or SpecError where something in an exam cannot be used; `spec` is the one that it is of."""
         fresh = _fresh(exam.fresh, spec)
         published = published_cases(exam.assignment, spec)
-        declares = declared(exam.adapter, spec)
+        declares = declared(exam.adapter, spec, (part.component for part in exam.assignment.parts))
         spec = replace(spec, cases={**spec.cases, **{case.id: case for case in fresh}})
         cases = [*published, *fresh]
         checks = tuple(_planned(exam.assignment, published, fresh, spec))
@@ -128,7 +128,7 @@ def _planned(assignment: Assignment, published: list[Case], fresh: list[Case], s
             for prop in spec.properties.values():
                 asked = parts[name].properties > 0 and name in components_of(prop, spec)
                 # One that compares with what nobody asked for is not asked either.
-                if asked and {*prop.needs} <= parts.keys():
+                if asked and {*prop.needs} <= parts.keys() and prop.id not in assignment.without:
                     yield Planned("property", dtype, prop, name)
     yield from each("fresh", fresh)
 
@@ -136,7 +136,8 @@ def _planned(assignment: Assignment, published: list[Case], fresh: list[Case], s
 def _kinds(cases: list[Case], declares: Declared, spec: Spec) -> Kinds:
     refusals = frozenset(case.id for case in cases if _is_refusal(case, declares, spec))
     plain = (case for case in cases if case.id not in refusals and not case.shape_only)
-    return Kinds(refusals, frozenset(case.id for case in plain))
+    advised = frozenset(case.id for case in cases if spec.is_advice(case))
+    return Kinds(refusals, frozenset(case.id for case in plain), advised)
 
 
 def _is_refusal(case: Case, declares: Declared, spec: Spec) -> bool:

@@ -23,6 +23,7 @@ from goldformer.conformance.grading.boxed import Boxed
 from goldformer.conformance.grading.declared import Declared
 from goldformer.conformance.grading.exam import Exam, Plan, Planned
 from goldformer.conformance.grading.model import (
+    NOT_STARTED,
     Check,
     Grade,
     Isolation,
@@ -158,7 +159,7 @@ class Grader:
         try:
             adapter = self._adapter(client)
         except CallFault as fault:
-            message = f"It cannot be started: {fault}"
+            message = f"{NOT_STARTED}: {fault}"
             adapter = _silent(plan, fault.reason, "the submission cannot be started", fault.detail)
         imitator = Imitator(plan.spec, imitations=self._imitations)
         bench = Bench(plan.spec, adapter, assignment.dtypes[0], "cpu", imitator=imitator)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -130,7 +131,7 @@ class Assignment:
 
     `adapter` is the file that maps what students were asked to write, and imports `submission`; `starter` what they
     are given. `fresh` cases are drawn for each component. `seed` is None where grading draws one and keeps it.
-    `without` are published cases that are left out, by their ids: what was not asked for.
+    `without` are published cases and properties that are left out, by their ids: what was not asked for.
     """
 
     path: Path
@@ -243,8 +244,17 @@ class Grade:
     isolation: Isolation
 
 
+#: How the message of a submission begins of which nothing could be called.
+NOT_STARTED: Final = "It cannot be started"
+
+#: What an adapter raises that asks a submission for what it does not define.
+LACKS: Final = re.compile(r"raised AttributeError: module 'submission' has no attribute '(\w+)'")
+
+
 def outcome_of(verdict: Verdict) -> Outcome:
     """What a verdict means for a grade."""
+    if verdict.status is Status.ERRORED and LACKS.search(verdict.message):
+        return "missing"
     if verdict.reason in _OUTCOMES:
         return _OUTCOMES[verdict.reason]
     return "wrong" if verdict.status is Status.FAILED else "correct"

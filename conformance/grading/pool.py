@@ -61,7 +61,12 @@ class _Worker:
         # The spec is sent, since reading its files takes twenty times as long.
         arguments = (theirs, exam, load_spec(), boxes, os.getpid())
         self._process = context.Process(target=_work, args=arguments, daemon=True)
-        self._process.start()
+        # Ctrl-C waits until there is somebody who knows what to do about it; what is started begins like that.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self._process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
         self.todo: _Todo | None = None
 
@@ -175,6 +180,7 @@ def _work(connection: Connection, exam: Exam, spec: Spec, boxes: Path, parent: i
     tempfile.tempdir = str(boxes)
     # Ctrl-C is for the one that started it, which ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGTERM, _leave)
     with contextlib.suppress(_Leave):
         _grade(connection, exam, spec, boxes)

@@ -38,10 +38,18 @@ _MESSAGES: Final[Mapping[Outcome, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Kinds:
-    """Which checks ask for an error, and which for numbers; the others, such as those of a shape, are neither."""
+    """Which checks ask for an error, and which for numbers; the others, such as those of a shape, are neither.
+
+    `advised` are those that only SHOULD clauses ask for: they cost nothing, and so they earn nothing.
+    """
 
     refusals: Collection[str]
     numeric: Collection[str]
+    advised: Collection[str] = frozenset()
+
+    def counts(self, check: Check) -> bool:
+        """Whether a check decides about points."""
+        return check.counts and check.verdict.check not in self.advised
 
 
 def rounded(points: float | Decimal) -> float:
@@ -62,16 +70,18 @@ def grade_parts(
 
 
 def _grade_part(part: Part, checks: Iterable[Check], due: tuple[Deduction, ...], kinds: Kinds) -> PartGrade:
-    counted = [check for check in checks if check.counts]
+    counted = [check for check in checks if kinds.counts(check)]
     works = any(check.outcome == "correct" and check.verdict.check in kinds.numeric for check in counted)
-    if not works:
+
+    def passes(check: Check) -> bool:
         # Whoever refuses everything refuses what is bad, too.
-        counted = [check for check in counted if check.verdict.check not in kinds.refusals]
+        return check.outcome == "correct" and (works or check.verdict.check not in kinds.refusals)
+
     shares: dict[Origin, tuple[int, int]] = {}
     for origin in get_args(Origin):
         mine = [check for check in counted if check.origin == origin]
         if mine:
-            shares[origin] = (sum(check.outcome == "correct" for check in mine), len(mine))
+            shares[origin] = (sum(map(passes, mine)), len(mine))
     reached = Decimal(repr(part.points)) * _share(part, shares) if works else Decimal(0)
     lost = sum((Decimal(repr(deduction.points)) for deduction in due), Decimal(0))
     return PartGrade(part.component, part.points, rounded(max(reached - lost, Decimal(0))), shares, due)

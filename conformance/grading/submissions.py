@@ -250,8 +250,10 @@ def runnable(files: Mapping[str, bytes]) -> dict[str, bytes]:
     if modules:
         few = ", ".join(sorted(modules)[:4]) + ("…" if len(modules) > 4 else "")
         raise BadSubmission(f"there is no {_MAIN} among {few}")
-    got = ", ".join(sorted(files)[:4]) + ("…" if len(files) > 4 else "") if files else "nothing"
-    raise BadSubmission(f"there is no .py file; what was handed in is {got}")
+    got = ", ".join(sorted(files)[:4]) + ("…" if len(files) > 4 else "")
+    raise BadSubmission(
+        f"there is no .py file; what was handed in is {got}" if files else "nothing was handed in: it is empty"
+    )
 
 
 def _digest(files: Mapping[str, bytes], problem: str = "") -> str:

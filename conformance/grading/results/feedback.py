@@ -34,10 +34,11 @@ def markdown(grade: Grade, assignment: Assignment, spec: Spec) -> str:
         parts += ["## What to mend", "\n".join(remarks(found.remarks))]
     failing = [row for row in found.rows if row.says]
     if failing:
-        parts += ["## What fails", *(text for row in failing for text in (f"### {code(row.component)}", *section(row)))]
+        parts += ["## What fails", *([words.TOLERANCE] if found.compares else [])]
+        parts += [*(text for row in failing for text in (f"### {code(row.component)}", *section(row)))]
     if found.command:
         parts += ["## See it at home", AT_HOME, block(f"$ {found.command}", "console")]
-    return "\n\n".join([*parts, escaped(found.isolation)]) + "\n"
+    return "\n\n".join(filter(None, [*parts, escaped(found.isolation)])) + "\n"
 
 
 def _summary(found: Told) -> Iterator[str]:
@@ -49,12 +50,14 @@ def _summary(found: Told) -> Iterator[str]:
         yield code(found.message)
     if found.advice:
         yield escaped(found.advice)
+    if found.stderr:
+        yield block(found.stderr)
 
 
 def table(found: Told) -> str:
     """What each component earned, in Markdown."""
     lines = [
-        [code(row.component), f"{points(row.grade.earned)} of {points(row.grade.points)}", words.BRIEF[row.outcome]]
+        [code(row.component), f"{points(row.grade.earned)} of {points(row.grade.points)}", row.brief]
         + [row.share(origin) or "–" for origin in found.origins]
         for row in found.rows
     ]
@@ -66,7 +69,8 @@ def table(found: Told) -> str:
 def remarks(listed: tuple[Remark, ...]) -> Iterator[str]:
     """The diagnosis as a list in Markdown."""
     for remark in listed:
-        yield f"{'  ' if remark.inner else ''}- **{escaped(remark.label)}**: {escaped(remark.text)}"
+        quoted = f": {code(remark.quoted)}" if remark.quoted else ""
+        yield f"{'  ' if remark.inner else ''}- **{escaped(remark.label)}**: {escaped(remark.text)}{quoted}"
         for mistake in remark.mistakes:
             yield f"    - Why it matters: {escaped(mistake.why)}"
 

@@ -37,7 +37,7 @@ def output(grade: Grade, assignment: Assignment, spec: Spec) -> str:
 
 def _test(row: Row) -> dict[str, Any]:
     # It is printed to a log in which a line of its own may be a command to the runner.
-    said = [words.BRIEF[row.outcome], row.note, row.first_wrong, *(f.said for f in row.failures[:1])]
+    said = [row.brief, row.note, row.first_wrong, *(f.said for f in row.failures[:1])]
     return {
         "name": row.component,
         "status": "pass" if row.full else "fail",

