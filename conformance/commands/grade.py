@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import secrets
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
-
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from typing import Final
 
 from goldformer import __version__
 from goldformer.adapters import AdapterError
@@ -31,15 +27,15 @@ from goldformer.conformance.commands.console import (
     unusable,
     words,
 )
+from goldformer.conformance.commands.grade_session import Session
 from goldformer.conformance.grading.assignment import digest_of, read_assignment
-from goldformer.conformance.grading.cluster import graded_there
 from goldformer.conformance.grading.declared import declared
-from goldformer.conformance.grading.desk import TRANSCRIPT, Finished
+from goldformer.conformance.grading.desk import TRANSCRIPT
 from goldformer.conformance.grading.exam import FRESH, Exam
 from goldformer.conformance.grading.fresh import draw_fresh
 from goldformer.conformance.grading.grader import Grader
-from goldformer.conformance.grading.model import Assignment, Grade, Level, Submission
-from goldformer.conformance.grading.pool import Unusable, graded_here
+from goldformer.conformance.grading.model import Assignment, Grade, Level
+from goldformer.conformance.grading.pool import Unusable
 from goldformer.conformance.grading.records import BadRecord, from_json, to_json
 from goldformer.conformance.grading.results import classroom, github, gradebook, gradescope, junit
 from goldformer.conformance.grading.results.gradebook import Person
@@ -115,7 +111,7 @@ def _grade(options: Options) -> int:
     with closing(_opened(options.folder)) as store:
         exam = Exam.of(assignment, _fresh(assignment, options.seed, spec, store), spec, options.require)
         _keep_assignment(assignment, store)
-        session = _Session(exam, chosen, store, options)
+        session = Session(exam, chosen, store, options.again, options.jobs, options.scheduler, told=not options.as_json)
         session.run()
         lines = [Line.of(grade) for grade in _kept(found, chosen, exam, store)]
         _write_class(lines, found, assignment, spec, store)
@@ -193,90 +189,6 @@ def _keep_assignment(assignment: Assignment, store: Store) -> None:
         store.write(f"{_ASSIGNMENT}/{name}", path.read_bytes())
 
 
-@dataclass
-class _Session:
-    """One run over a class: what is left to grade, and how far it is."""
-
-    exam: Exam
-    found: ClassList
-    store: Store
-    options: Options
-    finished: int = 0
-    before: int = 0
-    outcomes: Counter[str] = field(default_factory=Counter)
-    seconds: float = 0.0
-
-    def run(self) -> None:
-        """Grade what is not finished, and keep each as it is done."""
-        start = time.monotonic()
-        with self._watch() as tell:
-            graded = self._graded()
-            try:
-                for done in graded:
-                    self.store.keep(done.id, done.files)
-                    self.finished += 1
-                    self.outcomes[done.outcome] += 1
-                    tell(done)
-            finally:
-                graded.close()
-        self.seconds = time.monotonic() - start
-
-    def _graded(self) -> Any:
-        if self.options.scheduler is not None:
-            return graded_there(self.exam, self._left(), self.options.scheduler)
-        jobs = self.options.jobs or _cores()
-        return graded_here(self.exam, self._left(), min(jobs, len(self.found)), self.store.boxes)
-
-    def _left(self) -> Iterator[Submission]:
-        """What has no grade yet that was made of the same things; one submission in memory at a time."""
-        for handed in self.found.handed:
-            submission = self.found.read(handed, self.exam.assignment.limits)
-            if not self.options.again and self.store.finished(submission.id, self.exam.key(submission)):
-                self.before += 1
-            else:
-                yield submission
-
-    def _watch(self) -> AbstractContextManager[Callable[[Finished], None]]:
-        if self.options.as_json:
-            return nullcontext(lambda _: None)
-        return _Bar(self) if err.is_terminal else nullcontext(self._say)
-
-    def _say(self, done: Finished) -> None:
-        say(f"[{self.finished + self.before}/{len(self.found)}] {done.line}")
-
-
-class _Bar:
-    """Progress on a terminal: how many are done, how they came out, and what is left."""
-
-    def __init__(self, session: _Session) -> None:
-        self._session = session
-        columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-        self._progress = Progress(*columns, console=err, transient=True)
-        self._task: TaskID | None = None
-
-    def __enter__(self) -> Callable[[Finished], None]:
-        self._progress.start()
-        self._task = self._progress.add_task("starting", total=len(self._session.found))
-        return self._tell
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def _tell(self, done: Finished) -> None:
-        session = self._session
-        assert self._task is not None, "it was entered"
-        counts = ", ".join(f"{count} {outcome}" for outcome, count in session.outcomes.most_common())
-        self._progress.update(
-            self._task, completed=session.finished + session.before, description=f"{counts} · {done.id}"
-        )
-        if done.outcome in ("grader-error", "tampered"):
-            err.print(done.line, markup=False)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _people(found: ClassList) -> Mapping[str, Person]:
     """Who handed in what, as the gradebook names them; several of a group in one cell."""
     return {
@@ -294,7 +206,7 @@ def _write_class(lines: list[Line], found: ClassList, assignment: Assignment, sp
     store.write("junit.xml", junit.junit(lines, assignment))
 
 
-def _report(lines: Sequence[Line], among: int, session: _Session, folder: Path) -> None:
+def _report(lines: Sequence[Line], among: int, session: Session, folder: Path) -> None:
     outcomes = Counter(line.outcome for line in lines)
     counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
     graded = f"{session.finished} graded in {session.seconds:.1f} s"

@@ -1,0 +1,112 @@
+"""One run over a class: grades what is left, keeps each grade as it is done, and says how far it is."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from goldformer.conformance.commands.console import err, say
+from goldformer.conformance.grading.cluster import graded_there
+from goldformer.conformance.grading.desk import Finished
+from goldformer.conformance.grading.exam import Exam
+from goldformer.conformance.grading.model import Submission
+from goldformer.conformance.grading.pool import graded_here
+from goldformer.conformance.grading.store import Store
+from goldformer.conformance.grading.submissions import ClassList
+
+
+@dataclass
+class Session:
+    """One run over a class: what is left to grade, and how far it is.
+
+    What is finished is graded `again` where that is asked for; by so many `jobs` here, or by a cluster's `scheduler`.
+    """
+
+    exam: Exam
+    found: ClassList
+    store: Store
+    again: bool
+    jobs: int | None
+    scheduler: str | None
+    told: bool
+    finished: int = 0
+    before: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+
+    def run(self) -> None:
+        """Grade what is not finished, and keep each as it is done."""
+        start = time.monotonic()
+        with self._watch() as tell:
+            graded = self._graded()
+            try:
+                for done in graded:
+                    self.store.keep(done.id, done.files)
+                    self.finished += 1
+                    self.outcomes[done.outcome] += 1
+                    tell(done)
+            finally:
+                graded.close()
+        self.seconds = time.monotonic() - start
+
+    def _graded(self) -> Any:
+        if self.scheduler is not None:
+            return graded_there(self.exam, self._left(), self.scheduler)
+        jobs = self.jobs or _cores()
+        return graded_here(self.exam, self._left(), min(jobs, len(self.found)), self.store.boxes)
+
+    def _left(self) -> Iterator[Submission]:
+        """What has no grade yet that was made of the same things; one submission in memory at a time."""
+        for handed in self.found.handed:
+            submission = self.found.read(handed, self.exam.assignment.limits)
+            if not self.again and self.store.finished(submission.id, self.exam.key(submission)):
+                self.before += 1
+            else:
+                yield submission
+
+    def _watch(self) -> AbstractContextManager[Callable[[Finished], None]]:
+        if not self.told:
+            return nullcontext(lambda _: None)
+        return _Bar(self) if err.is_terminal else nullcontext(self._say)
+
+    def _say(self, done: Finished) -> None:
+        say(f"[{self.finished + self.before}/{len(self.found)}] {done.line}")
+
+
+class _Bar:
+    """Progress on a terminal: how many are done, how they came out, and what is left."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+        self._progress = Progress(*columns, console=err, transient=True)
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Callable[[Finished], None]:
+        self._progress.start()
+        self._task = self._progress.add_task("starting", total=len(self._session.found))
+        return self._tell
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def _tell(self, done: Finished) -> None:
+        session = self._session
+        assert self._task is not None, "it was entered"
+        counts = ", ".join(f"{count} {outcome}" for outcome, count in session.outcomes.most_common())
+        self._progress.update(
+            self._task, completed=session.finished + session.before, description=f"{counts} · {done.id}"
+        )
+        if done.outcome in ("grader-error", "tampered"):
+            err.print(done.line, markup=False)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
