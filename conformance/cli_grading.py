@@ -82,7 +82,8 @@ def assignment_new(folder: Path, kind: str) -> None:
     "check",
     epilog="""
 \b
-Exit status: 0 the solution earns everything and the starter nothing · 1 not so · 2 something cannot be used.
+Exit status: 0 the solution earns everything and the starter nothing · 1 not so · 2 unusable: an assignment, adapter or
+solution that cannot be read.
 """,
 )
 @click.argument("path", metavar="ASSIGNMENT", type=click.Path(path_type=Path, dir_okay=False))
