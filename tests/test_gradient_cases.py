@@ -14,6 +14,7 @@ from goldformer.adapters import Adapter, find_adapter
 from goldformer.adapters.mistakes import implementations
 from goldformer.conformance.engine import Bench, check_case
 from goldformer.conformance.gradient import invoke_gradient
+from goldformer.conformance.imitation import Imitator
 from goldformer.conformance.invoke import BadResult, arguments_of
 from goldformer.conformance.tolerance import tolerance
 from goldformer.conformance.verdict import Status
@@ -186,6 +187,21 @@ def test_the_textbook_with_the_mistake_gives_what_the_reference_with_it_gives(mi
             np.testing.assert_allclose(got, expected, rtol=0, atol=1e-11 * size, err_msg=f"{case.id} {name}")
             compared += 1
     assert compared
+
+
+@pytest.mark.parametrize("mistake", ["layer-bwd", "memory-bwd"])
+def test_what_autograd_does_not_reach_is_named_as_what_arithmetic_makes_0(mistake, broken_reference, spec):
+    bench = Bench(spec, find_adapter(broken_reference(*EDITS[mistake]), spec), "float32", "cpu", False, Imitator(spec))
+    verdict = check_case(spec.cases["tf-gradient"], bench)
+    assert verdict.reason == "no-gradient"
+    assert [match.causes for match in verdict.matches] == [(mistake,)]
+
+
+def test_a_cut_that_is_in_no_catalogue_has_no_name(broken_reference, spec):
+    edit = (DECODER, "add_and_norm(attended, attend_across,", "add_and_norm(attended.detach(), attend_across,")
+    bench = Bench(spec, find_adapter(broken_reference(*edit), spec), "float32", "cpu", False, Imitator(spec))
+    verdict = check_case(spec.cases["decs-gradient"], bench)
+    assert (verdict.reason, verdict.matches) == ("no-gradient", ())
 
 
 @pytest.mark.parametrize("mistake", BACKWARD)
