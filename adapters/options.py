@@ -13,9 +13,11 @@ import numpy.typing as npt
 
 from goldformer.adapters.textbook import Textbook
 from goldformer.adapters.textbook_attention import Wave
+from goldformer.adapters.textbook_backward import Gradients
+from goldformer.adapters.textbook_backward_layers import SubLayerBackward
 from goldformer.adapters.textbook_checks import Array
 from goldformer.adapters.textbook_decoding import Sentence, Task
-from goldformer.adapters.textbook_layers import Params, SubLayer
+from goldformer.adapters.textbook_layers import Params, SubLayer, under
 
 Class = TypeVar("Class", bound=type[Textbook])
 
@@ -118,6 +120,14 @@ class NormedBefore(Textbook):
     ) -> tuple[Array, Array]:
         output, extra = function(self.layer_norm(x, params=self.norm(params, number)))
         return self.residual(x, output, start), extra
+
+    def sublayer_gradient(
+        self, x: Array, function: SubLayer, backward: SubLayerBackward, cotangent: Array, *, number: int, params: Params
+    ) -> tuple[Array, Gradients]:
+        mine = self.norm(params, number)
+        through, gradients = backward(self.layer_norm(x, params=mine), cotangent)
+        of_norm = self.layer_norm_gradient(x, through, params=mine)
+        return self.residual_gradient(cotangent) + of_norm.pop("x"), gradients | under(f"norm_{number}", of_norm)
 
 
 @_option("smoothing_denominator", "others")

@@ -134,7 +134,8 @@ class TextbookBackward(TextbookLayers):
     def token_embedding_gradient(self, ids: Array, cotangent: Array, *, params: Params) -> Gradients:
         """Return the gradient of table, (vocab, d_model): each row the sum over the places of its word."""
         gradient = np.zeros_like(params["table"])
-        self.add_rows(gradient, ids, cotangent)
+        # A row counts with the factor with which it is read.
+        self.add_rows(gradient, ids, self.scaled_embedding(cotangent))
         return {"table": gradient}
 
     def add_rows(self, table: Array, ids: Array, rows: Array) -> None:

@@ -1,4 +1,4 @@
-"""The fourth part of the textbook: backward passes of multi-head attention and of the layers, by hand.
+"""The fourth part of the textbook: backward passes of multi-head attention, of the layers and of the stacks, by hand.
 
 Each is made of the backward passes of its parts, so a step that is done otherwise there is done otherwise here.
 """
@@ -20,7 +20,7 @@ SubLayerBackward = Callable[[Array, Array], tuple[Array, Gradients]]
 
 
 class TextbookLayersBackward(TextbookBackward):
-    """Backward passes of multi-head attention, separate and fused, and of encoder and decoder layer."""
+    """Backward passes of multi-head attention, separate and fused, of encoder and decoder layer, and of stacks."""
 
     # Multi-head attention
 
@@ -140,3 +140,69 @@ class TextbookLayersBackward(TextbookBackward):
         gradient, of_cross = self.sublayer_gradient(forward["attended"], *cross, gradient, number=2, params=params)
         gradient, of_attention = self.sublayer_gradient(x, *attend, gradient, number=1, params=params)
         return {"x": gradient, **of_attention, **of_cross, **of_feed}
+
+    # The stacks
+
+    def encoder_gradient(
+        self, x: Array, cotangent: Array, mask: Array | None = None, *, num_heads: int, num_layers: int, params: Params
+    ) -> Gradients:
+        """Return the gradients of x (batch, seq, d_model) and of the given parameters of all layers."""
+        outputs = self.encoder(x, mask, num_heads=num_heads, num_layers=num_layers, params=params)["layers"]
+
+        def backward(x: Array, cotangent: Array, index: int) -> Gradients:
+            mine = self.layer_params(params, "encoder", index)
+            return self.encoder_layer_gradient(x, cotangent, mask, num_heads=num_heads, params=mine)
+
+        gradient, found = self.stack_gradient([x, *outputs[:-1]], cotangent, backward)
+        return {"x": gradient, **self.of_layers("encoder", found)}
+
+    def decoder_gradient(
+        self,
+        x: Array,
+        memory: Array,
+        cotangent: Array,
+        self_mask: Array | None = None,
+        memory_mask: Array | None = None,
+        *,
+        num_heads: int,
+        num_layers: int,
+        params: Params,
+    ) -> Gradients:
+        """Return the gradients of x, memory (batch, source_seq, d_model) and of the given parameters of all layers."""
+        masks = (self_mask, memory_mask)
+        outputs = self.decoder(x, memory, *masks, num_heads=num_heads, num_layers=num_layers, params=params)["layers"]
+
+        def backward(x: Array, cotangent: Array, index: int) -> Gradients:
+            mine: dict[str, Any] = {"num_heads": num_heads, "params": self.layer_params(params, "decoder", index)}
+            return self.decoder_layer_gradient(x, memory, cotangent, *masks, **mine)
+
+        gradient, found = self.stack_gradient([x, *outputs[:-1]], cotangent, backward)
+        of_memory = self.memory_gradient([of_layer.pop("memory") for of_layer in found])
+        return {"x": gradient, "memory": of_memory, **self.of_layers("decoder", found)}
+
+    def stack_gradient(
+        self, read: list[Array], cotangent: Array, backward: Callable[[Array, Array, int], Gradients]
+    ) -> tuple[Array, list[Gradients]]:
+        """Return the gradient of what the first layer reads, and those of each layer's other arguments.
+
+        `read` is what each layer reads, and `backward` gives of it, a cotangent and the layer's index the gradients.
+        """
+        found: list[Gradients] = []
+        for index in reversed(range(len(read))):
+            of_layer = backward(read[index], cotangent, index)
+            cotangent = self.layer_input_gradient(of_layer.pop("x"), index)
+            found.insert(0, of_layer)
+        return cotangent, found
+
+    def layer_input_gradient(self, gradient: Array, index: int) -> Array:
+        """Return what flows on from a layer to the one before it, or to x: all of it."""
+        del index
+        return gradient
+
+    def memory_gradient(self, of_layers: list[Array]) -> Array:
+        """Return the gradient of the memory, of what it is to each layer: their sum, as every layer reads it."""
+        return np.asarray(sum(of_layers[1:], of_layers[0]))
+
+    def of_layers(self, stack: str, found: list[Gradients]) -> Gradients:
+        """Return the gradients of all layers by the parameters' names in the stack."""
+        return {n: g for index, mine in enumerate(found) for n, g in under(f"{stack}.{index}", mine).items()}

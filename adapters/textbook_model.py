@@ -50,6 +50,53 @@ class TextbookModel(TextbookLayersBackward):
         steps = {"decoded": decoded["output"], "source_embedded": embedded, "target_embedded": target_embedded}
         return {"logits": logits, "memory": encoded["output"], **steps}
 
+    def transformer_gradient(
+        self,
+        source: Array,
+        target: Array,
+        cotangent: Array,
+        *,
+        num_heads: int,
+        num_encoder_layers: int,
+        num_decoder_layers: int,
+        pad_id: int,
+        params: Params,
+    ) -> Gradients:
+        """Return the gradients of table (vocab, d_model), of the output layer and of all layers' parameters."""
+        counts: dict[str, Any] = {"num_encoder_layers": num_encoder_layers, "num_decoder_layers": num_decoder_layers}
+        common: dict[str, Any] = {"num_heads": num_heads, "params": params}
+        forward = self.transformer(source, target, pad_id=pad_id, **counts, **common)
+        source_mask, target_mask = self.source_mask(source, pad_id), self.target_mask(target, pad_id)
+        of_decoder = self.decoder_gradient(
+            forward["target_embedded"],
+            forward["memory"],
+            cotangent @ params["w_vocab"].T,
+            target_mask,
+            self.memory_mask(source, target, pad_id),
+            num_layers=num_decoder_layers,
+            **common,
+        )
+        of_memory = self.encoded_gradient(of_decoder.pop("memory"))
+        of_encoder = self.encoder_gradient(
+            forward["source_embedded"], of_memory, source_mask, num_layers=num_encoder_layers, **common
+        )
+        sides = {"source": (source, of_encoder.pop("x")), "target": (target, of_decoder.pop("x"))}
+        of_tables = [self.embedded_gradient(ids, gradient, params) for ids, gradient in sides.values()]
+        of_logits = self.projection_gradients(forward["decoded"], cotangent, params, "vocab")
+        return {"table": self.table_gradient(*of_tables), **of_logits, **of_encoder, **of_decoder}
+
+    def encoded_gradient(self, gradient: Array) -> Array:
+        """Return what flows back from the decoder into the encoder: all of the memory's gradient."""
+        return gradient
+
+    def embedded_gradient(self, ids: Array, gradient: Array, params: Params) -> Array:
+        """Return the gradient of the table by one side's rows, to which the positions are only added."""
+        return self.token_embedding_gradient(ids, gradient, params={"table": params["table"]})["table"]
+
+    def table_gradient(self, of_source: Array, of_target: Array) -> Array:
+        """Return the gradient of the one table that both sides read, (vocab, d_model)."""
+        return of_source + of_target
+
     def embedded(self, ids: Array, side: str, pad_id: int, params: Params) -> Array:
         """Return the rows of the table with their positions, for the side "source" or "target", padding as any word."""
         del pad_id

@@ -45,6 +45,8 @@ class Failure:
     def distance(self, imitation: Result | BadResult | None) -> float | None:
         """How far an imitation is from what was given, over the tolerance; None when it is no explanation."""
         if isinstance(self.given, BadResult):
+            if self.given.unreached and isinstance(imitation, Result):
+                return self._cut(self.given.unreached, imitation)
             # A wrong shape or dtype is told in words, the same ones for the same fault.
             return 0.0 if isinstance(imitation, BadResult) and str(self.given) == str(imitation) else None
         if not isinstance(imitation, Result):
@@ -57,6 +59,15 @@ class Failure:
         as_golden = {name: _as_golden(golden, imitation.outputs[name]) for name, golden in shared.items()}
         ratio = max(d.ratio for d in self._measure(self.given, as_golden))
         return ratio if ratio <= 1.0 else None
+
+    def _cut(self, unreached: frozenset[str], imitation: Result) -> float | None:
+        """0 where an imitation has gradients of 0 for just those arguments that no gradient reaches.
+
+        Automatic differentiation gives none for what is cut off; arithmetic gives one of 0.
+        """
+        asked = {name: golden for name, golden in self.expected.items() if golden.magnitude}
+        nought = {name for name in asked if not np.any(imitation.outputs[name])}
+        return 0.0 if nought and nought == unreached & asked.keys() else None
 
     def _wrong(self, result: Result, expected: Mapping[str, GoldenArray]) -> frozenset[str]:
         return frozenset(d.output for d in self._measure(result, expected) if d.wrong)

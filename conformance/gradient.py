@@ -51,7 +51,7 @@ def invoke_gradient(
     seconds = time.perf_counter() - start
     if missing := [name for name in wanted if name not in gradients]:
         message = f"no gradient reaches {', '.join(missing)}: the graph is cut (detach, .data, a copy, no_grad)"
-        raise BadResult("no-gradient", message)
+        raise BadResult("no-gradient", message, unreached=missing)
     read = {
         name: read_array(library, replace(spec, name=f"the gradient of {name}"), gradients[name], binder, dtype, device)
         for name, spec in wanted.items()

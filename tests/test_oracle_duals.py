@@ -120,6 +120,17 @@ def test_duals_agree_with_difference_quotients(call):
             assert float(abs(quotient - gradient[place]).mid()) < 1e-25, f"{name}{place}"
 
 
+@pytest.mark.parametrize("wave", [np.sin, np.cos])
+def test_waves_agree_with_difference_quotients(wave):
+    one, angle = balls.exact(1), balls.given(0.75)
+    seeded = wave(np.array([duals.Dual(angle, one)], dtype=object))[0]
+    assert seeded.value.overlaps(wave(np.array([angle], dtype=object))[0])
+    up, down = wave(np.array([angle + STEP, angle - STEP], dtype=object))
+    assert float(abs((up - down) / (2 * STEP) - seeded.tangent).mid()) < 1e-25
+    # What nothing depends on has no derivatives, such as the angle of a position.
+    assert wave(np.array([duals.Dual(angle)], dtype=object))[0].tangent is None
+
+
 @pytest.mark.parametrize("causal", [True, False])
 def test_the_backward_pass_of_the_training_step_is_that_of_duals(causal):
     inputs, square = {"x": drawn(10, 4, 3)}, {f"w_{role}": drawn(11 + i, 3, 3) for i, role in enumerate("qkv")}

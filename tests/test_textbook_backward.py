@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from goldformer import reference_impl
 from goldformer.adapters.builtin import reference
+from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook import Textbook
 from goldformer.conformance.engine import Bench
@@ -16,6 +18,7 @@ from goldformer.conformance.verdict import Status
 STEP = "single_head_attention_step"
 
 textbook = Textbook()
+SCALED = OPTIONS["embedding_scale", "sqrt_d_model"]
 
 
 def draw(seed, *shape):
@@ -48,6 +51,11 @@ def under(prefix, params):
     return {f"{prefix}.{name}": array for name, array in params.items()}
 
 
+def scaled(params, index):
+    """The parameters of a layer of a stack: halves, and thirds in the next layer."""
+    return {name: array / (2 + index) for name, array in params.items()}
+
+
 HEADS = {
     "query": draw(60, 3, 4, 5), "key": draw(61, 3, 7, 3), "value": draw(62, 3, 7, 2), "mask": some(63, 3, 1, 4, 7),
     "num_heads": 2, "params": attention(64, 5, 3, 2, 6, 5),
@@ -63,6 +71,15 @@ DECODER = {
     **under("norm_3", {"gamma": draw(98, 4), "beta": draw(99, 4)}),
 }  # fmt: skip
 VOCAB = {"w_vocab": draw(100, 4, 7), "b_vocab": draw(101, 7)}
+ENCODERS, DECODERS = (
+    {name: array for i in (0, 1) for name, array in under(f"{stack}.{i}", scaled(layer, i)).items()}
+    for stack, layer in (("encoder", ENCODER), ("decoder", DECODER))
+)
+MODEL = {
+    "source": np.array([[3, 1, 3, 0], [4, 2, 5, 1]]), "target": np.array([[1, 0, 3], [5, 5, 0]]), "num_heads": 2,
+    "num_encoder_layers": 2, "num_decoder_layers": 2, "pad_id": 0,
+    "params": {"table": draw(104, 7, 4), **VOCAB, **ENCODERS, **DECODERS},
+}  # fmt: skip
 TARGET = np.random.default_rng(102).dirichlet(np.ones(5), (2, 3))
 TARGETS = np.array([[3, 0, 1], [2, 2, 1]])
 
@@ -97,6 +114,18 @@ CALLS = {
     "decoder layer, no masks": (
         "decoder_layer", {"x": draw(78, 2, 3, 4), "memory": draw(79, 2, 5, 4), "num_heads": 2, "params": DECODER},
     ),
+    "encoder": (
+        "encoder",
+        {"x": draw(78, 2, 3, 4), "mask": some(79, 2, 1, 3, 3), "num_heads": 2, "num_layers": 2, "params": ENCODERS},
+    ),
+    "decoder": (
+        "decoder",
+        {
+            "x": draw(78, 2, 3, 4), "memory": draw(79, 2, 5, 4), "self_mask": some(80, 2, 1, 3, 3),
+            "memory_mask": some(81, 2, 1, 3, 5), "num_heads": 2, "num_layers": 2, "params": DECODERS,
+        },
+    ),
+    "model": ("transformer", MODEL),
     "output layer": ("output_probabilities", {"x": draw(82, 2, 3, 4), "params": VOCAB}),
     "divergence": ("kl_divergence", {"target": TARGET, "logits": draw(103, 2, 3, 5)}),
     "loss": ("cross_entropy", {"logits": draw(33, 2, 3, 5), "targets": TARGETS, "pad_id": 2}),
@@ -125,6 +154,34 @@ def test_backward_passes_are_those_of_autograd(call, spec):
     assert got.keys() == expected.keys()
     for name, gradient in got.items():
         np.testing.assert_allclose(gradient, expected[name], rtol=0, atol=1e-12, err_msg=name)
+
+
+PRE_NORM = {
+    "encoder layer": (reference_impl.encoder_layer, CALLS["encoder layer"][1]),
+    "decoder": (reference_impl.decoder, CALLS["decoder"][1]),
+}
+
+
+@pytest.mark.parametrize("call", PRE_NORM.values(), ids=PRE_NORM)
+def test_backward_passes_of_the_option_pre_are_those_of_autograd(call):
+    function, arguments = call
+    given = tracked(arguments)
+    output = function(**given, norm_first=True).output
+    cotangent = draw(41, *output.shape)
+    output.backward(torch.tensor(cotangent))
+    leaves = {**given, **given["params"]}
+    expected = {n: t.grad for n, t in leaves.items() if isinstance(t, torch.Tensor) and t.requires_grad}
+    book = OPTIONS["norm_placement", "pre"]()
+    got = getattr(book, f"{function.__name__}_gradient")(**arguments, cotangent=cotangent)
+    assert got.keys() == expected.keys()
+    for name, gradient in got.items():
+        np.testing.assert_allclose(gradient, expected[name], rtol=0, atol=1e-11, err_msg=name)
+
+
+def test_a_row_that_is_read_with_a_factor_has_it_in_its_gradient():
+    given = {"ids": np.array([[0, 4, 4]]), "params": {"table": draw(8, 6, 4)}, "cotangent": draw(9, 1, 3, 4)}
+    plain, scaled_up = (made.token_embedding_gradient(**given)["table"] for made in (textbook, SCALED()))
+    np.testing.assert_array_equal(scaled_up, 2 * plain)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

@@ -175,6 +175,14 @@ class FillTooSmall(Textbook):
         return -1e4
 
 
+@mistake("fill-dampens", shows_in=("float64",))
+class FillDampens(Textbook):
+    """The fill is −20, e⁻²⁰ of a kept score of 0."""
+
+    def fill(self, dtype: npt.DTypeLike) -> float:
+        return -20.0
+
+
 @mistake("zero-times-inf")
 class ZeroTimesInf(Textbook):
     """What is added to the scores is the mask's negation times −∞."""

@@ -68,8 +68,20 @@ def differentiated(component: str) -> Gradient:
     return gradient
 
 
+def undifferentiated(component: str) -> Gradient:
+    """Return what says that there are no gradients: for each of many hundred numbers a stack takes a step anew."""
+
+    def gradient(self: Any, cotangent: Array, **arguments: Any) -> dict[str, Array]:
+        raise NotImplementedError(f"the gradients of {component} are formed by hand alone")
+
+    return gradient
+
+
 class DifferentiatedTextbook(Textbook):
-    """The textbook with the gradients of its forward passes as they are, so that a mistake there is one in them."""
+    """The textbook with the gradients of its forward passes as they are, so that a mistake there is one in them.
+
+    What a mistake makes of the gradients of a stack, those of its layers tell.
+    """
 
     softmax_gradient = differentiated("softmax")
     scaled_dot_product_attention_gradient = differentiated("scaled_dot_product_attention")
@@ -81,6 +93,9 @@ class DifferentiatedTextbook(Textbook):
     layer_norm_gradient = differentiated("layer_norm")
     encoder_layer_gradient = differentiated("encoder_layer")
     decoder_layer_gradient = differentiated("decoder_layer")
+    encoder_gradient = undifferentiated("encoder")
+    decoder_gradient = undifferentiated("decoder")
+    transformer_gradient = undifferentiated("transformer")
     output_probabilities_gradient = differentiated("output_probabilities")
     kl_divergence_gradient = differentiated("kl_divergence")
     cross_entropy_gradient = differentiated("cross_entropy")

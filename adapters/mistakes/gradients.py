@@ -98,6 +98,41 @@ class ResidualBackward(Textbook):
         return np.zeros_like(gradient)
 
 
+# Stacks and the whole model
+
+
+@mistake("layer-bwd")
+class LayerBackward(Textbook):
+    """Nothing flows from a layer to the one before it."""
+
+    def layer_input_gradient(self, gradient: Array, index: int) -> Array:
+        return np.zeros_like(gradient) if index else gradient
+
+
+@mistake("memory-bwd")
+class MemoryBackward(Textbook):
+    """Nothing flows back into the encoder."""
+
+    def encoded_gradient(self, gradient: Array) -> Array:
+        return np.zeros_like(gradient)
+
+
+@mistake("memory-bwd-overwrite")
+class MemoryBackwardOverwrite(Textbook):
+    """The loop runs from the last layer to the first, and each one's gradient takes the place of the one before."""
+
+    def memory_gradient(self, of_layers: list[Array]) -> Array:
+        return of_layers[0]
+
+
+@mistake("emb-bwd-one-side")
+class TableBackwardOneSide(Textbook):
+    """The gradient by the source takes the place of that by the target."""
+
+    def table_gradient(self, of_source: Array, of_target: Array) -> Array:
+        return of_source
+
+
 # Embedding and loss
 
 

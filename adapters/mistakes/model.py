@@ -20,6 +20,15 @@ class PaddingReplacesCausal(Textbook):
         return self.words_mask(target, pad_id)
 
 
+@mistake("tgt-pad-missing")
+class TargetPaddingSeen(Textbook):
+    """The decoder's self-attention hides later words alone."""
+
+    def target_mask(self, target: Array, pad_id: int) -> Array | None:
+        seq = target.shape[1]
+        return self.causal_mask(q_seq=seq, kv_seq=seq)
+
+
 @mistake("pad-from-embedding-sum")
 class PaddingFromEmbeddings(Textbook):
     """Padding is looked for among rows to which positions were added: none is 0, so every token is a word."""

@@ -80,6 +80,14 @@ class Dual:
         """(log x)' = 1/x."""
         return Dual(self.value.log(), None if self.tangent is None else self.tangent / self.value)
 
+    def sin(self) -> Dual:
+        """(sin x)' = cos x."""
+        return Dual(self.value.sin(), None if self.tangent is None else self.tangent * self.value.cos())
+
+    def cos(self) -> Dual:
+        """(cos x)' = −sin x."""
+        return Dual(self.value.cos(), None if self.tangent is None else self.tangent * -self.value.sin())
+
     def sqrt(self) -> Dual:
         """(√x)' = 1/(2√x)."""
         root = self.value.sqrt()
