@@ -61,6 +61,7 @@ def attend(
 
 WRITTEN = {
     "softmax-unstable": attend(softmax=lambda s: s.exp() / s.exp().sum(-1, keepdim=True)),
+    "softmax-whole-array": attend(softmax=lambda s: s.exp() / s.exp().sum()),
     "scale-missing": attend(lambda s: s),
     "scale-multiply": attend(lambda s: s / QUERY.shape[-1] ** -0.5),
     "scale-no-root": attend(lambda s: s / QUERY.shape[-1]),

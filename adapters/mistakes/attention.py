@@ -22,6 +22,15 @@ class SoftmaxUnstable(Textbook):
         return scores
 
 
+@mistake("softmax-whole-array")
+class SoftmaxWholeArray(Textbook):
+    """Maximum and sum are those of the whole array."""
+
+    def softmax(self, scores: Array) -> Array:
+        powers = np.exp(scores - scores.max(initial=-np.inf))
+        return np.asarray(powers / powers.sum())
+
+
 # The scale
 
 
