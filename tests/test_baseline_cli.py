@@ -99,6 +99,18 @@ def test_a_recording_says_what_it_wrote(mine, tmp_path):
     assert re.fullmatch(r"- wrote .*manifest\.yaml and arrays-\w{16}\.safetensors \(0\.0 MiB\)", second)
 
 
+def test_what_gives_other_numbers_when_called_again_is_said_when_it_is_recorded(adapter_file, tmp_path):
+    moving = SOFTMAX.replace("return powers /", "return (1 + 1e-9 * np.random.rand()) * powers /")
+    done = baseline("record", adapter_file(moving), "--out", tmp_path / "new", "--dtype", "float64")
+    assert done.exit_code == 0
+    said = " ".join(done.stderr.split())
+    assert re.search(r"a second call gave other numbers: sm-[\w-]+ \(float64, cpu\)\. What changes by itself", said)
+    assert "ln-" not in said
+    # It takes one call of each component.
+    steady = baseline("record", adapter_file(SOFTMAX), "--out", tmp_path / "new", "--dtype", "float64")
+    assert "a second call" not in steady.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -63,6 +63,25 @@ def record(
     return Baseline(__version__, spec_digest(spec), request, (recorded(adapter, request),), entries, absent)
 
 
+def unrepeated(adapter: Adapter, spec: Spec, baseline: Baseline) -> list[Key]:
+    """The calls that give other bits when they are made again, of one for each component, dtype and device.
+
+    It is that with the most numbers, short of a model of full size: what depends on chance or on the order of threads
+    shows there first.
+    """
+    spec = with_drawn(spec, baseline.request)
+    sizes: dict[tuple[str, str, str], tuple[int, Key]] = {}
+    for key, entry in baseline.entries.items():
+        case = spec.cases[key.case]
+        if entry.outputs and not case.random and not case.full_size:
+            one = (entry.component, key.dtype, key.device)
+            numbers = sum(output.kept.values.size for output in entry.outputs.values())
+            sizes[one] = max(sizes.get(one, (0, key)), (numbers, key), key=lambda found: found[0])
+    chosen = [key for _, key in sizes.values()]
+    again = record(adapter, spec, baseline.request, only={key.case for key in chosen}) if chosen else baseline
+    return [key for key in chosen if not _same(baseline.entries[key], again.entries.get(key))]
+
+
 def with_drawn(spec: Spec, request: Request) -> Spec:
     """The spec with the drawn calls of a request among its cases."""
     components = request.components or spec.components
@@ -147,14 +166,16 @@ def _repeat(keeper: Keeper, spec: Spec, bench: Bench, absent: dict[Key, str]) ->
         selection = Selection((key.dtype,), cases=(key.case,))
         for check in checks(replace(bench, device=key.device, keep=again), selection):
             check()
-        other = again.entries.get(key)
-        same = other is not None and all(
-            name in other.outputs and output.kept.same(other.outputs[name].kept)
-            for name, output in entry.outputs.items()
-        )
-        if not same:
+        if not _same(entry, again.entries.get(key)):
             del keeper.entries[key]
             absent[key] = "it is drawn at random, and a second call gives other numbers"
+
+
+def _same(entry: Entry, other: Entry | None) -> bool:
+    """Whether a second call gave the same bits."""
+    return other is not None and all(
+        name in other.outputs and output.kept.same(other.outputs[name].kept) for name, output in entry.outputs.items()
+    )
 
 
 # ── digests ──

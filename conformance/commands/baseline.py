@@ -12,7 +12,7 @@ from goldformer.conformance.baseline.drift import Drift
 from goldformer.conformance.baseline.manifest import NAME
 from goldformer.conformance.baseline.model import BaselineError, Request
 from goldformer.conformance.baseline.moves import Kind, Move
-from goldformer.conformance.baseline.record import record, with_drawn
+from goldformer.conformance.baseline.record import record, unrepeated, with_drawn
 from goldformer.conformance.baseline.report import as_json, markdown
 from goldformer.conformance.baseline.store import alone, load, save
 from goldformer.conformance.commands.baseline_part import Chosen, drift_now, watched, with_adapter
@@ -20,6 +20,7 @@ from goldformer.conformance.commands.baseline_text import report, say_remarks, w
 from goldformer.conformance.commands.console import (
     FAILS,
     OK,
+    err,
     no_folder,
     plain_table,
     print_table,
@@ -30,6 +31,11 @@ from goldformer.conformance.commands.console import (
 )
 from goldformer.conformance.commands.console import save as save_text
 from goldformer.spec import Spec, SpecError, load_spec
+
+_UNSTEADY = (
+    "goldformer: a second call gave other numbers: {}. What changes by itself will be told as moved: find out with "
+    "`goldformer check --property repeat-calls`, or leave the component out with --component."
+)
 
 # ── record ──
 
@@ -48,12 +54,15 @@ def run_record(adapter: str, folder: Path, request: Request, timeout: float) -> 
             if not given:
                 ends = (entry.ended.message for entry in made.entries.values() if entry.ended)
                 return unusable(f"{adapter}: no call gave a result that could be recorded: {next(ends)}")
+            moving = unrepeated(found, spec, made)
             path = save(folder, made)
         outputs = sum(len(entry.outputs) for entry in given)
         ended = len(made.entries) - len(given)
         without = f", {ended} calls without a result" if ended else ""
         say(f"{made.recordings[0].title}: {outputs} outputs of {len(given)} calls{without}")
         say(f"- wrote {folder / NAME} and {path.name} ({path.stat().st_size / 2**20:.1f} MiB)")
+        if moving:
+            err.print(_UNSTEADY.format(", ".join(f"{key.case} ({key.dtype}, {key.device})" for key in moving)))
         return OK
 
     return with_adapter(adapter, timeout, work)
