@@ -386,7 +386,7 @@ def test_nonsense_is_refused_at_its_line(copy: Path, component, id_, old, new, f
         ("title: Scores of several", "title: Rows of many"),
         ("[SM-1, SM-2]", "[SM-2]"),
         ("source: derived", "source: {document: java, rows: [J1]}"),
-        ("    source: derived\n", "    # a comment\n    source: derived\n    catches: [softmax-unstable]\n"),
+        ("    catches: [softmax-whole-array]\n", "    # a comment\n    catches: [softmax-unstable]\n"),
     ],
     ids=["title", "clauses", "source", "catches"],
 )
