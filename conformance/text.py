@@ -184,8 +184,10 @@ def closing(verdicts: Sequence[Verdict], spec: Spec) -> list[str]:
 
 
 def diagnosis(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Remark]:
-    """What to mend first, and which known mistakes would look like this."""
-    roots, followers = failing_roots(verdicts, spec)
+    """What to mend first, which known mistakes would look like this, and what is asked for and not there."""
+    judged = {c: [v for v in verdicts if v.component == c and v.status is not Status.SKIPPED] for c in spec.components}
+    absent = [c for c, mine in judged.items() if mine and all(v.reason == "not-implemented" for v in mine)]
+    roots, followers = failing_roots((v for v in verdicts if v.component not in absent), spec)
     explained = {component: _explaining(verdicts, component, spec) for component in (*roots, *followers)}
     for component in roots:
         bad = [v for v in verdicts if v.component == component and v.bad]
@@ -202,6 +204,8 @@ def diagnosis(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Remark]:
             yield from this_is(explained[component])
     if followers:
         yield Remark("These fail too and may mend themselves", ", ".join(followers), inner=False)
+    if absent:
+        yield Remark("Not implemented", ", ".join(absent), inner=False)
 
 
 def _could_be(verdicts: Sequence[Verdict], bad: Sequence[Verdict], component: str, spec: Spec) -> Iterator[Remark]:

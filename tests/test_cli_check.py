@@ -269,6 +269,16 @@ def test_strict_fails_what_is_absent_and_what_only_should_be_refused(options, co
     assert check(RIGHT, "--component", "softmax,causal_mask", *options).exit_code == code
 
 
+def test_what_is_absent_neither_comes_first_nor_mends_itself(check):
+    wrong = RIGHT.replace("powers.sum(-1, keepdims=True)", "powers.sum()")
+    stdout = check(wrong, "--strict", "--component", "softmax,multi_head_attention,causal_mask").stdout
+    diagnosis = stdout[stdout.index("Mend first: ") :]
+    assert diagnosis.count("Mend first: ") == 1
+    assert diagnosis.startswith("Mend first: softmax")
+    assert "mend themselves" not in diagnosis
+    assert "Not implemented: causal_mask, multi_head_attention" in diagnosis
+
+
 def test_strict_passes_numpy_code_that_is_complete(check):
     whole = "causal_mask,padding_mask,softmax,token_embedding,positional_encoding,layer_norm,feed_forward,encoder"
     assert check("textbook", "--strict", "--dtype", "float32", "--component", whole).exit_code == 0
