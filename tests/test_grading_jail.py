@@ -24,6 +24,7 @@ from goldformer.conformance.grading.jail import Jail, JailError, probe
 from goldformer.conformance.grading.levels import NEEDED, demand, isolation
 from goldformer.conformance.grading.model import LEVELS, Isolation, Limits
 from goldformer.conformance.grading.mounts import remove
+from goldformer.conformance.grading.processes import ending
 from goldformer.conformance.verdict import Status
 
 
@@ -158,6 +159,18 @@ def test_it_ends_with_the_process_that_started_it(jail, tmp_path):
         assert not Path(folder).exists()
     remove(Path(folder))
     assert [p for p in Path("/proc").iterdir() if p.name.isdecimal() and str(box) in said(p / "cmdline")] == []
+
+
+def test_a_process_that_is_ending_is_told_from_one_that_is_not():
+    """One that has closed its descriptors may stand there for a while yet, and would be taken for alive."""
+    sleeping = subprocess.Popen(["sleep", "60"])
+    assert not ending(sleeping.pid)
+    assert not ending(os.getpid())
+    sleeping.kill()
+    os.waitid(os.P_PID, sleeping.pid, os.WEXITED | os.WNOWAIT)
+    assert ending(sleeping.pid), "a zombie"
+    sleeping.wait()
+    assert ending(sleeping.pid), "gone"
 
 
 def test_a_jail_started_by_a_thread_outlives_the_thread(tmp_path):

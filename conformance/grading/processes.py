@@ -8,7 +8,11 @@ import signal
 import threading
 import time
 from collections.abc import Collection
+from pathlib import Path
 from typing import Final
+
+#: The flag of a process that is on its way out (PF_EXITING).
+_EXITING: Final = 0x4
 
 #: Seconds over which what an ended process left behind is looked for.
 _SWEEP: Final = 2.0
@@ -32,6 +36,16 @@ def _children() -> set[int]:
             return {int(word) for word in file.read().split()}
     except OSError:
         return set()  # not Linux
+
+
+def ending(pid: int) -> bool:
+    """Whether a process has ended or is about to: its descriptors are closed before anybody is told of its end."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return True
+    flags = stat.rpartition(")")[2].split()[6]
+    return bool(int(flags) & _EXITING)
 
 
 def processes_of(user: int) -> int:

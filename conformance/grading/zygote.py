@@ -22,7 +22,7 @@ from goldformer.conformance.grading import linux, namespaces
 from goldformer.conformance.grading.cgroup import Group, Parents, remove_all
 from goldformer.conformance.grading.model import Limits
 from goldformer.conformance.grading.mounts import make_root, remove
-from goldformer.conformance.grading.processes import Reaper, end_orphans, processes_of
+from goldformer.conformance.grading.processes import Reaper, end_orphans, ending, processes_of
 from goldformer.conformance.grading.sandbox import STEPS, Cell, keep_only, shut_in, tried
 
 if TYPE_CHECKING:
@@ -74,9 +74,15 @@ def _go_on_in_a_fork(control: socket.socket, parent: int, folder: str) -> None:
         linux.die_with_parent(signal.SIGKILL)
         return
     control.close()
-    _live_with(parent, lambda: os.kill(pid, signal.SIGKILL))
+
+    def end() -> None:
+        # The parent's end may be told when the fork has ended of itself, and what it leaves is being removed.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+    _live_with(parent, end)
     os.waitpid(pid, 0)
-    if os.getppid() != parent:  # which can clear up nothing any longer
+    if os.getppid() != parent or ending(parent):  # which can clear up nothing any longer
         remove_all(os.path.basename(folder))
         remove(Path(folder))
     os._exit(0)
