@@ -69,17 +69,18 @@ def unrepeated(adapter: Adapter, spec: Spec, baseline: Baseline) -> list[Key]:
     It is that with the most numbers, short of a model of full size: what depends on chance or on the order of threads
     shows there first.
     """
-    spec = with_drawn(spec, baseline.request)
-    sizes: dict[tuple[str, str, str], tuple[int, Key]] = {}
-    for key, entry in baseline.entries.items():
-        case = spec.cases[key.case]
-        if entry.outputs and not case.random and not case.full_size:
-            one = (entry.component, key.dtype, key.device)
-            numbers = sum(output.kept.values.size for output in entry.outputs.values())
-            sizes[one] = max(sizes.get(one, (0, key)), (numbers, key), key=lambda found: found[0])
-    chosen = [key for _, key in sizes.values()]
-    again = record(adapter, spec, baseline.request, only={key.case for key in chosen}) if chosen else baseline
-    return [key for key in chosen if not _same(baseline.entries[key], again.entries.get(key))]
+    cases = with_drawn(spec, baseline.request).cases
+    kept = {
+        key: entry
+        for key, entry in baseline.entries.items()
+        if entry.outputs and not cases[key.case].random and not cases[key.case].full_size
+    }
+    by_size = sorted(kept, key=lambda key: sum(output.kept.values.size for output in kept[key].outputs.values()))
+    largest = {(kept[key].component, key.dtype, key.device): key for key in by_size}
+    if not largest:
+        return []
+    again = record(adapter, spec, baseline.request, only={key.case for key in largest.values()})
+    return [key for key in largest.values() if not _same(kept[key], again.entries.get(key))]
 
 
 def with_drawn(spec: Spec, request: Request) -> Spec:

@@ -12,9 +12,9 @@ from goldformer.conformance.baseline.drift import Drift
 from goldformer.conformance.baseline.manifest import NAME
 from goldformer.conformance.baseline.model import BaselineError, Request
 from goldformer.conformance.baseline.moves import Kind, Move
-from goldformer.conformance.baseline.record import record, unrepeated, with_drawn
+from goldformer.conformance.baseline.record import record, unrepeated
 from goldformer.conformance.baseline.report import as_json, markdown
-from goldformer.conformance.baseline.store import alone, load, save
+from goldformer.conformance.baseline.store import alone, save
 from goldformer.conformance.commands.baseline_part import Chosen, drift_now, watched, with_adapter
 from goldformer.conformance.commands.baseline_text import report, say_remarks, what_next
 from goldformer.conformance.commands.console import (
@@ -95,10 +95,7 @@ def run_check(options: CheckOptions) -> int:
         return unusable(message)
 
     def work(adapter: Adapter, spec: Spec) -> int:
-        old = load(options.folder)
-        if message := options.chosen.problem(with_drawn(spec, old.request), options.folder, old):
-            return unusable(message)
-        drift = drift_now(adapter, spec, options.adapter, options.folder, old, options.chosen, options.threads)
+        drift = drift_now(adapter, spec, options.adapter, options.folder, options.chosen, options.threads)
         report(drift, options.folder, options.allow, everything=options.everything)
         if drift.tally.worst > options.allow:
             say(what_next(drift, options.adapter, options.folder, options.allow))

@@ -15,6 +15,7 @@ from goldformer.conformance.baseline.drift import Drift
 from goldformer.conformance.baseline.judge import Judge
 from goldformer.conformance.baseline.model import Baseline, BaselineError, Key, Request
 from goldformer.conformance.baseline.record import record, with_drawn
+from goldformer.conformance.baseline.store import load
 from goldformer.conformance.commands.console import err, unknown, unusable, words
 from goldformer.conformance.run import Check
 from goldformer.spec import Spec, SpecError, load_spec
@@ -76,10 +77,11 @@ class Chosen:
         }
 
 
-def drift_now(
-    adapter: Adapter, spec: Spec, given: str, folder: Path, old: Baseline, chosen: Chosen, threads: int | None
-) -> Drift:
-    """What an adapter gives now, held against a baseline."""
+def drift_now(adapter: Adapter, spec: Spec, given: str, folder: Path, chosen: Chosen, threads: int | None) -> Drift:
+    """What an adapter gives now, held against the baseline of a folder; BaselineError where that cannot be."""
+    old = load(folder)
+    if message := chosen.problem(with_drawn(spec, old.request), folder, old):
+        raise BaselineError(message)
     request = chosen.request(old, threads)
     new = record(adapter, spec, request, watched, chosen.cases)
     judge = Judge(with_drawn(spec, old.request))

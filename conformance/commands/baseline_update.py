@@ -13,8 +13,7 @@ import click
 from goldformer.adapters import Adapter
 from goldformer.conformance.baseline.manifest import NAME
 from goldformer.conformance.baseline.moves import Kind
-from goldformer.conformance.baseline.record import with_drawn
-from goldformer.conformance.baseline.store import alone, load, save
+from goldformer.conformance.baseline.store import alone, save
 from goldformer.conformance.baseline.update import ACTS, Act, changes, updated
 from goldformer.conformance.commands.baseline_part import Chosen, drift_now, with_adapter
 from goldformer.conformance.commands.baseline_text import list_changes
@@ -52,10 +51,7 @@ def run_update(options: UpdateOptions) -> int:
             return change(adapter, spec)
 
     def change(adapter: Adapter, spec: Spec) -> int:
-        old = load(options.folder)
-        if message := options.chosen.problem(with_drawn(spec, old.request), options.folder, old):
-            return unusable(message)
-        drift = drift_now(adapter, spec, options.adapter, options.folder, old, options.chosen, options.threads)
+        drift = drift_now(adapter, spec, options.adapter, options.folder, options.chosen, options.threads)
         accepted = changes(drift.old, drift.new, drift.moves, options.acts, options.allow)
         list_changes(accepted, drift)
         if not accepted or options.dry_run:
