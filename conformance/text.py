@@ -190,12 +190,13 @@ def diagnosis(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Remark]:
     roots, followers = failing_roots((v for v in verdicts if v.component not in absent), spec)
     explained = {component: _explaining(verdicts, component, spec) for component in (*roots, *followers)}
     for component in roots:
-        bad = [v for v in verdicts if v.component == component and v.bad]
+        bad = [v for v in judged[component] if v.bad]
+        some_pass = len(bad) < len(judged[component])
         yield Remark("Mend first", component, inner=False)
         yield Remark("First seen", f"{bad[0].check}: {bad[0].message}")
-        if bad[0].reason == "raised" and any(v.component == component and v.status is Status.PASSED for v in verdicts):
+        if bad[0].reason == "raised" and some_pass:
             yield Remark("If it has no such variant", _ABSENT)
-        yield from this_is(explained[component]) or _could_be(verdicts, bad, component, spec)
+        yield from this_is(explained[component]) or _could_be(verdicts, bad, component, spec, told_apart=some_pass)
     known = {c.id for component in roots for e in explained[component] for c in e.causes}
     for component in followers:
         # What a part does wrong shows in the whole; a mistake of the whole's own does not go away with it.
@@ -208,11 +209,15 @@ def diagnosis(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Remark]:
         yield Remark("Not implemented", ", ".join(absent), inner=False)
 
 
-def _could_be(verdicts: Sequence[Verdict], bad: Sequence[Verdict], component: str, spec: Spec) -> Iterator[Remark]:
-    """What could be behind values that nothing known gives, and where it first goes wrong."""
+def _could_be(
+    verdicts: Sequence[Verdict], bad: Sequence[Verdict], component: str, spec: Spec, *, told_apart: bool
+) -> Iterator[Remark]:
+    """What could be behind values that nothing known gives, and where it first goes wrong.
+
+    Mistakes are `told_apart` by checks that pass.
+    """
     # A crash or a wrong shape says what is wrong by itself, unless just what one mistake breaks is broken.
     valued = any(v.reason in ("wrong-value", "not-finite", "property") for v in bad)
-    told_apart = any(v.component == component and v.status is Status.PASSED for v in verdicts)
     for suspect in _likely(suspects(verdicts, component, spec)):
         if valued or (told_apart and suspect.explains == suspect.failing):
             fits = f"({suspect.mistake.id}, fits {suspect.explains} of {suspect.failing} failing checks)"
