@@ -160,9 +160,10 @@ print(had)
 """
 
 
-def test_it_is_had_by_one_at_a_time_also_when_the_folder_comes_and_goes(tmp_path):
+@pytest.mark.parametrize("depth", [".", "parent"])
+def test_it_is_had_by_one_at_a_time_also_when_the_folder_comes_and_goes(tmp_path, depth):
     """Each of them makes the folder, and takes it away: a lock on a folder that is gone is none."""
-    command = [sys.executable, "-c", TAKERS, str(tmp_path / "folder"), str(tmp_path / "token")]
+    command = [sys.executable, "-c", TAKERS, str(tmp_path / depth / "folder"), str(tmp_path / "token")]
     running = [
         subprocess.Popen([*command, str(i)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for i in range(4)
@@ -171,7 +172,7 @@ def test_it_is_had_by_one_at_a_time_also_when_the_folder_comes_and_goes(tmp_path
     assert [error for _, error in said] == [""] * 4
     assert sum(int(had) for had, _ in said) > 0
     # At worst the folder is left, and nothing in it: made by one of them, had by another.
-    assert [path.name for path in tmp_path.rglob("*")] in ([], ["folder"])
+    assert not [path for path in tmp_path.rglob("*") if path.name not in ("parent", "folder")]
 
 
 @pytest.mark.parametrize("made_again", [False, True])
@@ -191,6 +192,20 @@ def test_a_folder_that_went_while_it_was_taken_is_taken_anew(tmp_path, monkeypat
         assert folder.is_dir()
         with pytest.raises(BaselineError, match="at work in this folder"), alone(folder):
             pass
+
+
+def test_a_folder_that_went_while_it_was_made_is_made_anew(tmp_path, monkeypatch):
+    """It was there when it was to be made, and is gone when it is looked at."""
+    make = os.mkdir
+    folder = tmp_path / "folder"
+
+    def late(path, mode=0o777):
+        monkeypatch.setattr(os, "mkdir", make)
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+
+    monkeypatch.setattr(os, "mkdir", late)
+    with alone(folder):
+        assert folder.is_dir()
 
 
 def test_what_was_there_or_was_written_stays(tmp_path):
@@ -235,6 +250,15 @@ def test_a_folder_that_cannot_be_is_refused_before_anything_is_called(adapter_fi
     assert done.exit_code == 2
     assert f"goldformer: {folder}: cannot be written: Not a directory" in done.stderr
     assert not (tmp_path / "called").exists()
+
+
+@pytest.mark.parametrize("below", [".", "cpu"])
+def test_a_link_to_nothing_is_no_folder(tmp_path, below):
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(BaselineError, match="link.*: cannot be written: File exists"), alone(link / below):
+        pass
+    assert not (tmp_path / "nowhere").exists()
 
 
 AS_SOMEBODY = """

@@ -40,6 +40,8 @@ from goldformer.conformance.baseline.model import Baseline, BaselineError, Key, 
 
 #: What the name of a file begins with that is not yet in its place.
 _UNFINISHED: Final = ".unfinished-"
+#: So often a folder may come and go while it is taken: others are about, and none of them can be so often.
+_ATTEMPTS: Final = 1000
 
 
 def load(folder: Path) -> Baseline:
@@ -132,15 +134,24 @@ def _taken(folder: Path) -> contextlib.ExitStack:
 
     The lock lies on the folder itself: it leaves no file behind, and the system takes it back from whoever dies.
     """
-    while True:
-        folder.mkdir(parents=True, exist_ok=True)
-        # Another process, which had made the folder and has nothing to write, takes it away at any moment.
-        with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as stack:
-            handle = os.open(folder, os.O_RDONLY)
-            stack.callback(os.close, handle)
-            _lock(handle, folder)
-            if os.path.samestat(os.fstat(handle), folder.stat()):
-                return stack.pop_all()
+    # Another process, which made the folder and has nothing to write, takes it away at any moment: before it is opened,
+    # and also while it is made, where it was there already and then is not.
+    for _ in range(_ATTEMPTS):
+        with contextlib.suppress(FileNotFoundError, FileExistsError):
+            return _taken_at_once(folder)
+    return _taken_at_once(folder)
+
+
+def _taken_at_once(folder: Path) -> contextlib.ExitStack:
+    """A folder that is locked; FileNotFoundError and FileExistsError where it came or went meanwhile."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        handle = os.open(folder, os.O_RDONLY)
+        stack.callback(os.close, handle)
+        _lock(handle, folder)
+        if not os.path.samestat(os.fstat(handle), folder.stat()):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
+        return stack.pop_all()
 
 
 def _lock(handle: int, folder: Path) -> None:
