@@ -256,7 +256,7 @@ def test_a_folder_that_cannot_be_is_refused_before_anything_is_called(adapter_fi
 def test_a_link_to_nothing_is_no_folder(tmp_path, below):
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "nowhere")
-    with pytest.raises(BaselineError, match="link.*: cannot be written: File exists"), alone(link / below):
+    with pytest.raises(BaselineError, match=r"link.*: cannot be written: File exists"), alone(link / below):
         pass
     assert not (tmp_path / "nowhere").exists()
 
