@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import flint
 import numpy as np
 import pytest
 
@@ -31,7 +32,7 @@ def test_a_product_of_balls_encloses_the_exact_one_and_is_hardly_wider():
 
 
 def test_the_radii_of_the_factor_are_carried_on():
-    wide = balls.given(0.5) + balls.flint.arb(0, 1e-9)
+    wide = balls.given(0.5) + flint.arb(0, 1e-9)
     x = np.array([[wide] * 7], dtype=object)
     whole = x @ matrices.Weight(WEIGHT, balls.given)
     least = 1e-9 * np.abs(WEIGHT).sum(0)
