@@ -401,7 +401,7 @@ BOOLEAN = (
             "mask is of type list and must be a torch.Tensor: convert it with torch.as_tensor(mask)",
         ),
         (
-            lambda: softmax(np.zeros(3)),
+            lambda: softmax(np.zeros(3)),  # type: ignore[arg-type]
             "scores is of type ndarray and must be a torch.Tensor: convert it with torch.as_tensor(scores)",
         ),
         (
@@ -431,7 +431,7 @@ BOOLEAN = (
             "causal=1 is of type int and must be a bool: pass True or False",
         ),
         (
-            lambda: SingleHeadAttention(2, causal="yes"),
+            lambda: SingleHeadAttention(2, causal="yes"),  # type: ignore[arg-type]
             "causal='yes' is of type str and must be a bool: pass True or False",
         ),
         (
@@ -442,9 +442,12 @@ BOOLEAN = (
             lambda: MultiHeadAttention(14, True),
             "num_heads=True is of type bool and must be an int: pass int(num_heads)",
         ),
-        (lambda: causal_mask("5", 5), "q_seq='5' is of type str and must be an int: pass int(q_seq)"),
         (
-            lambda: sinusoid_table(5, 4.0),
+            lambda: causal_mask("5", 5),  # type: ignore[arg-type]
+            "q_seq='5' is of type str and must be an int: pass int(q_seq)",
+        ),
+        (
+            lambda: sinusoid_table(5, 4.0),  # type: ignore[arg-type]
             "d_model=4.0 is of type float and must be an int: pass int(d_model)",
         ),
         (
@@ -452,7 +455,7 @@ BOOLEAN = (
             "dtype=torch.int64 must be a floating-point torch.dtype: pass torch.float32",
         ),
         (
-            lambda: sinusoid_table(5, 4, dtype=float),
+            lambda: sinusoid_table(5, 4, dtype=float),  # type: ignore[arg-type]
             "dtype=<class 'float'> must be a floating-point torch.dtype: pass torch.float32",
         ),
         (
@@ -472,7 +475,7 @@ BOOLEAN = (
             "ids has dtype torch.uint8 and must be torch.int64 or torch.int32: convert it with ids.long()",
         ),
         (
-            lambda: token_embedding([[1]], real(4, 3)),
+            lambda: token_embedding([[1]], real(4, 3)),  # type: ignore[arg-type]
             "ids is of type list and must be a torch.Tensor: convert it with torch.as_tensor(ids)",
         ),
         (

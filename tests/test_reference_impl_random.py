@@ -219,9 +219,9 @@ MISUSES = [
      "rate=1.5 must lie in 0 … 1: pass the part of the whole, 0.1 for ten percent"),
     (lambda: dropout(X, rate=math.nan, training=True, seed=1), ValueError,
      "rate=nan must lie in 0 … 1: pass the part of the whole, 0.1 for ten percent"),
-    (lambda: dropout(X, rate=0.1, training=1, seed=1), TypeError,
+    (lambda: dropout(X, rate=0.1, training=1, seed=1), TypeError,  # type: ignore[arg-type]
      "training=1 is of type int and must be a bool: pass True or False"),
-    (lambda: dropout(X, rate=0.1, training=True, seed=1.0), TypeError,
+    (lambda: dropout(X, rate=0.1, training=True, seed=1.0), TypeError,  # type: ignore[arg-type]
      "seed=1.0 is of type float and must be an int: pass int(seed)"),
     (lambda: dropout(X[..., :0], rate=0.1, training=True, seed=1), ValueError,
      "x has shape (2, 0) and must be (..., n) without an empty axis: leave empty batches and sequences out"),

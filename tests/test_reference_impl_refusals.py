@@ -435,7 +435,7 @@ def test_wrong_kinds_are_refused(function, changed, message):
             "target has dtype torch.int64 and must be floating point: convert it with target.float()",
         ),
         (
-            lambda: label_smoothing(real(3, 5, 29), "0.1"),
+            lambda: label_smoothing(real(3, 5, 29), "0.1"),  # type: ignore[arg-type]
             "smoothing='0.1' is of type str and must be a float: pass float(smoothing)",
         ),
         (
@@ -443,10 +443,13 @@ def test_wrong_kinds_are_refused(function, changed, message):
             "ids has dtype torch.float32 and must be torch.int64 or torch.int32: convert it with ids.long()",
         ),
         (
-            lambda: pad_or_truncate(real(3, 5, 14), 4.0),
+            lambda: pad_or_truncate(real(3, 5, 14), 4.0),  # type: ignore[arg-type]
             "length=4.0 is of type float and must be an int: pass int(length)",
         ),
-        (lambda: shift_right(IDS, "1"), "bos_id='1' is of type str and must be an int: pass int(bos_id)"),
+        (
+            lambda: shift_right(IDS, "1"),  # type: ignore[arg-type]
+            "bos_id='1' is of type str and must be an int: pass int(bos_id)",
+        ),
         (
             lambda: kl_divergence(real(3, 29).double(), real(3, 29)),
             "logits has dtype torch.float32 and must have that of target, torch.float64: "
@@ -461,7 +464,7 @@ def test_wrong_kinds_are_refused(function, changed, message):
             "dropout=None is of type NoneType and must be a float: pass float(dropout)",
         ),
         (
-            lambda: Transformer(29, 14, 2, 1, 1, 23, pad_id="<pad>"),
+            lambda: Transformer(29, 14, 2, 1, 1, 23, pad_id="<pad>"),  # type: ignore[arg-type]
             "pad_id='<pad>' is of type str and must be an int: pass int(pad_id)",
         ),
         (
