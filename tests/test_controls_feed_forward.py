@@ -35,7 +35,8 @@ def modules(x, *, params):
     biases = {f"net.{i}.bias": params.get(name) for i, name in ((0, "b_1"), (2, "b_2"))}
     state = {name: array for name, array in biases.items() if array is not None}
     state |= {"net.0.weight": params["w_1"].t(), "net.2.weight": params["w_2"].t()}
-    network = Network(*params["w_1"].shape, "net.0.bias" in state, "net.2.bias" in state)
+    d_model, d_ff = params["w_1"].shape
+    network = Network(d_model, d_ff, "net.0.bias" in state, "net.2.bias" in state)
     return torch.func.functional_call(network, state, (x,))
 
 

@@ -50,8 +50,8 @@ def heads_first_five_axes(x, mask=None, *, num_heads, params):
 def stacked_after_conversion(x, mask=None, *, num_heads, params):
     """[3, H, d], as GPT-2 and timm keep it: the columns are moved once, by this project's own helper."""
     theirs = {name: layouts.stack_qkv(array, num_heads) for name, array in params.items() if name.endswith("qkv")}
-    qkv = fused(x, theirs).unflatten(-1, (3, num_heads, -1))
-    heads, weights, _ = attend(*qkv.permute(2, 0, 3, 1, 4), mask)
+    q, k, v = fused(x, theirs).unflatten(-1, (3, num_heads, -1)).permute(2, 0, 3, 1, 4)
+    heads, weights, _ = attend(q, k, v, mask)
     return out(heads, params), weights
 
 

@@ -223,7 +223,8 @@ def linear_modules(query, key, value, mask=None, *, num_heads, params):
 
     def linear(x, role):
         weight, bias = params[f"w_{role}"], params.get(f"b_{role}")
-        layer = nn.Linear(*weight.shape, bias=bias is not None, device="meta")
+        d_in, d_out = weight.shape
+        layer = nn.Linear(d_in, d_out, bias=bias is not None, device="meta")
         state = {"weight": weight.t().contiguous()} | ({} if bias is None else {"bias": bias})
         return torch.func.functional_call(layer, state, (x,))
 
@@ -287,8 +288,8 @@ def float32_scores_and_softmax(query, key, value, mask=None, *, num_heads, param
 
 def float32_throughout(query, key, value, mask=None, *, num_heads, params):
     wide = {name: None if array is None else array.float() for name, array in params.items()}
-    inputs = (x.float() for x in (query, key, value))
-    outputs = view_and_transpose(*inputs, mask, num_heads=num_heads, params=wide)
+    q, k, v = (x.float() for x in (query, key, value))
+    outputs = view_and_transpose(q, k, v, mask, num_heads=num_heads, params=wide)
     return tuple(x.to(query.dtype) for x in outputs)
 
 

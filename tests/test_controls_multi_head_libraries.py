@@ -78,8 +78,9 @@ def function_of_torch(query, key, value, mask=None, *, num_heads, params):
     if mask is not None:
         full = mask.broadcast_to(len(query), num_heads, query.shape[1], key.shape[1]).flatten(0, 1)
         mask = query.new_zeros(full.shape).masked_fill(~full, -math.inf)
+    q, k, v = (x.transpose(0, 1) for x in (query, key, value))
     output, weights = F.multi_head_attention_forward(
-        *(x.transpose(0, 1) for x in (query, key, value)), width, num_heads,
+        q, k, v, width, num_heads,
         None, state.pop("in_proj_bias"), None, None, False, 0.0, state["out_proj.weight"], state["out_proj.bias"],
         attn_mask=mask, use_separate_proj_weight=True, average_attn_weights=False,
         **{f"{role}_proj_weight": state[f"{role}_proj_weight"] for role in "qkv"},

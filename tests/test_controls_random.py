@@ -93,7 +93,8 @@ def initialiser_of_a_linear_layer(like, *, seed):
     """nn.Linear keeps (out, in)."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        layer = nn.Linear(*like.shape, device=like.device, dtype=like.dtype)
+        d_in, d_out = like.shape
+        layer = nn.Linear(d_in, d_out, device=like.device, dtype=like.dtype)
         nn.init.xavier_uniform_(layer.weight)
     return layer.weight.t()
 

@@ -160,17 +160,18 @@ def test_samples_that_are_no_heads_do_not_fit():
 
 
 def test_a_mask_without_samples_is_no_matter_of_samples():
-    *arguments, _ = inputs(batch=2)
+    query, key, value, _ = inputs(batch=2)
     mask = torch.ones(Q_SEQ, KV_SEQ).tril().bool()
-    expected, _ = Usual().run(*arguments, mask)
+    expected, _ = Usual().run(query, key, value, mask)
     for mistake in ("mask-repeat-order", "mask-broadcast-bh", "mask-first-sample"):
-        close(multi_head(mistake, *arguments, mask)[0], expected)
+        close(multi_head(mistake, query, key, value, mask)[0], expected)
 
 
 def test_a_token_attends_to_the_other_samples():
     query, _, _, _ = inputs(batch=2)
     every = torch.ones(1).bool()
-    output, weights = Usual().run(*[query.transpose(0, 1)] * 3, every)
+    x = query.transpose(0, 1)
+    output, weights = Usual().run(x, x, x, every)
     got, got_weights = multi_head("seq-batch-swap", query, query, query)
     close(got, output.transpose(0, 1))
     close(got_weights, weights)

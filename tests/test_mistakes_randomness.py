@@ -84,7 +84,8 @@ def test_a_normal_distribution_has_no_bound_and_the_right_variance():
 
 def test_a_weight_whose_columns_do_not_divide_by_three_is_one_weight():
     like = np.zeros((6, 7))
-    assert np.array_equal(*(book.xavier_uniform(like, seed=2) for book in (made("xavier-thirds"), Textbook())))
+    got, expected = (book.xavier_uniform(like, seed=2) for book in (made("xavier-thirds"), Textbook()))
+    assert np.array_equal(got, expected)
 
 
 # Dropout: which elements are 0, and what the others are
