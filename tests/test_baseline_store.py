@@ -48,8 +48,8 @@ def numbers(dtype):
     if not dtype.startswith("float"):
         about = np.iinfo(dtype)
         return np.array([about.min, 0, 1, about.max], dtype=dtype)
-    about = np.finfo(dtype)
-    some = [0.0, -0.0, 1 / 3, about.max, -about.tiny, about.smallest_subnormal, np.inf, -np.inf, np.nan]
+    of = np.finfo(dtype)
+    some = [0.0, -0.0, 1 / 3, of.max, -of.tiny, of.smallest_subnormal, np.inf, -np.inf, np.nan]
     return np.array(some, dtype=dtype).astype(np.float64)
 
 

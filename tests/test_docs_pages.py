@@ -210,7 +210,8 @@ SHOWING = [
 def options_shown(text):
     """Each option that stands behind a command of goldformer, with that command."""
     for line in re.findall(r"goldformer ([a-z]+ [^\n`]*)", text.replace("\\\n", " ")):
-        words, command = line.split(), main
+        words = line.split()
+        command: click.Command = main
         while words and isinstance(command, click.Group) and words[0] in command.commands:
             command = command.commands[words.pop(0)]
         if command is not main:

@@ -46,8 +46,10 @@ CAUSAL = torch.ones(SEQ, SEQ).tril().bool()
 SELF_MASK = CAUSAL & (torch.arange(SEQ) < torch.tensor([5, 3, 4])[:, None])[:, None, None, :]
 MEMORY_MASK = (torch.arange(SOURCE_SEQ) < torch.tensor([2, 4, 3])[:, None])[:, None, None, :]
 MASK = (torch.arange(SEQ) < torch.tensor([5, 2, 4])[:, None])[:, None, None, :]
-SHAPES = {"w_1": (D_MODEL, D_FF), "b_1": (D_FF,), "w_2": (D_FF, D_MODEL), "b_2": (D_MODEL,)}
-SHAPES = {"feed_forward": SHAPES} | {f"norm_{n}": {"gamma": (D_MODEL,), "beta": (D_MODEL,)} for n in (1, 2, 3)}
+SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
+    "feed_forward": {"w_1": (D_MODEL, D_FF), "b_1": (D_FF,), "w_2": (D_FF, D_MODEL), "b_2": (D_MODEL,)},
+}
+SHAPES |= {f"norm_{n}": {"gamma": (D_MODEL,), "beta": (D_MODEL,)} for n in (1, 2, 3)}
 for attention in ("self_attention", "cross_attention"):
     SHAPES[attention] = {f"w_{role}": (D_MODEL, D_MODEL) for role in "qkvo"} | {"b_v": (D_MODEL,), "b_o": (D_MODEL,)}
 
@@ -174,10 +176,14 @@ def decoder_layer(mistake, params, x=X, memory=MEMORY, memory_mask=MEMORY_MASK):
     return positional_encoding(y) if mistake == "pe-every-layer" else y
 
 
-IN_ENCODER_LAYER = ("residual-missing", "residual-wrong-x", "residual-normed", "norm-before-add", "wrong-ln-reused")
-IN_ENCODER_LAYER += ("causal-in-encoder", "pe-every-layer")
-IN_DECODER_LAYER = ("residual-missing", "residual-wrong-x", "wrong-ln-reused", "cross-missing", "cross-q-source")
-IN_DECODER_LAYER += ("cross-mask-absent", "causal-in-cross", "pe-every-layer")
+IN_ENCODER_LAYER = (
+    "residual-missing", "residual-wrong-x", "residual-normed", "norm-before-add", "wrong-ln-reused",
+    "causal-in-encoder", "pe-every-layer",
+)  # fmt: skip
+IN_DECODER_LAYER = (
+    "residual-missing", "residual-wrong-x", "wrong-ln-reused", "cross-missing", "cross-q-source",
+    "cross-mask-absent", "causal-in-cross", "pe-every-layer",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("mistake", IN_ENCODER_LAYER)

@@ -42,7 +42,9 @@ D_MODEL, D_FF, VOCAB, HEADS, PAD = 6, 7, 11, 2, 3
 LAYERS = {"encoder": 3, "decoder": 2}
 SOURCE = torch.tensor([[5, 0, 8, 4], [9, 10, PAD, PAD], [6, 7, 5, PAD]])
 TARGET = torch.tensor([[1, 4, 2, 9, 5], [1, 6, 8, PAD, PAD], [1, 10, 0, 4, PAD]])
-SHAPES = {f"{a}.w_{role}": (D_MODEL, D_MODEL) for a in ("self_attention", "cross_attention") for role in "qkvo"}
+SHAPES: dict[str, tuple[int, ...]] = {
+    f"{a}.w_{role}": (D_MODEL, D_MODEL) for a in ("self_attention", "cross_attention") for role in "qkvo"
+}
 SHAPES |= {"feed_forward.w_1": (D_MODEL, D_FF), "feed_forward.w_2": (D_FF, D_MODEL), "feed_forward.b_1": (D_FF,)}
 SHAPES |= {f"norm_{n}.{own}": (D_MODEL,) for n in (1, 2, 3) for own in ("gamma", "beta")}
 PARAMS = {"table": draw(1, VOCAB, D_MODEL), "w_vocab": draw(2, D_MODEL, VOCAB), "b_vocab": draw(3, VOCAB)}
@@ -85,8 +87,10 @@ def transformer(mistake):
     return logits.softmax(-1) if mistake == "softmax-in-model" else logits
 
 
-IN_THE_MODEL = ("tgt-pad-replaces-causal", "pad-from-embedding-sum", "pad-mask-zeroes-positions", "cross-raw-src")
-IN_THE_MODEL += ("tgt-pad-missing", "memory-per-layer", "softmax-in-model", "tied-logit-scale")
+IN_THE_MODEL = (
+    "tgt-pad-replaces-causal", "pad-from-embedding-sum", "pad-mask-zeroes-positions", "cross-raw-src",
+    "tgt-pad-missing", "memory-per-layer", "softmax-in-model", "tied-logit-scale",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("mistake", IN_THE_MODEL)

@@ -1,6 +1,7 @@
 """Multi-head attention, separate and fused, against torch's own and against a loop over the heads."""
 
 import math
+from typing import TypeVar
 
 import pytest
 import torch
@@ -24,6 +25,8 @@ from goldformer.reference_impl import (
 BATCH, HEADS, Q_SEQ, KV_SEQ, D_K, D_V = 3, 2, 5, 7, 11, 13
 D_MODEL, D_QUERY, D_KEY, D_VALUE = 22, 17, 19, 23
 PADDED = torch.tensor([[1, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 0, 0], [1, 1, 0, 0, 0, 0, 0]])
+
+Some = TypeVar("Some", bound=nn.Module)
 
 
 def real(*shape: int, seed: int = 0) -> Tensor:
@@ -96,7 +99,7 @@ def torch_twin(ours: MultiHeadAttention, d_key: int, d_value: int) -> nn.Multihe
     return twin
 
 
-def filled(module: nn.Module) -> nn.Module:
+def filled(module: Some) -> Some:
     for seed, parameter in enumerate(module.parameters()):
         nn.init.normal_(parameter, std=0.25, generator=torch.Generator().manual_seed(20 + seed))
     return module
@@ -203,8 +206,8 @@ def test_modules_run_their_function_on_their_parameters():
     assert all(torch.equal(a, b) for a, b in zip(module(*arguments), expected, strict=True))
 
     fused = filled(FusedMultiHeadAttention(D_MODEL, D_MODEL, HEADS, dtype=torch.float64))
-    expected = fused_multi_head_attention(memory, padding_mask(PADDED, 0), num_heads=HEADS, **fused.state_dict())
-    assert all(torch.equal(a, b) for a, b in zip(fused(memory, padding_mask(PADDED, 0)), expected, strict=True))
+    of_fused = fused_multi_head_attention(memory, padding_mask(PADDED, 0), num_heads=HEADS, **fused.state_dict())
+    assert all(torch.equal(a, b) for a, b in zip(fused(memory, padding_mask(PADDED, 0)), of_fused, strict=True))
 
 
 def test_the_two_sentences_of_walkthrough_differ_only_by_their_positions():

@@ -1,6 +1,7 @@
 """Encoder and decoder, their layers and stacks, against those of torch.nn, post-norm and pre-norm."""
 
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -27,6 +28,8 @@ TARGET = torch.tensor([[1, 1, 1, 1, 0], [1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
 NORM_FIRST = [pytest.param(False, id="post"), pytest.param(True, id="pre")]
 SIZES = (D_MODEL, HEADS, D_FF)
 
+Some = TypeVar("Some", bound=nn.Module)
+
 
 def real(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
@@ -36,7 +39,7 @@ def close(got: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
 
 
-def filled(module: nn.Module) -> nn.Module:
+def filled(module: Some) -> Some:
     """The module with parameters that are all different, and no scale of 1 or shift of 0 among them."""
     for seed, parameter in enumerate(module.parameters()):
         nn.init.normal_(parameter, mean=0.1, std=0.4, generator=torch.Generator().manual_seed(20 + seed))
@@ -81,7 +84,7 @@ def torch_stack(p: dict[str, Tensor], stack: str) -> dict[str, Tensor]:
     return state
 
 
-def twin_of(kind: type[nn.Module], norm_first: bool) -> nn.Module:
+def twin_of(kind: type[Some], norm_first: bool) -> Some:
     # Dropout 0 and training mode: the fused fast path of eval mode is another algorithm.
     return kind(*SIZES, dropout=0.0, batch_first=True, norm_first=norm_first, dtype=torch.float64).train()
 
@@ -128,18 +131,17 @@ def test_the_decoder_layer_is_that_of_torch(norm_first, masked):
 
 @pytest.mark.parametrize("norm_first", NORM_FIRST)
 def test_the_stacks_are_those_of_torch_without_a_last_normalisation(norm_first):
-    ours = filled(Encoder(*SIZES, LAYERS, norm_first=norm_first))
-    twin = nn.TransformerEncoder(
+    our_encoder = filled(Encoder(*SIZES, LAYERS, norm_first=norm_first))
+    encoder_of_torch = nn.TransformerEncoder(
         twin_of(nn.TransformerEncoderLayer, norm_first), LAYERS, norm=None, enable_nested_tensor=False
     )
-    twin.load_state_dict(torch_stack(named(ours), "encoder"))
-    memory = ours(*ENCODED)
-    close(memory.output, twin(ENCODED[0], **TORCH_ENCODED))
+    encoder_of_torch.load_state_dict(torch_stack(named(our_encoder), "encoder"))
+    close(our_encoder(*ENCODED).output, encoder_of_torch(ENCODED[0], **TORCH_ENCODED))
 
-    ours = filled(Decoder(*SIZES, LAYERS, norm_first=norm_first))
-    twin = nn.TransformerDecoder(twin_of(nn.TransformerDecoderLayer, norm_first), LAYERS, norm=None)
-    twin.load_state_dict(torch_stack(named(ours), "decoder"))
-    close(ours(*DECODED).output, twin(*DECODED[:2], **TORCH_DECODED))
+    our_decoder = filled(Decoder(*SIZES, LAYERS, norm_first=norm_first))
+    decoder_of_torch = nn.TransformerDecoder(twin_of(nn.TransformerDecoderLayer, norm_first), LAYERS, norm=None)
+    decoder_of_torch.load_state_dict(torch_stack(named(our_decoder), "decoder"))
+    close(our_decoder(*DECODED).output, decoder_of_torch(*DECODED[:2], **TORCH_DECODED))
 
 
 MODULES = [
@@ -150,7 +152,7 @@ MODULES = [
 ]
 
 
-def built(kind: type[nn.Module], **settings) -> nn.Module:
+def built(kind: type[nn.Module], **settings) -> Any:
     return kind(*SIZES, *((LAYERS,) if kind in (Encoder, Decoder) else ()), **settings)
 
 
@@ -243,7 +245,8 @@ def test_a_stack_gives_the_output_of_every_layer_in_order(kind, arguments):
 
 def test_the_layers_of_a_stack_start_with_weights_of_their_own():
     first, second = Encoder(*SIZES, LAYERS).encoder
-    assert not torch.equal(first.self_attention.w_q, second.self_attention.w_q)
+    name = "self_attention.w_q"
+    assert not torch.equal(first.get_parameter(name), second.get_parameter(name))
     assert len({p.data_ptr() for p in Encoder(*SIZES, LAYERS).parameters()}) == LAYERS * 16
 
 
