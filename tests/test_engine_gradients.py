@@ -68,13 +68,13 @@ class WithoutTheScale(ByHand):
 
 
 class ReturnsATuple(ByHand):
-    def scaled_dot_product_attention_gradient(self, **given):
-        return tuple(super().scaled_dot_product_attention_gradient(**given).values())
+    def scaled_dot_product_attention_gradient(self, query, key, value, cotangent, mask=None):
+        return tuple(super().scaled_dot_product_attention_gradient(query, key, value, cotangent, mask).values())
 
 
 class ForgetsTheKey(ByHand):
-    def scaled_dot_product_attention_gradient(self, **given):
-        gradients = super().scaled_dot_product_attention_gradient(**given)
+    def scaled_dot_product_attention_gradient(self, query, key, value, cotangent, mask=None):
+        gradients = super().scaled_dot_product_attention_gradient(query, key, value, cotangent, mask)
         del gradients["key"]
         return gradients
 

@@ -71,7 +71,8 @@ class NoEncoding(Textbook):
 class LeanTowardsEarlyQueries(Textbook):
     """The scores of each query get its position added; softmax undoes that, the output does not."""
 
-    def scaled_dot_product_attention(self, query, key, value, mask=None):
+    # Without dropout, which the textbook has.
+    def scaled_dot_product_attention(self, query, key, value, mask=None):  # type: ignore[override]
         attended = super().scaled_dot_product_attention(query, key, value, mask)
         position = np.arange(query.shape[-2], dtype=query.dtype)[:, None]
         return attended | {"output": attended["output"] + position / 64}

@@ -41,6 +41,7 @@ class Run:
     def __init__(self, folder, *arguments):
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+        self.folder = folder
         self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
 
     @property
@@ -61,9 +62,7 @@ def suite(tmp_path_factory):
         if "\n" in adapter:
             (folder / "mine.py").write_text(adapter, encoding="utf-8")
             adapter = "../a folder/mine.py"
-        found = Run(folder, *map(str, files), "--adapter", adapter, *options)
-        found.folder = folder
-        return found
+        return Run(folder, *map(str, files), "--adapter", adapter, *options)
 
     return run
 

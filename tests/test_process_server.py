@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shlex
@@ -192,31 +193,21 @@ def test_it_serves_over_a_socket_until_it_is_asked_to_end(server):
     theirs.close()
 
 
-class Endless:
+class Endless(io.BytesIO):
     """A request that never ends."""
 
-    read = 0
+    asked = 0
 
-    def readline(self, most):
-        self.read += most
+    def readline(self, most=-1, /):
+        self.asked += most
         return b"1" * most
 
 
-class Kept:
-    lines = b""
-
-    def write(self, line):
-        self.lines += line
-
-    def flush(self):
-        pass
-
-
 def test_a_request_without_an_end_is_not_read_to_the_end(server):
-    endless, kept = Endless(), Kept()
+    endless, kept = Endless(), io.BytesIO()
     serve(server(SOFTMAX), endless, kept)
-    assert endless.read == MAX_MESSAGE + 1
-    (reply,) = kept.lines.splitlines()
+    assert endless.asked == MAX_MESSAGE + 1
+    (reply,) = kept.getvalue().splitlines()
     assert json.loads(reply)["error"]["message"] == "the message has more than 64 MiB, the most that a message holds"
 
 
