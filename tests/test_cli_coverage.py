@@ -280,7 +280,12 @@ def test_the_page_of_the_shipped_spec_is_up_to_date():
 
 def test_the_spec_is_loaded_once(coverage, monkeypatch):
     calls = []
-    monkeypatch.setattr(command, "load_spec", lambda root: calls.append(root) or load_spec(root))
+
+    def counted(root):
+        calls.append(root)
+        return load_spec(root)
+
+    monkeypatch.setattr(command, "load_spec", counted)
     for options in ([], ["--write"], ["--check"], ["--row", "R1"]):
         calls.clear()
         coverage(*options)

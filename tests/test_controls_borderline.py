@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -80,7 +81,7 @@ ZEROS = {"empty_row": "zeros"}
 LARGE = {"sm-a-thousand", "sm-ten-thousand", "sm-about-minus-twelve-thousand", "sm-shifted-past-the-exponential"}
 SHIFTED = LARGE | {"sm-saturated", "sm-shifted-pair", "sm-equal-elements", "sm-shift", "sm-simplex"}
 #: By clause: the code, what it declares, the dtypes, the checks that accuse it, and those that may.
-RULED_OUT = {
+RULED_OUT: dict[str, tuple[Any, ...]] = {
     "GRAD-3 NaN on the way": (SDPA, nan_made_zero, ZEROS, ("float32", *HALF), {"sdpa-gradient-empty-row-zeros"}),
     "GRAD-2 rounding left": (
         SDPA, mask_after_the_softmax, {}, ("float64", "float32"), {"sdpa-gradient-exactly-zero"},

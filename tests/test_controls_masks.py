@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -177,7 +180,8 @@ def numpy_identity(ids, *, vocab):
 
 
 def embedding_module(ids, *, params):
-    layer = nn.Embedding(*params["table"].shape, device="meta")
+    vocab, d_model = params["table"].shape
+    layer = nn.Embedding(vocab, d_model, device="meta")
     return torch.func.functional_call(layer, {"weight": params["table"]}, (ids,))
 
 
@@ -217,7 +221,8 @@ def table_scaled_beforehand(ids, *, params):
     return F.embedding(ids, params["table"].mul(params["table"].shape[1] ** 0.5))
 
 
-WITHOUT_FLOATS = {
+Written = tuple[Callable[..., Any], ...]
+WITHOUT_FLOATS: dict[str, Written] = {
     "causal_mask": (
         lower_triangle, no_upper_triangle, upper_triangle_equal_to_zero, positions_compared,
         filled_with_minus_infinity, counted_ones, sliced_from_a_buffer, written_in_a_loop,
@@ -226,7 +231,7 @@ WITHOUT_FLOATS = {
     "shift_right": (rolled, concatenated, padded_in_front, torch_roll),
     "one_hot": (torchs_one_hot, compared_with_every_word, scattered, rows_of_the_identity),
 }  # fmt: skip
-NUMPY_WITHOUT_FLOATS = {
+NUMPY_WITHOUT_FLOATS: dict[str, Written] = {
     "causal_mask": (numpy_triangle, numpy_outer_comparison),
     "padding_mask": (numpy_not_padding,),
     "shift_right": (numpy_inserted,),

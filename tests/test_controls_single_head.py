@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -166,7 +168,7 @@ def numpy_steps(x, output_gradient, *, causal, learning_rate, steps, params):
     return {"x_gradient": gradients["x"], **weights}
 
 
-IN_NUMPY = {
+IN_NUMPY: dict[str, Callable[..., Any]] = {
     "single_head_attention": numpy_forward,
     "single_head_attention_gradient": numpy_backward,
     "single_head_attention_step": numpy_steps,

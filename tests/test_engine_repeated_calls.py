@@ -62,7 +62,7 @@ class KeepsALargestValue(Textbook):
 class RunningMean(Textbook):
     """Takes the mean of all rows so far."""
 
-    seen: tuple = ()
+    seen: tuple[float, ...] = ()
 
     def layer_norm(self, x, *, params):
         self.seen = (*self.seen, x.mean())

@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -165,7 +166,7 @@ def example(command: str, spec: Spec) -> Iterator[Adapter]:
         yield adapter
 
 
-def replies(command: str, lines: list[bytes]) -> list[dict]:
+def replies(command: str, lines: list[bytes]) -> list[dict[str, Any]]:
     """What a fresh process answers; it must end by itself, and well."""
     requests = b"\n".join([*lines, b""])
     done = subprocess.run(shlex.split(command), input=requests, capture_output=True, timeout=120, check=False)

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 
 from goldformer.adapters import AdapterError
 from goldformer.adapters.process.child import ChildFault
+from goldformer.conformance.engine import check_case
 from goldformer.conformance.grading import exam as exams
 from goldformer.conformance.grading import grader as graders
 from goldformer.conformance.grading.declared import declared
@@ -23,6 +25,8 @@ from goldformer.conformance.grading.model import Submission
 from goldformer.conformance.grading.records import to_json
 from goldformer.conformance.grading.transcript import BadTranscript, Transcript, Unlike
 from goldformer.conformance.imitation import Imitations
+from goldformer.conformance.properties import check_property
+from goldformer.conformance.verdict import Verdict
 from goldformer.spec import Spec
 from homework import ADAPTER, CORRECT, NORM, SOFTMAX, UNKNOWN, UNSTABLE, YAML, OpenJail, make_exam, submitted
 
@@ -160,7 +164,8 @@ def test_what_breaks_in_the_grader_costs_nobody_anything(
     def broken(*_: object, **__: object) -> object:
         raise RuntimeError("ours")
 
-    real = {"check_case": exams.check_case, "check_property": exams.check_property}.get(where)
+    checks: dict[str, Callable[..., Verdict]] = {"check_case": check_case, "check_property": check_property}
+    real = checks.get(where)
 
     def sometimes(subject, *rest):
         if subject.id in ("sm-several-rows", "sm-shift"):
@@ -224,7 +229,7 @@ def test_kept_imitations_change_nothing(exam: Exam, spec: Spec, monkeypatch: pyt
     forgetful = Grader(exam, spec).within(OpenJail(spec))
     forgetful._imitations = Imitations(most=0)
     without = Grader(exam, spec).within(OpenJail(spec))
-    without._imitations = None  # type: ignore[assignment]
+    without._imitations = None
     kept_twice = [class_of(kept, "abcf") for _ in range(2)]
     assert kept_twice == [class_of(forgetful, "abcf"), class_of(without, "abcf")]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -28,7 +29,7 @@ KINDS = Kinds(refusals=frozenset({"refused"}), numeric=frozenset({"one", "two", 
 
 def check(name: str, outcome: Outcome = "correct", origin: Origin = "published", reason: Reason = "") -> Check:
     status = Status.PASSED if outcome == "correct" else Status.SKIPPED if outcome == "missing" else Status.FAILED
-    kind = "property" if origin == "property" else "case"
+    kind: Literal["case", "property"] = "property" if origin == "property" else "case"
     verdict = Verdict(name, kind, "softmax", "", status, reason, "", "float64", "cpu", (), "")
     return Check(origin, outcome, verdict)
 

@@ -3,6 +3,8 @@
 import math
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from goldformer.adapters import layouts
 BATCH, HEADS, Q_SEQ, KV_SEQ, D_K, D_IN = 3, 2, 5, 7, 11, 13
 WIDTH = HEADS * D_K
 
-LIBRARIES = {"numpy": np.asarray, "torch": torch.from_numpy}
+LIBRARIES: dict[str, Callable[..., Any]] = {"numpy": np.asarray, "torch": torch.from_numpy}
 
 
 @pytest.fixture(params=LIBRARIES)
@@ -103,7 +105,7 @@ def test_ignore_mask(library):
     check(layouts.ignore_mask(mask), ~random_mask(Q_SEQ, KV_SEQ), mask)
 
 
-DTYPES = {
+DTYPES: dict[str, list[Any]] = {
     "numpy": [np.float64, np.float32, np.float16],
     "torch": [torch.float64, torch.float32, torch.float16, torch.bfloat16],
 }

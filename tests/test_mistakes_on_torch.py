@@ -1,6 +1,7 @@
 """Each mistake that only tensors show is caught by whoever says so, without a GPU, in words that help a reader."""
 
 import re
+from typing import Any
 
 import pytest
 import torch
@@ -128,7 +129,7 @@ def test_a_tensor_on_the_cpu_meets_no_other_device(component):
     x = torch.ones(1, 2, 4, device="meta")
     mistake = {"positional_encoding": "pe-not-buffer", "multi_head_attention": "device-const"}[component]
     weights = {f"w_{role}": torch.ones(4, 4, device="meta") for role in "qkvo"}
-    arguments = {"x": x} if component == "positional_encoding" else {"query": x, "key": x, "value": x}
+    arguments: dict[str, Any] = {"x": x} if component == "positional_encoding" else {"query": x, "key": x, "value": x}
     arguments |= {} if component == "positional_encoding" else {"num_heads": 2, "params": weights}
     with pytest.raises(RuntimeError, match="is not on the expected device"):
         getattr(torch_implementations()[mistake].make(), component)(**arguments)

@@ -16,8 +16,8 @@ import torch
 from goldformer import reference_impl
 from goldformer.adapters import DTYPES, Adapter
 from goldformer.adapters.textbook import Textbook
-from goldformer.conformance.engine import Bench, arguments_of, check_case
-from goldformer.conformance.invoke import NotCheckable
+from goldformer.conformance.engine import Bench, check_case
+from goldformer.conformance.invoke import NotCheckable, arguments_of
 from goldformer.conformance.properties import Subject
 from goldformer.conformance.tolerance import SLACK, UNIT_ROUNDOFF, least_margin
 from goldformer.conformance.verdict import Status
@@ -52,7 +52,7 @@ def params(spec: Spec):
 
 def outputs(component, params, source=SOURCE, **more):
     """What the formula gives in balls."""
-    conventions = {name: more.pop(name) for name in ("beam_finish", "length_penalty") if name in more}
+    conventions: dict[str, str] = {name: more.pop(name) for name in ("beam_finish", "length_penalty") if name in more}
     attributes = STACKS | IDS | more
     return evaluate(component, balls.exact, balls.given, {"source": source}, params, attributes, conventions)
 
@@ -86,10 +86,12 @@ def padded(words, length):
 def test_greedy_takes_the_best_word_at_each_step(params, max_length):
     got = outputs(GREEDY, params, max_length=max_length)
     for sample, source in enumerate(SOURCE):
-        words, terms = (), []
+        words: tuple[int, ...] = ()
+        terms = []
         while len(words) < max_length and EOS not in words:
             following = log_probabilities(params, source, words)
-            words, terms = (*words, int(following.argmax())), [*terms, following.max()]
+            words = (*words, int(following.argmax()))
+            terms.append(following.max())
         assert got["ids"][sample].tolist() == padded(words, max_length)
         assert floats(got["token_scores"][sample]) == pytest.approx(padded(terms, max_length), abs=1e-12)
         assert float(got["scores"][sample]) == pytest.approx(sum(terms), abs=1e-12)
@@ -119,7 +121,8 @@ def searched(params, source, max_length, beam_size, divisor, *, set_aside):
     def best(sums, count):
         return dict(sorted(sums.items(), key=lambda item: -item[1] / divisor(len(item[0])))[:count])
 
-    beam, aside = {(): 0.0}, {}
+    beam: dict[tuple[int, ...], float] = {(): 0.0}
+    aside: dict[tuple[int, ...], float] = {}
     for _ in range(max_length):
         pool = {words: total for words, total in beam.items() if EOS in words}
         for words in beam.keys() - pool.keys():
@@ -236,7 +239,7 @@ def made(spec: Spec):
 
     def make(logits, *, w_vocab=0.0, component=GREEDY, expect=("ids", "scores"), clauses=("DEC-2",), **attributes):
         base = spec.cases["greedy-equals-ids" if component == GREEDY else "beam-equals-ids"]
-        fills = {
+        fills: dict[str, draw.Fill | draw.Values] = {
             "w_vocab": draw.Fill(w_vocab, (4, 8)),
             "b_vocab": draw.Values(np.array(logits, dtype=np.float64)),
         }
@@ -477,7 +480,7 @@ def test_the_reference_agrees_under_the_other_options_too(bench_of, spec: Spec, 
         return reference_impl.beam_search(**call, **options)
 
     def greedy_decode(**call):
-        return reference_impl.greedy_decode(**call, **({"norm_first": True} if "norm_first" in options else {}))
+        return reference_impl.greedy_decode(**call, norm_first="norm_first" in options)
 
     bench = bench_of(conventions=declared, beam_search=beam_search, greedy_decode=greedy_decode)
     cases = [c for c in (*spec.cases_of(GREEDY), *spec.cases_of(BEAM)) if c.convention in declared]

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import flint
 import numpy as np
@@ -309,7 +310,7 @@ class Inline:
         return False
 
     def submit(self, function, *args, **kwargs):
-        future: Future = Future()
+        future: Future[Any] = Future()
         future.set_result(function(*args, **kwargs))
         return future
 

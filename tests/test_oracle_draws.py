@@ -106,6 +106,7 @@ def test_an_input_that_bfloat16_does_not_hold_is_perturbed_once(value):
 @pytest.mark.parametrize("n", [2, 10, 100])
 def test_a_sum_of_equal_terms_errs_by_all_its_partial_sums(n):
     total = sum(exact(*[1.0] * n))
+    assert isinstance(total, Draw)
     partial = np.arange(2, n + 1)
     spread = math.sqrt(np.sum(partial**2) / 3)
     assert 1.5 * spread < scale(total, n) <= min(4.5 * spread, partial.sum() * (1 + 1e-5))
@@ -288,7 +289,7 @@ def test_the_peak_is_the_largest_number_on_the_way_since_the_reset():
 
 def test_the_peak_of_a_case_is_that_of_its_largest_option(spec: Spec):
     case, convention = spec.cases["emb-d-model-four"], spec.conventions["embedding_scale"]
-    backwards = replace(convention, options=dict(reversed(convention.options.items())))
+    backwards = replace(convention, options=dict(reversed([*convention.options.items()])))
     for conventions in (spec.conventions, {**spec.conventions, convention.id: backwards}):
         derived = derive(case, spec.contracts[case.component], conventions)
         assert derived.peak == case.golden.peak > 1, list(derived.options)

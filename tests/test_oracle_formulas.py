@@ -253,6 +253,7 @@ def one_empty(*shape):
 
 
 def heads(q_in=6, k_in=4, v_in=5, h=2, d_k=3, d_v=2, d_model=7, biases="qkvo"):
+    params: dict[str, tuple[int, ...]]
     params = {"w_q": (q_in, h * d_k), "w_k": (k_in, h * d_k), "w_v": (v_in, h * d_v), "w_o": (h * d_v, d_model)}
     params |= {f"b_{x}": params[f"w_{x}"][1:] for x in biases}
     return {name: drawn(10 + i, *shape) / 4 for i, (name, shape) in enumerate(params.items())}

@@ -16,15 +16,16 @@ import yaml
 
 from goldformer.spec import Spec
 from goldformer.spec.draw import Fill, Values
-from goldformer.spec.laws import FALSE_ALARM, Discrete, Uniform, law_of, unfit
-from goldformer.spec.model import ANY, Case, GoldenArray, Wanted
+from goldformer.spec.laws import FALSE_ALARM, Discrete, Law, Uniform, law_of, unfit
+from goldformer.spec.model import ANY, Case, GoldenArray, Statistic, Wanted
 from goldformer.spec.oracle import run
 from goldformer.spec.oracle.derive import Derived, DerivedArray, derive
 from goldformer.spec.oracle.statistics import statistics
 from goldformer.spec.oracle.write import write_golden
 from goldformer.spec.yamlfile import YamlFile
 
-MEANS = ("zeros", "mean", "mean_square")
+MEANS: tuple[Statistic, ...] = ("zeros", "mean", "mean_square")
+ALL: tuple[Statistic, ...] = (*MEANS, "largest")
 
 
 def two_valued(count: int, value: Fraction, rate: Fraction) -> Discrete:
@@ -42,7 +43,7 @@ def of_kept(count: int, keys: int, rate: Fraction) -> Discrete:
 
 
 HALF, TENTH = Fraction(1, 2), Fraction(1, 10)
-LAWS = {
+LAWS: dict[str, Law] = {
     "uniform": Uniform(384, Fraction(6, 40)),
     "uniform, many": Uniform(6000, Fraction(6, 430)),
     "half": two_valued(1000, Fraction(1), HALF),
@@ -57,8 +58,8 @@ LAWS = {
 every_law = pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
 
 
-def named(law) -> tuple[str, ...]:
-    return tuple(name for name in (*MEANS, "largest") if unfit(law, name) is None)
+def named(law) -> tuple[Statistic, ...]:
+    return tuple(name for name in ALL if unfit(law, name) is None)
 
 
 def sample(law, random: np.random.Generator) -> np.ndarray:
@@ -72,7 +73,8 @@ def sample(law, random: np.random.Generator) -> np.ndarray:
 
 
 def measured(name: str, x: np.ndarray) -> float:
-    return {"zeros": np.mean(x == 0), "mean": x.mean(), "mean_square": (x**2).mean(), "largest": abs(x).max()}[name]
+    found = {"zeros": np.mean(x == 0), "mean": x.mean(), "mean_square": (x**2).mean(), "largest": abs(x).max()}
+    return float(found[name])
 
 
 # ── the intervals ──
@@ -149,7 +151,8 @@ def test_more_elements_leave_chance_less_room():
 
 
 def test_values_follow_from_the_law_by_hand():
-    found = statistics(two_valued(2000, Fraction(3), TENTH), (*MEANS, "largest"))
+    found = statistics(two_valued(2000, Fraction(3), TENTH), ALL)
+    expected: dict[Statistic, Fraction | int]
     expected = {"zeros": TENTH, "mean": 3, "mean_square": 10, "largest": Fraction(10, 3)}
     for name, value in expected.items():
         assert found[name].value.contains(flint.fmpq(Fraction(value).numerator, Fraction(value).denominator))
@@ -174,6 +177,7 @@ def test_the_law_of_a_weight_follows_from_its_shape(spec: Spec):
 def test_the_law_of_dropout_follows_from_its_input(spec: Spec):
     case = replace(spec.cases["do-tenth"], inputs={"x": Values(np.array([2.0, 0.3, 2.0, 0.0]))})
     law = law_of(case, "output")
+    assert isinstance(law, Discrete)
     groups = {tuple(values): (count, dict(values)) for count, values in law.groups}
     assert groups == {
         (0, Fraction(20, 9)): (2, {Fraction(0): TENTH, Fraction(20, 9): 1 - TENTH}),
@@ -190,6 +194,7 @@ def test_where_chance_has_no_part_there_is_no_law(attributes, spec: Spec):
 
 def test_the_law_of_attention_sums_the_weights_of_each_element(spec: Spec):
     law = law_of(spec.cases["sdpa-dropout-samples"], "output")
+    assert isinstance(law, Discrete)
     expected = [of_kept(count * 1200, keys, Fraction(3, 10)).groups[0] for count, keys in ((3, 1), (2, 2), (1, 3))]
     # A sum of k of five weights, each a fifth.
     scaled = [(n, {v * keys / 5: p for v, p in values.items()}) for keys, (n, values) in enumerate(expected, 1)]

@@ -103,7 +103,12 @@ def test_thousands_of_spoilt_requests_are_answered_each_with_one_reply(spec, ser
     rng, requests = random.Random(2), [b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocol":1}}\n']
 
     for server in servers.values():
-        bench = through(lambda line, server=server: requests.append(line) or server.answer(line))
+
+        def answer(line, server=server):
+            requests.append(line)
+            return server.answer(line)
+
+        bench = through(answer)
         for case in small_cases(spec):
             check_case(case, bench)
     assert len(requests) > 50

@@ -34,7 +34,7 @@ ARRAYS = {
     **{dtype: WireArray(dtype, rounded(np.array(values), dtype)) for dtype, values in FLOATS.items()},
     "int64": WireArray("int64", np.array([[0, -1, 2**63 - 1], [7, -(2**63), 2**53 + 1]])),
     "bool": WireArray("bool", np.array([[[True]], [[False]]])),
-    "one number": WireArray("float32", np.float32([2.5]).reshape(())),
+    "one number": WireArray("float32", np.array([2.5], np.float32).reshape(())),
     "nothing": WireArray("float64", np.zeros((3, 0, 2))),
     "a view": WireArray("float32", np.arange(12, dtype=np.float32).reshape(3, 4).T[::2]),
 }
@@ -46,20 +46,20 @@ def test_an_array_comes_back_bit_for_bit(name, encoding):
     array = ARRAYS[name]
     sent = json.loads(to_line({"it": encode_array(array, encoding)}))["it"]
     back = decode_array(sent, "it")
-    assert (back.dtype, back.shape, back.values.dtype) == (array.dtype, array.shape, HELD_AS[array.dtype])
+    assert (back.dtype, back.shape, back.values.dtype) == (array.dtype, array.shape, np.dtype(HELD_AS[array.dtype]))
     assert back.values.tobytes() == np.ascontiguousarray(array.values).tobytes()
 
 
 def test_base64_is_of_the_little_endian_bytes():
-    assert encode_array(WireArray("float32", np.float32([1, -2])), "base64")["data"] == "AACAPwAAAMA="
-    assert encode_array(WireArray("bfloat16", np.float32([1, -2])), "base64")["data"] == "gD8AwA=="
-    assert encode_array(WireArray("float16", np.float16([1])), "base64")["data"] == "ADw="
+    assert encode_array(WireArray("float32", np.array([1, -2], np.float32)), "base64")["data"] == "AACAPwAAAMA="
+    assert encode_array(WireArray("bfloat16", np.array([1, -2], np.float32)), "base64")["data"] == "gD8AwA=="
+    assert encode_array(WireArray("float16", np.array([1], np.float16)), "base64")["data"] == "ADw="
     assert encode_array(WireArray("int64", np.array([258])), "base64")["data"] == "AgEAAAAAAAA="
     assert encode_array(WireArray("bool", np.array([True, False])), "base64")["data"] == "AQA="
 
 
 def test_numbers_are_flat_and_have_all_digits():
-    sent = encode_array(WireArray("float32", np.float32([[0.1, math.nan], [-math.inf, 3]])), "numbers")
+    sent = encode_array(WireArray("float32", np.array([[0.1, math.nan], [-math.inf, 3]], np.float32)), "numbers")
     assert sent == {"dtype": "float32", "shape": [2, 2], "data": [0.10000000149011612, "NaN", "-Infinity", 3.0]}
     assert encode_array(ARRAYS["bool"], "numbers")["data"] == [True, False]
 

@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -69,7 +70,7 @@ def test_the_conversation_is_what_the_program_says(by_hand):
 
 
 def served_by_the_textbook(line):
-    words = [Path(sys.executable).with_name("goldformer"), "serve", "textbook", "--encoding", "numbers"]
+    words = [str(Path(sys.executable).with_name("goldformer")), "serve", "textbook", "--encoding", "numbers"]
     return subprocess.run(words, input=f"{line}\n", capture_output=True, text=True, timeout=60, check=True).stdout
 
 
@@ -157,7 +158,7 @@ def test_numbers_and_base64_of_the_page_are_the_same_arrays(pair):
 
 
 def test_every_dtype_is_shown():
-    assert {array["dtype"] for array in ARRAYS} == set(schema.WireDType.__args__)
+    assert {array["dtype"] for array in ARRAYS} == set(get_args(schema.WireDType))
 
 
 # What the page says in words
@@ -191,7 +192,7 @@ def test_every_code_has_a_row():
 
 def nested(depth):
     """A message in which objects and lists are so many deep, itself counted, in turns."""
-    inside = {"a": 1} if depth % 2 else [1]
+    inside: Any = {"a": 1} if depth % 2 else [1]
     for level in range(depth - 1, 0, -1):
         inside = {"a": inside} if level % 2 else [inside]
     return json.dumps(inside).encode()

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -37,11 +38,16 @@ def close(got: Tensor, expected: object, tolerance: float = 1e-14) -> None:
     torch.testing.assert_close(got, torch.as_tensor(expected, dtype=got.dtype), rtol=0, atol=tolerance)
 
 
-def dot(left: list, right: list) -> float:
+Rows = list[list[float]]
+
+
+def dot(left: Sequence[float], right: Sequence[float]) -> float:
     return math.fsum(a * b for a, b in zip(left, right, strict=True))
 
 
-def attention_in_plain_python(query: list, key: list, value: list, sees: list | None = None) -> tuple:
+def attention_in_plain_python(
+    query: Rows, key: Rows, value: Rows, sees: list[list[bool]] | None = None
+) -> tuple[Rows, Rows]:
     """The formula, number by number: no tensor, no matrix product."""
     all_weights, all_outputs = [], []
     for i, q in enumerate(query):

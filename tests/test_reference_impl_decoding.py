@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from goldformer.reference_impl import Transformer, beam_search, greedy_decode, transformer
+from goldformer.reference_impl.beam_search import Finish, LengthPenalty
 
 HEADS, SOURCE_SEQ, D_MODEL, D_FF, VOCAB, ENCODER_LAYERS, DECODER_LAYERS = 2, 5, 6, 11, 7, 1, 2
 PAD, BOS, EOS = 4, 1, 3
@@ -20,8 +21,8 @@ BATCH = len(SOURCE)
 COUNTS = {"num_heads": HEADS, "num_encoder_layers": ENCODER_LAYERS, "num_decoder_layers": DECODER_LAYERS}
 WORDS = {"pad_id": PAD, "bos_id": BOS, "eos_id": EOS}
 
-FINISHES = ["in_beam", "set_aside"]
-PENALTIES = ["none", "mean", "gnmt"]
+FINISHES: list[Finish] = ["in_beam", "set_aside"]
+PENALTIES: list[LengthPenalty] = ["none", "mean", "gnmt"]
 # Their sentences end after one word, after some and not at all, and every two rules find different ones.
 SEEDS = (0, 2, 5)
 RULES = list(itertools.product(FINISHES, PENALTIES))
@@ -76,7 +77,7 @@ def chain(probabilities: list[list[float]]) -> Transformer:
     return module
 
 
-def close(got: Tensor, expected: Tensor | list[float], atol: float = 1e-12) -> None:
+def close(got: Tensor, expected: Tensor | list[Any], atol: float = 1e-12) -> None:
     expected = torch.as_tensor(expected, dtype=torch.float64)
     torch.testing.assert_close(got.double(), expected, rtol=0, atol=atol)
 
@@ -91,7 +92,8 @@ class Sentence(NamedTuple):
 
     def score(self, length_penalty: str) -> float:
         n = len(self.words)
-        return self.total / {"none": 1.0, "mean": n, "gnmt": ((5 + n) / 6) ** 0.6}[length_penalty]
+        divisors: dict[str, float] = {"none": 1.0, "mean": n, "gnmt": ((5 + n) / 6) ** 0.6}
+        return self.total / divisors[length_penalty]
 
     def padded(self, max_length: int) -> list[int]:
         return [*self.words] + [PAD] * (max_length - len(self.words))
@@ -168,7 +170,8 @@ def test_greedy_takes_the_likeliest_word_of_the_whole_model_at_every_step():
         result = module.greedy_decode(SOURCE, bos_id=BOS, eos_id=EOS, max_length=8)
         assert result.ids.shape == result.token_scores.shape == (BATCH, 8)
         for b in range(BATCH):
-            speak, words, scores = speaker(module, SOURCE[b], norm_first), (), []
+            speak, scores = speaker(module, SOURCE[b], norm_first), []
+            words: tuple[int, ...] = ()
             while len(words) < 8 and words[-1:] != (EOS,):
                 said = speak(words)
                 words = (*words, max(range(VOCAB), key=lambda word: said[word]))
@@ -196,7 +199,7 @@ def test_the_score_is_the_sum_of_the_log_probabilities_under_teacher_forcing():
     close(result.scores, result.token_scores.sum(dim=1))
 
 
-def decoded(module: Transformer, source: Tensor = SOURCE, max_length: int = 5, **keywords: Any) -> Any:
+def decoded(module: Transformer, source: Tensor = SOURCE, /, max_length: int = 5, **keywords: Any) -> Any:
     """The sentences of a module: of beam search where beam_size is given, else of greedy decoding."""
     decode = module.beam_search if "beam_size" in keywords else module.greedy_decode
     return decode(source, **{"bos_id": BOS, "eos_id": EOS, "max_length": max_length, **keywords})
@@ -223,7 +226,7 @@ def test_beam_search_keeps_what_a_search_sentence_by_sentence_keeps(finish, leng
 def test_the_rules_find_different_sentences():
     results = {}
     for finish, length_penalty in RULES:
-        rules = {"finish": finish, "length_penalty": length_penalty}
+        rules: dict[str, Any] = {"finish": finish, "length_penalty": length_penalty}
         ids = [decoded(model(seed), beam_size=3, top_beams=3, **rules).ids for seed in SEEDS]
         results[finish, length_penalty] = torch.stack(ids)
     for one, other in itertools.combinations(results.values(), 2):
@@ -277,7 +280,7 @@ def test_a_search_done_by_hand(finish, length_penalty, words, scores):
 def test_greedy_misses_what_two_beams_find():
     # 0.29 · 0.9 is more than 0.31 · 0.5, here where eos_id is no first word.
     module = chain([*ENDS[:2], [0.45, 0.55, 1e-9, 1e-9], ENDS[3]])
-    words = {"bos_id": 2, "eos_id": 3, "max_length": 2}
+    words: dict[str, Any] = {"bos_id": 2, "eos_id": 3, "max_length": 2}
     greedy = module.greedy_decode(torch.tensor([[1, 2]]), **words)
     beam = module.beam_search(torch.tensor([[1, 2]]), **words, beam_size=2, top_beams=1)
 
@@ -440,7 +443,7 @@ def test_a_vocabulary_may_be_smaller_than_the_beam(finish, length_penalty):
 @pytest.mark.parametrize("finish", FINISHES)
 def test_a_vocabulary_of_one_word_has_one_sentence(finish):
     module = Transformer(1, D_MODEL, HEADS, 1, 1, D_FF, pad_id=-1)
-    words = {"bos_id": 0, "eos_id": 0, "max_length": 3}
+    words: dict[str, Any] = {"bos_id": 0, "eos_id": 0, "max_length": 3}
     result = module.beam_search(torch.tensor([[0]]), **words, beam_size=2, top_beams=1, finish=finish)
 
     assert result.ids.tolist() == [[[0, -1, -1]]]
@@ -460,11 +463,12 @@ def test_a_word_of_probability_0_is_in_no_sentence(finish):
 
 @every_rule
 def test_the_module_decodes_as_the_functions_do_and_int32_is_read_too(finish, length_penalty):
-    rules = {"beam_size": 3, "top_beams": 2, "finish": finish, "length_penalty": length_penalty}
+    rules: dict[str, Any] = {"beam_size": 3, "top_beams": 2, "finish": finish, "length_penalty": length_penalty}
     for norm_first, bias in itertools.product((False, True), repeat=2):
         module = model(norm_first=norm_first) if bias else Transformer(
             VOCAB, D_MODEL, HEADS, ENCODER_LAYERS, DECODER_LAYERS, D_FF, pad_id=PAD, norm_first=norm_first, bias=False
         ).double()  # fmt: skip
+        given: dict[str, Any]
         given = {**COUNTS, **WORDS, "max_length": 5, "params": module.state_dict(), "norm_first": norm_first}
         for got, expected in (
             (decoded(module, SOURCE.int()), greedy_decode(SOURCE, **given)),
@@ -476,8 +480,9 @@ def test_the_module_decodes_as_the_functions_do_and_int32_is_read_too(finish, le
 
 
 def test_in_beam_and_no_penalty_are_the_defaults():
-    module, sizes = model(), {"beam_size": 3, "top_beams": 3}
-    given = {**COUNTS, **WORDS, "max_length": 5, "params": module.state_dict()}
+    module = model()
+    sizes: dict[str, Any] = {"beam_size": 3, "top_beams": 3}
+    given: dict[str, Any] = {**COUNTS, **WORDS, "max_length": 5, "params": module.state_dict()}
     expected = decoded(module, **sizes, finish="in_beam", length_penalty="none")
     for got in (decoded(module, **sizes), beam_search(SOURCE, **given, **sizes)):
         assert torch.equal(got.ids, expected.ids)
@@ -519,7 +524,7 @@ def test_runs_on_the_meta_device_with_the_same_shapes(keywords):
 
 def test_scores_of_the_functions_have_gradients():
     module = model()
-    given = {**COUNTS, **WORDS, "max_length": 5, "params": dict(module.named_parameters())}
+    given: dict[str, Any] = {**COUNTS, **WORDS, "max_length": 5, "params": dict(module.named_parameters())}
     greedy = greedy_decode(SOURCE, **given)
     expected = torch.autograd.grad(greedy.scores.sum(), module.w_vocab, retain_graph=True)[0]
     assert expected.abs().max() > 0.1

@@ -2,6 +2,7 @@
 
 import math
 import pickle
+from typing import Any
 
 import pytest
 import torch
@@ -27,7 +28,7 @@ def row(position: int, d_model: int) -> list[float]:
     return [wave[c % 2](position / 10000 ** ((c - c % 2) / d_model)) for c in range(d_model)]
 
 
-def close(got: Tensor, expected: list, tolerance: float) -> None:
+def close(got: Tensor, expected: list[Any], tolerance: float) -> None:
     torch.testing.assert_close(got, torch.tensor(expected, dtype=got.dtype), rtol=0, atol=tolerance)
 
 
@@ -160,7 +161,7 @@ def test_the_saved_rows_of_n9_can_be_loaded():
 def test_the_rows_follow_the_module_to_another_dtype_without_the_old_rounding(start, end):
     module = nn.Sequential(PositionalEncoding(D_MODEL, max_len=17, dtype=start)).to(end)
 
-    assert torch.equal(module[0].pe[0], sinusoid_table(17, D_MODEL, dtype=torch.float64).to(end))
+    assert torch.equal(module.get_buffer("0.pe")[0], sinusoid_table(17, D_MODEL, dtype=torch.float64).to(end))
     assert set(module.state_dict()) == {"0.pe"}
 
 

@@ -4,6 +4,7 @@ import math
 import resource
 import sys
 import time
+from typing import Any
 
 import pytest
 import torch
@@ -62,8 +63,9 @@ def torch_names(name: str) -> str:
 
 
 def torch_twin(ours: Transformer, norm_first: bool) -> nn.Transformer:
+    sizes: dict[str, Any]
     sizes = {"d_model": D_MODEL, "nhead": HEADS, "dim_feedforward": D_FF, "dropout": 0.0, "norm_first": norm_first}
-    common = {"batch_first": True, "dtype": torch.float64}
+    common: dict[str, Any] = {"batch_first": True, "dtype": torch.float64}
     # Its own stacks normalise behind their last layer, which neither the paper nor n9 does.
     twin = nn.Transformer(
         custom_encoder=nn.TransformerEncoder(

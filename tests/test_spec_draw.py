@@ -145,7 +145,7 @@ def test_every_drawn_argument_of_the_spec_has_a_stream_of_its_own_name(spec: Spe
 )
 def test_a_mask_is_true_where_the_words_say(lengths, causal, shape):
     mask = build(Mask(lengths, causal, shape), "mask")
-    assert (mask.dtype, mask.shape) == (np.bool_, shape)
+    assert (mask.dtype, mask.shape) == (np.dtype(bool), shape)
     for index in np.ndindex(shape):
         i, j = index[-2:]
         assert mask[index] == ((lengths is None or j < lengths[index[0]]) and (not causal or j <= i)), index

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from goldformer.spec import ROOT, Spec, SpecError, load_spec
-from goldformer.spec.model import ANY, Wanted
+from goldformer.spec.model import ANY, Statistic, Wanted
 
 DROPOUT, XAVIER = "dropout", "xavier_uniform"
 ATTENTION = "scaled_dot_product_attention"
@@ -44,7 +44,7 @@ def refusals(root: Path, *, underived: bool = False) -> list[str]:
 
 def test_the_copy_loads_as_it_is(copy: Path):
     case = load_spec.__wrapped__(copy).cases["do-tenth"]
-    names = ("zeros", "mean", "mean_square", "largest")
+    names: tuple[Statistic, ...] = ("zeros", "mean", "mean_square", "largest")
     assert case.expect == {"output": Wanted("statistics", statistics=names)}
     golden = case.golden.options[ANY]["output"]
     assert tuple(golden.within) == names

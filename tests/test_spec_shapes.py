@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -213,7 +214,7 @@ def test_what_does_not_broadcast_is_refused(got):
 BATCH, Q_SEQ, KV_SEQ, HEADS, D_K, D_V = 3, 5, 7, 2, 11, 13
 
 
-def mha_call() -> dict[str, dict[str, object]]:
+def mha_call() -> dict[str, Any]:
     inputs = {"query": (BATCH, Q_SEQ, 17), "key": (BATCH, KV_SEQ, 19), "value": (BATCH, KV_SEQ, 23)}
     params = {
         "w_q": (17, HEADS * D_K), "w_k": (19, HEADS * D_K), "w_v": (23, HEADS * D_V), "w_o": (HEADS * D_V, 29),

@@ -12,7 +12,7 @@ import pytest
 from goldformer.conformance.tolerance import tolerance
 from goldformer.spec import Case, Spec
 from goldformer.spec.draw import Dyadic, Fill, Ids, Values, build, grid
-from goldformer.spec.model import ANY, Blind
+from goldformer.spec.model import ANY, Blind, Golden
 from goldformer.spec.plain import PlainCase
 from goldformer.spec.vacuity import ENOUGH, vacuous
 
@@ -43,7 +43,7 @@ def zeros(case: Case, *names: str) -> Mapping[str, Fill]:
     return {name: Fill(0.0, {**case.inputs, **case.params}[name].shape) for name in names}
 
 
-def one_output(case: Case, name: str, values: Any) -> Mapping[str, Any]:
+def one_output(case: Case, name: str, values: Any) -> Golden:
     """The golden half of a case whose output `name` has these values."""
     outputs = case.golden.options[ANY]
     array = replace(outputs[name], values=np.asarray(values))

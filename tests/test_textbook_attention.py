@@ -1,7 +1,9 @@
 """The textbook's attention against the documents' numbers, against PyTorch, and against what it promises."""
 
 import math
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -62,7 +64,7 @@ def embedding_arguments(dtype="float64"):
     return {"ids": ids, "params": drawn({"table": EMBEDDING["table"]}, dtype)}
 
 
-ARGUMENTS = {
+ARGUMENTS: dict[str, Callable[..., dict[str, Any]]] = {
     "softmax": partial(drawn, {"scores": "batch q_seq kv_seq"}),
     "scaled_dot_product_attention": attention_arguments,
     "token_embedding": embedding_arguments,
@@ -95,7 +97,7 @@ def test_walkthrough_example():
     np.testing.assert_allclose(attended["output"], output, atol=0.5e-4)
 
 
-JAVA = {
+JAVA: dict[str, Any] = {
     "x": np.array([[1.0, 2], [0, 1], [3, 1]]),
     "params": {
         "w_q": np.eye(2),
@@ -121,7 +123,7 @@ def test_java_example_causal():
     result = textbook.single_head_attention(**JAVA, causal=True)
     # Row 1 of the scores sees 3 and 1: σ((3 − 1)/√2) on the first key.
     first = 1 / (1 + math.exp(-2 / math.sqrt(2)))
-    np.testing.assert_allclose(result["weights"][:2], [[1, 0, 0], [first, 1 - first, 0]], rtol=1e-15)
+    np.testing.assert_allclose(result["weights"][:2], [[1.0, 0, 0], [first, 1 - first, 0]], rtol=1e-15)
     assert result["output"][0].tolist() == [3, 2]
 
 

@@ -5,6 +5,7 @@ import inspect
 import math
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -84,10 +85,12 @@ def padded(values, given, fill):
 def right_greedy(given):
     found = []
     for sample in range(len(given["source"])):
-        after, words, terms = words_after(given, sample), (), []
+        after, terms = words_after(given, sample), []
+        words: tuple[int, ...] = ()
         while len(words) < given["max_length"] and given["eos_id"] not in words:
             term, word = max((term, word) for word, term in enumerate(after(words)))
-            words, terms = (*words, word), [*terms, term]
+            words = (*words, word)
+            terms.append(term)
         found.append((words, terms))
     return {
         "ids": [padded(words, given, given["pad_id"]) for words, _ in found],
@@ -99,7 +102,8 @@ def right_greedy(given):
 def right_beam(given, penalty):
     found = []
     for sample in range(len(given["source"])):
-        after, beam = words_after(given, sample), {(): 0.0}
+        after = words_after(given, sample)
+        beam: dict[tuple[int, ...], float] = {(): 0.0}
         for _ in range(given["max_length"]):
             pool = {words: total for words, total in beam.items() if given["eos_id"] in words}
             for words in beam.keys() - pool.keys():
@@ -209,8 +213,8 @@ def test_scores_are_those_of_teacher_forcing():
 END, A, B = range(3)
 AFTER = {(): (0.5, 0.4, 0.1), (A,): (0.1, 0.8, 0.1), (B,): (0.9, 0.06, 0.04), (A, A): (0.9, 0.06, 0.04)}
 WORDLESS = {"table": np.zeros((3, 1)), "w_vocab": np.zeros((1, 3))}
-BY_HAND = {"source": np.array([[A]]), "params": WORDLESS, "pad_id": 7, "bos_id": B, "eos_id": END, "max_length": 3}
-BY_HAND |= LAYERS
+BY_HAND: dict[str, Any] = {"source": np.array([[A]]), "params": WORDLESS, **LAYERS}
+BY_HAND |= {"pad_id": 7, "bos_id": B, "eos_id": END, "max_length": 3}
 
 
 class ByHand(Textbook):
@@ -479,11 +483,10 @@ def test_an_override_is_a_mistake(component, mistake, shown):
 
 
 def test_an_override_that_stops_before_the_best_sentence():
-    class StopsEarlyByHand(CATALOGUED["beam-stop-early"], MeanByHand):
-        pass
+    stops_early = type("StopsEarlyByHand", (CATALOGUED["beam-stop-early"], MeanByHand), {})
 
     # A A END would overtake it. Without a penalty none can, and only the sentences behind the best are cut short.
-    assert two_beams(StopsEarlyByHand)[0] == [[END, 7, 7], [A, 7, 7]]
+    assert two_beams(stops_early)[0] == [[END, 7, 7], [A, 7, 7]]
 
 
 def test_an_override_that_penalises_all_alike():
@@ -494,11 +497,10 @@ def test_an_override_that_penalises_all_alike():
 
 
 def test_an_override_that_penalises_by_the_step():
-    class StepByHand(CATALOGUED["beam-penalty-step"], MeanByHand):
-        pass
+    by_the_step = type("StepByHand", (CATALOGUED["beam-penalty-step"], MeanByHand), {})
 
     # Both have ended after three steps, whatever max_length is.
-    ids, scores = two_beams(StepByHand, max_length=5)
+    ids, scores = two_beams(by_the_step, max_length=5)
     assert ids == [[END, 7, 7, 7, 7], [A, A, END, 7, 7]]
     np.testing.assert_allclose(scores, [math.log(0.5) / 3, math.log(0.4 * 0.8 * 0.9) / 3])
 

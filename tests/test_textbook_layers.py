@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -213,8 +214,7 @@ class NormEpsValue(Textbook):
     layer_norm_eps = 1e-6
 
 
-class NormEpsOutside(NormEpsValue, implementations()["ln-eps-outside"].make):
-    pass
+NormEpsOutside = type("NormEpsOutside", (NormEpsValue, implementations()["ln-eps-outside"].make), {})
 
 
 class PreForPost(Textbook):
@@ -234,7 +234,7 @@ class PositionBeforeEveryLayer(Textbook):
 
 
 # Those of the catalogue by their ids.
-MISTAKES = {
+MISTAKES: dict[str, list[Any]] = {
     "feed_forward": ["ffn-gelu", "ffn-no-relu", "ffn-output-relu", "ffn-mixes-tokens"],
     "layer_norm": ["ln-wrong-axis", "bn-for-ln", "ln-unbiased", "ln-square", "ln-no-affine"],
     "encoder_layer": [

@@ -1,6 +1,8 @@
 """The textbook's sequences, targets and losses by hand, against PyTorch and the reference; what they promise."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,7 +43,7 @@ def length_arguments(dtype="float64"):
     return {"x": draw(2, BATCH, SEQ, D_MODEL, dtype=dtype), "length": 8}
 
 
-FLOATS = {
+FLOATS: dict[str, Callable[..., dict[str, Any]]] = {
     "pad_or_truncate": length_arguments,
     "label_smoothing": smoothing_arguments,
     "cross_entropy": loss_arguments,
@@ -242,7 +244,7 @@ class LossShiftsToo(Textbook):
 
 
 # Those of the catalogue by their ids.
-MISTAKES = {
+MISTAKES: dict[str, list[Any]] = {
     "shift_right": ["shift-missing", "shift-double"],
     "pad_or_truncate": [PaddedInFront],
     "label_smoothing": ["ls-mass", SmoothedAmongTheOthers],

@@ -132,7 +132,7 @@ def beam_on_a_heap(source, *, bos_id, eos_id, max_length, beam_size, top_beams, 
     ids = source.new_full((len(source), top_beams, max_length), pad_id)
     scores = params["table"].new_zeros(len(source), top_beams)
     for sample, sentence in enumerate(source):
-        beam = [(0.0, ())]
+        beam: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
         for _ in range(max_length):
             heap = [(-total, words) for total, words in beam if words and words[-1] == eos_id]
             going = [(total, words) for total, words in beam if not words or words[-1] != eos_id]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 
@@ -149,7 +151,7 @@ class Cache:
             memory = encoder_step(self.p["encoder"][str(i)], memory, self.hidden, num_heads)["output"]
         self.layers = [self.p["decoder"][str(i)] for i in range(num_decoder_layers)]
         self.theirs = [keys_and_values(layer["cross_attention"], memory, num_heads) for layer in self.layers]
-        self.own = [None] * num_decoder_layers
+        self.own: list[Any] = [None] * num_decoder_layers
         self.read = source[:, :0]
 
     def step(self, words):

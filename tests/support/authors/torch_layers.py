@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import nn
@@ -40,11 +41,12 @@ def built(params, heads, depths):
     """nn.Transformer without the norms that it puts behind its stacks, and its state."""
     weight = next(array for name, array in params.items() if name.endswith("self_attention.w_q"))
     d_ff = next(array for name, array in params.items() if name.endswith("feed_forward.w_1")).shape[1]
-    how = {"nhead": heads, "dim_feedforward": d_ff, "dropout": 0.0, "device": "meta", "dtype": weight.dtype}
+    how: dict[str, Any] = {"nhead": heads, "dim_feedforward": d_ff, "dropout": 0.0}
+    how |= {"device": "meta", "dtype": weight.dtype}
     d_model = weight.shape[0]
     if d_model % heads:
         raise NotImplementedError("nn.MultiheadAttention wants embed_dim divisible by its heads")
-    stacks = {
+    stacks: dict[str, Any] = {
         "custom_encoder": nn.TransformerEncoder(
             nn.TransformerEncoderLayer(d_model, **how), depths[0], norm=None, enable_nested_tensor=False
         ),
