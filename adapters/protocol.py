@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Final, get_args
 
@@ -78,22 +78,34 @@ class Adapter:
             raise AdapterError(
                 f"{origin}: ARRAYS {got}: write ARRAYS = " + " or ".join(f'"{n}"' for n in LIBRARIES if n != Wire.name)
             )
-        names = {name: getattr(thing, name) for name in spec.contracts if callable(getattr(thing, name, None))}
-        wrong = {name: why for name, f in names.items() if (why := _wrong_parameters(f, spec.contracts[name]))}
         library = LIBRARIES[arrays]
-        return cls(
-            origin=origin,
+        taken = cls.of_our_own(thing, origin, spec, arrays=arrays)
+        names = taken.functions
+        return replace(
+            taken,
             name=str(getattr(thing, "NAME", origin)),
             version=str(getattr(thing, "VERSION", "")),
-            arrays=arrays,
-            functions=names,
-            gradients={n: f for n in spec.contracts if callable(f := getattr(thing, f"{n}_gradient", None))},
             conventions=_conventions(getattr(thing, "CONVENTIONS", {}), origin, spec),
             dtypes=_choice(getattr(thing, "DTYPES", library.dtypes), library.dtypes, f"{origin}: DTYPES"),
             devices=_choice(getattr(thing, "DEVICES", library.devices), DEVICES, f"{origin}: DEVICES"),
-            broken=wrong,
+            broken={name: why for name, f in names.items() if (why := _wrong_parameters(f, spec.contracts[name]))},
             hints=(*_misspelt(thing, names, spec), *_undeclared(thing), *_imported(names)),
             close=getattr(thing, "CLOSE", lambda: None),
+        )
+
+    @classmethod
+    def of_our_own(cls, thing: Any, origin: str, spec: Spec, *, arrays: str = "numpy") -> Adapter:
+        """Take an object's components as they are, with all that its array library has: of what nobody need check."""
+        return cls(
+            origin=origin,
+            name=origin,
+            version="",
+            arrays=arrays,
+            functions={name: f for name in spec.contracts if callable(f := getattr(thing, name, None))},
+            gradients={name: f for name in spec.contracts if callable(f := getattr(thing, f"{name}_gradient", None))},
+            conventions={},
+            dtypes=LIBRARIES[arrays].dtypes,
+            devices=LIBRARIES[arrays].devices,
         )
 
 

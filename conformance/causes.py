@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from goldformer.spec import Spec
+
+#: What stands between a mistake's id and the one place where it is made, in the causes of a `Match`.
+IN: Final = " in "
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +29,12 @@ class Cause:
 
 
 def cause(id_: str, spec: Spec) -> Cause:
-    """The cause of that id."""
-    if id_ in spec.mistakes:
-        mistake = spec.mistakes[id_]
-        return Cause(id_, mistake.component, f"{mistake.title} ({id_})", mistake.hint)
+    """The cause that a `Match` has under that name."""
+    made, _, place = id_.partition(IN)
+    if made in spec.mistakes:
+        mistake = spec.mistakes[made]
+        where = f", in {place} alone" if place else ""
+        return Cause(made, mistake.component, f"{mistake.title} ({made}){where}", mistake.hint)
     convention, _, option = id_.partition(": ")
     return option_cause(convention, option, spec)
 

@@ -12,9 +12,11 @@ import numpy as np
 
 from goldformer.adapters.arrays import LIBRARIES
 from goldformer.adapters.mistakes import implementations
+from goldformer.adapters.mistakes.places import PLACES, Located, Place, only_at, stands_alone
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook import Textbook
+from goldformer.conformance.causes import IN
 from goldformer.conformance.failure import Failure, Options
 from goldformer.conformance.gradient import invoke_gradient
 from goldformer.conformance.invoke import (
@@ -36,8 +38,9 @@ _SEARCHES: Final = 3
 #: A case of more numbers than this is held against the mistakes that it lists alone: each imitation takes long.
 _LARGE: Final = 100_000
 
-#: A case is held against so many pairs that their cases together have this many numbers: half a second.
-_PAIRED: Final = 500_000
+#: A case is held against so many pairs, and so many places, that their cases together have this many numbers: half a
+#: second.
+_TRIED: Final = 500_000
 
 #: Keeping an imitation takes as much memory as so many numbers, besides those that it has.
 _ENTRY: Final = 100
@@ -45,18 +48,22 @@ _ENTRY: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What may have been done: mistakes, and options that were not declared."""
+    """What may have been done: mistakes, everywhere or in one place alone, and options that were not declared."""
 
     mistakes: tuple[str, ...] = ()
     options: tuple[tuple[str, str], ...] = ()
+    place: Place | None = None
 
     @property
     def causes(self) -> tuple[str, ...]:
-        """The mistakes' ids, and the options as "norm_placement: pre"."""
-        return (*(f"{name}: {option}" for name, option in self.options), *self.mistakes)
+        """The mistakes' ids, with the place if they are made in one alone, and the options, as a `Match` has them."""
+        where = f"{IN}{self.place.words}" if self.place else ""
+        return (*(f"{name}: {option}" for name, option in self.options), *(f"{id_}{where}" for id_ in self.mistakes))
 
     def with_(self, other: Candidate) -> Candidate | None:
-        """Both at once; None where they are choices of one thing or do one step differently."""
+        """Both at once; None where they are choices of one thing or do one step differently, or for one place alone."""
+        if self.place or other.place:
+            return None
         both = Candidate(self.mistakes + other.mistakes, self.options + other.options)
         if len({name for name, _ in both.options}) < len(both.options):
             return None
@@ -107,7 +114,7 @@ class Imitator:
         self._adapters: dict[tuple[Any, ...], Adapter] = {} if imitations is None else imitations.adapters
         self._fitted: dict[str, dict[Candidate, None]] = defaultdict(dict)
         self._searched: Counter[tuple[str, str]] = Counter()
-        self._paired: dict[str, set[Candidate]] = defaultdict(set)
+        self._tried: dict[str, set[Candidate]] = defaultdict(set)
         self._looked_at: Counter[str] = Counter()
         self._explained: Counter[str] = Counter()
 
@@ -150,9 +157,10 @@ class Imitator:
         decides = case.golden is not None and case.golden.margin is not None
         if not found and not decides and self._searched[component, failure.dtype] == 1:
             found = self._those_that_fit(self._far(component), failure)
-        if not found and not decides:
-            pairs = islice(self._pairs(component, near), _PAIRED // max(size, 1))
-            found = self._those_that_fit(pairs, failure)
+        for further in (self._placed, self._pairs):
+            if not found and not decides:
+                untried = self._untried(component, further(component, near))
+                found = self._those_that_fit(islice(untried, _TRIED // max(size, 1)), failure)
         self._fitted[component].update(dict.fromkeys(found))
         return found
 
@@ -207,6 +215,21 @@ class Imitator:
         """Each mistake that somebody makes and that is not left out."""
         return (Candidate((id_,)) for id_ in ids if id_ in implementations() and id_ not in self._left_out)
 
+    def _untried(self, component: str, candidates: Iterable[Candidate]) -> Iterator[Candidate]:
+        """Those that no failing case of the component was held against."""
+        for candidate in candidates:
+            if candidate not in self._tried[component]:
+                self._tried[component].add(candidate)
+                yield candidate
+
+    def _placed(self, component: str, near: list[Candidate]) -> Iterator[Candidate]:
+        """Mistakes in one place of the component alone, those first that are made everywhere there at times."""
+        for some in (near, self._far(component)):
+            ids = [id_ for c in some for id_ in c.mistakes if stands_alone(implementations()[id_].make)]
+            for place in PLACES.get(component, ()):
+                made = (id_ for id_ in ids if not place.parts or self.spec.mistakes[id_].component in place.parts)
+                yield from (Candidate((id_,), place=place) for id_ in made)
+
     def _pairs(self, component: str, near: list[Candidate]) -> Iterator[Candidate]:
         """Two at once: an option and a mistake, two of the component's own, or one that was seen alone elsewhere."""
         options = [c for c in near if c.options]
@@ -220,8 +243,7 @@ class Imitator:
         )
         for one, other in chosen:
             both = one.with_(other)
-            if both is not None and both not in self._paired[component]:
-                self._paired[component].add(both)
+            if both is not None:
                 yield both
 
     def _those_that_fit(self, candidates: Iterable[Candidate], failure: Failure) -> dict[Candidate, float]:
@@ -255,10 +277,12 @@ class Imitator:
     def _adapter(self, candidate: Candidate, declared: Options) -> Adapter:
         """The textbook under what is declared, done as the candidate has it."""
         chosen = {**declared, **dict(candidate.options)}
-        key = (candidate.mistakes, tuple(chosen.items()))
+        key = (candidate.mistakes, candidate.place, tuple(chosen.items()))
         if key not in self._adapters:
-            made = [implementations()[id_].make for id_ in candidate.mistakes]
+            made: list[Any] = [implementations()[id_].make for id_ in candidate.mistakes]
+            if candidate.place:
+                made = [Located, *(only_at(candidate.place, one) for one in made)]
             others = [OPTIONS[item] for item in chosen.items() if item in OPTIONS]
             book = type("Imitation", (*made, *others, Textbook), {})
-            self._adapters[key] = Adapter.from_object(book(), "+".join(candidate.causes), self.spec)
+            self._adapters[key] = Adapter.of_our_own(book(), "+".join(candidate.causes), self.spec)
         return self._adapters[key]

@@ -103,7 +103,8 @@ class Difference:
 class Match:
     """What gives what was got, and how far apart the two are, over the tolerance.
 
-    `causes` are made together: mistakes by their ids, and options of conventions as "norm_placement: pre".
+    `causes` are made together: mistakes by their ids, or as "residual-missing in the decoder layer's cross-attention"
+    where they are made in one place alone, and options of conventions as "norm_placement: pre".
     """
 
     causes: tuple[str, ...]

@@ -1,0 +1,178 @@
+"""A mistake that is made in one place alone is named, with the place; one that is made everywhere has none."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from goldformer.adapters.layouts import part
+from goldformer.adapters.mistakes import implementations
+from goldformer.adapters.mistakes.places import PLACES, stands_alone
+from goldformer.adapters.options import OPTIONS
+from goldformer.adapters.protocol import Adapter
+from goldformer.adapters.textbook import Textbook
+from goldformer.conformance.engine import Bench, check_case, plan
+from goldformer.conformance.imitation import Candidate, Imitator
+from goldformer.conformance.suspects import explanations
+from goldformer.conformance.text import closing
+from goldformer.conformance.verdict import Verdict
+
+COMPONENTS = ("multi_head_attention", "encoder_layer", "decoder_layer", "encoder", "decoder", "transformer")
+
+
+# Written as a mistake is, without what the diagnosis makes of places.
+
+
+class NoResidualAroundFeedForward(Textbook):
+    def decoder_layer(self, x, memory, self_mask=None, memory_mask=None, *, num_heads, params):
+        attended = super().decoder_layer(x, memory, self_mask, memory_mask, num_heads=num_heads, params=params)
+        fed, _ = self.feed_forward(attended["crossed"], params=part(params, "feed_forward"))
+        return {**attended, "output": self.layer_norm(fed, params=part(params, "norm_3"))}
+
+
+def without_scale(params, attention, num_heads):
+    """Queries grown by what the scores are divided by."""
+    names = [name for name in (f"{attention}.w_q", f"{attention}.b_q") if name in params]
+    root = np.sqrt(params[names[0]].shape[1] // num_heads)
+    return {**params, **{name: (root * params[name]).astype(params[name].dtype) for name in names}}
+
+
+class CrossAttentionWithoutScale(Textbook):
+    def cross_attend(self, x, memory, mask, *, num_heads, params, **rest):
+        changed = without_scale(params, "cross_attention", num_heads)
+        return super().cross_attend(x, memory, mask, num_heads=num_heads, params=changed, **rest)
+
+
+class SelfAttentionWithoutScale(Textbook):
+    def self_attend(self, x, mask, *, num_heads, params):
+        changed = without_scale(params, "self_attention", num_heads)
+        return super().self_attend(x, mask, num_heads=num_heads, params=changed)
+
+
+class MaskForTheFirstLayerAlone(Textbook):
+    def encoder(self, x, mask=None, *, num_heads, num_layers, params):
+        outputs = []
+        for index in range(num_layers):
+            mine = part(params, f"encoder.{index}")
+            x = self.encoder_layer(x, None if index else mask, num_heads=num_heads, params=mine)["output"]
+            outputs.append(x)
+        return {"output": x, "layers": np.stack(outputs)}
+
+
+class TargetBeginsAtPositionOne(Textbook):
+    def embedded(self, ids, side, pad_id, params):
+        if side == "source":
+            return super().embedded(ids, side, pad_id, params)
+        rows = params["table"][ids]
+        begun = np.concatenate([np.zeros_like(rows[:, :1]), rows], axis=1)
+        return self.positional_encoding(begun)[:, 1:]
+
+
+class NoBiasOfTheOutput(Textbook):
+    def projection(self, x, params, role):
+        return x @ params["w_o"] if role == "o" else super().projection(x, params, role)
+
+
+WRITTEN = [
+    (NoResidualAroundFeedForward, "decoder_layer", "residual-missing", "the decoder layer's feed-forward network"),
+    (CrossAttentionWithoutScale, "decoder_layer", "scale-missing", "the decoder layer's cross-attention"),
+    (MaskForTheFirstLayerAlone, "encoder", "mask-not-inplace", "every layer of the encoder but the first"),
+    (TargetBeginsAtPositionOne, "transformer", "pe-start-one", "the decoder's half"),
+    (NoBiasOfTheOutput, "multi_head_attention", "bias-missing", "the projection of the output"),
+]
+
+
+def judged(spec, thing, *components, **conventions):
+    given = {name: getattr(thing, name) for name in components or COMPONENTS}
+    adapter = Adapter.from_object(SimpleNamespace(ARRAYS="numpy", CONVENTIONS=conventions, **given), "mine.py", spec)
+    bench = Bench(spec, adapter, "float32", "cpu", imitator=Imitator(spec))
+    return [check_case(case, bench) for case in plan(spec, tuple(given)) if not case.full_size and not case.cotangent]
+
+
+def best(spec, verdicts, component):
+    found = explanations(verdicts, component, spec)
+    assert found, [v.check for v in verdicts if v.bad]
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    ("made", "component", "mistake", "place"), WRITTEN, ids=[made.__name__ for made, *_ in WRITTEN]
+)
+@pytest.mark.parametrize("whole", [True, False], ids=["all components", "alone"])
+def test_it_is_named_with_its_place(made, component, mistake, place, whole, spec):
+    verdicts = judged(spec, made(), *(() if whole else (component,)))
+    found = best(spec, verdicts, component)
+    assert [c.id for c in found.causes] == [mistake]
+    assert found.causes[0].title.endswith(f"({mistake}), in {place} alone")
+    # What is searched within a budget may be found at the second failing case.
+    assert found.certain
+    assert found.examined >= 2
+    text = " ".join(" ".join(closing(verdicts, spec)).split())
+    assert f"Mend first: {component}" in text
+    assert f"({mistake}), in {place} alone: what was got equals that" in text
+    # The whole that contains the part is said to be wrong along with it, and not by anything else.
+    assert "Mend too" not in text
+    explained = next(v for v in verdicts if v.matches)
+    assert Verdict.from_json(explained.as_json()) == explained
+
+
+def test_a_place_inside_a_layer_is_found_where_a_whole_model_is_all_there_is(spec):
+    found = best(spec, judged(spec, NoResidualAroundFeedForward(), "transformer"), "transformer")
+    assert found.causes[0].title.endswith("(residual-missing), in the decoder layer's feed-forward network alone")
+
+
+def test_under_a_declared_option(spec):
+    made = type("Pre", (SelfAttentionWithoutScale, OPTIONS["norm_placement", "pre"], Textbook), {})
+    found = best(spec, judged(spec, made(), "decoder_layer", norm_placement="pre"), "decoder_layer")
+    assert found.causes[0].title.endswith("(scale-missing), in the decoder layer's self-attention alone")
+
+
+@pytest.mark.parametrize(
+    ("mistake", "component"),
+    [("scale-missing", "decoder_layer"), ("residual-missing", "encoder"), ("mask-inverted", "transformer")],
+)
+def test_what_is_made_everywhere_has_no_place(mistake, component, spec):
+    book = implementations()[mistake].make()
+    found = best(spec, judged(spec, book, component), component)
+    assert found.causes[0].title.endswith(f"({mistake})")
+
+
+def test_what_nobody_knows_stays_unknown_and_is_held_against_nothing_twice(spec, monkeypatch):
+    class Damped(Textbook):
+        def self_attend(self, *args, **named):
+            output, weights = super().self_attend(*args, **named)
+            return (0.9 * output).astype(output.dtype), weights
+
+    imitator = Imitator(spec)
+    tried: list[Candidate] = []
+    imitated = imitator._imitated
+
+    def counted(candidate, failure):
+        tried.append(candidate)
+        return imitated(candidate, failure)
+
+    monkeypatch.setattr(imitator, "_imitated", counted)
+    adapter = Adapter.from_object(SimpleNamespace(ARRAYS="numpy", decoder_layer=Damped().decoder_layer), "m", spec)
+    bench = Bench(spec, adapter, "float32", "cpu", imitator=imitator)
+    verdicts = [check_case(case, bench) for case in plan(spec, ("decoder_layer",))]
+    assert not explanations(verdicts, "decoder_layer", spec)
+    placed = [candidate for candidate in tried if candidate.place]
+    assert {c.place for c in placed} == {*PLACES["decoder_layer"]}
+    assert len(placed) == len(set(placed)) > 100
+
+
+def test_two_places_or_two_mistakes_are_not_combined():
+    place = PLACES["decoder_layer"][0]
+    one, other = Candidate(("scale-missing",), place=place), Candidate(("mask-inverted",))
+    assert one.with_(other) is other.with_(one) is None
+
+
+def test_places_are_of_components_and_their_parts_and_said_once(spec):
+    for component, places in PLACES.items():
+        assert component in spec.contracts
+        assert len({place.words for place in places}) == len(places)
+        for place in places:
+            assert place.parts <= {component, *spec.built_of("transformer")}, place
+    assert not all(stands_alone(implementations()[id_].make) for id_ in ("greedy-no-eos", "decode-score-after-end"))
