@@ -8,7 +8,7 @@ among the rest those that account for the most failing checks come first.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -59,7 +59,7 @@ def explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -> lis
         for match in verdict.matches or ():
             equal[match.causes].add((verdict.check, verdict.dtype))
             ratios[match.causes] = max(ratios[match.causes], match.ratio)
-    passed = Counter(m for v in judged if v.status is Status.PASSED and v.dtype not in _COARSE for m in v.catches)
+    passed = Counter(m for v in judged for m in _ruled_out(v))
     found = []
     for ids, checks in equal.items():
         causes = tuple(cause(id_, spec) for id_ in ids)
@@ -86,10 +86,20 @@ def suspects(verdicts: Iterable[Verdict], component: str, spec: Spec) -> list[Su
     in_vain = {m for v in examined for m in v.catches if m in implementations()} - fitting
     # A property that knows no mistake fails for any.
     failed = [v for v in judged if v.bad and (v.kind == "case" or v.catches)]
-    passed = {(m, v.dtype) for v in judged if v.status is Status.PASSED and v.dtype not in _COARSE for m in v.catches}
+    passed = {(m, v.dtype) for v in judged for m in _ruled_out(v)}
     counts = Counter(m for v in failed for m in v.catches if m not in in_vain and (m, v.dtype) not in passed)
     found = [Suspect(spec.mistakes[m], count, len(failed)) for m, count in counts.items()]
     return sorted(found, key=lambda s: (-s.explains, s.mistake.id))
+
+
+def _ruled_out(verdict: Verdict) -> Iterator[str]:
+    """The mistakes that a check would have shown and did not, in the dtypes in which they show."""
+    if verdict.status is not Status.PASSED or verdict.dtype in _COARSE:
+        return
+    for id_ in verdict.catches:
+        made = implementations().get(id_)
+        if made is None or made.shown_in(verdict.dtype) == verdict.dtype:
+            yield id_
 
 
 def failing_roots(verdicts: Iterable[Verdict], spec: Spec) -> tuple[list[str], list[str]]:

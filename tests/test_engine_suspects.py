@@ -7,7 +7,7 @@ from itertools import count
 
 import pytest
 
-from goldformer.conformance.suspects import Explanation, failing_roots, suspects
+from goldformer.conformance.suspects import Explanation, explanations, failing_roots, suspects
 from goldformer.conformance.text import nothing_was_checked, summary
 from goldformer.conformance.verdict import Match, Status, Verdict
 
@@ -81,6 +81,19 @@ def test_only_a_pass_in_the_same_dtype_rules_out_and_none_in_a_coarse_one(failin
         verdict(PASSED, "scale-missing", dtype=passing),
     ]
     assert len(named(verdicts, spec)) == left
+
+
+@pytest.mark.parametrize(("dtype", "named_first"), [("float32", "fill-dampens"), ("float64", "scale-missing")])
+def test_a_pass_in_a_dtype_in_which_it_does_not_show_speaks_against_nothing(dtype, named_first, spec):
+    both = (Match(("scale-missing",), 0.1), Match(("fill-dampens",), 0.1))
+    verdicts = [
+        replace(verdict(FAILED, "fill-dampens", dtype=dtype), matches=both),
+        verdict(PASSED, "fill-dampens", dtype=dtype),
+        verdict(PASSED, "fill-dampens", dtype=dtype),
+        verdict(PASSED, "scale-missing", dtype=dtype),
+    ]
+    assert explanations(verdicts, ATTENTION, spec)[0].causes[0].id == named_first
+    assert [id_ for id_, *_ in named(verdicts, spec)] == (["fill-dampens"] if dtype == "float32" else [])
 
 
 @pytest.mark.parametrize(("equals", "certain"), [(10, True), (9, True), (8, False)])
