@@ -223,7 +223,12 @@ def test_an_update_lists_what_changes_and_changes_that_alone(folder, adapter_fil
     other, before = adapter_file(EPS), digest_of(folder)
     dry = baseline("update", other, folder, "--fix", "--dry-run")
     assert dry.exit_code == 0
-    assert re.match(r"fix: \d+ semantic\n  ln-[\w-]+ \(float32 on cpu\): semantic: output moved by ", dry.stdout)
+    head = re.match(
+        r"fix: (\d+) semantic\n  layer_norm, (\d+) semantic: by up to [\d.e+]+ times the tolerance; ", dry.stdout
+    )
+    assert head[1] == head[2]
+    assert dry.stdout.count("equals layer_norm_eps: 1e-6 (") == 1  # said once of all
+    assert len(re.findall(r"\n    ln-[\w-]+ \(float32 on cpu\): output [\d.e+]+(?=\n)", dry.stdout)) == int(head[1])
     assert dry.stdout.splitlines()[-1] == "nothing was written: --dry-run"
     assert digest_of(folder) == before
     done = baseline("update", other, folder, "--fix", "--yes")
@@ -234,6 +239,31 @@ def test_an_update_lists_what_changes_and_changes_that_alone(folder, adapter_fil
     recordings = {(entry.component, i) for entry in found.entries.values() for i in entry.recordings}
     assert recordings == {("softmax", 0), ("layer_norm", 0), ("layer_norm", 1)}
     assert baseline("check", other, folder).exit_code == 0
+
+
+TWICE = """
+from goldformer.adapters.textbook import Textbook
+ARRAYS, BOOK = "numpy", Textbook()
+
+def scaled_dot_product_attention(query, key, value, mask=None):
+    return BOOK.scaled_dot_product_attention(query GROWN, key, value, mask)
+"""
+
+
+def test_all_outputs_of_a_call_are_listed_in_one_line(adapter_file, tmp_path):
+    given = "sdpa-distinct-sizes"
+    plain = adapter_file(TWICE.replace("GROWN", ""))
+    assert baseline("record", plain, "--out", tmp_path / "b", "--dtype", "float32").exit_code == 0
+    other = adapter_file(TWICE.replace("GROWN", "* 3"))
+    done = baseline("update", other, tmp_path / "b", "--update", "--case", given, "--dry-run")
+    far = r"[\d.e+]+"
+    assert re.fullmatch(
+        rf"update: 4 unexplained\n"
+        rf"  scaled_dot_product_attention, 4 unexplained: by up to {far} times the tolerance.*\n"
+        rf"    {given} \(float32 on cpu\): output {far}, weights {far}, scores {far}, scaled_scores {far}\n"
+        rf"nothing was written: --dry-run\n",
+        done.stdout,
+    ), done.stdout
 
 
 def test_fix_leaves_rounding_and_update_takes_it(folder, adapter_file):

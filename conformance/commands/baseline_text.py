@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from goldformer.conformance.baseline.drift import Drift, headline, remarks
+from goldformer.conformance.baseline.drift import Drift, headline, remarks, sentence
+from goldformer.conformance.baseline.model import Key
 from goldformer.conformance.baseline.moves import KINDS, Kind, Move, worst_first
 from goldformer.conformance.baseline.report import cells
 from goldformer.conformance.baseline.update import ACTS, Change, changes, counted
@@ -89,11 +90,36 @@ def say_remarks(drift: Drift) -> None:
 
 
 def list_changes(accepted: list[Change], drift: Drift) -> None:
-    """Print what an update changes: counts by act and class, and each change."""
+    """Print what an update changes: counts by act and class, and each change below what is said of it and others."""
     for act, kinds in counted(accepted):
         said = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
         say(f"{act}: {said}", "bold")
-        for change in accepted:
-            if change.act == act:
-                key = change.move.key
-                say(f"  {key.case} ({key.dtype} on {key.device}): {headline(change.move, drift.spec)}")
+        mine = [change.move for change in accepted if change.act == act]
+        for head, moves in _alike(mine, drift):
+            say(f"  {head}")
+            by_call: defaultdict[Key, list[str]] = defaultdict(list)
+            for move in moves:
+                by_call[move.key].append(_how_far(move))
+            for key, outputs in by_call.items():
+                say(f"    {key.case} ({key.dtype} on {key.device}): {', '.join(outputs)}")
+
+
+def _alike(moves: list[Move], drift: Drift) -> Iterator[tuple[str, list[Move]]]:
+    """Moves of a component and a class with the same cause, below what is said of them."""
+    alike: defaultdict[tuple[object, ...], list[Move]] = defaultdict(list)
+    for move in moves:
+        causes = move.matches[0].causes if move.matches else move.why
+        alike[move.component, move.kind, causes, move.was].append(move)
+    for mine in alike.values():
+        # The one that fits least says how well all of them do.
+        least = max(mine, key=lambda move: move.matches[0].ratio if move.matches else 0.0)
+        measured = [move.ratio for move in mine if move.furthest is not None and move.ratio is not None]
+        far = f"by up to {number(max(measured))} times the tolerance" if measured else ""
+        parts = [part for part in (far, sentence(least, drift.spec)) if part]
+        yield f"{least.component}, {len(mine)} {least.kind}" + f": {'; '.join(parts)}" * bool(parts), mine
+
+
+def _how_far(move: Move) -> str:
+    """An output with its move ÷ tolerance, as far as there is one."""
+    far = number(move.ratio) if move.furthest is not None and move.ratio is not None else ""
+    return f"{move.output or 'the call'} {far}".rstrip()
