@@ -218,9 +218,9 @@ NormEpsOutside = type("NormEpsOutside", (NormEpsValue, implementations()["ln-eps
 
 
 class PreForPost(Textbook):
-    def sublayer(self, x, function, *, number, start, params):
+    def sublayer(self, x, function, *, number, sums, params):
         output, extra = function(self.layer_norm(x, params=self.norm(params, number)))
-        return self.residual(x, output, start), extra
+        return self.summed(x, output, sums), extra
 
 
 class CausalMissing(Textbook):

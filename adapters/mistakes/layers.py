@@ -123,7 +123,7 @@ class NormNoAffine(Textbook):
 class ResidualMissing(Textbook):
     """A sub-layer replaces its input."""
 
-    def residual(self, x: Array, output: Array, start: Array) -> Array:
+    def residual(self, x: Array, output: Array, sums: list[Array]) -> Array:
         return output
 
 
@@ -131,8 +131,8 @@ class ResidualMissing(Textbook):
 class ResidualWrongX(Textbook):
     """Every residual adds the input of the whole layer."""
 
-    def residual(self, x: Array, output: Array, start: Array) -> Array:
-        return start + output
+    def residual(self, x: Array, output: Array, sums: list[Array]) -> Array:
+        return sums[0] + output
 
 
 @mistake("residual-normed")
@@ -140,11 +140,11 @@ class ResidualNormed(Textbook):
     """A sub-layer gives LN(x) + f(LN(x))."""
 
     def sublayer(
-        self, x: Array, function: SubLayer, *, number: int, start: Array, params: Params
+        self, x: Array, function: SubLayer, *, number: int, sums: list[Array], params: Params
     ) -> tuple[Array, Array]:
         normed = self.layer_norm(x, params=self.norm(params, number))
         output, extra = function(normed)
-        return self.residual(normed, output, start), extra
+        return self.summed(normed, output, sums), extra
 
 
 @mistake("norm-before-add")
@@ -152,10 +152,10 @@ class NormBeforeAdd(Textbook):
     """A sub-layer gives x + LN(f(x))."""
 
     def sublayer(
-        self, x: Array, function: SubLayer, *, number: int, start: Array, params: Params
+        self, x: Array, function: SubLayer, *, number: int, sums: list[Array], params: Params
     ) -> tuple[Array, Array]:
         output, extra = function(x)
-        return self.residual(x, self.layer_norm(output, params=self.norm(params, number)), start), extra
+        return self.summed(x, self.layer_norm(output, params=self.norm(params, number)), sums), extra
 
 
 @mistake("wrong-ln-reused")
