@@ -117,6 +117,7 @@ FORWARD = {
         "normed = norm(x)\n    return normed + dropout(sublayer(normed)[0]), detail",
     ),
     "norm-before-add": (LAYERS, "norm(total), detail", "x + norm(dropout(update)), detail"),
+    "norm-missing": (LAYERS, "norm(total), detail", "total, detail"),
     "wrong-ln-reused": ("encoder.py", "add_and_norm(attended, feed, norm_2,", "add_and_norm(attended, feed, norm_1,"),
     "residual-wrong-x": (
         "encoder.py", "output, _ = add_and_norm(attended, feed, norm_2, dropout, norm_first)",

@@ -242,6 +242,7 @@ MISTAKES: dict[str, list[Any]] = {
         "residual-wrong-x",
         "residual-normed",
         "norm-before-add",
+        "norm-missing",
         "wrong-ln-reused",
         "ffn-no-dff",
         "pe-every-layer",
@@ -249,6 +250,7 @@ MISTAKES: dict[str, list[Any]] = {
     ],
     "decoder_layer": [
         "residual-wrong-x",
+        "norm-missing",
         "wrong-ln-reused",
         "cross-missing",
         "cross-q-source",

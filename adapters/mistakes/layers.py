@@ -158,6 +158,17 @@ class NormBeforeAdd(Textbook):
         return self.summed(x, self.layer_norm(output, params=self.norm(params, number)), sums), extra
 
 
+@mistake("norm-missing")
+class NormMissing(Textbook):
+    """A sub-layer gives x + f(x)."""
+
+    def sublayer(
+        self, x: Array, function: SubLayer, *, number: int, sums: list[Array], params: Params
+    ) -> tuple[Array, Array]:
+        output, extra = function(x)
+        return self.summed(x, output, sums), extra
+
+
 @mistake("wrong-ln-reused")
 class FirstNormTwice(Textbook):
     """The second sub-layer is normalised by the first norm."""
