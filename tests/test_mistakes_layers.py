@@ -151,6 +151,7 @@ def encoder_layer(mistake, params, x=X):
     a = p.ln_1(h)
     y = {
         "residual-wrong-x": lambda: p.ln_2(x + p.ffn(a)),
+        "residual-unnormed": lambda: p.ln_2(h + p.ffn(a)),
         "norm-missing": lambda: h + p.ffn(h),
         "wrong-ln-reused": lambda: p.ln_1(a + p.ffn(a)),
     }.get(mistake, lambda: p.ln_2(a + p.ffn(a)))()
@@ -179,16 +180,17 @@ def decoder_layer(mistake, params, x=X, memory=MEMORY, memory_mask=MEMORY_MASK):
     c = p.ln_1(a + looked) if mistake == "wrong-ln-reused" else p.ln_2(a + looked)
     y = {
         "residual-wrong-x": lambda: p.ln_3(x + p.ffn(p.ln_2(x + looked))),
+        "residual-unnormed": lambda: p.ln_3(h + looked + p.ffn(p.ln_2(h + looked))),
     }.get(mistake, lambda: p.ln_3(c + p.ffn(c)))()
     return positional_encoding(y) if mistake == "pe-every-layer" else y
 
 
 IN_ENCODER_LAYER = (
-    "residual-missing", "residual-wrong-x", "residual-normed", "norm-before-add", "norm-missing",
+    "residual-missing", "residual-wrong-x", "residual-normed", "residual-unnormed", "norm-before-add", "norm-missing",
     "wrong-ln-reused", "causal-in-encoder", "pe-every-layer",
 )  # fmt: skip
 IN_DECODER_LAYER = (
-    "residual-missing", "residual-wrong-x", "norm-missing", "wrong-ln-reused",
+    "residual-missing", "residual-wrong-x", "residual-unnormed", "norm-missing", "wrong-ln-reused",
     "cross-missing", "cross-q-source", "cross-mask-absent", "causal-in-cross", "pe-every-layer",
 )  # fmt: skip
 
@@ -215,6 +217,11 @@ def pre_norm(*mistakes):
     encoded = book.encoder_layer(X.numpy(), MASK.numpy(), **common, params=arrays(ENCODER_LAYER))
     decoded = book.decoder_layer(X.numpy(), MEMORY.numpy(), **masks, **common, params=arrays(DECODER_LAYER))
     return encoded, decoded
+
+
+def test_where_the_norm_stands_before_a_residual_that_is_not_normalised_is_right():
+    for got, right in zip(pre_norm("residual-unnormed"), pre_norm(), strict=True):
+        assert all(np.array_equal(got[name], right[name]) for name in right)
 
 
 def test_without_norms_it_does_not_matter_where_they_would_stand():

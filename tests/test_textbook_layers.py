@@ -241,6 +241,7 @@ MISTAKES: dict[str, list[Any]] = {
         "residual-missing",
         "residual-wrong-x",
         "residual-normed",
+        "residual-unnormed",
         "norm-before-add",
         "norm-missing",
         "wrong-ln-reused",
@@ -250,6 +251,7 @@ MISTAKES: dict[str, list[Any]] = {
     ],
     "decoder_layer": [
         "residual-wrong-x",
+        "residual-unnormed",
         "norm-missing",
         "wrong-ln-reused",
         "cross-missing",

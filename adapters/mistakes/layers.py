@@ -147,6 +147,14 @@ class ResidualNormed(Textbook):
         return self.summed(normed, output, sums), extra
 
 
+@mistake("residual-unnormed")
+class ResidualUnnormed(Textbook):
+    """Every residual but the first adds the sum before it as it was before its norm."""
+
+    def residual(self, x: Array, output: Array, sums: list[Array]) -> Array:
+        return sums[-1] + output
+
+
 @mistake("norm-before-add")
 class NormBeforeAdd(Textbook):
     """A sub-layer gives x + LN(f(x))."""
