@@ -127,6 +127,10 @@ FORWARD = {
         "encoder.py", "output, _ = add_and_norm(attended, feed, norm_2, dropout, norm_first)",
         "output = norm_2(x + feed(attended)[0])",
     ),
+    # Of the sub-layers, the network alone is handed a w_1.
+    "ffn-missing": (
+        LAYERS, SUM, f'{SUM}\n    if "w_1" in getattr(sublayer, "keywords", ()):\n        return x, detail',
+    ),
     "cross-missing": (
         DECODER, "crossed, cross_weights = add_and_norm(attended, attend_across, norm_2, dropout, norm_first)",
         "crossed, cross_weights = attended, weights",

@@ -154,6 +154,7 @@ def encoder_layer(mistake, params, x=X):
         "residual-unnormed": lambda: p.ln_2(h + p.ffn(a)),
         "norm-missing": lambda: h + p.ffn(h),
         "wrong-ln-reused": lambda: p.ln_1(a + p.ffn(a)),
+        "ffn-missing": lambda: a,
     }.get(mistake, lambda: p.ln_2(a + p.ffn(a)))()
     return positional_encoding(y) if mistake == "pe-every-layer" else y
 
@@ -181,16 +182,17 @@ def decoder_layer(mistake, params, x=X, memory=MEMORY, memory_mask=MEMORY_MASK):
     y = {
         "residual-wrong-x": lambda: p.ln_3(x + p.ffn(p.ln_2(x + looked))),
         "residual-unnormed": lambda: p.ln_3(h + looked + p.ffn(p.ln_2(h + looked))),
+        "ffn-missing": lambda: c,
     }.get(mistake, lambda: p.ln_3(c + p.ffn(c)))()
     return positional_encoding(y) if mistake == "pe-every-layer" else y
 
 
 IN_ENCODER_LAYER = (
     "residual-missing", "residual-wrong-x", "residual-normed", "residual-unnormed", "norm-before-add", "norm-missing",
-    "wrong-ln-reused", "causal-in-encoder", "pe-every-layer",
+    "wrong-ln-reused", "ffn-missing", "causal-in-encoder", "pe-every-layer",
 )  # fmt: skip
 IN_DECODER_LAYER = (
-    "residual-missing", "residual-wrong-x", "residual-unnormed", "norm-missing", "wrong-ln-reused",
+    "residual-missing", "residual-wrong-x", "residual-unnormed", "norm-missing", "wrong-ln-reused", "ffn-missing",
     "cross-missing", "cross-q-source", "cross-mask-absent", "causal-in-cross", "pe-every-layer",
 )  # fmt: skip
 
@@ -228,6 +230,12 @@ def test_without_norms_it_does_not_matter_where_they_would_stand():
     for got, written in zip(pre_norm("norm-missing"), (encoder_layer, decoder_layer), strict=True):
         params = ENCODER_LAYER if written is encoder_layer else DECODER_LAYER
         np.testing.assert_allclose(got["output"], written("norm-missing", params), rtol=0, atol=1e-12)
+
+
+def test_where_the_norm_stands_before_a_layer_without_its_network_ends_with_the_attention_too():
+    (encoded, decoded), (right, right_too) = pre_norm("ffn-missing"), pre_norm()
+    assert np.array_equal(encoded["output"], right["attended"])
+    assert np.array_equal(decoded["output"], right_too["crossed"])
 
 
 def test_the_mask_of_the_target_fits_a_source_of_its_length_alone():

@@ -185,7 +185,15 @@ class FirstNormTwice(Textbook):
         return super().norm(params, 1 if number == 2 else number)
 
 
-# What does not belong in a layer
+# What a layer lacks, and what does not belong in it
+
+
+@mistake("ffn-missing")
+class FeedForwardMissing(Textbook):
+    """A layer ends with its last attention."""
+
+    def fed(self, x: Array, feed: SubLayer) -> Array:
+        return x
 
 
 @mistake("causal-in-encoder")
