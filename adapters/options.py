@@ -116,10 +116,10 @@ class NormedBefore(Textbook):
     """A sub-layer reads its input normalised, and its result is added to the input as it was."""
 
     def sublayer(
-        self, x: Array, function: SubLayer, *, number: int, start: Array, params: Params
+        self, x: Array, function: SubLayer, *, number: int, sums: list[Array], params: Params
     ) -> tuple[Array, Array]:
         output, extra = function(self.layer_norm(x, params=self.norm(params, number)))
-        return self.residual(x, output, start), extra
+        return self.summed(x, output, sums), extra
 
     def sublayer_gradient(
         self, x: Array, function: SubLayer, backward: SubLayerBackward, cotangent: Array, *, number: int, params: Params

@@ -108,15 +108,23 @@ class TextbookLayers(TextbookAttention):
     # What the layers are made of
 
     def sublayer(
-        self, x: Array, function: SubLayer, *, number: int, start: Array, params: Params
+        self, x: Array, function: SubLayer, *, number: int, sums: list[Array], params: Params
     ) -> tuple[Array, Array]:
-        """Return LN(x + f(x)) and what else f gives; `start` is what the whole layer began with."""
+        """Return LN(x + f(x)) and what else f gives."""
         output, extra = function(x)
-        return self.layer_norm(self.residual(x, output, start), params=self.norm(params, number)), extra
+        return self.layer_norm(self.summed(x, output, sums), params=self.norm(params, number)), extra
 
-    def residual(self, x: Array, output: Array, start: Array) -> Array:
+    def summed(self, x: Array, output: Array, sums: list[Array]) -> Array:
+        """Return the sum of a sub-layer and its residual, and note it behind those of the sub-layers before.
+
+        `sums` begins with what the whole layer began with.
+        """
+        sums.append(self.residual(x, output, sums))
+        return sums[-1]
+
+    def residual(self, x: Array, output: Array, sums: list[Array]) -> Array:
         """Return the output of a sub-layer plus what the sub-layer read."""
-        del start
+        del sums
         return x + output
 
     def norm(self, params: Params, number: int) -> Params:
@@ -152,6 +160,10 @@ class TextbookLayers(TextbookAttention):
         """Return output and hidden of the layer's feed-forward network."""
         return self.feed_forward(x, params=part(params, "feed_forward"))
 
+    def fed(self, x: Array, feed: SubLayer) -> Array:
+        """Return what the feed-forward network makes of x; `feed` is that sub-layer, with residual and norm."""
+        return feed(x)[0]
+
     def layer_output(self, output: Array) -> Array:
         """Return what a layer gives: the output of its last sub-layer, with no position added again (LAYER-1)."""
         return output
@@ -162,10 +174,10 @@ class TextbookLayers(TextbookAttention):
         """Return output and attended (batch, seq, d_model) and weights (batch, heads, seq, seq)."""
         axis_sizes({"x": TOKENS, **ENCODER_LAYER}, x=x, **params)
         mask = self.encoder_mask(mask, x.shape[1])
-        sublayer = partial(self.sublayer, start=x, params=params)
+        sublayer = partial(self.sublayer, sums=[x], params=params)
         attend = partial(self.self_attend, mask=mask, num_heads=num_heads, params=params)
         attended, weights = sublayer(x, attend, number=1)
-        output, _ = sublayer(attended, partial(self.feed, params=params), number=2)
+        output = self.fed(attended, partial(sublayer, function=partial(self.feed, params=params), number=2))
         return {"output": self.layer_output(output), "attended": attended, "weights": weights}
 
     def encoder_mask(self, mask: Array | None, seq: int) -> Array | None:
@@ -191,12 +203,12 @@ class TextbookLayers(TextbookAttention):
             if mask is not None:
                 spread_mask(name, mask, (sizes["batch"], num_heads, sizes["seq"], sizes[keys]))
         common: dict[str, Any] = {"num_heads": num_heads, "params": params}
-        sublayer = partial(self.sublayer, start=x, params=params)
+        sublayer = partial(self.sublayer, sums=[x], params=params)
         attend = partial(self.self_attend, mask=self_mask, **common)
         cross = partial(self.cross_attend, memory=memory, mask=memory_mask, self_mask=self_mask, **common)
         attended, weights = sublayer(x, attend, number=1)
         crossed, cross_weights = self.crossed(attended, partial(sublayer, function=cross, number=2))
-        output, _ = sublayer(crossed, partial(self.feed, params=params), number=3)
+        output = self.fed(crossed, partial(sublayer, function=partial(self.feed, params=params), number=3))
         between = {"attended": attended, "crossed": crossed}
         return {"output": self.layer_output(output), **between, "weights": weights, "cross_weights": cross_weights}
 

@@ -75,12 +75,160 @@ class NoBiasOfTheOutput(Textbook):
         return x @ params["w_o"] if role == "o" else super().projection(x, params, role)
 
 
+class Layers(Textbook):
+    """Both layers as plain functions of their parts: LN_1, attention and so on."""
+
+    def encoder_layer(self, x, mask=None, *, num_heads, params):
+        p = Parts(params, num_heads)
+        attended, weights = p.attend(x, mask)
+        a, y = self.encoded(p, x, attended)
+        return {"output": y, "attended": a, "weights": weights}
+
+    def decoder_layer(self, x, memory, self_mask=None, memory_mask=None, *, num_heads, params):
+        p = Parts(params, num_heads)
+        attended, weights = p.attend(x, self_mask)
+        looked = {}
+
+        def look(y):
+            output, looked["weights"] = p.look(y, memory, memory_mask)
+            return output
+
+        a, c, y = self.decoded(p, x, attended, look)
+        return {"output": y, "attended": a, "crossed": c, "weights": weights, "cross_weights": looked["weights"]}
+
+    def encoded(self, p, x, attended):
+        a = p.ln(1, x + attended)
+        return a, p.ln(2, a + p.ffn(a))
+
+    def decoded(self, p, x, attended, look):
+        a = p.ln(1, x + attended)
+        c = p.ln(2, a + look(a))
+        return a, c, p.ln(3, c + p.ffn(c))
+
+
+class Parts:
+    def __init__(self, params, num_heads):
+        self.params, self.num_heads, self.book = params, num_heads, Textbook()
+
+    def ln(self, number, x):
+        return self.book.layer_norm(x, params=part(self.params, f"norm_{number}"))
+
+    def attend(self, x, mask):
+        return self._attention("self", x, x, mask)
+
+    def look(self, x, memory, mask):
+        return self._attention("cross", x, memory, mask)
+
+    def _attention(self, which, x, memory, mask):
+        mine = {"num_heads": self.num_heads, "params": part(self.params, f"{which}_attention")}
+        given = self.book.multi_head_attention(x, memory, memory, mask, **mine)
+        return given["output"], given["weights"]
+
+    def ffn(self, x):
+        return self.book.feed_forward(x, params=part(self.params, "feed_forward"))[0]
+
+
+class NoNorms(Layers):
+    def encoded(self, p, x, attended):
+        a = x + attended
+        return a, a + p.ffn(a)
+
+    def decoded(self, p, x, attended, look):
+        a = x + attended
+        c = a + look(a)
+        return a, c, c + p.ffn(c)
+
+
+class NoNormOfTheFeedForward(Layers):
+    def encoded(self, p, x, attended):
+        a = p.ln(1, x + attended)
+        return a, a + p.ffn(a)
+
+
+class NoNormOfTheCrossAttention(Layers):
+    def decoded(self, p, x, attended, look):
+        a = p.ln(1, x + attended)
+        c = a + look(a)
+        return a, c, p.ln(3, c + p.ffn(c))
+
+
+class SumsRunOn(Layers):
+    """What is normalised is read by the next sub-layer alone, as where the norm stands before it."""
+
+    def encoded(self, p, x, attended):
+        path = x + attended
+        a = p.ln(1, path)
+        return a, p.ln(2, path + p.ffn(a))
+
+    def decoded(self, p, x, attended, look):
+        path = x + attended
+        a = p.ln(1, path)
+        path = path + look(a)
+        c = p.ln(2, path)
+        return a, c, p.ln(3, path + p.ffn(c))
+
+
+class SumRunsOnPastCrossAttention(Layers):
+    def decoded(self, p, x, attended, look):
+        path = x + attended
+        a = p.ln(1, path)
+        c = p.ln(2, path + look(a))
+        return a, c, p.ln(3, c + p.ffn(c))
+
+
+class SumRunsOnPastFeedForward(Layers):
+    def decoded(self, p, x, attended, look):
+        a = p.ln(1, x + attended)
+        path = a + look(a)
+        c = p.ln(2, path)
+        return a, c, p.ln(3, path + p.ffn(c))
+
+
+class NoFeedForward(Layers):
+    def encoded(self, p, x, attended):
+        a = p.ln(1, x + attended)
+        return a, a
+
+    def decoded(self, p, x, attended, look):
+        a = p.ln(1, x + attended)
+        c = p.ln(2, a + look(a))
+        return a, c, c
+
+
+class NoFeedForwardInTheLastLayer(Textbook):
+    def encoder(self, x, mask=None, *, num_heads, num_layers, params):
+        outputs = []
+        for index in range(num_layers):
+            layer = (NoFeedForward if index == num_layers - 1 else Layers)().encoder_layer
+            x = layer(x, mask, num_heads=num_heads, params=part(params, f"encoder.{index}"))["output"]
+            outputs.append(x)
+        return {"output": x, "layers": np.stack(outputs)}
+
+
+class NoFeedForwardInTheDecoder(Layers):
+    decoded = NoFeedForward.decoded
+
+
+EVERYWHERE = [
+    (NoNorms, "encoder_layer", "norm-missing"),
+    (NoNorms, "decoder_layer", "norm-missing"),
+    (SumsRunOn, "encoder_layer", "residual-unnormed"),
+    (SumsRunOn, "decoder_layer", "residual-unnormed"),
+    (NoFeedForward, "encoder_layer", "ffn-missing"),
+    (NoFeedForward, "decoder_layer", "ffn-missing"),
+    (NoFeedForward, "transformer", "ffn-missing"),
+]
 WRITTEN = [
     (NoResidualAroundFeedForward, "decoder_layer", "residual-missing", "the decoder layer's feed-forward network"),
     (CrossAttentionWithoutScale, "decoder_layer", "scale-missing", "the decoder layer's cross-attention"),
     (MaskForTheFirstLayerAlone, "encoder", "mask-not-inplace", "every layer of the encoder but the first"),
     (TargetBeginsAtPositionOne, "transformer", "pe-start-one", "the decoder's half"),
     (NoBiasOfTheOutput, "multi_head_attention", "bias-missing", "the projection of the output"),
+    (NoNormOfTheFeedForward, "encoder_layer", "norm-missing", "the encoder layer's feed-forward network"),
+    (NoNormOfTheCrossAttention, "decoder_layer", "norm-missing", "the decoder layer's cross-attention"),
+    (SumRunsOnPastCrossAttention, "decoder_layer", "residual-unnormed", "the decoder layer's cross-attention"),
+    (SumRunsOnPastFeedForward, "decoder_layer", "residual-unnormed", "the decoder layer's feed-forward network"),
+    (NoFeedForwardInTheLastLayer, "encoder", "ffn-missing", "the last layer of the encoder"),
 ]
 
 
@@ -118,9 +266,29 @@ def test_it_is_named_with_its_place(made, component, mistake, place, whole, spec
     assert Verdict.from_json(explained.as_json()) == explained
 
 
+@pytest.mark.parametrize(
+    ("made", "component", "mistake"), EVERYWHERE, ids=[f"{made.__name__} {part}" for made, part, _ in EVERYWHERE]
+)
+def test_a_layer_that_is_written_as_one_function_is_named_without_a_place(made, component, mistake, spec):
+    verdicts = judged(spec, made(), component)
+    found = best(spec, verdicts, component)
+    assert found.causes[0].title.endswith(f"({mistake})")
+    assert found.equals == found.examined > 10
+    assert f"This is: {found.causes[0].title}" in " ".join(" ".join(closing(verdicts, spec)).split())
+
+
 def test_a_place_inside_a_layer_is_found_where_a_whole_model_is_all_there_is(spec):
     found = best(spec, judged(spec, NoResidualAroundFeedForward(), "transformer"), "transformer")
     assert found.causes[0].title.endswith("(residual-missing), in the decoder layer's feed-forward network alone")
+
+
+def test_a_sublayer_that_is_missing_in_one_half_is_named_with_it(spec):
+    found = best(spec, judged(spec, NoFeedForwardInTheDecoder(), "transformer"), "transformer")
+    assert found.causes[0].title.endswith("(ffn-missing), in the decoder's half alone")
+
+
+def test_plain_layers_are_right(spec):
+    assert not [v.check for v in judged(spec, Layers()) if v.bad]
 
 
 def test_under_a_declared_option(spec):

@@ -116,11 +116,20 @@ FORWARD = {
         LAYERS, "return total if norm_first else norm(total), detail",
         "normed = norm(x)\n    return normed + dropout(sublayer(normed)[0]), detail",
     ),
+    "residual-unnormed": (
+        "encoder.py", "output, _ = add_and_norm(attended, feed, norm_2, dropout, norm_first)",
+        "output = norm_2(x + attend(x)[0] + feed(attended)[0])",
+    ),
     "norm-before-add": (LAYERS, "norm(total), detail", "x + norm(dropout(update)), detail"),
+    "norm-missing": (LAYERS, "norm(total), detail", "total, detail"),
     "wrong-ln-reused": ("encoder.py", "add_and_norm(attended, feed, norm_2,", "add_and_norm(attended, feed, norm_1,"),
     "residual-wrong-x": (
         "encoder.py", "output, _ = add_and_norm(attended, feed, norm_2, dropout, norm_first)",
         "output = norm_2(x + feed(attended)[0])",
+    ),
+    # Of the sub-layers, the network alone is handed a w_1.
+    "ffn-missing": (
+        LAYERS, SUM, f'{SUM}\n    if "w_1" in getattr(sublayer, "keywords", ()):\n        return x, detail',
     ),
     "cross-missing": (
         DECODER, "crossed, cross_weights = add_and_norm(attended, attend_across, norm_2, dropout, norm_first)",

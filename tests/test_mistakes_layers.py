@@ -8,6 +8,8 @@ import torch
 from torch.nn import functional
 
 from goldformer.adapters.mistakes import implementations, layers
+from goldformer.adapters.options import OPTIONS
+from goldformer.adapters.textbook import Textbook
 from goldformer.reference_impl import multi_head_attention, positional_encoding
 
 COMPONENTS = {"feed_forward", "layer_norm", "encoder_layer", "decoder_layer", "encoder", "decoder"}
@@ -145,18 +147,22 @@ def encoder_layer(mistake, params, x=X):
     if mistake == "norm-before-add":
         a = x + p.ln_1(attended)
         return a + p.ln_2(p.ffn(a))
-    a = p.ln_1(x + attended)
-    if mistake == "residual-wrong-x":
-        return p.ln_2(x + p.ffn(a))
-    if mistake == "wrong-ln-reused":
-        return p.ln_1(a + p.ffn(a))
-    y = p.ln_2(a + p.ffn(a))
+    h = x + attended
+    a = p.ln_1(h)
+    y = {
+        "residual-wrong-x": lambda: p.ln_2(x + p.ffn(a)),
+        "residual-unnormed": lambda: p.ln_2(h + p.ffn(a)),
+        "norm-missing": lambda: h + p.ffn(h),
+        "wrong-ln-reused": lambda: p.ln_1(a + p.ffn(a)),
+        "ffn-missing": lambda: a,
+    }.get(mistake, lambda: p.ln_2(a + p.ffn(a)))()
     return positional_encoding(y) if mistake == "pe-every-layer" else y
 
 
 def decoder_layer(mistake, params, x=X, memory=MEMORY, memory_mask=MEMORY_MASK):
     p = Layer(params)
-    a = p.ln_1(x + p.self_attend(x, x, SELF_MASK))
+    h = x + p.self_attend(x, x, SELF_MASK)
+    a = p.ln_1(h)
     if mistake == "cross-missing":
         return p.ln_3(a + p.ffn(a))
     causal = torch.ones(SEQ, memory.shape[1]).tril().bool()
@@ -169,20 +175,25 @@ def decoder_layer(mistake, params, x=X, memory=MEMORY, memory_mask=MEMORY_MASK):
     if mistake == "residual-missing":
         a = p.ln_1(p.self_attend(x, x, SELF_MASK))
         return p.ln_3(p.ffn(p.ln_2(p.cross_attend(a, memory, memory_mask))))
-    if mistake == "residual-wrong-x":
-        return p.ln_3(x + p.ffn(p.ln_2(x + looked)))
+    if mistake == "norm-missing":
+        g = h + p.cross_attend(h, memory, memory_mask)
+        return g + p.ffn(g)
     c = p.ln_1(a + looked) if mistake == "wrong-ln-reused" else p.ln_2(a + looked)
-    y = p.ln_3(c + p.ffn(c))
+    y = {
+        "residual-wrong-x": lambda: p.ln_3(x + p.ffn(p.ln_2(x + looked))),
+        "residual-unnormed": lambda: p.ln_3(h + looked + p.ffn(p.ln_2(h + looked))),
+        "ffn-missing": lambda: c,
+    }.get(mistake, lambda: p.ln_3(c + p.ffn(c)))()
     return positional_encoding(y) if mistake == "pe-every-layer" else y
 
 
 IN_ENCODER_LAYER = (
-    "residual-missing", "residual-wrong-x", "residual-normed", "norm-before-add", "wrong-ln-reused",
-    "causal-in-encoder", "pe-every-layer",
+    "residual-missing", "residual-wrong-x", "residual-normed", "residual-unnormed", "norm-before-add", "norm-missing",
+    "wrong-ln-reused", "ffn-missing", "causal-in-encoder", "pe-every-layer",
 )  # fmt: skip
 IN_DECODER_LAYER = (
-    "residual-missing", "residual-wrong-x", "wrong-ln-reused", "cross-missing", "cross-q-source",
-    "cross-mask-absent", "causal-in-cross", "pe-every-layer",
+    "residual-missing", "residual-wrong-x", "residual-unnormed", "norm-missing", "wrong-ln-reused", "ffn-missing",
+    "cross-missing", "cross-q-source", "cross-mask-absent", "causal-in-cross", "pe-every-layer",
 )  # fmt: skip
 
 
@@ -198,6 +209,33 @@ def test_a_decoder_layer_is_that_of_code_with_the_mistake(mistake):
     params = arrays(DECODER_LAYER)
     given = made(mistake).decoder_layer(X.numpy(), MEMORY.numpy(), **masks, num_heads=HEADS, params=params)
     np.testing.assert_allclose(given["output"], decoder_layer(mistake, DECODER_LAYER), rtol=0, atol=1e-12)
+
+
+def pre_norm(*mistakes):
+    makes = (implementations()[mistake].make for mistake in mistakes)
+    book = type("PreNorm", (*makes, OPTIONS["norm_placement", "pre"], Textbook), {})()
+    masks = {"self_mask": SELF_MASK.numpy(), "memory_mask": MEMORY_MASK.numpy()}
+    common = {"num_heads": HEADS}
+    encoded = book.encoder_layer(X.numpy(), MASK.numpy(), **common, params=arrays(ENCODER_LAYER))
+    decoded = book.decoder_layer(X.numpy(), MEMORY.numpy(), **masks, **common, params=arrays(DECODER_LAYER))
+    return encoded, decoded
+
+
+def test_where_the_norm_stands_before_a_residual_that_is_not_normalised_is_right():
+    for got, right in zip(pre_norm("residual-unnormed"), pre_norm(), strict=True):
+        assert all(np.array_equal(got[name], right[name]) for name in right)
+
+
+def test_without_norms_it_does_not_matter_where_they_would_stand():
+    for got, written in zip(pre_norm("norm-missing"), (encoder_layer, decoder_layer), strict=True):
+        params = ENCODER_LAYER if written is encoder_layer else DECODER_LAYER
+        np.testing.assert_allclose(got["output"], written("norm-missing", params), rtol=0, atol=1e-12)
+
+
+def test_where_the_norm_stands_before_a_layer_without_its_network_ends_with_the_attention_too():
+    (encoded, decoded), (right, right_too) = pre_norm("ffn-missing"), pre_norm()
+    assert np.array_equal(encoded["output"], right["attended"])
+    assert np.array_equal(decoded["output"], right_too["crossed"])
 
 
 def test_the_mask_of_the_target_fits_a_source_of_its_length_alone():

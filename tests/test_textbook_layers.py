@@ -218,9 +218,9 @@ NormEpsOutside = type("NormEpsOutside", (NormEpsValue, implementations()["ln-eps
 
 
 class PreForPost(Textbook):
-    def sublayer(self, x, function, *, number, start, params):
+    def sublayer(self, x, function, *, number, sums, params):
         output, extra = function(self.layer_norm(x, params=self.norm(params, number)))
-        return self.residual(x, output, start), extra
+        return self.summed(x, output, sums), extra
 
 
 class CausalMissing(Textbook):
@@ -241,15 +241,21 @@ MISTAKES: dict[str, list[Any]] = {
         "residual-missing",
         "residual-wrong-x",
         "residual-normed",
+        "residual-unnormed",
         "norm-before-add",
+        "norm-missing",
         "wrong-ln-reused",
+        "ffn-missing",
         "ffn-no-dff",
         "pe-every-layer",
         PreForPost,
     ],
     "decoder_layer": [
         "residual-wrong-x",
+        "residual-unnormed",
+        "norm-missing",
         "wrong-ln-reused",
+        "ffn-missing",
         "cross-missing",
         "cross-q-source",
         "cross-mask-absent",

@@ -24,9 +24,9 @@ TARGET = np.array([[7, 11, 5, 18, 9], [6, 8, 11, 13, PAD], [5, 17, PAD, PAD, PAD
 
 
 class PreNorm(Textbook):
-    def sublayer(self, x, function, *, number, start, params):
+    def sublayer(self, x, function, *, number, sums, params):
         output, extra = function(self.layer_norm(x, params=self.norm(params, number)))
-        return self.residual(x, output, start), extra
+        return self.summed(x, output, sums), extra
 
 
 TEXTBOOKS = {"post": Textbook(), "pre": PreNorm()}

@@ -123,7 +123,7 @@ class NormNoAffine(Textbook):
 class ResidualMissing(Textbook):
     """A sub-layer replaces its input."""
 
-    def residual(self, x: Array, output: Array, start: Array) -> Array:
+    def residual(self, x: Array, output: Array, sums: list[Array]) -> Array:
         return output
 
 
@@ -131,8 +131,8 @@ class ResidualMissing(Textbook):
 class ResidualWrongX(Textbook):
     """Every residual adds the input of the whole layer."""
 
-    def residual(self, x: Array, output: Array, start: Array) -> Array:
-        return start + output
+    def residual(self, x: Array, output: Array, sums: list[Array]) -> Array:
+        return sums[0] + output
 
 
 @mistake("residual-normed")
@@ -140,11 +140,19 @@ class ResidualNormed(Textbook):
     """A sub-layer gives LN(x) + f(LN(x))."""
 
     def sublayer(
-        self, x: Array, function: SubLayer, *, number: int, start: Array, params: Params
+        self, x: Array, function: SubLayer, *, number: int, sums: list[Array], params: Params
     ) -> tuple[Array, Array]:
         normed = self.layer_norm(x, params=self.norm(params, number))
         output, extra = function(normed)
-        return self.residual(normed, output, start), extra
+        return self.summed(normed, output, sums), extra
+
+
+@mistake("residual-unnormed")
+class ResidualUnnormed(Textbook):
+    """Every residual but the first adds the sum before it as it was before its norm."""
+
+    def residual(self, x: Array, output: Array, sums: list[Array]) -> Array:
+        return sums[-1] + output
 
 
 @mistake("norm-before-add")
@@ -152,10 +160,21 @@ class NormBeforeAdd(Textbook):
     """A sub-layer gives x + LN(f(x))."""
 
     def sublayer(
-        self, x: Array, function: SubLayer, *, number: int, start: Array, params: Params
+        self, x: Array, function: SubLayer, *, number: int, sums: list[Array], params: Params
     ) -> tuple[Array, Array]:
         output, extra = function(x)
-        return self.residual(x, self.layer_norm(output, params=self.norm(params, number)), start), extra
+        return self.summed(x, self.layer_norm(output, params=self.norm(params, number)), sums), extra
+
+
+@mistake("norm-missing")
+class NormMissing(Textbook):
+    """A sub-layer gives x + f(x)."""
+
+    def sublayer(
+        self, x: Array, function: SubLayer, *, number: int, sums: list[Array], params: Params
+    ) -> tuple[Array, Array]:
+        output, extra = function(x)
+        return self.summed(x, output, sums), extra
 
 
 @mistake("wrong-ln-reused")
@@ -166,7 +185,15 @@ class FirstNormTwice(Textbook):
         return super().norm(params, 1 if number == 2 else number)
 
 
-# What does not belong in a layer
+# What a layer lacks, and what does not belong in it
+
+
+@mistake("ffn-missing")
+class FeedForwardMissing(Textbook):
+    """A layer ends with its last attention."""
+
+    def fed(self, x: Array, feed: SubLayer) -> Array:
+        return x
 
 
 @mistake("causal-in-encoder")

@@ -144,10 +144,10 @@ class Located(Textbook):
         return self._there(super().decoder_layer, *args, at=here, **named)
 
     def sublayer(
-        self, x: Array, function: SubLayer, *, number: int, start: Array, params: Params
+        self, x: Array, function: SubLayer, *, number: int, sums: list[Array], params: Params
     ) -> tuple[Array, Array]:
         here = replace(self.at, sublayer=(self.at.sublayer[0], number))
-        return self._there(super().sublayer, x, function, at=here, number=number, start=start, params=params)
+        return self._there(super().sublayer, x, function, at=here, number=number, sums=sums, params=params)
 
     def projection(self, x: Array, params: Mapping[str, Array], role: str) -> Array:
         return self._there(super().projection, x, params, role, at=replace(self.at, role=role))
