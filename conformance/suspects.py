@@ -66,11 +66,13 @@ def explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -> lis
         spared = sum(passed[id_] for id_ in ids)
         found.append(Explanation(causes, len(checks), len(examined), ratios[ids], spared))
     order = {name: place for place, name in enumerate(spec.components)}
+    dtypes = {v.dtype for v in examined}
 
-    def rank(e: Explanation) -> tuple[int, int, int, int, str]:
+    def rank(e: Explanation) -> tuple[int, int, int, int, int, str]:
         # What a convention allows is no mistake; what the component does itself comes before what its parts do.
         own = -max(order[c.component] if c.component else len(order) for c in e.causes)
-        return e.spared - e.equals, len(e.causes), own, e.spared, e.causes[0].id
+        faint = sum(not _shows(c.id, dtype) for c in e.causes for dtype in dtypes)
+        return e.spared - e.equals, len(e.causes), faint, own, e.spared, e.causes[0].id
 
     return sorted(found, key=rank)
 
@@ -96,10 +98,13 @@ def _ruled_out(verdict: Verdict) -> Iterator[str]:
     """The mistakes that a check would have shown and did not, in the dtypes in which they show."""
     if verdict.status is not Status.PASSED or verdict.dtype in _COARSE:
         return
-    for id_ in verdict.catches:
-        made = implementations().get(id_)
-        if made is None or made.shown_in(verdict.dtype) == verdict.dtype:
-            yield id_
+    yield from (id_ for id_ in verdict.catches if _shows(id_, verdict.dtype))
+
+
+def _shows(mistake: str, dtype: str) -> bool:
+    """Whether a mistake is one in a dtype, and not in others alone."""
+    made = implementations().get(mistake)
+    return made is None or made.shown_in(dtype) == dtype
 
 
 def failing_roots(verdicts: Iterable[Verdict], spec: Spec) -> tuple[list[str], list[str]]:
