@@ -12,7 +12,7 @@ import numpy as np
 
 from goldformer.adapters.arrays import LIBRARIES
 from goldformer.adapters.mistakes import implementations
-from goldformer.adapters.mistakes.places import PLACES, Located, Place, only_at, stands_alone
+from goldformer.adapters.mistakes.places import PLACES, Located, Place, can_be_made, only_at
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook import Textbook
@@ -225,10 +225,12 @@ class Imitator:
     def _placed(self, component: str, near: list[Candidate]) -> Iterator[Candidate]:
         """Mistakes in one place of the component alone, those first that are made everywhere there at times."""
         for some in (near, self._far(component)):
-            ids = [id_ for c in some for id_ in c.mistakes if stands_alone(implementations()[id_].make)]
+            ids = [id_ for c in some for id_ in c.mistakes]
             for place in PLACES.get(component, ()):
-                made = (id_ for id_ in ids if not place.parts or self.spec.mistakes[id_].component in place.parts)
-                yield from (Candidate((id_,), place=place) for id_ in made)
+                for id_ in ids:
+                    fits = not place.parts or self.spec.mistakes[id_].component in place.parts
+                    if fits and can_be_made(place, implementations()[id_].make):
+                        yield Candidate((id_,), place=place)
 
     def _pairs(self, component: str, near: list[Candidate]) -> Iterator[Candidate]:
         """Two at once: an option and a mistake, two of the component's own, or one that was seen alone elsewhere."""

@@ -9,7 +9,7 @@ import pytest
 
 from goldformer.adapters.layouts import part
 from goldformer.adapters.mistakes import implementations
-from goldformer.adapters.mistakes.places import PLACES, stands_alone
+from goldformer.adapters.mistakes.places import PLACES, Place, can_be_made
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook import Textbook
@@ -68,6 +68,12 @@ class TargetBeginsAtPositionOne(Textbook):
         rows = params["table"][ids]
         begun = np.concatenate([np.zeros_like(rows[:, :1]), rows], axis=1)
         return self.positional_encoding(begun)[:, 1:]
+
+
+class NoBiasOfTheOutputOfCrossAttention(Textbook):
+    def cross_attend(self, x, memory, mask, *, params, **rest):
+        kept = {name: value for name, value in params.items() if name != "cross_attention.b_o"}
+        return super().cross_attend(x, memory, mask, params=kept, **rest)
 
 
 class NoBiasOfTheOutput(Textbook):
@@ -223,6 +229,12 @@ WRITTEN = [
     (CrossAttentionWithoutScale, "decoder_layer", "scale-missing", "the decoder layer's cross-attention"),
     (MaskForTheFirstLayerAlone, "encoder", "mask-not-inplace", "every layer of the encoder but the first"),
     (TargetBeginsAtPositionOne, "transformer", "pe-start-one", "the decoder's half"),
+    (
+        NoBiasOfTheOutputOfCrossAttention,
+        "decoder_layer",
+        "bias-missing",
+        "the projection of the output in the decoder layer's cross-attention",
+    ),
     (NoBiasOfTheOutput, "multi_head_attention", "bias-missing", "the projection of the output"),
     (NoNormOfTheFeedForward, "encoder_layer", "norm-missing", "the encoder layer's feed-forward network"),
     (NoNormOfTheCrossAttention, "decoder_layer", "norm-missing", "the decoder layer's cross-attention"),
@@ -343,4 +355,13 @@ def test_places_are_of_components_and_their_parts_and_said_once(spec):
         assert len({place.words for place in places}) == len(places)
         for place in places:
             assert place.parts <= {component, *spec.built_of("transformer")}, place
-    assert not all(stands_alone(implementations()[id_].make) for id_ in ("greedy-no-eos", "decode-score-after-end"))
+
+
+def test_what_builds_on_another_mistake_is_made_nowhere_alone_and_in_a_projection_only_what_differs_there():
+    nowhere, in_projection = Place("anywhere"), Place("the projection of the keys", role="k")
+    made = {id_: mistaken.make for id_, mistaken in implementations().items()}
+    builds_on = [id_ for id_ in ("greedy-no-eos", "decode-score-after-end") if not can_be_made(nowhere, made[id_])]
+    assert builds_on
+    assert can_be_made(in_projection, made["bias-missing"])
+    assert can_be_made(nowhere, made["scale-missing"])
+    assert not can_be_made(in_projection, made["scale-missing"])

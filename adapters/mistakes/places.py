@@ -76,6 +76,18 @@ _DECODER_LAYER: Final = (
 )
 
 
+#: Roles of an attention's parameters, in words.
+_ROLES: Final = (("o", "output"), ("q", "queries"), ("k", "keys"), ("v", "values"))
+
+
+def _projections(of: Place = Place("")) -> tuple[Place, ...]:
+    """The projections of an attention, of any or of that in one place."""
+    where = f" in {of.words}" if of.words else ""
+    parts = frozenset({"multi_head_attention"})
+    return tuple(replace(of, words=f"the projection of the {words}{where}", role=role, parts=parts)
+                 for role, words in _ROLES)  # fmt: skip
+
+
 def _layers_of(half: str, parts: frozenset[str] = frozenset()) -> tuple[Place, ...]:
     return (
         Place(f"every layer of the {half} but the first", half=half, layers="later", parts=parts),
@@ -86,12 +98,9 @@ def _layers_of(half: str, parts: frozenset[str] = frozenset()) -> tuple[Place, .
 
 #: By component, the places inside it, those first that are the likelier.
 PLACES: Final[Mapping[str, tuple[Place, ...]]] = {
-    "multi_head_attention": tuple(
-        Place(f"the projection of the {words}", role=role, parts=frozenset({"multi_head_attention"}))
-        for role, words in (("o", "output"), ("q", "queries"), ("k", "keys"), ("v", "values"))
-    ),
-    "encoder_layer": _ENCODER_LAYER,
-    "decoder_layer": _DECODER_LAYER,
+    "multi_head_attention": _projections(),
+    "encoder_layer": (*_ENCODER_LAYER, *_projections(_ENCODER_LAYER[0])),
+    "decoder_layer": (*_DECODER_LAYER, *_projections(_DECODER_LAYER[1]), *_projections(_DECODER_LAYER[0])),
     "encoder": (*_ENCODER_LAYER, *_layers_of("encoder")),
     "decoder": (*_DECODER_LAYER, *_layers_of("decoder")),
     "transformer": (
@@ -153,13 +162,16 @@ class Located(Textbook):
         return self._there(super().projection, x, params, role, at=replace(self.at, role=role))
 
 
-def stands_alone(make: type[Any]) -> bool:
-    """Whether the class of a mistake builds on no other one: what it inherits could not be left out elsewhere."""
-    return make.__bases__ == (DifferentiatedTextbook,)
+def can_be_made(place: Place, make: type[Any]) -> bool:
+    """Whether the class of a mistake can be made there alone.
+
+    What it inherits from another mistake could not be left out elsewhere, and in a projection only projections differ.
+    """
+    return make.__bases__ == (DifferentiatedTextbook,) and (not place.role or "projection" in vars(make))
 
 
 def only_at(place: Place, make: type[Any]) -> type[Any]:
-    """The class of a mistake that stands alone, to make it in one place and to stand behind `Located`."""
+    """The class of a mistake that can be made there alone, to stand behind `Located`."""
     there: type[Any]
 
     def here_or_not(self: Any, name: str) -> Any:
