@@ -17,6 +17,8 @@ _WIDTH = 100
 _MOST_SUSPECTS = 3
 _MOST_STDERR = 10
 _ABSENT = "raise NotImplementedError in the adapter (a process answers −32001): that call is then skipped"
+#: The mistake of which one property tells, and nothing else can.
+_DIFFERS = "nondeterminism"
 
 
 def explain_verdict(verdict: Verdict, spec: Spec) -> str:
@@ -216,6 +218,12 @@ def _could_be(
 
     Mistakes are `told_apart` by checks that pass.
     """
+    if differs := next((v for v in bad if v.kind == "property" and v.catches == (_DIFFERS,)), None):
+        # What is another result at each call equals nothing, and its first wrong output may be any.
+        mistake = spec.mistakes[_DIFFERS]
+        text = f"{mistake.title} ({_DIFFERS}): {differs.message}. {mistake.hint}"
+        yield Remark("This is", text, mistakes=(_DIFFERS,))
+        return
     # A crash or a wrong shape says what is wrong by itself, unless just what one mistake breaks is broken.
     valued = any(v.reason in ("wrong-value", "not-finite", "property") for v in bad)
     for suspect in _likely(suspects(verdicts, component, spec)):

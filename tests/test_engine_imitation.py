@@ -17,6 +17,7 @@ from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook import Textbook
 from goldformer.conformance.engine import Bench, check_case, plan
 from goldformer.conformance.imitation import Candidate, Imitator
+from goldformer.conformance.run import Selection, checks
 from goldformer.conformance.suspects import explanations
 from goldformer.conformance.text import closing, explain_verdict
 from goldformer.conformance.verdict import Verdict
@@ -117,6 +118,17 @@ def test_a_mistake_inside_a_layer_is_named_as_that_of_the_part(judged, spec):
 
     verdicts = judged(LayersAlone(), "encoder_layer")
     assert named(verdicts, "encoder_layer", spec)[0] == "scale-missing"
+
+
+def test_what_differs_from_call_to_call_is_said_to_do_that_and_nothing_else(spec):
+    draws = np.random.default_rng(3)
+    thing = Attention(spoil=lambda weights: weights * (draws.random(weights.shape) > 0.1) / 0.9)
+    bench = Bench(spec, Adapter.from_object(thing, "m", spec), "float32", "cpu", imitator=Imitator(spec))
+    verdicts = [check() for check in checks(bench, Selection(("float32",), (ATTENTION,)))]
+    text = " ".join(" ".join(closing(verdicts, spec)).split())
+    assert "This is: the same call gives different results (nondeterminism): a second call with the same inputs" in text
+    assert "Not known" not in text
+    assert "Could be" not in text
 
 
 def test_what_passes_is_held_against_nothing(judged):
