@@ -209,7 +209,26 @@ class NoFeedForwardInTheDecoder(Layers):
     decoded = NoFeedForward.decoded
 
 
+def normalised(x, params, mean, one=0):
+    """Rows of any norm. Where a scale is 0 there is no tolerance, so that it is as narrow as what is judged."""
+    centred = x - mean(x)
+    normal = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
+    return normal * (one + params["gamma"]) + params["beta"]
+
+
+class RootMeanSquare:
+    def layer_norm(self, x, *, params):
+        return normalised(x, params, lambda row: 0)
+
+
+class OnePlusGamma:
+    def layer_norm(self, x, *, params):
+        return normalised(x, params, lambda row: row.mean(-1, keepdims=True), one=1)
+
+
 EVERYWHERE = [
+    (RootMeanSquare, "layer_norm", "rms-for-ln"),
+    (OnePlusGamma, "layer_norm", "ln-one-plus-gamma"),
     (NoNorms, "encoder_layer", "norm-missing"),
     (NoNorms, "decoder_layer", "norm-missing"),
     (SumsRunOn, "encoder_layer", "residual-unnormed"),
@@ -269,7 +288,7 @@ def test_it_is_named_with_its_place(made, component, mistake, place, whole, spec
 @pytest.mark.parametrize(
     ("made", "component", "mistake"), EVERYWHERE, ids=[f"{made.__name__} {part}" for made, part, _ in EVERYWHERE]
 )
-def test_a_layer_that_is_written_as_one_function_is_named_without_a_place(made, component, mistake, spec):
+def test_what_is_written_as_one_function_is_named_without_a_place(made, component, mistake, spec):
     verdicts = judged(spec, made(), component)
     found = best(spec, verdicts, component)
     assert found.causes[0].title.endswith(f"({mistake})")

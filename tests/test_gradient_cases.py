@@ -107,10 +107,12 @@ FORWARD = {
     "ffn-mixes-tokens": (FEED, RELU, "affine(x + nn.functional.pad(x, (0, 0, 1, 0))[:, :-1], w_1, b_1).relu()"),
     "ln-wrong-axis": (NORM, NORMALISED, OVER.format("(-2, -1)")),
     "bn-for-ln": (NORM, NORMALISED, OVER.format("tuple(range(row.dim() - 1))")),
+    "rms-for-ln": (NORM, "centred = row - mean", "centred = row"),
     "ln-unbiased": (NORM, VARIANCE, "variance = row.var(dim=-1, keepdim=True)"),
     "ln-eps-outside": (NORM, "(variance + eps).sqrt()", "(variance.sqrt() + eps)"),
     "ln-square": (NORM, "(variance + eps).sqrt()", "(variance + eps).square()"),
     "ln-no-affine": (NORM, "normalised * wide(gamma) + wide(beta)", "normalised + 0 * (wide(gamma) + wide(beta))"),
+    "ln-one-plus-gamma": (NORM, "normalised * wide(gamma)", "normalised * (1 + wide(gamma))"),
     "residual-missing": (LAYERS, SUM, "total = dropout(update)"),
     "residual-normed": (
         LAYERS, "return total if norm_first else norm(total), detail",

@@ -236,7 +236,15 @@ class PositionBeforeEveryLayer(Textbook):
 # Those of the catalogue by their ids.
 MISTAKES: dict[str, list[Any]] = {
     "feed_forward": ["ffn-gelu", "ffn-no-relu", "ffn-output-relu", "ffn-mixes-tokens"],
-    "layer_norm": ["ln-wrong-axis", "bn-for-ln", "ln-unbiased", "ln-square", "ln-no-affine"],
+    "layer_norm": [
+        "ln-wrong-axis",
+        "bn-for-ln",
+        "rms-for-ln",
+        "ln-unbiased",
+        "ln-square",
+        "ln-no-affine",
+        "ln-one-plus-gamma",
+    ],
     "encoder_layer": [
         "residual-missing",
         "residual-wrong-x",
