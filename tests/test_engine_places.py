@@ -19,7 +19,15 @@ from goldformer.conformance.suspects import explanations
 from goldformer.conformance.text import closing
 from goldformer.conformance.verdict import Verdict
 
-COMPONENTS = ("multi_head_attention", "encoder_layer", "decoder_layer", "encoder", "decoder", "transformer")
+COMPONENTS = (
+    "multi_head_attention",
+    "feed_forward",
+    "encoder_layer",
+    "decoder_layer",
+    "encoder",
+    "decoder",
+    "transformer",
+)
 
 
 # Written as a mistake is, without what the diagnosis makes of places.
@@ -73,6 +81,19 @@ class TargetBeginsAtPositionOne(Textbook):
 class NoBiasOfTheOutput(Textbook):
     def projection(self, x, params, role):
         return x @ params["w_o"] if role == "o" else super().projection(x, params, role)
+
+
+class NoBiasOfTheSecondMap(Textbook):
+    def feed_forward(self, x, *, params):
+        inner = x @ params["w_1"]
+        hidden = np.maximum(inner + params["b_1"] if "b_1" in params else inner, 0)
+        return hidden @ params["w_2"], hidden
+
+
+class NoBiases(Textbook):
+    def feed_forward(self, x, *, params):
+        hidden = np.maximum(x @ params["w_1"], 0)
+        return hidden @ params["w_2"], hidden
 
 
 class Layers(Textbook):
@@ -229,6 +250,7 @@ class OnePlusGamma:
 EVERYWHERE = [
     (RootMeanSquare, "layer_norm", "rms-for-ln"),
     (OnePlusGamma, "layer_norm", "ln-one-plus-gamma"),
+    (NoBiases, "feed_forward", "ffn-bias-missing"),
     (NoNorms, "encoder_layer", "norm-missing"),
     (NoNorms, "decoder_layer", "norm-missing"),
     (SumsRunOn, "encoder_layer", "residual-unnormed"),
@@ -243,6 +265,7 @@ WRITTEN = [
     (MaskForTheFirstLayerAlone, "encoder", "mask-not-inplace", "every layer of the encoder but the first"),
     (TargetBeginsAtPositionOne, "transformer", "pe-start-one", "the decoder's half"),
     (NoBiasOfTheOutput, "multi_head_attention", "bias-missing", "the projection of the output"),
+    (NoBiasOfTheSecondMap, "feed_forward", "ffn-bias-missing", "the second map"),
     (NoNormOfTheFeedForward, "encoder_layer", "norm-missing", "the encoder layer's feed-forward network"),
     (NoNormOfTheCrossAttention, "decoder_layer", "norm-missing", "the decoder layer's cross-attention"),
     (SumRunsOnPastCrossAttention, "decoder_layer", "residual-unnormed", "the decoder layer's cross-attention"),

@@ -100,6 +100,10 @@ FORWARD = {
     "ffn-no-relu": (FEED, RELU, "affine(x, w_1, b_1)"),
     "ffn-gelu": (FEED, RELU, "nn.functional.gelu(affine(x, w_1, b_1))"),
     "ffn-output-relu": (FEED, "output = affine(hidden, w_2, b_2)", "output = affine(hidden, w_2, b_2).relu()"),
+    "ffn-bias-missing": (
+        FEED, f"hidden = dropout({RELU})",
+        f"b_1, b_2 = (b if b is None else 0 * b for b in (b_1, b_2))\n    hidden = dropout({RELU})",
+    ),
     "ffn-no-dff": (
         FEED, "output = affine(hidden, w_2, b_2)",
         "hidden = hidden * (torch.arange(hidden.shape[-1]) < x.shape[-1])\n    output = affine(hidden, w_2, b_2)",

@@ -235,7 +235,7 @@ class PositionBeforeEveryLayer(Textbook):
 
 # Those of the catalogue by their ids.
 MISTAKES: dict[str, list[Any]] = {
-    "feed_forward": ["ffn-gelu", "ffn-no-relu", "ffn-output-relu", "ffn-mixes-tokens"],
+    "feed_forward": ["ffn-gelu", "ffn-no-relu", "ffn-output-relu", "ffn-bias-missing", "ffn-mixes-tokens"],
     "layer_norm": [
         "ln-wrong-axis",
         "bn-for-ln",

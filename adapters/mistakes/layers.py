@@ -43,6 +43,14 @@ class OutputRelu(Textbook):
         return np.maximum(output, 0), hidden
 
 
+@mistake("ffn-bias-missing")
+class FeedForwardBiasMissing(Textbook):
+    """Neither map adds its bias."""
+
+    def project(self, x: Array, params: Params, role: str) -> Array:
+        return self.affine(x, params[f"w_{role}"], None) if role in ("1", "2") else super().project(x, params, role)
+
+
 @mistake("ffn-no-dff")
 class HiddenAsWideAsTheModel(Textbook):
     """The hidden layer has only the first d_model of its d_ff channels."""

@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """Where a textbook is at work: in which half, layer, sub-layer (counted from 1) and projection of an attention."""
+    """Where a textbook is at work: in which half, layer, sub-layer (counted from 1) and linear map of it."""
 
     half: str = ""
     layer: int = 0
@@ -90,6 +90,10 @@ PLACES: Final[Mapping[str, tuple[Place, ...]]] = {
         Place(f"the projection of the {words}", role=role, parts=frozenset({"multi_head_attention"}))
         for role, words in (("o", "output"), ("q", "queries"), ("k", "keys"), ("v", "values"))
     ),
+    "feed_forward": tuple(
+        Place(f"the {words} map", role=role, parts=frozenset({"feed_forward"}))
+        for role, words in (("2", "second"), ("1", "first"))
+    ),
     "encoder_layer": _ENCODER_LAYER,
     "decoder_layer": _DECODER_LAYER,
     "encoder": (*_ENCODER_LAYER, *_layers_of("encoder")),
@@ -151,6 +155,9 @@ class Located(Textbook):
 
     def projection(self, x: Array, params: Mapping[str, Array], role: str) -> Array:
         return self._there(super().projection, x, params, role, at=replace(self.at, role=role))
+
+    def project(self, x: Array, params: Mapping[str, Array], role: str) -> Array:
+        return self._there(super().project, x, params, role, at=replace(self.at, role=role))
 
 
 def stands_alone(make: type[Any]) -> bool:
