@@ -169,7 +169,7 @@ class TextbookBackward(TextbookLayers):
     def layer_norm_gradient(self, x: Array, cotangent: Array, *, params: Params) -> Gradients:
         """Return the gradients of x (..., d_model), gamma and beta, (d_model,)."""
         wide = x.astype(np.promote_types(x.dtype, np.float32))
-        centred = wide - self.mean(wide)
+        centred = self.centred(wide)
         root = self.denominator(self.variance(centred))
         normal = centred / root
         gradient = cotangent * params["gamma"]

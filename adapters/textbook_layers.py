@@ -85,9 +85,13 @@ class TextbookLayers(TextbookAttention):
         axis_sizes({"x": "... d_model", **NORM}, x=x, **params)
         # The square of 256 overflows float16: as frameworks do, it is formed in float32 at least, and rounded once.
         wide = x.astype(np.promote_types(x.dtype, np.float32))
-        centred = wide - self.mean(wide)
+        centred = self.centred(wide)
         normal = centred / self.denominator(self.variance(centred))
         return self.scaled_and_shifted(normal, params).astype(x.dtype)
+
+    def centred(self, x: Array) -> Array:
+        """Return each token's channels without their mean."""
+        return x - self.mean(x)
 
     def mean(self, x: Array) -> Array:
         """Return the mean of each token's channels, (..., 1)."""

@@ -19,7 +19,15 @@ from goldformer.conformance.suspects import explanations
 from goldformer.conformance.text import closing
 from goldformer.conformance.verdict import Verdict
 
-COMPONENTS = ("multi_head_attention", "encoder_layer", "decoder_layer", "encoder", "decoder", "transformer")
+COMPONENTS = (
+    "multi_head_attention",
+    "feed_forward",
+    "encoder_layer",
+    "decoder_layer",
+    "encoder",
+    "decoder",
+    "transformer",
+)
 
 
 # Written as a mistake is, without what the diagnosis makes of places.
@@ -76,9 +84,28 @@ class NoBiasOfTheOutputOfCrossAttention(Textbook):
         return super().cross_attend(x, memory, mask, params=kept, **rest)
 
 
+class NoSecondBiasInTheEncoderLayer(Textbook):
+    def encoder_layer(self, x, mask=None, *, num_heads, params):
+        kept = {name: value for name, value in params.items() if name != "feed_forward.b_2"}
+        return super().encoder_layer(x, mask, num_heads=num_heads, params=kept)
+
+
 class NoBiasOfTheOutput(Textbook):
     def projection(self, x, params, role):
         return x @ params["w_o"] if role == "o" else super().projection(x, params, role)
+
+
+class NoBiasOfTheSecondMap(Textbook):
+    def feed_forward(self, x, *, params):
+        inner = x @ params["w_1"]
+        hidden = np.maximum(inner + params["b_1"] if "b_1" in params else inner, 0)
+        return hidden @ params["w_2"], hidden
+
+
+class NoBiases(Textbook):
+    def feed_forward(self, x, *, params):
+        hidden = np.maximum(x @ params["w_1"], 0)
+        return hidden @ params["w_2"], hidden
 
 
 class Layers(Textbook):
@@ -215,7 +242,27 @@ class NoFeedForwardInTheDecoder(Layers):
     decoded = NoFeedForward.decoded
 
 
+def normalised(x, params, mean, one=0):
+    """Rows of any norm. Where a scale is 0 there is no tolerance, so that it is as narrow as what is judged."""
+    centred = x - mean(x)
+    normal = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
+    return normal * (one + params["gamma"]) + params["beta"]
+
+
+class RootMeanSquare:
+    def layer_norm(self, x, *, params):
+        return normalised(x, params, lambda row: 0)
+
+
+class OnePlusGamma:
+    def layer_norm(self, x, *, params):
+        return normalised(x, params, lambda row: row.mean(-1, keepdims=True), one=1)
+
+
 EVERYWHERE = [
+    (RootMeanSquare, "layer_norm", "rms-for-ln"),
+    (OnePlusGamma, "layer_norm", "ln-one-plus-gamma"),
+    (NoBiases, "feed_forward", "ffn-bias-missing"),
     (NoNorms, "encoder_layer", "norm-missing"),
     (NoNorms, "decoder_layer", "norm-missing"),
     (SumsRunOn, "encoder_layer", "residual-unnormed"),
@@ -235,7 +282,14 @@ WRITTEN = [
         "bias-missing",
         "the projection of the output in the decoder layer's cross-attention",
     ),
+    (
+        NoSecondBiasInTheEncoderLayer,
+        "encoder_layer",
+        "ffn-bias-missing",
+        "the second map in the encoder layer's feed-forward network",
+    ),
     (NoBiasOfTheOutput, "multi_head_attention", "bias-missing", "the projection of the output"),
+    (NoBiasOfTheSecondMap, "feed_forward", "ffn-bias-missing", "the second map"),
     (NoNormOfTheFeedForward, "encoder_layer", "norm-missing", "the encoder layer's feed-forward network"),
     (NoNormOfTheCrossAttention, "decoder_layer", "norm-missing", "the decoder layer's cross-attention"),
     (SumRunsOnPastCrossAttention, "decoder_layer", "residual-unnormed", "the decoder layer's cross-attention"),
@@ -281,7 +335,7 @@ def test_it_is_named_with_its_place(made, component, mistake, place, whole, spec
 @pytest.mark.parametrize(
     ("made", "component", "mistake"), EVERYWHERE, ids=[f"{made.__name__} {part}" for made, part, _ in EVERYWHERE]
 )
-def test_a_layer_that_is_written_as_one_function_is_named_without_a_place(made, component, mistake, spec):
+def test_what_is_written_as_one_function_is_named_without_a_place(made, component, mistake, spec):
     verdicts = judged(spec, made(), component)
     found = best(spec, verdicts, component)
     assert found.causes[0].title.endswith(f"({mistake})")

@@ -100,6 +100,10 @@ FORWARD = {
     "ffn-no-relu": (FEED, RELU, "affine(x, w_1, b_1)"),
     "ffn-gelu": (FEED, RELU, "nn.functional.gelu(affine(x, w_1, b_1))"),
     "ffn-output-relu": (FEED, "output = affine(hidden, w_2, b_2)", "output = affine(hidden, w_2, b_2).relu()"),
+    "ffn-bias-missing": (
+        FEED, f"hidden = dropout({RELU})",
+        f"b_1, b_2 = (b if b is None else 0 * b for b in (b_1, b_2))\n    hidden = dropout({RELU})",
+    ),
     "ffn-no-dff": (
         FEED, "output = affine(hidden, w_2, b_2)",
         "hidden = hidden * (torch.arange(hidden.shape[-1]) < x.shape[-1])\n    output = affine(hidden, w_2, b_2)",
@@ -107,10 +111,12 @@ FORWARD = {
     "ffn-mixes-tokens": (FEED, RELU, "affine(x + nn.functional.pad(x, (0, 0, 1, 0))[:, :-1], w_1, b_1).relu()"),
     "ln-wrong-axis": (NORM, NORMALISED, OVER.format("(-2, -1)")),
     "bn-for-ln": (NORM, NORMALISED, OVER.format("tuple(range(row.dim() - 1))")),
+    "rms-for-ln": (NORM, "centred = row - mean", "centred = row"),
     "ln-unbiased": (NORM, VARIANCE, "variance = row.var(dim=-1, keepdim=True)"),
     "ln-eps-outside": (NORM, "(variance + eps).sqrt()", "(variance.sqrt() + eps)"),
     "ln-square": (NORM, "(variance + eps).sqrt()", "(variance + eps).square()"),
     "ln-no-affine": (NORM, "normalised * wide(gamma) + wide(beta)", "normalised + 0 * (wide(gamma) + wide(beta))"),
+    "ln-one-plus-gamma": (NORM, "normalised * wide(gamma)", "normalised * (1 + wide(gamma))"),
     "residual-missing": (LAYERS, SUM, "total = dropout(update)"),
     "residual-normed": (
         LAYERS, "return total if norm_first else norm(total), detail",

@@ -235,8 +235,16 @@ class PositionBeforeEveryLayer(Textbook):
 
 # Those of the catalogue by their ids.
 MISTAKES: dict[str, list[Any]] = {
-    "feed_forward": ["ffn-gelu", "ffn-no-relu", "ffn-output-relu", "ffn-mixes-tokens"],
-    "layer_norm": ["ln-wrong-axis", "bn-for-ln", "ln-unbiased", "ln-square", "ln-no-affine"],
+    "feed_forward": ["ffn-gelu", "ffn-no-relu", "ffn-output-relu", "ffn-bias-missing", "ffn-mixes-tokens"],
+    "layer_norm": [
+        "ln-wrong-axis",
+        "bn-for-ln",
+        "rms-for-ln",
+        "ln-unbiased",
+        "ln-square",
+        "ln-no-affine",
+        "ln-one-plus-gamma",
+    ],
     "encoder_layer": [
         "residual-missing",
         "residual-wrong-x",

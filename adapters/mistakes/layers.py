@@ -43,6 +43,14 @@ class OutputRelu(Textbook):
         return np.maximum(output, 0), hidden
 
 
+@mistake("ffn-bias-missing")
+class FeedForwardBiasMissing(Textbook):
+    """Neither map adds its bias."""
+
+    def project(self, x: Array, params: Params, role: str) -> Array:
+        return self.affine(x, params[f"w_{role}"], None) if role in ("1", "2") else super().project(x, params, role)
+
+
 @mistake("ffn-no-dff")
 class HiddenAsWideAsTheModel(Textbook):
     """The hidden layer has only the first d_model of its d_ff channels."""
@@ -81,6 +89,14 @@ class BatchNorm(Textbook):
         return np.asarray(x.mean(axis=tuple(range(x.ndim - 1)), keepdims=True))
 
 
+@mistake("rms-for-ln")
+class RootMeanSquare(Textbook):
+    """A row is divided by the root of its mean square, and its mean stays in it."""
+
+    def centred(self, x: Array) -> Array:
+        return x
+
+
 @mistake("ln-unbiased")
 class NormUnbiased(Textbook):
     """The variance divides by d_model − 1."""
@@ -114,6 +130,14 @@ class NormNoAffine(Textbook):
 
     def scaled_and_shifted(self, normal: Array, params: Params) -> Array:
         return normal
+
+
+@mistake("ln-one-plus-gamma")
+class NormOnePlusGamma(Textbook):
+    """The scale is 1 + gamma."""
+
+    def scaled_and_shifted(self, normal: Array, params: Params) -> Array:
+        return super().scaled_and_shifted(normal, params) + normal
 
 
 # Residual and normalisation

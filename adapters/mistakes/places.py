@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from types import FunctionType
 from typing import Any, Final, Literal, TypeVar
 
@@ -18,7 +19,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """Where a textbook is at work: in which half, layer, sub-layer (counted from 1) and projection of an attention."""
+    """Where a textbook is at work: in which half, layer, sub-layer (counted from 1) and linear map of it."""
 
     half: str = ""
     layer: int = 0
@@ -76,16 +77,30 @@ _DECODER_LAYER: Final = (
 )
 
 
-#: Roles of an attention's parameters, in words.
-_ROLES: Final = (("o", "output"), ("q", "queries"), ("k", "keys"), ("v", "values"))
+#: The steps of the textbook that a role is told.
+_MAPPED: Final = frozenset({"projection", "project"})
+#: Roles of parameters, in words.
+_OF_ATTENTION: Final = {
+    "o": "the projection of the output",
+    "q": "the projection of the queries",
+    "k": "the projection of the keys",
+    "v": "the projection of the values",
+}
+_OF_FEED_FORWARD: Final = {"2": "the second map", "1": "the first map"}
 
 
-def _projections(of: Place = Place("")) -> tuple[Place, ...]:
-    """The projections of an attention, of any or of that in one place."""
+def _maps(component: str, roles: Mapping[str, str], of: Place = Place("")) -> tuple[Place, ...]:
+    """The linear maps of a component, of any or of that in one place."""
     where = f" in {of.words}" if of.words else ""
-    parts = frozenset({"multi_head_attention"})
-    return tuple(replace(of, words=f"the projection of the {words}{where}", role=role, parts=parts)
-                 for role, words in _ROLES)  # fmt: skip
+    parts = frozenset({component})
+    return tuple(replace(of, words=words + where, role=role, parts=parts) for role, words in roles.items())
+
+
+def _maps_of(layer: tuple[Place, ...]) -> tuple[Place, ...]:
+    """Those of a layer: of its attentions, the last first, and of its feed-forward network."""
+    *attentions, network = layer
+    maps = [_maps("multi_head_attention", _OF_ATTENTION, place) for place in reversed(attentions)]
+    return (*chain(*maps), *_maps("feed_forward", _OF_FEED_FORWARD, network))
 
 
 def _layers_of(half: str, parts: frozenset[str] = frozenset()) -> tuple[Place, ...]:
@@ -98,9 +113,10 @@ def _layers_of(half: str, parts: frozenset[str] = frozenset()) -> tuple[Place, .
 
 #: By component, the places inside it, those first that are the likelier.
 PLACES: Final[Mapping[str, tuple[Place, ...]]] = {
-    "multi_head_attention": _projections(),
-    "encoder_layer": (*_ENCODER_LAYER, *_projections(_ENCODER_LAYER[0])),
-    "decoder_layer": (*_DECODER_LAYER, *_projections(_DECODER_LAYER[1]), *_projections(_DECODER_LAYER[0])),
+    "multi_head_attention": _maps("multi_head_attention", _OF_ATTENTION),
+    "feed_forward": _maps("feed_forward", _OF_FEED_FORWARD),
+    "encoder_layer": (*_ENCODER_LAYER, *_maps_of(_ENCODER_LAYER)),
+    "decoder_layer": (*_DECODER_LAYER, *_maps_of(_DECODER_LAYER)),
     "encoder": (*_ENCODER_LAYER, *_layers_of("encoder")),
     "decoder": (*_DECODER_LAYER, *_layers_of("decoder")),
     "transformer": (
@@ -161,13 +177,16 @@ class Located(Textbook):
     def projection(self, x: Array, params: Mapping[str, Array], role: str) -> Array:
         return self._there(super().projection, x, params, role, at=replace(self.at, role=role))
 
+    def project(self, x: Array, params: Mapping[str, Array], role: str) -> Array:
+        return self._there(super().project, x, params, role, at=replace(self.at, role=role))
+
 
 def can_be_made(place: Place, make: type[Any]) -> bool:
     """Whether the class of a mistake can be made there alone.
 
-    What it inherits from another mistake could not be left out elsewhere, and in a projection only projections differ.
+    What it inherits from another mistake could not be left out elsewhere, and in one map only maps differ.
     """
-    return make.__bases__ == (DifferentiatedTextbook,) and (not place.role or "projection" in vars(make))
+    return make.__bases__ == (DifferentiatedTextbook,) and (not place.role or bool(_MAPPED & vars(make).keys()))
 
 
 def only_at(place: Place, make: type[Any]) -> type[Any]:
