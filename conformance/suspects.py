@@ -67,12 +67,15 @@ def explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -> lis
         found.append(Explanation(causes, len(checks), len(examined), ratios[ids], spared))
     order = {name: place for place, name in enumerate(spec.components)}
     dtypes = {v.dtype for v in examined}
+    catalogue = {id_: place for place, id_ in enumerate(spec.mistakes)}
 
-    def rank(e: Explanation) -> tuple[int, int, int, int, int, str]:
+    def rank(e: Explanation) -> tuple[int, int, int, int, int, int, str]:
         # What a convention allows is no mistake; what the component does itself comes before what its parts do.
         own = -max(order[c.component] if c.component else len(order) for c in e.causes)
         faint = sum(not _shows(c.id, dtype) for c in e.causes for dtype in dtypes)
-        return e.spared - e.equals, len(e.causes), faint, own, e.spared, e.causes[0].id
+        # Of those that nothing compared tells apart, the catalogue has the more common one first.
+        first = catalogue.get(e.causes[0].id, -1)
+        return e.spared - e.equals, len(e.causes), faint, own, e.spared, first, e.causes[0].id
 
     return sorted(found, key=rank)
 

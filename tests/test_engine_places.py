@@ -259,6 +259,69 @@ class OnePlusGamma:
         return normalised(x, params, lambda row: row.mean(-1, keepdims=True), one=1)
 
 
+class NormsOfTheOneBefore(Layers):
+    def encoded(self, p, x, attended):
+        a = p.ln(1, x + attended)
+        return a, p.ln(1, a + p.ffn(a))
+
+    def decoded(self, p, x, attended, look):
+        a = p.ln(1, x + attended)
+        c = p.ln(1, a + look(a))
+        return a, c, p.ln(2, c + p.ffn(c))
+
+
+class FirstNormAfterCrossAttention(Layers):
+    def decoded(self, p, x, attended, look):
+        a = p.ln(1, x + attended)
+        c = p.ln(1, a + look(a))
+        return a, c, p.ln(3, c + p.ffn(c))
+
+
+class SecondNormAfterFeedForward(Layers):
+    def decoded(self, p, x, attended, look):
+        a = p.ln(1, x + attended)
+        c = p.ln(2, a + look(a))
+        return a, c, p.ln(2, c + p.ffn(c))
+
+
+class OneAttentionForBoth(Layers):
+    def decoder_layer(self, x, memory, self_mask=None, memory_mask=None, *, num_heads, params):
+        same = {f"cross_attention.{name}": p for name, p in part(params, "self_attention").items()}
+        others = {name: p for name, p in params.items() if not name.startswith("cross_attention")}
+        return super().decoder_layer(x, memory, self_mask, memory_mask, num_heads=num_heads, params=others | same)
+
+
+class OneEncoderLayerLess(Textbook):
+    def encoder(self, x, mask=None, *, num_heads, num_layers, params):
+        for index in range(num_layers - 1):
+            mine = part(params, f"encoder.{index}")
+            x = self.encoder_layer(x, mask, num_heads=num_heads, params=mine)["output"]
+        return {"output": x}
+
+
+class OneDecoderLayerLess(Textbook):
+    def decoder(self, x, memory, self_mask=None, memory_mask=None, *, num_heads, num_layers, params):
+        for index in range(num_layers - 1):
+            mine = {"num_heads": num_heads, "params": part(params, f"decoder.{index}")}
+            x = self.decoder_layer(x, memory, self_mask, memory_mask, **mine)["output"]
+        return {"output": x}
+
+
+class OneLayerLess(OneEncoderLayerLess, OneDecoderLayerLess):
+    """In both stacks."""
+
+
+class WordsWithoutPositions(Textbook):
+    def embedded(self, ids, side, pad_id, params):
+        return params["table"][ids]
+
+
+class TargetWithoutPositions(Textbook):
+    def embedded(self, ids, side, pad_id, params):
+        rows = params["table"][ids]
+        return self.positional_encoding(rows) if side == "source" else rows
+
+
 EVERYWHERE = [
     (RootMeanSquare, "layer_norm", "rms-for-ln"),
     (OnePlusGamma, "layer_norm", "ln-one-plus-gamma"),
@@ -270,6 +333,14 @@ EVERYWHERE = [
     (NoFeedForward, "encoder_layer", "ffn-missing"),
     (NoFeedForward, "decoder_layer", "ffn-missing"),
     (NoFeedForward, "transformer", "ffn-missing"),
+    (NormsOfTheOneBefore, "encoder_layer", "wrong-ln-reused"),
+    (NormsOfTheOneBefore, "decoder_layer", "wrong-ln-reused"),
+    (OneAttentionForBoth, "decoder_layer", "cross-self-weights"),
+    (OneAttentionForBoth, "transformer", "cross-self-weights"),
+    (OneLayerLess, "encoder", "layer-skipped"),
+    (OneLayerLess, "decoder", "layer-skipped"),
+    (OneLayerLess, "transformer", "layer-skipped"),
+    (WordsWithoutPositions, "transformer", "pe-missing"),
 ]
 WRITTEN = [
     (NoResidualAroundFeedForward, "decoder_layer", "residual-missing", "the decoder layer's feed-forward network"),
@@ -295,6 +366,9 @@ WRITTEN = [
     (SumRunsOnPastCrossAttention, "decoder_layer", "residual-unnormed", "the decoder layer's cross-attention"),
     (SumRunsOnPastFeedForward, "decoder_layer", "residual-unnormed", "the decoder layer's feed-forward network"),
     (NoFeedForwardInTheLastLayer, "encoder", "ffn-missing", "the last layer of the encoder"),
+    (FirstNormAfterCrossAttention, "decoder_layer", "wrong-ln-reused", "the decoder layer's cross-attention"),
+    (SecondNormAfterFeedForward, "decoder_layer", "wrong-ln-reused", "the decoder layer's feed-forward network"),
+    (TargetWithoutPositions, "transformer", "pe-missing", "the decoder's half"),
 ]
 
 
@@ -351,6 +425,19 @@ def test_a_place_inside_a_layer_is_found_where_a_whole_model_is_all_there_is(spe
 def test_a_sublayer_that_is_missing_in_one_half_is_named_with_it(spec):
     found = best(spec, judged(spec, NoFeedForwardInTheDecoder(), "transformer"), "transformer")
     assert found.causes[0].title.endswith("(ffn-missing), in the decoder's half alone")
+
+
+def test_positions_of_words_alone_that_are_missing_are_told_as_the_commoner_of_two_that_look_alike(spec):
+    # Rows of padding are not compared, and positions that these alone have show nowhere.
+    found = explanations(judged(spec, WordsWithoutPositions(), "transformer"), "transformer", spec)
+    assert [e.causes[0].id for e in found] == ["pe-missing", "pad-mask-zeroes-positions"]
+    assert found[0].equals == found[1].equals
+
+
+@pytest.mark.parametrize(("made", "half"), [(OneEncoderLayerLess, "encoder"), (OneDecoderLayerLess, "decoder")])
+def test_a_layer_that_one_stack_of_a_model_lacks_is_named_with_its_half(made, half, spec):
+    found = best(spec, judged(spec, made(), "transformer"), "transformer")
+    assert found.causes[0].title.endswith(f"(layer-skipped), in the {half}'s half alone")
 
 
 def test_plain_layers_are_right(spec):

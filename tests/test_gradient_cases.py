@@ -142,6 +142,7 @@ FORWARD = {
         "crossed, cross_weights = attended, weights",
     ),
     "cross-q-source": (DECODER, DECODED, "cross_attention(y, y, y, self_mask)"),
+    "cross-self-weights": (DECODER, DECODED, "self_attention(y, memory, memory, memory_mask)"),
     "cross-mask-absent": (DECODER, DECODED, "cross_attention(y, memory, memory, None)"),
     "double-softmax": ("loss.py", LOG, "losses = -log_softmax(rows.softmax(-1))"),
     "log-softmax-missing": ("loss.py", LOG, "losses = -(rows + 0)"),

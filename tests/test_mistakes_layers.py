@@ -171,6 +171,7 @@ def decoder_layer(mistake, params, x=X, memory=MEMORY, memory_mask=MEMORY_MASK):
     causal = torch.ones(SEQ, memory.shape[1]).tril().bool()
     looked = {
         "cross-q-source": lambda: p.cross_attend(a, a, SELF_MASK),
+        "cross-self-weights": lambda: p.self_attend(a, memory, memory_mask),
         "cross-mask-absent": lambda: p.cross_attend(a, memory, None),
         "cross-uses-tgt-mask": lambda: p.cross_attend(a, memory, SELF_MASK),
         "causal-in-cross": lambda: p.cross_attend(a, memory, memory_mask & causal),
@@ -186,6 +187,7 @@ def decoder_layer(mistake, params, x=X, memory=MEMORY, memory_mask=MEMORY_MASK):
         "residual-wrong-x": lambda: p.ln_3(x + p.ffn(p.ln_2(x + looked))),
         "residual-unnormed": lambda: p.ln_3(h + looked + p.ffn(p.ln_2(h + looked))),
         "ffn-missing": lambda: c,
+        "wrong-ln-reused": lambda: p.ln_2(c + p.ffn(c)),
     }.get(mistake, lambda: p.ln_3(c + p.ffn(c)))()
     return positional_encoding(y) if mistake == "pe-every-layer" else y
 
@@ -196,7 +198,7 @@ IN_ENCODER_LAYER = (
 )  # fmt: skip
 IN_DECODER_LAYER = (
     "residual-missing", "residual-wrong-x", "residual-unnormed", "norm-missing", "wrong-ln-reused", "ffn-missing",
-    "cross-missing", "cross-q-source", "cross-mask-absent", "causal-in-cross", "pe-every-layer",
+    "cross-missing", "cross-q-source", "cross-self-weights", "cross-mask-absent", "causal-in-cross", "pe-every-layer",
 )  # fmt: skip
 
 
@@ -276,15 +278,15 @@ DECODER_STACK = {
 }
 
 
-@pytest.mark.parametrize("mistake", ["layers-shared", "final-norm-extra"])
+@pytest.mark.parametrize("mistake", ["layers-shared", "layer-skipped", "final-norm-extra"])
 def test_a_stack_is_that_of_code_with_the_mistake(mistake):
-    shared = mistake == "layers-shared"
+    shared, fewer = mistake == "layers-shared", int(mistake == "layer-skipped")
     x, y = X, X
-    for i in range(3):
+    for i in range(3 - fewer):
         x = encoder_layer("", part(STACK, f"encoder.{0 if shared else i}"), x)
-    for i in range(2):
+    for i in range(2 - fewer):
         y = decoder_layer("", part(DECODER_STACK, f"decoder.{0 if shared else i}"), y)
-    if not shared:
+    if mistake == "final-norm-extra":
         x = Layer(part(STACK, "encoder.2")).ln_2(x)
         y = Layer(part(DECODER_STACK, "decoder.1")).ln_3(y)
     book, masks = made(mistake), {"self_mask": SELF_MASK.numpy(), "memory_mask": MEMORY_MASK.numpy()}
@@ -295,6 +297,12 @@ def test_a_stack_is_that_of_code_with_the_mistake(mistake):
     np.testing.assert_allclose(decoded["output"], y, rtol=0, atol=1e-11)
 
 
+def test_a_stack_of_one_layer_without_its_last_gives_what_it_reads():
+    params = {name: p for name, p in STACK.items() if name.startswith("encoder.0.")}
+    given = made("layer-skipped").encoder(X.numpy(), num_heads=HEADS, num_layers=1, params=arrays(params))
+    assert np.array_equal(given["output"], X)
+
+
 def test_every_mistake_is_written_here():
     written = {*WRITTEN_FEED_FORWARD, *WRITTEN_NORM, *IN_ENCODER_LAYER, *IN_DECODER_LAYER}
-    assert {*MISTAKES} == written | {"cross-uses-tgt-mask", "layers-shared", "final-norm-extra"}
+    assert {*MISTAKES} == written | {"cross-uses-tgt-mask", "layers-shared", "layer-skipped", "final-norm-extra"}

@@ -66,6 +66,8 @@ def transformer(mistake):
     padding = [(ids == PAD)[..., None] for ids in (SOURCE, TARGET)]
     source_mask = (SOURCE != PAD)[:, None, None, :]
     target_mask = (TARGET != PAD)[:, None, None, :]
+    if mistake == "pe-missing":
+        encoded = embedded
     if mistake == "pad-mask-zeroes-positions":
         encoded = [x + (y - x) * hidden for x, y, hidden in zip(embedded, encoded, padding, strict=True)]
     if mistake == "pad-from-embedding-sum":
@@ -88,7 +90,7 @@ def transformer(mistake):
 
 
 IN_THE_MODEL = (
-    "tgt-pad-replaces-causal", "pad-from-embedding-sum", "pad-mask-zeroes-positions", "cross-raw-src",
+    "tgt-pad-replaces-causal", "pad-from-embedding-sum", "pe-missing", "pad-mask-zeroes-positions", "cross-raw-src",
     "tgt-pad-missing", "memory-per-layer", "softmax-in-model", "tied-logit-scale",
 )  # fmt: skip
 
@@ -99,6 +101,14 @@ def test_a_model_is_that_of_code_with_the_mistake(mistake):
     given = {"source": SOURCE, "target": TARGET}
     got = made(mistake).transformer(**arrays(given), num_heads=HEADS, **layers, pad_id=PAD, params=arrays(PARAMS))
     np.testing.assert_allclose(got["logits"], transformer(mistake), rtol=0, atol=1e-11)
+
+
+def test_without_positions_the_order_of_the_source_makes_no_difference():
+    layers = {f"num_{stack}_layers": number for stack, number in LAYERS.items()}
+    given = {"target": TARGET.numpy(), "num_heads": HEADS, **layers, "pad_id": PAD, "params": arrays(PARAMS)}
+    for mistake, alike in (("pe-missing", True), ("tied-logit-scale", False)):
+        one, other = (made(mistake).transformer(ids.numpy(), **given)["logits"] for ids in (SOURCE, SOURCE.flip(1)))
+        assert np.allclose(one, other, rtol=0, atol=1e-11) == alike
 
 
 X = draw(5, 2, 3, D_MODEL)

@@ -266,12 +266,13 @@ MISTAKES: dict[str, list[Any]] = {
         "ffn-missing",
         "cross-missing",
         "cross-q-source",
+        "cross-self-weights",
         "cross-mask-absent",
         "causal-in-cross",
         CausalMissing,
     ],
-    "encoder": ["layers-shared", "final-norm-extra", PositionBeforeEveryLayer],
-    "decoder": ["layers-shared", "final-norm-extra", PositionBeforeEveryLayer],
+    "encoder": ["layers-shared", "layer-skipped", "final-norm-extra", PositionBeforeEveryLayer],
+    "decoder": ["layers-shared", "layer-skipped", "final-norm-extra", PositionBeforeEveryLayer],
 }
 PAIRS = [(component, mistake) for component, mistakes in MISTAKES.items() for mistake in mistakes]
 

@@ -1,10 +1,12 @@
 """Mistakes in the feed-forward network, in layer normalisation, and in the layers and stacks made of them."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from goldformer.adapters.layouts import part
 from goldformer.adapters.mistakes.differentiation import DifferentiatedTextbook as Textbook
 from goldformer.adapters.mistakes.registry import mistake
 from goldformer.adapters.textbook_checks import Array
@@ -202,11 +204,11 @@ class NormMissing(Textbook):
 
 
 @mistake("wrong-ln-reused")
-class FirstNormTwice(Textbook):
-    """The second sub-layer is normalised by the first norm."""
+class NormOfTheOneBefore(Textbook):
+    """Every sub-layer but the first is normalised by the norm of the one before it."""
 
     def norm(self, params: Params, number: int) -> Params:
-        return super().norm(params, 1 if number == 2 else number)
+        return super().norm(params, max(number - 1, 1))
 
 
 # What a layer lacks, and what does not belong in it
@@ -284,7 +286,31 @@ class CausalInCross(Textbook):
         return super().cross_attend(x, memory, causal if mask is None else mask & causal, **rest)
 
 
+@mistake("cross-self-weights")
+class CrossSelfWeights(Textbook):
+    """The cross-attention has the weights of the self-attention."""
+
+    def cross_attend(
+        self, x: Array, memory: Array, mask: Array | None, *, params: Params, **rest: Any
+    ) -> tuple[Array, Array]:
+        own = {f"cross_attention.{name}": p for name, p in part(params, "self_attention").items()}
+        return super().cross_attend(x, memory, mask, params=own, **rest)
+
+
 # Stacks
+
+
+@mistake("layer-skipped")
+class LastLayerSkipped(Textbook):
+    """The last layer of a stack hands on what it reads."""
+
+    def stack(
+        self, x: Array, layer: Callable[[Array, int], Array], num_layers: int, last_norm: Params
+    ) -> dict[str, Array]:
+        def without_the_last(x: Array, index: int) -> Array:
+            return layer(x, index) if index < num_layers - 1 else x
+
+        return super().stack(x, without_the_last, num_layers, last_norm)
 
 
 @mistake("layers-shared")

@@ -37,6 +37,14 @@ class PaddingFromEmbeddings(Textbook):
         return np.ones_like(super().words_mask(ids, pad_id))
 
 
+@mistake("pe-missing")
+class PositionsMissing(Textbook):
+    """The model reads the rows of the table as they are."""
+
+    def embedded(self, ids: Array, side: str, pad_id: int, params: Params) -> Array:
+        return self.token_embedding(ids, params={"table": self.table(params, side)})
+
+
 @mistake("pad-mask-zeroes-positions")
 class PaddingAloneHasPositions(Textbook):
     """The positional encoding is added to padding alone."""
