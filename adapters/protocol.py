@@ -209,7 +209,9 @@ def _misspelt(thing: Any, found: Mapping[str, Any], spec: Spec) -> list[str]:
     absent = [name for name in spec.contracts if name not in found]
     hints = []
     for name in dir(thing):
-        if name.startswith("_") or name in spec.contracts or not callable(inspect.getattr_static(thing, name, None)):
+        value = inspect.getattr_static(thing, name, None)
+        # A class called Decoder is what a component is built with, and no component.
+        if name.startswith("_") or name in spec.contracts or inspect.isclass(value) or not callable(value):
             continue
         if close := difflib.get_close_matches(name, absent, n=1, cutoff=0.85):
             hints.append(f"{name} is no component: did you mean {close[0]}?")

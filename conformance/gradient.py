@@ -50,7 +50,8 @@ def invoke_gradient(
         gradients = _automatic(adapter, library, contract, given, library.make(cotangent, dtype, device))
     seconds = time.perf_counter() - start
     if missing := [name for name in wanted if name not in gradients]:
-        message = f"no gradient reaches {', '.join(missing)}: the graph is cut (detach, .data, a copy, no_grad)"
+        why = "it is never used, or the graph is cut (detach, .data, a copy, no_grad)"
+        message = f"no gradient reaches {', '.join(missing)}: {why}"
         raise BadResult("no-gradient", message, unreached=missing)
     read = {
         name: read_array(library, replace(spec, name=f"the gradient of {name}"), gradients[name], binder, dtype, device)
