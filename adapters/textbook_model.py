@@ -100,7 +100,11 @@ class TextbookModel(TextbookLayersBackward):
     def embedded(self, ids: Array, side: str, pad_id: int, params: Params) -> Array:
         """Return the rows of the table with their positions, for the side "source" or "target", padding as any word."""
         del pad_id
-        return self.positional_encoding(self.token_embedding(ids, params={"table": self.table(params, side)}))
+        return self.positional_encoding(self.rows(ids, side, params))
+
+    def rows(self, ids: Array, side: str, params: Params) -> Array:
+        """Return the rows of the table for the side "source" or "target", (batch, tokens, d_model)."""
+        return self.token_embedding(ids, params={"table": self.table(params, side)})
 
     def table(self, params: Params, side: str) -> Array:
         """Return the one table of both sides (MODEL-1)."""

@@ -42,7 +42,7 @@ class PositionsMissing(Textbook):
     """The model reads the rows of the table as they are."""
 
     def embedded(self, ids: Array, side: str, pad_id: int, params: Params) -> Array:
-        return self.token_embedding(ids, params={"table": self.table(params, side)})
+        return self.rows(ids, side, params)
 
 
 @mistake("pad-mask-zeroes-positions")
@@ -51,8 +51,7 @@ class PaddingAloneHasPositions(Textbook):
 
     def embedded(self, ids: Array, side: str, pad_id: int, params: Params) -> Array:
         with_positions = super().embedded(ids, side, pad_id, params)
-        rows = self.token_embedding(ids, params={"table": self.table(params, side)})
-        return np.where((ids == pad_id)[..., None], with_positions, rows)
+        return np.where((ids == pad_id)[..., None], with_positions, self.rows(ids, side, params))
 
 
 # Memory and result

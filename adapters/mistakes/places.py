@@ -44,14 +44,19 @@ class Place:
 
     def holds(self, at: At) -> bool:
         """Whether that is here."""
-        numbers = {"first": at.layer == 0, "later": at.layer > 0, "last": at.layer == at.layers - 1, "": True}
         return (
             self.half in ("", at.half)
             and self.sublayer in (("", 0), at.sublayer)
             and self.role in ("", at.role)
-            and (not self.layers or at.layers > 0)
-            and numbers[self.layers]
+            and self._among(at.layer, at.layers)
         )
+
+    def _among(self, layer: int, layers: int) -> bool:
+        """Whether a layer is one of those; outside of a stack, which has no layers, there are none."""
+        if not self.layers:
+            return True
+        chosen = {"first": layer == 0, "later": layer > 0, "last": layer == layers - 1}
+        return layers > 0 and chosen[self.layers]
 
 
 _ATTENTION: Final = frozenset({"softmax", "scaled_dot_product_attention", "multi_head_attention", "layer_norm"})
@@ -178,6 +183,7 @@ class Located(Textbook):
         return self._there(super().projection, x, params, role, at=replace(self.at, role=role))
 
     def project(self, x: Array, params: Mapping[str, Array], role: str) -> Array:
+        # Not through the step above: the maps of a feed-forward network are no projections.
         return self._there(super().project, x, params, role, at=replace(self.at, role=role))
 
 
