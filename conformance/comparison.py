@@ -21,7 +21,7 @@ from goldformer.conformance.engine import Bench
 from goldformer.conformance.imitation import Imitator
 from goldformer.conformance.pictures import Picture, pictures
 from goldformer.conformance.run import Numerics, Selection, checks
-from goldformer.conformance.text import nothing_was_checked, summary
+from goldformer.conformance.text import nothing_was_checked, stands_on, summary
 from goldformer.conformance.verdict import Status, Verdict
 from goldformer.spec import Spec, load_spec
 
@@ -41,12 +41,13 @@ class Tally:
 
     @classmethod
     def of(cls, verdicts: Iterable[Verdict]) -> Tally:
-        """Count verdicts."""
+        """Count verdicts; one that a fault of goldformer lost was not judged, as if it had been skipped."""
         listed = list(verdicts)
         count = Counter(v.status for v in listed)
-        skipped = Counter(str(v.reason) for v in listed if v.status is Status.SKIPPED)
+        skipped = Counter(str(v.reason) for v in listed if not v.is_judged)
         worst = max((v.ratio for v in listed if v.ratio is not None), default=None)
-        return cls(count[Status.PASSED], count[Status.FAILED], count[Status.ERRORED], dict(skipped), worst)
+        faults = skipped["fault"]
+        return cls(count[Status.PASSED], count[Status.FAILED], count[Status.ERRORED] - faults, dict(skipped), worst)
 
     @property
     def bad(self) -> int:
@@ -57,6 +58,11 @@ class Tally:
     def judged(self) -> int:
         """How many were not skipped."""
         return self.passed + self.bad
+
+    @property
+    def stands_on(self) -> str:
+        """Return how many of the checks were judged, "" where all were or none."""
+        return stands_on(self.judged, self.judged + sum(self.skipped.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +80,7 @@ class Implementation:
     """What was found of one implementation.
 
     `given` is the name by which it was asked for, `libraries` the version of what it computes with, `problem` says
-    why nothing could be checked. `pictures` are of what it gives.
+    why no verdict on it is possible. `pictures` are of what it gives, `implemented` the components that it has.
     """
 
     given: str
@@ -87,6 +93,7 @@ class Implementation:
     seconds: float = 0.0
     problem: str = ""
     pictures: tuple[Picture, ...] = ()
+    implemented: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, bench: Bench, verdicts: Iterable[Verdict], seconds: float, *, drawn: bool = False) -> Implementation:
@@ -94,7 +101,8 @@ class Implementation:
         found, adapter = tuple(verdicts), bench.adapter
         return cls(
             adapter.origin, adapter.name, adapter.version, libraries_of(adapter), adapter.conventions, adapter.hints,
-            found, seconds, _why_nothing_was_checked(found), pictures(bench) if drawn else (),
+            found, seconds, _why_nothing_is_known(found), pictures(bench) if drawn else (),
+            frozenset(adapter.functions),
         )  # fmt: skip
 
     @property
@@ -115,7 +123,7 @@ class Implementation:
     def cells(self, spec: Spec) -> dict[str, Cell]:
         """Its components that were run, in the order of the spec."""
         cells = {}
-        for row in summary(self.verdicts, spec):
+        for row in summary(self.verdicts, spec, self.implemented):
             mine = [v for v in self.verdicts if v.component == row.component]
             dtypes = {d: Tally.of(v for v in mine if v.dtype == d) for d in dict.fromkeys(v.dtype for v in mine)}
             cells[row.component] = Cell(row.component, row.state, Tally.of(mine), dtypes)
@@ -193,8 +201,14 @@ def libraries_of(adapter: Adapter) -> dict[str, str]:
         return {adapter.arrays: ""}
 
 
-def _why_nothing_was_checked(verdicts: Sequence[Verdict]) -> str:
-    """Empty where something was."""
+def _why_nothing_is_known(verdicts: Sequence[Verdict]) -> str:
+    """Return why no verdict on the implementation is possible, or "" if one is.
+
+    A fault of goldformer leaves open whether the rest conforms; what fails, fails all the same.
+    """
+    faults = [v for v in verdicts if v.is_fault]
+    if faults and not any(v.bad for v in verdicts):
+        return f"{faults[0].check} ({faults[0].dtype}): {faults[0].message}"
     if not nothing_was_checked(verdicts):
         return ""
     reasons = Counter(v.message for v in verdicts) or Counter(["no check fits all of these options"])

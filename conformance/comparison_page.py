@@ -120,6 +120,7 @@ def _component(section: Section, cell: Cell | None) -> Square:
         return Square(f"– {cell.state}", () if cell.state == "not implemented" else (reasons(tally),))
     notes = [f"{tally.passed} of {tally.judged}"]
     notes += [f"error {number(tally.worst)}"] if tally.worst is not None else []
+    notes += [tally.stands_on] if tally.stands_on else []
     notes += [reasons(tally, _OWN)] if _OWN & tally.skipped.keys() else []
     target = next((part.id for part in section.parts if part.component == cell.component), "")
     return Square(f"{SYMBOLS[cell.state]} {cell.state}", tuple(notes), target, "fails" if tally.bad else "holds")

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from goldformer.conformance.comparison import Cell, Comparison, Implementation, Tally, environment
-from goldformer.conformance.text import diagnosis, number
+from goldformer.conformance.text import diagnosis, number, stands_on
 from goldformer.spec import Spec
 from goldformer.spec.readme import escape, markdown_table
 
@@ -15,7 +15,7 @@ from goldformer.spec.readme import escape, markdown_table
 _LISTED: Final = 10
 
 #: What is said first of a state, so that no colour is needed.
-SYMBOLS: Final = {"conforms": "✓", "fails": "✗", "fails first": "✗", "not implemented": "–", "not checked": "–"}
+SYMBOLS: Final = {"conforms": "✓", "fails": "✗", "fails first": "✗"}
 
 
 def in_brief(cell: Cell | None) -> str:
@@ -42,7 +42,11 @@ def ends(implementation: Implementation, spec: Spec) -> str:
         return implementation.problem
     judged = [cell for cell in implementation.cells(spec).values() if cell.tally.judged]
     failing = sum(bool(cell.tally.bad) for cell in judged)
-    return f"fails in {failing} of {_components(len(judged))}" if failing else f"conforms · {_components(len(judged))}"
+    if failing:
+        return f"fails in {failing} of {_components(len(judged))}"
+    apply = sum(cell.tally.judged for cell in judged)
+    checks = apply + sum(sum(cell.tally.skipped.values()) for cell in judged)
+    return " · ".join(filter(None, ("conforms", _components(len(judged)), stands_on(apply, checks))))
 
 
 def _components(count: int) -> str:

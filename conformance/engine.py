@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from goldformer.adapters.arrays import LIBRARIES, Layout
@@ -79,14 +81,32 @@ class Bench:
 
 
 def check_case(case: Case, bench: Bench) -> Verdict:
+    """Judge one golden case; a fault of goldformer becomes an errored verdict, so that the run goes on."""
+    blank = _blank(case, bench)
+    try:
+        return _check_or_advise(case, bench, blank)
+    except Exception as error:
+        return fault(blank, error)
+
+
+def _check_or_advise(case: Case, bench: Bench, blank: Verdict) -> Verdict:
     """Judge one golden case; failing one that no clause requires is advice, unless strictness is asked for."""
     try:
-        verdict = _check(case, bench)
+        verdict = _check(case, bench, blank)
     except NotCheckable as unclear:
-        return skipped(_blank(case, bench), "not-checkable", str(unclear))
+        return skipped(blank, "not-checkable", str(unclear))
     # What every call must keep (CALL-1 to CALL-4) binds these cases too.
     departs = verdict.status is Status.FAILED and verdict.reason in ("wrong-value", "no-error")
     return as_advice(verdict) if departs and bench.spec.is_advice(case) and not bench.strict else verdict
+
+
+def fault(blank: Verdict, error: Exception) -> Verdict:
+    """Return the verdict of a check in which goldformer itself broke, with the traceback to report."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{Path(frame.filename).name}:{frame.lineno}, {frame.name}"
+    message = f"a fault in goldformer: {type(error).__name__}: {error} ({where}); please report it with the traceback"
+    text = "".join(traceback.format_exception(error))
+    return replace(blank, status=Status.ERRORED, reason="fault", message=message, detail=text)
 
 
 def as_advice(verdict: Verdict) -> Verdict:
@@ -94,18 +114,22 @@ def as_advice(verdict: Verdict) -> Verdict:
     return skipped(replace(verdict, ratio=None, differences=(), matches=None, advice=""), "advice", verdict.message)
 
 
-def _check(case: Case, bench: Bench) -> Verdict:
-    blank = _blank(case, bench)
+def _check(case: Case, bench: Bench, blank: Verdict) -> Verdict:
     if skip := bench.unusable() or _does_not_apply(case, bench):
         return skipped(blank, *skip)
-    expected = None if case.error is not None else _expected(case, bench)
-    if expected is None:
-        return _check_refusal(case, bench, blank)
+    return _check_values(case, bench, blank) if case.error is None else _check_refusal(case, bench, blank)
+
+
+def _check_values(case: Case, bench: Bench, blank: Verdict) -> Verdict:
+    """Compare the result of a case with its golden values, or with its shape alone where it has none."""
+    expected = _expected(case, bench)
     try:
         result = _result(case, bench)
     except NotImplementedHere as absent:
         return not_implemented(blank, str(absent), strict=bench.strict)
     except BadResult as bad:
+        if bad.reason == "raised" and _may_refuse(case, bench):
+            return blank
         advice = refusing_convention(case, bench) if bad.reason == "raised" else ""
         return replace(broken(blank, bad), advice=advice, matches=_matches(case, bench, bad, expected))
     if bench.keep is not None:
@@ -208,10 +232,8 @@ def broken(blank: Verdict, bad: BadResult) -> Verdict:
 
 
 def _does_not_apply(case: Case, bench: Bench) -> tuple[Reason, str] | None:
-    for name, option in case.only_with.items():
-        declared = bench.adapter.convention(name, case.component, bench.spec)
-        if declared != option:
-            return "convention", f"only for {name}: {option}; the adapter declares {declared}"
+    if other := _needs_other_option(case, bench):
+        return "convention", other
     if case.error is not None and bench.device != "cpu":
         # A bad id on CUDA trips an assertion that leaves the whole process without a device.
         return "device", "what is refused is checked on the CPU"
@@ -226,17 +248,42 @@ def _does_not_apply(case: Case, bench: Bench) -> tuple[Reason, str] | None:
     return None
 
 
-def _expected(case: Case, bench: Bench) -> dict[str, GoldenArray] | None:
-    """The golden values under the adapter's convention; None when that convention refuses the call."""
+def _needs_other_option(case: Case, bench: Bench) -> str:
+    """Return why a case does not apply under what the adapter declares, or ""."""
+    for name, option in case.only_with.items():
+        if bench.adapter.leaves_open(name, case.component):
+            return f"only for {name}: {option}; the adapter leaves {name} open"
+        declared = bench.adapter.convention(name, case.component, bench.spec)
+        if declared != option:
+            return f"only for {name}: {option}; the adapter declares {declared}"
+    return ""
+
+
+def _expected(case: Case, bench: Bench) -> dict[str, GoldenArray]:
+    """Return the golden values under the adapter's convention.
+
+    An option that permits a refusal has none of its own: a result that is given all the same is the default option's.
+    """
     if case.golden is None:
         return {}
-    option = ANY
-    if case.convention is not None:
-        if bench.adapter.leaves_open(case.convention, case.component):
-            return case.golden.whatever_the_option()
-        option = bench.adapter.convention(case.convention, case.component, bench.spec)
-    outputs = case.golden.options[option]
-    return None if outputs is None else dict(outputs)
+    if case.convention is None:
+        outputs = case.golden.options[ANY]
+    elif bench.adapter.leaves_open(case.convention, case.component):
+        outputs = case.golden.whatever_the_option()
+    elif _may_refuse(case, bench):
+        outputs = case.golden.options[bench.spec.conventions[case.convention].default]
+    else:
+        outputs = case.golden.options[bench.adapter.convention(case.convention, case.component, bench.spec)]
+    assert outputs is not None, "the documents' own option refuses nothing"
+    return dict(outputs)
+
+
+def _may_refuse(case: Case, bench: Bench) -> bool:
+    """Return True if the option that the adapter declares permits a refusal of the case."""
+    if case.convention is None or case.golden is None or bench.adapter.leaves_open(case.convention, case.component):
+        return False
+    option = bench.adapter.convention(case.convention, case.component, bench.spec)
+    return case.golden.options[option] is None
 
 
 def _check_refusal(case: Case, bench: Bench, blank: Verdict) -> Verdict:
@@ -256,8 +303,7 @@ def _check_refusal(case: Case, bench: Bench, blank: Verdict) -> Verdict:
     if problem is not None:
         uncalled = isinstance(problem, BadResult) and problem.reason in ("wrong-parameters", *UNANSWERED)
         return broken(blank, problem) if uncalled else replace(blank, status=Status.PASSED)
-    fault = f"bad {case.error}" if case.error else "call that its convention refuses"
-    message = f"accepts a {fault} and returns {_describe(returned)}: raise an error that names the argument"
+    message = f"accepts a bad {case.error} and returns {_describe(returned)}: raise an error that names the argument"
     declared = bench.adapter.options(case.component, bench.spec)
     matches = bench.imitator.accepting(case, bench.dtype, declared) if bench.imitator else None
     return replace(blank, status=Status.FAILED, reason="no-error", message=message, matches=matches)

@@ -179,7 +179,10 @@ class Imitator:
             adapter = self._adapter(candidate, options)
             try:
                 with np.errstate(all="ignore"):
-                    call(adapter, contract, hand_over(LIBRARIES["numpy"], contract, arguments_of(case), dtype, "cpu"))
+                    given = hand_over(
+                        LIBRARIES["numpy"], contract, arguments_of(case), _dtype_for(adapter, dtype), "cpu"
+                    )
+                    call(adapter, contract, given)
             except (BadResult, NotImplementedHere):
                 continue
             found.append(Match(candidate.causes, 0.0))
@@ -263,7 +266,7 @@ class Imitator:
     def _imitated(self, candidate: Candidate, failure: Failure) -> Result | BadResult | None:
         case, contract = failure.case, failure.contract
         adapter = self._adapter(candidate, failure.options)
-        dtype = failure.dtype if failure.dtype in adapter.dtypes else "float32"
+        dtype = _dtype_for(adapter, failure.dtype)
         arguments, cotangent = arguments_of(case), case.cotangent_array
         try:
             with np.errstate(all="ignore"):
@@ -288,3 +291,8 @@ class Imitator:
             book = type("Imitation", (*made, *others, Textbook), {})
             self._adapters[key] = Adapter.of_our_own(book(), "+".join(candidate.causes), self.spec)
         return self._adapters[key]
+
+
+def _dtype_for(adapter: Adapter, dtype: str) -> str:
+    """Return the dtype in which an imitation computes: NumPy has no bfloat16, and float32 holds all its numbers."""
+    return dtype if dtype in adapter.dtypes else "float32"

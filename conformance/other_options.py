@@ -15,16 +15,19 @@ if TYPE_CHECKING:
 
 
 def other_convention(case: Case, bench: Bench, result: Result, contract: Contract) -> str:
-    """Whether another option of a convention would explain a failure."""
+    """Return the advice to declare the option that a failure fits best, or "" if it fits none."""
     if case.convention is None or case.golden is None:
         return ""
     declared = bench.adapter.convention(case.convention, case.component, bench.spec)
+    fitting: dict[str, float] = {}
     for option, outputs in case.golden.options.items():
         if option == declared or not outputs:
             continue
         differences = measure(result, outputs, case, contract, bench.dtype)
         if differences and not any(d.wrong for d in differences):
-            return _declare(case.convention, option, bench)
+            fitting[option] = max(d.ratio for d in differences)
+    if fitting:
+        return _declare(case.convention, min(fitting, key=lambda option: fitting[option]), bench)
     return _leave_open(case.convention, case.golden, case, bench, result, contract)
 
 

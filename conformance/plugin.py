@@ -200,7 +200,7 @@ def settle(request: pytest.FixtureRequest) -> Callable[[Verdict], None]:
         request.node.user_properties += _properties(verdict)
         if verdict.status is Status.SKIPPED:
             pytest.skip(f"{verdict.reason}: {verdict.message}")
-        if verdict.bad:
+        if verdict.bad or verdict.is_fault:
             pytest.fail(explain_verdict(verdict, _bench(request.config).spec), pytrace=False)
 
     return settle
@@ -249,12 +249,15 @@ class Summary:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """A run in which everything was skipped is not a green one."""
+        """Refuse a run in which everything was skipped; tell a fault of goldformer from a failure of the adapter."""
         if self.verdicts:
             from goldformer.conformance.text import nothing_was_checked
 
             if nothing_was_checked(self.verdicts) and session.exitstatus == pytest.ExitCode.OK:
                 session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+            faults = sum(v.is_fault for v in self.verdicts)
+            if faults and session.testsfailed == faults:
+                session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Component by component; then what to mend first and which known mistakes fit."""
@@ -268,7 +271,7 @@ class Summary:
         order = {check: place for place, check in enumerate((*bench.spec.cases, *bench.spec.properties))}
         self.verdicts.sort(key=lambda v: (DTYPES.index(v.dtype), order[v.check]))
         terminalreporter.section(f"conformance of {bench.adapter.name}")
-        terminalreporter.write_line(table(summary(self.verdicts, bench.spec)))
+        terminalreporter.write_line(table(summary(self.verdicts, bench.spec, bench.adapter.functions)))
         for line in closing(self.verdicts, bench.spec):
             terminalreporter.write_line(line)
         if nothing_was_checked(self.verdicts):

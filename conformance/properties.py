@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from goldformer.adapters.arrays import Layout
 from goldformer.conformance.compare import compare
 from goldformer.conformance.counterexample import Called, as_case, recipe
-from goldformer.conformance.engine import Bench, as_advice, broken, not_implemented, skipped
+from goldformer.conformance.engine import Bench, as_advice, broken, fault, not_implemented, skipped
 from goldformer.conformance.gradient import invoke_gradient
 from goldformer.conformance.invoke import Arguments, BadResult, NotCheckable, NotImplementedHere
 from goldformer.conformance.measuring import bounds, measured
@@ -253,12 +253,19 @@ def components_of(prop: Property, spec: Spec) -> tuple[str, ...]:
 
 
 def check_property(prop: Property, component: str, bench: Bench) -> Verdict:
-    """Judge one property for one component."""
+    """Judge one property for one component; a fault of goldformer becomes an errored verdict."""
     command = bench.command("--property", prop.id, "--component", component)
     blank = Verdict(
         prop.id, "property", component, prop.title, Status.PASSED, "", "", bench.dtype, bench.device,
         prop.clauses, "property", prop.catches, reproduce=command,
     )  # fmt: skip
+    try:
+        return _check_property(prop, component, bench, blank)
+    except Exception as error:
+        return fault(blank, error)
+
+
+def _check_property(prop: Property, component: str, bench: Bench, blank: Verdict) -> Verdict:
     if unusable := bench.unusable():
         return skipped(blank, *unusable)
     subject = Subject(bench, component)

@@ -14,7 +14,7 @@ from typing import Final
 
 from goldformer.adapters.mistakes import implementations
 from goldformer.conformance.causes import Cause, cause
-from goldformer.conformance.verdict import Status, Verdict
+from goldformer.conformance.verdict import ERRORS, Status, Verdict
 from goldformer.spec import Mistake, Spec
 
 #: Dtypes so coarse that a mistake may hide in rounding: what passes in them rules nothing out.
@@ -32,21 +32,32 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Causes that, together, give what was got in `equals` of the `examined` failing cases.
+    """Causes that, together, give what was got in `equals` of the failing cases that were examined.
 
     `ratio` is the largest distance in these, over the tolerance; `spared` counts passing cases that they would fail.
+    `refuting` are the failing cases, by id, in which they give something else.
     """
 
     causes: tuple[Cause, ...]
     equals: int
-    examined: int
     ratio: float
     spared: int
+    refuting: tuple[str, ...] = ()
+
+    @property
+    def examined(self) -> int:
+        """Return how many failing cases were compared with what the causes give."""
+        return self.equals + len(self.refuting)
 
     @property
     def certain(self) -> bool:
-        """Whether hardly anything is left to explain: nine of ten failing cases equal it."""
-        return 10 * self.equals >= 9 * self.examined
+        """Return True if no failing case refutes it."""
+        return not self.refuting
+
+    def is_other_option_of(self, nearer: Explanation) -> bool:
+        """Return True if both are one option of the same convention, of which only the nearer one is told."""
+        ones = [e.causes[0].convention for e in (self, nearer) if len(e.causes) == 1]
+        return len(ones) == 2 and ones[0] == ones[1] != ""
 
 
 def explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -> list[Explanation]:
@@ -64,18 +75,21 @@ def explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -> lis
     for ids, checks in equal.items():
         causes = tuple(cause(id_, spec) for id_ in ids)
         spared = sum(passed[id_] for id_ in ids)
-        found.append(Explanation(causes, len(checks), len(examined), ratios[ids], spared))
+        refuting = tuple(v.check for v in examined if (v.check, v.dtype) not in checks)
+        found.append(Explanation(causes, len(checks), ratios[ids], spared, refuting))
     order = {name: place for place, name in enumerate(spec.components)}
     dtypes = {v.dtype for v in examined}
     catalogue = {id_: place for place, id_ in enumerate(spec.mistakes)}
 
-    def rank(e: Explanation) -> tuple[int, int, int, int, int, int, str]:
+    def rank(e: Explanation) -> tuple[int, int, int, int, int, int, float, str]:
         # What a convention allows is no mistake; what the component does itself comes before what its parts do.
         own = -max(order[c.component] if c.component else len(order) for c in e.causes)
         faint = sum(not _shows(c.id, dtype) for c in e.causes for dtype in dtypes)
         # Of those that nothing compared tells apart, the catalogue has the more common one first.
         first = catalogue.get(e.causes[0].id, -1)
-        return e.spared - e.equals, len(e.causes), faint, own, e.spared, first, e.causes[0].id
+        # Of two options, the nearer one.
+        far = e.ratio if all(c.convention for c in e.causes) else 0.0
+        return e.spared - e.equals, len(e.causes), faint, own, e.spared, first, far, e.causes[0].id
 
     return sorted(found, key=rank)
 
@@ -89,8 +103,9 @@ def suspects(verdicts: Iterable[Verdict], component: str, spec: Spec) -> list[Su
     examined = [v for v in judged if v.bad and v.kind == "case" and v.matches is not None]
     fitting = {id_ for v in examined for match in v.matches or () for id_ in match.causes}
     in_vain = {m for v in examined for m in v.catches if m in implementations()} - fitting
-    # A property that knows no mistake fails for any.
-    failed = [v for v in judged if v.bad and (v.kind == "case" or v.catches)]
+    # A property that knows no mistake fails for any. An exception is no sign of a mistake in the values: it may have
+    # any cause.
+    failed = [v for v in judged if v.bad and v.reason not in ERRORS and (v.kind == "case" or v.catches)]
     passed = {(m, v.dtype) for v in judged for m in _ruled_out(v)}
     counts = Counter(m for v in failed for m in v.catches if m not in in_vain and (m, v.dtype) not in passed)
     found = [Suspect(spec.mistakes[m], count, len(failed)) for m, count in counts.items()]

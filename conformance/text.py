@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from goldformer.conformance.causes import cause, what_to_do
@@ -19,6 +19,10 @@ _MOST_STDERR = 10
 _ABSENT = "raise NotImplementedError in the adapter (a process answers −32001): that call is then skipped"
 #: The mistake of which one property tells, and nothing else can.
 _DIFFERS = "nondeterminism"
+#: The label of what explains most failing cases and not all.
+CLOSEST = "Closest known mistake"
+#: So many names are listed before the others are counted.
+_FEW = 4
 
 
 def explain_verdict(verdict: Verdict, spec: Spec) -> str:
@@ -32,9 +36,10 @@ def explain_verdict(verdict: Verdict, spec: Spec) -> str:
         lines += [f"  {line}" for line in difference_lines(difference)]
     for label, text in facts(verdict, spec):
         lines += wrapped(text, f"  {label:12}")
-    if verdict.reason in UNANSWERED and verdict.detail:
+    if verdict.detail and (verdict.is_fault or verdict.reason in UNANSWERED):
         last = verdict.detail.splitlines()[-_MOST_STDERR:]
-        lines += [f"  {head:12}{line}" for head, line in zip(("Stderr", *[""] * len(last)), last, strict=False)]
+        label = "Traceback" if verdict.is_fault else "Stderr"
+        lines += [f"  {head:12}{line}" for head, line in zip((label, *[""] * len(last)), last, strict=False)]
     # Whole, to be copied.
     lines.append(f"  Repeat      {verdict.reproduce}")
     if verdict.example:
@@ -106,7 +111,7 @@ def _element(element: Element, tolerance: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ComponentRow:
-    """One line of the summary."""
+    """One line of the summary; `skipped` counts the checks that were not judged although the component is there."""
 
     component: str
     passed: int
@@ -116,28 +121,48 @@ class ComponentRow:
     worst: float | None
     state: str
 
+    @property
+    def stands_on(self) -> str:
+        """Return how many of the component's checks were judged, "" where all were or none."""
+        judged = self.passed + self.failed
+        return stands_on(judged, judged + self.absent + self.skipped)
 
-def summary(verdicts: Sequence[Verdict], spec: Spec) -> list[ComponentRow]:
-    """A row for each component that was run, roots of the dependency order first."""
+
+def stands_on(judged: int, checks: int) -> str:
+    """Return how many checks a verdict stands on, "" if it stands on all of them or on none."""
+    return f"{judged} of {checks} checks apply" if 0 < judged < checks else ""
+
+
+def summary(verdicts: Sequence[Verdict], spec: Spec, implemented: Collection[str]) -> list[ComponentRow]:
+    """Return a row for each component that was run, roots of the dependency order first.
+
+    `implemented` are the components that the adapter has.
+    """
     roots, followers = failing_roots(verdicts, spec)
     rows = []
     for component in spec.components:
         mine = [v for v in verdicts if v.component == component]
         if not mine:
             continue
-        count = {status: sum(v.status is status for v in mine) for status in Status}
+        passed, failed = sum(v.status is Status.PASSED for v in mine), sum(v.bad for v in mine)
         absent = sum(v.reason == "not-implemented" and v.status is Status.SKIPPED for v in mine)
         ratios = [v.ratio for v in mine if v.ratio is not None]
-        judged = count[Status.PASSED] + count[Status.FAILED] + count[Status.ERRORED]
         state = "fails first" if component in roots else "fails" if component in followers else ""
-        state = state or ("conforms" if judged else "not implemented" if absent else "not checked")
-        rows.append(
-            ComponentRow(
-                component, count[Status.PASSED], count[Status.FAILED] + count[Status.ERRORED], absent,
-                count[Status.SKIPPED] - absent, max(ratios, default=None), state,
-            )
-        )  # fmt: skip
+        state = state or ("conforms" if passed else _not_judged(mine, implemented=component in implemented))
+        skipped = len(mine) - passed - failed - absent
+        rows.append(ComponentRow(component, passed, failed, absent, skipped, max(ratios, default=None), state))
     return rows
+
+
+def _not_judged(verdicts: Sequence[Verdict], *, implemented: bool) -> str:
+    """Return the state of a component of which no check was judged."""
+    if any(v.is_fault for v in verdicts):
+        return "fault in goldformer"
+    if not implemented:
+        return "not implemented"
+    # Without the dtype or the device nothing was asked of it.
+    asked = any(v.reason not in ("dtype", "device") for v in verdicts)
+    return "nothing to judge" if asked else "not checked"
 
 
 HEADINGS = ("component", "passed", "failed", "not impl.", "skipped", "error÷tol.", "")
@@ -147,7 +172,8 @@ def cells(row: ComponentRow) -> tuple[str, ...]:
     """A row's texts under HEADINGS."""
     worst = "–" if row.worst is None else f"{row.worst:.3g}"
     counts = (str(n) if n else "·" for n in (row.passed, row.failed, row.absent, row.skipped))
-    return (row.component, *counts, worst, row.state)
+    stands_on = f" ({row.stands_on})" if row.state == "conforms" and row.stands_on else ""
+    return (row.component, *counts, worst, row.state + stands_on)
 
 
 def table(rows: Sequence[ComponentRow]) -> str:
@@ -187,7 +213,7 @@ def closing(verdicts: Sequence[Verdict], spec: Spec) -> list[str]:
 
 def diagnosis(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Remark]:
     """What to mend first, which known mistakes would look like this, and what is asked for and not there."""
-    judged = {c: [v for v in verdicts if v.component == c and v.status is not Status.SKIPPED] for c in spec.components}
+    judged = {c: [v for v in verdicts if v.component == c and v.is_judged] for c in spec.components}
     absent = [c for c, mine in judged.items() if mine and all(v.reason == "not-implemented" for v in mine)]
     roots, followers = failing_roots((v for v in verdicts if v.component not in absent), spec)
     explained = {component: _explaining(verdicts, component, spec) for component in (*roots, *followers)}
@@ -198,7 +224,7 @@ def diagnosis(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Remark]:
         yield Remark("First seen", f"{bad[0].check}: {bad[0].message}")
         if bad[0].reason == "raised" and some_pass:
             yield Remark("If it has no such variant", _ABSENT)
-        yield from this_is(explained[component]) or _could_be(verdicts, bad, component, spec, told_apart=some_pass)
+        yield from this_is(explained[component]) or _could_be(verdicts, bad, component, spec)
     known = {c.id for component in roots for e in explained[component] for c in e.causes}
     for component in followers:
         # What a part does wrong shows in the whole; a mistake of the whole's own does not go away with it.
@@ -209,32 +235,31 @@ def diagnosis(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Remark]:
         yield Remark("These fail too and may mend themselves", ", ".join(followers), inner=False)
     if absent:
         yield Remark("Not implemented", ", ".join(absent), inner=False)
+    if faults := [v for v in verdicts if v.is_fault]:
+        text = f"{faults[0].message}. Not judged: {few(f'{v.check} ({v.dtype})' for v in faults)}"
+        yield Remark("Fault in goldformer", text, inner=False)
 
 
-def _could_be(
-    verdicts: Sequence[Verdict], bad: Sequence[Verdict], component: str, spec: Spec, *, told_apart: bool
-) -> Iterator[Remark]:
-    """What could be behind values that nothing known gives, and where it first goes wrong.
-
-    Mistakes are `told_apart` by checks that pass.
-    """
-    if differs := next((v for v in bad if v.kind == "property" and v.catches == (_DIFFERS,)), None):
-        # What is another result at each call equals nothing, and its first wrong output may be any.
+def _could_be(verdicts: Sequence[Verdict], bad: Sequence[Verdict], component: str, spec: Spec) -> Iterator[Remark]:
+    """Say what could be behind failures that nothing known explains, or where the values first go wrong."""
+    if differs := next((v for v in bad if v.reason == "property" and v.catches == (_DIFFERS,)), None):
+        # What is another result at each call equals nothing, and its first wrong output may be any. A call that
+        # raised, or broke the contract, has given no second result to compare.
         mistake = spec.mistakes[_DIFFERS]
         text = f"{mistake.title} ({_DIFFERS}): {differs.message}. {mistake.hint}"
         yield Remark("This is", text, mistakes=(_DIFFERS,))
         return
-    # A crash or a wrong shape says what is wrong by itself, unless just what one mistake breaks is broken.
-    valued = any(v.reason in ("wrong-value", "not-finite", "property") for v in bad)
-    for suspect in _likely(suspects(verdicts, component, spec)):
-        if valued or (told_apart and suspect.explains == suspect.failing):
+    advice = dict.fromkeys(v.advice for v in bad if v.advice)
+    if not advice and any(v.matches is not None and v.differences for v in bad):
+        yield Remark("Not known", "no mistake of the catalogue gives what was got; " + _first_wrong(bad))
+        return
+    # An exception or a wrong shape says what is wrong by itself; only wrong values hint at mistakes.
+    if any(v.reason in ("wrong-value", "not-finite", "property") for v in bad):
+        for suspect in _likely(suspects(verdicts, component, spec)):
             fits = f"({suspect.mistake.id}, fits {suspect.explains} of {suspect.failing} failing checks)"
             text = f"{suspect.mistake.title} {fits}. {suspect.mistake.hint}"
             yield Remark("Could be", text, mistakes=(suspect.mistake.id,))
-    advice = dict.fromkeys(v.advice for v in bad if v.advice)
     yield from (Remark("Convention", text) for text in advice)
-    if not advice and any(v.matches is not None and v.differences for v in bad):
-        yield Remark("Not known", "no mistake of the catalogue gives what was got; " + _first_wrong(bad))
 
 
 def _explaining(verdicts: Sequence[Verdict], component: str, spec: Spec) -> list[Explanation]:
@@ -243,20 +268,33 @@ def _explaining(verdicts: Sequence[Verdict], component: str, spec: Spec) -> list
 
 
 def this_is(found: Sequence[Explanation], among: str = "failing", *, was: bool = False) -> list[Remark]:
-    """The best explanation, and those that are as good; of what `was`, there is nothing to mend."""
+    """Return the best explanation, and those that are as good; of what `was`, there is nothing to mend.
+
+    It is "This is" where every failing case that was examined agrees, and else the closest known one.
+    """
     remarks: list[Remark] = []
     for place, e in enumerate(found[:_MOST_SUSPECTS]):
         if place and (e.equals, e.spared) != (found[0].equals, found[0].spared):
             break
+        if place and e.is_other_option_of(found[0]):
+            continue
         given = "recorded" if was else "got"
         seen = f"what was {given} equals that in {e.equals} of {e.examined} {among} cases, {closeness(e.ratio)}"
+        seen += f"; it does not explain {few(dict.fromkeys(e.refuting))}" if e.refuting else ""
         titles = " and ".join(c.title for c in e.causes)
-        head = "Or" if place else "This is" if e.certain else "Could be"
+        head = "Or" if place else "This is" if e.certain else CLOSEST
         mistakes = tuple(c.id for c in e.causes if not c.option)
         remarks.append(
             Remark(head, f"{titles}: {seen}." + (f" {what_to_do(e.causes)}" if not was else ""), mistakes=mistakes)
         )
     return remarks
+
+
+def few(names: Iterable[str]) -> str:
+    """Return the first names of a list and the number of the others."""
+    listed = list(names)
+    more = len(listed) - _FEW
+    return ", ".join(listed[:_FEW]) + (f" and {more} more" if more > 0 else "")
 
 
 def _first_wrong(bad: Sequence[Verdict]) -> str:

@@ -41,6 +41,7 @@ Reason = Literal[
     "output-limit",
     "killed",
     "tampered",
+    "fault",
     # skipped
     "not-implemented",
     "convention",
@@ -57,7 +58,8 @@ WITHIN_LIMITS: Final[tuple[Reason, ...]] = ("memory", "output-limit", "killed", 
 #: The reasons for which there is no result that the implementation could be judged by: nothing was answered.
 UNANSWERED: Final[tuple[Reason, ...]] = ("crashed", "timeout", "protocol", *WITHIN_LIMITS)
 
-#: The reasons for which a check is errored: the call itself went wrong.
+#: The reasons for which a check is errored by the implementation: the call itself went wrong. A check is errored by
+#: goldformer for one reason alone, "fault".
 ERRORS: Final[tuple[Reason, ...]] = ("raised", "wrong-parameters", *UNANSWERED)
 
 
@@ -144,8 +146,18 @@ class Verdict:
 
     @property
     def bad(self) -> bool:
-        """Failed or errored."""
-        return self.status in (Status.FAILED, Status.ERRORED)
+        """Return True if the implementation failed the check or could not answer it."""
+        return self.status in (Status.FAILED, Status.ERRORED) and not self.is_fault
+
+    @property
+    def is_fault(self) -> bool:
+        """Return True if goldformer itself broke, so that nothing is known of the implementation."""
+        return self.reason == "fault"
+
+    @property
+    def is_judged(self) -> bool:
+        """Return True if the check says something of the implementation: it passed, failed or errored."""
+        return self.status is Status.PASSED or self.bad
 
     def as_json(self) -> dict[str, Any]:
         """Plain data, for --json and for pytest-xdist's wire."""

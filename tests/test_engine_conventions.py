@@ -76,7 +76,8 @@ def test_the_option_that_is_not_declared_is_the_default(choice, textbook, bench_
 def test_a_wrong_declaration_fails(choice, textbook, bench_of, spec):
     convention, option, case = choice
     for other in spec.conventions[convention].options:
-        if other != option:
+        # What may be refused may be computed too, as the default has it.
+        if other not in (option, "refused"):
             assert check_case(spec.cases[case], bench_of(textbook, **{convention: other})).bad
 
 
@@ -142,13 +143,13 @@ def test_a_case_for_one_option_only_is_skipped_under_another(bench_of, spec):
     assert verdict.message == "only for pe_layout: interleaved; the adapter declares concatenated"
 
 
-def test_what_is_declared_refused_must_be_refused(bench_of, spec):
-    verdict = check_case(spec.cases["pe-odd-7-added"], bench_of(Textbook, odd_d_model="refused"))
-    assert (verdict.status, verdict.reason) == (Status.FAILED, "no-error")
-    assert verdict.message == (
-        "accepts a call that its convention refuses and returns an array of shape (2, 3, 7): "
-        "raise an error that names the argument"
-    )
+def test_what_may_be_refused_is_refused_or_right(bench_of, spec):
+    case = spec.cases["pe-odd-7-added"]
+    assert check_case(case, bench_of(RefusesOddWidths, odd_d_model="refused")).status is Status.PASSED
+    assert check_case(case, bench_of(Textbook, odd_d_model="refused")).status is Status.PASSED
+    wrong = type("Wrong", (implementations()["pe-base"].make, Textbook), {})
+    verdict = check_case(case, bench_of(wrong, odd_d_model="refused"))
+    assert (verdict.status, verdict.reason) == (Status.FAILED, "wrong-value")
 
 
 def test_a_refusal_that_another_option_allows_names_it(bench_of, spec):
@@ -193,6 +194,33 @@ def test_only_the_rows_without_a_key_are_left_out(spec):
     whole, agreed = golden.options["uniform"]["weights"], golden.whatever_the_option()["weights"]
     assert 0 < agreed.values.size < whole.values.size
     assert agreed.compared(whole.values).tolist() == agreed.values.tolist()
+
+
+def test_gradients_through_rows_without_a_key_are_left_out_too(bench, adapter_file, spec):
+    """A number added to the scores lets gradients through: right for no option, and left open."""
+    source = """
+import math
+import torch
+
+ARRAYS = "torch"
+
+def scaled_dot_product_attention(query, key, value, mask=None):
+    scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
+    if mask is not None:
+        scores = scores + (~mask) * -1e9
+    return torch.softmax(scores, dim=-1) @ value
+"""
+    closed, left_open = (
+        bench(adapter_file(source + declared, name), "float64")
+        for name, declared in (("closed.py", ""), ("open.py", 'CONVENTIONS = {"empty_row": "unspecified"}'))
+    )
+    case = spec.cases["sdpa-gradient-empty-row"]
+    assert check_case(case, closed).reason == "wrong-value"
+    verdict = check_case(case, left_open)
+    assert (verdict.status, verdict.reason) == (Status.SKIPPED, "convention")
+    assert verdict.message == "only for empty_row: uniform; the adapter leaves empty_row open"
+    for other in spec.cases_of("scaled_dot_product_attention"):
+        assert not check_case(other, left_open).bad, other.id
 
 
 def test_other_conventions_cannot_be_left_open(bench_of):

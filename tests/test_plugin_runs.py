@@ -90,8 +90,9 @@ def test_the_summary_tells_what_was_done_by_component(conforming):
     assert "= conformance of textbook =" in conforming.out
     assert re.search(r"^component +passed +failed +not impl\. +skipped +error÷tol\.$", conforming.out, re.MULTILINE)
     assert conforming.rows["causal_mask"] == ["26", "·", "·", "·", "0", "conforms"]
-    passed, failed, absent, skipped, ratio, state = conforming.rows["softmax"]
-    assert (passed, failed, absent, skipped, state) == ("42", "·", "·", "2", "conforms")
+    passed, failed, absent, skipped, ratio, *state = conforming.rows["softmax"]
+    assert (passed, failed, absent, skipped) == ("42", "·", "·", "2")
+    assert " ".join(state) == "conforms (42 of 44 checks apply)"
     assert 0 < float(ratio) < 0.5
     assert list(conforming.rows) == ["causal_mask", "softmax"]
 
@@ -102,6 +103,27 @@ def test_two_dtypes_give_two_tests_for_every_case_and_property(conforming, spec)
     assert golden == [(dtype, id_) for dtype in ("float64", "float32") for id_ in ids]
     properties = re.findall(r"::test_rows_on_the_simplex\[(.*)\] PASSED", conforming.out)
     assert properties == ["float64-softmax", "float32-softmax"]
+
+
+# A run that a fault of goldformer spoils
+
+FAULT = """
+from goldformer.conformance import engine
+
+def compared(*_):
+    raise LookupError("of our own")
+
+engine.measure = compared
+"""
+
+
+def test_a_fault_of_goldformer_is_an_internal_error_of_pytest(tmp_path):
+    (tmp_path / "spoiled.py").write_text(FAULT, encoding="utf-8")
+    options = ("-p", "spoiled", "--adapter", "textbook", "--component", "softmax", "--dtype", "float32")
+    run = Run(tmp_path, str(GOLDEN), *options)
+    assert run.code == pytest.ExitCode.INTERNAL_ERROR
+    assert "Fault in goldformer: a fault in goldformer: LookupError: of our own (spoiled.py:" in run.out
+    assert "Mend first" not in run.out
 
 
 # A run that fails

@@ -32,7 +32,9 @@ TABLES = {
         "'unifrom' is not in its options",
     ),
     "one option": (
-        "conventions", "odd_d_model", "      refused: an odd d_model is an error\n", "", "options",
+        "conventions", "odd_d_model",
+        "      refused: an odd d_model may be an error; a result, where there is one, is that of extra_sine\n",
+        "", "options",
         "Dictionary should have at least 2 items after validation, not 1, got {'extra_sine': "
         "'the last channel is a sine without its co…",
     ),

@@ -20,7 +20,7 @@ from goldformer.conformance.engine import Bench, plan
 from goldformer.conformance.invoke import Result
 from goldformer.conformance.run import Check, Numerics, Selection, checks
 from goldformer.conformance.tolerance import tolerance
-from goldformer.conformance.verdict import Status, Verdict
+from goldformer.conformance.verdict import Verdict
 from goldformer.spec import Case, Contract, Spec
 from goldformer.spec.draw import Recipe, Values
 
@@ -155,7 +155,7 @@ def note_end(verdict: Verdict, keeper: Keeper, absent: dict[Key, str]) -> None:
         message = _PLACE.sub("", verdict.message)
         case = Ended(verdict.reason, message)
         keeper.entries[key] = Entry(verdict.component, "", ended=case)
-    elif verdict.status is Status.SKIPPED:
+    elif not verdict.is_judged:
         absent[key] = verdict.message
 
 

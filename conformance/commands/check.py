@@ -109,7 +109,7 @@ def _check(options: Options, spec: Spec, found: Adapter) -> int:
     start = time.perf_counter()
     for verdict in _live(bench, selection, visible=not options.as_json):
         verdicts.append(verdict)
-        if verdict.bad and not options.as_json and not options.quiet:
+        if (verdict.bad or verdict.is_fault) and not options.as_json and not options.quiet:
             failures.tell(verdict)
     failures.tell_the_rest()
     if options.as_json:
@@ -134,7 +134,7 @@ class _Failures:
         self._alike: Counter[tuple[str, str]] = Counter()
 
     def tell(self, verdict: Verdict) -> None:
-        """One verdict that is bad."""
+        """One verdict that is bad, or that a fault of goldformer lost."""
         self._told[verdict.component] += 1
         self._alike[verdict.component, verdict.message] += 1
         if self._verbose or self._told[verdict.component] <= EXPLAINED:
@@ -189,7 +189,7 @@ def _live(bench: Bench, selection: Selection, *, visible: bool) -> Iterator[Verd
 
 
 def _report(verdicts: Sequence[Verdict], adapter: Adapter, spec: Spec) -> None:
-    rows = summary(verdicts, spec)
+    rows = summary(verdicts, spec, adapter.functions)
     out.print(f"{adapter.name} {adapter.version}".strip(), style="bold", markup=False)
     heading, *lines = table(rows).splitlines()
     out.print(heading, style="bold", markup=False)
@@ -224,7 +224,7 @@ def _as_json(verdicts: Sequence[Verdict], adapter: Adapter, bench: Bench, spec: 
         "components": [
             dict(zip(("component", "passed", "failed", "not_implemented", "skipped", "worst_ratio", "state"),
                      (r.component, r.passed, r.failed, r.absent, r.skipped, r.worst, r.state), strict=True))
-            for r in summary(verdicts, spec)
+            for r in summary(verdicts, spec, adapter.functions)
         ],
         "verdicts": [v.as_json() for v in verdicts],
     }  # fmt: skip

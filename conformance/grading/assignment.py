@@ -28,7 +28,7 @@ from goldformer.spec.yamlfile import YamlFile
 #: The reasons for which a check passes or is left out, which cost nothing; what is missing has no points to lose, and
 #: nothing of a submission has moved since a baseline.
 _NO_FAULT: Final = frozenset(
-    {"", "not-implemented", "convention", "dtype", "device", "advice", "not-checkable", "moved"}
+    {"", "not-implemented", "convention", "dtype", "device", "advice", "not-checkable", "moved", "fault"}
 )
 
 #: The reasons that may cost points.

@@ -67,6 +67,8 @@ class Planned:
     def checked(self, bench: Bench) -> Check:
         """Make it, and say what its verdict means."""
         verdict = self.run(bench)
+        if verdict.is_fault:
+            return Check(self.origin, "grader-error", self.unjudged("grading failed", verdict.detail))
         return Check(self.origin, outcome_of(verdict), verdict)
 
     def unjudged(self, message: str, detail: str = "") -> Verdict:

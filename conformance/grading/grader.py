@@ -21,7 +21,7 @@ from goldformer.adapters.process.faults import CallFault, FaultReason
 from goldformer.conformance.engine import Bench
 from goldformer.conformance.grading.boxed import Boxed
 from goldformer.conformance.grading.declared import Declared
-from goldformer.conformance.grading.exam import Exam, Plan, Planned
+from goldformer.conformance.grading.exam import Exam, Plan
 from goldformer.conformance.grading.model import (
     NOT_STARTED,
     Check,
@@ -188,7 +188,7 @@ class Grader:
             elif late[planned.component] >= _TIMEOUTS:
                 why = f"{_TIMEOUTS} checks of {planned.component} took too long"
                 adapter = _silent(self._plan, "timeout", why)
-            check = _checked(planned, replace(bench, dtype=planned.dtype, adapter=adapter))
+            check = planned.checked(replace(bench, dtype=planned.dtype, adapter=adapter))
             late[planned.component] += check.outcome == "timeout"
             if check.counts and check.outcome == "correct" and check.verdict.check in self._plan.kinds.numeric:
                 works.add(planned.component)
@@ -230,15 +230,6 @@ def _without_checks(exam: Exam, submission: Submission, outcome: Outcome, messag
 
 
 _BROKEN: Final = Check("published", "grader-error", Verdict("", "case", "", "", Status.SKIPPED, "", "", "", "", (), ""))
-
-
-def _checked(planned: Planned, bench: Bench) -> Check:
-    """One check; an exception here is ours."""
-    try:
-        return planned.checked(bench)
-    except Exception as error:
-        told = "".join(traceback.format_exception(error))
-        return Check(planned.origin, "grader-error", planned.unjudged("grading failed", told))
 
 
 def _said(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Said]:

@@ -1,0 +1,132 @@
+"""What goes wrong in goldformer itself: the check is errored, the run goes on, and the exit status tells it apart."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+
+from goldformer.conformance import engine, properties
+from goldformer.conformance.cli import main
+from goldformer.conformance.engine import check_case
+from goldformer.conformance.imitation import Imitator
+from goldformer.conformance.run import load_properties
+from goldformer.conformance.verdict import Status
+
+RIGHT = """
+import numpy as np
+
+ARRAYS = "numpy"
+
+def softmax(scores):
+    if 0 in scores.shape:
+        raise ValueError("scores: empty")
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+"""
+WRONG = RIGHT.replace("return powers", "return 2 * powers")
+
+COMMON_ENCODING = """
+import math
+import torch
+
+ARRAYS = "torch"
+CONVENTIONS = {"odd_d_model": "refused"}
+
+def positional_encoding(x):
+    length, d_model = x.shape[1:]
+    table = torch.zeros(length, d_model, dtype=torch.float64)
+    position = torch.arange(length, dtype=torch.float64).unsqueeze(1)
+    steps = torch.arange(0, d_model, 2, dtype=torch.float64)
+    angles = position * torch.exp(steps * (-math.log(10000.0) / d_model))
+    table[:, 0::2] = torch.sin(angles)
+    table[:, 1::2] = torch.cos(angles)
+    return x + table.to(x)
+"""
+
+
+def explode(*_args, **_kwargs):
+    raise LookupError("of our own")
+
+
+@pytest.fixture
+def judging_explodes(monkeypatch):
+    """One case and one property are lost to a fault in the code that compares."""
+    measure = engine.measure
+
+    def measured(result, expected, case, contract, dtype):
+        return explode() if case.id == "sm-several-rows" else measure(result, expected, case, contract, dtype)
+
+    load_properties()
+    monkeypatch.setattr(engine, "measure", measured)
+    monkeypatch.setitem(properties.HELD, "sm-shift", properties.HeldProperty("sm-shift", explode, {}))
+
+
+@pytest.fixture
+def check(adapter_file):
+    """Run `goldformer check` on an adapter given by its source."""
+    return lambda source, *options: CliRunner().invoke(main, ["check", adapter_file(source), *options])
+
+
+def test_a_fault_loses_its_own_check_and_no_other(judging_explodes, check):
+    result = check(RIGHT, "--json", "--dtype", "float32")
+    verdicts = {v["check"]: v for v in json.loads(result.stdout)["verdicts"] if v["component"] == "softmax"}
+    lost = {id_ for id_, v in verdicts.items() if v["reason"] == "fault"}
+    assert lost == {"sm-several-rows", "sm-shift"}
+    assert all(v["status"] in ("passed", "skipped") for id_, v in verdicts.items() if id_ not in lost)
+    fault = verdicts["sm-several-rows"]
+    assert fault["status"] == "errored"
+    assert fault["message"].startswith("a fault in goldformer: LookupError: of our own (test_engine_faults.py:")
+    assert fault["message"].endswith(", explode); please report it with the traceback")
+    assert "Traceback (most recent call last)" in fault["detail"]
+
+
+def test_a_fault_alone_is_exit_status_2_and_a_failure_beside_it_is_1(judging_explodes, check):
+    alone = check(RIGHT, "--dtype", "float32")
+    assert alone.exit_code == 2
+    assert "goldformer: sm-several-rows (float32): a fault in goldformer: LookupError: of our own" in alone.stderr
+    assert "ERRORED  sm-several-rows  (softmax, float32 on cpu)" in alone.stdout
+    assert "Fault in goldformer: a fault in goldformer: LookupError" in alone.stdout
+    assert "Mend first" not in alone.stdout
+    assert check(WRONG, "--dtype", "float32").exit_code == 1
+
+
+def test_a_fault_of_the_diagnosis_is_one_too(monkeypatch, bench, adapter_file):
+    monkeypatch.setattr(Imitator, "matches", explode)
+    wrong = bench(adapter_file(WRONG))
+    case = wrong.spec.cases["sm-several-rows"]
+    assert check_case(case, wrong).reason == "wrong-value"
+    verdict = check_case(case, replace(wrong, imitator=Imitator(wrong.spec)))
+    assert (verdict.status, verdict.reason) == (Status.ERRORED, "fault")
+
+
+def test_what_the_implementation_raises_is_no_fault_of_goldformer(bench, adapter_file):
+    raises = bench(adapter_file(RIGHT.replace("return powers", "raise LookupError('of theirs') #")))
+    assert check_case(raises.spec.cases["sm-several-rows"], raises).reason == "raised"
+
+
+def test_a_call_that_is_accepted_in_bfloat16_is_diagnosed(bench, adapter_file):
+    """NumPy, in which mistakes are imitated, has no bfloat16."""
+    accepting = """
+ARRAYS = "torch"
+
+def token_embedding(ids, params):
+    return params["table"][ids % len(params["table"])]
+"""
+    at = bench(adapter_file(accepting), "bfloat16")
+    at = replace(at, imitator=Imitator(at.spec))
+    refusals = [case for case in at.spec.cases_of("token_embedding") if case.error == "ids"]
+    verdicts = [check_case(case, at) for case in refusals]
+    assert "no-error" in {verdict.reason for verdict in verdicts}
+    assert "fault" not in {verdict.reason for verdict in verdicts}
+    assert any(verdict.matches for verdict in verdicts)
+
+
+def test_the_commonest_positional_encoding_conforms_where_it_declares_that_it_refuses_odd_widths(bench, adapter_file):
+    """Assigned to every second column, the cosines fit neither three nor five nor seven columns, but one."""
+    for dtype in ("float64", "float32", "float16", "bfloat16"):
+        common = bench(adapter_file(COMMON_ENCODING), dtype)
+        odd = {id_: check_case(common.spec.cases[id_], common) for id_ in ("pe-odd-1", "pe-odd-5", "pe-odd-7-added")}
+        assert {v.status for v in odd.values()} == {Status.PASSED}
