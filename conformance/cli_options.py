@@ -9,7 +9,7 @@ import click
 STATUSES = """
 \b
 Exit status: 0 conforms (or: done) · 1 fails (or: golden values moved) · 2 unusable: a bad adapter,
-spec or option, or nothing was checked.
+spec or option, nothing was checked, or goldformer itself broke and nothing else fails.
 """
 
 
