@@ -220,7 +220,7 @@ def test_what_is_printed(told):
         ["softmax", "✓ 2 of 2 · 0.25", "✗ 1 of 2 · 2.5e+05", "–"],
         ["scaled_dot_product_attention", "–", "✗ 0 of 1", "–"],
     ]
-    assert "right 7: conforms · 1 component (1.2 s)" in lines
+    assert "right 7: conforms · 1 component · 2 of 3 checks apply (1.2 s)" in lines
     assert "Convention declared: empty_row: nan" in lines
     assert "Note: sotfmax is no component: did you mean softmax?" in lines
     assert "Mend first: softmax" in lines
@@ -235,7 +235,7 @@ def test_every_file_is_saved_and_named(told, tmp_path):
     assert (tmp_path / "a.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     assert (tmp_path / "a.md").read_text(encoding="utf-8").startswith("## Conformance")
     # Of the first one named.
-    assert json.loads((tmp_path / "b.json").read_text(encoding="utf-8"))["message"] == "conforms · 1 component"
+    assert json.loads((tmp_path / "b.json").read_text(encoding="utf-8"))["message"] == "conforms · 1 component · 2 of 3 checks apply"
     assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))["outcome"] == "unusable"
 
 
@@ -259,7 +259,7 @@ def test_json_has_counts_and_the_failing_verdicts_alone(spec):
 @pytest.mark.parametrize(
     ("implementation", "message", "color"),
     [
-        (RIGHT, "conforms · 1 component", "brightgreen"),
+        (RIGHT, "conforms · 1 component · 2 of 3 checks apply", "brightgreen"),
         (made("m", verdict("a", "softmax"), verdict("b", "layer_norm")), "conforms · 2 components", "brightgreen"),
         (made("m", wrong("a", "softmax"), verdict("b", "layer_norm")), "fails in 1 of 2 components", "red"),
         (MISSING, "not checked", "lightgrey"),
@@ -291,7 +291,7 @@ def test_markdown_has_a_table_that_names_do_not_break(spec):
 def test_markdown_says_how_each_ends_what_to_mend_and_what_it_ran_on(spec):
     text = markdown(ALL, spec)
     for line in (
-        "- ✓ **right 7**: conforms · 1 component (declares empty_row: nan)",
+        "- ✓ **right 7**: conforms · 1 component · 2 of 3 checks apply (declares empty_row: nan)",
         "- ✗ **a \\| \\<b>\\*bad\\*\\</b> 7**: fails in 2 of 2 components",
         "- ! **missing.py**: no such file. \\`goldformer new missing.py\\` writes one",
         "- **Mend first**: softmax",
@@ -319,7 +319,7 @@ def test_check_saves_a_summary_and_a_badge(tmp_path):
     assert result.exit_code == 0
     assert result.stdout.splitlines()[-2:] == [f"- wrote {summary}", f"- wrote {drawn}"]
     assert re.search(r"^\| `softmax` \| ✓ \d+ of \d+ · 0\.\d+ \|$", summary.read_text(encoding="utf-8"), re.MULTILINE)
-    assert json.loads(drawn.read_text(encoding="utf-8"))["message"] == "conforms · 1 component"
+    assert json.loads(drawn.read_text(encoding="utf-8"))["message"] == "conforms · 1 component · 21 of 22 checks apply"
 
 
 def test_check_writes_nothing_but_json_to_standard_output(tmp_path):

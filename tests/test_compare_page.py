@@ -46,7 +46,7 @@ def test_every_table_can_be_scrolled_by_keyboard_and_has_a_name(parsed):
 
 def test_the_outcomes_come_first_in_words_and_signs(parsed):
     assert [text for _, text in parsed.all("li")] == [
-        "✓right 7: conforms · 1 component",
+        "✓right 7: conforms · 1 component · 2 of 3 checks apply",
         "✗a | <b>*bad*</b> 7: fails in 2 of 2 components",
         "!missing.py: no such file. `goldformer new missing.py` writes one",
     ]
@@ -58,7 +58,7 @@ def test_components_by_implementations(parsed):
     assert rows == [
         ["layer_normLayer normalisation over the last axis", "– not implemented", "–", "–"],
         [
-            "softmaxSoftmax over the last axis", "✓ conforms2 of 2error 0.251 of another convention",
+            "softmaxSoftmax over the last axis", "✓ conforms2 of 2error 0.252 of 3 checks apply1 of another convention",
             "✗ fails first1 of 2error 2.5e+05", "–",
         ],
         ["scaled_dot_product_attentionScaled dot-product attention", "–", "✗ fails0 of 1", "–"],
