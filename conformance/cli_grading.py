@@ -35,6 +35,12 @@ some (another grade) · 2 unusable: a bad assignment or option, no submissions, 
     help="Refuse to grade where submissions are kept apart less than so.",
 )
 @click.option("--seed", help="Draw the fresh cases with this seed, not with the assignment's or one of chance.")
+@click.option(
+    "--solution",
+    type=FILE,
+    help="The right solution: submissions have to return every output that it returns."
+    "  [default: solution.py beside the assignment]",
+)
 @click.option("--only", multiple=True, metavar="ID", help="Only this submission (repeatable, or a,b).")
 @click.option("--again", is_flag=True, help="Grade what is finished, too.")
 @click.option("--gradescope-results", type=FILE, help="Save results.json for Gradescope, of the only submission.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from goldformer.conformance.invoke import (
 from goldformer.conformance.judge import measure, reason_of, sentence
 from goldformer.conformance.other_options import other_convention, refusing_convention
 from goldformer.conformance.tolerance import LARGEST, least_margin
-from goldformer.conformance.verdict import ERRORS, UNANSWERED, Match, Reason, Status, Verdict
+from goldformer.conformance.verdict import ERRORS, UNANSWERED, WITHHELD, Match, Reason, Status, Verdict
 from goldformer.spec import Case, Spec
 from goldformer.spec.model import ANY, GoldenArray
 
@@ -46,6 +46,8 @@ class Bench:
     imitator: Imitator | None = None
     #: Is handed what each golden case gives, once it is known to have the contract's form.
     keep: Callable[[Case, Bench, Result], None] | None = None
+    #: The outputs that the check at hand requires; every output but the first is optional without it.
+    required: Collection[str] = ()
 
     def unusable(self) -> tuple[Reason, str] | None:
         """Why nothing can run here, or None."""
@@ -70,6 +72,18 @@ class Bench:
         timeout = self.adapter.timeout
         words += ["--timeout", f"{timeout:.15g}"] if timeout not in (None, TIMEOUT) else []
         return shlex.join([*words, "--strict"] if self.strict else words)
+
+    def withheld(self, component: str, outputs: Collection[str], expected: Collection[str]) -> str:
+        """Name the expected outputs that are required and missing, and say what to return; empty if none is missing."""
+        contract = self.spec.contracts[component]
+        missing = [n for n in contract.outputs if n in expected and n in self.required and n not in outputs]
+        if not missing:
+            return ""
+        whole = [name for name in contract.outputs if name == contract.first_output or name in self.required]
+        # A tuple holds the first outputs of the contract, in its order; a mapping holds any of them.
+        in_order = whole == list(contract.outputs)[: len(whole)]
+        form = f"({', '.join(whole)})" if in_order else f"{{{', '.join(f'{name!r}: …' for name in whole)}}}"
+        return f"{', '.join(missing)}: not returned; return {form}"
 
     def call(
         self, component: str, arguments: Arguments, *, untouched: bool = True, layout: Layout = "contiguous"
@@ -96,7 +110,7 @@ def _check_or_advise(case: Case, bench: Bench, blank: Verdict) -> Verdict:
     except NotCheckable as unclear:
         return skipped(blank, "not-checkable", str(unclear))
     # What every call must keep (CALL-1 to CALL-4) binds these cases too.
-    departs = verdict.status is Status.FAILED and verdict.reason in ("wrong-value", "no-error")
+    departs = verdict.status is Status.FAILED and verdict.reason in ("wrong-value", "no-error", WITHHELD)
     return as_advice(verdict) if departs and bench.spec.is_advice(case) and not bench.strict else verdict
 
 
@@ -134,10 +148,12 @@ def _check_values(case: Case, bench: Bench, blank: Verdict) -> Verdict:
         return replace(broken(blank, bad), advice=advice, matches=_matches(case, bench, bad, expected))
     if bench.keep is not None:
         bench.keep(case, bench, result)
-    if expected and not set(expected) & set(result.outputs):
+    # Every gradient that is asked for is required already.
+    withheld = bench.withheld(case.component, result.outputs, expected) if case.cotangent_array is None else ""
+    if expected and not withheld and not set(expected) & set(result.outputs):
         absent_outputs = f"{bench.adapter.name} does not return {', '.join(expected)}"
         return not_implemented(blank, absent_outputs, strict=bench.strict)
-    return _judge(blank, case, bench, result, expected)
+    return _judge(blank, case, bench, result, expected, withheld)
 
 
 def _result(case: Case, bench: Bench) -> Result:
@@ -152,20 +168,22 @@ def _result(case: Case, bench: Bench) -> Result:
     )
 
 
-def _judge(blank: Verdict, case: Case, bench: Bench, result: Result, expected: dict[str, GoldenArray]) -> Verdict:
-    """Compare what was given with what was asked for."""
+def _judge(
+    blank: Verdict, case: Case, bench: Bench, result: Result, expected: dict[str, GoldenArray], withheld: str
+) -> Verdict:
+    """Compare the outputs with the golden values; an output that is `withheld` fails the case where all others pass."""
     contract = bench.spec.contracts[case.component]
     differences = measure(result, expected, case, contract, bench.dtype)
     ratio = max((d.ratio for d in differences), default=None)
     timed = replace(blank, ratio=ratio, seconds=result.seconds)
     wrong = tuple(d for d in differences if d.wrong)
     if not wrong:
-        return timed
+        return replace(timed, status=Status.FAILED, reason=WITHHELD, message=withheld) if withheld else timed
     return replace(
         timed,
         status=Status.FAILED,
         reason=reason_of(wrong),
-        message=sentence(wrong[0]),
+        message="; ".join(filter(None, (sentence(wrong[0]), withheld))),
         differences=wrong,
         matches=_matches(case, bench, result, expected),
         advice=other_convention(case, bench, result, contract),

@@ -24,7 +24,7 @@ from goldformer.conformance.invoke import Arguments, BadResult, NotCheckable, No
 from goldformer.conformance.measuring import bounds, measured
 from goldformer.conformance.search import search
 from goldformer.conformance.tolerance import least_margin, tolerance
-from goldformer.conformance.verdict import UNANSWERED, Difference, Status, Verdict
+from goldformer.conformance.verdict import UNANSWERED, WITHHELD, Difference, Status, Verdict
 from goldformer.spec import Property, Spec
 from goldformer.spec.draw import build
 from goldformer.spec.model import Attribute
@@ -67,8 +67,11 @@ class Subject:
         return self.bench.adapter.options(component, self.bench.spec)
 
     def call(self, component: str, arguments: Arguments, layout: Layout = "contiguous") -> Mapping[str, Array]:
-        """The outputs of one call."""
+        """Return the outputs of one call; BadResult if one is missing that the bench requires."""
         result = self.bench.call(component, arguments, layout=layout)
+        outputs = self.bench.spec.contracts[component].outputs
+        if component == self.component and (withheld := self.bench.withheld(component, result.outputs, outputs)):
+            raise BadResult(WITHHELD, withheld)
         self.seconds += result.seconds
         self.calls.append(Called(component, arguments, result.outputs))
         return result.outputs
@@ -145,7 +148,8 @@ class HeldProperty:
             for example in self._examples():
                 attempt(**example)
         except (Violation, BadResult) as first:
-            if not self.strategies:
+            # An output that is missing is missing for every input: none is smaller than the others.
+            if not self.strategies or (isinstance(first, BadResult) and first.reason == WITHHELD):
                 raise
             self._shrink(attempt, first)
         if attempt.unanswered is not None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from goldformer.conformance.causes import cause, what_to_do
 from goldformer.conformance.suspects import Explanation, Suspect, explanations, failing_roots, suspects
-from goldformer.conformance.verdict import UNANSWERED, Difference, Element, Status, Verdict
+from goldformer.conformance.verdict import UNANSWERED, WITHHELD, Difference, Element, Status, Verdict
 from goldformer.spec import Spec
 
 _WIDTH = 100
@@ -242,6 +242,11 @@ def diagnosis(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Remark]:
 
 def _could_be(verdicts: Sequence[Verdict], bad: Sequence[Verdict], component: str, spec: Spec) -> Iterator[Remark]:
     """Say what could be behind failures that nothing known explains, or where the values first go wrong."""
+    # The message of a missing output says what is wrong, and no known mistake leaves out an output.
+    verdicts = [v for v in verdicts if v.reason != WITHHELD]
+    bad = [v for v in bad if v.reason != WITHHELD]
+    if not bad:
+        return
     if differs := next((v for v in bad if v.reason == "property" and v.catches == (_DIFFERS,)), None):
         # What is another result at each call equals nothing, and its first wrong output may be any. A call that
         # raised, or broke the contract, has given no second result to compare.

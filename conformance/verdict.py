@@ -26,6 +26,7 @@ Reason = Literal[
     "not-finite",
     "not-an-array",
     "nothing-returned",
+    "missing-output",
     "mutated-input",
     "no-error",
     "no-gradient",
@@ -54,6 +55,9 @@ Reason = Literal[
 
 #: The reasons that only a process within limits can have.
 WITHIN_LIMITS: Final[tuple[Reason, ...]] = ("memory", "output-limit", "killed", "tampered")
+
+#: The reason that only grading has: an output is missing that the assignment's solution returns.
+WITHHELD: Final[Reason] = "missing-output"
 
 #: The reasons for which there is no result that the implementation could be judged by: nothing was answered.
 UNANSWERED: Final[tuple[Reason, ...]] = ("crashed", "timeout", "protocol", *WITHIN_LIMITS)

@@ -121,6 +121,27 @@ def test_both_results_of_attention_are_asked_for(tmp_path):
     assert "raised TypeError: return both the output and the weights: return output, weights" in result.stdout
 
 
+@pytest.mark.parametrize(("returned", "required"), [("weights @ value, weights", True), ("weights @ value", False)])
+def test_what_submissions_have_to_return_is_said(returned, required, small):
+    attention = "scaled_dot_product_attention"
+    solution = f"""def {attention}(query, key, value, mask=None, **more):
+    scores = query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5
+    weights = scores.softmax(-1) if mask is None else scores.masked_fill(~mask, -1e9).softmax(-1)
+    return {returned}
+"""
+    result = assignment(
+        "check",
+        small(
+            assignment_yaml=SMALL.replace("softmax", attention).replace("cases: 1", "cases: 0"),
+            adapter_py=ADAPTER.replace("softmax(scores)", f"{attention}(**given)").replace("softmax", attention),
+            starter_py=STARTER.replace("softmax(scores)", f"{attention}(**given)"),
+            solution_py=solution,
+        ),
+    )
+    said = f"submissions have to return what solution.py returns: {attention} (output, weights)"
+    assert (said in result.stdout.splitlines()) is required
+
+
 def test_a_ready_one_conforms_in_fresh_cases(tmp_path):
     assignment("new", tmp_path, "--kind", "embedding")
     result = assignment("check", tmp_path / "assignment.yaml")

@@ -235,7 +235,10 @@ def test_every_file_is_saved_and_named(told, tmp_path):
     assert (tmp_path / "a.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     assert (tmp_path / "a.md").read_text(encoding="utf-8").startswith("## Conformance")
     # Of the first one named.
-    assert json.loads((tmp_path / "b.json").read_text(encoding="utf-8"))["message"] == "conforms · 1 component · 2 of 3 checks apply"
+    assert (
+        json.loads((tmp_path / "b.json").read_text(encoding="utf-8"))["message"]
+        == "conforms · 1 component · 2 of 3 checks apply"
+    )
     assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))["outcome"] == "unusable"
 
 

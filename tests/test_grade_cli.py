@@ -60,8 +60,8 @@ def test_a_class_leaves_its_files(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "out"
     files = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
     assert files == {
-        ".lock", "assignment/adapter.py", "assignment/assignment.yaml", "class.html", "fresh/cases.yaml",
-        "fresh/drawn-for.json", "fresh/seed", "grades.csv", "grades.json", "junit.xml",
+        ".lock", "assignment/adapter.py", "assignment/assignment.yaml", "assignment/outputs.json", "class.html",
+        "fresh/cases.yaml", "fresh/drawn-for.json", "fresh/seed", "grades.csv", "grades.json", "junit.xml",
         *(f"students/{id_}/{name}" for id_ in ("alice", "bob", "carol")
           for name in ("feedback.html", "feedback.md", "grade.json", "staff.html", "transcript.jsonl.gz")),
     }  # fmt: skip

@@ -112,9 +112,9 @@ def test_a_lock_names_no_folder_of_somebody_else(tmp_path: Path) -> None:
 
 
 def test_everything_that_decides_is_in_the_key(tmp_path: Path) -> None:
-    parts = ["submission", "assignment", "fresh", "spec"]
-    keys = {key_of(*parts)} | {key_of(*[*parts[:i], "other", *parts[i + 1 :]]) for i in range(4)}
-    assert len(keys) == 5
+    parts = ["submission", "assignment", "fresh", "spec", "outputs"]
+    keys = {key_of(*parts)} | {key_of(*[*parts[:i], "other", *parts[i + 1 :]]) for i in range(5)}
+    assert len(keys) == 6
     (tmp_path / "a.yaml").write_text("a: 1\n")
     before = digest_of_folder(tmp_path)
     (tmp_path / "a.yaml").write_text("a: 2\n")

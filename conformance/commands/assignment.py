@@ -18,6 +18,7 @@ from goldformer.conformance.grading.assignment import read_assignment
 from goldformer.conformance.grading.exam import Exam, Plan
 from goldformer.conformance.grading.fresh import Fresh, draw_fresh
 from goldformer.conformance.grading.model import Assignment, Check, Part
+from goldformer.conformance.grading.returned import OutputRecorder, summarize
 from goldformer.conformance.run import Numerics
 from goldformer.conformance.text import headline
 from goldformer.conformance.verdict import Status, Verdict
@@ -94,22 +95,28 @@ def check(path: Path, solution: Path | None) -> int:
     except ImportError as error:
         return unusable(f"fresh cases cannot be derived: {error} (pip install 'goldformer[derive]')")
     solution = solution or assignment.path.parent / "solution.py"
+    returned = OutputRecorder(plan.spec)
     try:
-        solved = _rows(assignment, plan, spec, solution)
-        started = _rows(assignment, plan, spec, assignment.starter) if assignment.starter else []
+        solved = _rows(assignment, plan, spec, solution, returned)
+        started = _rows(assignment, plan, spec, assignment.starter, OutputRecorder(spec)) if assignment.starter else []
     except AdapterError as error:
         return unusable(str(error))
     _show(assignment, solved, started, time.perf_counter() - start)
+    if required := summarize(returned.outputs(), spec):
+        say(f"submissions have to return what {solution.name} returns: {required}")
     _warn(assignment, fresh, solved)
     return OK if _verdict(solution, solved, started) else FAILS
 
 
-def _rows(assignment: Assignment, plan: Plan, spec: Spec, submission: Path) -> list[_Row]:
-    """What came of each component; AdapterError where the submission or the adapter cannot be imported."""
+def _rows(assignment: Assignment, plan: Plan, spec: Spec, submission: Path, returned: OutputRecorder) -> list[_Row]:
+    """Judge each component, and record what is returned; AdapterError if a file cannot be imported."""
     with _adapter(assignment, spec, submission) as adapter:
         Numerics().apply(adapter.arrays)
-        bench = Bench(plan.spec, adapter, assignment.dtypes[0], "cpu")
-        checks = [planned.checked(replace(bench, dtype=planned.dtype)) for planned in plan.checks]
+        bench = Bench(plan.spec, returned.watch(adapter), assignment.dtypes[0], "cpu")
+        checks = []
+        for planned in plan.checks:
+            checks.append(planned.checked(replace(bench, dtype=planned.dtype)))
+            returned.file(planned.component, planned.subject.id)
     counted = [check for check in checks if plan.kinds.counts(check)]
     return [
         _Row(part, tuple(c for c in counted if c.verdict.component == part.component), plan.kinds.numeric)

@@ -28,6 +28,7 @@ from goldformer.conformance.commands.console import (
     words,
 )
 from goldformer.conformance.commands.grade_session import Session
+from goldformer.conformance.commands.grade_solution import Solution, kept_outputs, require_outputs
 from goldformer.conformance.grading.assignment import digest_of, read_assignment
 from goldformer.conformance.grading.declared import declared
 from goldformer.conformance.grading.desk import TRANSCRIPT
@@ -70,6 +71,7 @@ class Options:
     github_output: Path | None
     replay: Path | None
     as_json: bool
+    solution: Path | None = None
 
     @property
     def single(self) -> bool:
@@ -103,6 +105,7 @@ def _grade(options: Options) -> int:
     arrays = declared(assignment.adapter.read_bytes(), spec, (part.component for part in assignment.parts)).arrays
     if options.scheduler is None:
         must_have(arrays, str(assignment.adapter))
+    solution = Solution.of(assignment, options.solution)
     found = find_submissions(options.submissions, single=options.single)
     chosen = _chosen(found, options)
     if options.gradescope_results is not None:
@@ -111,6 +114,7 @@ def _grade(options: Options) -> int:
     with closing(_opened(options.folder)) as store:
         exam = Exam.of(assignment, _fresh(assignment, options.seed, spec, store), spec, options.require)
         _keep_assignment(assignment, store)
+        exam = require_outputs(exam, solution, spec, store, options.scheduler, quiet=options.as_json)
         session = Session(exam, chosen, store, options.again, options.jobs, options.scheduler, told=not options.as_json)
         session.run()
         lines = [Line.of(grade) for grade in _kept(found, chosen, exam, store)]
@@ -236,6 +240,7 @@ def _replay(folder: Path) -> int:
         return unusable(f"--replay {folder}: {error}")
     spec = load_spec()
     exam = Exam.of(read_assignment(top / _ASSIGNMENT / "assignment.yaml", spec), fresh, spec)
+    exam = exam.requiring(kept_outputs(top))
     try:
         now = Grader(exam, spec).again(transcript)
     except (Unlike, BadTranscript) as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,10 +57,8 @@ class Session:
         self.seconds = time.monotonic() - start
 
     def _graded(self) -> Any:
-        if self.scheduler is not None:
-            return graded_there(self.exam, self._left(), self.scheduler)
-        jobs = self.jobs or _cores()
-        return graded_here(self.exam, self._left(), min(jobs, len(self.found)), self.store.boxes)
+        jobs = min(self.jobs or _cores(), len(self.found))
+        return grade_all(self.exam, self._left(), self.store, jobs, self.scheduler)
 
     def _left(self) -> Iterator[Submission]:
         """What has no grade yet that was made of the same things; one submission in memory at a time."""
@@ -106,6 +104,13 @@ class _Bar:
         )
         if done.outcome in ("grader-error", "tampered"):
             err.print(done.line, markup=False)
+
+
+def grade_all(exam: Exam, submissions: Iterable[Submission], store: Store, jobs: int, scheduler: str | None) -> Any:
+    """Grade submissions in `jobs` processes here, or on the cluster of a scheduler; yield each as it is done."""
+    if scheduler is not None:
+        return graded_there(exam, submissions, scheduler)
+    return graded_here(exam, submissions, jobs, store.boxes)
 
 
 def _cores() -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +13,7 @@ from goldformer.conformance.grading.jail import Jail
 from goldformer.conformance.grading.model import Outcome, Submission
 from goldformer.conformance.grading.records import to_json
 from goldformer.conformance.grading.results import feedback, staff
+from goldformer.conformance.grading.returned import Outputs
 from goldformer.conformance.grading.store import GRADE, PROBLEM
 from goldformer.conformance.run import Numerics
 from goldformer.spec import Spec
@@ -22,13 +23,17 @@ TRANSCRIPT: Final = "transcript.jsonl.gz"
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What is kept of one submission: files by their names, and what is said of it at once."""
+    """What is kept of one submission: files by their names, and what is said of it at once.
+
+    `outputs` are those that it returned, by component and check.
+    """
 
     id: str
     files: dict[str, str | bytes]
     outcome: Outcome
     earned: float
     points: float
+    outputs: Outputs = field(default_factory=dict)
 
     @property
     def line(self) -> str:
@@ -71,7 +76,7 @@ def written_up(graded: Graded, exam: Exam, spec: Spec) -> Finished:
     }
     if graded.problem:
         files[PROBLEM] = graded.problem
-    return Finished(grade.submission, files, grade.outcome, grade.earned, grade.points)
+    return Finished(grade.submission, files, grade.outcome, grade.earned, grade.points, graded.outputs)
 
 
 def given_up(submission: Submission, why: str, exam: Exam, spec: Spec) -> Finished:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +14,7 @@ from goldformer.conformance.grading.assignment import digest_of, published_cases
 from goldformer.conformance.grading.declared import Declared, declared
 from goldformer.conformance.grading.fresh import load_fresh
 from goldformer.conformance.grading.model import Assignment, Check, Level, Origin, Submission, outcome_of
+from goldformer.conformance.grading.returned import OPTIONAL, Outputs
 from goldformer.conformance.grading.score import Kinds
 from goldformer.conformance.grading.store import digest_of_folder, key_of
 from goldformer.conformance.properties import check_property, components_of
@@ -29,20 +31,27 @@ FRESH: Final = Path("fresh/cases.yaml")
 class Exam:
     """An assignment with all that it is graded by; whoever has it needs no file of the assignment.
 
-    `fresh` is the text of the fresh cases, and `digest` of everything but a submission.
+    `fresh` is the text of the fresh cases, and `digests` are of everything but a submission. `outputs` are those that
+    every submission has to return, because the assignment's solution does.
     """
 
     assignment: Assignment
     adapter: bytes
     fresh: str
-    digests: tuple[str, str, str]
+    digests: tuple[str, str, str, str]
     require: Level | None = None
+    outputs: Outputs = field(default_factory=dict)
 
     @classmethod
     def of(cls, assignment: Assignment, fresh: str, spec: Spec, require: Level | None = None) -> Exam:
         """The exam of an assignment; OSError when its adapter cannot be read."""
-        digests = (digest_of(assignment), hashlib.sha256(fresh.encode()).hexdigest(), digest_of_folder(spec.root))
+        fresh_digest = hashlib.sha256(fresh.encode()).hexdigest()
+        digests = (digest_of(assignment), fresh_digest, digest_of_folder(spec.root), _digest(OPTIONAL))
         return cls(assignment, assignment.adapter.read_bytes(), fresh, digests, require)
+
+    def requiring(self, outputs: Outputs) -> Exam:
+        """Return the same exam in which a submission has to return these outputs."""
+        return replace(self, outputs=outputs, digests=(*self.digests[:3], _digest(outputs)))
 
     def key(self, submission: Submission) -> str:
         """What a submission's grade is made of."""
@@ -103,6 +112,10 @@ class Plan:
         cases = [*published, *fresh]
         checks = tuple(_planned(exam.assignment, published, fresh, spec))
         return cls(spec, declares, checks, _kinds(cases, declares, spec))
+
+
+def _digest(outputs: Outputs) -> str:
+    return hashlib.sha256(json.dumps(outputs, sort_keys=True).encode()).hexdigest()
 
 
 def _fresh(text: str, spec: Spec) -> list[Case]:

@@ -9,7 +9,7 @@ import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -32,6 +32,7 @@ from goldformer.conformance.grading.model import (
     Said,
     Submission,
 )
+from goldformer.conformance.grading.returned import OutputRecorder, Outputs
 from goldformer.conformance.grading.score import grade_parts, outcome_of_all, rounded
 from goldformer.conformance.grading.transcript import Recorder, Replayer, Transcript, Unlike
 from goldformer.conformance.imitation import Imitations, Imitator
@@ -56,11 +57,15 @@ class Jail(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Graded:
-    """A grade, and what it was made from; `problem` is what went wrong in the grader itself, for the staff."""
+    """A grade, and what it was made from; `problem` is what went wrong in the grader itself, for the staff.
+
+    `outputs` are those that the submission returned, by component and check.
+    """
 
     grade: Grade
     transcript: bytes
     problem: str = ""
+    outputs: Outputs = field(default_factory=dict)
 
 
 class Tape(Protocol):
@@ -103,12 +108,13 @@ class Grader:
         try:
             if submission.problem:
                 return Graded(self._ungradable(submission), transcript.packed())
-            grade = self._run(submission, key, transcript)
+            returned = OutputRecorder(self.spec)
+            grade = self._run(submission, key, transcript, returned)
         except Exception as error:  # whatever it is, it is ours
             told = "".join(traceback.format_exception(error))
             return Graded(_broken(self._exam, submission, self._isolation), transcript.packed(), told)
         problems = [check.verdict.detail for check in grade.checks if check.outcome == "grader-error"]
-        return Graded(grade, transcript.packed(), "\n".join(dict.fromkeys(problems)))
+        return Graded(grade, transcript.packed(), "\n".join(dict.fromkeys(problems)), returned.outputs())
 
     def again(self, transcript: Transcript) -> Grade:
         """Judge what a submission answered before, without it; Unlike where other things are asked of it now."""
@@ -120,7 +126,8 @@ class Grader:
         limits = self._exam.assignment.limits
         replayer = Replayer(transcript, limits.total)
         client = Boxed(replayer.spawn, limits)
-        grade = self._judged(head["submission"], head["key"], client, replayer, isolation)
+        returned = OutputRecorder(self.spec)
+        grade = self._judged(head["submission"], head["key"], client, replayer, isolation, returned)
         changed = replayer.changed()
         replayer.finish()
         return _tampered(grade, changed) if changed else grade
@@ -131,7 +138,7 @@ class Grader:
             "limits": asdict(self._exam.assignment.limits), "isolation": asdict(self._isolation),
         }  # fmt: skip
 
-    def _run(self, submission: Submission, key: str, transcript: Transcript) -> Grade:
+    def _run(self, submission: Submission, key: str, transcript: Transcript, returned: OutputRecorder) -> Grade:
         assert self._jail is not None, "only transcripts are judged without one"
         with tempfile.TemporaryDirectory(prefix="box-", dir=self._boxes) as folder:
             box = Path(folder).resolve()
@@ -141,7 +148,7 @@ class Grader:
             client = self._jail.client(box)
             client.watch(recorder.wrap)
             try:
-                grade = self._judged(submission.id, key, client, recorder, self._jail.isolation)
+                grade = self._judged(submission.id, key, client, recorder, self._jail.isolation, returned)
             finally:
                 changed = _changed(files)
                 if changed:
@@ -152,18 +159,20 @@ class Grader:
                 raise recorder.broken
             return _tampered(grade, changed) if changed else grade
 
-    def _judged(self, id_: str, key: str, client: Client, tape: Tape, isolation: Isolation) -> Grade:
+    def _judged(
+        self, id_: str, key: str, client: Client, tape: Tape, isolation: Isolation, returned: OutputRecorder
+    ) -> Grade:
         """All checks, the diagnosis and the points."""
         plan, assignment = self._plan, self._exam.assignment
         message = ""
         try:
-            adapter = self._adapter(client)
+            adapter = returned.watch(self._adapter(client))
         except CallFault as fault:
             message = f"{NOT_STARTED}: {fault}"
             adapter = _silent(plan, fault.reason, "the submission cannot be started", fault.detail)
         imitator = Imitator(plan.spec, imitations=self._imitations)
         bench = Bench(plan.spec, adapter, assignment.dtypes[0], "cpu", imitator=imitator)
-        checks = tuple(self._checks(bench, tape))
+        checks = tuple(self._checks(bench, tape, returned))
         judged = [check.verdict for check in checks if check.outcome != "grader-error"]
         said = () if message else tuple(_said(judged, plan.spec))
         parts = grade_parts(assignment, checks, said, plan.kinds)
@@ -172,7 +181,7 @@ class Grader:
         points = rounded(assignment.points)
         return Grade(id_, key, outcome, message or sentence, points, earned, parts, said, checks, isolation)
 
-    def _checks(self, bench: Bench, tape: Tape) -> Iterator[Check]:
+    def _checks(self, bench: Bench, tape: Tape, returned: OutputRecorder) -> Iterator[Check]:
         late: Counter[str] = Counter()
         works: set[str] = set()
         over = False
@@ -188,7 +197,12 @@ class Grader:
             elif late[planned.component] >= _TIMEOUTS:
                 why = f"{_TIMEOUTS} checks of {planned.component} took too long"
                 adapter = _silent(self._plan, "timeout", why)
-            check = planned.checked(replace(bench, dtype=planned.dtype, adapter=adapter))
+            required = self._exam.outputs.get(planned.component, {}).get(planned.subject.id, ())
+            check = planned.checked(replace(bench, dtype=planned.dtype, adapter=adapter, required=required))
+            if planned.subject.id in self._plan.kinds.refusals:
+                returned.discard()
+            else:
+                returned.file(planned.component, planned.subject.id)
             late[planned.component] += check.outcome == "timeout"
             if check.counts and check.outcome == "correct" and check.verdict.check in self._plan.kinds.numeric:
                 works.add(planned.component)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from goldformer.conformance.verdict import Reason, Status, Verdict
+from goldformer.conformance.verdict import WITHHELD, Reason, Status, Verdict
 
-#: How a check, or a whole submission, came out. `missing` is what was not written; `grader-error` is never the
-#: submission's fault and costs it nothing.
+#: How a check, or a whole submission, came out. `missing` is a component that was not written, or an output that was
+#: not returned; `grader-error` is never the submission's fault and costs it nothing.
 Outcome = Literal[
     "correct",
     "wrong",
@@ -65,6 +65,7 @@ _OUTCOMES: Final[Mapping[Reason, Outcome]] = {
     "killed": "killed",
     "tampered": "tampered",
     "not-implemented": "missing",
+    WITHHELD: "missing",
 }
 
 
@@ -201,6 +202,11 @@ class Check:
         return self.outcome != "grader-error" and (
             self.verdict.status is not Status.SKIPPED or self.outcome == "missing"
         )
+
+    @property
+    def shown(self) -> bool:
+        """Return True for a failure that has something to show: what was not written at all has nothing."""
+        return self.outcome not in ("correct", "missing", "grader-error") or self.verdict.reason == WITHHELD
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ _CENT: Final = Decimal("0.01")
 _MESSAGES: Final[Mapping[Outcome, str]] = {
     "correct": "Every check passes.",
     "wrong": "It runs; some results are wrong.",
-    "missing": "Something that was asked for is not implemented.",
+    "missing": "Something that was asked for is not implemented or not returned.",
     "error": "Some calls raise an error.",
     "protocol": "Some answers cannot be read as results.",
     "output-limit": "It prints more than is allowed.",

@@ -39,9 +39,9 @@ class InUse(Exception):
     """Another process grades into the same folder."""
 
 
-def key_of(submission: str, assignment: str, fresh: str, spec: str) -> str:
-    """What a grade is made of, in one digest of the digests of its parts and the version."""
-    parts = json.dumps([submission, assignment, fresh, spec, __version__])
+def key_of(submission: str, assignment: str, fresh: str, spec: str, outputs: str) -> str:
+    """Return one digest of everything that a grade is made of: the digests of its parts, and the version."""
+    parts = json.dumps([submission, assignment, fresh, spec, outputs, __version__])
     return hashlib.sha256(parts.encode()).hexdigest()
 
 

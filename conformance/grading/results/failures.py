@@ -20,9 +20,6 @@ from goldformer.spec import Spec
 #: How much of standard error is shown.
 _STDERR: Final = 15
 
-#: What is no failure of what was written.
-_NO_FAULT: Final = frozenset({"correct", "missing", "grader-error"})
-
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -60,7 +57,7 @@ class Failures:
 
     def _bad(self, component: str) -> list[Check]:
         mine = (check for check in self._checks if check.verdict.component == component)
-        return [check for check in mine if check.outcome not in _NO_FAULT]
+        return [check for check in mine if check.shown]
 
     def _place(self, check: Check) -> int:
         """How early in the flow of data the first wrong output is; what is no output comes last."""

@@ -21,6 +21,7 @@ from goldformer.conformance.grading.model import (
 from goldformer.conformance.grading.results import words
 from goldformer.conformance.grading.results.failures import Failure, Failures
 from goldformer.conformance.grading.results.summaries import outcome_of_part
+from goldformer.conformance.verdict import WITHHELD
 from goldformer.spec import Mistake, Spec
 
 #: How many failing checks of a component are listed; the others are counted.
@@ -229,7 +230,9 @@ def _with_first_seen(remarks: list[Remark], failures: Failures) -> Iterator[Rema
 def _command(grade: Grade, assignment: Assignment, failures: Failures, spec: Spec) -> str:
     """The line that repeats a failing check at home: a published one, of the component that others are built of."""
     components = [name for name in spec.components if name in {check.verdict.component for check in grade.checks}]
-    known = [check for name in components for check in failures.open_ones(name)]
+    found = [check for name in components for check in failures.open_ones(name)]
+    # At home every output but the first is optional: nothing would be seen of one that is missing.
+    known = [check for check in found if check.verdict.reason != WITHHELD]
     if not assignment.feedback.reproduction or not known:
         return ""
     verdict = min(known, key=lambda check: check.origin != "published").verdict

@@ -56,7 +56,7 @@ class Line:
     def of(cls, grade: Grade) -> Line:
         """What a class needs of a grade."""
         certain = _named(said for said in grade.said if said.label in _CERTAIN)
-        bad = (c for c in grade.checks if c.outcome not in ("correct", "missing", "grader-error"))
+        bad = (c for c in grade.checks if c.shown)
         return cls(
             submission=grade.submission, key=grade.key, outcome=grade.outcome,
             message=words.line(grade.message, _KEPT), points=grade.points, earned=grade.earned,

@@ -23,7 +23,7 @@ ORIGINS: Final[Mapping[Origin, str]] = {
 BRIEF: Final[Mapping[Outcome, str]] = {
     "correct": "correct",
     "wrong": "wrong values",
-    "missing": "not written",
+    "missing": "not written or not returned",
     "error": "raises an error",
     "timeout": "out of time",
     "memory": "out of memory",
@@ -39,8 +39,8 @@ _ADVICE: Final[Mapping[Outcome, str]] = {
     "correct": "",
     "wrong": "Compare your code with the formula, one step after the other: the first step that differs is where to "
     "look.",
-    "missing": "What was asked for is found by its name alone: look for a function that is called otherwise, or that "
-    "returns nothing.",
+    "missing": "What was asked for is found by its name alone: look for a function that has another name, or that does "
+    "not return everything that was asked for.",
     "error": "Where your code raised an error it earns nothing, however little was amiss. Begin with the last line of "
     "the message: it says what is wrong, and the lines above it say where.",
     "timeout": "A call may take {call:g} seconds and everything together {total:g}. The arrays are small, so look for "

@@ -1,0 +1,541 @@
+"""An output that the solution returns is required in grading: a submission that withholds it fails the check."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from goldformer.adapters import Adapter
+from goldformer.conformance.cli import main
+from goldformer.conformance.commands.assignment import READY
+from goldformer.conformance.engine import Bench, check_case
+from goldformer.conformance.grading.desk import Finished, written_up
+from goldformer.conformance.grading.exam import Exam
+from goldformer.conformance.grading.fresh import load_fresh
+from goldformer.conformance.grading.grader import Graded, Grader
+from goldformer.conformance.grading.model import Submission
+from goldformer.conformance.grading.pool import graded_here
+from goldformer.conformance.grading.results import feedback, gradescope, staff
+from goldformer.conformance.grading.results.summaries import Line
+from goldformer.conformance.grading.returned import OutputRecorder, summarize
+from goldformer.conformance.grading.transcript import Transcript, Unlike
+from goldformer.conformance.properties import check_property
+from goldformer.conformance.run import load_properties
+from goldformer.conformance.verdict import Status
+from goldformer.spec import Case, Spec
+from goldformer.spec.tables import Level
+from homework import OpenJail, make_exam, submitted, write_assignment, write_class
+
+SDPA, MHA = "scaled_dot_product_attention", "multi_head_attention"
+CASE = "sdpa-walkthrough-3x2"
+
+#: Attention in NumPy.
+ADAPTER = '''"""What was asked for."""
+
+import submission
+
+ARRAYS = "numpy"
+
+
+def scaled_dot_product_attention(query, key, value, mask=None):
+    return submission.attention(query, key, value, mask)
+'''
+YAML = """title: Attention
+components:
+  scaled_dot_product_attention: {points: 10, properties: 0.25}
+dtypes: [float64]
+fresh: {cases: 3, seed: a}
+without: [sdpa-dropout*, "*-empty-row*"]
+"""
+SOLUTION = """import numpy as np
+def attention(query, key, value, mask):
+    if key.shape[:-2] != query.shape[:-2] or key.shape[-1] != query.shape[-1] or value.shape[:-1] != key.shape[:-1]:
+        raise ValueError("shapes do not fit")
+    if 0 in query.shape or 0 in key.shape or 0 in value.shape:
+        raise ValueError("an axis is empty")
+    scores = query @ np.swapaxes(key, -1, -2) / np.sqrt(query.shape[-1])
+    if mask is not None:
+        if np.broadcast_shapes(mask.shape, scores.shape) != scores.shape:
+            raise ValueError("the mask does not fit")
+        scores = np.where(mask, scores, -np.inf)
+    e = np.exp(scores - scores.max(-1, keepdims=True))
+    weights = e / e.sum(-1, keepdims=True)
+    return weights @ value, weights
+"""
+RETURN = "return weights @ value, weights"
+#: Each way to withhold the weights.
+WITHHELD = {
+    "None in the tuple": "return weights @ value, None",
+    "a tuple of one": "return (weights @ value,)",
+    "the output alone": "return weights @ value",
+    "None in a mapping": 'return {"output": weights @ value, "weights": None}',
+    "a mapping without it": 'return {"output": weights @ value}',
+}
+SAYS = "weights: not returned; return (output, weights)"
+
+
+def withholding(how: str, source: str = SOLUTION) -> str:
+    assert source.count(RETURN) == 1
+    return source.replace(RETURN, WITHHELD[how])
+
+
+# ── one check ──
+
+
+@pytest.fixture
+def attention(spec: Spec) -> Callable[..., Bench]:
+    """A bench of attention that ends with a line of its own, and requires some outputs."""
+
+    def make(last: str = RETURN, required: Iterable[str] = (), component: str = SDPA) -> Bench:
+        made: dict[str, Callable[..., object]] = {}
+        exec(SOLUTION.replace(RETURN, last), made)
+
+        class Mine:
+            ARRAYS = "numpy"
+
+        def function(query, key, value, mask=None):
+            return made["attention"](query, key, value, mask)
+
+        setattr(Mine, component, staticmethod(function))
+        return Bench(spec, Adapter.from_object(Mine(), "mine.py", spec), "float64", "cpu", required=tuple(required))
+
+    return make
+
+
+@pytest.mark.parametrize("how", WITHHELD)
+def test_a_required_output_that_is_withheld_fails_the_case(how, attention, spec):
+    verdict = check_case(spec.cases[CASE], attention(WITHHELD[how], ["weights"]))
+    assert (verdict.status, verdict.reason, verdict.message) == (Status.FAILED, "missing-output", SAYS)
+    assert verdict.differences == ()
+
+
+@pytest.mark.parametrize("how", WITHHELD)
+def test_without_a_requirement_it_is_optional(how, attention, spec):
+    assert check_case(spec.cases[CASE], attention(WITHHELD[how])).status is Status.PASSED
+
+
+def test_what_is_returned_and_wrong_is_said_first(attention, spec):
+    verdict = check_case(spec.cases[CASE], attention("return 2 * weights @ value, None", ["weights"]))
+    assert verdict.reason == "wrong-value"
+    assert verdict.message.startswith("output: 6 of 6 values are wrong")
+    assert verdict.message.endswith(f"; {SAYS}")
+
+
+def test_outputs_that_are_no_beginning_of_the_tuple_are_returned_by_name(attention, spec):
+    bench = attention("return weights @ value", ["scaled_scores"])
+    assert bench.withheld(SDPA, {"output"}, {"output", "scaled_scores"}) == (
+        "scaled_scores: not returned; return {'output': …, 'scaled_scores': …}"
+    )
+
+
+def test_what_a_case_does_not_ask_for_is_not_required_in_it(attention, spec):
+    (outputs,) = spec.cases[CASE].golden.options.values()
+    assert "weights" in outputs
+    alone = replace(spec.cases[CASE].golden, options={"": {"output": outputs["output"]}})
+    case = replace(spec.cases[CASE], golden=alone)
+    assert check_case(case, attention(WITHHELD["the output alone"], ["weights"])).status is Status.PASSED
+
+
+def test_a_case_that_asks_for_the_withheld_output_alone_is_not_skipped(attention, spec):
+    (outputs,) = spec.cases[CASE].golden.options.values()
+    case = replace(
+        spec.cases[CASE], golden=replace(spec.cases[CASE].golden, options={"": {"weights": outputs["weights"]}})
+    )
+    bench = attention(WITHHELD["the output alone"], ["weights"])
+    assert (check_case(case, bench).status, check_case(case, bench).message) == (Status.FAILED, SAYS)
+    optional = check_case(case, replace(bench, required=()))
+    assert (optional.status, optional.reason) == (Status.SKIPPED, "not-implemented")
+
+
+def test_withholding_in_a_case_of_advice_is_no_failure(attention, spec):
+    should = next(clause.id for clause in spec.clauses.values() if clause.level is Level.SHOULD)
+    case = replace(spec.cases[CASE], clauses=(should,))
+    verdict = check_case(case, attention(WITHHELD["the output alone"], ["weights"]))
+    assert (verdict.status, verdict.reason, verdict.message) == (Status.SKIPPED, "advice", SAYS)
+
+
+def test_a_property_fails_too(attention, spec):
+    load_properties()
+    simplex = spec.properties["sdpa-simplex"]
+    assert check_property(simplex, SDPA, attention(WITHHELD["the output alone"])).status is Status.PASSED
+    verdict = check_property(simplex, SDPA, attention(WITHHELD["the output alone"], ["weights"]))
+    assert (verdict.status, verdict.reason, verdict.message) == (Status.FAILED, "missing-output", SAYS)
+
+
+# ── what a solution returns ──
+
+
+def test_the_recorder_keeps_what_every_call_of_a_check_returned(spec):
+    answers = iter([(1, 2), {"output": 1}, (1, 2), (1, 2, 3), (1, None, 3)])
+
+    class Mine:
+        ARRAYS = "numpy"
+
+        def scaled_dot_product_attention(self, query, key, value):
+            return next(answers)
+
+    recorder = OutputRecorder(spec)
+    adapter = recorder.watch(Adapter.from_object(Mine(), "mine.py", spec))
+
+    def call() -> None:
+        adapter.functions[SDPA](query=1, key=1, value=1)
+
+    call()
+    recorder.file(SDPA, "always")
+    call()
+    recorder.file(SDPA, "never")
+    call()
+    recorder.file(SDPA, "in both dtypes")
+    call()
+    recorder.file(SDPA, "in both dtypes")
+    call()
+    recorder.discard()
+    recorder.file(SDPA, "not called")
+    assert recorder.outputs() == {SDPA: {"always": ("weights",), "in both dtypes": ("weights",)}}
+    assert summarize(recorder.outputs(), spec) == f"{SDPA} (output, weights)"
+    assert summarize({}, spec) == ""
+
+
+# ── a submission ──
+
+
+@pytest.fixture(scope="module")
+def exam(spec: Spec, tmp_path_factory: pytest.TempPathFactory) -> Exam:
+    """The exam, which requires what the solution returns."""
+    exam = make_exam(tmp_path_factory.mktemp("assignment"), spec, YAML, ADAPTER)
+    solved = Grader(exam, spec).within(OpenJail(spec)).grade(submitted(SOLUTION))
+    assert (solved.grade.outcome, solved.grade.earned) == ("correct", 10.0)
+    return exam.requiring(solved.outputs)
+
+
+@pytest.fixture
+def grade(exam: Exam, spec: Spec) -> Callable[[str], Graded]:
+    grader = Grader(exam, spec).within(OpenJail(spec))
+    return lambda source: grader.grade(submitted(source))
+
+
+def test_the_solution_and_what_is_as_right_earn_everything(grade):
+    for source in (SOLUTION, SOLUTION.replace(RETURN, 'return {"weights": weights, "output": weights @ value}')):
+        graded = grade(source)
+        assert (graded.grade.outcome, graded.grade.earned) == ("correct", 10.0)
+
+
+@pytest.mark.parametrize("how", WITHHELD)
+def test_withheld_outputs_earn_no_more_than_wrong_ones(how, grade):
+    wrong = grade(SOLUTION.replace(RETURN, "return weights @ value, 2 * weights")).grade
+    graded = grade(withholding(how))
+    assert graded.grade.outcome == "missing"
+    assert graded.grade.earned <= wrong.earned < 5.0
+    assert graded.grade.message == "Something that was asked for is not implemented or not returned."
+    missing = [check for check in graded.grade.checks if check.outcome == "missing"]
+    assert {check.origin for check in missing} == {"published", "fresh"}
+    assert {check.verdict.message for check in missing} == {SAYS}
+    assert all(check.counts for check in missing)
+
+
+def test_it_is_judged_again_from_the_transcript_alike(grade, exam, spec):
+    graded = grade(withholding("None in the tuple"))
+    again = Grader(exam, spec).again(Transcript.unpacked(graded.transcript))
+    assert again == graded.grade
+    # Without the record of what is required it is another exam, in which properties are run too.
+    with pytest.raises(Unlike, match="another call is made now than the transcript has"):
+        Grader(exam.requiring({}), spec).again(Transcript.unpacked(graded.transcript))
+    assert exam.key(submitted("")) != exam.requiring({}).key(submitted(""))
+
+
+def withholding_unless(known: Iterable[Case]) -> str:
+    """A submission that returns the weights for the queries of some cases alone."""
+    queries = {case.input_arrays["query"].tobytes() for case in known if "query" in case.input_arrays}
+    last = "return weights @ value, weights if np.ascontiguousarray(query).tobytes() in KNOWN else None"
+    return f"KNOWN = {queries!r}\n{SOLUTION.replace(RETURN, last)}"
+
+
+def test_withholding_in_fresh_cases_earns_no_more(grade, spec):
+    found = grade(withholding_unless(spec.cases_of(SDPA))).grade
+    (part,) = found.parts
+    assert part.shares["published"][0] == part.shares["published"][1]
+    assert part.shares["fresh"][0] < part.shares["fresh"][1]
+    assert (found.outcome, found.earned < 5.0) == ("missing", True)
+
+
+def test_withholding_in_properties_alone_costs_points_too(grade, exam, spec):
+    found = grade(withholding_unless([*spec.cases_of(SDPA), *load_fresh(exam.fresh, spec)])).grade
+    (part,) = found.parts
+    assert all(passed == among for origin, (passed, among) in part.shares.items() if origin != "property")
+    missing = [check for check in found.checks if check.outcome == "missing"]
+    assert {(check.origin, check.verdict.message) for check in missing} == {("property", SAYS)}
+    assert (found.outcome, found.earned < 10.0) == ("missing", True)
+
+
+def test_a_solution_that_returns_an_output_only_at_times_requires_it_only_then(grade, exam, spec):
+    """Exactly the checks in which it did."""
+    at_times = SOLUTION.replace(RETURN, "return weights @ value, weights if mask is None else None")
+    optional = exam.requiring({})
+    solved = Grader(optional, spec).within(OpenJail(spec)).grade(submitted(at_times))
+    assert 0 < len(solved.outputs[SDPA]) < len(exam.outputs[SDPA])
+    grader = Grader(optional.requiring(solved.outputs), spec).within(OpenJail(spec))
+    assert grader.grade(submitted(at_times)).grade.earned == 10.0
+    withheld = grader.grade(submitted(withholding("None in the tuple"))).grade
+    assert (withheld.outcome, withheld.earned < 10.0) == ("missing", True)
+
+
+def test_the_student_is_told_which_output_is_missing_and_nothing_else(grade, exam, spec):
+    found = grade(withholding("None in the tuple")).grade
+    told = feedback.markdown(found, exam.assignment, spec)
+    assert f"`{CASE}` (float64): `{SAYS}` (and so " in told
+    assert "not written or not returned" in told
+    assert f"- **Mend first**: {SDPA}" in told
+    for other in ("Could be", "This is", "Not known"):
+        assert other not in told
+    # At home the output is optional, so a command would show nothing.
+    assert "See it at home" not in told
+    for text in (feedback.html(found, exam.assignment, spec), gradescope.results(found, exam.assignment, spec)):
+        assert SAYS in text
+    assert SAYS in staff.html(found, exam.assignment, spec)
+    assert ("published", CASE) in Line.of(found).failed
+
+
+# ── a class ──
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def runs() -> list[list[str]]:
+    """The submissions that each pool was given."""
+    return []
+
+
+@pytest.fixture
+def run(spec: Spec, tmp_path: Path, runs: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """The command, on a class of two; what it runs, it runs in this process."""
+    write_assignment(tmp_path, YAML, ADAPTER)
+    (tmp_path / "solution.py").write_text(SOLUTION)
+    write_class(tmp_path / "class", alice=SOLUTION + "\n", bob=withholding("None in the tuple"))
+
+    def graded(exam: Exam, submissions: Iterable[Submission], jobs: int, boxes: Path) -> Iterator[Finished]:
+        grader = Grader(exam, spec).within(OpenJail(spec), boxes)
+        runs.append([])
+        for submission in submissions:
+            runs[-1].append(submission.id)
+            yield written_up(grader.grade(submission), exam, spec)
+
+    monkeypatch.setattr("goldformer.conformance.commands.grade_session.graded_here", graded)
+
+    def invoke(*options: str) -> Result:
+        words = ["grade", str(tmp_path / "class"), "--assignment", str(tmp_path / "assignment.yaml")]
+        return CliRunner().invoke(main, [*words, "--out", str(tmp_path / "out"), *options])
+
+    return invoke
+
+
+REQUIRED = f"required, because solution.py returns it: {SDPA} (output, weights)"
+
+
+def outcomes(folder: Path) -> dict[str, str]:
+    book = json.loads((folder / "out" / "grades.json").read_text())
+    return {student["id"]: student["outcome"] for student in book["students"]}
+
+
+def test_a_class_is_graded_by_what_the_solution_returns(run, runs, tmp_path):
+    result = run()
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.splitlines()[:2] == [REQUIRED, "[1/2] alice: 10 of 10 (correct)"]
+    assert outcomes(tmp_path) == {"alice": "correct", "bob": "missing"}
+    record = json.loads((tmp_path / "out" / "assignment" / "outputs.json").read_text())
+    assert record["outputs"][SDPA][CASE] == ["weights"]
+    assert any(check.startswith("fresh-") for check in record["outputs"][SDPA])
+    assert runs == [["solution"], ["alice", "bob"]]
+    # It is run once for a folder of results, and not told to programs.
+    again = run("--json")
+    assert json.loads(again.stdout)["students"][1]["outcome"] == "missing"
+    assert runs[2:] == [[]]
+
+
+@pytest.mark.parametrize("student", ["alice", "bob"])
+def test_a_replay_requires_the_same(student, run, tmp_path):
+    run()
+    (tmp_path / "solution.py").unlink()
+    result = CliRunner().invoke(main, ["grade", "--replay", str(tmp_path / "out" / "students" / student)])
+    assert (result.exit_code, "the same grade" in result.stdout) == (0, True)
+
+
+def test_a_replay_does_not_guess_what_was_required(run, tmp_path):
+    run()
+    record = tmp_path / "out" / "assignment" / "outputs.json"
+    record.write_text("[]")
+    result = CliRunner().invoke(main, ["grade", "--replay", str(tmp_path / "out" / "students" / "bob")])
+    assert result.exit_code == 2
+    assert f"{record}: is no record of required outputs" in result.stderr
+    assert "remove it, and grade again" in result.stderr
+
+
+def test_another_solution_is_run_and_the_class_graded_again(run, runs, tmp_path):
+    run()
+    (tmp_path / "solution.py").write_text(withholding("the output alone"))
+    result = run()
+    assert (result.exit_code, "required" in result.stdout) == (0, False)
+    assert outcomes(tmp_path) == {"alice": "correct", "bob": "correct"}
+    assert runs[2:] == [["solution"], ["alice", "bob"]]
+    (tmp_path / "other.py").write_text(SOLUTION)
+    result = run("--solution", str(tmp_path / "other.py"))
+    assert result.stdout.startswith(REQUIRED.replace("solution.py", "other.py"))
+    assert outcomes(tmp_path) == {"alice": "correct", "bob": "missing"}
+
+
+def test_without_a_solution_outputs_are_optional_and_that_is_said(run, runs, tmp_path):
+    (tmp_path / "solution.py").unlink()
+    result = run()
+    assert result.exit_code == 0
+    assert " ".join(result.stderr.split()) == (
+        f"goldformer: {tmp_path} has no solution.py, so every output but the first is optional: a submission that "
+        "returns None instead of the attention weights, for instance, loses nothing. Name the solution with "
+        "--solution FILE"
+    )
+    assert outcomes(tmp_path) == {"alice": "correct", "bob": "correct"}
+    assert runs == [["alice", "bob"]]
+
+
+def test_a_solution_that_is_not_there_or_does_not_run_is_2_before_anyone_is_graded(run, runs, tmp_path):
+    result = run("--solution", str(tmp_path / "none.py"))
+    assert (result.exit_code, runs) == (2, [])
+    assert (
+        result.stderr == f"goldformer: {tmp_path / 'none.py'}: the solution cannot be read: No such file or directory\n"
+    )
+    (tmp_path / "solution.py").write_text("import nothing_of_that_name\n")
+    result = run()
+    assert (result.exit_code, runs) == (2, [["solution"]])
+    assert (
+        f"{tmp_path / 'solution.py'}: the solution does not run: It cannot be started: the process ended"
+        in result.stderr
+    )
+    assert "(fix it, or see: goldformer assignment check)" in result.stderr
+
+
+def test_a_solution_that_is_not_right_is_warned_of(run, tmp_path):
+    (tmp_path / "solution.py").write_text(SOLUTION.replace("return weights @ value", "return 2 * weights @ value"))
+    result = run()
+    assert result.exit_code == 0
+    said = " ".join(result.stderr.split())
+    assert said.startswith(
+        f"goldformer: {tmp_path / 'solution.py'} earns 0 of 10 points (wrong), and a submission need"
+    )
+    assert said.endswith("need not return what it does not return; see: goldformer assignment check")
+    assert outcomes(tmp_path) == {"alice": "correct", "bob": "missing"}
+
+
+def test_where_grading_the_solution_fails_nobody_is_graded(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(Grader, "_judged", lambda *_: 1 / 0)
+    result = run()
+    assert result.exit_code == 2
+    assert f"{tmp_path / 'solution.py'}: grading the solution failed: Traceback" in result.stderr
+    assert "ZeroDivisionError" in result.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="submissions are kept apart on Linux")
+def test_it_holds_for_submissions_that_are_kept_apart(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("goldformer.conformance.commands.grade_session.graded_here", graded_here)
+    result = run("--jobs", "1")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert outcomes(tmp_path) == {"alice": "correct", "bob": "missing"}
+
+
+# ── the ready assignments ──
+
+
+def take_ready(kind: str, folder: Path, *replacements: tuple[str, str]) -> str:
+    """Write a ready assignment with another assignment.yaml, and return its solution."""
+    for source in (READY / kind).iterdir():
+        if source.is_file():
+            (folder / source.name).write_bytes(source.read_bytes())
+    path = folder / "assignment.yaml"
+    text = path.read_text(encoding="utf-8")
+    for old, new in replacements:
+        assert old in text
+        text = text.replace(old, new)
+    path.write_text(text, encoding="utf-8")
+    return (folder / "solution.py").read_text(encoding="utf-8")
+
+
+def test_the_ready_attention_requires_the_weights(run, tmp_path):
+    right = take_ready("attention", tmp_path, ("[float64, float32]", "[float32]"), ("cases: 4", "cases: 1"))
+    withheld = right.replace(RETURN, WITHHELD["None in the tuple"]).replace(
+        ".flatten(2)), weights", ".flatten(2)), None"
+    )
+    write_class(tmp_path / "class", alice=right, bob=withheld)
+    result = run()
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.splitlines()[0] == f"{REQUIRED}, {MHA} (output, weights)"
+    alice, bob = json.loads((tmp_path / "out" / "grades.json").read_text())["students"]
+    assert (alice["earned"], alice["outcome"], bob["outcome"]) == (100.0, "correct", "missing")
+    assert bob["earned"] < 50.0
+    assert bob["components"][SDPA] < 10.0 > bob["components"][MHA]
+
+
+def test_the_ready_embedding_has_nothing_that_could_be_withheld(run, runs, tmp_path):
+    right = take_ready("embedding", tmp_path, ("cases: 4", "cases: 0"), ("[float64, float32]", "[float32]"))
+    (tmp_path / "solution.py").write_text("raise SystemExit('not run')\n")
+    write_class(tmp_path / "class", alice=right, bob=right)
+    result = run()
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert runs == [["alice", "bob"]]
+    assert outcomes(tmp_path) == {"alice": "correct", "bob": "correct"}
+
+
+DECODE = "return torch.stack(words, dim=1), torch.stack(scores, dim=1)"
+
+
+def test_the_ready_transformer_requires_every_score(run, tmp_path):
+    right = take_ready("transformer", tmp_path, ("cases: 4", "cases: 0"), ("[float64, float32]", "[float32]"))
+    path = tmp_path / "assignment.yaml"
+    # Greedy decoding alone: all of it takes a minute.
+    others = r"(?m)^  (?!greedy)\w+: \d+\n|dec-one-memory-for-all, tf-one-target-for-all, "
+    path.write_text(re.sub(others, "", path.read_text(encoding="utf-8")), encoding="utf-8")
+    assert right.count(DECODE) == 1
+    write_class(tmp_path / "class", alice=right, bob=right.replace(DECODE, "return torch.stack(words, dim=1), None"))
+    result = run()
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.splitlines()[0] == (
+        "required, because solution.py returns it: greedy_decode (ids, scores, token_scores)"
+    )
+    alice, bob = json.loads((tmp_path / "out" / "grades.json").read_text())["students"]
+    assert (alice["earned"], alice["points"]) == (15.0, 15.0)
+    # The adapter adds up the scores of the words, which are not there.
+    assert (bob["earned"], bob["outcome"]) == (0.0, "error")
+
+
+def test_a_course_that_asks_for_an_output_further_back_says_its_name(run, tmp_path):
+    """An encoder layer returns (output, attended, weights); this course asks for the output and the weights."""
+    right = take_ready("transformer", tmp_path, ("cases: 4", "cases: 0"), ("[float64, float32]", "[float32]"))
+    path = tmp_path / "assignment.yaml"
+    others = r"(?m)^  (?!encoder_layer)\w+: \d+\n|^without.*\n"
+    path.write_text(re.sub(others, "", path.read_text(encoding="utf-8")), encoding="utf-8")
+    named = right + NAMED.replace("WEIGHTS", "self.self_attention(x, x, x, mask)[1]")
+    (tmp_path / "solution.py").write_text(named, encoding="utf-8")
+    write_class(tmp_path / "class", alice=named + "\n", bob=right + NAMED.replace("WEIGHTS", "None"))
+    result = run()
+    assert result.stdout.splitlines()[0] == "required, because solution.py returns it: encoder_layer (output, weights)"
+    alice, bob = json.loads((tmp_path / "out" / "grades.json").read_text())["students"]
+    assert (alice["earned"], alice["points"]) == (15.0, 15.0)
+    assert (bob["outcome"], bob["earned"] < 15.0) == ("missing", True)
+    told = (tmp_path / "out" / "students" / "bob" / "feedback.md").read_text(encoding="utf-8")
+    assert "weights: not returned; return {'output': …, 'weights': …}" in told
+
+
+#: Also returns the weights of its attention.
+NAMED = """
+
+Given = EncoderLayer
+
+
+class EncoderLayer(Given):
+    def forward(self, x, mask=None):
+        return {"output": super().forward(x, mask), "weights": WEIGHTS}
+"""
