@@ -15,8 +15,8 @@ from goldformer.adapters import Adapter
 from goldformer.adapters.mistakes import implementations
 from goldformer.conformance.comparison import Comparison, Implementation, Request
 from goldformer.conformance.comparison_page import page
-from goldformer.conformance.engine import Bench, check_case, plan
-from goldformer.conformance.imitation import Imitator
+from goldformer.conformance.diagnosis import Diagnosis
+from goldformer.conformance.engine import Bench, check_case, judge_case, plan
 from goldformer.conformance.run import Selection, checks
 from goldformer.spec import Spec, load_spec
 
@@ -103,7 +103,7 @@ def test_derive(benchmark: Benchmark, spec: Spec) -> None:
 def failing(bench: Bench) -> Implementation:
     """A whole run on attention without the scale, in float32."""
     selection = Selection(("float32",), ("scaled_dot_product_attention", "multi_head_attention"))
-    return Implementation.of(bench, [check() for check in checks(bench, selection)], 0.0, drawn=True)
+    return Implementation.of(bench, [check().verdict for check in checks(bench, selection)], 0.0, drawn=True)
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["without", "with"])
@@ -114,9 +114,10 @@ def test_diagnosis(named: bool, benchmark: Benchmark, spec: Spec) -> None:  # no
     cases = [*spec.cases_of("scaled_dot_product_attention"), *spec.cases_of("multi_head_attention")]
 
     def run(named: bool) -> None:  # noqa: FBT001 - parametrized
-        bench = Bench(spec, adapter, "float32", "cpu", imitator=Imitator(spec) if named else None)
-        for case in cases:
-            check_case(case, bench)
+        bench = Bench(spec, adapter, "float32", "cpu")
+        judgements = [judge_case(case, bench) for case in cases]
+        if named:
+            Diagnosis(spec).explain_all(judgements)
 
     what = f"attention without its scale, {len(cases)} cases"
     benchmark.extra_info["what"] = f"{what}, with the diagnosis" if named else what

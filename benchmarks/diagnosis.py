@@ -24,11 +24,10 @@ import click
 
 from goldformer.adapters.mistakes import implementations
 from goldformer.adapters.protocol import Adapter
+from goldformer.conformance.diagnosis import Diagnosis
 from goldformer.conformance.engine import Bench
-from goldformer.conformance.imitation import Imitator
 from goldformer.conformance.run import Numerics, Selection, checks
-from goldformer.conformance.text import diagnosis
-from goldformer.conformance.verdict import Verdict
+from goldformer.conformance.text import CLOSEST, diagnosis
 from goldformer.spec import Spec, load_spec
 
 #: One mistake in so many is left out.
@@ -78,16 +77,19 @@ def examine(mistake: str, way: str, left_out: frozenset[str]) -> Outcome | None:
         component = min(holders, key=lambda name: len(spec.built_of(name)))
         book = SimpleNamespace(ARRAYS="numpy", **{component: getattr(book, component)})
     adapter = Adapter.from_object(book, mistake, spec)
-    bench = Bench(spec, adapter, "float32", "cpu", imitator=Imitator(spec, left_out))
+    bench = Bench(spec, adapter, "float32", "cpu")
     listing = {case.component for case in spec.cases.values() if mistake in case.catches}
     parts = spec.built_of(component) if way != "hidden" else ()
     seen = tuple(name for name in spec.components if name in {component, *parts, *(listing if not parts else ())})
     start = time.perf_counter()
-    verdicts: list[Verdict] = [check() for check in checks(bench, Selection(("float32",), seen))]
+    judgements = (check() for check in checks(bench, Selection(("float32",), seen)))
+    verdicts = Diagnosis(spec, left_out).explain_all(judgements)
     remarks = list(diagnosis(verdicts, spec))
     said = "\n".join(f"{remark.label}: {remark.text}" for remark in remarks)
     # What is said to be it comes before what could be it, whichever component it is said of.
-    naming = [remark.text for label in ("This is", "Or", "Could be") for remark in remarks if remark.label == label]
+    naming = [
+        remark.text for label in ("This is", CLOSEST, "Or", "Could be") for remark in remarks if remark.label == label
+    ]
     place = next((i for i, text in enumerate(naming, 1) if f"({mistake}" in text), None)
     return Outcome(mistake, way, any(v.bad for v in verdicts), place, said, time.perf_counter() - start)
 

@@ -17,8 +17,8 @@ from typing import Literal
 
 from goldformer.adapters import Adapter, AdapterError, find_adapter
 from goldformer.adapters.process.client import TIMEOUT
+from goldformer.conformance.diagnosis import Diagnosis
 from goldformer.conformance.engine import Bench
-from goldformer.conformance.imitation import Imitator
 from goldformer.conformance.pictures import Picture, pictures
 from goldformer.conformance.run import Numerics, Selection, checks
 from goldformer.conformance.text import nothing_was_checked, stands_on, summary
@@ -281,7 +281,8 @@ def examined(given: str, request: Request, spec: Spec) -> Implementation:
         return Implementation(given, given, problem=str(error).removeprefix(given).lstrip(": "))
     with contextlib.closing(adapter):
         Numerics(threads=request.threads).apply(adapter.arrays)
-        bench = Bench(spec, adapter, request.dtypes[0], request.device, imitator=Imitator(spec))
+        bench = Bench(spec, adapter, request.dtypes[0], request.device)
         start = time.perf_counter()
-        verdicts = [check() for check in checks(bench, Selection(request.dtypes, request.components))]
+        judgements = (check() for check in checks(bench, Selection(request.dtypes, request.components)))
+        verdicts = Diagnosis(spec).explain_all(judgements)
         return Implementation.of(bench, verdicts, time.perf_counter() - start, drawn=True)

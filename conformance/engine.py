@@ -1,11 +1,17 @@
-"""Turns (case, adapter, dtype, device) into a Verdict; everything that judges goes through here."""
+"""Calls an implementation with a case and judges the outcome: (case, adapter, dtype, device) becomes a Judgement.
+
+    outcome = call_case(case, bench)        what the implementation gave, or why there is nothing to compare
+    verdict = judge(case, outcome, bench)   numbers only
+
+Why something failed is not asked here: the diagnosis looks at the judgements afterwards.
+"""
 
 from __future__ import annotations
 
 import shlex
 import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +19,10 @@ from goldformer.adapters.arrays import LIBRARIES, Layout
 from goldformer.adapters.process.client import TIMEOUT
 from goldformer.adapters.protocol import Adapter
 from goldformer.conformance.gradient import invoke_gradient
-from goldformer.conformance.imitation import Imitator
 from goldformer.conformance.invoke import (
     Arguments,
     BadResult,
+    CallProblem,
     NotCheckable,
     NotImplementedHere,
     Result,
@@ -26,9 +32,8 @@ from goldformer.conformance.invoke import (
     invoke,
 )
 from goldformer.conformance.judge import measure, reason_of, sentence
-from goldformer.conformance.other_options import other_convention, refusing_convention
 from goldformer.conformance.tolerance import LARGEST, least_margin
-from goldformer.conformance.verdict import ERRORS, UNANSWERED, WITHHELD, Match, Reason, Status, Verdict
+from goldformer.conformance.verdict import ERRORS, UNANSWERED, WITHHELD, Reason, Status, Verdict
 from goldformer.spec import Case, Spec
 from goldformer.spec.model import ANY, GoldenArray
 
@@ -42,10 +47,6 @@ class Bench:
     dtype: str
     device: str
     strict: bool = False
-    #: Looks for the mistakes behind what fails; without it nobody does.
-    imitator: Imitator | None = None
-    #: Is handed what each golden case gives, once it is known to have the contract's form.
-    keep: Callable[[Case, Bench, Result], None] | None = None
     #: The outputs that the check at hand requires; every output but the first is optional without it.
     required: Collection[str] = ()
 
@@ -94,21 +95,49 @@ class Bench:
         return invoke(self.adapter, contract, arguments, self.dtype, self.device, **how)
 
 
+#: What a call gave, or why there is nothing to compare.
+Outcome = Result | CallProblem
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A verdict, and what it rests on: what the diagnosis and the baseline need.
+
+    `case` is None for a property. `outcome` is None where no result was asked for: the check was skipped, or the call
+    had to be refused. `expected` are the golden values that the outcome was compared with.
+    """
+
+    verdict: Verdict
+    bench: Bench
+    case: Case | None = None
+    outcome: Outcome | None = None
+    expected: Mapping[str, GoldenArray] = field(default_factory=dict)
+
+
 def check_case(case: Case, bench: Bench) -> Verdict:
-    """Judge one golden case; a fault of goldformer becomes an errored verdict, so that the run goes on."""
+    """Return the verdict on one golden case."""
+    return judge_case(case, bench).verdict
+
+
+def judge_case(case: Case, bench: Bench) -> Judgement:
+    """Call and judge one golden case; a fault of goldformer becomes an errored verdict, so that the run goes on."""
     blank = _blank(case, bench)
     try:
-        return _check_or_advise(case, bench, blank)
-    except Exception as error:
-        return fault(blank, error)
-
-
-def _check_or_advise(case: Case, bench: Bench, blank: Verdict) -> Verdict:
-    """Judge one golden case; failing one that no clause requires is advice, unless strictness is asked for."""
-    try:
-        verdict = _check(case, bench, blank)
+        if skip := bench.unusable() or _does_not_apply(case, bench):
+            return Judgement(skipped(blank, *skip), bench, case)
+        if case.error is not None:
+            return Judgement(_or_advice(_judge_refusal(case, bench, blank), case, bench), bench, case)
+        outcome, expected = call_case(case, bench), _expected(case, bench)
+        verdict = _or_advice(judge(case, outcome, expected, bench, blank), case, bench)
+        return Judgement(verdict, bench, case, outcome, expected)
     except NotCheckable as unclear:
-        return skipped(blank, "not-checkable", str(unclear))
+        return Judgement(skipped(blank, "not-checkable", str(unclear)), bench, case)
+    except Exception as error:
+        return Judgement(fault(blank, error), bench, case)
+
+
+def _or_advice(verdict: Verdict, case: Case, bench: Bench) -> Verdict:
+    """Turn a failure that no clause forbids into advice, unless strictness is asked for."""
     # What every call must keep (CALL-1 to CALL-4) binds these cases too.
     departs = verdict.status is Status.FAILED and verdict.reason in ("wrong-value", "no-error", WITHHELD)
     return as_advice(verdict) if departs and bench.spec.is_advice(case) and not bench.strict else verdict
@@ -125,78 +154,52 @@ def fault(blank: Verdict, error: Exception) -> Verdict:
 
 def as_advice(verdict: Verdict) -> Verdict:
     """What is only advised, and not done: skipped with the reason."""
-    return skipped(replace(verdict, ratio=None, differences=(), matches=None, advice=""), "advice", verdict.message)
+    return skipped(replace(verdict, ratio=None, differences=()), "advice", verdict.message)
 
 
-def _check(case: Case, bench: Bench, blank: Verdict) -> Verdict:
-    if skip := bench.unusable() or _does_not_apply(case, bench):
-        return skipped(blank, *skip)
-    return _check_values(case, bench, blank) if case.error is None else _check_refusal(case, bench, blank)
-
-
-def _check_values(case: Case, bench: Bench, blank: Verdict) -> Verdict:
-    """Compare the result of a case with its golden values, or with its shape alone where it has none."""
-    expected = _expected(case, bench)
+def call_case(case: Case, bench: Bench) -> Outcome:
+    """Return what the implementation gives for a case: outputs, or gradients of its arguments."""
+    arguments, contract = arguments_of(case), bench.spec.contracts[case.component]
     try:
-        result = _result(case, bench)
-    except NotImplementedHere as absent:
-        return not_implemented(blank, str(absent), strict=bench.strict)
-    except BadResult as bad:
-        if bad.reason == "raised" and _may_refuse(case, bench):
-            return blank
-        advice = refusing_convention(case, bench) if bad.reason == "raised" else ""
-        return replace(broken(blank, bad), advice=advice, matches=_matches(case, bench, bad, expected))
-    if bench.keep is not None:
-        bench.keep(case, bench, result)
+        if case.cotangent_array is None:
+            # A second copy of a whole model takes seconds: smaller cases tell whether arrays are left alone.
+            return bench.call(case.component, arguments, untouched=not case.full_size)
+        wanted = contract.results_of(case)
+        return invoke_gradient(
+            bench.adapter, contract, arguments, case.cotangent_array, wanted, bench.dtype, bench.device
+        )
+    except CallProblem as problem:
+        return problem
+
+
+def judge(case: Case, outcome: Outcome, expected: Mapping[str, GoldenArray], bench: Bench, blank: Verdict) -> Verdict:
+    """Return the verdict on the outcome of a case that asks for a result."""
+    if isinstance(outcome, Result):
+        return _judge_result(case, outcome, expected, bench, blank)
+    if isinstance(outcome, NotImplementedHere):
+        return not_implemented(blank, str(outcome), strict=bench.strict)
+    if isinstance(outcome, BadResult):
+        return blank if outcome.reason == "raised" and _may_refuse(case, bench) else broken(blank, outcome)
+    return skipped(blank, "not-checkable", str(outcome))
+
+
+def _judge_result(
+    case: Case, result: Result, expected: Mapping[str, GoldenArray], bench: Bench, blank: Verdict
+) -> Verdict:
+    """Compare a result with its golden values; a required output that is withheld fails where all others pass."""
     # Every gradient that is asked for is required already.
-    withheld = bench.withheld(case.component, result.outputs, expected) if case.cotangent_array is None else ""
+    withheld = bench.withheld(case.component, result.outputs, expected) if case.cotangent is None else ""
     if expected and not withheld and not set(expected) & set(result.outputs):
         absent_outputs = f"{bench.adapter.name} does not return {', '.join(expected)}"
         return not_implemented(blank, absent_outputs, strict=bench.strict)
-    return _judge(blank, case, bench, result, expected, withheld)
-
-
-def _result(case: Case, bench: Bench) -> Result:
-    """What the implementation gives for a case: outputs, or gradients of its arguments."""
-    if case.cotangent_array is None:
-        # A second copy of a whole model takes seconds: whether arrays are left alone, the others tell.
-        return bench.call(case.component, arguments_of(case), untouched=not case.full_size)
-    contract = bench.spec.contracts[case.component]
-    specs = contract.results_of(case)
-    return invoke_gradient(
-        bench.adapter, contract, arguments_of(case), case.cotangent_array, specs, bench.dtype, bench.device
-    )
-
-
-def _judge(
-    blank: Verdict, case: Case, bench: Bench, result: Result, expected: dict[str, GoldenArray], withheld: str
-) -> Verdict:
-    """Compare the outputs with the golden values; an output that is `withheld` fails the case where all others pass."""
-    contract = bench.spec.contracts[case.component]
-    differences = measure(result, expected, case, contract, bench.dtype)
+    differences = measure(result, expected, case, bench.spec.contracts[case.component], bench.dtype)
     ratio = max((d.ratio for d in differences), default=None)
     timed = replace(blank, ratio=ratio, seconds=result.seconds)
     wrong = tuple(d for d in differences if d.wrong)
     if not wrong:
         return replace(timed, status=Status.FAILED, reason=WITHHELD, message=withheld) if withheld else timed
-    return replace(
-        timed,
-        status=Status.FAILED,
-        reason=reason_of(wrong),
-        message="; ".join(filter(None, (sentence(wrong[0]), withheld))),
-        differences=wrong,
-        matches=_matches(case, bench, result, expected),
-        advice=other_convention(case, bench, result, contract),
-    )
-
-
-def _matches(
-    case: Case, bench: Bench, given: Result | BadResult, expected: dict[str, GoldenArray]
-) -> tuple[Match, ...] | None:
-    if bench.imitator is None:
-        return None
-    declared = bench.adapter.options(case.component, bench.spec)
-    return bench.imitator.matches(case, given, expected, bench.dtype, declared)
+    message = "; ".join(filter(None, (sentence(wrong[0]), withheld)))
+    return replace(timed, status=Status.FAILED, reason=reason_of(wrong), message=message, differences=wrong)
 
 
 def working_case(component: str, bench: Bench) -> Case:
@@ -304,8 +307,8 @@ def _may_refuse(case: Case, bench: Bench) -> bool:
     return case.golden.options[option] is None
 
 
-def _check_refusal(case: Case, bench: Bench, blank: Verdict) -> Verdict:
-    """An error case passes when its working base runs and the case itself raises."""
+def _judge_refusal(case: Case, bench: Bench, blank: Verdict) -> Verdict:
+    """Pass an error case if its working base runs and the case itself raises."""
     if case.base is not None:
         base = bench.spec.cases[case.base]
         try:
@@ -322,9 +325,7 @@ def _check_refusal(case: Case, bench: Bench, blank: Verdict) -> Verdict:
         uncalled = isinstance(problem, BadResult) and problem.reason in ("wrong-parameters", *UNANSWERED)
         return broken(blank, problem) if uncalled else replace(blank, status=Status.PASSED)
     message = f"accepts a bad {case.error} and returns {_describe(returned)}: raise an error that names the argument"
-    declared = bench.adapter.options(case.component, bench.spec)
-    matches = bench.imitator.accepting(case, bench.dtype, declared) if bench.imitator else None
-    return replace(blank, status=Status.FAILED, reason="no-error", message=message, matches=matches)
+    return replace(blank, status=Status.FAILED, reason="no-error", message=message)
 
 
 def refuses(case: Case, bench: Bench) -> tuple[Any, NotImplementedHere | BadResult | None]:

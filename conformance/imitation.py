@@ -117,6 +117,8 @@ class Imitator:
         self._tried: dict[str, set[Candidate]] = defaultdict(set)
         self._looked_at: Counter[str] = Counter()
         self._explained: Counter[str] = Counter()
+        #: What each failing case was held against.
+        self._held: defaultdict[tuple[str, str], set[Candidate]] = defaultdict(set)
 
     def matches(
         self,
@@ -136,6 +138,20 @@ class Imitator:
         found = self._those_that_fit(self._known(case.component), failure) or self._search(failure)
         self._looked_at[case.component] += 1
         self._explained[case.component] += bool(found)
+        return tuple(Match(candidate.causes, distance) for candidate, distance in found.items())
+
+    def late_matches(
+        self,
+        case: Case,
+        given: Result | BadResult,
+        expected: Mapping[str, GoldenArray],
+        dtype: str,
+        options: Options,
+    ) -> tuple[Match, ...]:
+        """Return the matches among candidates that were found only after a failing case was held against the others."""
+        failure = Failure(case, self.spec.contracts[case.component], given, expected, dtype, options)
+        late = [c for c in self._known(case.component) if c not in self._held[case.id, dtype]]
+        found = self._those_that_fit(late, failure)
         return tuple(Match(candidate.causes, distance) for candidate, distance in found.items())
 
     def _search(self, failure: Failure) -> dict[Candidate, float]:
@@ -253,8 +269,13 @@ class Imitator:
 
     def _those_that_fit(self, candidates: Iterable[Candidate], failure: Failure) -> dict[Candidate, float]:
         """The candidates that explain a failure, each with its distance."""
-        distances = ((candidate, failure.distance(self._imitate(candidate, failure))) for candidate in candidates)
-        return {candidate: distance for candidate, distance in distances if distance is not None}
+        found = {}
+        for candidate in candidates:
+            self._held[failure.case.id, failure.dtype].add(candidate)
+            distance = failure.distance(self._imitate(candidate, failure))
+            if distance is not None:
+                found[candidate] = distance
+        return found
 
     def _imitate(self, candidate: Candidate, failure: Failure) -> Result | BadResult | None:
         if self._imitations is None:

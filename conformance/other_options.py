@@ -2,55 +2,64 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from goldformer.conformance.causes import declaration, option_cause
-from goldformer.conformance.invoke import Result
+from goldformer.conformance.engine import Judgement
+from goldformer.conformance.invoke import BadResult, Result
 from goldformer.conformance.judge import measure
-from goldformer.spec import Case, Contract
-from goldformer.spec.model import UNSPECIFIED, Golden
-
-if TYPE_CHECKING:
-    from goldformer.conformance.engine import Bench
+from goldformer.spec import Case, Spec
+from goldformer.spec.model import UNSPECIFIED
 
 
-def other_convention(case: Case, bench: Bench, result: Result, contract: Contract) -> str:
-    """Return the advice to declare the option that a failure fits best, or "" if it fits none."""
-    if case.convention is None or case.golden is None:
+def advise_option(judgement: Judgement) -> str:
+    """Return the advice to declare the option of the case's convention that a failure fits best, or ""."""
+    case, outcome = judgement.case, judgement.outcome
+    if case is None or case.convention is None or case.golden is None:
         return ""
-    declared = bench.adapter.convention(case.convention, case.component, bench.spec)
+    if isinstance(outcome, BadResult) and outcome.reason == "raised":
+        return _refusing_option(case, case.convention, judgement.bench.spec)
+    if isinstance(outcome, Result):
+        return _fitting_option(judgement, case, case.convention, outcome) or _leave_open(
+            judgement, case, case.convention, outcome
+        )
+    return ""
+
+
+def _fitting_option(judgement: Judgement, case: Case, name: str, result: Result) -> str:
+    """Return the advice to declare the option whose golden values are nearest to a result, or ""."""
+    bench = judgement.bench
+    assert case.golden is not None, "an option has golden values"
+    declared = bench.adapter.convention(name, case.component, bench.spec)
     fitting: dict[str, float] = {}
     for option, outputs in case.golden.options.items():
         if option == declared or not outputs:
             continue
-        differences = measure(result, outputs, case, contract, bench.dtype)
+        differences = measure(result, outputs, case, bench.spec.contracts[case.component], bench.dtype)
         if differences and not any(d.wrong for d in differences):
             fitting[option] = max(d.ratio for d in differences)
-    if fitting:
-        return _declare(case.convention, min(fitting, key=lambda option: fitting[option]), bench)
-    return _leave_open(case.convention, case.golden, case, bench, result, contract)
+    return _declare(name, min(fitting, key=lambda option: fitting[option]), bench.spec) if fitting else ""
 
 
-def _leave_open(name: str, golden: Golden, case: Case, bench: Bench, result: Result, contract: Contract) -> str:
-    """Whether only what depends on a convention is wrong, which an adapter may leave open."""
+def _leave_open(judgement: Judgement, case: Case, name: str, result: Result) -> str:
+    """Return the advice to leave a convention open, where only what depends on it is wrong, or ""."""
+    bench = judgement.bench
     convention = bench.spec.conventions[name]
-    if not convention.left_open or bench.adapter.leaves_open(name, case.component):
+    if case.golden is None or not convention.left_open or bench.adapter.leaves_open(name, case.component):
         return ""
-    differences = measure(result, golden.whatever_the_option(), case, contract, bench.dtype)
+    contract = bench.spec.contracts[case.component]
+    differences = measure(result, case.golden.whatever_the_option(), case, contract, bench.dtype)
     if not differences or any(d.wrong for d in differences):
         return ""
     said = f'declare CONVENTIONS = {{"{name}": "{UNSPECIFIED}"}}, and {convention.left_open}'
     return f"only what depends on {name} is wrong, and it is none of the options; {said}"
 
 
-def refusing_convention(case: Case, bench: Bench) -> str:
-    """Whether an option of the case's convention allows the implementation to refuse the call."""
-    for option, outputs in (case.golden.options if case.golden else {}).items():
-        if outputs is None and case.convention is not None:
-            return _declare(case.convention, option, bench)
-    return ""
+def _refusing_option(case: Case, name: str, spec: Spec) -> str:
+    """Return the advice to declare the option that permits to refuse the call, or ""."""
+    assert case.golden is not None, "an option has golden values"
+    refusing = (option for option, outputs in case.golden.options.items() if outputs is None)
+    return next((_declare(name, option, spec) for option in refusing), "")
 
 
-def _declare(convention: str, option: str, bench: Bench) -> str:
-    cause = option_cause(convention, option, bench.spec)
+def _declare(convention: str, option: str, spec: Spec) -> str:
+    cause = option_cause(convention, option, spec)
     return f"this is {cause.title}; {declaration((cause,))}, or fix it"

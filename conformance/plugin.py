@@ -16,11 +16,12 @@ import pytest
 
 if TYPE_CHECKING:
     from goldformer.conformance.baseline.guard import Guard
-    from goldformer.conformance.engine import Bench
+    from goldformer.conformance.engine import Bench, Judgement
     from goldformer.conformance.verdict import Verdict
 
 KEY: Final = "goldformer"
 _BENCH: Final = pytest.StashKey["Bench"]()
+_DIAGNOSIS: Final = pytest.StashKey["Diagnosis"]()
 _GUARD: Final = pytest.StashKey["Guard"]()
 _VERDICT: Final = pytest.StashKey["Verdict"]()
 
@@ -86,8 +87,8 @@ def _bench(config: pytest.Config) -> Bench:
     """The adapter on its bench, loaded once; a usage error ends the run with pytest's exit code 4."""
     if _BENCH not in config.stash:
         from goldformer.adapters import DTYPES, AdapterError, find_adapter
+        from goldformer.conformance.diagnosis import Diagnosis
         from goldformer.conformance.engine import Bench
-        from goldformer.conformance.imitation import Imitator
         from goldformer.conformance.run import Numerics
         from goldformer.spec import SpecError, load_spec
 
@@ -103,27 +104,25 @@ def _bench(config: pytest.Config) -> Bench:
         _known(_words(config.getoption("--dtype")), DTYPES, "--dtype")
         Numerics(config.getoption("--tf32"), config.getoption("--threads")).apply(adapter.arrays)
         strict = "--strict" in _arguments(config)
-        device, imitator = config.getoption("--device"), Imitator(spec)
-        bench = Bench(spec, adapter, "float64", device, strict, imitator)
-        config.stash[_BENCH] = _guarded(bench, config)
+        config.stash[_BENCH] = Bench(spec, adapter, "float64", config.getoption("--device"), strict)
+        config.stash[_DIAGNOSIS] = Diagnosis(spec)
+        _guard(config)
         config.add_cleanup(adapter.close)
     return config.stash[_BENCH]
 
 
-def _guarded(bench: Bench, config: pytest.Config) -> Bench:
-    """The bench with an eye on what moved since a baseline, where there is one."""
+def _guard(config: pytest.Config) -> None:
+    """Watch for what moved since a baseline, where there is one."""
     folder = config.getoption("--baseline")
     if folder is None:
-        return bench
+        return
     from goldformer.conformance.baseline.guard import Guard
     from goldformer.conformance.baseline.model import BaselineError
 
     try:
-        guard = Guard(Path(folder), bench)
+        config.stash[_GUARD] = Guard(Path(folder), config.stash[_BENCH])
     except BaselineError as error:
         raise pytest.UsageError(f"goldformer: --baseline {error}") from error
-    config.stash[_GUARD] = guard
-    return replace(bench, keep=guard.keeper)
 
 
 def _arguments(config: pytest.Config) -> list[str]:
@@ -186,16 +185,17 @@ def _component(item: pytest.Item) -> str | None:
 
 
 @pytest.fixture
-def settle(request: pytest.FixtureRequest) -> Callable[[Verdict], None]:
-    """Turn a verdict into pytest's outcome, and keep it for the summary."""
+def settle(request: pytest.FixtureRequest) -> Callable[[Judgement], None]:
+    """Explain a judgement, turn it into pytest's outcome, and keep its verdict for the summary."""
 
-    def settle(verdict: Verdict) -> None:
+    def settle(judgement: Judgement) -> None:
         from goldformer.conformance.text import explain_verdict
         from goldformer.conformance.verdict import Status
 
+        verdict = request.config.stash[_DIAGNOSIS].explain(judgement)
         guard: Guard | None = request.config.stash.get(_GUARD, None)
         if guard is not None:
-            verdict = guard.judged(verdict)
+            verdict = guard.judged(judgement, verdict)
         request.node.stash[_VERDICT] = verdict
         request.node.user_properties += _properties(verdict)
         if verdict.status is Status.SKIPPED:

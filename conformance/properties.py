@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from goldformer.adapters.arrays import Layout
 from goldformer.conformance.compare import compare
 from goldformer.conformance.counterexample import Called, as_case, recipe
-from goldformer.conformance.engine import Bench, as_advice, broken, fault, not_implemented, skipped
+from goldformer.conformance.engine import Bench, Judgement, as_advice, broken, fault, not_implemented, skipped
 from goldformer.conformance.gradient import invoke_gradient
 from goldformer.conformance.invoke import Arguments, BadResult, NotCheckable, NotImplementedHere
 from goldformer.conformance.measuring import bounds, measured
@@ -238,8 +238,8 @@ def holds(id_: str, **strategies: Any) -> Callable[[Body], Callable[..., None]]:
     def decorate(body: Body) -> Callable[..., None]:
         HELD[id_] = HeldProperty(id_, body, strategies)
 
-        def test(bench: Bench, component: str, settle: Callable[[Verdict], None]) -> None:
-            settle(check_property(bench.spec.properties[id_], component, bench))
+        def test(bench: Bench, component: str, settle: Callable[[Judgement], None]) -> None:
+            settle(judge_property(bench.spec.properties[id_], component, bench))
 
         test.__name__, test.__doc__, test.__module__ = body.__name__, body.__doc__, body.__module__
         # Tells the plugin which components to run it for.
@@ -256,8 +256,13 @@ def components_of(prop: Property, spec: Spec) -> tuple[str, ...]:
     return tuple(name for name, contract in spec.contracts.items() if contract.inputs)
 
 
+def judge_property(prop: Property, component: str, bench: Bench) -> Judgement:
+    """Judge one property for one component, in the form of a golden case's judgement."""
+    return Judgement(check_property(prop, component, bench), bench)
+
+
 def check_property(prop: Property, component: str, bench: Bench) -> Verdict:
-    """Judge one property for one component; a fault of goldformer becomes an errored verdict."""
+    """Return the verdict on one property for one component; a fault of goldformer becomes an errored verdict."""
     command = bench.command("--property", prop.id, "--component", component)
     blank = Verdict(
         prop.id, "property", component, prop.title, Status.PASSED, "", "", bench.dtype, bench.device,

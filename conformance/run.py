@@ -9,9 +9,8 @@ from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
-from goldformer.conformance.engine import Bench, check_case, plan
-from goldformer.conformance.properties import check_property, components_of
-from goldformer.conformance.verdict import Verdict
+from goldformer.conformance.engine import Bench, Judgement, judge_case, plan
+from goldformer.conformance.properties import components_of, judge_property
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +23,7 @@ class Selection:
     properties: tuple[str, ...] = ()
 
 
-Check = Callable[[], Verdict]
+Check = Callable[[], Judgement]
 
 
 def load_properties() -> None:
@@ -40,7 +39,7 @@ def checks(bench: Bench, selection: Selection) -> list[Check]:
         at = replace(bench, dtype=dtype)
         if not selection.properties:
             listed += [
-                lambda case=case, at=at: check_case(case, at)  # type: ignore[misc]
+                lambda case=case, at=at: judge_case(case, at)  # type: ignore[misc]
                 for case in plan(bench.spec, selection.components, selection.cases)
             ]
         if not selection.cases:
@@ -57,7 +56,7 @@ def _property_checks(bench: Bench, selection: Selection) -> Iterator[Check]:
             if selection.properties and prop.id not in selection.properties:
                 continue
             if name in components_of(prop, bench.spec):
-                yield lambda prop=prop, name=name: check_property(prop, name, bench)  # type: ignore[misc]
+                yield lambda prop=prop, name=name: judge_property(prop, name, bench)  # type: ignore[misc]
 
 
 @dataclass(frozen=True, slots=True)

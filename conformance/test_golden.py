@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from goldformer.conformance.engine import Bench, check_case
-from goldformer.conformance.verdict import Verdict
+from goldformer.conformance.engine import Bench, Judgement, judge_case
 from goldformer.spec import Case
 
 
-def test_golden(bench: Bench, golden_case: Case, settle: Callable[[Verdict], None]) -> None:
+def test_golden(bench: Bench, golden_case: Case, settle: Callable[[Judgement], None]) -> None:
     """One case: its values, its shape, or its refusal."""
-    settle(check_case(golden_case, bench))
+    settle(judge_case(golden_case, bench))

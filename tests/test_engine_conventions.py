@@ -12,7 +12,8 @@ from goldformer.adapters import Adapter, AdapterError
 from goldformer.adapters.mistakes import implementations
 from goldformer.adapters.options import OPTIONS, Concatenated, NanInEmptyRows, RefusesOddWidths, ZerosInEmptyRows
 from goldformer.adapters.textbook import Textbook
-from goldformer.conformance.engine import Bench, check_case
+from goldformer.conformance.diagnosis import Diagnosis
+from goldformer.conformance.engine import Bench, check_case, judge_case
 from goldformer.conformance.text import closing, explain_verdict
 from goldformer.conformance.verdict import Status
 from goldformer.spec import load_spec
@@ -59,6 +60,11 @@ def test_every_option_of_every_convention_is_tried_here(spec):
     assert {(c.id, option) for c in spec.conventions.values() for option in c.options} == {key[:2] for key in CHOICES}
 
 
+def explained(case, bench):
+    """Return the verdict on a case with what the diagnosis adds."""
+    return Diagnosis(bench.spec).explain(judge_case(case, bench))
+
+
 @every_choice
 def test_a_declared_option_is_what_is_judged_by(choice, textbook, bench_of, spec):
     convention, option, case = choice
@@ -90,7 +96,7 @@ def test_a_failure_that_is_another_option_names_it_and_the_declaration(choice, t
     convention, option, case = choice
     options = spec.conventions[convention].options
     declared = next(name for name in options if name != option)
-    verdict = check_case(spec.cases[case], bench_of(textbook, **{convention: declared}))
+    verdict = explained(spec.cases[case], bench_of(textbook, **{convention: declared}))
     assert verdict.advice == (
         f"this is {convention}: {option} ({options[option]}); "
         f'declare CONVENTIONS = {{"{convention}": "{option}"}} in the adapter, or fix it'
@@ -104,12 +110,12 @@ def test_a_failure_that_is_no_option_gives_no_advice(bench_of, spec):
         def weights(self, scaled, mask):
             return np.where(mask.any(-1, keepdims=True), 2 * super().weights(scaled, mask), 1.0).astype(scaled.dtype)
 
-    verdict = check_case(spec.cases[EMPTY_ROW], bench_of(WrongInAllRows))
+    verdict = explained(spec.cases[EMPTY_ROW], bench_of(WrongInAllRows))
     assert (verdict.reason, verdict.advice) == ("wrong-value", "")
 
 
 def test_nan_that_another_option_would_give_is_still_not_finite(bench_of, spec):
-    verdict = check_case(spec.cases[EMPTY_ROW], bench_of(NanInEmptyRows))
+    verdict = explained(spec.cases[EMPTY_ROW], bench_of(NanInEmptyRows))
     assert verdict.reason == "not-finite"
     assert verdict.advice.startswith("this is empty_row: nan")
 
@@ -126,7 +132,7 @@ def test_nan_that_is_declared_is_no_fault_beside_a_wrong_value(bench_of, spec):
 def test_a_declaration_may_hold_for_one_component_alone(bench_of, spec):
     bench = bench_of(ZerosInEmptyRows, **{"scaled_dot_product_attention.empty_row": "zeros"})
     assert check_case(spec.cases[EMPTY_ROW], bench).status is Status.PASSED
-    other = check_case(spec.cases["mha-empty-row"], bench)
+    other = explained(spec.cases["mha-empty-row"], bench)
     assert (other.reason, other.advice[:27]) == ("wrong-value", "this is empty_row: zeros (e")
 
 
@@ -153,7 +159,7 @@ def test_what_may_be_refused_is_refused_or_right(bench_of, spec):
 
 
 def test_a_refusal_that_another_option_allows_names_it(bench_of, spec):
-    verdict = check_case(spec.cases["pe-odd-5"], bench_of(RefusesOddWidths))
+    verdict = explained(spec.cases["pe-odd-5"], bench_of(RefusesOddWidths))
     assert verdict.status is Status.ERRORED
     assert verdict.advice.startswith("this is odd_d_model: refused")
 
@@ -170,7 +176,7 @@ class AddsToEmptyRows(Textbook):
 
 def test_what_is_none_of_the_options_is_told_how_to_leave_it_open(bench_of, spec):
     bench = replace(bench_of(AddsToEmptyRows), dtype="float64")
-    verdict = check_case(spec.cases[EMPTY_ROW], bench)
+    verdict = explained(spec.cases[EMPTY_ROW], bench)
     assert verdict.status is Status.FAILED
     assert verdict.advice == (
         "only what depends on empty_row is wrong, and it is none of the options; "
@@ -184,7 +190,7 @@ def test_what_is_left_open_is_not_compared_and_all_else_is(bench_of, spec):
         bench = replace(bench_of(AddsToEmptyRows, empty_row="unspecified"), dtype="float64")
         assert not check_case(case, bench).bad, case.id
     wrong = type("Wrong", (implementations()["scale-missing"].make, AddsToEmptyRows), {})
-    verdict = check_case(spec.cases[EMPTY_ROW], replace(bench_of(wrong, empty_row="unspecified"), dtype="float64"))
+    verdict = explained(spec.cases[EMPTY_ROW], replace(bench_of(wrong, empty_row="unspecified"), dtype="float64"))
     assert verdict.status is Status.FAILED
     assert verdict.advice == ""
 

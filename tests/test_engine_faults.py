@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
 
 from goldformer.conformance import engine, properties
 from goldformer.conformance.cli import main
-from goldformer.conformance.engine import check_case
+from goldformer.conformance.diagnosis import Diagnosis
+from goldformer.conformance.engine import check_case, judge_case
 from goldformer.conformance.imitation import Imitator
 from goldformer.conformance.run import load_properties
 from goldformer.conformance.verdict import Status
@@ -96,9 +96,9 @@ def test_a_fault_alone_is_exit_status_2_and_a_failure_beside_it_is_1(judging_exp
 def test_a_fault_of_the_diagnosis_is_one_too(monkeypatch, bench, adapter_file):
     monkeypatch.setattr(Imitator, "matches", explode)
     wrong = bench(adapter_file(WRONG))
-    case = wrong.spec.cases["sm-several-rows"]
-    assert check_case(case, wrong).reason == "wrong-value"
-    verdict = check_case(case, replace(wrong, imitator=Imitator(wrong.spec)))
+    judgement = judge_case(wrong.spec.cases["sm-several-rows"], wrong)
+    assert judgement.verdict.reason == "wrong-value"
+    verdict = Diagnosis(wrong.spec).explain(judgement)
     assert (verdict.status, verdict.reason) == (Status.ERRORED, "fault")
 
 
@@ -116,9 +116,8 @@ def token_embedding(ids, params):
     return params["table"][ids % len(params["table"])]
 """
     at = bench(adapter_file(accepting), "bfloat16")
-    at = replace(at, imitator=Imitator(at.spec))
     refusals = [case for case in at.spec.cases_of("token_embedding") if case.error == "ids"]
-    verdicts = [check_case(case, at) for case in refusals]
+    verdicts = Diagnosis(at.spec).explain_all(judge_case(case, at) for case in refusals)
     assert "no-error" in {verdict.reason for verdict in verdicts}
     assert "fault" not in {verdict.reason for verdict in verdicts}
     assert any(verdict.matches for verdict in verdicts)

@@ -16,8 +16,9 @@ from goldformer.adapters.mistakes import implementations
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook import Textbook
-from goldformer.conformance.engine import Bench, check_case, plan
-from goldformer.conformance.imitation import Candidate, Imitator
+from goldformer.conformance.diagnosis import Diagnosis
+from goldformer.conformance.engine import Bench, check_case, judge_case, plan
+from goldformer.conformance.imitation import Candidate
 from goldformer.conformance.run import Selection, checks
 from goldformer.conformance.suspects import explanations
 from goldformer.conformance.text import closing, explain_verdict
@@ -49,8 +50,8 @@ def judged(spec):
 
     def run(thing, *components, dtype="float32", left_out=()):
         adapter = Adapter.from_object(thing, "mine.py", spec)
-        bench = Bench(spec, adapter, dtype, "cpu", imitator=Imitator(spec, left_out))
-        return [check_case(case, bench) for case in plan(spec, components)]
+        bench = Bench(spec, adapter, dtype, "cpu")
+        return Diagnosis(spec, left_out).explain_all(judge_case(case, bench) for case in plan(spec, components))
 
     return run
 
@@ -124,8 +125,8 @@ def test_a_mistake_inside_a_layer_is_named_as_that_of_the_part(judged, spec):
 def test_what_differs_from_call_to_call_is_said_to_do_that_and_nothing_else(spec):
     draws = np.random.default_rng(3)
     thing = Attention(spoil=lambda weights: weights * (draws.random(weights.shape) > 0.1) / 0.9)
-    bench = Bench(spec, Adapter.from_object(thing, "m", spec), "float32", "cpu", imitator=Imitator(spec))
-    verdicts = [check() for check in checks(bench, Selection(("float32",), (ATTENTION,)))]
+    bench = Bench(spec, Adapter.from_object(thing, "m", spec), "float32", "cpu")
+    verdicts = Diagnosis(spec).explain_all(check() for check in checks(bench, Selection(("float32",), (ATTENTION,))))
     text = " ".join(" ".join(closing(verdicts, spec)).split())
     assert "This is: the same call gives different results (nondeterminism): a second call with the same inputs" in text
     assert "Not known" not in text
@@ -152,8 +153,8 @@ ARRAYS = "numpy"
 def scaled_dot_product_attention(query, key, value, mask=None):
     {body}
 """
-    bench = Bench(spec, find_adapter(adapter_file(source), spec), "float32", "cpu", imitator=Imitator(spec))
-    verdicts = [check() for check in checks(bench, Selection(("float32",), (ATTENTION,)))]
+    bench = Bench(spec, find_adapter(adapter_file(source), spec), "float32", "cpu")
+    verdicts = Diagnosis(spec).explain_all(check() for check in checks(bench, Selection(("float32",), (ATTENTION,))))
     assert next(v for v in verdicts if v.check == "repeat-calls").bad
     text = " ".join(" ".join(closing(verdicts, spec)).split())
     assert said in text

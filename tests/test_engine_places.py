@@ -13,7 +13,8 @@ from goldformer.adapters.mistakes.places import PLACES, Place, can_be_made
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook import Textbook
-from goldformer.conformance.engine import Bench, check_case, plan
+from goldformer.conformance.diagnosis import Diagnosis
+from goldformer.conformance.engine import Bench, judge_case, plan
 from goldformer.conformance.imitation import Candidate, Imitator
 from goldformer.conformance.suspects import explanations
 from goldformer.conformance.text import closing
@@ -375,8 +376,9 @@ WRITTEN = [
 def judged(spec, thing, *components, **conventions):
     given = {name: getattr(thing, name) for name in components or COMPONENTS}
     adapter = Adapter.from_object(SimpleNamespace(ARRAYS="numpy", CONVENTIONS=conventions, **given), "mine.py", spec)
-    bench = Bench(spec, adapter, "float32", "cpu", imitator=Imitator(spec))
-    return [check_case(case, bench) for case in plan(spec, tuple(given)) if not case.full_size and not case.cotangent]
+    bench = Bench(spec, adapter, "float32", "cpu")
+    cases = (case for case in plan(spec, tuple(given)) if not case.full_size and not case.cotangent)
+    return Diagnosis(spec).explain_all(judge_case(case, bench) for case in cases)
 
 
 def best(spec, verdicts, component):
@@ -394,7 +396,7 @@ def test_it_is_named_with_its_place(made, component, mistake, place, whole, spec
     found = best(spec, verdicts, component)
     assert [c.id for c in found.causes] == [mistake]
     assert found.causes[0].title.endswith(f"({mistake}), in {place} alone")
-    # What is searched within a budget may be found at the second failing case.
+    # What is searched within a budget may be found at the second failing case, and explains the first as well.
     assert found.certain
     assert found.examined >= 2
     text = " ".join(" ".join(closing(verdicts, spec)).split())
@@ -466,18 +468,17 @@ def test_what_nobody_knows_stays_unknown_and_is_held_against_nothing_twice(spec,
             output, weights = super().self_attend(*args, **named)
             return (0.9 * output).astype(output.dtype), weights
 
-    imitator = Imitator(spec)
     tried: list[Candidate] = []
-    imitated = imitator._imitated
+    imitated = Imitator._imitated
 
-    def counted(candidate, failure):
+    def counted(self, candidate, failure):
         tried.append(candidate)
-        return imitated(candidate, failure)
+        return imitated(self, candidate, failure)
 
-    monkeypatch.setattr(imitator, "_imitated", counted)
+    monkeypatch.setattr(Imitator, "_imitated", counted)
     adapter = Adapter.from_object(SimpleNamespace(ARRAYS="numpy", decoder_layer=Damped().decoder_layer), "m", spec)
-    bench = Bench(spec, adapter, "float32", "cpu", imitator=imitator)
-    verdicts = [check_case(case, bench) for case in plan(spec, ("decoder_layer",))]
+    bench = Bench(spec, adapter, "float32", "cpu")
+    verdicts = Diagnosis(spec).explain_all(judge_case(case, bench) for case in plan(spec, ("decoder_layer",)))
     assert not explanations(verdicts, "decoder_layer", spec)
     placed = [candidate for candidate in tried if candidate.place]
     assert {c.place for c in placed} == {*PLACES["decoder_layer"]}

@@ -12,9 +12,9 @@ import pytest
 
 from goldformer.adapters import Adapter, find_adapter
 from goldformer.adapters.mistakes import implementations
-from goldformer.conformance.engine import Bench, check_case
+from goldformer.conformance.diagnosis import Diagnosis
+from goldformer.conformance.engine import Bench, check_case, judge_case
 from goldformer.conformance.gradient import invoke_gradient
-from goldformer.conformance.imitation import Imitator
 from goldformer.conformance.invoke import BadResult, arguments_of
 from goldformer.conformance.tolerance import tolerance
 from goldformer.conformance.verdict import Status
@@ -208,16 +208,16 @@ def test_the_textbook_with_the_mistake_gives_what_the_reference_with_it_gives(mi
 
 @pytest.mark.parametrize("mistake", ["layer-bwd", "memory-bwd"])
 def test_what_autograd_does_not_reach_is_named_as_what_arithmetic_makes_0(mistake, broken_reference, spec):
-    bench = Bench(spec, find_adapter(broken_reference(*EDITS[mistake]), spec), "float32", "cpu", False, Imitator(spec))
-    verdict = check_case(spec.cases["tf-gradient"], bench)
+    bench = Bench(spec, find_adapter(broken_reference(*EDITS[mistake]), spec), "float32", "cpu")
+    verdict = Diagnosis(spec).explain(judge_case(spec.cases["tf-gradient"], bench))
     assert verdict.reason == "no-gradient"
     assert [match.causes for match in verdict.matches] == [(mistake,)]
 
 
 def test_a_cut_that_is_in_no_catalogue_has_no_name(broken_reference, spec):
     edit = (DECODER, "add_and_norm(attended, attend_across,", "add_and_norm(attended.detach(), attend_across,")
-    bench = Bench(spec, find_adapter(broken_reference(*edit), spec), "float32", "cpu", False, Imitator(spec))
-    verdict = check_case(spec.cases["decs-gradient"], bench)
+    bench = Bench(spec, find_adapter(broken_reference(*edit), spec), "float32", "cpu")
+    verdict = Diagnosis(spec).explain(judge_case(spec.cases["decs-gradient"], bench))
     assert (verdict.reason, verdict.matches) == ("no-gradient", ())
 
 

@@ -16,7 +16,8 @@ import torch
 from goldformer import reference_impl
 from goldformer.adapters import DTYPES, Adapter
 from goldformer.adapters.textbook import Textbook
-from goldformer.conformance.engine import Bench, check_case
+from goldformer.conformance.diagnosis import Diagnosis
+from goldformer.conformance.engine import Bench, check_case, judge_case
 from goldformer.conformance.invoke import NotCheckable, arguments_of
 from goldformer.conformance.properties import Subject
 from goldformer.conformance.tolerance import SLACK, UNIT_ROUNDOFF, least_margin
@@ -506,7 +507,8 @@ def test_a_failure_that_another_finish_explains_says_so(bench_of, spec: Spec):
     def beam_search(**call):
         return reference_impl.beam_search(**call, finish="set_aside")
 
-    verdict = check_case(spec.cases["beam-finish"], bench_of(beam_search=beam_search))
+    judgement = judge_case(spec.cases["beam-finish"], bench_of(beam_search=beam_search))
+    verdict = Diagnosis(spec).explain(judgement)
     assert verdict.reason == "wrong-value"
     assert verdict.advice.startswith("this is beam_finish: set_aside (")
 

@@ -14,7 +14,7 @@ from goldformer.conformance.baseline.model import Baseline, Key
 from goldformer.conformance.baseline.moves import Kind, worst_first
 from goldformer.conformance.baseline.record import Keeper, is_kept, note_end
 from goldformer.conformance.baseline.store import load
-from goldformer.conformance.engine import Bench
+from goldformer.conformance.engine import Bench, Judgement
 from goldformer.conformance.verdict import Status, Verdict
 
 
@@ -29,8 +29,9 @@ class Guard:
         self._command = ["goldformer", "baseline", "check", bench.adapter.origin, str(folder)]
         self._recording = recorded(bench.adapter, self.old.request)
 
-    def judged(self, verdict: Verdict) -> Verdict:
-        """The verdict of a check, failed where what it is about moved."""
+    def judged(self, judgement: Judgement, verdict: Verdict) -> Verdict:
+        """Return the explained verdict of a judgement, failed where what it is about moved."""
+        self.keeper.keep(judgement)
         key = Key(verdict.check, verdict.dtype, verdict.device)
         if verdict.kind != "case" or not self._has_a_say(key, verdict.component):
             return verdict

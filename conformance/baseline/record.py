@@ -16,7 +16,7 @@ from goldformer.conformance.baseline.arrays import Kept
 from goldformer.conformance.baseline.drawn import drawn_cases
 from goldformer.conformance.baseline.environment import recorded
 from goldformer.conformance.baseline.model import Baseline, BaselineError, Ended, Entry, Key, Output, Request
-from goldformer.conformance.engine import Bench, plan
+from goldformer.conformance.engine import Bench, Judgement, plan
 from goldformer.conformance.invoke import Result
 from goldformer.conformance.run import Check, Numerics, Selection, checks
 from goldformer.conformance.tolerance import tolerance
@@ -48,11 +48,13 @@ def record(
     spec = with_drawn(spec, request)
     cases = [case for case in recordable(spec, adapter, request) if not only or case.id in only]
     keeper = Keeper()
-    bench = Bench(spec, adapter, request.dtypes[0], request.devices[0], keep=keeper)
+    bench = Bench(spec, adapter, request.dtypes[0], request.devices[0])
     todo = [check for device in request.devices for check in _checks(replace(bench, device=device), cases, request)]
     absent: dict[Key, str] = {}
     for check in watch(todo, len(todo)):
-        note_end(check(), keeper, absent)
+        judgement = check()
+        keeper.keep(judgement)
+        note_end(judgement.verdict, keeper, absent)
     _repeat(keeper, spec, bench, absent)
     order = {case.id: place for place, case in enumerate(cases)}
     entries = dict(sorted(keeper.entries.items(), key=lambda item: order[item[0].case]))
@@ -111,12 +113,15 @@ def _checks(bench: Bench, cases: list[Case], request: Request) -> list[Check]:
 
 @dataclass
 class Keeper:
-    """Takes what each case gives, as Bench.keep hands it over."""
+    """Takes what each case gives."""
 
     entries: dict[Key, Entry] = field(default_factory=dict)
 
-    def __call__(self, case: Case, bench: Bench, result: Result) -> None:
-        """Keep the outputs of one call."""
+    def keep(self, judgement: Judgement) -> None:
+        """Keep the outputs of one call, where it gave any."""
+        case, bench, result = judgement.case, judgement.bench, judgement.outcome
+        if case is None or not isinstance(result, Result):
+            return
         contract = bench.spec.contracts[case.component]
         outputs = {
             name: Output(Kept.of(values, _dtype(name, values, case, contract, bench.dtype)), tol)
@@ -165,8 +170,8 @@ def _repeat(keeper: Keeper, spec: Spec, bench: Bench, absent: dict[Key, str]) ->
     for key, entry in first.items():
         again = Keeper()
         selection = Selection((key.dtype,), cases=(key.case,))
-        for check in checks(replace(bench, device=key.device, keep=again), selection):
-            check()
+        for check in checks(replace(bench, device=key.device), selection):
+            again.keep(check())
         if not _same(entry, again.entries.get(key)):
             del keeper.entries[key]
             absent[key] = "it is drawn at random, and a second call gives other numbers"

@@ -115,7 +115,7 @@ def _rows(assignment: Assignment, plan: Plan, spec: Spec, submission: Path, retu
         bench = Bench(plan.spec, returned.watch(adapter), assignment.dtypes[0], "cpu")
         checks = []
         for planned in plan.checks:
-            checks.append(planned.checked(replace(bench, dtype=planned.dtype)))
+            checks.append(planned.checked(planned.judge(replace(bench, dtype=planned.dtype)).verdict))
             returned.file(planned.component, planned.subject.id)
     counted = [check for check in checks if plan.kinds.counts(check)]
     return [

@@ -31,8 +31,8 @@ from goldformer.conformance.commands.console import (
 )
 from goldformer.conformance.comparison import Comparison, Implementation, Request
 from goldformer.conformance.comparison_text import badge, markdown
-from goldformer.conformance.engine import Bench
-from goldformer.conformance.imitation import Imitator
+from goldformer.conformance.diagnosis import Diagnosis
+from goldformer.conformance.engine import Bench, Judgement
 from goldformer.conformance.run import Numerics, Selection, checks
 from goldformer.conformance.text import explain_verdict, headline, summary, table
 from goldformer.conformance.verdict import Verdict
@@ -103,15 +103,12 @@ def _check(options: Options, spec: Spec, found: Adapter) -> int:
     if message := no_folder({"--markdown": options.markdown, "--html": options.html, "--badge": options.badge}):
         return unusable(message)
     Numerics(options.tf32, options.threads).apply(found.arrays)
-    bench = Bench(spec, found, selection.dtypes[0], options.device, options.strict, Imitator(spec))
-    verdicts: list[Verdict] = []
-    failures = _Failures(spec, verbose=options.verbose)
+    bench = Bench(spec, found, selection.dtypes[0], options.device, options.strict)
     start = time.perf_counter()
-    for verdict in _live(bench, selection, visible=not options.as_json):
-        verdicts.append(verdict)
-        if (verdict.bad or verdict.is_fault) and not options.as_json and not options.quiet:
-            failures.tell(verdict)
-    failures.tell_the_rest()
+    judgements = list(_live(bench, selection, visible=not options.as_json))
+    verdicts = Diagnosis(spec).explain_all(judgements)
+    if not options.as_json and not options.quiet:
+        _Failures(spec, verbose=options.verbose).tell_all(verdicts)
     if options.as_json:
         out.print(json.dumps(finite(_as_json(verdicts, found, bench, spec)), ensure_ascii=False), markup=False)
     else:
@@ -125,7 +122,7 @@ def _check(options: Options, spec: Spec, found: Adapter) -> int:
 
 
 class _Failures:
-    """What fails, told as it falls: the first in full, and what was said often before by its count."""
+    """Prints what fails: the first ones of a component in full, and like messages by their count."""
 
     def __init__(self, spec: Spec, *, verbose: bool) -> None:
         self._spec = spec
@@ -133,8 +130,14 @@ class _Failures:
         self._told: Counter[str] = Counter()
         self._alike: Counter[tuple[str, str]] = Counter()
 
-    def tell(self, verdict: Verdict) -> None:
-        """One verdict that is bad, or that a fault of goldformer lost."""
+    def tell_all(self, verdicts: Iterable[Verdict]) -> None:
+        """Print every verdict that is bad, or that a fault of goldformer lost."""
+        for verdict in verdicts:
+            if verdict.bad or verdict.is_fault:
+                self._tell(verdict)
+        self._tell_the_rest()
+
+    def _tell(self, verdict: Verdict) -> None:
         self._told[verdict.component] += 1
         self._alike[verdict.component, verdict.message] += 1
         if self._verbose or self._told[verdict.component] <= EXPLAINED:
@@ -142,8 +145,7 @@ class _Failures:
         elif self._alike[verdict.component, verdict.message] <= ALIKE:
             out.print(headline(verdict), markup=False)
 
-    def tell_the_rest(self) -> None:
-        """How many were passed over."""
+    def _tell_the_rest(self) -> None:
         for (component, message), count in self._alike.items():
             if count > ALIKE and not self._verbose:
                 out.print(f"… {count - ALIKE} more of {component} (-v lists them): {message}", markup=False)
@@ -176,16 +178,17 @@ def _derived(case: Case, spec: Spec) -> Case:
         raise Underivable(str(error)) from error
 
 
-def _live(bench: Bench, selection: Selection, *, visible: bool) -> Iterator[Verdict]:
-    """Each verdict as it falls, under a progress bar where there is a terminal to draw it on."""
+def _live(bench: Bench, selection: Selection, *, visible: bool) -> Iterator[Judgement]:
+    """Yield each judgement as it is made, under a progress bar if there is a terminal to draw it on."""
     todo = checks(bench, selection)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True, disable=not (visible and err.is_terminal)) as progress:
         task = progress.add_task("checking", total=len(todo))
         for check in todo:
-            verdict = check()
+            judgement = check()
+            verdict = judgement.verdict
             progress.update(task, advance=1, description=f"{verdict.component} {verdict.dtype}")
-            yield verdict
+            yield judgement
 
 
 def _report(verdicts: Sequence[Verdict], adapter: Adapter, spec: Spec) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from goldformer.conformance.engine import Bench, check_case
+from goldformer.conformance.engine import Bench, Judgement, judge_case
 from goldformer.conformance.grading.assignment import digest_of, published_cases
 from goldformer.conformance.grading.declared import Declared, declared
 from goldformer.conformance.grading.fresh import load_fresh
@@ -17,7 +17,7 @@ from goldformer.conformance.grading.model import Assignment, Check, Level, Origi
 from goldformer.conformance.grading.returned import OPTIONAL, Outputs
 from goldformer.conformance.grading.score import Kinds
 from goldformer.conformance.grading.store import digest_of_folder, key_of
-from goldformer.conformance.properties import check_property, components_of
+from goldformer.conformance.properties import components_of, judge_property
 from goldformer.conformance.run import load_properties
 from goldformer.conformance.verdict import Status, Verdict
 from goldformer.spec import Case, Property, Spec
@@ -67,15 +67,17 @@ class Planned:
     subject: Case | Property
     component: str
 
-    def run(self, bench: Bench) -> Verdict:
-        """Make it. How long it took is not kept: it is another time every time."""
-        if isinstance(self.subject, Case):
-            return replace(check_case(self.subject, bench), seconds=0.0)
-        return replace(check_property(self.subject, self.component, bench), seconds=0.0)
+    def judge(self, bench: Bench) -> Judgement:
+        """Make the check. Its duration is not kept: it differs from run to run."""
+        made = (
+            judge_case(self.subject, bench)
+            if isinstance(self.subject, Case)
+            else judge_property(self.subject, self.component, bench)
+        )
+        return replace(made, verdict=replace(made.verdict, seconds=0.0))
 
-    def checked(self, bench: Bench) -> Check:
-        """Make it, and say what its verdict means."""
-        verdict = self.run(bench)
+    def checked(self, verdict: Verdict) -> Check:
+        """Return what a verdict of this check means for a grade."""
         if verdict.is_fault:
             return Check(self.origin, "grader-error", self.unjudged("grading failed", verdict.detail))
         return Check(self.origin, outcome_of(verdict), verdict)

@@ -18,10 +18,11 @@ from goldformer.adapters import Adapter, AdapterError
 from goldformer.adapters.process.arrays import Wire
 from goldformer.adapters.process.client import Client, adapter_object
 from goldformer.adapters.process.faults import CallFault, FaultReason
-from goldformer.conformance.engine import Bench
+from goldformer.conformance.diagnosis import Diagnosis
+from goldformer.conformance.engine import Bench, Judgement
 from goldformer.conformance.grading.boxed import Boxed
 from goldformer.conformance.grading.declared import Declared
-from goldformer.conformance.grading.exam import Exam, Plan
+from goldformer.conformance.grading.exam import Exam, Plan, Planned
 from goldformer.conformance.grading.model import (
     NOT_STARTED,
     Check,
@@ -35,7 +36,7 @@ from goldformer.conformance.grading.model import (
 from goldformer.conformance.grading.returned import OutputRecorder, Outputs
 from goldformer.conformance.grading.score import grade_parts, outcome_of_all, rounded
 from goldformer.conformance.grading.transcript import Recorder, Replayer, Transcript, Unlike
-from goldformer.conformance.imitation import Imitations, Imitator
+from goldformer.conformance.imitation import Imitations
 from goldformer.conformance.text import diagnosis
 from goldformer.conformance.verdict import Status, Verdict
 from goldformer.spec import Spec
@@ -170,9 +171,11 @@ class Grader:
         except CallFault as fault:
             message = f"{NOT_STARTED}: {fault}"
             adapter = _silent(plan, fault.reason, "the submission cannot be started", fault.detail)
-        imitator = Imitator(plan.spec, imitations=self._imitations)
-        bench = Bench(plan.spec, adapter, assignment.dtypes[0], "cpu", imitator=imitator)
-        checks = tuple(self._checks(bench, tape, returned))
+        bench = Bench(plan.spec, adapter, assignment.dtypes[0], "cpu")
+        made = list(self._judgements(bench, tape, returned))
+        # What the answers do not explain is looked at when the submission has given all of them.
+        verdicts = Diagnosis(plan.spec, imitations=self._imitations).explain_all(judgement for _, judgement in made)
+        checks = tuple(planned.checked(verdict) for (planned, _), verdict in zip(made, verdicts, strict=True))
         judged = [check.verdict for check in checks if check.outcome != "grader-error"]
         said = () if message else tuple(_said(judged, plan.spec))
         parts = grade_parts(assignment, checks, said, plan.kinds)
@@ -181,14 +184,15 @@ class Grader:
         points = rounded(assignment.points)
         return Grade(id_, key, outcome, message or sentence, points, earned, parts, said, checks, isolation)
 
-    def _checks(self, bench: Bench, tape: Tape, returned: OutputRecorder) -> Iterator[Check]:
+    def _judgements(self, bench: Bench, tape: Tape, returned: OutputRecorder) -> Iterator[tuple[Planned, Judgement]]:
+        """Yield every planned check with its judgement, in order."""
         late: Counter[str] = Counter()
         works: set[str] = set()
         over = False
         for planned in self._plan.checks:
             if planned.origin == "property" and planned.component not in works:
                 # Its component earns nothing, whatever holds.
-                yield Check("property", "correct", planned.unjudged("not run: no golden case passes"))
+                yield planned, Judgement(planned.unjudged("not run: no golden case passes"), bench)
                 continue
             over = over or tape.used_up()
             adapter = bench.adapter
@@ -198,7 +202,8 @@ class Grader:
                 why = f"{_TIMEOUTS} checks of {planned.component} took too long"
                 adapter = _silent(self._plan, "timeout", why)
             required = self._exam.outputs.get(planned.component, {}).get(planned.subject.id, ())
-            check = planned.checked(replace(bench, dtype=planned.dtype, adapter=adapter, required=required))
+            judgement = planned.judge(replace(bench, dtype=planned.dtype, adapter=adapter, required=required))
+            check = planned.checked(judgement.verdict)
             if planned.subject.id in self._plan.kinds.refusals:
                 returned.discard()
             else:
@@ -206,7 +211,7 @@ class Grader:
             late[planned.component] += check.outcome == "timeout"
             if check.counts and check.outcome == "correct" and check.verdict.check in self._plan.kinds.numeric:
                 works.add(planned.component)
-            yield check
+            yield planned, judgement
 
     def _adapter(self, client: Client) -> Adapter:
         """The submission as an adapter; what the assignment's adapter declares, it cannot change."""

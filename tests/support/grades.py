@@ -11,6 +11,7 @@ from pathlib import Path
 from goldformer.adapters import Adapter
 from goldformer.adapters.mistakes import implementations
 from goldformer.adapters.textbook import Textbook
+from goldformer.conformance.diagnosis import Diagnosis
 from goldformer.conformance.engine import Bench
 from goldformer.conformance.grading.model import (
     Assignment,
@@ -22,7 +23,6 @@ from goldformer.conformance.grading.model import (
     Said,
     outcome_of,
 )
-from goldformer.conformance.imitation import Imitator
 from goldformer.conformance.run import Selection, checks
 from goldformer.conformance.text import diagnosis
 from goldformer.conformance.verdict import Status
@@ -55,11 +55,9 @@ def _spec():
 def verdicts(mistake=""):
     """The verdicts on an implementation with a mistake, or on one without."""
     made = implementations()[mistake].make() if mistake else Textbook()
-    bench = Bench(
-        _spec(), Adapter.from_object(made, "adapter.py", _spec()), "float32", "cpu", imitator=Imitator(_spec())
-    )
-    selection = Selection(("float32",), COMPONENTS)
-    return tuple(replace(check(), seconds=0.0) for check in checks(bench, selection))
+    bench = Bench(_spec(), Adapter.from_object(made, "adapter.py", _spec()), "float32", "cpu")
+    judgements = (check() for check in checks(bench, Selection(("float32",), COMPONENTS)))
+    return tuple(replace(verdict, seconds=0.0) for verdict in Diagnosis(_spec()).explain_all(judgements))
 
 
 def checked(listed, fresh=4):
