@@ -29,7 +29,7 @@ class Diagnosis:
         """
         listed = list(judgements)
         verdicts = [self.explain(judgement) for judgement in listed]
-        return [self._complete(judgement, verdict) for judgement, verdict in zip(listed, verdicts, strict=True)]
+        return [self.complete(judgement, verdict) for judgement, verdict in zip(listed, verdicts, strict=True)]
 
     def explain(self, judgement: Judgement) -> Verdict:
         """Return a verdict with the mistakes and options that explain its failure, as far as they are known by now."""
@@ -51,8 +51,8 @@ class Diagnosis:
             return None
         return self._imitator.matches(case, outcome, judgement.expected, bench.dtype, declared)
 
-    def _complete(self, judgement: Judgement, verdict: Verdict) -> Verdict:
-        """Add the matches of what was found after a failure was explained."""
+    def complete(self, judgement: Judgement, verdict: Verdict) -> Verdict:
+        """Return an explained verdict with the matches that were found only after it."""
         case, bench, outcome = judgement.case, judgement.bench, judgement.outcome
         if not verdict.bad or verdict.matches is None or case is None or not isinstance(outcome, Result | BadResult):
             return verdict

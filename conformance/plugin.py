@@ -16,12 +16,15 @@ import pytest
 
 if TYPE_CHECKING:
     from goldformer.conformance.baseline.guard import Guard
+    from goldformer.conformance.diagnosis import Diagnosis
     from goldformer.conformance.engine import Bench, Judgement
     from goldformer.conformance.verdict import Verdict
 
 KEY: Final = "goldformer"
 _BENCH: Final = pytest.StashKey["Bench"]()
 _DIAGNOSIS: Final = pytest.StashKey["Diagnosis"]()
+#: The judgements of this process that failed, by check, component and dtype.
+_FAILED: Final = pytest.StashKey[dict[tuple[str, str, str], "Judgement"]]()
 _GUARD: Final = pytest.StashKey["Guard"]()
 _VERDICT: Final = pytest.StashKey["Verdict"]()
 
@@ -106,6 +109,7 @@ def _bench(config: pytest.Config) -> Bench:
         strict = "--strict" in _arguments(config)
         config.stash[_BENCH] = Bench(spec, adapter, "float64", config.getoption("--device"), strict)
         config.stash[_DIAGNOSIS] = Diagnosis(spec)
+        config.stash[_FAILED] = {}
         _guard(config)
         config.add_cleanup(adapter.close)
     return config.stash[_BENCH]
@@ -193,6 +197,8 @@ def settle(request: pytest.FixtureRequest) -> Callable[[Judgement], None]:
         from goldformer.conformance.verdict import Status
 
         verdict = request.config.stash[_DIAGNOSIS].explain(judgement)
+        if verdict.bad:
+            request.config.stash[_FAILED][_key(verdict)] = judgement
         guard: Guard | None = request.config.stash.get(_GUARD, None)
         if guard is not None:
             verdict = guard.judged(judgement, verdict)
@@ -204,6 +210,10 @@ def settle(request: pytest.FixtureRequest) -> Callable[[Judgement], None]:
             pytest.fail(explain_verdict(verdict, _bench(request.config).spec), pytrace=False)
 
     return settle
+
+
+def _key(verdict: Verdict) -> tuple[str, str, str]:
+    return verdict.check, verdict.component, verdict.dtype
 
 
 def _properties(verdict: Verdict) -> list[tuple[str, object]]:
@@ -270,6 +280,10 @@ class Summary:
         # In the order of the spec: workers of pytest-xdist report in any.
         order = {check: place for place, check in enumerate((*bench.spec.cases, *bench.spec.properties))}
         self.verdicts.sort(key=lambda v: (DTYPES.index(v.dtype), order[v.check]))
+        # Processes of pytest-xdist keep their judgements to themselves: what they found late is not added there.
+        diagnosis: Diagnosis = self.config.stash[_DIAGNOSIS]
+        failed = self.config.stash[_FAILED]
+        self.verdicts = [diagnosis.complete(failed[_key(v)], v) if _key(v) in failed else v for v in self.verdicts]
         terminalreporter.section(f"conformance of {bench.adapter.name}")
         terminalreporter.write_line(table(summary(self.verdicts, bench.spec, bench.adapter.functions)))
         for line in closing(self.verdicts, bench.spec):

@@ -7,7 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from goldformer.conformance import engine, properties
+from goldformer.conformance import judge, properties
 from goldformer.conformance.cli import main
 from goldformer.conformance.diagnosis import Diagnosis
 from goldformer.conformance.engine import check_case, judge_case
@@ -54,13 +54,13 @@ def explode(*_args, **_kwargs):
 @pytest.fixture
 def judging_explodes(monkeypatch):
     """One case and one property are lost to a fault in the code that compares."""
-    measure = engine.measure
+    measure = judge.measure
 
     def measured(result, expected, case, contract, dtype):
         return explode() if case.id == "sm-several-rows" else measure(result, expected, case, contract, dtype)
 
     load_properties()
-    monkeypatch.setattr(engine, "measure", measured)
+    monkeypatch.setattr("goldformer.conformance.engine.measure", measured)
     monkeypatch.setitem(properties.HELD, "sm-shift", properties.HeldProperty("sm-shift", explode, {}))
 
 
@@ -110,17 +110,20 @@ def test_what_the_implementation_raises_is_no_fault_of_goldformer(bench, adapter
 def test_a_call_that_is_accepted_in_bfloat16_is_diagnosed(bench, adapter_file):
     """NumPy, in which mistakes are imitated, has no bfloat16."""
     accepting = """
+from goldformer.adapters.builtin import reference
+
 ARRAYS = "torch"
 
-def token_embedding(ids, params):
-    return params["table"][ids % len(params["table"])]
+def multi_head_attention(query, key, value, params, num_heads, mask=None):
+    if params["w_q"].shape[1] % num_heads:
+        return query
+    return reference.multi_head_attention(query, key, value, params=params, num_heads=num_heads, mask=mask)
 """
     at = bench(adapter_file(accepting), "bfloat16")
-    refusals = [case for case in at.spec.cases_of("token_embedding") if case.error == "ids"]
-    verdicts = Diagnosis(at.spec).explain_all(judge_case(case, at) for case in refusals)
-    assert "no-error" in {verdict.reason for verdict in verdicts}
-    assert "fault" not in {verdict.reason for verdict in verdicts}
-    assert any(verdict.matches for verdict in verdicts)
+    judgement = judge_case(at.spec.cases["mha-heads-do-not-divide"], at)
+    assert judgement.verdict.reason == "no-error"
+    (match,) = Diagnosis(at.spec).explain(judgement).matches
+    assert match.causes == ("d-model-not-divisible",)
 
 
 def test_the_commonest_positional_encoding_conforms_where_it_declares_that_it_refuses_odd_widths(bench, adapter_file):
