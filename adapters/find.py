@@ -16,6 +16,7 @@ from typing import Any, Final
 from goldformer.adapters.process.client import TIMEOUT, adapter_object, command_client
 from goldformer.adapters.process.faults import CallFault
 from goldformer.adapters.protocol import Adapter, AdapterError
+from goldformer.extras import install_hint
 from goldformer.spec import Spec
 
 #: What the name of an adapter begins with that is a command: a process that speaks the protocol.
@@ -162,7 +163,7 @@ def must_have(arrays: str, name: str) -> None:
 
 def _needs(name: str, package: str) -> AdapterError:
     library, extra = NEEDED[package]
-    return AdapterError(f"{name} needs {library}, which is not installed: pip install 'goldformer[{extra}]'")
+    return AdapterError(f"{name} needs {library}, which is not installed: {install_hint(extra)}")
 
 
 def _explain(name: str, error: BaseException) -> AdapterError:

@@ -24,6 +24,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from torch import Tensor
 
 from goldformer import reference_impl as ref
+from goldformer.extras import install_hint
 
 # Sentences differ in length, so that some are padded, and pronouns and adjectives change places. Words are combined
 # freely, so that few can be guessed from the English before them: the decoder has to look at the French.
@@ -253,7 +254,7 @@ def main(seed: int, epochs: int, smoothing: float, sentence: str, picture: Path,
             save_picture(picture, weights, french, english)
             click.echo(f"picture: {picture}")
         except ModuleNotFoundError:
-            click.echo("no picture: matplotlib is missing; pip install 'goldformer[examples]'", err=True)
+            click.echo(f"no picture: matplotlib is missing; {install_hint('examples')}", err=True)
     if wrong:
         message = f"{wrong} of {len(PAIRS)} sentences are not translated as taught: train longer, with more --epochs"
         raise click.ClickException(message)

@@ -53,6 +53,7 @@ def test_it_writes_what_a_course_needs_and_says_what_next(kind, tmp_path):
     assert result.stdout.splitlines() == [
         f"wrote {', '.join(FILES)} into {folder}",
         f"now run: goldformer assignment check {folder / 'assignment.yaml'}",
+        "fill in, in README.md, where students install goldformer from: $GOLDFORMER_SOURCE and $GOLDFORMER_COMMIT",
         "give students README.md, starter.py and adapter.py; keep solution.py and assignment.yaml",
     ]
     assert sorted(path.name for path in folder.iterdir()) == FILES

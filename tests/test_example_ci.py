@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -53,14 +51,6 @@ def test_pytest_runs_as_it_is_told_and_leaves_its_report(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(list(ElementTree.parse(tmp_path / "conformance.xml").iter("testcase"))) > 10
-
-
-def test_what_is_installed_exists():
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    ((_, requirement),) = of("pip")
-    name, extra = re.fullmatch(r"(\w+)\[(\w+)\]", requirement).groups()
-    assert name == project["name"]
-    assert extra in project["optional-dependencies"]
 
 
 def test_what_is_uploaded_is_what_was_saved():

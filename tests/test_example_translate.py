@@ -203,7 +203,7 @@ def test_a_text_map_is_aligned_and_has_more_ink_for_more_weight(example):
 )
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
 def test_a_picture_is_drawn_with_every_letter(example, tmp_path, french, english, suffix):
-    pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install 'goldformer[examples]'")
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install matplotlib")
     path = tmp_path / f"map.{suffix}"
     # A letter that the font lacks is a warning, and warnings are errors here; so is a map too small for its labels.
     example.save_picture(path, torch.rand(len(english), len(french)), french, english)
@@ -213,7 +213,7 @@ def test_a_picture_is_drawn_with_every_letter(example, tmp_path, french, english
 
 
 def test_a_picture_grows_with_its_words(example, tmp_path):
-    pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install 'goldformer[examples]'")
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install matplotlib")
 
     def size(columns, rows):
         path = tmp_path / "map.png"
@@ -234,7 +234,7 @@ def test_without_matplotlib_all_but_the_picture_is_there(tiny, tmp_path, monkeyp
     result = run(tiny, "--epochs", "60", "--sentence", "merci", "--picture", str(tmp_path / "map.png"))
 
     assert result.exit_code == 0, result.output
-    assert result.stderr.splitlines() == ["no picture: matplotlib is missing; pip install 'goldformer[examples]'"]
+    assert result.stderr.splitlines() == ["no picture: matplotlib is missing; pip install matplotlib"]
     assert "thanks  ██ 1.00" in result.stdout
     assert not list(tmp_path.iterdir())
 

@@ -41,7 +41,7 @@ CLASS = {
 
 
 def command(homework: Path, out: Path, *options: str) -> list[str]:
-    words = [sys.executable, "-m", "goldformer.conformance.cli", "grade", str(homework / "class"), "--out", str(out)]
+    words = [sys.executable, "-m", "goldformer", "grade", str(homework / "class"), "--out", str(out)]
     return [*words, "--assignment", str(homework / "assignment.yaml"), *options]
 
 

@@ -6,10 +6,8 @@ import base64
 import json
 import math
 import os
-import re
 import shlex
 import subprocess
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -175,11 +173,3 @@ def test_the_workflow_hands_the_result_to_the_reporter():
     runner = report["with"]["runners"]
     assert report["env"] == {f"{runner.upper()}_RESULTS": f"${{{{ steps.{graded['id']}.outputs.result }}}}"}
     assert shlex.split(graded["run"])[-2:] == ["--github-output", "$GITHUB_OUTPUT"]
-
-
-@pytest.mark.parametrize("path", [SCRIPTS[0], WORKFLOW], ids=lambda path: path.name)
-def test_what_is_installed_exists(path):
-    extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    named = re.findall(r"goldformer\[([\w,-]+)\]", path.read_text(encoding="utf-8"))
-    assert named
-    assert {extra for names in named for extra in names.split(",")} <= set(extras)

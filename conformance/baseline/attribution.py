@@ -21,6 +21,7 @@ from goldformer.conformance.baseline.environment import differences
 from goldformer.conformance.baseline.model import Baseline, BaselineError, Key, Request
 from goldformer.conformance.baseline.moves import Kind, Move
 from goldformer.conformance.baseline.store import load
+from goldformer.extras import install_hint
 
 #: A recording of the whole suite takes seconds; this is for slow implementations on busy machines.
 _SECONDS: Final = 3600
@@ -129,7 +130,7 @@ def recorded_there(python: Path | None, adapter: str, request: Request) -> Basel
             raise BaselineError(f"{interpreter}: cannot be run: {error}") from error
         if done.returncode:
             told = "".join(f"\n    {line}" for line in done.stderr.splitlines()[-_LINES:])
-            hint = f"it needs what goldformer needs: {interpreter} -m pip install goldformer"
+            hint = f"it needs what goldformer needs: {install_hint('', f'{interpreter} -m pip')}"
             missing = f"\n  {hint}" if "ModuleNotFoundError" in done.stderr else ""
             raise BaselineError(f"{interpreter}: could not record {adapter}:{told}{missing}")
         return load(place / "there")

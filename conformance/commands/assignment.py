@@ -48,6 +48,7 @@ def new(folder: Path, kind: str) -> int:
         return unusable(f"{error.filename} cannot be written: {error.strerror}")
     say(f"wrote {', '.join(source.name for source in sources)} into {folder}")
     say(f"now run: goldformer assignment check {folder / 'assignment.yaml'}")
+    say("fill in, in README.md, where students install goldformer from: $GOLDFORMER_SOURCE and $GOLDFORMER_COMMIT")
     say("give students README.md, starter.py and adapter.py; keep solution.py and assignment.yaml")
     return OK
 
@@ -93,7 +94,7 @@ def check(path: Path, solution: Path | None) -> int:
     except (AdapterError, SpecError) as error:
         return unusable(str(error))
     except ImportError as error:
-        return unusable(f"fresh cases cannot be derived: {error} (pip install 'goldformer[derive]')")
+        return unusable(f"fresh cases cannot be drawn: {error}")
     solution = solution or assignment.path.parent / "solution.py"
     returned = OutputRecorder(plan.spec)
     try:

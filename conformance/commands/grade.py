@@ -176,7 +176,7 @@ def _fresh(assignment: Assignment, seed: str | None, spec: Spec, store: Store) -
     try:
         fresh = draw_fresh(assignment, spec, seed)
     except ImportError as error:
-        raise Unusable(f"fresh cases are derived, and {error}: pip install 'goldformer[derive]'") from error
+        raise Unusable(f"fresh cases cannot be drawn: {error}") from error
     for component, why in fresh.short.items():
         err.print(f"goldformer: {component}: fewer fresh cases than asked for: {why}", markup=False)
     store.write(_SEED, seed + "\n")

@@ -12,6 +12,7 @@ from goldformer.conformance.grading.exam import Exam
 from goldformer.conformance.grading.jail import JailError
 from goldformer.conformance.grading.model import Submission
 from goldformer.conformance.grading.pool import Unusable
+from goldformer.extras import install_hint
 from goldformer.spec import load_spec
 
 #: So many submissions are on their way for each thread of the cluster, that none of them waits for the next one.
@@ -30,7 +31,7 @@ def graded_there(exam: Exam, submissions: Iterable[Submission], address: str) ->
     try:
         from distributed import Client
     except ImportError as error:
-        raise Unusable(f"--scheduler needs Dask: pip install 'goldformer[cluster]' ({error})") from error
+        raise Unusable(f"--scheduler needs Dask: {install_hint('cluster')} ({error})") from error
     try:
         client = Client(address, timeout=_PATIENCE, set_as_default=False)
     except (OSError, ValueError) as error:

@@ -12,6 +12,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from goldformer.extras import install_hint
+
 #: Bits of a ball. Of the cases that are proven element by element none loses more than 140 of them.
 PRECISION: Final = 256
 #: Bits of a ball in a model of full size: each of its layers widens an enclosure by about 20 bits.
@@ -22,7 +24,7 @@ DIGITS: Final = 17
 try:
     import flint
 except ImportError as missing:  # pragma: no cover - the message is all there is
-    raise ImportError("deriving golden values needs python-flint: pip install 'goldformer[derive]'") from missing
+    raise ImportError(f"deriving golden values needs python-flint: {install_hint('derive')}") from missing
 
 flint.ctx.prec = PRECISION
 
