@@ -13,8 +13,7 @@ from goldformer.reference_impl._checks import (
     check_tensors,
 )
 from goldformer.reference_impl._checks_ids import can_read, check_ids, check_ids_below, check_special_id
-from goldformer.reference_impl._wide import wide
-from goldformer.reference_impl.softmax import log_softmax
+from goldformer.reference_impl._functional import log_softmax, wide
 
 
 def one_hot(ids: Tensor, vocab: int) -> Tensor:
