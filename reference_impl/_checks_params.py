@@ -7,6 +7,8 @@ A block is a component inside another: its parameters are named behind its own n
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from torch import Tensor
+
 from goldformer.reference_impl._checks import Named, check_heads_divide, check_tensors
 
 
@@ -71,6 +73,11 @@ def check_names(params: Any, blocks: Mapping[str, Block]) -> None:
                 f"params has {name!r} and must hold nothing that is not read: "
                 f"leave it out, or mend its spelling or the number of layers"
             )
+
+
+def pick(params: Mapping[str, Tensor], prefix: str, block: Block) -> dict[str, Tensor | None]:
+    """Return all parameters of a block by their names within it, None for a bias that is left out."""
+    return {name: params.get(_dotted(prefix, name)) for name in (*block.required, *block.optional)}
 
 
 def _named(params: Mapping[str, Any], prefix: str, axes: Mapping[str, str]) -> dict[str, tuple[Any, str]]:

@@ -10,9 +10,7 @@ from torch.nn.functional import pad
 
 from goldformer.reference_impl._checks import check_at_most, check_choice, check_positive_int
 from goldformer.reference_impl._checks_ids import can_read
-from goldformer.reference_impl._model import bind_model
-from goldformer.reference_impl._wide import wide
-from goldformer.reference_impl.softmax import log_softmax
+from goldformer.reference_impl._functional import log_softmax, wide
 
 Finish: TypeAlias = Literal["in_beam", "set_aside"]
 LengthPenalty: TypeAlias = Literal["none", "mean", "gnmt"]
@@ -61,7 +59,10 @@ def beam_search(
     Among equals the extensions of the better sentence come first, then the lowest id. A small vocabulary may have
     fewer than beam_size extensions: then all are kept. What has the probability 0 is no sentence.
     """
-    model = bind_model(
+    # Imported here, as the methods of the model call this function.
+    from goldformer.reference_impl.transformer import Transformer
+
+    model = Transformer.from_params(
         params,
         num_heads=num_heads,
         num_encoder_layers=num_encoder_layers,
@@ -76,7 +77,7 @@ def beam_search(
     check_choice("finish", finish, ("in_beam", "set_aside"))
     check_choice("length_penalty", length_penalty, ("none", "mean", "gnmt"))
 
-    memory = model.encode(source)  # (batch, source_seq, d_model)
+    memory = model.run_encoder(source)  # (batch, source_seq, d_model)
 
     def next_log_probs(words: Tensor) -> Tensor:
         """Read (batch, beams, t) words behind bos_id, and say how likely each word is next: (batch, beams, vocab)."""

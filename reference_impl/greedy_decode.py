@@ -7,9 +7,7 @@ import torch
 from torch import Tensor
 
 from goldformer.reference_impl._checks_ids import can_read
-from goldformer.reference_impl._model import bind_model
-from goldformer.reference_impl._wide import wide
-from goldformer.reference_impl.softmax import log_softmax
+from goldformer.reference_impl._functional import log_softmax, wide
 
 
 class GreedyResult(NamedTuple):
@@ -47,7 +45,10 @@ def greedy_decode(
     Where there is nothing to read, on the meta device and under torch.compile, all max_length steps are taken:
     the result is the same.
     """
-    model = bind_model(
+    # Imported here, as the methods of the model call this function.
+    from goldformer.reference_impl.transformer import Transformer
+
+    model = Transformer.from_params(
         params,
         num_heads=num_heads,
         num_encoder_layers=num_encoder_layers,
@@ -58,7 +59,7 @@ def greedy_decode(
     model.check_decoding(source, bos_id, eos_id, max_length)
 
     batch, device = source.shape[0], source.device
-    memory = model.encode(source)  # (batch, source_seq, d_model)
+    memory = model.run_encoder(source)  # (batch, source_seq, d_model)
     read = torch.full((batch, 1), bos_id, device=device)  # (batch, 1 + t), int64: what the decoder reads
     ids = torch.full((batch, max_length), pad_id, device=device)  # (batch, max_length), int64
     token_scores = wide(model.table).new_zeros(batch, max_length)  # (batch, max_length)

@@ -45,7 +45,7 @@ BREAKS = (
         "causal_mask", ("scaled_dot_product_attention", "multi_head_attention"),
     ),
     Break(
-        "head-split-view", "multi_head_attention.py",
+        "head-split-view", "_functional.py",
         "blocks = x.reshape(batch, seq, num_heads, width // num_heads)  # (batch, seq, heads, d)\n"
         "    return blocks.transpose(1, 2)",
         "return x.reshape(batch, num_heads, seq, width // num_heads)",
@@ -53,7 +53,8 @@ BREAKS = (
     ),
     Break(
         "wo-missing", "multi_head_attention.py",
-        "output = affine(merge_heads(heads), w_o, b_o)", "output = merge_heads(heads)[..., : w_o.shape[-1]]",
+        "output = functional.affine(functional.merge_heads(heads), self.w_o, self.b_o)",
+        "output = functional.merge_heads(heads)[..., : self.w_o.shape[-1]]",
         "multi_head_attention", ("scaled_dot_product_attention",),
     ),
     Break(
