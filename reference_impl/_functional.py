@@ -93,8 +93,8 @@ def softmax(scores: Tensor) -> Tensor:
     """Compute exp(s_j) / Σ_k exp(s_k) over the last axis."""
     # exp overflows from 89 on in float32 and from 12 on in float16. Adding one number to a whole row changes
     # nothing in the formula, so the largest score is moved to 0: every exp lies in [0, 1], and the sum is at
-    # least 1, never the 0 of a row that underflowed. What cancels in the formula cancels in its derivative,
-    # hence detach: through the maximum there would flow a gradient of pure rounding.
+    # least 1, never the 0 of a row that underflowed. The shift cancels in the formula and in its
+    # derivative, hence detach: the gradient through the maximum would be pure rounding.
     largest = scores.amax(dim=-1, keepdim=True).detach()  # (..., 1)
     exponentials = (scores - largest).exp()  # (..., n)
     total = exponentials.sum(dim=-1, keepdim=True)  # (..., 1)
@@ -127,7 +127,7 @@ def scaled_dot_product_attention(
         #   Not −1e9 (java), −1e10 (n9) or −9e15 (walkthrough): float16 ends at −65504 and has none of them.
         #   Not −1e4 either, which float16 has: a kept score of −1.2e4 would lose to the masked ones.
         #   Not −inf: in a row without a key the maximum would be −inf, −inf − (−inf) is NaN, and so would be
-        #   every gradient behind it. A finite fill makes that row equal throughout: the documents' 1/kv_seq.
+        #   every gradient behind it. A finite fill makes all weights of that row equal: the documents' 1/kv_seq.
         # Next to a kept score exp makes exactly 0 of the fill, in every dtype, unless that score is the most
         # negative number itself: its next neighbour in float16 is already 32 away, and exp(−32) rounds to 0.
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)

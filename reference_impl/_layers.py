@@ -1,4 +1,4 @@
-"""What encoder and decoder share: the residual connection around a sub-layer, and the stack of layers."""
+"""The parts that encoder and decoder share: the residual connection around a sub-layer, and the stack of layers."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, TypedDict

@@ -8,12 +8,12 @@ from torch import Tensor, nn
 
 from goldformer.reference_impl._checks import (
     Size,
-    check_alike,
     check_axes,
     check_bool,
     check_floating,
     check_mask,
     check_positive_int,
+    check_same_dtype_and_device,
 )
 from goldformer.reference_impl._checks_params import (
     ATTENTION,
@@ -187,7 +187,7 @@ class DecoderLayer(ResidualLayer):
         check_floating("x", x)
         check_axes("x", x, "batch seq d_model", bound)
         check_floating("memory", memory)
-        check_alike("memory", memory, "x", x)
+        check_same_dtype_and_device("memory", memory, "x", x)
         check_axes("memory", memory, "batch source_seq d_model", bound)
         (batch, seq, _), source_seq = x.shape, memory.shape[1]
         if self_mask is not None:

@@ -11,7 +11,7 @@ from goldformer.reference_impl._functional import log_softmax, wide
 
 
 class GreedyResult(NamedTuple):
-    """What greedy decoding gives: the sentences, their scores, and the terms of these."""
+    """The sentences, their scores, and the terms of these."""
 
     ids: Tensor  # (batch, max_length), int64
     scores: Tensor  # (batch,)
@@ -33,11 +33,11 @@ def greedy_decode(
 ) -> GreedyResult:
     """Write a sentence for every source, at each step the word that the model finds likeliest, up to eos_id.
 
-    Formula:  y_t = argmax_j z_tj, the lowest j among equals, z_t the logits behind the last of (bos_id, y_0 … y_(t−1));
+    Formula:  y_t = argmax_j z_tj, the lowest j among equals, z_t the logits after the last of (bos_id, y_0 … y_(t−1));
               token_scores_t = log softmax(z_t)[y_t],  scores = Σ_t token_scores_t
     Shapes:   source (batch, source_seq), params as those of transformer
-              → ids, token_scores (batch, max_length), scores (batch,); eos_id is part of the sentence, behind it
-              stand pad_id and 0; a sentence without it has max_length words
+              → ids, token_scores (batch, max_length), scores (batch,); eos_id is part of the sentence, pad_id and
+              0 follow it; a sentence without it has max_length words
     Errors:   as transformer, and TypeError unless bos_id, eos_id and max_length are ints; IndexError for a bos_id or
               an eos_id outside the vocabulary; ValueError for a max_length below 1
     Source:   illustrated on the output layer; paper, section 3.1

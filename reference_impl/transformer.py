@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from goldformer.reference_impl import _functional as functional
 from goldformer.reference_impl._checks import (
     Size,
-    check_alike,
     check_axes,
     check_bool,
     check_floating,
     check_int,
     check_positive_int,
     check_same_device,
+    check_same_dtype_and_device,
 )
 from goldformer.reference_impl._checks_ids import check_ids, check_ids_in_table, check_special_id, check_word_id
 from goldformer.reference_impl._checks_params import DECODER_LAYER, ENCODER_LAYER, MODEL, check_params, numbered, pick
@@ -49,10 +49,10 @@ def transformer(
     params: Mapping[str, Tensor],
     norm_first: bool = False,
 ) -> TransformerResult:
-    """Score at every position what the next word of the target is, given the source and the target up to there.
+    """Score the next word of the target at every position, given the source and the target up to there.
 
     Formula:  memory = Encoder(PE(table[source])),  logits = Decoder(PE(table[target]), memory) W_vocab + b_vocab,
-              without softmax; what is padding is hidden as a key everywhere, and what comes later in the decoder's
+              without softmax; padding is hidden as a key everywhere, and later positions in the decoder's
               self-attention
     Shapes:   source (batch, source_seq), target (batch, seq), what the decoder reads: the target shifted right,
               params by name: table (vocab, d_model), w_vocab (d_model, vocab), b_vocab (vocab,), and those of
@@ -63,7 +63,7 @@ def transformer(
               IndexError for an id outside the table (not under torch.compile)
     Source:   n9 "Transformer模型构建", with the causal mask that its example leaves out; primer 3; paper, section 3
 
-    The rows of memory and logits where source and target are padding mean nothing.
+    The rows of memory and logits where source and target are padding have no meaning.
     """
     model = Transformer.from_params(
         params,
@@ -79,7 +79,7 @@ def transformer(
 class Transformer(nn.Module):
     """The model, with n9's dropout: that of its layers, and one on the embedded and encoded sequences.
 
-    Parameters: table (vocab, d_model), for source and target alike, w_vocab (d_model, vocab), b_vocab unless
+    Parameters: table (vocab, d_model), for source and target, w_vocab (d_model, vocab), b_vocab unless
     ``bias=False``, and those of the layers; in the state dict by the names that transformer reads, and nothing
     else: the rows of the positional encoding are formed at every call. The settings are the keywords of the layers.
     """
@@ -161,7 +161,7 @@ class Transformer(nn.Module):
         """
         sizes = self._check_ids(source=source, target=target)
         check_floating("memory", memory)
-        check_alike("memory", memory, "table", self.table)
+        check_same_dtype_and_device("memory", memory, "table", self.table)
         check_axes("memory", memory, "batch source_seq d_model", sizes)
         return self.score_words(self.run_decoder(target, memory, source))  # (batch, seq, vocab)
 
