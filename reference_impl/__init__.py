@@ -1,7 +1,11 @@
 """A Transformer in PyTorch, written to be read.
 
-Every component is a plain function, written out in the order in which the data flows; the modules only hold
-its parameters. Nothing is fused and nothing is fast.
+What has no parameters is a plain function: softmax, attention, masks, positions, losses. What has parameters is a
+module, and its forward is the only place where it is computed. A function form of it, such as multi_head_attention,
+takes the parameters as arguments and lends them to a module. Nothing is fused and nothing is fast.
+
+Public functions and modules check their arguments, once, and refuse them with a sentence that says what to do. The
+computations of _functional, which functions and modules share, check nothing.
 
 Axes, in comments, docstrings and messages, and what the paper calls them:
 
@@ -15,14 +19,14 @@ Axes, in comments, docstrings and messages, and what the paper calls them:
     layers              N, the layers of a stack
     vocab               the rows of the embedding table, the words that logits score
     max_length          the places for the words of a decoded sentence
-    beams, top_beams    the sentences that beam search works on at a step, and those that it returns
+    beams, top_beams    the sentences that beam search keeps at a step, and those that it returns
 
 Vectors are rows: y = x·W + b with W of (in, out), the transpose of nn.Linear's weight.
 Masks are boolean, True = may attend.
 Layers, stacks and the model take their parameters as one mapping, named as the state dict of the module names
 them: self_attention.w_q, encoder.0.norm_1.gamma.
-Layers, stacks and the model drop as modules alone, and in eval mode not at all. Modules draw from PyTorch's own
-random numbers; the functions that draw take a seed.
+Only the modules have dropout, and only in training mode. Modules draw from PyTorch's own random numbers; the
+functions that draw take a seed.
 
 The sources, by the names the docstrings use: "walkthrough", "primer", "n9", "java" and "illustrated" are the
 five documents of spec/documents.yaml, with the number or the title of a section; "paper" is Vaswani et al.,

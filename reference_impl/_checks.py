@@ -1,13 +1,13 @@
-"""What every public function asks of its arguments, and the sentences it refuses them with.
+"""Checks of arguments, and the messages that refuse them.
 
 TypeError    an argument of the wrong kind: not a tensor, not floating point, not boolean, mixed dtypes,
              a parameter that is missing or unknown
 ValueError   a size, a shape, a number, a head count or a device that does not fit
 IndexError   a token id outside the vocabulary
 
-Shapes are written as the contracts write them: one name per axis, the same name for the same size
-everywhere in a call, a leading "..." for any further axes. Ids have checks of their own in _checks_ids, and
-parameters that come as a mapping in _checks_params.
+Shapes are written as in the contracts: one name per axis, the same name for the same size everywhere in a call,
+a leading "..." for any further axes. Checks of ids are in _checks_ids, those of mappings of parameters in
+_checks_params.
 """
 
 import math
@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-# A tensor as it came from the caller, so of any type yet, and the names of its axes.
+# An argument as it came from the caller, not yet known to be a tensor, and the names of its axes.
 Named: TypeAlias = Mapping[str, tuple[Any, str]]
 Size: TypeAlias = int | tuple[int, ...]
 
@@ -32,25 +32,25 @@ def check_tensors(required: Named, optional: Named | None = None) -> None:
     bound: dict[str, tuple[Size, str]] = {}
     for name, (tensor, axes) in {**required, **given}.items():
         check_floating(name, tensor)
-        check_alike(name, tensor, first_name, first)
+        check_same_dtype_and_device(name, tensor, first_name, first)
         check_axes(name, tensor, axes, bound)
 
 
 def check_floating(name: str, tensor: Any) -> None:
-    """Refuse what is no floating-point tensor."""
+    """Refuse anything but a floating-point tensor."""
     check_is_tensor(name, tensor)
     if not tensor.is_floating_point():
         raise TypeError(f"{name} has dtype {tensor.dtype} and must be floating point: convert it with {name}.float()")
 
 
 def check_is_tensor(name: str, tensor: Any) -> None:
-    """Refuse what is no tensor."""
+    """Refuse anything but a tensor."""
     if not isinstance(tensor, Tensor):
         fix = "it cannot be left out" if tensor is None else f"convert it with torch.as_tensor({name})"
         raise TypeError(f"{name} is of type {type(tensor).__name__} and must be a torch.Tensor: {fix}")
 
 
-def check_alike(name: str, tensor: Tensor, other_name: str, other: Tensor) -> None:
+def check_same_dtype_and_device(name: str, tensor: Tensor, other_name: str, other: Tensor) -> None:
     """Refuse two tensors of different dtype or on different devices."""
     if tensor.dtype != other.dtype:
         raise TypeError(
@@ -89,13 +89,13 @@ def check_axes(name: str, tensor: Tensor, axes: str, bound: dict[str, tuple[Size
             f"{name} has shape {shape} and must be {asked} without an empty axis: leave empty batches and sequences out"
         )
 
-    # Pairs and no dict: a square matrix has one name twice.
+    # Pairs, not a dict: a square matrix has one name twice.
     sizes: list[tuple[str, Size]] = [("...", shape[:leading])] if "..." in names else []
     sizes += zip(trailing, shape[leading:], strict=True)
     for axis, size in sizes:
         wanted, owner = bound.setdefault(axis, (size, name))
         if size != wanted:
-            # nn.Linear keeps (out, in); of all misfits of a weight this is the likeliest.
+            # nn.Linear keeps (out, in); so this is the most frequent error in a weight.
             weight = name.rpartition(".")[2].startswith("w_")
             hint = " (weights are (in, out): transpose those of nn.Linear)" if weight else ""
             raise ValueError(
@@ -126,41 +126,41 @@ def check_mask(name: str, mask: Any, axes: str, shape: tuple[int, ...], other_na
 
 
 def check_positive_int(name: str, value: Any) -> None:
-    """Refuse a size that is not a whole number of at least 1."""
+    """Refuse a size that is not an int of at least 1."""
     check_int(name, value)
     if value < 1:
         raise ValueError(f"{name}={value} must be at least 1: pass a positive size")
 
 
 def check_at_most(name: str, value: int, other_name: str, other: int) -> None:
-    """Refuse a number above another argument's."""
+    """Refuse a number that is larger than another argument."""
     if value > other:
         raise ValueError(f"{name}={value} must be at most {other_name}={other}: lower the one or raise the other")
 
 
 def check_choice(name: str, value: Any, options: tuple[str, ...]) -> None:
-    """Refuse what is not one of the options."""
+    """Refuse a value that is not among the options."""
     if value not in options:
         known = ", ".join(repr(option) for option in options)
         raise ValueError(f"{name}={value!r} must be one of {known}: pass one of these")
 
 
 def check_int(name: str, value: Any) -> None:
-    """Refuse what is no int; True and False are none here, though Python has them as 1 and 0."""
+    """Refuse anything but an int, and also True and False, which are ints in Python."""
     # Tracers that keep sizes symbolic hand over torch.SymInt.
     if isinstance(value, bool) or not isinstance(value, int | torch.SymInt):
         raise TypeError(f"{name}={value!r} is of type {type(value).__name__} and must be an int: pass int({name})")
 
 
 def check_seed(name: str, value: Any) -> None:
-    """Refuse what is no whole number of at least 0."""
+    """Refuse a seed that is not an int of at least 0."""
     check_int(name, value)
     if value < 0:
         raise ValueError(f"{name}={value} must be at least 0: pass any number that is")
 
 
 def check_bool(name: str, value: Any) -> None:
-    """Refuse a switch that is neither True nor False."""
+    """Refuse anything but True and False."""
     if not isinstance(value, bool):
         raise TypeError(f"{name}={value!r} is of type {type(value).__name__} and must be a bool: pass True or False")
 
@@ -175,7 +175,7 @@ def check_heads_divide(num_heads: Any, width: int, of: str) -> None:
 
 
 def check_fraction(name: str, value: Any) -> None:
-    """Refuse a part of a whole that is no number from 0 to 1."""
+    """Refuse anything but a number from 0 to 1."""
     check_number(name, value)
     # Not value < 0 or value > 1, which lets NaN pass.
     if not 0 <= value <= 1:
@@ -183,20 +183,20 @@ def check_fraction(name: str, value: Any) -> None:
 
 
 def check_positive_number(name: str, value: Any) -> None:
-    """Refuse what is no finite number above 0."""
+    """Refuse anything but a finite number above 0."""
     check_number(name, value)
     if not 0 < value < math.inf:
         raise ValueError(f"{name}={value} must be finite and above 0: pass a small number such as 1e-5")
 
 
 def check_not_negative(name: str, value: Any) -> None:
-    """Refuse what is no finite number of 0 or more."""
+    """Refuse anything but a finite number of at least 0."""
     check_number(name, value)
     if not 0 <= value < math.inf:
         raise ValueError(f"{name}={value} must be finite and at least 0: pass a small number such as 0.01")
 
 
 def check_number(name: str, value: Any) -> None:
-    """Refuse what is neither a float nor an int."""
+    """Refuse anything but a float or an int."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name}={value!r} is of type {type(value).__name__} and must be a float: pass float({name})")

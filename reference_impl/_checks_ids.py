@@ -1,4 +1,4 @@
-"""What every public function asks of token ids; the sentences are those of _checks."""
+"""Checks of token ids, with messages like those of _checks."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def check_ids(name: str, ids: Any, axes: str = "batch seq", bound: dict[str, tup
 
 
 def check_special_id(id_name: str, value: Any, does: str, name: str, ids: Tensor) -> None:
-    """Refuse an id with a meaning of its own that the dtype of ids cannot hold: pad_id, which "pads these ids"."""
+    """Refuse a special id that the dtype of ids cannot hold, such as pad_id; ``does`` is "pads these ids"."""
     check_int(id_name, value)
     # Compared with an int32 tensor, 2**32 + 1 is cut to 1: a pad_id out of range would hide a real token.
     held = torch.iinfo(ids.dtype)
@@ -32,26 +32,26 @@ def check_special_id(id_name: str, value: Any, does: str, name: str, ids: Tensor
 
 
 def check_word_id(id_name: str, value: Any, does: str, vocab: int) -> None:
-    """Refuse an id with a meaning of its own that is no row of a table of ``vocab`` rows: eos_id, which "ends …"."""
+    """Refuse a special id outside a table of ``vocab`` rows, such as eos_id; ``does`` is "ends a sentence"."""
     check_int(id_name, value)
     if not 0 <= value < vocab:
         raise IndexError(f"{id_name}={value} must lie in 0 … {vocab - 1}, the rows of table: pass the id that {does}")
 
 
 def can_read(tensor: Tensor) -> bool:
-    """Whether there are values to look at.
+    """Return True if the tensor has values that can be read.
 
-    While torch.compile traces there are none, and the branch would break the graph; on the meta device there
-    never are. On CUDA reading costs a synchronisation and is done all the same: there an unchecked bad id kills
-    the context of the whole process.
+    While torch.compile traces it has none, and a branch on them would break the graph; on the meta device it never
+    has. On CUDA reading costs a synchronisation and is done all the same: there an unchecked bad id kills the context
+    of the whole process.
     """
     return not (torch.compiler.is_compiling() or tensor.is_meta)
 
 
 def check_ids_below(name: str, ids: Tensor, vocab: int, what: str, read: Tensor | None = None) -> None:
-    """Refuse an id that is no word of a vocabulary of ``vocab`` words; with ``read``, look where that is True.
+    """Refuse an id outside a vocabulary of ``vocab`` words; with ``read``, only where that is True.
 
-    ``what`` names the words, and after a colon what to do.
+    ``what`` ends the message: it names the words and, after a colon, the next step.
     """
     if not can_read(ids):
         return
@@ -64,6 +64,6 @@ def check_ids_below(name: str, ids: Tensor, vocab: int, what: str, read: Tensor 
 
 
 def check_ids_in_table(name: str, ids: Tensor, vocab: int) -> None:
-    """Refuse an id that is no row of a table of ``vocab`` rows."""
+    """Refuse an id outside a table of ``vocab`` rows."""
     fix = "use the vocabulary that the table was made for, or a longer table"
     check_ids_below(name, ids, vocab, f"the rows of table: {fix}")

@@ -1,11 +1,13 @@
-"""What the built components ask of parameters that come as one mapping, named as in a state dict.
+"""Checks of parameters that come as one mapping, named as in a state dict.
 
-A block is a component inside another: its parameters are named behind its own name and a dot, as in
+A block is a component inside another. The names of its parameters begin with its own name and a dot, as in
 "self_attention.w_q". Axes have the same size throughout a block; d_model has it throughout the mapping.
 """
 
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
+
+from torch import Tensor
 
 from goldformer.reference_impl._checks import Named, check_heads_divide, check_tensors
 
@@ -43,12 +45,13 @@ def numbered(stack: str, layer: Mapping[str, Block], num_layers: int) -> dict[st
 def check_params(params: Any, blocks: Mapping[str, Block], num_heads: Any, first: Named | None = None) -> None:
     """Refuse parameters that are missing, unknown, or fit neither each other nor the tensor named in ``first``.
 
-    A block named "" holds what belongs to no block. Without ``first``, its table sets dtype, device and d_model.
+    A block named "" holds the parameters outside any block. Without ``first``, its table sets the dtype, the device
+    and d_model.
     """
     check_names(params, blocks)
     first = {"table": (params.get("table"), "vocab d_model")} if first is None else first
     for prefix, block in blocks.items():
-        # What is missing is None here, and refused as None is everywhere.
+        # A parameter that is missing is None here, and refused as None is everywhere.
         check_tensors(
             {**first, **_named(params, prefix, block.required)}, optional=_named(params, prefix, block.optional)
         )
@@ -58,7 +61,7 @@ def check_params(params: Any, blocks: Mapping[str, Block], num_heads: Any, first
 
 
 def check_names(params: Any, blocks: Mapping[str, Block]) -> None:
-    """Refuse what is no mapping, and names that nothing would read."""
+    """Refuse anything but a mapping, and names that nothing would read."""
     if not isinstance(params, Mapping):
         raise TypeError(
             f"params is of type {type(params).__name__} and must map names to tensors: "
@@ -71,6 +74,11 @@ def check_names(params: Any, blocks: Mapping[str, Block]) -> None:
                 f"params has {name!r} and must hold nothing that is not read: "
                 f"leave it out, or mend its spelling or the number of layers"
             )
+
+
+def pick(params: Mapping[str, Tensor], prefix: str, block: Block) -> dict[str, Tensor | None]:
+    """Return all parameters of a block by their names within it, None for a bias that is left out."""
+    return {name: params.get(_dotted(prefix, name)) for name in (*block.required, *block.optional)}
 
 
 def _named(params: Mapping[str, Any], prefix: str, axes: Mapping[str, str]) -> dict[str, tuple[Any, str]]:

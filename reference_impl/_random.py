@@ -1,4 +1,4 @@
-"""What is drawn at random, for functions that are given a seed and modules that have PyTorch's own."""
+"""Random numbers: from a seed for the functions, from PyTorch's own generator for the modules."""
 
 import math
 from typing import Any
@@ -8,8 +8,8 @@ from torch import Tensor
 
 
 def seeded(seed: Any, device: torch.device) -> torch.Generator:
-    """Make a source of random numbers that the seed alone decides, an int by now, on the device of what it fills."""
-    # The meta device has no numbers, and no generators: it takes that of the CPU and leaves it as it is.
+    """Make a generator of random numbers from a checked seed, on the device of the tensor that it fills."""
+    # The meta device has no numbers and no generators: it takes one of the CPU and leaves it unchanged.
     return torch.Generator("cpu" if device.type == "meta" else device).manual_seed(seed)
 
 
@@ -22,7 +22,7 @@ def drop(x: Tensor, rate: float, generator: torch.Generator | None = None) -> Te
     drawn = torch.rand(x.shape, generator=generator, device=x.device, dtype=torch.float32)  # (...)
     # At a rate of 1 nothing is kept, and there is no 1 / 0 to scale it by.
     kept = x / (1 - rate) if rate < 1 else x  # (...)
-    # A choice and no product: 0 · inf is NaN.
+    # Select, do not multiply: 0 · inf is NaN.
     return kept.masked_fill(drawn < rate, 0.0)  # (...)
 
 

@@ -10,16 +10,14 @@ from torch.nn.functional import pad
 
 from goldformer.reference_impl._checks import check_at_most, check_choice, check_positive_int
 from goldformer.reference_impl._checks_ids import can_read
-from goldformer.reference_impl._model import bind_model
-from goldformer.reference_impl._wide import wide
-from goldformer.reference_impl.softmax import log_softmax
+from goldformer.reference_impl._functional import log_softmax, wide
 
 Finish: TypeAlias = Literal["in_beam", "set_aside"]
 LengthPenalty: TypeAlias = Literal["none", "mean", "gnmt"]
 
 
 class BeamResult(NamedTuple):
-    """What beam search gives: the best sentences of every sample and their scores, best first."""
+    """The best sentences of every sample and their scores, best first."""
 
     ids: Tensor  # (batch, top_beams, max_length), int64
     scores: Tensor  # (batch, top_beams)
@@ -45,10 +43,10 @@ def beam_search(
     """Write the sentences of highest score that a search finds which keeps beam_size of them at every step.
 
     Formula:  sum(y_0 … y_t) = sum(y_0 … y_(t−1)) + log softmax(z_t)[y_t], from 0 for the empty sentence, z_t the
-              logits behind the last of (bos_id, y_0 … y_(t−1));  score = sum / penalty(n) for n words, eos_id
+              logits after the last of (bos_id, y_0 … y_(t−1));  score = sum / penalty(n) for n words, eos_id
               included: 1 for "none", n for "mean", ((5 + n) / 6)^0.6 for "gnmt"
     Shapes:   source (batch, source_seq), params as those of transformer
-              → ids (batch, top_beams, max_length), pad_id behind eos_id, scores (batch, top_beams), best first
+              → ids (batch, top_beams, max_length), pad_id after eos_id, scores (batch, top_beams), best first
     Errors:   as greedy_decode, and TypeError unless beam_size and top_beams are ints; ValueError for one below 1, a
               top_beams above beam_size, an unknown finish or length_penalty, or when there are fewer than top_beams
               sentences in the end (where they can be counted: not on the meta device or under torch.compile)
@@ -59,9 +57,12 @@ def beam_search(
     the beam_size best extensions of its step, and the beam goes on with the best that do not end, until beam_size
     sentences have left it; short of that, those in the beam after max_length words join them.
     Among equals the extensions of the better sentence come first, then the lowest id. A small vocabulary may have
-    fewer than beam_size extensions: then all are kept. What has the probability 0 is no sentence.
+    fewer than beam_size extensions: then all are kept. A sentence of probability 0 does not count.
     """
-    model = bind_model(
+    # Imported here, as the methods of the model call this function.
+    from goldformer.reference_impl.transformer import Transformer
+
+    model = Transformer.from_params(
         params,
         num_heads=num_heads,
         num_encoder_layers=num_encoder_layers,
@@ -76,10 +77,10 @@ def beam_search(
     check_choice("finish", finish, ("in_beam", "set_aside"))
     check_choice("length_penalty", length_penalty, ("none", "mean", "gnmt"))
 
-    memory = model.encode(source)  # (batch, source_seq, d_model)
+    memory = model.run_encoder(source)  # (batch, source_seq, d_model)
 
     def next_log_probs(words: Tensor) -> Tensor:
-        """Read (batch, beams, t) words behind bos_id, and say how likely each word is next: (batch, beams, vocab)."""
+        """Read (batch, beams, t) words after bos_id, and score each next word: (batch, beams, vocab)."""
         beams = words.shape[1]
         target = pad(words, (1, 0), value=bos_id).flatten(0, 1)  # (batch·beams, 1 + t)
         # The beams of a sample are neighbours, and read the same source.
@@ -95,18 +96,18 @@ def beam_search(
     found = search.in_beam(empty) if finish == "in_beam" else search.set_aside(empty)
     _check_number(found.sums, top_beams)
     words, scores = found.words[:, :top_beams], search.scores(found)[:, :top_beams]
-    behind_end = (words == eos_id).cumsum(dim=-1) > 1  # (batch, top_beams, t)
+    after_end = (words == eos_id).cumsum(dim=-1) > 1  # (batch, top_beams, t)
     # Not with pad, whose value is a float: it would round a large pad_id.
     ids = words.new_full((*words.shape[:2], max_length), pad_id)  # (batch, top_beams, max_length)
-    ids[..., : words.shape[-1]] = words.masked_fill(behind_end, pad_id)
+    ids[..., : words.shape[-1]] = words.masked_fill(after_end, pad_id)
     return BeamResult(ids, scores.to(model.table.dtype))
 
 
 class _Sentences(NamedTuple):
     """Sentences of every sample, best first.
 
-    They share one length: behind the end of a shorter one eos_id is repeated. Samples share one number of places: one
-    without a sentence has the sum −inf, and so has all that is made of it.
+    They share one length: eos_id is repeated after the end of a shorter one. Samples share one number of places: a
+    place without a sentence has the sum −inf, and so have all its extensions.
     """
 
     words: Tensor  # (batch, beams, t)
@@ -127,7 +128,7 @@ class _Search(NamedTuple):
     length_penalty: LengthPenalty
 
     def in_beam(self, beam: _Sentences) -> _Sentences:
-        """Keep what has ended in the beam, until nothing else is in it."""
+        """Keep sentences that have ended in the beam, until all in it have ended."""
         for _ in range(self.max_length):
             over = self.ended(beam.words) | beam.sums.isneginf()  # (batch, beams)
             if can_read(over) and over.all():
@@ -136,7 +137,7 @@ class _Search(NamedTuple):
         return beam
 
     def set_aside(self, beam: _Sentences) -> _Sentences:
-        """Take what has ended out of the beam, until beam_size sentences or more were taken."""
+        """Take sentences that have ended out of the beam, until beam_size or more were taken."""
         aside = _Sentences(beam.words[:, :0], beam.sums[:, :0])  # (batch, 0, 0), (batch, 0)
         for _ in range(self.max_length):
             over = self.is_full(aside) | beam.sums.isneginf().all(dim=1)  # (batch,)
@@ -149,9 +150,9 @@ class _Search(NamedTuple):
         return self.join(aside, beam)
 
     def extend(self, beam: _Sentences) -> Tensor:
-        """Give the sums of all extensions, by sentence and word: (batch, beams, vocab)."""
+        """Compute the sums of all extensions, by sentence and word: (batch, beams, vocab)."""
         log_probs = self.next_log_probs(beam.words)  # (batch, beams, vocab)
-        # What has ended goes on as itself and nothing else: as eos_id once more, which adds 0.
+        # A sentence that has ended is only extended by eos_id once more, which adds 0.
         itself = torch.zeros_like(log_probs).masked_fill(~self.is_eos(log_probs), -math.inf)
         ended = self.ended(beam.words)[..., None]  # (batch, beams, 1)
         return beam.sums[..., None] + torch.where(ended, itself, log_probs)
@@ -184,15 +185,15 @@ class _Search(NamedTuple):
         return scores.argsort(dim=1, descending=True, stable=True)[:, : self.beam_size]
 
     def is_full(self, aside: _Sentences) -> Tensor:
-        """Tell whether as many sentences were set aside as end a search: (batch,)."""
+        """Return where beam_size sentences or more were set aside: (batch,)."""
         return (~aside.sums.isneginf()).sum(dim=1) >= self.beam_size
 
     def is_eos(self, scores: Tensor) -> Tensor:
-        """Tell which of the words that are scored, (batch, beams, vocab), is eos_id: (vocab,)."""
+        """Return which of the scored words, (batch, beams, vocab), is eos_id: (vocab,)."""
         return torch.arange(scores.shape[-1], device=scores.device) == self.eos_id
 
     def ended(self, words: Tensor) -> Tensor:
-        """Tell whether a sentence holds eos_id, (batch, beams, t) → (batch, beams)."""
+        """Return which sentences hold eos_id, (batch, beams, t) → (batch, beams)."""
         return (words == self.eos_id).any(dim=-1)
 
     def num_words(self, words: Tensor) -> Tensor:
@@ -200,11 +201,11 @@ class _Search(NamedTuple):
         return (words != self.eos_id).sum(dim=-1) + self.ended(words)
 
     def scores(self, sentences: _Sentences) -> Tensor:
-        """Give what sentences are compared by: (batch, beams)."""
+        """Compute the scores that sentences are compared by: (batch, beams)."""
         return self.penalised(sentences.sums, self.num_words(sentences.words))
 
     def penalised(self, sums: Tensor, num_words: Tensor) -> Tensor:
-        """Divide sums by the penalty of so many words."""
+        """Divide sums by the penalty for num_words words."""
         n = num_words.to(sums.dtype)
         if self.length_penalty == "mean":
             return sums / n

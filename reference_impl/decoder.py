@@ -1,39 +1,39 @@
 """The decoder: layers of self-attention, attention over the encoder's output and feed-forward network."""
 
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any, NamedTuple, Unpack
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from goldformer.reference_impl._checks import (
     Size,
-    check_alike,
     check_axes,
     check_bool,
     check_floating,
     check_mask,
     check_positive_int,
+    check_same_dtype_and_device,
 )
-from goldformer.reference_impl._checks_params import DECODER_LAYER, check_params, numbered
-from goldformer.reference_impl._layers import (
-    LayerSettings,
-    add_and_norm,
-    bind_layers,
-    make_dropout,
-    make_stack,
-    scoped,
-    through,
-    unchanged,
+from goldformer.reference_impl._checks_params import (
+    ATTENTION,
+    DECODER_LAYER,
+    FEED_FORWARD,
+    NORM,
+    check_params,
+    numbered,
+    pick,
 )
-from goldformer.reference_impl.feed_forward import FeedForward, feed_forward
-from goldformer.reference_impl.layer_norm import LayerNorm, layer_norm
-from goldformer.reference_impl.multi_head_attention import MultiHeadAttention, multi_head_attention
+from goldformer.reference_impl._dropout import make_dropout, unchanged
+from goldformer.reference_impl._layers import LayerSettings, ResidualLayer, make_stack, through
+from goldformer.reference_impl._lending import lend, lend_inner, scoped
+from goldformer.reference_impl.feed_forward import FeedForward
+from goldformer.reference_impl.layer_norm import EPS, LayerNorm
+from goldformer.reference_impl.multi_head_attention import MultiHeadAttention
 
 
 class DecoderLayerResult(NamedTuple):
-    """What a layer gives: its output, what its second and third sub-layer start from, the weights per head."""
+    """The output of a layer, the inputs of its second and third sub-layer, and the weights per head."""
 
     output: Tensor  # (batch, seq, d_model)
     attended: Tensor  # (batch, seq, d_model)
@@ -43,7 +43,7 @@ class DecoderLayerResult(NamedTuple):
 
 
 class DecoderResult(NamedTuple):
-    """What a stack gives: the output of its last layer, and those of all layers."""
+    """The output of the last layer of a stack, and those of all its layers."""
 
     output: Tensor  # (batch, seq, d_model)
     layers: Tensor  # (layers, batch, seq, d_model)
@@ -76,52 +76,10 @@ def decoder_layer(
 
     The layer hides nothing by itself: where later positions are to be hidden, self_mask is causal.
     """
-    _check_input(x, memory, self_mask, memory_mask, num_heads)
     check_bool("norm_first", norm_first)
-    check_params(params, DECODER_LAYER, num_heads, {"x": (x, "batch seq d_model")})
-
-    return _decoder_layer(
-        x,
-        memory,
-        self_mask,
-        memory_mask,
-        self_attention=partial(multi_head_attention, num_heads=num_heads, **scoped(params, "self_attention")),
-        norm_1=partial(layer_norm, **scoped(params, "norm_1")),
-        cross_attention=partial(multi_head_attention, num_heads=num_heads, **scoped(params, "cross_attention")),
-        norm_2=partial(layer_norm, **scoped(params, "norm_2")),
-        feed=partial(feed_forward, **scoped(params, "feed_forward")),
-        norm_3=partial(layer_norm, **scoped(params, "norm_3")),
-        dropout=unchanged,
-        norm_first=norm_first,
-    )
-
-
-def _decoder_layer(
-    x: Tensor,
-    memory: Tensor,
-    self_mask: Tensor | None,
-    memory_mask: Tensor | None,
-    *,
-    self_attention: Callable[..., tuple[Tensor, Tensor]],
-    norm_1: Callable[[Tensor], Tensor],
-    cross_attention: Callable[..., tuple[Tensor, Tensor]],
-    norm_2: Callable[[Tensor], Tensor],
-    feed: Callable[[Tensor], tuple[Tensor, Tensor]],
-    norm_3: Callable[[Tensor], Tensor],
-    dropout: Callable[[Tensor], Tensor],
-    norm_first: bool,
-) -> DecoderLayerResult:
-    def attend(y: Tensor) -> tuple[Tensor, Tensor]:
-        return self_attention(y, y, y, self_mask)
-
-    def attend_across(y: Tensor) -> tuple[Tensor, Tensor]:
-        # Queries from the decoder, keys and values from the encoder; illustrated has the latter from the decoder.
-        return cross_attention(y, memory, memory, memory_mask)
-
-    attended, weights = add_and_norm(x, attend, norm_1, dropout, norm_first)  # (batch, seq, d_model)
-    crossed, cross_weights = add_and_norm(attended, attend_across, norm_2, dropout, norm_first)
-    output, _ = add_and_norm(crossed, feed, norm_3, dropout, norm_first)  # (batch, seq, d_model)
-    return DecoderLayerResult(output, attended, crossed, weights, cross_weights)
+    check_params(params, DECODER_LAYER, num_heads, _inputs(x, memory))
+    layer = DecoderLayer.from_params(params, num_heads, norm_first=norm_first)
+    return layer.forward(x, memory, self_mask, memory_mask)
 
 
 def decoder(
@@ -137,41 +95,24 @@ def decoder(
 ) -> DecoderResult:
     """Send x through the layers, each with weights of its own and all with the same memory and masks.
 
-    Formula:  x_0 = x,  x_i = DecoderLayer_i(x_(i−1), memory),  output = x_N; no normalisation behind the last layer
+    Formula:  x_0 = x,  x_i = DecoderLayer_i(x_(i−1), memory),  output = x_N; no normalisation after the last layer
     Shapes:   as decoder_layer, the parameters of layer i as decoder.i.self_attention.w_q and so on, from 0
               → output (batch, seq, d_model), layers (layers, batch, seq, d_model)
     Errors:   as decoder_layer, and ValueError for num_layers below 1
     Source:   primer 3.2, n9 "Transformer模型构建", illustrated on the decoder; paper, section 3.1
     """
-    _check_input(x, memory, self_mask, memory_mask, num_heads)
     check_positive_int("num_layers", num_layers)
     check_bool("norm_first", norm_first)
-    check_params(params, numbered("decoder", DECODER_LAYER, num_layers), num_heads, {"x": (x, "batch seq d_model")})
-
-    layers = bind_layers(decoder_layer, params, "decoder", num_layers, num_heads=num_heads, norm_first=norm_first)
-    outputs = through(layers, x, memory, self_mask, memory_mask)  # layers × (batch, seq, d_model)
-    return DecoderResult(outputs[-1], torch.stack(outputs))
+    check_params(params, numbered("decoder", DECODER_LAYER, num_layers), num_heads, _inputs(x, memory))
+    stack = Decoder.from_params(params, num_heads, num_layers, norm_first=norm_first)
+    return stack.forward(x, memory, self_mask, memory_mask)
 
 
-def _check_input(
-    x: Any, memory: Any, self_mask: Any, memory_mask: Any, num_heads: Any, d_model: int | None = None
-) -> None:
-    bound: dict[str, tuple[Size, str]] = {} if d_model is None else {"d_model": (d_model, "the module")}
-    check_floating("x", x)
-    check_axes("x", x, "batch seq d_model", bound)
-    check_floating("memory", memory)
-    check_alike("memory", memory, "x", x)
-    check_axes("memory", memory, "batch source_seq d_model", bound)
-    check_positive_int("num_heads", num_heads)
-    (batch, seq, _), source_seq = x.shape, memory.shape[1]
-    if self_mask is not None:
-        check_mask("self_mask", self_mask, "batch heads seq seq", (batch, num_heads, seq, seq), "x", x)
-    if memory_mask is not None:
-        shape = (batch, num_heads, seq, source_seq)
-        check_mask("memory_mask", memory_mask, "batch heads seq source_seq", shape, "x", x)
+def _inputs(x: Tensor, memory: Tensor) -> dict[str, tuple[Tensor, str]]:
+    return {"x": (x, "batch seq d_model"), "memory": (memory, "batch source_seq d_model")}
 
 
-class DecoderLayer(nn.Module):
+class DecoderLayer(ResidualLayer):
     """A decoder layer, with n9's dropout: on the result of every sub-layer, and within the feed-forward network.
 
     Parameters: those of self_attention, norm_1, cross_attention, norm_2, feed_forward and norm_3; in the state
@@ -201,29 +142,64 @@ class DecoderLayer(nn.Module):
         self.norm_3 = LayerNorm(d_model, device=device, dtype=dtype)
         self.dropout = make_dropout(dropout)
 
+    @classmethod
+    def from_params(cls, params: Mapping[str, Tensor], num_heads: int, *, norm_first: bool) -> Self:
+        """Make a layer of the caller's parameters, which decoder_layer has checked; it has no dropout."""
+        return lend(
+            cls,
+            d_model=params["norm_1.gamma"].shape[0],
+            num_heads=num_heads,
+            norm_first=norm_first,
+            self_attention=lend_inner(
+                MultiHeadAttention, num_heads=num_heads, **pick(params, "self_attention", ATTENTION)
+            ),
+            norm_1=lend_inner(LayerNorm, eps=EPS, **pick(params, "norm_1", NORM)),
+            cross_attention=lend_inner(
+                MultiHeadAttention, num_heads=num_heads, **pick(params, "cross_attention", ATTENTION)
+            ),
+            norm_2=lend_inner(LayerNorm, eps=EPS, **pick(params, "norm_2", NORM)),
+            feed_forward=lend_inner(FeedForward, dropout=unchanged, **pick(params, "feed_forward", FEED_FORWARD)),
+            norm_3=lend_inner(LayerNorm, eps=EPS, **pick(params, "norm_3", NORM)),
+            dropout=unchanged,
+        )
+
     def forward(
         self, x: Tensor, memory: Tensor, self_mask: Tensor | None = None, memory_mask: Tensor | None = None
     ) -> DecoderLayerResult:
         """Compute decoder_layer, in training with dropout."""
-        _check_input(x, memory, self_mask, memory_mask, self.num_heads, self.d_model)
-        return _decoder_layer(
-            x,
-            memory,
-            self_mask,
-            memory_mask,
-            self_attention=self.self_attention,
-            norm_1=self.norm_1,
-            cross_attention=self.cross_attention,
-            norm_2=self.norm_2,
-            feed=self.feed_forward,
-            norm_3=self.norm_3,
-            dropout=self.dropout,
-            norm_first=self.norm_first,
-        )
+        self._check_input(x, memory, self_mask, memory_mask)
+
+        def attend(y: Tensor) -> Any:
+            return self.self_attention(y, y, y, self_mask)
+
+        def attend_across(y: Tensor) -> Any:
+            # Queries from the decoder, keys and values from the encoder; illustrated takes the latter from the decoder.
+            return self.cross_attention(y, memory, memory, memory_mask)
+
+        attended, weights = self.add_and_norm(x, attend, self.norm_1)  # (batch, seq, d_model)
+        crossed, cross_weights = self.add_and_norm(attended, attend_across, self.norm_2)  # (batch, seq, d_model)
+        output, _ = self.add_and_norm(crossed, self.feed_forward, self.norm_3)  # (batch, seq, d_model)
+        return DecoderLayerResult(output, attended, crossed, weights, cross_weights)
+
+    def _check_input(self, x: Tensor, memory: Tensor, self_mask: Tensor | None, memory_mask: Tensor | None) -> None:
+        """Refuse arguments that do not fit the layer."""
+        bound: dict[str, tuple[Size, str]] = {"d_model": (self.d_model, "the module")}
+        check_floating("x", x)
+        check_axes("x", x, "batch seq d_model", bound)
+        check_floating("memory", memory)
+        check_same_dtype_and_device("memory", memory, "x", x)
+        check_axes("memory", memory, "batch source_seq d_model", bound)
+        (batch, seq, _), source_seq = x.shape, memory.shape[1]
+        if self_mask is not None:
+            shape = (batch, self.num_heads, seq, seq)
+            check_mask("self_mask", self_mask, "batch heads seq seq", shape, "x", x)
+        if memory_mask is not None:
+            shape = (batch, self.num_heads, seq, source_seq)
+            check_mask("memory_mask", memory_mask, "batch heads seq source_seq", shape, "x", x)
 
 
 class Decoder(nn.Module):
-    """A stack of ``num_layers`` decoder layers, alike in structure and each with weights of its own.
+    """A stack of ``num_layers`` decoder layers of one structure, each with weights of its own.
 
     Parameters: those of the layers, as decoder.0.self_attention.w_q and so on. The settings are the keywords of
     DecoderLayer.
@@ -234,6 +210,12 @@ class Decoder(nn.Module):
     ) -> None:
         super().__init__()
         self.decoder = make_stack(lambda: DecoderLayer(d_model, num_heads, d_ff, **settings), num_layers)
+
+    @classmethod
+    def from_params(cls, params: Mapping[str, Tensor], num_heads: int, num_layers: int, *, norm_first: bool) -> Self:
+        """Make a stack of the caller's parameters, which decoder has checked; it has no dropout."""
+        layers = (scoped(params, f"decoder.{i}") for i in range(num_layers))
+        return lend(cls, decoder=[DecoderLayer.from_params(p, num_heads, norm_first=norm_first) for p in layers])
 
     def forward(
         self, x: Tensor, memory: Tensor, self_mask: Tensor | None = None, memory_mask: Tensor | None = None

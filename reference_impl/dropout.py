@@ -1,4 +1,4 @@
-"""Dropout: what training leaves out at random, so that no channel is relied on alone."""
+"""Dropout: training leaves out elements at random, so that no channel becomes indispensable."""
 
 from torch import Tensor
 
@@ -7,9 +7,9 @@ from goldformer.reference_impl._random import drop, seeded
 
 
 def dropout(x: Tensor, *, rate: float, training: bool, seed: int) -> Tensor:
-    """Set each element to 0 by chance, and scale up the others, so that the mean stays; in training alone.
+    """Set each element to 0 by chance, and scale up the others, so that the mean stays; only in training.
 
-    Formula:  training: 0 with probability rate, else x / (1 − rate), every element by itself; otherwise x
+    Formula:  training: 0 with probability rate, else x / (1 − rate), every element by itself; else x
     Shapes:   x (..., n) → (..., n)
     Errors:   TypeError unless x is a floating-point tensor, rate a number, training a bool and seed an int;
               ValueError for an empty axis, a rate outside 0 … 1 or a seed below 0

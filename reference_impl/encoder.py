@@ -1,37 +1,31 @@
 """The encoder: layers of self-attention and feed-forward network, one after the other."""
 
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any, NamedTuple, Unpack
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from goldformer.reference_impl._checks import (
-    check_axes,
-    check_bool,
-    check_floating,
-    check_mask,
-    check_positive_int,
+from goldformer.reference_impl._checks import check_axes, check_bool, check_floating, check_mask, check_positive_int
+from goldformer.reference_impl._checks_params import (
+    ATTENTION,
+    ENCODER_LAYER,
+    FEED_FORWARD,
+    NORM,
+    check_params,
+    numbered,
+    pick,
 )
-from goldformer.reference_impl._checks_params import ENCODER_LAYER, check_params, numbered
-from goldformer.reference_impl._layers import (
-    LayerSettings,
-    add_and_norm,
-    bind_layers,
-    make_dropout,
-    make_stack,
-    scoped,
-    through,
-    unchanged,
-)
-from goldformer.reference_impl.feed_forward import FeedForward, feed_forward
-from goldformer.reference_impl.layer_norm import LayerNorm, layer_norm
-from goldformer.reference_impl.multi_head_attention import MultiHeadAttention, multi_head_attention
+from goldformer.reference_impl._dropout import make_dropout, unchanged
+from goldformer.reference_impl._layers import LayerSettings, ResidualLayer, make_stack, through
+from goldformer.reference_impl._lending import lend, lend_inner, scoped
+from goldformer.reference_impl.feed_forward import FeedForward
+from goldformer.reference_impl.layer_norm import EPS, LayerNorm
+from goldformer.reference_impl.multi_head_attention import MultiHeadAttention
 
 
 class EncoderLayerResult(NamedTuple):
-    """What a layer gives: its output, what its feed-forward sub-layer starts from, the weights per head."""
+    """The output of a layer, the input of its feed-forward sub-layer, and the weights per head."""
 
     output: Tensor  # (batch, seq, d_model)
     attended: Tensor  # (batch, seq, d_model)
@@ -39,7 +33,7 @@ class EncoderLayerResult(NamedTuple):
 
 
 class EncoderResult(NamedTuple):
-    """What a stack gives: the output of its last layer, and those of all layers."""
+    """The output of the last layer of a stack, and those of all its layers."""
 
     output: Tensor  # (batch, seq, d_model)
     layers: Tensor  # (layers, batch, seq, d_model)
@@ -64,39 +58,9 @@ def encoder_layer(
               parameter that is missing or unknown; ValueError for shapes and head counts that do not fit
     Source:   primer 3.1, n9 "编码层", illustrated on residuals; paper, section 3.1
     """
-    _check_input(x, mask, num_heads)
     check_bool("norm_first", norm_first)
     check_params(params, ENCODER_LAYER, num_heads, {"x": (x, "batch seq d_model")})
-
-    return _encoder_layer(
-        x,
-        mask,
-        self_attention=partial(multi_head_attention, num_heads=num_heads, **scoped(params, "self_attention")),
-        norm_1=partial(layer_norm, **scoped(params, "norm_1")),
-        feed=partial(feed_forward, **scoped(params, "feed_forward")),
-        norm_2=partial(layer_norm, **scoped(params, "norm_2")),
-        dropout=unchanged,
-        norm_first=norm_first,
-    )
-
-
-def _encoder_layer(
-    x: Tensor,
-    mask: Tensor | None,
-    *,
-    self_attention: Callable[..., tuple[Tensor, Tensor]],
-    norm_1: Callable[[Tensor], Tensor],
-    feed: Callable[[Tensor], tuple[Tensor, Tensor]],
-    norm_2: Callable[[Tensor], Tensor],
-    dropout: Callable[[Tensor], Tensor],
-    norm_first: bool,
-) -> EncoderLayerResult:
-    def attend(y: Tensor) -> tuple[Tensor, Tensor]:
-        return self_attention(y, y, y, mask)
-
-    attended, weights = add_and_norm(x, attend, norm_1, dropout, norm_first)  # (batch, seq, d_model)
-    output, _ = add_and_norm(attended, feed, norm_2, dropout, norm_first)  # (batch, seq, d_model)
-    return EncoderLayerResult(output, attended, weights)
+    return EncoderLayer.from_params(params, num_heads, norm_first=norm_first).forward(x, mask)
 
 
 def encoder(
@@ -110,32 +74,19 @@ def encoder(
 ) -> EncoderResult:
     """Send x through the layers, each with weights of its own and all with the same mask.
 
-    Formula:  x_0 = x,  x_i = EncoderLayer_i(x_(i−1)),  output = x_N; no normalisation behind the last layer
+    Formula:  x_0 = x,  x_i = EncoderLayer_i(x_(i−1)),  output = x_N; no normalisation after the last layer
     Shapes:   as encoder_layer, the parameters of layer i as encoder.i.self_attention.w_q and so on, from 0
               → output (batch, seq, d_model), layers (layers, batch, seq, d_model)
     Errors:   as encoder_layer, and ValueError for num_layers below 1
     Source:   primer 3.1, n9 "Transformer模型构建", illustrated on the encoder; paper, section 3.1
     """
-    _check_input(x, mask, num_heads)
     check_positive_int("num_layers", num_layers)
     check_bool("norm_first", norm_first)
     check_params(params, numbered("encoder", ENCODER_LAYER, num_layers), num_heads, {"x": (x, "batch seq d_model")})
-
-    layers = bind_layers(encoder_layer, params, "encoder", num_layers, num_heads=num_heads, norm_first=norm_first)
-    outputs = through(layers, x, mask)  # layers × (batch, seq, d_model)
-    return EncoderResult(outputs[-1], torch.stack(outputs))
+    return Encoder.from_params(params, num_heads, num_layers, norm_first=norm_first).forward(x, mask)
 
 
-def _check_input(x: Any, mask: Any, num_heads: Any, d_model: int | None = None) -> None:
-    check_floating("x", x)
-    check_axes("x", x, "batch seq d_model", {} if d_model is None else {"d_model": (d_model, "the module")})
-    check_positive_int("num_heads", num_heads)
-    if mask is not None:
-        batch, seq, _ = x.shape
-        check_mask("mask", mask, "batch heads seq seq", (batch, num_heads, seq, seq), "x", x)
-
-
-class EncoderLayer(nn.Module):
+class EncoderLayer(ResidualLayer):
     """An encoder layer, with n9's dropout: on the result of either sub-layer, and within the feed-forward network.
 
     Parameters: those of self_attention, norm_1, feed_forward and norm_2; in the state dict by the names that
@@ -163,23 +114,45 @@ class EncoderLayer(nn.Module):
         self.norm_2 = LayerNorm(d_model, device=device, dtype=dtype)
         self.dropout = make_dropout(dropout)
 
+    @classmethod
+    def from_params(cls, params: Mapping[str, Tensor], num_heads: int, *, norm_first: bool) -> Self:
+        """Make a layer of the caller's parameters, which encoder_layer has checked; it has no dropout."""
+        return lend(
+            cls,
+            d_model=params["norm_1.gamma"].shape[0],
+            num_heads=num_heads,
+            norm_first=norm_first,
+            self_attention=lend_inner(
+                MultiHeadAttention, num_heads=num_heads, **pick(params, "self_attention", ATTENTION)
+            ),
+            norm_1=lend_inner(LayerNorm, eps=EPS, **pick(params, "norm_1", NORM)),
+            feed_forward=lend_inner(FeedForward, dropout=unchanged, **pick(params, "feed_forward", FEED_FORWARD)),
+            norm_2=lend_inner(LayerNorm, eps=EPS, **pick(params, "norm_2", NORM)),
+            dropout=unchanged,
+        )
+
     def forward(self, x: Tensor, mask: Tensor | None = None) -> EncoderLayerResult:
         """Compute encoder_layer, in training with dropout."""
-        _check_input(x, mask, self.num_heads, self.d_model)
-        return _encoder_layer(
-            x,
-            mask,
-            self_attention=self.self_attention,
-            norm_1=self.norm_1,
-            feed=self.feed_forward,
-            norm_2=self.norm_2,
-            dropout=self.dropout,
-            norm_first=self.norm_first,
-        )
+        self._check_input(x, mask)
+
+        def attend(y: Tensor) -> Any:
+            return self.self_attention(y, y, y, mask)
+
+        attended, weights = self.add_and_norm(x, attend, self.norm_1)  # (batch, seq, d_model)
+        output, _ = self.add_and_norm(attended, self.feed_forward, self.norm_2)  # (batch, seq, d_model)
+        return EncoderLayerResult(output, attended, weights)
+
+    def _check_input(self, x: Tensor, mask: Tensor | None) -> None:
+        """Refuse arguments that do not fit the layer."""
+        check_floating("x", x)
+        check_axes("x", x, "batch seq d_model", {"d_model": (self.d_model, "the module")})
+        if mask is not None:
+            batch, seq, _ = x.shape
+            check_mask("mask", mask, "batch heads seq seq", (batch, self.num_heads, seq, seq), "x", x)
 
 
 class Encoder(nn.Module):
-    """A stack of ``num_layers`` encoder layers, alike in structure and each with weights of its own.
+    """A stack of ``num_layers`` encoder layers of one structure, each with weights of its own.
 
     Parameters: those of the layers, as encoder.0.self_attention.w_q and so on. The settings are the
     keywords of EncoderLayer.
@@ -190,6 +163,12 @@ class Encoder(nn.Module):
     ) -> None:
         super().__init__()
         self.encoder = make_stack(lambda: EncoderLayer(d_model, num_heads, d_ff, **settings), num_layers)
+
+    @classmethod
+    def from_params(cls, params: Mapping[str, Tensor], num_heads: int, num_layers: int, *, norm_first: bool) -> Self:
+        """Make a stack of the caller's parameters, which encoder has checked; it has no dropout."""
+        layers = (scoped(params, f"encoder.{i}") for i in range(num_layers))
+        return lend(cls, encoder=[EncoderLayer.from_params(p, num_heads, norm_first=norm_first) for p in layers])
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> EncoderResult:
         """Compute encoder, in training with dropout."""

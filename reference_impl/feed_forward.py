@@ -1,13 +1,13 @@
 """The position-wise feed-forward network: two linear maps with a ReLU between them."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 
+from goldformer.reference_impl import _functional as functional
 from goldformer.reference_impl._checks import check_positive_int, check_tensors
-from goldformer.reference_impl._layers import make_dropout, unchanged
-from goldformer.reference_impl._linear import affine, xavier_weight, zero_bias
+from goldformer.reference_impl._dropout import make_dropout, unchanged
+from goldformer.reference_impl._lending import lend
+from goldformer.reference_impl._parameters import xavier_weight, zero_bias
 
 
 def feed_forward(
@@ -15,31 +15,13 @@ def feed_forward(
 ) -> tuple[Tensor, Tensor]:
     """Widen every position to d_ff channels, keep the positive ones, and come back to d_model.
 
-    Formula:  FFN(x) = max(0, x W_1 + b_1) W_2 + b_2, at every position alone and with the same weights
+    Formula:  FFN(x) = max(0, x W_1 + b_1) W_2 + b_2, at every position by itself and with the same weights
     Shapes:   x (batch, seq, d_model), w_1 (d_model, d_ff), w_2 (d_ff, d_model), and to each its bias
               → output (batch, seq, d_model), hidden (batch, seq, d_ff), what w_2 reads
     Errors:   TypeError unless all are floating-point tensors of one dtype; ValueError for shapes that do not fit
     Source:   n9 "前馈传播", primer 3.1, illustrated on the encoder; paper, section 3.3, equation (2)
     """
-    return _feed_forward(x, w_1, b_1, w_2, b_2, unchanged)
-
-
-def _feed_forward(
-    x: Tensor,
-    w_1: Tensor,
-    b_1: Tensor | None,
-    w_2: Tensor,
-    b_2: Tensor | None,
-    dropout: Callable[[Tensor], Tensor],
-) -> tuple[Tensor, Tensor]:
-    check_tensors(
-        {"x": (x, "batch seq d_model"), "w_1": (w_1, "d_model d_ff"), "w_2": (w_2, "d_ff d_model")},
-        optional={"b_1": (b_1, "d_ff"), "b_2": (b_2, "d_model")},
-    )
-
-    hidden = dropout(affine(x, w_1, b_1).relu())  # (batch, seq, d_ff)
-    output = affine(hidden, w_2, b_2)  # (batch, seq, d_model)
-    return output, hidden
+    return lend(FeedForward, w_1=w_1, w_2=w_2, b_1=b_1, b_2=b_2, dropout=unchanged).forward(x)
 
 
 class FeedForward(nn.Module):
@@ -69,4 +51,15 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Compute feed_forward, and return its output and, in training with its dropout, the hidden channels."""
-        return _feed_forward(x, self.w_1, self.b_1, self.w_2, self.b_2, self.dropout)
+        self._check_input(x)
+
+        hidden = self.dropout(functional.affine(x, self.w_1, self.b_1).relu())  # (batch, seq, d_ff)
+        output = functional.affine(hidden, self.w_2, self.b_2)  # (batch, seq, d_model)
+        return output, hidden
+
+    def _check_input(self, x: Tensor) -> None:
+        """Refuse arguments that do not fit the parameters."""
+        check_tensors(
+            {"x": (x, "batch seq d_model"), "w_1": (self.w_1, "d_model d_ff"), "w_2": (self.w_2, "d_ff d_model")},
+            optional={"b_1": (self.b_1, "d_ff"), "b_2": (self.b_2, "d_model")},
+        )

@@ -3,14 +3,14 @@
 import torch
 from torch import Tensor, nn
 
-from goldformer.reference_impl._checks import check_heads_divide, check_positive_int, check_tensors
-from goldformer.reference_impl._linear import affine, xavier_weight, zero_bias
-from goldformer.reference_impl.multi_head_attention import merge_heads, split_heads
-from goldformer.reference_impl.scaled_dot_product_attention import scaled_dot_product_attention
+from goldformer.reference_impl import _functional as functional
+from goldformer.reference_impl._checks import check_heads_divide, check_mask, check_positive_int, check_tensors
+from goldformer.reference_impl._lending import lend
+from goldformer.reference_impl._parameters import xavier_weight, zero_bias
 
 
 def cut_fused(qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Cut what the one projection gives into queries, keys and values of every head.
+    """Cut a fused projection into the queries, keys and values of every head.
 
     Shapes:   qkv (batch, seq, 3·heads·d_k), the columns q_1 k_1 v_1 q_2 k_2 v_2 … → 3 × (batch, heads, seq, d_k)
     Errors:   TypeError unless qkv is a floating-point tensor; ValueError for other shapes, or a num_heads that does
@@ -25,9 +25,7 @@ def cut_fused(qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
             f"lay q, k and v of {num_heads} heads side by side, all of one width"
         )
 
-    # Heads first, then q, k and v within each: the order of the columns.
-    q, k, v = split_heads(qkv, num_heads).chunk(3, dim=-1)  # 3 × (batch, heads, seq, d_k)
-    return q, k, v
+    return functional.cut_fused(qkv, num_heads)  # 3 × (batch, heads, seq, d_k)
 
 
 def fused_multi_head_attention(
@@ -56,27 +54,8 @@ def fused_multi_head_attention(
     The output is as wide as w_o, whatever the width of x: walkthrough's own code reshapes to the width of x
     and fails where the two differ.
     """
-    check_tensors(
-        {
-            "x": (x, "batch seq d_input"),
-            "w_qkv": (w_qkv, "d_input 3*heads*d_k"),
-            "w_o": (w_o, "heads*d_k heads*d_k"),
-        },
-        optional={"b_qkv": (b_qkv, "3*heads*d_k"), "b_o": (b_o, "heads*d_k")},
-    )
-    width = w_o.shape[0]
-    if w_qkv.shape[1] != 3 * width:
-        raise ValueError(
-            f"w_qkv has shape {tuple(w_qkv.shape)} and must have {3 * width} columns, three times the width "
-            f"{width} of w_o: lay q, k and v of every head side by side"
-        )
-    check_heads_divide(num_heads, width, "w_o")
-
-    qkv = affine(x, w_qkv, b_qkv)  # (batch, seq, 3·heads·d_k)
-    q, k, v = cut_fused(qkv, num_heads)  # 3 × (batch, heads, seq, d_k)
-    heads, weights = scaled_dot_product_attention(q, k, v, mask)  # (batch, heads, seq, d_k)
-    output = affine(merge_heads(heads), w_o, b_o)  # (batch, seq, heads·d_k)
-    return output, weights, qkv
+    module = lend(FusedMultiHeadAttention, num_heads=num_heads, w_qkv=w_qkv, w_o=w_o, b_qkv=b_qkv, b_o=b_o)
+    return module.forward(x, mask)
 
 
 class FusedMultiHeadAttention(nn.Module):
@@ -109,12 +88,31 @@ class FusedMultiHeadAttention(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Attend as fused_multi_head_attention does, and return its output, its weights per head and qkv."""
-        return fused_multi_head_attention(
-            x,
-            mask,
-            num_heads=self.num_heads,
-            w_qkv=self.w_qkv,
-            w_o=self.w_o,
-            b_qkv=self.b_qkv,
-            b_o=self.b_o,
+        self._check_input(x, mask)
+
+        qkv = functional.affine(x, self.w_qkv, self.b_qkv)  # (batch, seq, 3·heads·d_k)
+        q, k, v = functional.cut_fused(qkv, self.num_heads)  # 3 × (batch, heads, seq, d_k)
+        heads, weights = functional.scaled_dot_product_attention(q, k, v, mask)  # (batch, heads, seq, d_k)
+        output = functional.affine(functional.merge_heads(heads), self.w_o, self.b_o)  # (batch, seq, heads·d_k)
+        return output, weights, qkv
+
+    def _check_input(self, x: Tensor, mask: Tensor | None) -> None:
+        """Refuse arguments that do not fit the parameters."""
+        check_tensors(
+            {
+                "x": (x, "batch seq d_input"),
+                "w_qkv": (self.w_qkv, "d_input 3*heads*d_k"),
+                "w_o": (self.w_o, "heads*d_k heads*d_k"),
+            },
+            optional={"b_qkv": (self.b_qkv, "3*heads*d_k"), "b_o": (self.b_o, "heads*d_k")},
         )
+        width = self.w_o.shape[0]
+        if self.w_qkv.shape[1] != 3 * width:
+            raise ValueError(
+                f"w_qkv has shape {tuple(self.w_qkv.shape)} and must have {3 * width} columns, three times the width "
+                f"{width} of w_o: lay q, k and v of every head side by side"
+            )
+        check_heads_divide(self.num_heads, width, "w_o")
+        if mask is not None:
+            batch, seq, _ = x.shape
+            check_mask("mask", mask, "... q_seq kv_seq", (batch, self.num_heads, seq, seq), "query", x)

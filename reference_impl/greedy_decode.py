@@ -7,13 +7,11 @@ import torch
 from torch import Tensor
 
 from goldformer.reference_impl._checks_ids import can_read
-from goldformer.reference_impl._model import bind_model
-from goldformer.reference_impl._wide import wide
-from goldformer.reference_impl.softmax import log_softmax
+from goldformer.reference_impl._functional import log_softmax, wide
 
 
 class GreedyResult(NamedTuple):
-    """What greedy decoding gives: the sentences, their scores, and the terms of these."""
+    """The sentences, their scores, and the terms of these."""
 
     ids: Tensor  # (batch, max_length), int64
     scores: Tensor  # (batch,)
@@ -35,11 +33,11 @@ def greedy_decode(
 ) -> GreedyResult:
     """Write a sentence for every source, at each step the word that the model finds likeliest, up to eos_id.
 
-    Formula:  y_t = argmax_j z_tj, the lowest j among equals, z_t the logits behind the last of (bos_id, y_0 … y_(t−1));
+    Formula:  y_t = argmax_j z_tj, the lowest j among equals, z_t the logits after the last of (bos_id, y_0 … y_(t−1));
               token_scores_t = log softmax(z_t)[y_t],  scores = Σ_t token_scores_t
     Shapes:   source (batch, source_seq), params as those of transformer
-              → ids, token_scores (batch, max_length), scores (batch,); eos_id is part of the sentence, behind it
-              stand pad_id and 0; a sentence without it has max_length words
+              → ids, token_scores (batch, max_length), scores (batch,); eos_id is part of the sentence, pad_id and
+              0 follow it; a sentence without it has max_length words
     Errors:   as transformer, and TypeError unless bos_id, eos_id and max_length are ints; IndexError for a bos_id or
               an eos_id outside the vocabulary; ValueError for a max_length below 1
     Source:   illustrated on the output layer; paper, section 3.1
@@ -47,7 +45,10 @@ def greedy_decode(
     Where there is nothing to read, on the meta device and under torch.compile, all max_length steps are taken:
     the result is the same.
     """
-    model = bind_model(
+    # Imported here, as the methods of the model call this function.
+    from goldformer.reference_impl.transformer import Transformer
+
+    model = Transformer.from_params(
         params,
         num_heads=num_heads,
         num_encoder_layers=num_encoder_layers,
@@ -58,7 +59,7 @@ def greedy_decode(
     model.check_decoding(source, bos_id, eos_id, max_length)
 
     batch, device = source.shape[0], source.device
-    memory = model.encode(source)  # (batch, source_seq, d_model)
+    memory = model.run_encoder(source)  # (batch, source_seq, d_model)
     read = torch.full((batch, 1), bos_id, device=device)  # (batch, 1 + t), int64: what the decoder reads
     ids = torch.full((batch, max_length), pad_id, device=device)  # (batch, max_length), int64
     token_scores = wide(model.table).new_zeros(batch, max_length)  # (batch, max_length)

@@ -1,4 +1,4 @@
-"""How weights begin."""
+"""The initialisation of weights."""
 
 from torch import Tensor
 
@@ -7,10 +7,10 @@ from goldformer.reference_impl._random import seeded, xavier_matrix
 
 
 def xavier_uniform(like: Tensor, seed: int) -> Tensor:
-    """Draw a weight as wide in its range as keeps the spread of what runs through it, forwards and backwards.
+    """Draw a weight whose range keeps the variance of activations and gradients.
 
     Formula:  U(−a, a) with a = √(6 / (d_in + d_out)), every element by itself; its variance is 2 / (d_in + d_out)
-    Shapes:   like (d_in, d_out) → (d_in, d_out), with the dtype and on the device of like; its numbers do not matter
+    Shapes:   like (d_in, d_out) → (d_in, d_out), with the dtype and on the device of like, whose numbers do not matter
     Errors:   TypeError unless like is a floating-point tensor and seed an int; ValueError unless like has two axes,
               neither empty, and for a seed below 0
     Source:   walkthrough 3; Glorot and Bengio, 2010, equation (16)

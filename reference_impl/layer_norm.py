@@ -1,13 +1,19 @@
 """Layer normalisation over the last axis."""
 
+from typing import Final
+
 import torch
 from torch import Tensor, nn
 
+from goldformer.reference_impl import _functional as functional
 from goldformer.reference_impl._checks import check_positive_int, check_positive_number, check_tensors
-from goldformer.reference_impl._wide import wide
+from goldformer.reference_impl._lending import lend
+
+# That of nn.LayerNorm, which n9 uses.
+EPS: Final = 1e-5
 
 
-def layer_norm(x: Tensor, *, gamma: Tensor, beta: Tensor, eps: float = 1e-5) -> Tensor:
+def layer_norm(x: Tensor, *, gamma: Tensor, beta: Tensor, eps: float = EPS) -> Tensor:
     """Bring every position to mean 0 and variance 1 over its channels, then scale and shift each channel.
 
     Formula:  LN(x) = (x − mean) / √(variance + eps) · gamma + beta, with variance = Σ (x − mean)² / d_model
@@ -17,19 +23,8 @@ def layer_norm(x: Tensor, *, gamma: Tensor, beta: Tensor, eps: float = 1e-5) -> 
     Source:   n9 "编码层", whose nn.LayerNorm has this eps; primer 3.1; paper, section 3.1; Ba et al., 2016,
               Layer Normalization, arXiv:1607.06450, section 3
     """
-    check_tensors({"x": (x, "... d_model"), "gamma": (gamma, "d_model"), "beta": (beta, "d_model")})
     check_positive_number("eps", eps)
-
-    # float16 ends at 65504: the square of any difference from 256 on is inf there, and the row would become 0.
-    # bfloat16 holds the squares, but a mean of 8 bits leaves its own rounding in every difference. Hence all of
-    # it in float32 for the two, and the rounding to their dtype last.
-    row = wide(x)  # (..., d_model)
-    mean = row.mean(dim=-1, keepdim=True)  # (..., 1)
-    # Differences first, then squares: the mean of x² less the square of the mean cancels for rows far from 0.
-    centred = row - mean  # (..., d_model)
-    variance = (centred * centred).mean(dim=-1, keepdim=True)  # (..., 1), over d_model and not d_model − 1
-    normalised = centred / (variance + eps).sqrt()  # (..., d_model)
-    return (normalised * wide(gamma) + wide(beta)).to(x.dtype)  # (..., d_model)
+    return lend(LayerNorm, gamma=gamma, beta=beta, eps=eps).forward(x)
 
 
 class LayerNorm(nn.Module):
@@ -41,7 +36,7 @@ class LayerNorm(nn.Module):
     def __init__(
         self,
         d_model: int,
-        eps: float = 1e-5,
+        eps: float = EPS,
         *,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -54,5 +49,20 @@ class LayerNorm(nn.Module):
         self.beta = nn.Parameter(torch.zeros(d_model, device=device, dtype=dtype))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise x (..., d_model)."""
-        return layer_norm(x, gamma=self.gamma, beta=self.beta, eps=self.eps)
+        """Normalise x (..., d_model) as layer_norm does."""
+        self._check_input(x)
+
+        # float16 ends at 65504: the square of any difference from 256 on is inf there, and the row would become 0.
+        # bfloat16 holds the squares, but a mean of 8 bits leaves its own rounding in every difference. So the rows of
+        # both are computed in float32, and rounded to their dtype last.
+        row = functional.wide(x)  # (..., d_model)
+        mean = row.mean(dim=-1, keepdim=True)  # (..., 1)
+        # Differences first, then squares: the mean of x² less the square of the mean cancels for rows far from 0.
+        centred = row - mean  # (..., d_model)
+        variance = (centred * centred).mean(dim=-1, keepdim=True)  # (..., 1), over d_model and not d_model − 1
+        normalised = centred / (variance + self.eps).sqrt()  # (..., d_model)
+        return (normalised * functional.wide(self.gamma) + functional.wide(self.beta)).to(x.dtype)  # (..., d_model)
+
+    def _check_input(self, x: Tensor) -> None:
+        """Refuse arguments that do not fit the parameters."""
+        check_tensors({"x": (x, "... d_model"), "gamma": (self.gamma, "d_model"), "beta": (self.beta, "d_model")})

@@ -1,4 +1,4 @@
-"""What training compares: one-hot and smoothed targets, cross-entropy and the Kullback–Leibler divergence."""
+"""Losses and their targets: one-hot and smoothed targets, cross-entropy and the Kullback–Leibler divergence."""
 
 import torch
 from torch import Tensor
@@ -13,8 +13,7 @@ from goldformer.reference_impl._checks import (
     check_tensors,
 )
 from goldformer.reference_impl._checks_ids import can_read, check_ids, check_ids_below, check_special_id
-from goldformer.reference_impl._wide import wide
-from goldformer.reference_impl.softmax import log_softmax
+from goldformer.reference_impl._functional import log_softmax, wide
 
 
 def one_hot(ids: Tensor, vocab: int) -> Tensor:
@@ -35,7 +34,7 @@ def one_hot(ids: Tensor, vocab: int) -> Tensor:
 
 
 def label_smoothing(target: Tensor, smoothing: float) -> Tensor:
-    """Take a part of the mass from the target distributions, and give it to all words alike.
+    """Take a part of the mass from the target distributions, and spread it evenly over all words.
 
     Formula:  output = (1 − s)·target + s / vocab, the target words included among those that get a share
     Shapes:   target (batch, seq, vocab) → (batch, seq, vocab)
@@ -61,7 +60,7 @@ def cross_entropy(logits: Tensor, targets: Tensor, pad_id: int) -> tuple[Tensor,
               0 … vocab − 1 (neither of the two under torch.compile, where targets of padding alone give NaN)
     Source:   illustrated on the loss; padding: n9 "使用示例"
 
-    pad_id need be no word of the vocabulary, and what the logits hold at padded targets does not matter.
+    pad_id need not be a word of the vocabulary, and the logits at padded targets do not matter.
     """
     bound: dict[str, tuple[Size, str]] = {}
     check_floating("logits", logits)
@@ -100,8 +99,8 @@ def kl_divergence(target: Tensor, logits: Tensor) -> Tensor:
     check_tensors({"target": (target, "... n"), "logits": (logits, "... n")})
 
     p, log_q = wide(target), log_softmax(wide(logits))  # 2 × (..., n)
-    # log 0 is −inf and 0 · −inf is NaN. A word of probability 0 is given log 1 and a difference of 0: that makes
-    # its term 0, and the derivatives behind it finite.
+    # log 0 is −inf and 0 · −inf is NaN. A word of probability 0 gets log 1 and a difference of 0: that makes its
+    # term 0, and the derivatives through it finite.
     absent = p == 0  # (..., n)
     difference = (p.masked_fill(absent, 1.0).log() - log_q).masked_fill(absent, 0.0)  # (..., n)
     return (p * difference).sum(dim=-1).to(target.dtype)  # (...)

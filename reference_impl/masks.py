@@ -1,12 +1,13 @@
 """The two masks of the Transformer, boolean, True = may attend.
 
-Two masks together keep what both keep: ``causal_mask(seq, seq) & padding_mask(ids, pad_id)`` has the shape
-(batch, 1, seq, seq), and the size 1 serves every head.
+``&`` combines two masks into one that keeps what both keep: ``causal_mask(seq, seq) & padding_mask(ids, pad_id)``
+has the shape (batch, 1, seq, seq), and the size 1 serves every head.
 """
 
 import torch
 from torch import Tensor
 
+from goldformer.reference_impl import _functional as functional
 from goldformer.reference_impl._checks import check_positive_int
 from goldformer.reference_impl._checks_ids import check_ids, check_special_id
 
@@ -21,10 +22,7 @@ def causal_mask(q_seq: int, kv_seq: int, *, device: torch.device | str | None = 
     """
     check_positive_int("q_seq", q_seq)
     check_positive_int("kv_seq", kv_seq)
-
-    query_position = torch.arange(q_seq, device=device)[:, None]  # (q_seq, 1)
-    key_position = torch.arange(kv_seq, device=device)  # (kv_seq,)
-    return key_position <= query_position  # (q_seq, kv_seq)
+    return functional.causal_mask(q_seq, kv_seq, device=device)  # (q_seq, kv_seq)
 
 
 def padding_mask(ids: Tensor, pad_id: int) -> Tensor:
@@ -38,5 +36,4 @@ def padding_mask(ids: Tensor, pad_id: int) -> Tensor:
     """
     check_ids("ids", ids)
     check_special_id("pad_id", pad_id, "pads these ids", "ids", ids)
-
-    return (ids != pad_id)[:, None, None, :]  # (batch, 1, 1, seq)
+    return functional.padding_mask(ids, pad_id)  # (batch, 1, 1, seq)

@@ -3,9 +3,10 @@
 import torch
 from torch import Tensor, nn
 
-from goldformer.reference_impl._checks import check_heads_divide, check_positive_int, check_tensors
-from goldformer.reference_impl._linear import affine, xavier_weight, zero_bias
-from goldformer.reference_impl.scaled_dot_product_attention import scaled_dot_product_attention
+from goldformer.reference_impl import _functional as functional
+from goldformer.reference_impl._checks import check_heads_divide, check_mask, check_positive_int, check_tensors
+from goldformer.reference_impl._lending import lend
+from goldformer.reference_impl._parameters import xavier_weight, zero_bias
 
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
@@ -17,24 +18,18 @@ def split_heads(x: Tensor, num_heads: int) -> Tensor:
     """
     check_tensors({"x": (x, "batch seq heads*d")})
     check_heads_divide(num_heads, x.shape[-1], "x")
-
-    # Two steps. Reshaping (batch, seq, heads·d) to (batch, heads, seq, d) at once has the right shape and
-    # mixes positions with heads.
-    batch, seq, width = x.shape
-    blocks = x.reshape(batch, seq, num_heads, width // num_heads)  # (batch, seq, heads, d)
-    return blocks.transpose(1, 2)  # (batch, heads, seq, d)
+    return functional.split_heads(x, num_heads)  # (batch, heads, seq, d)
 
 
 def merge_heads(x: Tensor) -> Tensor:
-    """Lay the heads side by side again: the inverse of split_heads, and the Concat of the formula.
+    """Lay the heads next to each other again: the inverse of split_heads, and the Concat of the formula.
 
     Shapes:   x (batch, heads, seq, d) → (batch, seq, heads·d)
     Errors:   ValueError unless x has four axes
     Source:   n9 "多头注意力机制"; paper, section 3.2.2
     """
     check_tensors({"x": (x, "batch heads seq d")})
-
-    return x.transpose(1, 2).flatten(-2)  # (batch, seq, heads·d)
+    return functional.merge_heads(x)  # (batch, seq, heads·d)
 
 
 def project_heads(x: Tensor, w: Tensor, b: Tensor | None = None, *, num_heads: int) -> Tensor:
@@ -48,8 +43,7 @@ def project_heads(x: Tensor, w: Tensor, b: Tensor | None = None, *, num_heads: i
     """
     check_tensors({"x": (x, "batch seq d_input"), "w": (w, "d_input heads*d")}, optional={"b": (b, "heads*d")})
     check_heads_divide(num_heads, w.shape[-1], "w")
-
-    return split_heads(affine(x, w, b), num_heads)  # (batch, heads, seq, d)
+    return functional.project_heads(x, w, b, num_heads)  # (batch, heads, seq, d)
 
 
 def multi_head_attention(
@@ -68,7 +62,7 @@ def multi_head_attention(
     b_v: Tensor | None = None,
     b_o: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Attend several times side by side, each time in a subspace of its own, and mix the results.
+    """Attend several times in parallel, each time in a subspace of its own, and mix the results.
 
     Formula:  MultiHead(Q, K, V) = Concat(head_1, …, head_h) W^O,
               head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V), with W_i^Q the i-th block of columns of w_q
@@ -82,33 +76,19 @@ def multi_head_attention(
               w_q and w_v
     Source:   walkthrough 3, n9 "多头注意力机制"; paper, section 3.2.2
     """
-    check_tensors(
-        {
-            "query": (query, "batch q_seq d_query"),
-            "key": (key, "batch kv_seq d_key"),
-            "value": (value, "batch kv_seq d_value"),
-            "w_q": (w_q, "d_query heads*d_k"),
-            "w_k": (w_k, "d_key heads*d_k"),
-            "w_v": (w_v, "d_value heads*d_v"),
-            "w_o": (w_o, "heads*d_v d_model"),
-        },
-        optional={
-            "b_q": (b_q, "heads*d_k"),
-            "b_k": (b_k, "heads*d_k"),
-            "b_v": (b_v, "heads*d_v"),
-            "b_o": (b_o, "d_model"),
-        },
+    module = lend(
+        MultiHeadAttention,
+        num_heads=num_heads,
+        w_q=w_q,
+        w_k=w_k,
+        w_v=w_v,
+        w_o=w_o,
+        b_q=b_q,
+        b_k=b_k,
+        b_v=b_v,
+        b_o=b_o,
     )
-    check_heads_divide(num_heads, w_q.shape[-1], "w_q")
-    check_heads_divide(num_heads, w_v.shape[-1], "w_v")
-
-    q = project_heads(query, w_q, b_q, num_heads=num_heads)  # (batch, heads, q_seq, d_k)
-    k = project_heads(key, w_k, b_k, num_heads=num_heads)  # (batch, heads, kv_seq, d_k)
-    v = project_heads(value, w_v, b_v, num_heads=num_heads)  # (batch, heads, kv_seq, d_v)
-    # Each head is scaled by the √d_k of its own width, which is that of q here.
-    heads, weights = scaled_dot_product_attention(q, k, v, mask)  # (batch, heads, q_seq, d_v)
-    output = affine(merge_heads(heads), w_o, b_o)  # (batch, q_seq, d_model)
-    return output, weights
+    return module.forward(query, key, value, mask)
 
 
 class MultiHeadAttention(nn.Module):
@@ -149,18 +129,37 @@ class MultiHeadAttention(nn.Module):
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Attend as multi_head_attention does, and return its output and its weights per head."""
-        return multi_head_attention(
-            query,
-            key,
-            value,
-            mask,
-            num_heads=self.num_heads,
-            w_q=self.w_q,
-            w_k=self.w_k,
-            w_v=self.w_v,
-            w_o=self.w_o,
-            b_q=self.b_q,
-            b_k=self.b_k,
-            b_v=self.b_v,
-            b_o=self.b_o,
+        self._check_input(query, key, value, mask)
+
+        q = functional.project_heads(query, self.w_q, self.b_q, self.num_heads)  # (batch, heads, q_seq, d_k)
+        k = functional.project_heads(key, self.w_k, self.b_k, self.num_heads)  # (batch, heads, kv_seq, d_k)
+        v = functional.project_heads(value, self.w_v, self.b_v, self.num_heads)  # (batch, heads, kv_seq, d_v)
+        # Each head is scaled by the √d_k of its own width, the last axis of q.
+        heads, weights = functional.scaled_dot_product_attention(q, k, v, mask)  # (batch, heads, q_seq, d_v)
+        output = functional.affine(functional.merge_heads(heads), self.w_o, self.b_o)  # (batch, q_seq, d_model)
+        return output, weights
+
+    def _check_input(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> None:
+        """Refuse arguments that do not fit the parameters."""
+        check_tensors(
+            {
+                "query": (query, "batch q_seq d_query"),
+                "key": (key, "batch kv_seq d_key"),
+                "value": (value, "batch kv_seq d_value"),
+                "w_q": (self.w_q, "d_query heads*d_k"),
+                "w_k": (self.w_k, "d_key heads*d_k"),
+                "w_v": (self.w_v, "d_value heads*d_v"),
+                "w_o": (self.w_o, "heads*d_v d_model"),
+            },
+            optional={
+                "b_q": (self.b_q, "heads*d_k"),
+                "b_k": (self.b_k, "heads*d_k"),
+                "b_v": (self.b_v, "heads*d_v"),
+                "b_o": (self.b_o, "d_model"),
+            },
         )
+        check_heads_divide(self.num_heads, self.w_q.shape[-1], "w_q")
+        check_heads_divide(self.num_heads, self.w_v.shape[-1], "w_v")
+        if mask is not None:
+            scores = (query.shape[0], self.num_heads, query.shape[1], key.shape[1])
+            check_mask("mask", mask, "... q_seq kv_seq", scores, "query", query)

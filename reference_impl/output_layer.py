@@ -2,9 +2,8 @@
 
 from torch import Tensor
 
+from goldformer.reference_impl import _functional as functional
 from goldformer.reference_impl._checks import check_tensors
-from goldformer.reference_impl._linear import affine
-from goldformer.reference_impl.softmax import softmax
 
 
 def logits(x: Tensor, *, w_vocab: Tensor, b_vocab: Tensor | None = None) -> Tensor:
@@ -19,8 +18,7 @@ def logits(x: Tensor, *, w_vocab: Tensor, b_vocab: Tensor | None = None) -> Tens
         {"x": (x, "batch seq d_model"), "w_vocab": (w_vocab, "d_model vocab")},
         optional={"b_vocab": (b_vocab, "vocab")},
     )
-
-    return affine(x, w_vocab, b_vocab)  # (batch, seq, vocab)
+    return functional.affine(x, w_vocab, b_vocab)  # (batch, seq, vocab)
 
 
 def output_probabilities(x: Tensor, *, w_vocab: Tensor, b_vocab: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -32,4 +30,4 @@ def output_probabilities(x: Tensor, *, w_vocab: Tensor, b_vocab: Tensor | None =
     Source:   illustrated on the output layer; paper, section 3.4
     """
     scores = logits(x, w_vocab=w_vocab, b_vocab=b_vocab)  # (batch, seq, vocab)
-    return softmax(scores), scores
+    return functional.softmax(scores), scores

@@ -1,4 +1,4 @@
-"""Sequences made ready for the model: brought to one length, and shifted to what the decoder reads."""
+"""Preparation of sequences: brought to one length, and shifted to what the decoder reads."""
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from goldformer.reference_impl._checks_ids import check_ids, check_special_id
 
 
 def pad_or_truncate(x: Tensor, length: int) -> Tensor:
-    """Bring the sequences to one length: cut off what is behind it, or append zero rows up to it.
+    """Bring the sequences to one length: cut them off there, or append zero rows up to it.
 
     Formula:  output[b, t] = x[b, t] for t < seq, 0 for the rest up to length
     Shapes:   x (batch, seq, d_model) → (batch, length, d_model)
@@ -25,7 +25,7 @@ def pad_or_truncate(x: Tensor, length: int) -> Tensor:
 
 
 def shift_right(ids: Tensor, bos_id: int) -> Tensor:
-    """Make of a target what the decoder reads when it predicts it: the word before, and bos_id before the first.
+    """Shift a target to what the decoder reads when it predicts it: the word before, and bos_id before the first.
 
     Formula:  output[b, 0] = bos_id,  output[b, t] = ids[b, t − 1]; the last id is dropped
     Shapes:   ids (batch, seq) → (batch, seq), in the dtype of ids

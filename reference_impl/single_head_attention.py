@@ -6,13 +6,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from goldformer.reference_impl import _functional as functional
 from goldformer.reference_impl._checks import check_bool, check_not_negative, check_positive_int, check_tensors
-from goldformer.reference_impl._linear import xavier_weight
-from goldformer.reference_impl.masks import causal_mask
-from goldformer.reference_impl.scaled_dot_product_attention import (
-    attention_scores,
-    scaled_dot_product_attention,
-)
+from goldformer.reference_impl._lending import lend
+from goldformer.reference_impl._parameters import xavier_weight
 
 
 class SingleHeadResult(NamedTuple):
@@ -39,27 +36,12 @@ def single_head_attention(x: Tensor, *, w_q: Tensor, w_k: Tensor, w_v: Tensor, c
               ValueError for shapes that do not fit
     Source:   java "公式解析部分" and "代码实现"; paper, section 3.2.1
     """
-    check_tensors(
-        {
-            "x": (x, "seq d_model"),
-            "w_q": (w_q, "d_model d_model"),
-            "w_k": (w_k, "d_model d_model"),
-            "w_v": (w_v, "d_model d_model"),
-        }
-    )
     check_bool("causal", causal)
-
-    query, key, value = x @ w_q, x @ w_k, x @ w_v  # 3 × (seq, d_model)
-    scores = attention_scores(query, key)  # (seq, seq)
-    seq = x.shape[0]
-    mask = causal_mask(seq, seq, device=x.device) if causal else None  # (seq, seq)
-    # The weights are square, so the √d_k of attention is java's √d_model.
-    output, weights = scaled_dot_product_attention(query, key, value, mask)  # (seq, d_model)
-    return SingleHeadResult(output, weights, query, key, value, scores)
+    return lend(SingleHeadAttention, w_q=w_q, w_k=w_k, w_v=w_v, causal=causal).forward(x)
 
 
 class SingleHeadGradientResult(NamedTuple):
-    """What the backward pass gives: the gradients of the input and of the three weights."""
+    """The gradients of the input and of the three weights."""
 
     x: Tensor  # (seq, d_model)
     w_q: Tensor  # (d_model, d_model)
@@ -68,7 +50,7 @@ class SingleHeadGradientResult(NamedTuple):
 
 
 class SingleHeadStepResult(NamedTuple):
-    """What training gives: the gradient of the input at the last step, and the weights after it."""
+    """The gradient of the input at the last training step, and the weights after it."""
 
     x_gradient: Tensor  # (seq, d_model)
     w_q: Tensor  # (d_model, d_model)
@@ -88,23 +70,8 @@ def single_head_attention_gradient(
     Errors:   as single_head_attention
     Source:   java "代码实现", its backward
     """
-    check_tensors({"x": (x, "seq d_model"), "output_gradient": (output_gradient, "seq d_model")})
-    forward = single_head_attention(x, w_q=w_q, w_k=w_k, w_v=w_v, causal=causal)
-    weights = forward.weights  # (seq, seq)
-
-    # output = weights · value
-    value = weights.T @ output_gradient  # (seq, d_model)
-    for_weights = output_gradient @ forward.value.T  # (seq, seq)
-    # A score moves its own weight, and through the sum of the softmax every weight of its row: hence the row's term.
-    # Above the diagonal the weights are 0, and so is all of this; java writes the 0 there once more.
-    row = (for_weights * weights).sum(dim=-1, keepdim=True)  # (seq, 1)
-    scaled = weights * (for_weights - row)  # (seq, seq)
-    scores = scaled / math.sqrt(x.shape[-1])  # (seq, seq)
-    # scores = query · keyᵀ
-    query, key = scores @ forward.key, scores.T @ forward.query  # 2 × (seq, d_model)
-    # query = x · w_q, and key and value alike: x was read three times, and gets three gradients.
-    for_x = query @ w_q.T + key @ w_k.T + value @ w_v.T  # (seq, d_model)
-    return SingleHeadGradientResult(for_x, x.T @ query, x.T @ key, x.T @ value)
+    check_bool("causal", causal)
+    return lend(SingleHeadAttention, w_q=w_q, w_k=w_k, w_v=w_v, causal=causal).gradient(x, output_gradient)
 
 
 def single_head_attention_step(
@@ -128,14 +95,16 @@ def single_head_attention_step(
     """
     check_not_negative("learning_rate", learning_rate)
     check_positive_int("steps", steps)
+    check_bool("causal", causal)
 
+    module = lend(SingleHeadAttention, w_q=w_q, w_k=w_k, w_v=w_v, causal=causal)
     for _ in range(steps):
-        gradient = single_head_attention_gradient(x, output_gradient, w_q=w_q, w_k=w_k, w_v=w_v, causal=causal)
-        # None of the three moves before all gradients are there, that of x included: each depends on all weights.
-        w_q = w_q - learning_rate * gradient.w_q  # (d_model, d_model)
-        w_k = w_k - learning_rate * gradient.w_k  # (d_model, d_model)
-        w_v = w_v - learning_rate * gradient.w_v  # (d_model, d_model)
-    return SingleHeadStepResult(gradient.x, w_q, w_k, w_v)
+        gradient = module.gradient(x, output_gradient)
+        # None of the three moves before all gradients are computed, that of x included: each depends on all weights.
+        module.w_q = module.w_q - learning_rate * gradient.w_q  # (d_model, d_model)
+        module.w_k = module.w_k - learning_rate * gradient.w_k  # (d_model, d_model)
+        module.w_v = module.w_v - learning_rate * gradient.w_v  # (d_model, d_model)
+    return SingleHeadStepResult(gradient.x, module.w_q, module.w_k, module.w_v)
 
 
 class SingleHeadAttention(nn.Module):
@@ -157,13 +126,52 @@ class SingleHeadAttention(nn.Module):
         check_positive_int("d_model", d_model)
         check_bool("causal", causal)
         self.causal = causal
-        self.w_q = xavier_weight(d_model, d_model, device, dtype)
-        self.w_k = xavier_weight(d_model, d_model, device, dtype)
-        self.w_v = xavier_weight(d_model, d_model, device, dtype)
+        self.w_q: Tensor = xavier_weight(d_model, d_model, device, dtype)
+        self.w_k: Tensor = xavier_weight(d_model, d_model, device, dtype)
+        self.w_v: Tensor = xavier_weight(d_model, d_model, device, dtype)
 
     def forward(self, x: Tensor) -> SingleHeadResult:
         """Attend as single_head_attention does to x (seq, d_model)."""
-        return single_head_attention(x, w_q=self.w_q, w_k=self.w_k, w_v=self.w_v, causal=self.causal)
+        self._check_input(x)
+
+        query, key, value = x @ self.w_q, x @ self.w_k, x @ self.w_v  # 3 × (seq, d_model)
+        scores = functional.attention_scores(query, key)  # (seq, seq)
+        seq = x.shape[0]
+        mask = functional.causal_mask(seq, seq, device=x.device) if self.causal else None  # (seq, seq)
+        # The weights are square, so the √d_k of attention is java's √d_model.
+        output, weights = functional.scaled_dot_product_attention(query, key, value, mask)  # (seq, d_model)
+        return SingleHeadResult(output, weights, query, key, value, scores)
+
+    def _check_input(self, x: Tensor) -> None:
+        """Refuse arguments that do not fit the parameters."""
+        check_tensors(
+            {
+                "x": (x, "seq d_model"),
+                "w_q": (self.w_q, "d_model d_model"),
+                "w_k": (self.w_k, "d_model d_model"),
+                "w_v": (self.w_v, "d_model d_model"),
+            }
+        )
+
+    def gradient(self, x: Tensor, output_gradient: Tensor) -> SingleHeadGradientResult:
+        """Carry the gradient of the output back as single_head_attention_gradient does; x (seq, d_model)."""
+        check_tensors({"x": (x, "seq d_model"), "output_gradient": (output_gradient, "seq d_model")})
+        forward = self(x)
+        weights = forward.weights  # (seq, seq)
+
+        # output = weights · value
+        value = weights.T @ output_gradient  # (seq, d_model)
+        for_weights = output_gradient @ forward.value.T  # (seq, seq)
+        # A score moves its own weight, and through the sum of the softmax every weight of its row: hence the row's
+        # term. Above the diagonal the weights are 0, and so is all of this; java writes the 0 there once more.
+        row = (for_weights * weights).sum(dim=-1, keepdim=True)  # (seq, 1)
+        scaled = weights * (for_weights - row)  # (seq, seq)
+        scores = scaled / math.sqrt(x.shape[-1])  # (seq, seq)
+        # scores = query · keyᵀ
+        query, key = scores @ forward.key, scores.T @ forward.query  # 2 × (seq, d_model)
+        # query = x · w_q, and so on for key and value: x was read three times, and gets three gradients.
+        for_x = query @ self.w_q.T + key @ self.w_k.T + value @ self.w_v.T  # (seq, d_model)
+        return SingleHeadGradientResult(for_x, x.T @ query, x.T @ key, x.T @ value)
 
     @torch.no_grad()
     def step(self, x: Tensor, output_gradient: Tensor, learning_rate: float) -> Tensor:

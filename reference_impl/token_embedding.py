@@ -3,8 +3,10 @@
 import torch
 from torch import Tensor, nn
 
+from goldformer.reference_impl import _functional as functional
 from goldformer.reference_impl._checks import check_positive_int, check_same_device, check_tensors
 from goldformer.reference_impl._checks_ids import check_ids, check_ids_in_table
+from goldformer.reference_impl._lending import lend
 
 
 def token_embedding(ids: Tensor, table: Tensor) -> Tensor:
@@ -17,13 +19,7 @@ def token_embedding(ids: Tensor, table: Tensor) -> Tensor:
               shapes; IndexError for an id outside 0 … vocab − 1, naming the first (not under torch.compile)
     Source:   walkthrough 2; paper, section 3.4
     """
-    check_ids("ids", ids)
-    check_tensors({"table": (table, "vocab d_model")})
-    check_same_device("ids", ids, "table", table)
-    # Python's indexing would take −1 for the last row.
-    check_ids_in_table("ids", ids, table.shape[0])
-
-    return table[ids]  # (batch, seq, d_model)
+    return lend(TokenEmbedding, table=table).forward(ids)
 
 
 class TokenEmbedding(nn.Module):
@@ -47,4 +43,14 @@ class TokenEmbedding(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Embed ids (batch, seq) as (batch, seq, d_model)."""
-        return token_embedding(ids, self.table)
+        self._check_input(ids)
+
+        return functional.token_embedding(ids, self.table)  # (batch, seq, d_model)
+
+    def _check_input(self, ids: Tensor) -> None:
+        """Refuse arguments that do not fit the parameters."""
+        check_ids("ids", ids)
+        check_tensors({"table": (self.table, "vocab d_model")})
+        check_same_device("ids", ids, "table", self.table)
+        # Python's indexing would take −1 for the last row.
+        check_ids_in_table("ids", ids, self.table.shape[0])

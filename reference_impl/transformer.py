@@ -1,24 +1,37 @@
 """The Transformer: from the ids of a source and a target to logits over the vocabulary."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, Self, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from goldformer.reference_impl._checks import check_alike, check_axes, check_floating, check_int
-from goldformer.reference_impl._layers import LayerSettings, make_dropout, make_stack
-from goldformer.reference_impl._linear import xavier_weight, zero_bias
-from goldformer.reference_impl._model import Model, bind_model
+from goldformer.reference_impl import _functional as functional
+from goldformer.reference_impl._checks import (
+    Size,
+    check_axes,
+    check_bool,
+    check_floating,
+    check_int,
+    check_positive_int,
+    check_same_device,
+    check_same_dtype_and_device,
+)
+from goldformer.reference_impl._checks_ids import check_ids, check_ids_in_table, check_special_id, check_word_id
+from goldformer.reference_impl._checks_params import DECODER_LAYER, ENCODER_LAYER, MODEL, check_params, numbered, pick
+from goldformer.reference_impl._dropout import make_dropout, unchanged
+from goldformer.reference_impl._layers import LayerSettings, make_stack, through
+from goldformer.reference_impl._lending import lend
+from goldformer.reference_impl._parameters import xavier_weight, zero_bias
 from goldformer.reference_impl.beam_search import BeamResult, Finish, LengthPenalty, beam_search
-from goldformer.reference_impl.decoder import DecoderLayer
-from goldformer.reference_impl.encoder import EncoderLayer
+from goldformer.reference_impl.decoder import Decoder, DecoderLayer
+from goldformer.reference_impl.encoder import Encoder, EncoderLayer
 from goldformer.reference_impl.greedy_decode import GreedyResult, greedy_decode
 from goldformer.reference_impl.token_embedding import TokenEmbedding
 
 
 class TransformerResult(NamedTuple):
-    """What the model gives: logits, the output of its encoder, and that of its decoder."""
+    """The logits of the model, the output of its encoder, and that of its decoder."""
 
     logits: Tensor  # (batch, seq, vocab)
     memory: Tensor  # (batch, source_seq, d_model)
@@ -36,10 +49,10 @@ def transformer(
     params: Mapping[str, Tensor],
     norm_first: bool = False,
 ) -> TransformerResult:
-    """Score at every position what the next word of the target is, given the source and the target up to there.
+    """Score the next word of the target at every position, given the source and the target up to there.
 
     Formula:  memory = Encoder(PE(table[source])),  logits = Decoder(PE(table[target]), memory) W_vocab + b_vocab,
-              without softmax; what is padding is hidden as a key everywhere, and what comes later in the decoder's
+              without softmax; padding is hidden as a key everywhere, and later positions in the decoder's
               self-attention
     Shapes:   source (batch, source_seq), target (batch, seq), what the decoder reads: the target shifted right,
               params by name: table (vocab, d_model), w_vocab (d_model, vocab), b_vocab (vocab,), and those of
@@ -50,9 +63,9 @@ def transformer(
               IndexError for an id outside the table (not under torch.compile)
     Source:   n9 "Transformer模型构建", with the causal mask that its example leaves out; primer 3; paper, section 3
 
-    The rows of memory and logits where source and target are padding mean nothing.
+    The rows of memory and logits where source and target are padding have no meaning.
     """
-    model = bind_model(
+    model = Transformer.from_params(
         params,
         num_heads=num_heads,
         num_encoder_layers=num_encoder_layers,
@@ -60,17 +73,13 @@ def transformer(
         pad_id=pad_id,
         norm_first=norm_first,
     )
-    model.check_ids(source=source, target=target)
-
-    memory = model.encode(source)  # (batch, source_seq, d_model)
-    decoded = model.decode(target, memory, source)  # (batch, seq, d_model)
-    return TransformerResult(model.logits(decoded), memory, decoded)
+    return model.forward(source, target)
 
 
 class Transformer(nn.Module):
     """The model, with n9's dropout: that of its layers, and one on the embedded and encoded sequences.
 
-    Parameters: table (vocab, d_model), for source and target alike, w_vocab (d_model, vocab), b_vocab unless
+    Parameters: table (vocab, d_model), for source and target, w_vocab (d_model, vocab), b_vocab unless
     ``bias=False``, and those of the layers; in the state dict by the names that transformer reads, and nothing
     else: the rows of the positional encoding are formed at every call. The settings are the keywords of the layers.
     """
@@ -102,38 +111,100 @@ class Transformer(nn.Module):
         self.b_vocab = zero_bias(vocab, device, dtype) if settings.get("bias", True) else None
         self.dropout = make_dropout(settings.get("dropout", 0.1))
 
+    @classmethod
+    def from_params(
+        cls,
+        params: Mapping[str, Tensor],
+        *,
+        num_heads: int,
+        num_encoder_layers: int,
+        num_decoder_layers: int,
+        pad_id: int,
+        norm_first: bool = False,
+    ) -> Self:
+        """Make a model of the caller's parameters, named as transformer names them; it has no dropout."""
+        check_positive_int("num_encoder_layers", num_encoder_layers)
+        check_positive_int("num_decoder_layers", num_decoder_layers)
+        check_bool("norm_first", norm_first)
+        blocks = numbered("encoder", ENCODER_LAYER, num_encoder_layers)
+        blocks |= numbered("decoder", DECODER_LAYER, num_decoder_layers)
+        check_params(params, {"": MODEL, **blocks}, num_heads)
+
+        return lend(
+            cls,
+            num_heads=num_heads,
+            pad_id=pad_id,
+            norm_first=norm_first,
+            **pick(params, "", MODEL),
+            encoder=Encoder.from_params(params, num_heads, num_encoder_layers, norm_first=norm_first).encoder,
+            decoder=Decoder.from_params(params, num_heads, num_decoder_layers, norm_first=norm_first).decoder,
+            dropout=unchanged,
+        )
+
     def forward(self, source: Tensor, target: Tensor) -> TransformerResult:
         """Compute transformer, in training with dropout."""
-        memory = self.encode(source)  # (batch, source_seq, d_model)
-        decoded = self._decoded(target, memory, source)  # (batch, seq, d_model)
-        return TransformerResult(self._model().logits(decoded), memory, decoded)
+        self._check_ids(source=source, target=target)
+
+        memory = self.run_encoder(source)  # (batch, source_seq, d_model)
+        decoded = self.run_decoder(target, memory, source)  # (batch, seq, d_model)
+        return TransformerResult(self.score_words(decoded), memory, decoded)
 
     def encode(self, source: Tensor) -> Tensor:
         """Compute the memory (batch, source_seq, d_model) of a source (batch, source_seq)."""
-        model = self._model()
-        model.check_ids(source=source)
-        return model.encode(source)
+        self._check_ids(source=source)
+        return self.run_encoder(source)  # (batch, source_seq, d_model)
 
     def decode(self, target: Tensor, memory: Tensor, source: Tensor) -> Tensor:
         """Compute the logits (batch, seq, vocab) of a target (batch, seq), given the memory that encode made.
 
-        The source tells which rows of the memory are padding.
+        The source shows which rows of the memory are padding.
         """
-        return self._model().logits(self._decoded(target, memory, source))
-
-    def _decoded(self, target: Tensor, memory: Tensor, source: Tensor) -> Tensor:
-        model = self._model()
-        sizes = model.check_ids(source=source, target=target)
+        sizes = self._check_ids(source=source, target=target)
         check_floating("memory", memory)
-        check_alike("memory", memory, "table", self.table)
+        check_same_dtype_and_device("memory", memory, "table", self.table)
         check_axes("memory", memory, "batch source_seq d_model", sizes)
-        return model.decode(target, memory, source)
+        return self.score_words(self.run_decoder(target, memory, source))  # (batch, seq, vocab)
+
+    # The steps of the model. Their arguments are checked by the methods above, and by the functions that decode.
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Look up the rows of ids (batch, seq) and add their positions: (batch, seq, d_model)."""
+        # Once, before the first layer; primer has the positions added at the end of every layer.
+        rows = functional.token_embedding(ids, self.table)  # (batch, seq, d_model)
+        embedded: Tensor = self.dropout(functional.positional_encoding(rows))  # (batch, seq, d_model)
+        return embedded
+
+    def run_encoder(self, source: Tensor) -> Tensor:
+        """Make the memory (batch, source_seq, d_model) of a source (batch, source_seq)."""
+        mask = functional.padding_mask(source, self.pad_id)  # (batch, 1, 1, source_seq)
+        return through(self.encoder, self.embed(source), mask)[-1]  # (batch, source_seq, d_model)
+
+    def run_decoder(self, target: Tensor, memory: Tensor, source: Tensor) -> Tensor:
+        """Make the decoder's output (batch, seq, d_model) of a target (batch, seq); the source shows its padding."""
+        seq = target.shape[1]
+        # Both at once. Padding alone, as in the example of n9, shows every position the word that it is to predict.
+        causal = functional.causal_mask(seq, seq, device=target.device)  # (seq, seq)
+        self_mask = causal & functional.padding_mask(target, self.pad_id)  # (batch, 1, seq, seq)
+        # The keys of the cross-attention are the source's, so its padding counts here and not the target's.
+        memory_mask = functional.padding_mask(source, self.pad_id)  # (batch, 1, 1, source_seq)
+        return through(self.decoder, self.embed(target), memory, self_mask, memory_mask)[-1]  # (batch, seq, d_model)
+
+    def score_words(self, decoded: Tensor) -> Tensor:
+        """Make the logits (batch, seq, vocab) of the decoder's output (batch, seq, d_model)."""
+        return functional.affine(decoded, self.w_vocab, self.b_vocab)  # (batch, seq, vocab)
+
+    def next_logits(self, read: Tensor, memory: Tensor, source: Tensor) -> Tensor:
+        """Make the logits (batch, vocab) of the word that comes after those read (batch, t)."""
+        decoded = self.run_decoder(read, memory, source)  # (batch, t, d_model)
+        return self.score_words(decoded[:, -1:])[:, 0]  # (batch, vocab)
+
+    # The sentences
 
     @torch.no_grad()
     def greedy_decode(self, source: Tensor, *, bos_id: int, eos_id: int, max_length: int) -> GreedyResult:
         """Compute greedy_decode with the parameters of the module, without gradients.
 
-        There is no dropout in it, in training neither, and the module stays in the mode in which it is.
+        There is no dropout in it, not even in training, and the module stays in the mode in which it is.
         """
         return greedy_decode(source, bos_id=bos_id, eos_id=eos_id, max_length=max_length, **self._as_keywords())
 
@@ -163,11 +234,6 @@ class Transformer(nn.Module):
             **self._as_keywords(),
         )
 
-    def _model(self) -> Model:
-        return Model(
-            self.encoder, self.decoder, self.table, self.w_vocab, self.b_vocab, self.pad_id, dropout=self.dropout
-        )
-
     def _as_keywords(self) -> dict[str, Any]:
         # The functions have no dropout: so decoding needs no eval mode, which it would have to set and put back.
         return {
@@ -178,3 +244,21 @@ class Transformer(nn.Module):
             "params": dict(self.named_parameters()),
             "norm_first": self.norm_first,
         }
+
+    def check_decoding(self, source: Any, bos_id: Any, eos_id: Any, max_length: Any) -> None:
+        """Refuse arguments that no sentence can be written with."""
+        self._check_ids(source=source)
+        check_word_id("bos_id", bos_id, "begins what the decoder reads", self.table.shape[0])
+        check_word_id("eos_id", eos_id, "ends a sentence", self.table.shape[0])
+        check_positive_int("max_length", max_length)
+
+    def _check_ids(self, **named: Any) -> dict[str, tuple[Size, str]]:
+        """Refuse a source or a target that does not fit the table, and return the sizes that they set."""
+        bound: dict[str, tuple[Size, str]] = {}
+        check_axes("table", self.table, "vocab d_model", bound)
+        for name, ids in named.items():
+            check_ids(name, ids, "batch source_seq" if name == "source" else "batch seq", bound)
+            check_same_device(name, ids, "table", self.table)
+            check_special_id("pad_id", self.pad_id, f"pads the {name}", name, ids)
+            check_ids_in_table(name, ids, self.table.shape[0])
+        return bound

@@ -26,26 +26,26 @@ class Break:
 
 BREAKS = (
     Break(
-        "scale-missing", "scaled_dot_product_attention.py",
+        "scale-missing", "_functional.py",
         "attention_scores(query, key) / math.sqrt(query.shape[-1])", "attention_scores(query, key)",
         "scaled_dot_product_attention", ("softmax", "positional_encoding"),
     ),
     Break(
-        "softmax-query-axis", "scaled_dot_product_attention.py",
+        "softmax-query-axis", "_functional.py",
         "weights = softmax(scores)", "weights = softmax(scores.transpose(-1, -2)).transpose(-1, -2)",
         "scaled_dot_product_attention", ("softmax",),
     ),
     Break(
-        "mask-inverted", "scaled_dot_product_attention.py",
+        "mask-inverted", "_functional.py",
         "scores.masked_fill(~mask,", "scores.masked_fill(mask,",
         "scaled_dot_product_attention", ("softmax", "causal_mask"),
     ),
     Break(
-        "causal-plus-one", "masks.py", "key_position <= query_position", "key_position <= query_position + 1",
+        "causal-plus-one", "_functional.py", "key_position <= query_position", "key_position <= query_position + 1",
         "causal_mask", ("scaled_dot_product_attention", "multi_head_attention"),
     ),
     Break(
-        "head-split-view", "multi_head_attention.py",
+        "head-split-view", "_functional.py",
         "blocks = x.reshape(batch, seq, num_heads, width // num_heads)  # (batch, seq, heads, d)\n"
         "    return blocks.transpose(1, 2)",
         "return x.reshape(batch, num_heads, seq, width // num_heads)",
@@ -53,16 +53,17 @@ BREAKS = (
     ),
     Break(
         "wo-missing", "multi_head_attention.py",
-        "output = affine(merge_heads(heads), w_o, b_o)", "output = merge_heads(heads)[..., : w_o.shape[-1]]",
+        "output = functional.affine(functional.merge_heads(heads), self.w_o, self.b_o)",
+        "output = functional.merge_heads(heads)[..., : self.w_o.shape[-1]]",
         "multi_head_attention", ("scaled_dot_product_attention",),
     ),
     Break(
-        "pe-double-exp", "positional_encoding.py",
+        "pe-double-exp", "_functional.py",
         "10000.0 ** (two_i / d_model)", "10000.0 ** (2 * two_i / d_model)",
         "positional_encoding", ("softmax",),
     ),
     Break(
-        "pe-sin-cos-swap", "positional_encoding.py",
+        "pe-sin-cos-swap", "_functional.py",
         "torch.where(channel % 2 == 0, angle.sin(), angle.cos())",
         "torch.where(channel % 2 == 0, angle.cos(), angle.sin())",
         "positional_encoding", ("softmax",),

@@ -279,7 +279,7 @@ def test_all_is_sorted_and_holds_every_public_name():
         if not name.startswith("_")
         if isinstance(thing, type | FunctionType) and thing.__module__.endswith(f".{module.name}")
     }
-    assert set(reference.__all__) == defined - {"angle_dtype"}
+    assert set(reference.__all__) == defined
 
 
 def test_every_public_function_is_called_below():
@@ -423,3 +423,12 @@ def test_the_same_call_gives_the_same_bits(name):
     call = CALLS[name](Maker())
 
     assert all(torch.equal(first, second) for first, second in zip(call(), call(), strict=True))
+
+
+@every_call
+def test_a_call_draws_no_random_numbers_of_pytorch(name):
+    call = CALLS[name](Maker())
+    state = torch.get_rng_state()
+    call()
+
+    assert torch.equal(torch.get_rng_state(), state)

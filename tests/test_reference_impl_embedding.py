@@ -15,7 +15,7 @@ from goldformer.reference_impl import (
     sinusoid_table,
     token_embedding,
 )
-from goldformer.reference_impl.positional_encoding import angle_dtype
+from goldformer.reference_impl._functional import angle_dtype
 
 BATCH, SEQ, D_MODEL, VOCAB = 3, 5, 14, 29
 NARROW = [torch.float32, torch.float16, torch.bfloat16]

@@ -79,7 +79,7 @@ def fused_multi_head_attention(
 
 
 def _steps(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, ...]:
-    """Queries, keys and values of all heads, and what attention makes of them."""
+    """Return q, k and v, and their scaled scores and heads."""
     heads, _ = reference_impl.scaled_dot_product_attention(q, k, v, mask)
     return q, k, v, reference_impl.scaled_scores(q, k), heads
 
