@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, combinations, islice
 from typing import Any, Final
 
@@ -109,14 +110,17 @@ class Imitator:
         self.spec = spec
         self._left_out = frozenset(left_out)
         self._imitations = imitations
-        # What shows in gradients alone, or after other calls, gives in a single call what is right.
-        self._in_one_call = {id_ for case in spec.cases.values() if case.cotangent is None for id_ in case.catches}
         self._adapters: dict[tuple[Any, ...], Adapter] = {} if imitations is None else imitations.adapters
         self._fitted: dict[str, dict[Candidate, None]] = defaultdict(dict)
         self._searched: Counter[tuple[str, str]] = Counter()
         self._tried: dict[str, set[Candidate]] = defaultdict(set)
         self._looked_at: Counter[str] = Counter()
         self._explained: Counter[str] = Counter()
+
+    @cached_property
+    def _in_one_call(self) -> set[str]:
+        """The mistakes that show in a single call: others show in gradients alone, or after other calls."""
+        return {id_ for case in self.spec.cases.values() if case.cotangent is None for id_ in case.kills}
 
     def matches(
         self,
@@ -147,7 +151,7 @@ class Imitator:
             return {}
         size = sum(array.size for array in (*case.input_arrays.values(), *case.param_arrays.values()))
         if size > _LARGE or case.cotangent is not None:
-            return self._those_that_fit(self._named(case.catches), failure)
+            return self._those_that_fit(self._named(case.kills), failure)
         if self._searched[component, failure.dtype] >= _SEARCHES:
             return {}
         self._searched[component, failure.dtype] += 1
@@ -172,7 +176,7 @@ class Imitator:
 
     def accepting(self, case: Case, dtype: str, options: Options) -> tuple[Match, ...] | None:
         """The mistakes that a refused call shows and that accept it as well; None where it shows none."""
-        listed = list(self._named(case.catches))
+        listed = list(self._named(case.kills))
         contract = self.spec.contracts[case.component]
         found = []
         for candidate in listed:
@@ -192,7 +196,7 @@ class Imitator:
 
     def _listed(self, component: str) -> set[str]:
         """The mistakes that cases of a component list."""
-        return {id_ for case in self.spec.cases_of(component) for id_ in case.catches}
+        return {id_ for case in self.spec.cases_of(component) for id_ in case.kills}
 
     def _near(self, component: str, options: Options) -> Iterator[Candidate]:
         """Options that were not declared, the component's own mistakes, and those that its cases list."""

@@ -21,7 +21,7 @@ from goldformer.conformance.verdict import Status
 from goldformer.spec import load_spec
 from goldformer.spec.load import load_own_cases
 from goldformer.spec.oracle.run import with_golden
-from spoiling import load
+from spoiling import keep, load
 
 load_properties()
 SPEC = load_spec()
@@ -154,16 +154,17 @@ def test_it_is_printed_under_the_verdict():
 
 def test_it_can_be_pasted_into_the_spec_and_derived_there(spec_copy):
     """The item of the list goes behind those of the component's own file."""
-    for path in (spec_copy / "cases").glob("*.yaml"):
-        if path.stem != "layer_norm":
-            path.unlink()
+    keep(spec_copy, ["layer_norm"])
     file = spec_copy / "cases" / "layer_norm.yaml"
     item = counterexample("ln-rows", "ln-wrong-axis").partition("cases:\n")[2]
     file.write_text(file.read_text(encoding="utf-8").rstrip("\n") + "\n" + item + "\n", encoding="utf-8")
     result = CliRunner().invoke(
         main, ["derive", "--case", "found-by-ln-rows", "--spec", str(spec_copy), "--jobs", "1", "--no-cache"]
     )
-    assert (result.exit_code, result.output.split()[:2]) == (0, ["wrote", str(file.resolve())])
+    assert (result.exit_code, result.output.split()[:2]) == (
+        0,
+        ["wrote", str(spec_copy.resolve() / "golden/layer_norm.json")],
+    )
     case = load(spec_copy).cases["found-by-ln-rows"]
     assert check_case(case, bench_of("ln-wrong-axis")).status is Status.FAILED
     assert check_case(case, bench_of("ln-unbiased")).status is Status.FAILED

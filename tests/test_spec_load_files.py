@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from goldformer.spec.yamlfile import YamlFile
-from spoiling import bring, edit, index_of, line_of, load, refusals
+from spoiling import bring, edit, index_of, keep, line_of, load, refusals
 
 #: Case files that load in milliseconds; `bring` adds another one.
 KEPT = ["causal_mask", "padding_mask", "softmax"]
@@ -18,9 +18,7 @@ KEPT = ["causal_mask", "padding_mask", "softmax"]
 @pytest.fixture
 def copy(spec_copy: Path) -> Path:
     """A spec to be spoilt, with the case files that are quick to load."""
-    for path in (spec_copy / "cases").glob("*.yaml"):
-        if path.stem not in KEPT:
-            path.unlink()
+    keep(spec_copy, KEPT)
     return spec_copy
 
 
