@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -44,6 +44,9 @@ class CaseFiles(Protocol):
     def read_all(self) -> Mapping[str, Case]:
         """Return all cases in the order of the components."""
 
+    def list_killing(self, mistake: str) -> Sequence[str]:
+        """Return the components whose cases may kill a mistake, without reading these."""
+
 
 class Cases(Mapping[str, "Case"]):
     """The cases of a spec by their ids, and further ones behind them."""
@@ -60,6 +63,13 @@ class Cases(Mapping[str, "Case"]):
         """Return the cases of one component."""
         further = (case for case in self._more.values() if case.component == component)
         return (*self._files.read_component(component), *further)
+
+    def killing(self, mistake: str, first: str) -> Iterator[Case]:
+        """Yield the cases that kill a mistake, those of one component first; files are read one after the other."""
+        yield from (case for case in self._files.read_component(first) if mistake in case.kills)
+        names = (name for name in self._files.list_killing(mistake) if name != first)
+        yield from (case for name in names for case in self._files.read_component(name) if mistake in case.kills)
+        yield from (case for case in self._more.values() if mistake in case.kills)
 
     def __getitem__(self, id_: str) -> Case:
         found = self._more.get(id_) or self._files.read_case(id_)

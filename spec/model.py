@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -328,6 +328,13 @@ class Spec:
         for name in names:
             names += [other for other in self.contracts[name].depends_on if other not in names]
         return tuple(names)
+
+    def cases_killing(self, mistake: str, first: str) -> Iterator[Case]:
+        """Yield the cases that kill a mistake, those of one component first; stop early to read few files."""
+        if isinstance(self.cases, Cases):
+            yield from self.cases.killing(mistake, first)
+        else:
+            yield from (case for case in self.cases.values() if mistake in case.kills)
 
     def checks_catching(self, mistake: str) -> list[Case | Property]:
         """Return the cases that kill a mistake, and the properties that catch it."""

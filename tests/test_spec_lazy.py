@@ -103,6 +103,20 @@ def test_further_cases_come_behind_those_of_a_plain_mapping(spec: Spec):
     assert list(few.with_cases({"mine": one}).cases) == [SOFTMAX, "mine"]
 
 
+def test_what_kills_a_mistake_is_looked_for_in_one_component_first(torn: Path, spec: Spec):
+    assert next(read_lazily(torn).cases_killing("softmax-whole-array", "softmax")).component == "softmax"
+    found = [case.id for case in spec.cases_killing("scale-bwd", "softmax")]
+    assert found
+    assert sorted(found) == sorted(case.id for case in spec.cases.values() if "scale-bwd" in case.kills)
+    one = replace(spec.cases[SOFTMAX], id="mine", kills=("scale-bwd",))
+    assert [case.id for case in spec.with_cases({"mine": one}).cases_killing("scale-bwd", "softmax")] == [
+        *found,
+        "mine",
+    ]
+    few = replace(spec, cases={"mine": one, SOFTMAX: spec.cases[SOFTMAX]})
+    assert list(few.cases_killing("scale-bwd", "softmax")) == [one]
+
+
 # Workers of grading are sent the spec, whatever was read of it until then.
 def test_a_spec_can_be_sent_before_and_after_it_is_read(spec_copy: Path):
     keep(spec_copy, ["softmax", "causal_mask"])
