@@ -137,10 +137,14 @@ def _shaped(recipe: Recipe, name: str) -> Array:
     return draw.build(recipe, name)
 
 
-def _bind(case: Case, contract: Contract) -> Binder:
+def _check_call(case: Case, contract: Contract) -> Binder:
     inputs, params = ({name: _shaped(recipe, name) for name, recipe in g.items()} for g in (case.inputs, case.params))
+    return check_call(contract, inputs, params, case.attributes)
+
+
+def _bind(case: Case, contract: Contract) -> Binder:
     try:
-        return check_call(contract, inputs, params, case.attributes)
+        return _check_call(case, contract)
     except ContractViolation as violation:
         raise Refused(("inputs",), f"contradicts the contract: {violation}") from violation
 
@@ -289,7 +293,7 @@ def _build_error(
         place=place, error=error, base=base.id,
     )  # fmt: skip
     try:
-        check_call(contract, case.input_arrays, case.param_arrays, case.attributes)
+        _check_call(case, contract)
     except ContractViolation as violation:
         if error not in violation.arguments:
             raise Refused(("expect", "error"), f"is {error}, but the contract is broken by: {violation}") from None

@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import functools
-import json
 import re
-import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date
@@ -26,18 +24,13 @@ from goldformer.spec.errors import Problem, SpecError
 #: libyaml's parser where PyYAML was built with it: ten times faster on files full of numbers.
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-#: The levels of lists and mappings that a file may have. The spec's own files have 11.
+#: The levels of lists and mappings that a file may have. The spec's own files have 10.
 DEEPEST: Final = 64
 #: The characters that a number or a date may have. float64 needs 25, and Python prints no integer of 4301 digits.
 LONGEST_NUMBER: Final = 1000
 #: The problems of one file that are reported. Each costs a search for its line.
 MOST_PROBLEMS: Final = 100
 
-#: A number that means the same in YAML and in JSON, and is shorter than LONGEST_NUMBER.
-_NUMBER: Final = r"-?(?:0|[1-9][0-9]{0,99})(?:\.[0-9]{1,99}(?:e[+-][0-9]{1,9})?)?"
-_NUMBERS: Final = re.compile(rf"\[{_NUMBER}(?:,[ \r\n]+{_NUMBER}){{3,}}\]")
-#: Marks a word that stands for a list of numbers. It is random, so that no file can contain it.
-_MARK: Final = f"numbers@{secrets.token_hex(8)}@"
 #: What may begin an anchor, an alias or a tag: it stands at the start of the text, after a space or after a token.
 _MAY_REFER: Final = re.compile(r"""[&*!](?<![^\s\ufeff\[\]{},:?"'-].)(?:\S|(?<=!))""")
 
@@ -60,34 +53,20 @@ class YamlFile:
     def read(cls, path: Path) -> YamlFile:
         """Parse one document; SpecError on what is not plain data in YAML, on a repeated key, and on an empty file."""
         text = _decode(path)
-        lists: list[str] = []
-        quick = _without_numbers(text, lists)
-        if lists:
-            # A file that is refused is parsed again as it is written, so that the message quotes the file.
-            with contextlib.suppress(SpecError, _Misread):
-                return cls._parse(path, text, quick, lists)
-        return cls._parse(path, text, text, [])
-
-    @classmethod
-    def _parse(cls, path: Path, text: str, source: str, lists: list[str]) -> YamlFile:
-        """Parse `source`, which is `text` with a word in the place of each of `lists`."""
         node: yaml.Node | None = None
         try:
-            _refuse_references(source)
-            with contextlib.closing(_Loader(source, lists)) as loader:
+            _refuse_references(text)
+            with contextlib.closing(_Loader(text)) as loader:
                 node = loader.get_single_node()
                 if node is None:
                     raise SpecError([Problem(path, 1, "file", "is empty")])
                 _refuse_bad_keys(path, node)
-                data = loader.construct_document(node)
-            if loader.found != len(lists):
-                raise _Misread
-            return cls(path, text, data, node)
+                return cls(path, text, loader.construct_document(node), node)
         except _NotPlain as error:
             where = dotted(_path_to(node, error.node))
             raise SpecError([Problem(path, error.line, where, str(error))]) from error
         except yaml.reader.ReaderError as error:
-            line = _line_at(source, error.position)
+            line = _line_at(text, error.position)
             raise SpecError([Problem(path, line, "file", f"is not YAML: {error.reason}")]) from error
         except yaml.MarkedYAMLError as error:
             line = error.problem_mark.line + 1 if error.problem_mark else 1
@@ -194,20 +173,12 @@ class _NotPlain(Exception):
         self.node = node
 
 
-class _Misread(Exception):
-    """A list of numbers turned out to be part of a longer text."""
-
-
 class _Loader(_Base):  # type: ignore[misc]
-    """YAML's loader, bounded in depth, which puts lists of numbers back in the place of the words for them."""
+    """YAML's loader, bounded in depth."""
 
-    def __init__(self, text: str, lists: list[str]) -> None:
+    def __init__(self, text: str) -> None:
         super().__init__(text)
-        self.lists = lists
-        self.found = 0
         self.depth = 0
-        #: A scalar is no level of its own, unless it may stand for a list.
-        self.deepest = DEEPEST if lists else DEEPEST + 1
 
     def close(self) -> None:
         """Free what the parser holds."""
@@ -219,7 +190,8 @@ class _Loader(_Base):  # type: ignore[misc]
         libyaml composes by recursion and would end the process with a segmentation fault.
         """
         self.depth += 1
-        if self.depth > self.deepest and parent is not None:
+        # A scalar is no level of its own.
+        if self.depth > DEEPEST + 1 and parent is not None:
             raise _NotPlain(
                 f"is nested deeper than {DEEPEST} levels; write it with fewer lists and mappings inside each other",
                 parent.start_mark,
@@ -228,13 +200,6 @@ class _Loader(_Base):  # type: ignore[misc]
     def ascend_resolver(self) -> None:
         """Leave a node."""
         self.depth -= 1
-
-    def construct_text_or_numbers(self, node: yaml.ScalarNode) -> Any:
-        """Return the text of a scalar, or the list of numbers that it stands for."""
-        if node.style == '"' and node.value.startswith(_MARK):
-            self.found += 1
-            return json.loads(self.lists[int(node.value.removeprefix(_MARK))])
-        return self.construct_yaml_str(node)
 
 
 def _bounded(kind: str, construct: Callable[[Any, yaml.ScalarNode], Any]) -> Callable[[Any, yaml.ScalarNode], Any]:
@@ -255,7 +220,6 @@ def _bounded(kind: str, construct: Callable[[Any, yaml.ScalarNode], Any]) -> Cal
     return construct_bounded
 
 
-_Loader.add_constructor(f"{_TAG}str", _Loader.construct_text_or_numbers)
 _Loader.add_constructor(f"{_TAG}int", _bounded("an integer", _Base.construct_yaml_int))
 _Loader.add_constructor(f"{_TAG}float", _bounded("a number", _Base.construct_yaml_float))
 _Loader.add_constructor(f"{_TAG}timestamp", _bounded("a date", _Base.construct_yaml_timestamp))
@@ -314,21 +278,6 @@ def _path_to(root: yaml.Node | None, wanted: yaml.Node | None) -> Field:
         elif isinstance(node, yaml.SequenceNode):
             waiting += [((*where, index), item) for index, item in enumerate(node.value)]
     return ()
-
-
-def _without_numbers(text: str, lists: list[str]) -> str:
-    """Return the text with a quoted word for each list of numbers, as many lines long as the list was.
-
-    These lists, which are nearly all of a file of cases, are left to the JSON reader.
-    """
-
-    def word(match: re.Match[str]) -> str:
-        others = match[0].split("\n")[1:]
-        lists.append(match[0])
-        indents = "".join("\n" + " " * (len(line) - len(line.lstrip())) for line in others)
-        return f'"{_MARK}{len(lists) - 1}{indents}"'
-
-    return _NUMBERS.sub(word, text)
 
 
 def dotted(where: Field) -> str:

@@ -6,9 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 
-from goldformer.spec.yamlfile import YamlFile
 from spoiling import bring, edit, index_of, keep, line_of, load, refusals
 
 #: Case files that load in milliseconds; `bring` adds another one.
@@ -268,30 +266,3 @@ def test_several_contracts_are_reported_together(copy: Path):
     assert {refusal.split(":")[0] for refusal in refusals(copy)} >= {
         "contracts/softmax.yaml", "contracts/causal_mask.yaml", "contracts/scaled_dot_product_attention.yaml",
     }  # fmt: skip
-
-
-NUMBERS = """
-plain: [1, -2.5, 3.0e-7, 12]
-text: >-
-  Words with [1, 2, 3, 4] in them.
-# and [5, 6, 7, 8] in a comment
-rows:
-  - [0.10000000000000001, 2.0e+3, -0, 4,
-     5, 6.25]
-  - {inner: [1, 2, 3, 4]}
-odd: [1, 010, 3, 4e5, .5, ~]
-after: 7
-"""
-
-
-@pytest.mark.parametrize("text", [NUMBERS, NUMBERS.replace("Words with [1, 2, 3, 4] in them.", "Words.")])
-def test_lists_of_numbers_are_read_as_yaml_reads_them(tmp_path, text):
-    path = tmp_path / "numbers.yaml"
-    path.write_text(text, encoding="utf-8")
-    file = YamlFile.read(path)
-    plain = yaml.safe_load(text)
-    assert file.data == plain
-    assert repr(file.data) == repr(plain)  # 1 is not 1.0, nor 0 -0.0
-    lines = text.splitlines()
-    assert lines[file.line(("after",)) - 1] == "after: 7"
-    assert file.find(("rows",))[1].end_mark.line <= lines.index("odd: [1, 010, 3, 4e5, .5, ~]")

@@ -254,38 +254,6 @@ def test_the_depth_that_is_allowed_is_read(write, parser, opening, closing, inne
     )
 
 
-# ── lists of numbers, which are read apart from the rest ──
-
-
-@pytest.mark.parametrize("text", ['a: "numbers@0"\n', 'a: [1, 2, 3, 4]\nb: "numbers@0"\nc: "numbers@7"\n'])
-def test_the_words_of_the_reader_itself_are_text_in_a_file(write, parser, text):
-    assert parser.read(write(text)).data == yaml.safe_load(text)  # once an IndexError, or the wrong list
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "a: [1, 2,\u00a03, 4]\n", "a: [1, 2,\u20033, 4]\n", "a: [\u0661, \u0662, \u0663, \u0664]\n",
-        "a: [1,\r\n  2,\r\n  3, 4]\r\nb: 5\r\n",
-    ],
-    ids=["no-break space", "em space", "other digits", "carriage returns"],
-)  # fmt: skip
-def test_lists_are_numbers_where_yaml_says_so(write, parser, text):
-    assert parser.read(write(text)).data == yaml.safe_load(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("'[1, 2, 3, 4]': 1\n'[1, 2, 3, 4]': 2\n", "2: [1, 2, 3, 4]: is written twice (first on line 1)"),
-        ("a: [1, 2, 3, 4]\nb: !<[5, 6, 7, 8]> 2\n", "2: file: is not YAML: "),
-        ("[1, 2, 3, 4]: 1\n", "1: file: is not YAML: a key is a word, not a list or mapping"),
-    ],
-)
-def test_a_message_quotes_the_file_as_it_is_written(write, parser, text, message):
-    assert refusal(write(text), parser).startswith(message)
-
-
 # ── lines and lists of problems ──
 
 
