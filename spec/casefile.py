@@ -41,8 +41,10 @@ def read_cases(
     model = file.parse(schema.CasesFile)
     if model.component not in contracts:
         raise SpecError([file.problem(("component",), f"{model.component!r} has no contract")])
+    problems: list[Problem] = []
     if golden is None:
-        golden = StoredGolden(model.golden, lambda: file, ("golden",))
+        golden = StoredGolden(model.golden, lambda: file, ("golden",), "take it out, and it is derived anew")
+        problems += _stray_entries(golden, [case.id for case in model.cases], file)
     elif model.component != file.path.stem:
         message = f"is {model.component!r} in a file named {file.path.name}"
         raise SpecError([file.problem(("component",), message)])
@@ -51,7 +53,6 @@ def read_cases(
         raise SpecError([file.problem(("golden",), message)])
     contract = contracts[model.component]
     built: dict[str, Case] = {}
-    problems: list[Problem] = []
     # Error cases come second: each is another case with one thing changed.
     order = sorted(enumerate(model.cases), key=lambda item: item[1].base is not None)
     for index, case in order:
@@ -77,7 +78,7 @@ def read_cases(
 
 def _stray_entries(golden: StoredGolden, ids: list[str], file: YamlFile) -> Iterable[Problem]:
     for id_ in golden.entries.keys() - set(ids):
-        message = f"{id_!r} is no case of {file.path.name}: run goldformer derive, which takes it out"
+        message = f"{id_!r} is no case of {file.path.name}: {golden.remedy}"
         yield golden.problem(id_, message)
 
 
@@ -254,7 +255,7 @@ def _with_golden(
         case = replace(case, kills=tuple(entry.kills))
     if case.error is not None or case.shape_only:
         if entry is not None and entry.derivation is not None and not underived:
-            raise SpecError([golden.problem(case.id, "has golden values, but asks for none: run goldformer derive")])
+            raise SpecError([golden.problem(case.id, f"has golden values, but asks for none: {golden.remedy}")])
         return case
     if entry is None or entry.derivation != digest:
         if underived:
@@ -266,7 +267,7 @@ def _with_golden(
     try:
         return replace(case, golden=read_golden(entry, case, contract, options))
     except ValueError as error:
-        raise SpecError([golden.problem(case.id, f"{error}: run goldformer derive")]) from error
+        raise SpecError([golden.problem(case.id, f"{error}: {golden.remedy}")]) from error
 
 
 def _build_error(

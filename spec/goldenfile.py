@@ -30,12 +30,14 @@ class Numeral(str):
 class StoredGolden:
     """What programs wrote of some cases by their ids, and where it stands.
 
-    `find_lines` parses the file once more, for the lines of a problem: JSON's own reader has none.
+    `find_lines` parses the file once more, for the lines of a problem: JSON's own reader has none. `remedy` says what
+    to do about an entry that does not fit its case.
     """
 
     entries: Mapping[str, GoldenCaseModel]
     find_lines: Callable[[], YamlFile]
     where: Field
+    remedy: str
 
     def problem(self, id_: str, message: str) -> Problem:
         """Return a Problem at the entry of one case."""
@@ -56,7 +58,7 @@ def read_golden_file(path: Path, component: str) -> StoredGolden:
             message = f"is {model.component!r} in the golden file of {component}: write {component}"
             raise SpecError([YamlFile.read(path).problem(("component",), message)])
         entries = model.cases
-    return StoredGolden(entries, lambda: YamlFile.read(path), ("cases",))
+    return StoredGolden(entries, lambda: YamlFile.read(path), ("cases",), "run goldformer derive")
 
 
 def _parse(path: Path) -> GoldenFileModel:

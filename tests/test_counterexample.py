@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from types import SimpleNamespace
 
 import pytest
@@ -19,6 +20,7 @@ from goldformer.conformance.run import load_properties
 from goldformer.conformance.text import explain_verdict
 from goldformer.conformance.verdict import Status
 from goldformer.spec import load_spec
+from goldformer.spec.goldenfile import read_entries, render
 from goldformer.spec.load import load_own_cases
 from goldformer.spec.oracle.run import with_golden
 from spoiling import keep, load
@@ -233,11 +235,20 @@ def test_golden_values_that_the_file_has_are_taken(check, tmp_path):
     golden = SPEC.cases["sm-one-row-by-hand"]
     text = (SPEC.root / "cases" / "softmax.yaml").read_text(encoding="utf-8")
     first = text[text.index(f"  - id: {golden.id}") : text.index("\n  - id: ", text.index(f"  - id: {golden.id}"))]
-    renamed = first.replace(golden.id, "renamed")
-    assert check(f"component: softmax\ncases:\n{renamed}\n").result.exit_code == 0
+    renamed = f"component: softmax\ncases:\n{first.replace(golden.id, 'renamed')}\n"
+    entry = render(read_entries(SPEC.root / "golden" / "softmax.json")[golden.id])
+    brought = f"{renamed}golden:\n  renamed:\n{textwrap.indent(entry, '    ')}\n"
+    assert check(brought).result.exit_code == 0
     # Were they derived anew, nobody would see that they are others.
-    number = re.search(r"values: \[(0\.\d+)", renamed)[1]
-    assert check(f"component: softmax\ncases:\n{renamed.replace(number, '0.5')}\n").result.exit_code == 1
+    number = re.search(r'"values": \[(0\.\d+)', brought)[1]
+    assert check(brought.replace(number, "0.5")).result.exit_code == 1
+    for spoilt, said in (
+        (brought.replace(f"[{number}, ", "["), "renamed: output has shape (2,), the contract says (3,)"),
+        (brought.replace("  renamed:", "  misspelt:"), "misspelt: 'misspelt' is no case of cases-0.yaml"),
+    ):
+        result = check(spoilt).result
+        assert result.exit_code == 2
+        assert result.output.endswith(f":13: golden.{said}: take it out, and it is derived anew\n")
 
 
 def test_cases_of_several_files_and_one_of_them(check):

@@ -309,7 +309,7 @@ def test_a_golden_entry_without_a_case_is_refused(copy: Path):
     file = "golden/softmax.json"
     line = golden_line_of(copy, file, "sm-gone")
     edit(copy, "cases/softmax.yaml", "{output: all}", "{output: shape}", "sm-four-axes")
-    message = "'sm-gone' is no case of softmax.yaml: run goldformer derive, which takes it out"
+    message = "'sm-gone' is no case of softmax.yaml: run goldformer derive"
     assert refusals(copy) == [f"{file}:{line}: cases.sm-gone: {message}"]
 
 
