@@ -37,7 +37,7 @@ format: $(STAMP)
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-derive: $(STAMP)  ## Golden values into spec/cases, and what covers what into spec/README.md
+derive: $(STAMP)  ## Golden values into spec/golden, and what covers what into spec/README.md
 	@$(BIN)/goldformer derive
 	@$(BIN)/goldformer coverage --write
 

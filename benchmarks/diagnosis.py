@@ -78,7 +78,7 @@ def examine(mistake: str, way: str, left_out: frozenset[str]) -> Outcome | None:
         book = SimpleNamespace(ARRAYS="numpy", **{component: getattr(book, component)})
     adapter = Adapter.from_object(book, mistake, spec)
     bench = Bench(spec, adapter, "float32", "cpu")
-    listing = {case.component for case in spec.cases.values() if mistake in case.catches}
+    listing = {case.component for case in spec.cases.values() if mistake in case.kills}
     parts = spec.built_of(component) if way != "hidden" else ()
     seen = tuple(name for name in spec.components if name in {component, *parts, *(listing if not parts else ())})
     start = time.perf_counter()

@@ -14,7 +14,27 @@ from goldformer.conformance import cli_baseline, cli_grading, cli_spec
 from goldformer.conformance.cli_options import COMPONENTS, DEVICE, DTYPES, FILE, MARKDOWN, STATUSES, THREADS, TIMEOUT
 
 
-@click.group(epilog=STATUSES, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _Commands(click.Group):
+    """The commands; a fault in the spec ends each of them with its message, at whatever point the file is read."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.Abort, click.exceptions.Exit):
+            raise
+        except Exception as error:
+            from goldformer.spec.errors import SpecError
+
+            if not isinstance(error, SpecError):
+                raise
+            from goldformer.conformance.commands.console import unusable
+
+            sys.exit(unusable(str(error)))
+
+
+@click.group(
+    cls=_Commands, epilog=STATUSES, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(package_name="goldformer")
 def main() -> None:
     """Is your Transformer right? Golden cases, a conformance suite, and what they rest on."""

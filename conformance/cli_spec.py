@@ -23,7 +23,7 @@ from goldformer.conformance.cli_options import FILE, JOBS, SPEC, STATUSES
 @click.option("--no-cache", is_flag=True, help="Derive everything anew.")
 @SPEC
 def derive(**options: Any) -> None:
-    """Derive golden values in ball arithmetic and write them into their cases, or prove that none moved."""
+    """Derive golden values in ball arithmetic and write them into spec/golden, or prove that none moved."""
     from goldformer.conformance.commands.derive import run
 
     sys.exit(run(**options))
@@ -57,6 +57,7 @@ def coverage(**options: Any) -> None:
 @click.argument("ids", metavar="[ID]…", nargs=-1)
 @click.option("--component", multiple=True, help="Only the mistakes of this component (repeatable, or a,b).")
 @click.option("--matrix", is_flag=True, help="Make each mistake, run the cases that could show it, and judge them.")
+@click.option("--write", is_flag=True, help="Write into spec/golden which of its mistakes each case kills.")
 @click.option(
     "--dtype",
     type=click.Choice(["float64", "float32", "float16"]),
@@ -67,6 +68,7 @@ def coverage(**options: Any) -> None:
 @JOBS
 @click.option("--json", type=FILE, help="Save the whole matrix as JSON.")
 @click.option("--html", type=FILE, help="Save the whole matrix as one HTML page.")
+@SPEC
 def mistakes(**options: Any) -> None:
     """List the known mistakes, or prove with --matrix that the suite catches them.
 
@@ -98,6 +100,7 @@ def lint(root: Path | None) -> None:
             "conventions",
             "documents",
             "errata",
+            "golden",
             "mistakes",
             "properties",
             "protocol",

@@ -225,7 +225,7 @@ def plain_cases(component: str, bench: Bench) -> Iterator[Case]:
 def _blank(case: Case, bench: Bench) -> Verdict:
     return Verdict(
         case.id, "case", case.component, case.title, Status.PASSED, "", "", bench.dtype, bench.device,
-        case.clauses, str(case.source or "derived"), case.catches, reproduce=bench.command(*_named(case, bench)),
+        case.clauses, str(case.source or "derived"), case.kills, reproduce=bench.command(*_named(case, bench)),
     )  # fmt: skip
 
 
@@ -347,9 +347,10 @@ def _describe(returned: Any) -> str:
 
 def plan(spec: Spec, components: Iterable[str] = (), cases: Iterable[str] = ()) -> list[Case]:
     """The cases to run, roots of the dependency order first; empty filters mean everything."""
-    components, cases = set(components), set(cases)
-    return [
-        case
-        for case in spec.cases.values()
-        if (not components or case.component in components) and (not cases or case.id in cases)
-    ]
+    components, ids = set(components), set(cases)
+    if ids:
+        # Only the files of these cases are read, and of each all of it: its order is that of the cases.
+        homes = {spec.cases[id_].component for id_ in ids if id_ in spec.cases}
+        components = homes & components if components else homes
+    chosen = [name for name in spec.components if name in components] if components or ids else spec.components
+    return [case for name in chosen for case in spec.cases_of(name) if not ids or case.id in ids]

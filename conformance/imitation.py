@@ -109,8 +109,7 @@ class Imitator:
         self.spec = spec
         self._left_out = frozenset(left_out)
         self._imitations = imitations
-        # What shows in gradients alone, or after other calls, gives in a single call what is right.
-        self._in_one_call = {id_ for case in spec.cases.values() if case.cotangent is None for id_ in case.catches}
+        self._in_one_call: dict[str, bool] = {}
         self._adapters: dict[tuple[Any, ...], Adapter] = {} if imitations is None else imitations.adapters
         self._fitted: dict[str, dict[Candidate, None]] = defaultdict(dict)
         self._searched: Counter[tuple[str, str]] = Counter()
@@ -163,7 +162,7 @@ class Imitator:
             return {}
         size = sum(array.size for array in (*case.input_arrays.values(), *case.param_arrays.values()))
         if size > _LARGE or case.cotangent is not None:
-            return self._those_that_fit(self._named(case.catches), failure)
+            return self._those_that_fit(self._named(case.kills), failure)
         if self._searched[component, failure.dtype] >= _SEARCHES:
             return {}
         self._searched[component, failure.dtype] += 1
@@ -188,7 +187,7 @@ class Imitator:
 
     def accepting(self, case: Case, dtype: str, options: Options) -> tuple[Match, ...] | None:
         """The mistakes that a refused call shows and that accept it as well; None where it shows none."""
-        listed = list(self._named(case.catches))
+        listed = list(self._named(case.kills))
         contract = self.spec.contracts[case.component]
         found = []
         for candidate in listed:
@@ -211,24 +210,35 @@ class Imitator:
 
     def _listed(self, component: str) -> set[str]:
         """The mistakes that cases of a component list."""
-        return {id_ for case in self.spec.cases_of(component) for id_ in case.catches}
+        return {id_ for case in self.spec.cases_of(component) for id_ in case.kills}
 
     def _near(self, component: str, options: Options) -> Iterator[Candidate]:
         """Options that were not declared, the component's own mistakes, and those that its cases list."""
         for name, declared in options.items():
             others = (option for option in self.spec.conventions[name].options if option != declared)
             yield from (Candidate(options=((name, option),)) for option in others)
-        listed = self._listed(component)
-        made = [id_ for id_ in implementations() if id_ in self._in_one_call]
-        yield from self._named(id_ for id_ in made if self.spec.mistakes[id_].component == component)
-        yield from self._named(id_ for id_ in made if id_ in listed and self.spec.mistakes[id_].component != component)
+        listed, mistakes = self._listed(component), self.spec.mistakes
+        own = [id_ for id_ in implementations() if mistakes[id_].component == component]
+        of_others = [id_ for id_ in implementations() if id_ in listed and mistakes[id_].component != component]
+        yield from self._named(id_ for id_ in (*own, *of_others) if self._shows_in_one_call(id_, component))
 
     def _far(self, component: str) -> Iterator[Candidate]:
         """The mistakes of a component's parts that no case of the component lists."""
         listed = self._listed(component)
         parts = self.spec.built_of(component)
-        made = [id_ for id_ in implementations() if id_ in self._in_one_call - listed]
-        yield from self._named(id_ for id_ in made if self.spec.mistakes[id_].component in parts)
+        homes = {id_: self.spec.mistakes[id_].component for id_ in implementations() if id_ not in listed}
+        far = (id_ for id_, home in homes.items() if home in parts and self._shows_in_one_call(id_, home))
+        yield from self._named(far)
+
+    def _shows_in_one_call(self, mistake: str, component: str) -> bool:
+        """Return True unless a mistake shows in gradients alone, or after other calls: one call gives what is right.
+
+        Mostly the cases of the component that is looked at tell, and no other component's files are read.
+        """
+        if mistake not in self._in_one_call:
+            killing = self.spec.cases_killing(mistake, component)
+            self._in_one_call[mistake] = any(case.cotangent is None for case in killing)
+        return self._in_one_call[mistake]
 
     def _named(self, ids: Iterable[str]) -> Iterator[Candidate]:
         """Each mistake that somebody makes and that is not left out."""

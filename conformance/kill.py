@@ -1,7 +1,7 @@
 """The suite's own proof: each known mistake, made on purpose, against every case that it could show in.
 
-A case claims a mistake by listing it in `catches`. A claim is true when the case fails for code that makes the
-mistake; how far beyond the tolerance it fails is the margin.
+A case claims a mistake by listing it in `meant_for` or in `kills`. A claim is true when the case fails for code that
+makes the mistake; how far beyond the tolerance it fails is the margin.
 """
 
 from __future__ import annotations
@@ -138,12 +138,12 @@ def measure(mistaken: Mistaken, dtype: str, cases: Iterable[Case], spec: Spec) -
     cells: list[Cell] = []
     unmeasured: list[str] = []
     for case in cases:
-        cell = _cell(check_case(case, bench), listed=mistake.id in case.catches)
+        cell = _cell(check_case(case, bench), listed=claims(case, mistake.id))
         if cell is not None:
             cells.append(cell)
-        elif mistake.id in case.catches:
+        elif claims(case, mistake.id):
             unmeasured.append(case.id)
-    if not any(mistake.id in case.catches for case in spec.cases.values()):
+    if not claiming(mistake, spec):
         cells += _properties_of(mistake, bench)
     return Kill(mistake, dtype, tuple(cells), tuple(unmeasured))
 
@@ -168,9 +168,14 @@ def _properties_of(mistake: Mistake, bench: Bench) -> Iterator[Cell]:
             yield cell
 
 
+def claims(case: Case, mistake: str) -> bool:
+    """Return True if a case says that it reveals a mistake: it was designed or once measured to do so."""
+    return mistake in case.kills or mistake in case.meant_for
+
+
 def claiming(mistake: Mistake, spec: Spec) -> list[Case]:
-    """The cases that list a mistake."""
-    return [case for case in spec.cases.values() if mistake.id in case.catches]
+    """Return the cases that list a mistake."""
+    return [case for case in spec.cases.values() if claims(case, mistake.id)]
 
 
 def able_to_show(mistake: Mistake, spec: Spec) -> list[Case]:
@@ -182,7 +187,7 @@ def able_to_show(mistake: Mistake, spec: Spec) -> list[Case]:
     return [
         case
         for case in spec.cases.values()
-        if mistake.id in case.catches or (case.component in touched and not case.full_size)
+        if claims(case, mistake.id) or (case.component in touched and not case.full_size)
     ]
 
 
@@ -226,6 +231,29 @@ def _measured_there(id_: str, dtype: str, root: Path) -> Kill:
     return _measured(id_, dtype, load_spec(root))
 
 
+def measured_kills(kills: Iterable[Kill], spec: Spec) -> dict[str, tuple[str, ...]]:
+    """Return what each measured case kills: the claims that are true.
+
+    A new mistake, which no case kills and no property catches yet, is put wherever a case fails for it far beyond
+    rounding. Other lists stay as long as they are true, since the diagnosis tries first what is listed: it would change
+    with each run. A claim that was not measured stays.
+    """
+    found = {case.id: list(case.kills) for case in spec.cases.values()}
+    known = {id_ for killed in found.values() for id_ in killed}
+    known |= {id_ for prop in spec.properties.values() for id_ in prop.catches}
+    measured: set[str] = set()
+    for kill in kills:
+        mistake, is_new = kill.mistake.id, kill.mistake.id not in known
+        for cell in (cell for cell in kill.cells if cell.kind == "case"):
+            measured.add(cell.check)
+            listed = found[cell.check]
+            if cell.killed and (cell.listed or (is_new and cell.margin >= FAR)):
+                found[cell.check] = listed if mistake in listed else [*listed, mistake]
+            else:
+                found[cell.check] = [id_ for id_ in listed if id_ != mistake]
+    return {id_: tuple(found[id_]) for id_ in spec.cases if id_ in measured}
+
+
 def redundant(kills: Iterable[Kill], cases: Iterable[Case]) -> dict[str, tuple[str, ...]]:
     """The cases, by component, that kill nothing which no other case of the component kills far beyond rounding.
 
@@ -243,7 +271,8 @@ def redundant(kills: Iterable[Kill], cases: Iterable[Case]) -> dict[str, tuple[s
                 listing[cell.check].add(kill.mistake.id)
     found: defaultdict[str, list[str]] = defaultdict(list)
     for case in cases:
-        measured = case.catches and listing[case.id] == {*case.catches}
-        if measured and all(killers[id_, case.component] - {case.id} for id_ in case.catches):
+        claimed = {*case.meant_for, *case.kills}
+        measured = claimed and listing[case.id] == claimed
+        if measured and all(killers[id_, case.component] - {case.id} for id_ in claimed):
             found[case.component].append(case.id)
     return {component: tuple(ids) for component, ids in found.items()}

@@ -100,6 +100,7 @@ def _bench(config: pytest.Config) -> Bench:
             raise pytest.UsageError(f"--call-timeout {timeout:g}: a number of seconds above 0")
         try:
             spec = load_spec()
+            len(spec.cases)  # reads them all, since every one becomes a test
             adapter = find_adapter(config.getoption("--adapter"), spec, timeout)
         except (AdapterError, SpecError) as error:
             raise pytest.UsageError(f"goldformer: {error}") from error

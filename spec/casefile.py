@@ -15,7 +15,7 @@ from goldformer.spec.call import check_call
 from goldformer.spec.draw import Recipe
 from goldformer.spec.errors import Problem, Refused, SpecError
 from goldformer.spec.expectation import read_expectation
-from goldformer.spec.golden import read_golden
+from goldformer.spec.goldenfile import StoredGolden, read_golden
 from goldformer.spec.model import Array, ArraySpec, Blind, Case, Contract, is_part
 from goldformer.spec.shapes import Binder, ContractViolation
 from goldformer.spec.tables import Citation, Convention, Place
@@ -29,24 +29,30 @@ def read_cases(
     file: YamlFile,
     contracts: Mapping[str, Contract],
     conventions: Mapping[str, Convention],
+    golden: StoredGolden | None = None,
     *,
     underived: bool,
-    any_name: bool = False,
 ) -> list[Case]:
-    """The cases of one file, checked against their contract; SpecError lists every case that is refused.
+    """Return the cases of one file, checked against their contract; SpecError lists every case that is refused.
 
-    With `underived`, golden values may be missing or out of date: what `goldformer derive` starts from. With
-    `any_name`, the file need not be named as its component.
+    `golden` is what programs wrote of the cases of a file of the spec. A file outside the spec may have any name and
+    hold that itself. With `underived`, golden values may be missing or out of date: `goldformer derive` starts so.
     """
     model = file.parse(schema.CasesFile)
     if model.component not in contracts:
         raise SpecError([file.problem(("component",), f"{model.component!r} has no contract")])
-    if model.component != file.path.stem and not any_name:
+    problems: list[Problem] = []
+    if golden is None:
+        golden = StoredGolden(model.golden, lambda: file, ("golden",), "take it out, and it is derived anew")
+        problems += _stray_entries(golden, [case.id for case in model.cases], file)
+    elif model.component != file.path.stem:
         message = f"is {model.component!r} in a file named {file.path.name}"
         raise SpecError([file.problem(("component",), message)])
+    elif model.golden:
+        message = f"stands in golden/{model.component}.json: take it out here, and run goldformer derive"
+        raise SpecError([file.problem(("golden",), message)])
     contract = contracts[model.component]
     built: dict[str, Case] = {}
-    problems: list[Problem] = []
     # Error cases come second: each is another case with one thing changed.
     order = sorted(enumerate(model.cases), key=lambda item: item[1].base is not None)
     for index, case in order:
@@ -55,13 +61,25 @@ def read_cases(
             if case.id in built:
                 raise Refused(("id",), f"{case.id!r} is taken, see line {built[case.id].place.line}")
             made = _build(case, contract, Place(file.path, file.line((*where, "id"))), built)
+            _refuse_unknown_options(made, contract, conventions)
             digest = derivation_digest(file.data["cases"][index], contract, conventions)
-            built[case.id] = _with_golden(made, case, contract, conventions, digest, underived=underived)
+            built[case.id] = _with_golden(made, contract, conventions, golden, digest, underived=underived)
         except Refused as refused:
             problems.append(file.problem((*where, *refused.where), f"{case.id}: {refused}"))
+        except SpecError as error:
+            problems += error.problems
+    # A case that is refused may be one whose id was changed: its entry is no second problem.
+    if not problems and not underived:
+        problems += _stray_entries(golden, [case.id for case in model.cases], file)
     if problems:
         raise SpecError(problems)
     return [built[case.id] for case in model.cases]
+
+
+def _stray_entries(golden: StoredGolden, ids: list[str], file: YamlFile) -> Iterable[Problem]:
+    for id_ in golden.entries.keys() - set(ids):
+        message = f"{id_!r} is no case of {file.path.name}: {golden.remedy}"
+        yield golden.problem(id_, message)
 
 
 def derivation_digest(raw: Mapping[str, Any], contract: Contract, conventions: Mapping[str, Convention]) -> str:
@@ -88,7 +106,7 @@ def _build(model: schema.CaseModel, contract: Contract, place: Place, built: Map
     param_specs = contract.params_for(model.attributes)
     params = _recipes(_each_param(model.params, param_specs), param_specs, sizes, lead, "params")
     case = Case(
-        model.id, contract.component, model.title, tuple(model.clauses), source, tuple(model.catches),
+        model.id, contract.component, model.title, tuple(model.clauses), source, tuple(model.meant_for), (),
         sizes, lead, model.equal_sizes, model.attributes, inputs, params, model.convention,
         model.only_with, {}, model.printed, None, place,
     )  # fmt: skip
@@ -120,10 +138,14 @@ def _shaped(recipe: Recipe, name: str) -> Array:
     return draw.build(recipe, name)
 
 
-def _bind(case: Case, contract: Contract) -> Binder:
+def _check_call(case: Case, contract: Contract) -> Binder:
     inputs, params = ({name: _shaped(recipe, name) for name, recipe in g.items()} for g in (case.inputs, case.params))
+    return check_call(contract, inputs, params, case.attributes)
+
+
+def _bind(case: Case, contract: Contract) -> Binder:
     try:
-        return check_call(contract, inputs, params, case.attributes)
+        return _check_call(case, contract)
     except ContractViolation as violation:
         raise Refused(("inputs",), f"contradicts the contract: {violation}") from violation
 
@@ -210,35 +232,42 @@ def _written(values: Any, spec: ArraySpec, shape: tuple[int, ...] | None) -> dra
     return array if shape is None else array.reshape(shape)
 
 
-def _with_golden(
-    case: Case,
-    model: schema.CaseModel,
-    contract: Contract,
-    conventions: Mapping[str, Convention],
-    digest: str,
-    *,
-    underived: bool,
-) -> Case:
+def _refuse_unknown_options(case: Case, contract: Contract, conventions: Mapping[str, Convention]) -> None:
     if case.convention is not None and case.convention not in contract.conventions:
         raise Refused(("convention",), f"{contract.component} depends on {', '.join(contract.conventions) or 'none'}")
     for name, option in case.only_with.items():
         if name not in conventions or option not in conventions[name].options:
             raise Refused(("only_with", name), f"{name}: {option} is not in conventions.yaml")
+
+
+def _with_golden(
+    case: Case,
+    contract: Contract,
+    conventions: Mapping[str, Convention],
+    golden: StoredGolden,
+    digest: str,
+    *,
+    underived: bool,
+) -> Case:
+    """Return a case with what programs wrote of it; Refused or SpecError if that does not fit."""
+    entry = golden.entries.get(case.id)
+    if entry is not None:
+        case = replace(case, kills=tuple(entry.kills))
     if case.error is not None or case.shape_only:
-        if model.golden is not None:
-            raise Refused(("golden",), "has golden values, but asks for none")
+        if entry is not None and entry.derivation is not None and not underived:
+            raise SpecError([golden.problem(case.id, f"has golden values, but asks for none: {golden.remedy}")])
         return case
-    if model.golden is None or model.golden.derivation != digest:
+    if entry is None or entry.derivation != digest:
         if underived:
             return case
-        state = "has no golden values" if model.golden is None else "was changed after its golden values were derived"
-        raise Refused(("golden",) if model.golden else ("id",), f"{state}: run goldformer derive")
+        missing = entry is None or entry.derivation is None
+        state = "has no golden values" if missing else "was changed after its golden values were derived"
+        raise Refused(("id",), f"{state}: run goldformer derive")
     options = tuple(conventions[case.convention].options) if case.convention else ()
     try:
-        golden = read_golden(model.golden, case, contract, options)
+        return replace(case, golden=read_golden(entry, case, contract, options))
     except ValueError as error:
-        raise Refused(("golden",), str(error)) from error
-    return replace(case, golden=golden)
+        raise SpecError([golden.problem(case.id, f"{error}: {golden.remedy}")]) from error
 
 
 def _build_error(
@@ -260,12 +289,12 @@ def _build_error(
     params = _changed(base.params, change.params, contract.params_for(attributes), base, "params")
     case = replace(
         base, id=model.id, title=model.title, clauses=tuple(model.clauses), source=source,
-        catches=tuple(model.catches), attributes=attributes, inputs=inputs, params=params,
+        meant_for=tuple(model.meant_for), kills=(), attributes=attributes, inputs=inputs, params=params,
         expect={}, printed={}, golden=None, convention=None, only_with=model.only_with,
         place=place, error=error, base=base.id,
     )  # fmt: skip
     try:
-        check_call(contract, case.input_arrays, case.param_arrays, case.attributes)
+        _check_call(case, contract)
     except ContractViolation as violation:
         if error not in violation.arguments:
             raise Refused(("expect", "error"), f"is {error}, but the contract is broken by: {violation}") from None

@@ -33,6 +33,10 @@ class SpecError(Exception):
         super().__init__("\n".join(map(str, problems)))
         self.problems = tuple(problems)
 
+    def __reduce__(self) -> tuple[type[SpecError], tuple[Sequence[Problem]]]:
+        """Make it again from its problems: worker processes read files of the spec too."""
+        return SpecError, (self.problems,)
+
 
 class Refused(Exception):
     """A problem inside one case, at a field relative to the case."""

@@ -12,7 +12,7 @@ import numpy as np
 from goldformer.spec.coverage import cover
 from goldformer.spec.errors import Problem
 from goldformer.spec.model import ANY, Case, Contract, GoldenArray, Spec
-from goldformer.spec.tables import Place, Property
+from goldformer.spec.tables import Place
 from goldformer.spec.vacuity import vacuous
 
 #: A document's digits agree when the value lies within half a unit of the last one printed; the hair
@@ -29,6 +29,7 @@ def lint(spec: Spec) -> list[Problem]:
         *cover(spec).problems(),
         *_untried_options(spec),
         *_unclaimed_mistakes(spec),
+        *_missed_mistakes(spec),
         *_digits_of_nothing(spec),
         *_printed_digits(spec),
         *lint_cases(spec),
@@ -50,13 +51,25 @@ def _untried_options(spec: Spec) -> Iterator[Problem]:
 
 
 def _unclaimed_mistakes(spec: Spec) -> Iterator[Problem]:
-    """A mistake that nothing says it reveals may go unseen."""
-    checks: list[Case | Property] = [*spec.cases.values(), *spec.properties.values()]
-    claimed = {id_ for check in checks for id_ in check.catches}
+    """A mistake that nothing is known to reveal may go unseen."""
+    killed = {id_ for case in spec.cases.values() for id_ in case.kills}
+    killed |= {id_ for prop in spec.properties.values() for id_ in prop.catches}
     for id_ in spec.mistakes:
-        if id_ not in claimed:
-            message = "is claimed by nothing: list it in the catches of a case or of a property that reveals it"
+        if id_ not in killed:
+            message = (
+                "is killed by no case and caught by no property: add a case that is meant_for it and run "
+                f"goldformer mistakes {id_} --matrix --write, or list it in the catches of a property"
+            )
             yield Place(spec.root / "mistakes.yaml", 1).problem(id_, message)
+
+
+def _missed_mistakes(spec: Spec) -> Iterator[Problem]:
+    """A case that is meant for a mistake is measured to fail for it."""
+    for case in spec.cases.values():
+        for id_ in case.meant_for:
+            if id_ not in case.kills:
+                message = f"{id_} is not among its kills: run goldformer mistakes {id_} --matrix --write"
+                yield case.place.problem(f"{case.id}.meant_for", message)
 
 
 #: Conventions that show on some inputs alone: in an empty row, where lengths differ, in an odd width.

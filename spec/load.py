@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import lru_cache
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from goldformer.spec import schema_tables
 from goldformer.spec.casefile import read_cases
 from goldformer.spec.clauses import cite, read_clauses
 from goldformer.spec.contractfile import read_contracts
 from goldformer.spec.errors import Problem, SpecError
+from goldformer.spec.goldenfile import StoredGolden, golden_path, read_golden_file
+from goldformer.spec.lazy import Cases, Table
 from goldformer.spec.model import Case, Contract, Spec
 from goldformer.spec.tables import Clause, Convention, Digits, Document, Erratum, Mistake, Place, Property, Row
 from goldformer.spec.yamlfile import Field, YamlFile
@@ -21,41 +23,41 @@ from goldformer.spec.yamlfile import Field, YamlFile
 #: The folder that holds the spec's data, in the checkout and in an installed wheel alike.
 ROOT = Path(__file__).resolve().parent
 
+#: The kills of a case, in the text of a golden file.
+_KILLS: Final = re.compile(r'"kills":\s*\[([^\]]*)\]')
+
 
 @lru_cache(maxsize=4)
-def load_spec(root: Path = ROOT, *, underived: bool = False, cases: bool = True) -> Spec:
-    """The whole spec; SpecError lists every problem with its file, line and field.
+def load_spec(root: Path = ROOT, *, underived: bool = False, whole: bool = False) -> Spec:
+    """Return the spec; its tables and cases are read when something asks for them first.
 
-    With `underived`, golden values may be missing or out of date: what deriving starts from. Without `cases`,
-    which take most of the time, there are none of them: enough to call a component.
+    SpecError lists the problems of a file with their lines and fields when the file is read. With `whole`, everything
+    is read at once and every reference between files is checked. With `underived`, golden values may be missing or out
+    of date: deriving starts so.
     """
-    with _collector_paused():
-        documents = _documents(YamlFile.read(root / "documents.yaml"))
-        clauses = read_clauses(root / "transformer.md", documents)
-        conventions = _conventions(YamlFile.read(root / "conventions.yaml"), clauses)
-        contracts = read_contracts(_read_all(root / "contracts"), conventions)
-        mistakes = _mistakes(YamlFile.read(root / "mistakes.yaml"), contracts)
-        properties = _properties(YamlFile.read(root / "properties.yaml"), contracts, clauses, mistakes)
-        found = _cases(root, contracts, conventions, underived=underived) if cases else []
-        _check_references(found, clauses, documents, mistakes)
-        _refuse_shared_ids(properties, {case.id for case, _, _ in found})
-        errata = _errata(YamlFile.read(root / "errata.yaml"), documents, clauses)
-        ordered = {case.id: case for name in contracts for case, _, _ in found if case.component == name}
-        return Spec(root, documents, clauses, errata, conventions, mistakes, properties, contracts, ordered)
+    files = _Files(root, underived=underived, whole=whole)
+    spec = Spec(
+        root, Table(files.read_documents), Table(files.read_clauses), Table(files.read_errata), files.conventions,
+        Table(files.read_mistakes), Table(files.read_properties), files.contracts, Cases(files),
+    )  # fmt: skip
+    if whole:
+        files.read_everything()
+    return spec
 
 
 def load_own_cases(path: Path, spec: Spec) -> list[Case]:
-    """The cases of a file outside the spec, checked as those in it; SpecError lists every problem.
+    """Return the cases of a file outside the spec, checked as those in it; SpecError lists every problem.
 
     The file may have any name, and be a list of what such a file holds, with cases of several components. Golden
     values may be missing or out of date, and ids of the spec are taken.
     """
     cases: list[Case] = []
     for file in YamlFile.read(path).listed():
-        read = read_cases(file, spec.contracts, spec.conventions, underived=True, any_name=True)
-        _check_references(
-            [(case, file, ("cases", i)) for i, case in enumerate(read)], spec.clauses, spec.documents, spec.mistakes
-        )
+        read = read_cases(file, spec.contracts, spec.conventions, underived=True)
+        problems = [*_unknown_sources(read, file, spec.clauses, spec.documents)]
+        problems += _unknown_mistakes(read, file, spec.mistakes)
+        if problems:
+            raise SpecError(problems)
         cases += read
     before = [case.id for case in cases]
     taken = [
@@ -70,23 +72,181 @@ def load_own_cases(path: Path, spec: Spec) -> list[Case]:
     return cases
 
 
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Loading makes a hundred thousand objects that all stay: looking for garbage among them doubles its time."""
-    running = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if running:
-            gc.enable()
+class _Files:
+    """The files of a spec, each read once, when something asks for it first.
+
+    With `whole`, they are read to be checked: references to tables that are read for nothing else are looked up too.
+    """
+
+    def __init__(self, root: Path, *, underived: bool, whole: bool) -> None:
+        self._root = root
+        self._underived = underived
+        self._whole = whole
+        self._read: dict[str, tuple[Case, ...]] = {}
+        self._all: dict[str, Case] | None = None
+
+    def read_everything(self) -> None:
+        """Read every file; SpecError for the first table, or for all files of cases, that has problems."""
+        self.read_mistakes()
+        self.read_properties()
+        _refuse_shared_ids(self.read_properties(), self.read_all().keys())
+        self.read_errata()
+
+    # ── tables ──
+
+    def read_documents(self) -> Mapping[str, Document]:
+        """Return the source documents."""
+        return self._documents
+
+    @cached_property
+    def _documents(self) -> Mapping[str, Document]:
+        return _read_documents(self._table("documents"))
+
+    def read_clauses(self) -> Mapping[str, Clause]:
+        """Return the clauses of transformer.md."""
+        return self._clauses
+
+    @cached_property
+    def _clauses(self) -> Mapping[str, Clause]:
+        return read_clauses(self._root / "transformer.md", self._documents)
+
+    @cached_property
+    def conventions(self) -> Mapping[str, Convention]:
+        """The conventions, which everything needs that calls a component."""
+        return _read_conventions(self._table("conventions"), self._clauses if self._whole else None)
+
+    @cached_property
+    def contracts(self) -> Mapping[str, Contract]:
+        """The contracts, each after those it depends on."""
+        return read_contracts(_read_folder(self._root / "contracts"), self.conventions)
+
+    def read_mistakes(self) -> Mapping[str, Mistake]:
+        """Return the catalogue of mistakes."""
+        return self._mistakes
+
+    @cached_property
+    def _mistakes(self) -> Mapping[str, Mistake]:
+        return _read_mistakes(self._table("mistakes"), self.contracts)
+
+    def read_properties(self) -> Mapping[str, Property]:
+        """Return the properties."""
+        return self._properties
+
+    @cached_property
+    def _properties(self) -> Mapping[str, Property]:
+        mistakes = self._mistakes if self._whole else None
+        return _read_properties(self._table("properties"), self.contracts, self._clauses, mistakes)
+
+    def read_errata(self) -> Mapping[str, Erratum]:
+        """Return the errata."""
+        return self._errata
+
+    @cached_property
+    def _errata(self) -> Mapping[str, Erratum]:
+        return _read_errata(self._table("errata"), self._documents, self._clauses)
+
+    def _table(self, name: str) -> YamlFile:
+        return YamlFile.read(self._root / f"{name}.yaml")
+
+    # ── cases ──
+
+    def read_component(self, component: str) -> tuple[Case, ...]:
+        """Return the cases of one component in file order."""
+        if component not in self._read:
+            path = self._case_file(component)
+            self._read[component] = self._read_cases(path) if path.exists() else ()
+        return self._read[component]
+
+    def read_case(self, id_: str) -> Case | None:
+        """Return one case, from the files that could hold it alone; None if no file does."""
+        # Those that are read already come first: mostly the case is one of theirs.
+        for component in sorted(self.contracts, key=lambda name: name not in self._read):
+            if component in self._read or self._mentions(component, id_):
+                for case in self.read_component(component):
+                    if case.id == id_:
+                        return case
+        return None
+
+    def _mentions(self, component: str, id_: str) -> bool:
+        """Return True if the text of a file has an id, which takes a hundredth of the time that parsing takes."""
+        path = self._case_file(component)
+        return path.exists() and id_.encode() in path.read_bytes()
+
+    def list_killing(self, mistake: str) -> Sequence[str]:
+        """Return the components whose golden files have a mistake among the kills."""
+        return self._killing.get(mistake, ())
+
+    @cached_property
+    def _killing(self) -> Mapping[str, Sequence[str]]:
+        """The components by the mistakes in their kills, from the text of the golden files: parsing takes long.
+
+        Those whose cases are read fastest come first: who looks for any case mostly finds it there.
+        """
+        found: dict[str, dict[str, None]] = {}
+        paths = {name: path for name in self.contracts if (path := golden_path(self._case_file(name))).exists()}
+        for name, path in sorted(paths.items(), key=lambda item: item[1].stat().st_size):
+            for kills in _KILLS.findall(path.read_text(encoding="utf-8")):
+                for id_ in json.loads(f"[{kills}]"):
+                    found.setdefault(id_, {})[name] = None
+        return {id_: tuple(names) for id_, names in found.items()}
+
+    def read_all(self) -> Mapping[str, Case]:
+        """Return all cases in the order of the components; SpecError lists the problems of all files."""
+        if self._all is None:
+            self._all = self._read_all()
+        return self._all
+
+    def _case_file(self, component: str) -> Path:
+        return self._root / "cases" / f"{component}.yaml"
+
+    def _read_all(self) -> dict[str, Case]:
+        cases: dict[str, Case] = {}
+        problems: list[Problem] = []
+        paths = _list_folder(self._root / "cases")
+        for path in paths:
+            try:
+                read = self.read_component(path.stem)
+            except SpecError as error:
+                problems += error.problems
+                continue
+            for case in read:
+                if case.id in cases:
+                    first = cases[case.id].place
+                    message = f"{case.id!r} is taken, see {first.file.name}:{first.line}"
+                    problems.append(case.place.problem("id", message))
+                cases[case.id] = case
+        # A file of cases that is refused may be one whose name was changed: its golden file is no second problem.
+        problems = problems or [*self._stray_golden_files()]
+        if problems:
+            raise SpecError(problems)
+        return {case.id: case for component in self.contracts for case in self._read.get(component, ())}
+
+    def _stray_golden_files(self) -> Iterator[Problem]:
+        for path in sorted((self._root / "golden").glob("*.json")):
+            if not self._case_file(path.stem).exists():
+                yield Problem(path, 1, "file", f"belongs to cases/{path.stem}.yaml, which is missing: remove it")
+
+    def _read_cases(self, path: Path) -> tuple[Case, ...]:
+        file, golden = YamlFile.read(path), read_golden_file(golden_path(path), path.stem)
+        cases = read_cases(file, self.contracts, self.conventions, golden, underived=self._underived)
+        problems = [*_unknown_sources(cases, file, self._clauses, self._documents)]
+        if self._whole:
+            problems += _unknown_mistakes(cases, file, self._mistakes)
+            problems += _unknown_kills(cases, golden, self._mistakes)
+        if problems:
+            raise SpecError(problems)
+        return tuple(cases)
 
 
-def _read_all(folder: Path) -> list[YamlFile]:
+def _list_folder(folder: Path) -> list[Path]:
     paths = sorted(folder.glob("*.yaml"))
     if not paths:
         raise SpecError([Problem(folder, 1, "folder", "holds no .yaml file")])
-    return [YamlFile.read(path) for path in paths]
+    return paths
+
+
+def _read_folder(folder: Path) -> list[YamlFile]:
+    return [YamlFile.read(path) for path in _list_folder(folder)]
 
 
 def _unique(file: YamlFile, group: str, items: Iterable[Any]) -> None:
@@ -97,7 +257,7 @@ def _unique(file: YamlFile, group: str, items: Iterable[Any]) -> None:
         seen.add(item.id)
 
 
-def _documents(file: YamlFile) -> dict[str, Document]:
+def _read_documents(file: YamlFile) -> dict[str, Document]:
     models = file.parse(schema_tables.DocumentsFile).documents
     _unique(file, "documents", models)
     for index, model in enumerate(models):
@@ -120,16 +280,17 @@ def _known(file: YamlFile, where: Field, names: Iterable[str], known: Mapping[st
         raise SpecError([file.problem(where, f"{unknown[0]!r} is not in {home}")])
 
 
-def _conventions(file: YamlFile, clauses: Mapping[str, Clause]) -> dict[str, Convention]:
+def _read_conventions(file: YamlFile, clauses: Mapping[str, Clause] | None) -> dict[str, Convention]:
     models = file.parse(schema_tables.ConventionsFile).conventions
     _unique(file, "conventions", models)
     for index, model in enumerate(models):
-        _known(file, ("conventions", index, "clause"), [model.clause], clauses, "transformer.md")
+        if clauses is not None:
+            _known(file, ("conventions", index, "clause"), [model.clause], clauses, "transformer.md")
         _known(file, ("conventions", index, "default"), [model.default], model.options, "its options")
     return {m.id: Convention(m.id, m.title, m.clause, m.default, m.options, m.left_open or "") for m in models}
 
 
-def _mistakes(file: YamlFile, contracts: Mapping[str, Contract]) -> dict[str, Mistake]:
+def _read_mistakes(file: YamlFile, contracts: Mapping[str, Contract]) -> dict[str, Mistake]:
     models = file.parse(schema_tables.MistakesFile).mistakes
     _unique(file, "mistakes", models)
     for index, model in enumerate(models):
@@ -137,11 +298,11 @@ def _mistakes(file: YamlFile, contracts: Mapping[str, Contract]) -> dict[str, Mi
     return {m.id: Mistake(**{**m.model_dump(), "seen": tuple(m.seen)}) for m in models}
 
 
-def _properties(
+def _read_properties(
     file: YamlFile,
     contracts: Mapping[str, Contract],
     clauses: Mapping[str, Clause],
-    mistakes: Mapping[str, Mistake],
+    mistakes: Mapping[str, Mistake] | None,
 ) -> dict[str, Property]:
     models = file.parse(schema_tables.PropertiesFile).properties
     _unique(file, "properties", models)
@@ -151,64 +312,58 @@ def _properties(
         _known(file, (*where, "component"), {m.component} - {"*"}, contracts, "contracts/")
         _known(file, (*where, "needs"), m.needs, contracts, "contracts/")
         _known(file, (*where, "clauses"), m.clauses, clauses, "transformer.md")
-        _known(file, (*where, "catches"), m.catches, mistakes, "mistakes.yaml")
+        if mistakes is not None:
+            _known(file, (*where, "catches"), m.catches, mistakes, "mistakes.yaml")
         place = Place(file.path, file.line((*where, "id")))
         lists = (tuple(m.clauses), tuple(m.catches), tuple(m.needs))
         properties[m.id] = Property(m.id, m.component, m.title, *lists, place)
     return properties
 
 
-def _cases(
-    root: Path, contracts: Mapping[str, Contract], conventions: Mapping[str, Convention], *, underived: bool
-) -> list[tuple[Case, YamlFile, Field]]:
-    """Every case, with its file and its field there."""
-    cases: dict[str, tuple[Case, YamlFile, Field]] = {}
-    problems: list[Problem] = []
-    for file in _read_all(root / "cases"):
-        try:
-            read = read_cases(file, contracts, conventions, underived=underived)
-        except SpecError as error:
-            problems += error.problems
-            continue
-        for index, case in enumerate(read):
-            if case.id in cases:
-                first = cases[case.id][0].place
-                message = f"{case.id!r} is taken, see {first.file.name}:{first.line}"
-                problems.append(Problem(case.place.file, case.place.line, "id", message))
-            cases[case.id] = (case, file, ("cases", index))
-    if problems:
-        raise SpecError(problems)
-    return list(cases.values())
-
-
-def _check_references(
-    cases: Iterable[tuple[Case, YamlFile, Field]],
-    clauses: Mapping[str, Clause],
-    documents: Mapping[str, Document],
-    mistakes: Mapping[str, Mistake],
-) -> None:
-    problems: list[Problem] = []
-    for case, file, where in cases:
-        wrong = [("clauses", f"{id_} is no clause of transformer.md") for id_ in case.clauses if id_ not in clauses]
-        wrong += [("catches", f"{id_!r} is not in mistakes.yaml") for id_ in case.catches if id_ not in mistakes]
+def _unknown_sources(
+    cases: Iterable[Case], file: YamlFile, clauses: Mapping[str, Clause], documents: Mapping[str, Document]
+) -> Iterator[Problem]:
+    for index, case in enumerate(cases):
+        for id_ in case.clauses:
+            if id_ not in clauses:
+                yield _case_problem(file, index, case, "clauses", f"{id_} is no clause of transformer.md")
         if case.source is not None:
             try:
                 cite(str(case.source), documents)
             except ValueError as error:
-                wrong.append(("source", str(error)))
-        problems += [Problem(file.path, file.line((*where, f)), f"{case.id}.{f}", message) for f, message in wrong]
-    if problems:
-        raise SpecError(problems)
+                yield _case_problem(file, index, case, "source", str(error))
 
 
-def _refuse_shared_ids(properties: Mapping[str, Property], cases: set[str]) -> None:
+def _unknown_mistakes(cases: Iterable[Case], file: YamlFile, mistakes: Mapping[str, Mistake]) -> Iterator[Problem]:
+    for index, case in enumerate(cases):
+        # The catalogue is long: a file of one's own that names no mistake need not wait for it.
+        for id_ in case.meant_for:
+            if id_ not in mistakes:
+                yield _case_problem(file, index, case, "meant_for", f"{id_!r} is not in mistakes.yaml")
+
+
+def _case_problem(file: YamlFile, index: int, case: Case, field: str, message: str) -> Problem:
+    return Problem(file.path, file.line(("cases", index, field)), f"{case.id}.{field}", message)
+
+
+def _unknown_kills(cases: Iterable[Case], golden: StoredGolden, mistakes: Mapping[str, Mistake]) -> Iterator[Problem]:
+    for case in cases:
+        for id_ in case.kills:
+            if id_ not in mistakes:
+                message = f"kills {id_!r}, which is not in mistakes.yaml: run goldformer mistakes --matrix --write"
+                yield golden.problem(case.id, message)
+
+
+def _refuse_shared_ids(properties: Mapping[str, Property], cases: Collection[str]) -> None:
     """`explain` and `Repeat` lines name cases and properties by their ids alone."""
     shared = [p for p in properties.values() if p.id in cases]
     if shared:
-        raise SpecError([Problem(p.place.file, p.place.line, "id", f"{p.id!r} is a case's id") for p in shared])
+        raise SpecError([p.place.problem("id", f"{p.id!r} is a case's id") for p in shared])
 
 
-def _errata(file: YamlFile, documents: Mapping[str, Document], clauses: Mapping[str, Clause]) -> dict[str, Erratum]:
+def _read_errata(
+    file: YamlFile, documents: Mapping[str, Document], clauses: Mapping[str, Clause]
+) -> dict[str, Erratum]:
     models = file.parse(schema_tables.ErrataFile).errata
     _unique(file, "errata", models)
     errata = {}

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from goldformer.spec import draw
 from goldformer.spec.draw import Recipe
+from goldformer.spec.lazy import Cases
 from goldformer.spec.shapes import Shape
 from goldformer.spec.tables import (
     Citation,
@@ -41,6 +42,9 @@ ANY = ""
 #: What an adapter declares of a convention that it leaves open.
 UNSPECIFIED = "unspecified"
 
+#: How golden files and the protocol write numbers that JSON lacks.
+NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
 #: The name under which a case says that its padding does not show.
 PADDING = "padding"
 
@@ -67,6 +71,10 @@ class ArraySpec:
     optional: bool = False
     below: str | None = None
     blind: str | None = None
+
+    def renamed(self, name: str) -> ArraySpec:
+        """Return the same array under another name: a deep model has thousands, and dataclasses.replace is slow."""
+        return ArraySpec(name, self.kind, self.shape, self.broadcast, self.optional, self.below, self.blind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +137,7 @@ class Contract:
             for index in range(int(attributes.get(stack.count, 0))):
                 for name, spec in stack.params.items():
                     full = f"{stack.prefix}.{index}.{name}"
-                    params[full] = replace(spec, name=full)
+                    params[full] = spec.renamed(full)
         return params
 
     def results_of(self, case: Case) -> Mapping[str, ArraySpec]:
@@ -188,7 +196,7 @@ class GoldenArray:
 
 @dataclass(frozen=True, slots=True)
 class Golden:
-    """The machine-written half of a case.
+    """The golden values of a case, which programs write.
 
     `options` maps each option of the case's convention (or ANY) to its outputs; an option that refuses
     the call maps to None. `peak` is the largest number on the way, which a dtype must be able to hold.
@@ -217,14 +225,18 @@ class Blind:
 
 @dataclass(frozen=True)
 class Case:
-    """One call of a component and what to expect of it."""
+    """One call of a component and what to expect of it.
+
+    `meant_for` are the mistakes that it was designed to reveal, `kills` those for which it was measured to fail.
+    """
 
     id: str
     component: str
     title: str
     clauses: tuple[str, ...]
     source: Citation | None
-    catches: tuple[str, ...]
+    meant_for: tuple[str, ...]
+    kills: tuple[str, ...]
     sizes: Mapping[str, int]
     lead: tuple[int, ...]
     equal_sizes: str | None
@@ -282,7 +294,7 @@ class Case:
 
 @dataclass(frozen=True, eq=False)
 class Spec:
-    """Everything: loaded, checked, cross-referenced."""
+    """Everything that is right. Tables and cases are read from their files when something asks for them first."""
 
     root: Path
     documents: Mapping[str, Document]
@@ -295,8 +307,16 @@ class Spec:
     cases: Mapping[str, Case] = field(repr=False)
 
     def cases_of(self, component: str) -> tuple[Case, ...]:
-        """The cases of one component in file order."""
+        """Return the cases of one component in file order, reading no other component's files."""
+        if isinstance(self.cases, Cases):
+            return self.cases.of(component)
         return tuple(case for case in self.cases.values() if case.component == component)
+
+    def with_cases(self, more: Mapping[str, Case]) -> Spec:
+        """Return the spec with further cases behind its own, which stay unread until something asks for them."""
+        if isinstance(self.cases, Cases):
+            return replace(self, cases=self.cases.with_more(more))
+        return replace(self, cases={**self.cases, **more})
 
     def is_advice(self, case: Case) -> bool:
         """Whether all clauses of a case are SHOULD, so that nobody is wrong for failing it."""
@@ -308,6 +328,18 @@ class Spec:
         for name in names:
             names += [other for other in self.contracts[name].depends_on if other not in names]
         return tuple(names)
+
+    def cases_killing(self, mistake: str, first: str) -> Iterator[Case]:
+        """Yield the cases that kill a mistake, those of one component first; stop early to read few files."""
+        if isinstance(self.cases, Cases):
+            yield from self.cases.killing(mistake, first)
+        else:
+            yield from (case for case in self.cases.values() if mistake in case.kills)
+
+    def checks_catching(self, mistake: str) -> list[Case | Property]:
+        """Return the cases that kill a mistake, and the properties that catch it."""
+        cases = [case for case in self.cases.values() if mistake in case.kills]
+        return [*cases, *(prop for prop in self.properties.values() if mistake in prop.catches)]
 
     @property
     def components(self) -> tuple[str, ...]:

@@ -24,12 +24,13 @@ Begin with [transformer.md](transformer.md): its first part tells how to read ev
 |---|---|
 | [transformer.md](transformer.md) | the clauses: what each component computes, and who says so |
 | [contracts/](contracts) | for each component its arguments, parameters and results, with their shapes |
-| [cases/](cases) | for each component its cases: inputs, what to expect of them, and golden values |
+| [cases/](cases) | for each component its cases: inputs, and what to expect of them |
+| [golden/](golden) | for each component what programs write of its cases: golden values, error scales, kills |
 | [properties.yaml](properties.yaml) | relations that hold for every input |
 | [conventions.yaml](conventions.yaml) | choices that correct code makes differently |
 | [documents.yaml](documents.yaml) | the source documents, and what each of them defines, row by row |
 | [errata.yaml](errata.yaml) | what the documents get wrong, and what proves it |
-| [mistakes.yaml](mistakes.yaml) | mistakes that people really make; each case names those that it catches |
+| [mistakes.yaml](mistakes.yaml) | mistakes that people really make; each case has those that it kills |
 | `*.py`, [oracle/](oracle) | code that reads, checks and derives; the data is complete without it |
 
 `goldformer explain ID` shows anything that has an id, and `goldformer coverage --row W2` all that covers a row.

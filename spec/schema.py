@@ -6,11 +6,13 @@ Unknown keys are refused everywhere. What needs more than one file to judge is j
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Discriminator, Field, Tag, field_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator
+from pydantic_core import PydanticCustomError
 
 from goldformer.spec.model import Statistic
+from goldformer.spec.schema_golden import GoldenCaseModel, GoldenFileModel
 from goldformer.spec.schema_tables import (
     ContractFile,
     ConventionsFile,
@@ -164,44 +166,6 @@ class ChangeModel(Strict):
     params: dict[Param, RecipeModel | None] = {}
 
 
-class GoldenArrayModel(Strict):
-    error_scale: float | int
-    at: list[list[int]] | None = None
-    values: Any
-
-
-class GoldenStatisticModel(Strict):
-    """The value of a statistic, and how far chance may move it."""
-
-    value: float | int
-    within: float | int
-
-
-class GoldenStatisticsModel(Strict):
-    error_scale: float | int
-    statistics: Annotated[dict[Statistic, GoldenStatisticModel], Field(min_length=1)]
-
-
-def _golden(value: Any) -> str:
-    return "as:statistics" if isinstance(value, dict) and "statistics" in value else "as:values"
-
-
-GoldenOutputModel = Annotated[
-    Annotated[GoldenArrayModel, Tag("as:values")] | Annotated[GoldenStatisticsModel, Tag("as:statistics")],
-    Discriminator(_golden),
-]
-
-
-class GoldenModel(Strict):
-    """Written by `goldformer derive`; never by hand."""
-
-    derivation: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
-    peak: float | int
-    margin: float | int | None = None
-    outputs: dict[Param, GoldenOutputModel] | None = None
-    options: dict[Option, dict[Param, GoldenOutputModel] | Literal["refused"]] | None = None
-
-
 def _params(value: Any) -> str:
     return "as:together" if isinstance(value, dict) and isinstance(value.get("draw"), str) else "as:each"
 
@@ -217,12 +181,26 @@ class BlindModel(Strict):
     because: Text
 
 
+#: A case is designed to reveal few mistakes; how many others it happens to reveal is measured.
+_MOST_MEANT: Final = 3
+
+
+def _at_most_three(ids: list[str]) -> list[str]:
+    if len(ids) > _MOST_MEANT:
+        message = f"names {len(ids)} mistakes: keep at most {_MOST_MEANT}, those that the case was designed to reveal"
+        raise PydanticCustomError("meant_for", message)
+    return ids
+
+
+MeantFor = Annotated[list[Id], AfterValidator(_at_most_three), Field(json_schema_extra={"maxItems": _MOST_MEANT})]
+
+
 class CaseModel(Strict):
     id: Id
     title: Text
     clauses: Annotated[list[ClauseId], Field(min_length=1)]
     source: SourceModel | Literal["derived"]
-    catches: list[Id] = []
+    meant_for: MeantFor = []
     sizes: dict[Name, int | list[int]] = {}
     equal_sizes: Text | None = None
     blind: list[BlindModel] = []
@@ -242,12 +220,14 @@ class CaseModel(Strict):
         Discriminator(_expect),
     ]
     printed: dict[Name, Nested] = {}
-    golden: GoldenModel | None = None
 
 
 class CasesFile(Strict):
+    """What people write; `golden` only in a file outside the spec, whose own golden values stand in spec/golden."""
+
     component: Name
     cases: Annotated[list[CaseModel], Field(min_length=1)]
+    golden: dict[Id, GoldenCaseModel] = {}
 
 
 FILES: dict[str, type[Strict]] = {
@@ -258,4 +238,5 @@ FILES: dict[str, type[Strict]] = {
     "properties": PropertiesFile,
     "contract": ContractFile,
     "cases": CasesFile,
+    "golden": GoldenFileModel,
 }

@@ -17,4 +17,5 @@ Text = Annotated[str, Field(min_length=1)]
 class Strict(BaseModel):
     """A mapping without unknown keys and without conversions."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    # A run that reads one component's files builds the validators of these alone.
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)

@@ -1,11 +1,16 @@
-"""YAML that remembers its lines: strict parsing, and where each field was written."""
+"""YAML that remembers its lines: strict parsing, and where each field was written.
+
+A file may come from anybody, so it is read as plain data: lists, mappings and scalars. Anchors, aliases, tags and merge
+keys are refused, and so are files nested deeper than DEEPEST and numbers longer than LONGEST_NUMBER.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-import json
+import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -19,9 +24,17 @@ from goldformer.spec.errors import Problem, SpecError
 #: libyaml's parser where PyYAML was built with it: ten times faster on files full of numbers.
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-_NUMBER: Final = r"-?(?:0|[1-9]\d*)(?:\.\d+(?:e[+-]\d+)?)?"
-#: A list of plain numbers, in a form that means the same in YAML and in JSON.
-_NUMBERS: Final = re.compile(rf"\[{_NUMBER}(?:,\s+{_NUMBER}){{3,}}\]")
+#: The levels of lists and mappings that a file may have. The spec's own files have 10.
+DEEPEST: Final = 64
+#: The characters that a number or a date may have. float64 needs 25, and Python prints no integer of 4301 digits.
+LONGEST_NUMBER: Final = 1000
+#: The problems of one file that are reported. Each costs a search for its line.
+MOST_PROBLEMS: Final = 100
+
+#: What may begin an anchor, an alias or a tag: it stands at the start of the text, after a space or after a token.
+_MAY_REFER: Final = re.compile(r"""[&*!](?<![^\s\ufeff\[\]{},:?"'-].)(?:\S|(?<=!))""")
+
+_TAG: Final = "tag:yaml.org,2002:"
 
 Model = TypeVar("Model", bound=pydantic.BaseModel)
 Field = tuple[str | int, ...]
@@ -38,35 +51,26 @@ class YamlFile:
 
     @classmethod
     def read(cls, path: Path) -> YamlFile:
-        """Parse one document; SpecError on bad YAML, a repeated key, or a file that is empty or not there."""
-        return cls._parse(path, _decode(path), fast=True)
-
-    @classmethod
-    def _parse(cls, path: Path, text: str, *, fast: bool) -> YamlFile:
-        """With `fast`, lists of numbers, which are nearly all of a file of cases, are left to the JSON reader."""
-        lists: list[str] = []
+        """Parse one document; SpecError on what is not plain data in YAML, on a repeated key, and on an empty file."""
+        text = _decode(path)
+        node: yaml.Node | None = None
         try:
-            loader = _Loader(_without_numbers(text, lists) if fast else text, lists)
+            _refuse_references(text)
+            with contextlib.closing(_Loader(text)) as loader:
+                node = loader.get_single_node()
+                if node is None:
+                    raise SpecError([Problem(path, 1, "file", "is empty")])
+                _refuse_bad_keys(path, node)
+                return cls(path, text, loader.construct_document(node), node)
+        except _NotPlain as error:
+            where = dotted(_path_to(node, error.node))
+            raise SpecError([Problem(path, error.line, where, str(error))]) from error
         except yaml.reader.ReaderError as error:
-            line = text.count("\n", 0, error.position) + 1
-            raise SpecError([Problem(path, line, "file", f"is not YAML: {error.reason}")]) from error
-        try:
-            node = loader.get_single_node()
-            if node is None:
-                raise SpecError([Problem(path, 1, "file", "is empty")])
-            _refuse_bad_keys(path, node)
-            data = loader.construct_document(node)
-            if loader.found != len(lists):  # one of them is part of a longer text
-                return cls._parse(path, text, fast=False)
-            return cls(path, text, data, node)
-        except yaml.reader.ReaderError as error:
-            line = text.count("\n", 0, error.position) + 1
+            line = _line_at(text, error.position)
             raise SpecError([Problem(path, line, "file", f"is not YAML: {error.reason}")]) from error
         except yaml.MarkedYAMLError as error:
             line = error.problem_mark.line + 1 if error.problem_mark else 1
             raise SpecError([Problem(path, line, "file", f"is not YAML: {error.problem}")]) from error
-        finally:
-            loader.dispose()
 
     def listed(self) -> list[YamlFile]:
         """The items of a list, each as a file that knows its lines in this one; a file that is no list alone."""
@@ -94,11 +98,15 @@ class YamlFile:
         return Problem(self.path, self.line(where), dotted(where), message)
 
     def parse(self, model: type[Model]) -> Model:
-        """Validate against a pydantic model; SpecError lists everything that does not fit."""
+        """Validate against a pydantic model; SpecError lists what does not fit, at most MOST_PROBLEMS of it."""
         try:
             return model.model_validate(self.data)
         except pydantic.ValidationError as error:
-            raise SpecError([self._explain(model, e) for e in error.errors()]) from error
+            found = error.errors()
+            problems = [self._explain(model, e) for e in found[:MOST_PROBLEMS]]
+            if (more := len(found) - MOST_PROBLEMS) > 0:
+                problems.append(self.problem((), f"has {more} more problems; fix those above first"))
+            raise SpecError(problems) from error
 
     def _explain(self, model: type[pydantic.BaseModel], error: Any) -> Problem:
         where = tuple(step for step in error["loc"] if not str(step).startswith("as:"))
@@ -120,7 +128,7 @@ class YamlFile:
 
 def keys_at(model: type[pydantic.BaseModel], where: Field) -> list[str]:
     """The keys that may stand at a place in a file of a model, of whatever kind the place is there."""
-    schema = model.model_json_schema()
+    schema = _json_schema(model)
 
     def kinds(part: Any) -> Iterator[dict[str, Any]]:
         if "$ref" in part:
@@ -142,6 +150,12 @@ def keys_at(model: type[pydantic.BaseModel], where: Field) -> list[str]:
     return list(dict.fromkeys(key for part in parts for key in part.get("properties", ())))
 
 
+@functools.cache
+def _json_schema(model: type[pydantic.BaseModel]) -> dict[str, Any]:
+    """Return the schema of a model, which takes a tenth of a second to make."""
+    return model.model_json_schema()
+
+
 def _unknown_key(word: str, known: list[str]) -> str:
     """What to say of a key that may not stand there: which one is meant, or which there are."""
     if word in known:
@@ -150,38 +164,120 @@ def _unknown_key(word: str, known: list[str]) -> str:
     return f"unknown key: did you mean {close[0]}?" if close else f"unknown key: known here are {', '.join(known)}"
 
 
+class _NotPlain(Exception):
+    """A part of a file that is more than plain data, with its line, and with its node where one was made."""
+
+    def __init__(self, message: str, mark: Any, node: yaml.Node | None = None) -> None:
+        super().__init__(message)
+        self.line = int(mark.line) + 1
+        self.node = node
+
+
 class _Loader(_Base):  # type: ignore[misc]
-    """YAML's loader, which puts lists of numbers back in the place of the words that stand for them."""
+    """YAML's loader, bounded in depth."""
 
-    def __init__(self, text: str, lists: list[str]) -> None:
+    def __init__(self, text: str) -> None:
         super().__init__(text)
-        self.lists = lists
-        self.found = 0
+        self.depth = 0
 
-    def text_or_numbers(self, node: yaml.ScalarNode) -> Any:
-        """What a word stands for."""
-        if node.style == '"' and node.value.startswith(_MARK):
-            self.found += 1
-            return json.loads(self.lists[int(node.value.removeprefix(_MARK))])
-        return self.construct_yaml_str(node)
+    def close(self) -> None:
+        """Free what the parser holds."""
+        self.dispose()
+
+    def descend_resolver(self, parent: yaml.Node | None, index: Any) -> None:  # noqa: ARG002
+        """Refuse a node that is too deep: PyYAML calls this before it composes one.
+
+        libyaml composes by recursion and would end the process with a segmentation fault.
+        """
+        self.depth += 1
+        # A scalar is no level of its own.
+        if self.depth > DEEPEST + 1 and parent is not None:
+            raise _NotPlain(
+                f"is nested deeper than {DEEPEST} levels; write it with fewer lists and mappings inside each other",
+                parent.start_mark,
+            )
+
+    def ascend_resolver(self) -> None:
+        """Leave a node."""
+        self.depth -= 1
 
 
-_MARK: Final = "numbers@"
-_Loader.add_constructor("tag:yaml.org,2002:str", _Loader.text_or_numbers)
+def _bounded(kind: str, construct: Callable[[Any, yaml.ScalarNode], Any]) -> Callable[[Any, yaml.ScalarNode], Any]:
+    """Wrap a constructor of PyYAML, which raises whatever Python raises for a scalar that only looks like `kind`."""
+
+    def construct_bounded(loader: Any, node: yaml.ScalarNode) -> Any:
+        if (length := len(node.value)) > LONGEST_NUMBER:
+            message = f"is {kind} of {length} characters; write at most {LONGEST_NUMBER}, or put text in quotes"
+            raise _NotPlain(message, node.start_mark, node)
+        try:
+            return construct(loader, node)
+        except (ValueError, OverflowError) as error:
+            message = (
+                f"is {_short(node.value)}, which looks like {kind} but is not one; correct it, or put text in quotes"
+            )
+            raise _NotPlain(message, node.start_mark, node) from error
+
+    return construct_bounded
 
 
-def _without_numbers(text: str, lists: list[str]) -> str:
-    """The text with a quoted word for each list of numbers, as many lines long as the list was."""
-    if _MARK in text:
-        return text
+_Loader.add_constructor(f"{_TAG}int", _bounded("an integer", _Base.construct_yaml_int))
+_Loader.add_constructor(f"{_TAG}float", _bounded("a number", _Base.construct_yaml_float))
+_Loader.add_constructor(f"{_TAG}timestamp", _bounded("a date", _Base.construct_yaml_timestamp))
 
-    def word(match: re.Match[str]) -> str:
-        others = match[0].split("\n")[1:]
-        lists.append(match[0])
-        indents = "".join("\n" + " " * (len(line) - len(line.lstrip())) for line in others)
-        return f'"{_MARK}{len(lists) - 1}{indents}"'
 
-    return _NUMBERS.sub(word, text)
+def _refuse_references(source: str) -> None:
+    """Refuse anchors, aliases and tags.
+
+    Aliases let a small file stand for endless data, and tags ask for conversions that may fail in any way. Neither can
+    be seen any more in composed nodes, so the events of the parser are searched; the few files that may have them are.
+    """
+    if not _MAY_REFER.search(source):
+        return
+    depth = 0
+    for event in yaml.parse(source, Loader=_Base):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > DEEPEST:
+            return  # the loader refuses the file; libyaml's time grows with the square of the depth
+        if not isinstance(event, yaml.NodeEvent):
+            continue
+        if event.anchor is not None:
+            what = "alias *" if isinstance(event, yaml.AliasEvent) else "anchor &"
+            raise _NotPlain(
+                f"has the {what}{_cut(event.anchor)}; write the value itself in each place, without anchor and alias",
+                event.start_mark,
+            )
+        if (tag := getattr(event, "tag", None)) is not None:
+            name = _cut(tag.replace(_TAG, "!!"))
+            raise _NotPlain(f"has the tag {name}; write the value without a tag, and text in quotes", event.start_mark)
+
+
+def _line_at(source: str, position: int) -> int:
+    """Return the line, from 1, of a position in a text: libyaml counts bytes, and PyYAML's own parser characters."""
+    if _Base is yaml.SafeLoader:
+        return source.count("\n", 0, position) + 1
+    return source.encode("utf-8").count(b"\n", 0, position) + 1
+
+
+def _path_to(root: yaml.Node | None, wanted: yaml.Node | None) -> Field:
+    """Return the field of a node, or of the file if the node was not composed."""
+    if root is None or wanted is None:
+        return ()
+    waiting: list[tuple[Field, yaml.Node]] = [((), root)]
+    while waiting:
+        where, node = waiting.pop()
+        if node is wanted:
+            return where
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                if key is wanted:
+                    return (*where, str(key.value))
+                waiting.append(((*where, str(key.value)), value))
+        elif isinstance(node, yaml.SequenceNode):
+            waiting += [((*where, index), item) for index, item in enumerate(node.value)]
+    return ()
 
 
 def dotted(where: Field) -> str:
@@ -193,7 +289,10 @@ def dotted(where: Field) -> str:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    return _cut(repr(value))
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= 60 else text[:57] + "…"
 
 
@@ -228,15 +327,18 @@ def _refuse_bad_keys(path: Path, node: yaml.Node) -> None:
         if isinstance(current, yaml.MappingNode):
             seen: dict[str, int] = {}
             for key, value in current.value:
+                line = key.start_mark.line + 1
                 if not isinstance(key, yaml.ScalarNode):
-                    line = key.start_mark.line + 1
                     raise SpecError(
                         [Problem(path, line, "file", "is not YAML: a key is a word, not a list or mapping")]
                     )
+                if key.tag == f"{_TAG}merge":
+                    message = "merges another mapping into this one; write the keys of that mapping here"
+                    raise SpecError([Problem(path, line, "<<", message)])
                 if key.value in seen:
-                    first, line = seen[key.value], key.start_mark.line + 1
+                    first = seen[key.value]
                     raise SpecError([Problem(path, line, str(key.value), f"is written twice (first on line {first})")])
-                seen[key.value] = key.start_mark.line + 1
+                seen[key.value] = line
                 waiting.append(value)
         elif isinstance(current, yaml.SequenceNode):
             waiting += [item for item in current.value if not isinstance(item, yaml.ScalarNode)]

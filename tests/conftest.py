@@ -94,7 +94,7 @@ def verdicts_of(spec: Spec) -> Callable[..., list[Verdict]]:
 
 @pytest.fixture
 def verdicts_on_mistake(spec: Spec) -> Callable[[str, str], list[Verdict]]:
-    """The verdicts on the implementation of a mistake, of all golden cases that list it in `catches`.
+    """The verdicts on the implementation of a mistake, of all golden cases that kill it.
 
     Cases of a convention that it does not declare are left out.
     """
@@ -103,7 +103,7 @@ def verdicts_on_mistake(spec: Spec) -> Callable[[str, str], list[Verdict]]:
         adapter = Adapter.from_object(implementations()[mistake].make(), mistake, spec)
         # Strictly, as a case of what is only advised may list it too.
         bench = Bench(spec, adapter, dtype, "cpu", strict=True)
-        listing = [case for case in spec.cases.values() if mistake in case.catches]
+        listing = [case for case in spec.cases.values() if mistake in case.kills]
         return [verdict for case in listing if (verdict := check_case(case, bench)).reason != "convention"]
 
     return run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from types import SimpleNamespace
 
 import pytest
@@ -19,9 +20,10 @@ from goldformer.conformance.run import load_properties
 from goldformer.conformance.text import explain_verdict
 from goldformer.conformance.verdict import Status
 from goldformer.spec import load_spec
+from goldformer.spec.goldenfile import read_entries, render
 from goldformer.spec.load import load_own_cases
 from goldformer.spec.oracle.run import with_golden
-from spoiling import load
+from spoiling import keep, load
 
 load_properties()
 SPEC = load_spec()
@@ -154,16 +156,17 @@ def test_it_is_printed_under_the_verdict():
 
 def test_it_can_be_pasted_into_the_spec_and_derived_there(spec_copy):
     """The item of the list goes behind those of the component's own file."""
-    for path in (spec_copy / "cases").glob("*.yaml"):
-        if path.stem != "layer_norm":
-            path.unlink()
+    keep(spec_copy, ["layer_norm"])
     file = spec_copy / "cases" / "layer_norm.yaml"
     item = counterexample("ln-rows", "ln-wrong-axis").partition("cases:\n")[2]
     file.write_text(file.read_text(encoding="utf-8").rstrip("\n") + "\n" + item + "\n", encoding="utf-8")
     result = CliRunner().invoke(
         main, ["derive", "--case", "found-by-ln-rows", "--spec", str(spec_copy), "--jobs", "1", "--no-cache"]
     )
-    assert (result.exit_code, result.output.split()[:2]) == (0, ["wrote", str(file.resolve())])
+    assert (result.exit_code, result.output.split()[:2]) == (
+        0,
+        ["wrote", str(spec_copy.resolve() / "golden/layer_norm.json")],
+    )
     case = load(spec_copy).cases["found-by-ln-rows"]
     assert check_case(case, bench_of("ln-wrong-axis")).status is Status.FAILED
     assert check_case(case, bench_of("ln-unbiased")).status is Status.FAILED
@@ -232,11 +235,20 @@ def test_golden_values_that_the_file_has_are_taken(check, tmp_path):
     golden = SPEC.cases["sm-one-row-by-hand"]
     text = (SPEC.root / "cases" / "softmax.yaml").read_text(encoding="utf-8")
     first = text[text.index(f"  - id: {golden.id}") : text.index("\n  - id: ", text.index(f"  - id: {golden.id}"))]
-    renamed = first.replace(golden.id, "renamed")
-    assert check(f"component: softmax\ncases:\n{renamed}\n").result.exit_code == 0
+    renamed = f"component: softmax\ncases:\n{first.replace(golden.id, 'renamed')}\n"
+    entry = render(read_entries(SPEC.root / "golden" / "softmax.json")[golden.id])
+    brought = f"{renamed}golden:\n  renamed:\n{textwrap.indent(entry, '    ')}\n"
+    assert check(brought).result.exit_code == 0
     # Were they derived anew, nobody would see that they are others.
-    number = re.search(r"values: \[(0\.\d+)", renamed)[1]
-    assert check(f"component: softmax\ncases:\n{renamed.replace(number, '0.5')}\n").result.exit_code == 1
+    number = re.search(r'"values": \[(0\.\d+)', brought)[1]
+    assert check(brought.replace(number, "0.5")).result.exit_code == 1
+    for spoilt, said in (
+        (brought.replace(f"[{number}, ", "["), "renamed: output has shape (2,), the contract says (3,)"),
+        (brought.replace("  renamed:", "  misspelt:"), "misspelt: 'misspelt' is no case of cases-0.yaml"),
+    ):
+        result = check(spoilt).result
+        assert result.exit_code == 2
+        assert result.output.endswith(f":13: golden.{said}: take it out, and it is derived anew\n")
 
 
 def test_cases_of_several_files_and_one_of_them(check):

@@ -16,7 +16,8 @@ from click.testing import CliRunner
 from goldformer.conformance.cli import main
 from goldformer.spec import ROOT
 from goldformer.spec.readme import anchor
-from goldformer.spec.schema import CaseModel, GoldenArrayModel, GoldenModel, GoldenStatisticsModel
+from goldformer.spec.schema import CaseModel, CasesFile
+from goldformer.spec.schema_golden import GoldenArrayModel, GoldenCaseModel, GoldenFileModel, GoldenStatisticsModel
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 DOCS = REPOSITORY / "docs"
@@ -160,9 +161,9 @@ def test_every_link_of_a_page_holds_on_github(path):
 
 def test_the_page_on_cases_names_every_field():
     page = text_of("cases")
-    for model in (CaseModel, GoldenModel, GoldenArrayModel, GoldenStatisticsModel):
-        for field in model.model_fields:
-            assert re.search(rf"`{field}`|^ +{field}:", page, re.MULTILINE), field
+    models = (CasesFile, CaseModel, GoldenFileModel, GoldenCaseModel, GoldenArrayModel, GoldenStatisticsModel)
+    for field in {field for model in models for field in model.model_fields}:
+        assert re.search(rf"`{field}`", page), field
 
 
 def test_the_page_on_cases_shows_every_form_of_recipe_and_of_expectation():

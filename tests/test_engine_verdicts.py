@@ -340,7 +340,7 @@ def test_a_verdict_says_what_was_judged_and_how_to_see_it_again(bench_of, spec):
     verdict = check_case(case, bench_of("bfloat16"))
     assert (verdict.check, verdict.kind, verdict.component) == ("sdpa-causal", "case", "scaled_dot_product_attention")
     assert (verdict.dtype, verdict.device, verdict.title) == ("bfloat16", "cpu", case.title)
-    assert (verdict.clauses, verdict.catches, verdict.source) == (case.clauses, case.catches, "java J2")
+    assert (verdict.clauses, verdict.catches, verdict.source) == (case.clauses, case.kills, "java J2")
     assert verdict.reproduce == "goldformer check mine.py --case sdpa-causal --dtype bfloat16"
 
 

@@ -166,7 +166,7 @@ EDITS = {**BACKWARD, **FORWARD}
 def test_every_gradient_case_catches_what_it_claims(mistake, broken_reference, spec):
     adapter = find_adapter(broken_reference(*EDITS[mistake]), spec)
     bench = Bench(spec, adapter, "float64", "cpu")
-    claimed = [case for case in spec.cases.values() if case.cotangent is not None and mistake in case.catches]
+    claimed = [case for case in spec.cases.values() if case.cotangent is not None and mistake in case.kills]
     verdicts = [check_case(case, bench) for case in claimed]
     judged = [v for v in verdicts if v.status is not Status.SKIPPED]
     assert judged
@@ -182,7 +182,7 @@ def test_the_textbook_with_the_mistake_gives_what_the_reference_with_it_gives(mi
     compared = 0
     for case in spec.cases.values():
         # Both have the default conventions.
-        if case.cotangent is None or mistake not in case.catches or "zeros" in case.only_with.values():
+        if case.cotangent is None or mistake not in case.kills or "zeros" in case.only_with.values():
             continue
         contract = spec.contracts[case.component]
         wanted = contract.results_of(case)
@@ -225,7 +225,7 @@ def test_a_cut_that_is_in_no_catalogue_has_no_name(broken_reference, spec):
 def test_a_backward_mistake_leaves_the_values_right(mistake, broken_reference, spec):
     adapter = find_adapter(broken_reference(*EDITS[mistake]), spec)
     bench = Bench(spec, adapter, "float64", "cpu")
-    claimed = {case.component for case in spec.cases.values() if case.cotangent is not None and mistake in case.catches}
+    claimed = {case.component for case in spec.cases.values() if case.cotangent is not None and mistake in case.kills}
     for component in claimed:
         plain = [case for case in spec.cases_of(component) if case.golden and case.cotangent is None]
         verdicts = [check_case(case, bench) for case in itertools.islice(plain, 3)]
@@ -233,7 +233,7 @@ def test_a_backward_mistake_leaves_the_values_right(mistake, broken_reference, s
 
 
 def test_every_mistake_that_a_gradient_case_claims_is_tried(spec):
-    claimed = {mistake for case in spec.cases.values() if case.cotangent is not None for mistake in case.catches}
+    claimed = {mistake for case in spec.cases.values() if case.cotangent is not None for mistake in case.kills}
     assert claimed == EDITS.keys() | BY_HAND
 
 

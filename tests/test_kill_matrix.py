@@ -23,14 +23,16 @@ from goldformer.conformance.kill import (
     claiming,
     kill_matrix,
     measure,
+    measured_kills,
     redundant,
 )
 from goldformer.conformance.kill_page import page
 from goldformer.conformance.text import number
 from goldformer.spec import Mistake, load_spec
 from pages import PAIRS, READABLE, Page, contrast, must_scroll_by_keyboard, must_stand_alone
+from spoiling import edit, keep
 
-LISTED = {id_ for case in load_spec().cases.values() for id_ in case.catches}
+LISTED = {id_ for case in load_spec().cases.values() for id_ in case.kills}
 #: The others are shown by properties alone: what chance or a memory gives in a single call may be right.
 CLAIMED = [id_ for id_ in implementations() if id_ in LISTED]
 
@@ -136,9 +138,9 @@ def test_a_mistake_may_show_in_its_component_in_what_is_built_of_it_and_where_it
     }
     full = spec.cases["tf-n9-shapes"]
     assert full not in able
-    listing = replace(full, catches=("ffn-no-relu",))
+    listing = replace(full, kills=("ffn-no-relu",))
     assert listing in able_to_show(spec.mistakes["ffn-no-relu"], replace(spec, cases={listing.id: listing}))
-    elsewhere = replace(spec.cases["sm-a-thousand"], catches=("ffn-no-relu",))
+    elsewhere = replace(spec.cases["sm-a-thousand"], kills=("ffn-no-relu",))
     assert elsewhere in able_to_show(spec.mistakes["ffn-no-relu"], replace(spec, cases={elsewhere.id: elsewhere}))
 
 
@@ -202,7 +204,7 @@ def test_a_matrix_is_proven_when_all_is_caught_and_every_claim_is_true():
 @pytest.fixture
 def case(spec):
     def make(id_, *catches, component="softmax"):
-        return replace(spec.cases["sm-a-thousand"], id=id_, component=component, catches=catches)
+        return replace(spec.cases["sm-a-thousand"], id=id_, component=component, meant_for=(), kills=catches)
 
     return make
 
@@ -232,6 +234,39 @@ def test_nothing_is_said_of_a_case_that_was_not_measured_on_all_that_it_lists(ca
     two = kill("two", shot("b", 50, listed=False), unmeasured=("a",))
     a, b = case("a", "one", "two"), case("b", "one")
     assert redundant([one], [a, b]) == redundant([one, two], [a, b]) == {"softmax": ("b",)}
+
+
+# ── what is written ──
+
+
+@pytest.fixture
+def of_cases(spec):
+    """The spec with other cases and without properties."""
+
+    def make(*cases):
+        return replace(spec, cases={case.id: case for case in cases}, properties={})
+
+    return make
+
+
+def test_claims_are_written_that_are_true(case, of_cases):
+    a, b, c = case("a", "one", "two"), replace(case("b", "two"), meant_for=("one",)), case("c", "one")
+    one = kill("one", shot("a", 0.5), shot("b", 2))
+    assert measured_kills([one], of_cases(a, b, c)) == {"a": ("two",), "b": ("two", "one")}
+
+
+def test_what_nothing_reveals_yet_is_written_wherever_a_case_fails_for_it_by_far(case, of_cases):
+    cases = case("a", "one"), replace(case("b"), meant_for=("new",)), case("c"), case("d")
+    new = kill("new", shot("a", 50, listed=False), shot("b", 2), shot("c", 9, listed=False), shot("d", 0, listed=False))
+    assert measured_kills([new], of_cases(*cases)) == {"a": ("one", "new"), "b": ("new",), "c": (), "d": ()}
+
+
+def test_what_is_known_spreads_to_no_case_that_does_not_claim_it(case, of_cases, spec):
+    one = kill("one", shot("a", 50, listed=False), shot("b", 50))
+    assert measured_kills([one], of_cases(case("a"), case("b", "one"))) == {"a": (), "b": ("one",)}
+    caught = replace(spec.properties["sm-shift"], catches=("new",))
+    by_a_property = replace(of_cases(case("a")), properties={"sm-shift": caught})
+    assert measured_kills([kill("new", shot("a", 50, listed=False))], by_a_property) == {"a": ()}
 
 
 # ── the command ──
@@ -425,3 +460,38 @@ def test_the_page_of_a_proven_matrix_says_so(spec):
         "Not caught: none.",
         "Untrue claims: none.",
     ]
+
+
+def test_kills_are_written_into_the_golden_files_and_nothing_else_moves(spec_copy):
+    golden = spec_copy / "golden" / "softmax.json"
+    shipped = golden.read_text(encoding="utf-8")
+    command = ("softmax-whole-array", "--matrix", "--write", "--jobs", "1", "--spec", str(spec_copy))
+    keep(spec_copy, ["softmax"])
+    result = mistakes(*command)
+    assert result.exit_code == 0, result.output
+    assert "- kills written: 0 more, 0 fewer\n" in result.output
+    assert golden.read_text(encoding="utf-8") == shipped
+    edit(spec_copy, "golden/softmax.json", '"kills": ["softmax-whole-array"]', '"kills": ["scale-missing"]')
+    load_spec.cache_clear()
+    result = mistakes(*command)
+    assert "- kills written: 1 more, 0 fewer\n" in result.output
+    assert f"- wrote {golden.resolve()}\n" in result.output
+    expected = shipped.replace(
+        '"kills": ["softmax-whole-array"]', '"kills": ["scale-missing", "softmax-whole-array"]', 1
+    )
+    assert golden.read_text(encoding="utf-8") == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--write"], "--write writes what the kill matrix measures: say --matrix too"),
+        (
+            ["--write", "--matrix", "--dtype", "float64"],
+            "--write writes what the kill matrix measures in float32, not in float64: leave out --dtype",
+        ),
+    ],
+)
+def test_kills_are_written_as_float32_measures_them_alone(arguments, said):
+    result = mistakes("scale-missing", *arguments)
+    assert (result.exit_code, result.output) == (2, f"goldformer: {said}\n")

@@ -95,7 +95,7 @@ def verdict_with_zeros(spec, *classes):
 
 
 def test_the_case_of_zeros_catches_what_it_lists(spec):
-    listed = [id_ for id_ in spec.cases[EMPTY_ROW].catches if id_ in implementations()]
+    listed = [id_ for id_ in spec.cases[EMPTY_ROW].kills if id_ in implementations()]
     assert listed
     for mistake in listed:
         verdict = verdict_with_zeros(spec, implementations()[mistake].make)

@@ -84,7 +84,7 @@ def test_without_a_gpu_cuda_by_name_is_an_error_everywhere(bench, spec):
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 def test_every_case_that_lists_a_cut_gradient_catches_it(dtype, bench, spec):
-    listing = [case for case in spec.cases.values() if "grad-cut" in case.catches]
+    listing = [case for case in spec.cases.values() if "grad-cut" in case.kills]
     verdicts = [v for case in listing if (v := check_case(case, bench("grad-cut", dtype))).reason != "convention"]
     assert {v.reason for v in verdicts} == {"no-gradient"}
     says = (

@@ -37,7 +37,7 @@ def test_what_is_no_number_is_named(verdicts_on_mistake):
 @pytest.mark.parametrize("mistake", UNSEEN_IN_ONE_CALL)
 def test_what_no_call_shows_by_itself_is_claimed_by_a_property_alone(mistake, spec):
     assert [p.id for p in spec.properties.values() if mistake in p.catches] == [UNSEEN_IN_ONE_CALL[mistake]]
-    assert [case.id for case in spec.cases.values() if mistake in case.catches] == []
+    assert [case.id for case in spec.cases.values() if mistake in case.kills] == []
 
 
 def made(mistake):

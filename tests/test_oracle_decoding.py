@@ -28,6 +28,7 @@ from goldformer.spec.oracle import balls
 from goldformer.spec.oracle.derive import FORMULAS, GAPS, Derived, derive, down, evaluate, measure
 from goldformer.spec.oracle.draws import ROUNDOFF, SAMPLES, Draw, margin
 from goldformer.spec.oracle.run import Outcome, moved
+from spoiling import keep
 
 GREEDY, BEAM = "greedy_decode", "beam_search"
 BOS, PAD, EOS = 1, 0, 2
@@ -404,9 +405,7 @@ def test_the_tie_rule_reaches_the_command(spec_copy: Path, monkeypatch: pytest.M
 
     from goldformer.conformance.cli import main
 
-    for path in (spec_copy / "cases").glob("*.yaml"):
-        if path.stem != GREEDY:
-            path.unlink()
+    keep(spec_copy, [GREEDY])
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("goldformer.conformance.commands.derive.load_spec", load_spec.__wrapped__)
     command = ["derive", "--spec", str(spec_copy), "--case", "greedy-equals-ids"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from concurrent.futures import Future
@@ -17,114 +18,135 @@ import yaml
 from click.testing import CliRunner, Result
 
 from goldformer.conformance.cli import main
-from goldformer.spec import Spec, load_spec
+from goldformer.spec import ROOT, Case, Spec, load_spec
 from goldformer.spec.files import replace_file
+from goldformer.spec.goldenfile import read_entries, render_golden
 from goldformer.spec.model import ANY, Wanted
 from goldformer.spec.oracle import balls, run
 from goldformer.spec.oracle.derive import Derived, DerivedArray, derive
 from goldformer.spec.oracle.write import number, write_golden
-from goldformer.spec.yamlfile import YamlFile
+from spoiling import keep
 
 # ── the writer ──
 
 DIGEST = "0123456789abcdef"
 PLAIN = Derived(2.5, 0.0, {ANY: {"output": DerivedArray((2,), ("0.25", "1.0000000000000000e-5"), 1.25)}})
-BLOCK = """\
-    golden:
-      derivation: '0123456789abcdef'
-      peak: 2.5
-      outputs:
-        output:
-          error_scale: 1.25
-          values: [0.25, 1.0e-5]
+ENTRY = {
+    "derivation": DIGEST,
+    "peak": 2.5,
+    "outputs": {"output": {"error_scale": 1.25, "values": [0.25, 1e-5]}},
+}
+TEXT = """\
+{
+  "component": "softmax",
+  "cases": {
+    "a": {
+      "derivation": "0123456789abcdef",
+      "peak": 2.5,
+      "outputs": {
+        "output": {
+          "error_scale": 1.25,
+          "values": [0.25, 1.0e-5]
+        }
+      }
+    }
+  }
+}
 """
 
 
-def write(path: Path, *ids: str, derived: Derived = PLAIN, wanted: dict[str, Wanted] | None = None) -> bool:
-    wanted = wanted or {"output": Wanted("all")}
-    return write_golden(YamlFile.read(path), dict.fromkeys(ids, (DIGEST, derived)), dict.fromkeys(ids, wanted))
+@pytest.fixture
+def case(spec: Spec) -> Case:
+    """A case whose id and expectation do not matter."""
+    return spec.cases["sm-one-row-by-hand"]
 
 
-def written(tmp_path: Path, text: str, *ids: str, **more) -> str:
-    path = tmp_path / "x.yaml"
-    path.write_bytes(text.encode())
-    assert write(path, *(ids or ("a",)), **more)
-    return path.read_bytes().decode()
+def write(
+    path: Path, case: Case, *ids: str, among: str = "", derived: Derived = PLAIN, wanted: Wanted | None = None
+) -> bool:
+    """Write derivations of some ids; the cases of the file are those among the words."""
+    cases = {id_: replace(case, id=id_, expect={"output": wanted or Wanted("all")}) for id_ in among.split() or ids}
+    return write_golden(path, cases, dict.fromkeys(ids, (DIGEST, derived)))
 
 
-#: The end of case a, and § where its golden block belongs.
-ENDS = {
-    "a scalar": "t: 1\n§",
-    "a comment behind": "t: 1  # why\n§",
-    "a comment below": "t: 1\n§    # about nothing\n\n  # about b\n",
-    "blank lines": "t: 1\n§\n\n\n",
-    "a flow list": "t: [1, 2]\n§",
-    "a flow list over lines": "t: [1,\n      2,\n\n      3]  # here\n§",
-    "a flow list closed below": "t: [\n      1,\n      2,\n    ]\n§\n",
-    "a flow mapping over lines": "t: {x: 1,\n      y: {z: [2,\n        3]}}\n§\n",
-    "a block list": "t:\n      - 1\n      - [2,\n        3]\n§\n",
-    "a block mapping": "t:\n      x: 1\n      y:\n        z: 2\n§\n    # below\n",
-    "quotes over lines": 't: "one\n      two"\n§\n',
-    "words over lines": "t: one\n      two\n§\n",
-    "nothing": "t:\n§\n",
-    "an empty list": "t: []\n§",
-    "umlauts": "t: √d_k·größe\n§",
-    # To YAML a block scalar ends where the next token begins, which is past the comment, or in case b.
-    "folded words": "t: >-\n      one\n      two\n§",
-    "folded words and a blank line": "t: >-\n      one\n§\n",
-    "literal words and a comment": "t: |\n      one\n§\n    # below\n",
-}
+def written(tmp_path: Path, case: Case, **more) -> dict[str, Any]:
+    """The entry of a derivation, as YAML and JSON both read it."""
+    path = tmp_path / "softmax.json"
+    assert write(path, case, "a", **more)
+    text = path.read_text(encoding="utf-8")
+    read = json.loads(text)
+    assert yaml.safe_load(text) == read
+    assert repr(yaml.safe_load(text)) == repr(read)  # 1 is not 1.0
+    entry: dict[str, Any] = read["cases"]["a"]
+    return entry
 
 
-@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
-@pytest.mark.parametrize("behind", ["  - id: b\n    t: 2\n", ""], ids=["between", "last"])
-def test_a_block_goes_to_the_end_of_its_case_and_every_other_byte_stays(tmp_path: Path, end, behind):
-    text = f"# head\ncases:  # all\n  - id: a\n    {end}{behind}"
-    assert written(tmp_path, text.replace("§", "")) == text.replace("§", BLOCK)
+def test_an_entry_is_written_with_one_key_and_one_array_a_line(tmp_path: Path, case: Case):
+    assert written(tmp_path, case) == ENTRY
+    assert (tmp_path / "softmax.json").read_text(encoding="utf-8") == TEXT
 
 
-@pytest.mark.parametrize("end", ["t: 1", "t: [1,\n      2]", "t: 1\n    # comment"])
-def test_a_file_without_a_last_line_break_gets_one(tmp_path: Path, end):
-    first, _, rest = end.partition("\n    # ")
-    expected = f"cases:\n  - id: a\n    {first}\n{BLOCK}" + (f"    # {rest}\n" if rest else "")
-    assert written(tmp_path, f"cases:\n  - id: a\n    {end}") == expected
+def test_other_entries_and_kills_stay_digit_for_digit(tmp_path: Path, case: Case):
+    path = tmp_path / "softmax.json"
+    write(path, case, "a", "b")
+    before = path.read_text(encoding="utf-8").replace("1.25", "1.2500").replace("[0.25", "[2.5E-01")
+    before = before.replace('"b": {', '"b": {\n      "kills": ["x", "y"],')
+    path.write_text(before, encoding="utf-8")
+    assert write(path, case, "b", among="a b c")
+    after = path.read_text(encoding="utf-8")
+    assert after[: after.index('"b"')] == before[: before.index('"b"')]
+    entries = json.loads(after)["cases"]
+    assert entries["b"] == {**ENTRY, "kills": ["x", "y"]}
+    assert list(entries["b"])[-1] == "kills"
+    assert "c" not in entries
 
 
-# Reading a text translates its line breaks; writing must bring them back.
-def test_windows_line_breaks_stay(tmp_path: Path):
-    text = written(tmp_path, "cases:\r\n  - id: a\r\n    t: 1\r\n")
-    assert text.replace(BLOCK, "").replace(BLOCK.replace("\n", "\r\n"), "") == "cases:\r\n  - id: a\r\n    t: 1\r\n"
+def test_entries_stand_in_the_order_of_their_cases(tmp_path: Path, case: Case):
+    path = tmp_path / "softmax.json"
+    write(path, case, "c", "a", among="c a")
+    write(path, case, "b", among="a b c")
+    assert list(json.loads(path.read_text(encoding="utf-8"))["cases"]) == ["a", "b", "c"]
 
 
-# A block below the braces could no longer be read.
-def test_a_case_in_braces_is_refused_or_written_readably(tmp_path: Path):
-    path = tmp_path / "x.yaml"
-    path.write_text("cases:\n  - {id: a, t: 1}\n  - id: b\n", encoding="utf-8")
-    try:
-        write(path, "a")
-    except ValueError:
-        return
-    assert YamlFile.read(path).data["cases"][0]["golden"]["peak"] == 2.5
+def test_what_no_longer_belongs_to_a_case_is_taken_out(tmp_path: Path, case: Case, spec: Spec):
+    path = tmp_path / "softmax.json"
+    write(path, case, "a", "b", "gone")
+    path.write_text(
+        path.read_text(encoding="utf-8").replace('"b": {', '"b": {\n      "kills": ["x"],'), encoding="utf-8"
+    )
+    refusal = replace(spec.cases["sm-no-elements"], id="b")
+    assert write_golden(path, {"a": replace(case, id="a"), "b": refusal}, {})
+    assert json.loads(path.read_text(encoding="utf-8"))["cases"] == {"a": ENTRY, "b": {"kills": ["x"]}}
 
 
-def test_several_cases_are_written_at_once_and_others_left(tmp_path: Path):
-    text = "cases:\n  - id: a\n    t: 1\n§\n  - id: b\n    t: [1,\n      2]\n\n  - id: c\n    t: 1\n§"
-    assert written(tmp_path, text.replace("§", ""), "a", "c") == text.replace("§", BLOCK)
-
-
-def test_an_existing_block_is_replaced_where_it_stands(tmp_path: Path):
-    old = "    golden:\n      peak: 1\n      # lost\n      outputs:\n        z: [1,\n          2]\n"
-    text = "cases:\n  - id: a\n§    # kept\n    t: 1\n\n  # kept\n  - id: b\n§    t: 1\n"
-    assert written(tmp_path, text.replace("§", old), "a", "b") == text.replace("§", BLOCK)
-
-
-def test_writing_twice_changes_nothing(tmp_path: Path):
-    path = tmp_path / "x.yaml"
-    once = written(tmp_path, "cases:\n  - id: a\n    t: 1\n")
+def test_writing_twice_changes_nothing(tmp_path: Path, case: Case):
+    path = tmp_path / "softmax.json"
+    assert write(path, case, "a")
     before = path.stat()
-    assert not write(path, "a")
-    assert path.read_text(encoding="utf-8") == once
+    assert not write(path, case, "a")
+    assert path.read_text(encoding="utf-8") == TEXT
     assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+def test_no_file_is_made_for_no_entries(tmp_path: Path, case: Case):
+    assert not write_golden(tmp_path / "softmax.json", {"a": case}, {})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "golden").glob("*.json")), ids=lambda path: path.stem)
+def test_every_golden_file_is_as_the_writer_leaves_it(path: Path):
+    text = path.read_text(encoding="utf-8")
+    assert render_golden(path.stem, read_entries(path)) == text
+    with (ROOT / "cases" / f"{path.stem}.yaml").open(encoding="utf-8") as stream:
+        order = [case["id"] for case in yaml.load(stream, getattr(yaml, "CSafeLoader", yaml.SafeLoader))["cases"]]
+    assert [id_ for id_ in order if id_ in read_entries(path)] == list(read_entries(path))
+
+
+# JSON is YAML: whoever has a YAML reader alone gets the same numbers.
+def test_a_golden_file_is_yaml(spec: Spec):
+    for component in ("softmax", "scaled_dot_product_attention", "xavier_uniform", "positional_encoding"):
+        text = (ROOT / "golden" / f"{component}.json").read_text(encoding="utf-8")
+        assert repr(yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))) == repr(json.loads(text))
 
 
 NUMBERS = [
@@ -139,8 +161,6 @@ NUMBERS = [
     ("0", "0", 0),
     ("-0.000123456789012345670", "-0.00012345678901234567", -0.00012345678901234567),
     ("0.54029447601661048", "0.54029447601661048", 0.54029447601661048),
-    ("true", "true", True),
-    ("false", "false", False),
 ]
 
 
@@ -152,58 +172,59 @@ def test_a_number_is_written_as_yaml_reads_it(text, expected, value):
     assert type(read) is type(value)
 
 
-def test_nan_is_written_as_yaml_reads_it():
-    assert number("nan") == ".nan"
-    assert math.isnan(yaml.safe_load(number("nan")))
+def test_nan_is_written_as_the_protocol_writes_it(tmp_path: Path, case: Case):
+    derived = Derived(1.0, 0.0, {ANY: {"output": DerivedArray((2,), ("nan", "1"), 1.0)}})
+    assert written(tmp_path, case, derived=derived)["outputs"]["output"]["values"] == ["NaN", 1]
 
 
-def test_every_double_comes_back_as_itself(tmp_path: Path):
+def test_truths_are_written_as_json_has_them(tmp_path: Path, case: Case):
+    derived = Derived(1.0, 0.0, {ANY: {"output": DerivedArray((2,), ("true", "false"), 0.0)}})
+    assert written(tmp_path, case, derived=derived)["outputs"]["output"]["values"] == [True, False]
+
+
+def test_every_double_comes_back_as_itself(tmp_path: Path, case: Case):
     random = np.random.default_rng(1)
     values = random.standard_normal(500) * 10.0 ** random.integers(-30, 30, 500)
     texts = tuple(flint.arb(v).mid().str(17, radius=False) for v in values.tolist())
     derived = Derived(1.0, 0.0, {ANY: {"output": DerivedArray((500,), texts, 1.0)}})
-    text = written(tmp_path, "cases:\n  - id: a\n", derived=derived)
-    assert yaml.safe_load(text)["cases"][0]["golden"]["outputs"]["output"]["values"] == values.tolist()
-    assert max(map(len, text.splitlines())) <= 120
+    assert written(tmp_path, case, derived=derived)["outputs"]["output"]["values"] == values.tolist()
 
 
-@pytest.mark.parametrize("shape", [(1,), (7,), (2, 3), (2, 1, 3), (1, 2, 3, 5), (3, 1, 1, 2), (2, 40)])
-def test_arrays_of_any_rank_come_back_in_their_shape(tmp_path: Path, shape):
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (2, 3), (2, 1, 3), (1, 2, 3, 5), (3, 1, 1, 2), (2, 40)])
+def test_arrays_of_any_rank_come_back_in_their_shape(tmp_path: Path, case: Case, shape):
     values = np.arange(math.prod(shape)).reshape(shape) / 8
     texts = tuple(map(repr, values.ravel().tolist()))
     derived = Derived(1.0, 0.0, {"one": {"output": DerivedArray(shape, texts, 0.0)}, "other": None})
-    text = written(tmp_path, "cases:\n  - id: a\n", derived=derived)
-    golden = yaml.safe_load(text)["cases"][0]["golden"]
-    assert golden["options"] == {"one": {"output": {"error_scale": 0, "values": values.tolist()}}, "other": "refused"}
+    options = written(tmp_path, case, derived=derived)["options"]
+    assert options == {"one": {"output": {"error_scale": 0, "values": values.tolist()}}, "other": "refused"}
 
 
-def test_a_margin_stands_behind_the_peak(tmp_path: Path):
-    text = written(tmp_path, "cases:\n  - id: a\n", derived=replace(PLAIN, margin=0.0123))
-    assert text == "cases:\n  - id: a\n" + BLOCK.replace("peak: 2.5\n", "peak: 2.5\n      margin: 0.0123\n")
+def test_a_margin_stands_behind_the_peak(tmp_path: Path, case: Case):
+    entry = written(tmp_path, case, derived=replace(PLAIN, margin=0.0123))
+    assert list(entry.items())[1:3] == [("peak", 2.5), ("margin", 0.0123)]
 
 
-def test_drawn_probes_stand_beside_their_values(tmp_path: Path):
+def test_drawn_probes_stand_beside_their_values(tmp_path: Path, case: Case):
     places = tuple((0, k, 99 - k) for k in range(30))
     derived = Derived(1.0, 0.0, {ANY: {"output": DerivedArray((30,), tuple(map(str, range(30))), 2.0)}})
     for drawn in (True, False):
-        wanted = {"output": Wanted("probes", places, drawn=drawn)}
-        text = written(tmp_path, "cases:\n  - id: a\n", derived=derived, wanted=wanted)
-        output = yaml.safe_load(text)["cases"][0]["golden"]["outputs"]["output"]
+        wanted = Wanted("probes", places, drawn=drawn)
+        output = written(tmp_path, case, derived=derived, wanted=wanted)["outputs"]["output"]
         assert output["values"] == list(range(30))
         assert output.get("at") == ([list(place) for place in places] if drawn else None)
 
 
-def test_a_crash_while_writing_leaves_the_old_file_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    path = tmp_path / "x.yaml"
-    path.write_text("cases:\n  - id: a\n", encoding="utf-8")
+def test_a_crash_while_writing_leaves_the_old_file_whole(tmp_path: Path, case: Case, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "softmax.json"
+    write(path, case, "a")
 
     def fail(self, target):
         raise OSError("the disk is full")
 
     monkeypatch.setattr(Path, "replace", fail)
     with pytest.raises(OSError, match=r"^the disk is full$"):
-        write(path, "a")
-    assert path.read_text(encoding="utf-8") == "cases:\n  - id: a\n"
+        write(path, case, "a", "b")
+    assert path.read_text(encoding="utf-8") == TEXT
     assert list(tmp_path.iterdir()) == [path], "no half-written file is left behind"
 
 
@@ -295,6 +316,7 @@ def test_a_derivation_survives_its_cache(spec: Spec):
 # ── the command ──
 
 SOFTMAX = "cases/softmax.yaml"
+GOLDEN = "golden/softmax.json"
 
 
 class Inline:
@@ -317,10 +339,8 @@ class Inline:
 
 @pytest.fixture
 def copy(spec_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A spec of one small case file, a cache of its own, and nothing remembered between two commands."""
-    for path in (spec_copy / "cases").glob("*.yaml"):
-        if path.stem not in ("softmax", "causal_mask"):
-            path.unlink()
+    """A spec of two small case files, a cache of its own, and nothing remembered between two commands."""
+    keep(spec_copy, ["softmax", "causal_mask"])
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("goldformer.conformance.commands.derive.load_spec", load_spec.__wrapped__)
     monkeypatch.setattr(run, "ProcessPoolExecutor", Inline)
@@ -331,31 +351,31 @@ def goldformer(copy: Path, *arguments: str) -> Result:
     return CliRunner().invoke(main, ["derive", "--spec", str(copy), *arguments])
 
 
-def edit(copy: Path, old: str, new: str) -> None:
-    text = (copy / SOFTMAX).read_text(encoding="utf-8")
+def edit(copy: Path, old: str, new: str, file: str = GOLDEN) -> None:
+    text = (copy / file).read_text(encoding="utf-8")
     assert text.count(old) == 1
-    (copy / SOFTMAX).write_text(text.replace(old, new), encoding="utf-8")
+    (copy / file).write_text(text.replace(old, new), encoding="utf-8")
 
 
 def strip(copy: Path) -> None:
-    """Take every golden block out of every case file."""
-    for path in (copy / "cases").glob("*.yaml"):
-        text = path.read_text(encoding="utf-8")
-        path.write_text(re.sub(r"    golden:\n(?:      .*\n)+", "", text), encoding="utf-8")
+    """Take everything but the kills out of every golden file."""
+    for path in (copy / "golden").iterdir():
+        kills = {id_: {"kills": entry["kills"]} for id_, entry in read_entries(path).items() if "kills" in entry}
+        path.write_text(render_golden(path.stem, kills), encoding="utf-8")
 
 
 def files(copy: Path) -> dict[str, str]:
-    return {path.name: path.read_text(encoding="utf-8") for path in (copy / "cases").iterdir()}
+    return {path.name: path.read_text(encoding="utf-8") for path in (copy / "golden").iterdir()}
 
 
 def test_deriving_writes_what_is_shipped_and_check_then_proves_it(copy: Path):
     shipped = files(copy)
     strip(copy)
-    assert files(copy)["softmax.yaml"].count("golden:") == 0
+    assert "derivation" not in files(copy)["softmax.json"]
     result = goldformer(copy)
     assert result.exit_code == 0, result.output
     assert files(copy) == shipped
-    assert f"wrote {copy.resolve()}/cases/softmax.yaml\n" in result.output
+    assert f"wrote {copy.resolve()}/golden/softmax.json\n" in result.output
     result = goldformer(copy, "--check", "--no-cache")
     assert result.exit_code == 0, result.output
     assert re.fullmatch(
@@ -382,8 +402,9 @@ def test_only_the_named_case_is_derived(copy: Path):
     result = goldformer(copy, "--case", "sm-one-row-by-hand", "--no-cache")
     assert result.exit_code == 0, result.output
     assert "3 values of 1 cases, 1 cases derived anew" in result.output
-    assert files(copy)["softmax.yaml"].count("    golden:") == 1
-    assert files(copy)["softmax.yaml"].split("\n\n")[0] == shipped["softmax.yaml"].split("\n\n")[0]
+    assert files(copy)["softmax.json"].count("derivation") == 1
+    end = shipped["softmax.json"].index('    "sm-several-rows"')
+    assert files(copy)["softmax.json"][:end] == shipped["softmax.json"][:end]
 
 
 @pytest.mark.parametrize(
@@ -391,8 +412,8 @@ def test_only_the_named_case_is_derived(copy: Path):
     [
         ("0.042010066134066051", "0.042010066134066151", "output: golden values differ from those derived now"),
         ("0.11419519938459448,", "0.11519519938459448,", "output: golden values differ from those derived now"),
-        ("          error_scale: 1.57", "          error_scale: 1.7", "output: error scale 1.7 is 1.57 now"),
-        ("          error_scale: 1.57", "          error_scale: 1.5", "output: error scale 1.5 is 1.57 now"),
+        ('"error_scale": 1.57', '"error_scale": 1.7', "output: error scale 1.7 is 1.57 now"),
+        ('"error_scale": 1.57', '"error_scale": 1.5', "output: error scale 1.5 is 1.57 now"),
     ],
     ids=["last digits", "a digit", "a larger scale", "a smaller scale"],
 )
@@ -409,20 +430,20 @@ def test_check_names_the_case_that_moved_with_file_and_line(copy: Path, old, new
 
 # The peak decides in which dtypes a case runs at all.
 def test_check_names_a_peak_that_moved(copy: Path):
-    golden = "      peak: 3\n      outputs:\n        output:\n          error_scale: 1.57"
-    edit(copy, golden, golden.replace("peak: 3", "peak: 3.0e+39"))
+    peak = '"derivation": "440635ba247026fa",\n      "peak": 3'
+    edit(copy, peak, f"{peak}.0e+39")
     result = goldformer(copy, "--check")
     assert result.exit_code == 1, result.output
     assert ":4: sm-one-row-by-hand: peak" in result.output
 
 
 def test_check_lets_a_scale_drift_by_what_another_machine_may_measure(copy: Path):
-    edit(copy, "          error_scale: 1.57", "          error_scale: 1.58")
+    edit(copy, '"error_scale": 1.57', '"error_scale": 1.58')
     assert goldformer(copy, "--check", "--case", "sm-one-row-by-hand").exit_code == 0
 
 
 def test_check_finds_a_truth_that_flipped(copy: Path):
-    path = copy / "cases/causal_mask.yaml"
+    path = copy / "golden/causal_mask.json"
     path.write_text(path.read_text(encoding="utf-8").replace("[true, false", "[true, true", 1), encoding="utf-8")
     result = goldformer(copy, "--check")
     assert result.exit_code == 1
@@ -430,16 +451,17 @@ def test_check_finds_a_truth_that_flipped(copy: Path):
 
 
 def test_a_changed_input_must_be_derived_before_it_is_checked(copy: Path):
-    edit(copy, "scores: {values: [0, 1, 3]}", "scores: {values: [0, 1, 2]}")
+    edit(copy, "scores: {values: [0, 1, 3]}", "scores: {values: [0, 1, 2]}", SOFTMAX)
     result = goldformer(copy, "--check")
     assert result.exit_code == 2
     assert result.output == (
-        f"goldformer: {copy.resolve()}/{SOFTMAX}:12: cases[0].golden: sm-one-row-by-hand: "
+        f"goldformer: {copy.resolve()}/{SOFTMAX}:4: cases[0].id: sm-one-row-by-hand: "
         "was changed after its golden values were derived: run goldformer derive\n"
     )
     result = goldformer(copy)
     assert result.exit_code == 0, result.output
-    values = yaml.safe_load(files(copy)["softmax.yaml"])["cases"][0]["golden"]["outputs"]["output"]["values"]
+    entry = json.loads(files(copy)["softmax.json"])["cases"]["sm-one-row-by-hand"]
+    values = entry["outputs"]["output"]["values"]
     e = [1, math.e, math.exp(2)]
     assert values == pytest.approx([x / sum(e) for x in e], abs=1e-16)
     assert goldformer(copy, "--check").exit_code == 0

@@ -16,13 +16,13 @@ import yaml
 
 from goldformer.spec import Spec
 from goldformer.spec.draw import Fill, Values
+from goldformer.spec.goldenfile import render
 from goldformer.spec.laws import FALSE_ALARM, Discrete, Law, Uniform, law_of, unfit
 from goldformer.spec.model import ANY, Case, GoldenArray, Statistic, Wanted
 from goldformer.spec.oracle import run
 from goldformer.spec.oracle.derive import Derived, DerivedArray, derive
 from goldformer.spec.oracle.statistics import statistics
-from goldformer.spec.oracle.write import write_golden
-from goldformer.spec.yamlfile import YamlFile
+from goldformer.spec.oracle.write import golden_entry
 
 MEANS: tuple[Statistic, ...] = ("zeros", "mean", "mean_square")
 ALL: tuple[Statistic, ...] = (*MEANS, "largest")
@@ -265,30 +265,24 @@ def test_what_is_stored_is_what_is_derived_now(id_, spec: Spec):
     assert run.moved(with_golden(replace(golden, values=golden.values * (1 + 1e-15) + 1e-30))) == moved
 
 
-def test_a_block_of_statistics_is_written_as_it_is_read(tmp_path: Path):
-    path = tmp_path / "x.yaml"
-    path.write_text("cases:\n  - id: a\n", encoding="utf-8")
+def test_statistics_are_written_one_a_line():
     array = DerivedArray(
         (2,), ("0.10000000000000000", "1.1111111111111111"), 2.5, {"zeros": 0.0165, "mean_square": 0.0}
     )
     wanted = {"output": Wanted("statistics", statistics=("zeros", "mean_square"))}
-    derived = Derived(1.0, 0.0, {ANY: {"output": array}})
-    write_golden(YamlFile.read(path), {"a": ("0123456789abcdef", derived)}, {"a": wanted})
+    entry = golden_entry("0123456789abcdef", Derived(1.0, 0.0, {ANY: {"output": array}}), wanted)
     assert (
-        path.read_text(encoding="utf-8")
+        render(entry["outputs"])
         == """\
-cases:
-  - id: a
-    golden:
-      derivation: '0123456789abcdef'
-      peak: 1
-      outputs:
-        output:
-          error_scale: 2.5
-          statistics:
-            zeros: {value: 0.1, within: 0.0165}
-            mean_square: {value: 1.1111111111111111, within: 0}
-"""
+{
+  "output": {
+    "error_scale": 2.5,
+    "statistics": {
+      "zeros": {"value": 0.1, "within": 0.0165},
+      "mean_square": {"value": 1.1111111111111111, "within": 0}
+    }
+  }
+}"""
     )
 
 

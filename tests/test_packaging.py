@@ -40,7 +40,7 @@ def test_the_name_plate_links_to_the_four_folders():
 def test_all_data_of_the_spec_is_package_data():
     patterns = PYPROJECT["tool"]["setuptools"]["package-data"]["goldformer.spec"]
     shipped = {path for pattern in patterns for path in (REPOSITORY / "spec").glob(pattern)}
-    data = {p for p in (REPOSITORY / "spec").rglob("*") if p.is_file() and p.suffix in (".yaml", ".md")}
+    data = {p for p in (REPOSITORY / "spec").rglob("*") if p.is_file() and p.suffix in (".yaml", ".json", ".md")}
     assert data
     assert shipped == data
 
@@ -82,7 +82,9 @@ def test_torch_and_matplotlib_are_extras():
     assert not [r for r in plain if re.match(r"(torch|python-flint|matplotlib)\b", r)]
 
 
-@pytest.mark.parametrize("suffix", [".py", ".md", ".yaml", ".toml", ".txt", ".html", ".java", ".mjs", ".c", ".h"])
+@pytest.mark.parametrize(
+    "suffix", [".py", ".md", ".yaml", ".json", ".toml", ".txt", ".html", ".java", ".mjs", ".c", ".h"]
+)
 def test_no_file_names_a_machine(suffix):
     tracked = [
         p for folder in (*FOLDERS, "tests", "benchmarks", "examples") for p in (REPOSITORY / folder).rglob(f"*{suffix}")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 
 import pytest
 
-from goldformer.spec import ROOT, Spec, SpecError, load_spec
+from goldformer.spec import Spec, SpecError
 from goldformer.spec.model import ANY, Statistic, Wanted
+from spoiling import bring, edit_golden, keep, load
 
 DROPOUT, XAVIER = "dropout", "xavier_uniform"
 ATTENTION = "scaled_dot_product_attention"
@@ -18,9 +18,7 @@ ATTENTION = "scaled_dot_product_attention"
 @pytest.fixture
 def copy(spec_copy: Path) -> Path:
     """A spec to be spoilt, with the case files of what is drawn."""
-    for path in (spec_copy / "cases").glob("*.yaml"):
-        if path.stem not in (DROPOUT, XAVIER, "softmax"):
-            path.unlink()
+    keep(spec_copy, [DROPOUT, XAVIER, "softmax"])
     return spec_copy
 
 
@@ -28,7 +26,7 @@ def edit(root: Path, component: str, id_: str, old: str, new: str) -> int:
     """Replace the first `old` behind the line of an id, and say on which line `expect` stands."""
     path = root / "cases" / f"{component}.yaml"
     if not path.exists():
-        shutil.copy(ROOT / "cases" / path.name, path)
+        bring(root, component)
     text = path.read_text(encoding="utf-8")
     start = text.index(f"id: {id_}\n")
     place = text.index(old, start, text.find("\n  - id: ", start))
@@ -38,12 +36,12 @@ def edit(root: Path, component: str, id_: str, old: str, new: str) -> int:
 
 def refusals(root: Path, *, underived: bool = False) -> list[str]:
     with pytest.raises(SpecError, match=re.escape(str(root))) as error:
-        load_spec.__wrapped__(root, underived=underived)
+        load(root, underived=underived)
     return [str(problem).removeprefix(f"{root}/") for problem in error.value.problems]
 
 
 def test_the_copy_loads_as_it_is(copy: Path):
-    case = load_spec.__wrapped__(copy).cases["do-tenth"]
+    case = load(copy).cases["do-tenth"]
     names: tuple[Statistic, ...] = ("zeros", "mean", "mean_square", "largest")
     assert case.expect == {"output": Wanted("statistics", statistics=names)}
     golden = case.golden.options[ANY]["output"]
@@ -111,7 +109,7 @@ def test_what_makes_no_sense_of_a_random_output_is_refused_at_its_line(
     line = edit(copy, component, id_, old, new)
     if not output:
         # A shape, and what comes before the weights, may be asked for.
-        assert load_spec.__wrapped__(copy, underived=True).cases[id_].expect["scores"].form == "all"
+        assert load(copy, underived=True).cases[id_].expect["scores"].form == "all"
         return
     (refusal,) = [text for text in refusals(copy, underived=True) if "is no working case of this file" not in text]
     index = int(re.search(r"cases\[(\d+)\]", refusal)[1])
@@ -139,29 +137,30 @@ def test_a_statistic_that_is_none_is_refused_at_its_line(copy: Path, old, new, f
 
 def golden_refusal(copy: Path) -> str:
     # The error cases fall with their base.
-    return refusals(copy)[0].partition(": do-tenth: ")[2]
+    return re.split(r"[:.] ?do-tenth: ", refusals(copy)[0])[1]
 
 
 def test_golden_statistics_are_those_that_the_case_asks_for(copy: Path):
-    edit(copy, DROPOUT, "do-tenth", "            zeros: {value: 0.1, within: 0.0165}\n", "")
-    asked = "the case asks for zeros, mean, mean_square, largest"
+    edit_golden(copy, "do-tenth", '"zeros": {"value": 0.1, "within": 0.0165},', "")
+    asked = "the case asks for zeros, mean, mean_square, largest: run goldformer derive"
     assert golden_refusal(copy) == f"output has the statistics mean, mean_square, largest, {asked}"
 
 
 def test_golden_values_are_no_statistics(copy: Path):
-    path = copy / "cases/dropout.yaml"
+    path = copy / "golden/dropout.json"
     text = path.read_text(encoding="utf-8")
-    block = re.search(r"          statistics:\n(            .*\n)+", text)[0]
-    path.write_text(text.replace(block, "          values: [1, 2]\n", 1), encoding="utf-8")
-    asked = "the case asks for zeros, mean, mean_square, largest"
+    block = re.search(r'"statistics": \{\n( {12}.*\n)+ {10}\}', text)[0]
+    path.write_text(text.replace(block, '"values": [1, 2]', 1), encoding="utf-8")
+    asked = "the case asks for zeros, mean, mean_square, largest: run goldformer derive"
     assert golden_refusal(copy) == f"output has the statistics none, {asked}"
 
 
 def test_statistics_are_no_golden_values(copy: Path):
-    values = "          values: [-1.0625, -0.125, 0.96875, 1.1875, 1.5, 1.0625, -1.5]"
-    edit(copy, DROPOUT, "do-evaluation-one-row", values, "          statistics: {mean: {value: 0, within: 1}}")
+    values = '"values": [-1.0625, -0.125, 0.96875, 1.1875, 1.5, 1.0625, -1.5]'
+    edit_golden(copy, "do-evaluation-one-row", values, '"statistics": {"mean": {"value": 0, "within": 1}}')
     (refusal,) = refusals(copy)
-    assert refusal.endswith(": do-evaluation-one-row: output has the statistics mean, the case asks for none")
+    said = "output has the statistics mean, the case asks for none: run goldformer derive"
+    assert refusal.endswith(f": cases.do-evaluation-one-row: {said}")
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ import pytest
 from click.testing import CliRunner
 
 from goldformer.conformance.cli import main
-from goldformer.spec import ROOT, Case, Level, Spec, load_spec
+from goldformer.spec import ROOT, Case, Level, Spec
 from goldformer.spec.coverage import EVERY_CALL, cover
 from goldformer.spec.lint import lint
+from spoiling import keep, load
 
 KEPT = ["causal_mask", "single_head_attention", "softmax"]
 JAVA = "cases/single_head_attention.yaml"
@@ -23,14 +24,12 @@ JAVA = "cases/single_head_attention.yaml"
 @pytest.fixture
 def copy(spec_copy: Path) -> Path:
     """A spec with few cases: quick to load, and what else the lint then says was there before the spoiling."""
-    for path in (spec_copy / "cases").glob("*.yaml"):
-        if path.stem not in KEPT:
-            path.unlink()
+    keep(spec_copy, KEPT)
     return spec_copy
 
 
 def problems(root: Path) -> list[str]:
-    return [str(problem).removeprefix(f"{root}/") for problem in lint(load_spec.__wrapped__(root))]
+    return [str(problem).removeprefix(f"{root}/") for problem in lint(load(root))]
 
 
 def fresh(root: Path, *edits: tuple[str, str, str]) -> list[str]:
@@ -112,18 +111,32 @@ def test_a_convention_that_no_case_depends_on_is_found(copy: Path):
     assert found == ["conventions.yaml:1: moon: is a convention that no case depends on"]
 
 
-@pytest.mark.parametrize("claimed_by", [None, "a case", "a property"])
-def test_a_mistake_that_nothing_claims_is_found(copy: Path, claimed_by):
+@pytest.mark.parametrize("shown_by", [None, "a case", "a property"])
+def test_a_mistake_that_nothing_reveals_is_found(copy: Path, shown_by):
     new = (
         "mistakes:\n  - {id: sm-base-two, component: softmax, title: powers of 2, does: 2^s, symptom: Flat.,"
         " why: 2 is not e., hint: Take powers of e., reveals: anything, hides: nothing}\n"
     )
     edits = [("mistakes.yaml", "mistakes:\n", new)]
-    if claimed_by:
-        file = "cases/softmax.yaml" if claimed_by == "a case" else "properties.yaml"
-        edits.append((file, "    catches: [softmax-unstable", "    catches: [sm-base-two, softmax-unstable"))
-    message = "is claimed by nothing: list it in the catches of a case or of a property that reveals it"
-    assert fresh(copy, *edits) == ([] if claimed_by else [f"mistakes.yaml:1: sm-base-two: {message}"])
+    if shown_by == "a case":
+        edits.append(("golden/softmax.json", '"kills": [', '"kills": ["sm-base-two", '))
+    if shown_by == "a property":
+        edits.append(
+            ("properties.yaml", "    catches: [softmax-unstable", "    catches: [sm-base-two, softmax-unstable")
+        )
+    message = (
+        "is killed by no case and caught by no property: add a case that is meant_for it and run "
+        "goldformer mistakes sm-base-two --matrix --write, or list it in the catches of a property"
+    )
+    assert fresh(copy, *edits) == ([] if shown_by else [f"mistakes.yaml:1: sm-base-two: {message}"])
+
+
+def test_a_case_that_is_not_known_to_kill_what_it_is_meant_for_is_found(copy: Path):
+    edit = ("cases/softmax.yaml", "meant_for: [softmax-whole-array]", "meant_for: [softmax-whole-array, scale-missing]")
+    found = fresh(copy, edit)
+    where = line(copy, "cases/softmax.yaml", "- id: sm-several-rows")
+    message = "scale-missing is not among its kills: run goldformer mistakes scale-missing --matrix --write"
+    assert found == [f"cases/softmax.yaml:{where}: sm-several-rows.meant_for: {message}"]
 
 
 def test_a_golden_case_that_is_silent_on_a_convention_is_found(copy: Path, spec: Spec):
@@ -272,8 +285,8 @@ def test_every_must_is_shown_and_every_clause_named_by_a_case_exists(spec: Spec)
 
 
 def test_there_are_files_and_every_one_is_read(spec: Spec):
-    for folder, at_least in (("cases", 9), ("contracts", 9)):
-        stems = {path.stem for path in (ROOT / folder).glob("*.yaml")}
+    for folder, at_least in (("cases", 9), ("contracts", 9), ("golden", 9)):
+        stems = {path.stem for path in (ROOT / folder).iterdir()}
         assert len(stems) >= at_least
         assert stems <= set(spec.contracts)
     assert {case.component for case in spec.cases.values()} == {path.stem for path in (ROOT / "cases").glob("*.yaml")}

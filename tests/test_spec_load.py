@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spoiling import bring, edit, index_of, line_of, load, refusals
+from spoiling import bring, edit, edit_golden, golden_line_of, index_of, keep, line_of, load, refusals
 
 #: Case files that load in milliseconds; `bring` adds another one.
 KEPT = ["causal_mask", "padding_mask", "softmax"]
@@ -16,9 +16,7 @@ KEPT = ["causal_mask", "padding_mask", "softmax"]
 @pytest.fixture
 def copy(spec_copy: Path) -> Path:
     """A spec to be spoilt, with the case files that are quick to load."""
-    for path in (spec_copy / "cases").glob("*.yaml"):
-        if path.stem not in KEPT:
-            path.unlink()
+    keep(spec_copy, KEPT)
     return spec_copy
 
 
@@ -36,8 +34,8 @@ GRID = "both must be whole, rising and at most 256 in size, so that bfloat16 hol
 CASES = {
     # the schema
     "unknown key": ("softmax", "sm-four-axes", "    source:", "    colour: red\n    source:", "colour",
-        "unknown key: known here are id, title, clauses, source, catches, sizes, equal_sizes, blind, attributes, "
-        "inputs, params, cotangent, convention, only_with, base, change, expect, printed, golden"),
+        "unknown key: known here are id, title, clauses, source, meant_for, sizes, equal_sizes, blind, attributes, "
+        "inputs, params, cotangent, convention, only_with, base, change, expect, printed"),
     "unknown key in a recipe": (
         "softmax", "sm-four-axes", "dyadic, seed:", "dyadic, sed: 1, seed:", "inputs.scores.sed",
         "unknown key: did you mean seed?",
@@ -49,9 +47,14 @@ CASES = {
         "softmax", "sm-four-axes", "seed: 12", "seed: true", "inputs.scores.seed",
         "Input should be a valid integer, got True",
     ),
-    "ill-formed derivation": (
-        "softmax", "sm-one-row-by-hand", "derivation: '", "derivation: 'abc' # '", "golden.derivation",
-        "String should match pattern '^[0-9a-f]{16}$', got 'abc'",
+    "more than three mistakes": (
+        "softmax", "sm-four-axes", "[softmax-whole-array]", "[a, b, c, d]", "meant_for",
+        "names 4 mistakes: keep at most 3, those that the case was designed to reveal, got ['a', 'b', 'c', 'd']",
+    ),
+    "golden values among what people write": (
+        "softmax", "sm-four-axes", "    source:", "    golden: {}\n    source:", "golden",
+        "unknown key: known here are id, title, clauses, source, meant_for, sizes, equal_sizes, blind, attributes, "
+        "inputs, params, cotangent, convention, only_with, base, change, expect, printed",
     ),
     # conventions
     "unknown convention": (
@@ -150,37 +153,16 @@ CASES = {
         "scaled_dot_product_attention", "sdpa-walkthrough-3x2", "weights: all", "weights: shape", "printed.weights",
         "{id}: needs expect: {{weights: all}}",
     ),
-    # golden values
-    "a changed input": ("softmax", "sm-one-row-by-hand", "[0, 1, 3]", "[0, 1, 2]", "golden", f"{{id}}: {STALE}"),
-    "a changed size": ("softmax", "sm-four-axes", "[2, 3, 4]", "[2, 4, 3]", "golden", f"{{id}}: {STALE}"),
+    # what golden values follow from
+    "a changed input": ("softmax", "sm-one-row-by-hand", "[0, 1, 3]", "[0, 1, 2]", "id", f"{{id}}: {STALE}"),
+    "a changed size": ("softmax", "sm-four-axes", "[2, 3, 4]", "[2, 4, 3]", "id", f"{{id}}: {STALE}"),
     "a changed mask": (
-        "scaled_dot_product_attention", "sdpa-causal", "mask: {causal: true,", "mask: {causal: false,", "golden",
+        "scaled_dot_product_attention", "sdpa-causal", "mask: {causal: true,", "mask: {causal: false,", "id",
         f"{{id}}: {STALE}",
     ),
     "another thing asked for": (
         "scaled_dot_product_attention", "sdpa-causal", "output: all, weights: all", "output: all, scores: all",
-        "golden", f"{{id}}: {STALE}",
-    ),
-    "a value too few": (
-        "softmax", "sm-one-row-by-hand", "values: [0.042010066134066051, ", "values: [", "golden",
-        "{id}: output has shape (2,), the contract says (3,)",
-    ),
-    "an output too many": (
-        "softmax", "sm-one-row-by-hand", "      outputs:\n", "      outputs:\n        w: {error_scale: 1, values: 1}\n",
-        "golden", "{id}: has outputs ['output', 'w'], the case asks for ['output']",
-    ),
-    "an option too few": (
-        "positional_encoding", "pe-odd-5", "        refused: refused\n", "", "golden",
-        "{id}: has values for ['extra_sine'], the convention has ['extra_sine', 'refused']",
-    ),
-    "values at other places": (
-        "positional_encoding", "pe-20x512-drawn", "at: [[0, 0, 191]", "at: [[0, 0, 192]", "golden",
-        "{id}: output is given at other places than the case asks for",
-    ),
-    "golden values for an error case": (
-        "causal_mask", "mask-causal-no-keys", "{error: kv_seq}",
-        "{error: kv_seq}\n    golden: {derivation: '0123456789abcdef', peak: 0, outputs: {}}", "golden",
-        "{id}: has golden values, but asks for none",
+        "id", f"{{id}}: {STALE}",
     ),
     # error cases
     "a change that keeps the contract": (
@@ -214,7 +196,8 @@ CASES = {
 def test_a_spoilt_case_is_refused_at_its_line(copy: Path, component, id_, old, new, field, message):
     file = bring(copy, component)
     edit(copy, file, old, new, id_)
-    line, index = line_of(copy, file, id_, *field.split(".")), index_of(copy, file, id_)
+    keys = [] if field == "id" else field.split(".")
+    line, index = line_of(copy, file, id_, *keys), index_of(copy, file, id_)
     if "{id}" in message:
         message = message.format(id=id_)
     expected, refused = f"{file}:{line}: cases[{index}].{field}: {message}", refusals(copy)
@@ -239,14 +222,132 @@ def test_what_is_missing_is_refused_at_the_line_of_its_case(copy: Path, id_, old
     assert refusals(copy) == [f"cases/softmax.yaml:{line}: cases[{index}].{field}: {message}"]
 
 
-def test_a_missing_golden_block_is_refused_at_the_line_of_its_case(copy: Path):
-    file = copy / "cases/softmax.yaml"
-    text = file.read_text(encoding="utf-8")
-    start = text.index("    golden:")
-    file.write_text(text[:start] + text[text.index("\n  - id:", start) :], encoding="utf-8")
+def test_a_case_without_golden_values_is_refused_at_its_line(copy: Path):
+    (copy / "golden/softmax.json").unlink()
     message = "sm-one-row-by-hand: has no golden values: run goldformer derive"
-    assert refusals(copy) == [f"cases/softmax.yaml:4: cases[0].id: {message}"]
+    assert refusals(copy)[0] == f"cases/softmax.yaml:4: cases[0].id: {message}"
     assert load(copy, underived=True).cases["sm-one-row-by-hand"].golden is None
+
+
+#: What: case, the text of its entry and the replacement, the key at whose line it is refused, the message.
+GOLDEN = {
+    "a value too few": (
+        "sm-one-row-by-hand", "[0.042010066134066051, ", "[", "",
+        "output has shape (2,), the contract says (3,): run goldformer derive",
+    ),
+    "an output too many": (
+        "sm-one-row-by-hand", '"output": {', '"w": {"error_scale": 1, "values": 1}, "output": {', "",
+        "has outputs ['output', 'w'], the case asks for ['output']: run goldformer derive",
+    ),
+    "an option too few": (
+        "pe-odd-5", ',\n        "refused": "refused"', "", "",
+        "has values for ['extra_sine'], the convention has ['extra_sine', 'refused']: run goldformer derive",
+    ),
+    "values at other places": (
+        "pe-20x512-drawn", '"at": [[0, 0, 191]', '"at": [[0, 0, 192]', "",
+        "output is given at other places than the case asks for: run goldformer derive",
+    ),
+    "an unknown mistake": (
+        "sm-four-axes", "softmax-whole-array", "softmax-hole-array", "",
+        "kills 'softmax-hole-array', which is not in mistakes.yaml: run goldformer mistakes --matrix --write",
+    ),
+    "values that are a mapping": (
+        "sm-one-row-by-hand", "[0.042010066134066051, 0.11419519938459448, 0.84379473448133947]", '{"a": 1}', "",
+        "output holds {'a': 1} where only int and float can stand: run goldformer derive",
+    ),
+    "a value that is nothing": (
+        "sm-one-row-by-hand", "[0.042010066134066051", "[null", "",
+        "output holds None where only int and float can stand: run goldformer derive",
+    ),
+    "a value that is true": (
+        "sm-one-row-by-hand", "[0.042010066134066051", "[true", "",
+        "output holds True where only int and float can stand: run goldformer derive",
+    ),
+    "a value that is a word": (
+        "sm-one-row-by-hand", "[0.042010066134066051", '["nan"', "",
+        "output holds 'nan' where only int and float can stand: run goldformer derive",
+    ),
+    "a truth that is 0.5": (
+        "mask-padding-none", "[true", "[0.5", "", "mask holds 0.5 where only bool can stand: run goldformer derive",
+    ),
+    "an ill-formed derivation": (
+        "sm-one-row-by-hand", '"440635ba247026fa"', '"abc"', "derivation",
+        "String should match pattern '^[0-9a-f]{16}$', got 'abc'",
+    ),
+    "an unknown key": ("sm-one-row-by-hand", '"peak"', '"peek": 1, "peak"', "peek", "unknown key: did you mean peak?"),
+    "a key written twice": (
+        "sm-one-row-by-hand", '"peak"', '"peak": 1, "peak"', "peak", "is written twice (first on line",
+    ),
+    "values without a derivation": (
+        "sm-one-row-by-hand", '"derivation": "440635ba247026fa",', "", "",
+        "Value error, golden values need derivation, peak and either outputs or options, got ",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("id_", "old", "new", "key", "message"), GOLDEN.values(), ids=GOLDEN)
+def test_a_spoilt_golden_entry_is_refused_at_its_line(copy: Path, id_, old, new, key, message):
+    if id_.startswith("pe-"):
+        bring(copy, "positional_encoding")
+    file = edit_golden(copy, id_, old, new)
+    [refusal] = refusals(copy)
+    place, field, said = refusal.split(": ", 2)
+    assert place == f"{file}:{golden_line_of(copy, file, id_, key)}"
+    assert field.startswith(key if "twice" in message else f"cases.{id_}")
+    assert said.startswith(message)
+
+
+def test_golden_values_of_an_error_case_are_refused(copy: Path):
+    entry = '"mask-causal-no-keys": {"derivation": "0123456789abcdef", "peak": 0, "outputs": {}},\n    '
+    edit(copy, "golden/causal_mask.json", '"mask-causal-4": {', entry + '"mask-causal-4": {')
+    message = "cases.mask-causal-no-keys: has golden values, but asks for none: run goldformer derive"
+    assert refusals(copy) == [f"golden/causal_mask.json:4: {message}"]
+
+
+def test_a_golden_entry_without_a_case_is_refused(copy: Path):
+    edit_golden(copy, "sm-four-axes", '"derivation"', '"kills": []\n    },\n    "sm-gone": {\n      "derivation"')
+    file = "golden/softmax.json"
+    line = golden_line_of(copy, file, "sm-gone")
+    edit(copy, "cases/softmax.yaml", "{output: all}", "{output: shape}", "sm-four-axes")
+    message = "'sm-gone' is no case of softmax.yaml: run goldformer derive"
+    assert refusals(copy) == [f"{file}:{line}: cases.sm-gone: {message}"]
+
+
+def test_a_golden_file_without_cases_is_refused(copy: Path):
+    (copy / "golden/softmin.json").write_text("{}", encoding="utf-8")
+    assert refusals(copy) == ["golden/softmin.json:1: file: belongs to cases/softmin.yaml, which is missing: remove it"]
+
+
+def test_a_golden_file_of_another_component_is_refused(copy: Path):
+    edit(copy, "golden/softmax.json", '"component": "softmax"', '"component": "softmin"')
+    message = "is 'softmin' in the golden file of softmax: write softmax"
+    assert refusals(copy) == [f"golden/softmax.json:2: component: {message}"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "message"),
+    [
+        ("1.57", "1.57]", 9, "file: is not JSON: Expecting ',' delimiter"),
+        ("0.042010066134066051", "NaN", 1, 'file: is not JSON: NaN is no JSON: write "NaN"'),
+        (
+            "1.57",
+            "NaN",
+            9,
+            "cases.sm-one-row-by-hand.outputs.output.error_scale: Input should be a valid number, got 'NaN'",
+        ),
+    ],
+)
+def test_what_is_not_json_is_refused(copy: Path, old, new, line, message):
+    file = edit_golden(copy, "sm-one-row-by-hand", old, new)
+    assert refusals(copy) == [f"{file}:{line}: {message}"]
+
+
+def test_golden_values_of_the_spec_do_not_stand_with_its_cases(copy: Path):
+    path = copy / "cases/softmax.yaml"
+    path.write_text(path.read_text(encoding="utf-8") + "golden: {sm-four-axes: {kills: []}}\n", encoding="utf-8")
+    line = line_of(copy, "cases/softmax.yaml", "", "golden")
+    message = "stands in golden/softmax.json: take it out here, and run goldformer derive"
+    assert refusals(copy) == [f"cases/softmax.yaml:{line}: golden: {message}"]
 
 
 def test_an_id_taken_in_the_same_file_names_its_first_line(copy: Path):
@@ -263,13 +364,14 @@ def test_an_id_taken_in_another_file_names_it(copy: Path):
     second = line_of(copy, "cases/padding_mask.yaml", "mask-padding-none")
     edit(copy, "cases/padding_mask.yaml", "id: mask-padding-none", "id: mask-causal-4")
     message = f"'mask-causal-4' is taken, see causal_mask.yaml:{first}"
-    assert refusals(copy) == [f"cases/padding_mask.yaml:{second}: id: {message}"]
+    assert refusals(copy, underived=True) == [f"cases/padding_mask.yaml:{second}: id: {message}"]
 
 
 REFERENCES = {
     "clause": ("[SM-1, SM-2]", "[SM-1, SM-99]", "clauses", "SM-99 is no clause of transformer.md"),
     "mistake": (
-        "    sizes:", "    catches: [scale-mising]\n    sizes:", "catches", "'scale-mising' is not in mistakes.yaml",
+        "    sizes:", "    meant_for: [scale-mising]\n    sizes:", "meant_for",
+        "'scale-mising' is not in mistakes.yaml",
     ),
     "document row": ("rows: [J1]", "rows: [J9]", "source", "cites rows ['J9'] of java, which has J1, J2, J3, J4"),
     "document": (
@@ -353,13 +455,6 @@ CRASHES = {
         "scaled_dot_product_attention", "sdpa-java-three-tokens-causal", "shape: [q_seq, kv_seq]", "shape: [kv_seq]",
         "inputs.mask",
     ),
-    "golden values that are a mapping": (
-        "softmax", "sm-one-element", "          values:\n", "          values: {a: 1}\n          #\n", "golden",
-    ),
-    # Each once loaded, the first as NaN, the others as 1 and true.
-    "a golden value that is nothing": ("softmax", "sm-one-row-by-hand", "[0.042010066134066051", "[null", "golden"),
-    "a golden value that is true": ("softmax", "sm-one-row-by-hand", "[0.042010066134066051", "[true", "golden"),
-    "a golden truth that is 0.5": ("padding_mask", "mask-padding-none", "[true, ", "[0.5, ", "golden"),
 }  # fmt: skip
 
 
@@ -367,9 +462,6 @@ CRASHES = {
 def test_nonsense_is_refused_at_its_line(copy: Path, component, id_, old, new, field):
     file = bring(copy, component)
     edit(copy, file, old, new, id_)
-    if id_ == "sm-one-element":
-        text = (copy / file).read_text(encoding="utf-8")
-        (copy / file).write_text(re.sub(r"(#\n)(            - .*\n)+", r"\1", text), encoding="utf-8")
     first = line_of(copy, file, id_, *field.split("."))
     [refusal] = refusals(copy)
     named, line, _ = refusal.split(":", 2)
@@ -386,9 +478,9 @@ def test_nonsense_is_refused_at_its_line(copy: Path, component, id_, old, new, f
         ("title: Scores of several", "title: Rows of many"),
         ("[SM-1, SM-2]", "[SM-2]"),
         ("source: derived", "source: {document: java, rows: [J1]}"),
-        ("    catches: [softmax-whole-array]\n", "    # a comment\n    catches: [softmax-unstable]\n"),
+        ("    meant_for: [softmax-whole-array]\n", "    # a comment\n    meant_for: [softmax-unstable]\n"),
     ],
-    ids=["title", "clauses", "source", "catches"],
+    ids=["title", "clauses", "source", "meant_for"],
 )
 def test_what_decides_no_value_needs_no_new_derivation(copy: Path, old, new):
     edit(copy, "cases/softmax.yaml", old, new, "sm-four-axes")

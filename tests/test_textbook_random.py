@@ -222,9 +222,9 @@ def of_chance(spec):
 def test_every_mistake_of_these_components_is_known_here(spec):
     catalogued = {m.id for m in spec.mistakes.values() if m.component in ("xavier_uniform", "dropout")}
     # The others show in several calls alone, and properties catch them.
-    in_one_call = {id_ for case in spec.cases.values() for id_ in case.catches}
+    in_one_call = {id_ for case in spec.cases.values() for id_ in case.kills}
     assert {name for name in MISTAKES if not name.startswith("attention-")} == catalogued & in_one_call
-    caught = {mistake for case in of_chance(spec) for mistake in case.catches}
+    caught = {mistake for case in of_chance(spec) for mistake in case.kills}
     assert caught == set(MISTAKES)
 
 
@@ -239,7 +239,7 @@ def test_the_textbook_passes_with_other_seeds_too(dtype, spec, verdict_of):
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_caught_by_each_case_that_says_so(mistake, spec, verdict_of):
-    cases = [case for case in of_chance(spec) if mistake in case.catches]
+    cases = [case for case in of_chance(spec) if mistake in case.kills]
     assert cases
     for case in cases:
         for dtype in DTYPES:

@@ -54,8 +54,8 @@ def _case(contract: Contract, seed: int, spec: Spec) -> Case:
         id=f"drawn-{contract.component.replace('_', '-')}-{seed}",
         component=contract.component,
         title=f"Drawn arguments of realistic size, seed {seed}",
-        clauses=(), source=None, catches=(), sizes=SIZES, lead=_LEAD, equal_sizes=None, attributes=attributes,
-        inputs=inputs, params=params, convention=None, only_with={},
+        clauses=(), source=None, meant_for=(), kills=(), sizes=SIZES, lead=_LEAD, equal_sizes=None,
+        attributes=attributes, inputs=inputs, params=params, convention=None, only_with={},
         expect=dict.fromkeys(contract.outputs, Wanted("shape")), printed={}, golden=None,
         place=Place(spec.root / "cases" / "drawn", 1),
     )  # fmt: skip

@@ -115,6 +115,6 @@ def _verdicts(moves: Iterable[Move], spec: Spec) -> list[Verdict]:
             case = spec.cases[key.case]
             found[key] = Verdict(
                 key.case, "case", move.component, case.title, Status.FAILED, "wrong-value", move.why, key.dtype,
-                key.device, case.clauses, "", case.catches, matches=move.matches,
+                key.device, case.clauses, "", case.kills, matches=move.matches,
             )  # fmt: skip
     return list(found.values())

@@ -88,7 +88,7 @@ def unrepeated(adapter: Adapter, spec: Spec, baseline: Baseline) -> list[Key]:
 def with_drawn(spec: Spec, request: Request) -> Spec:
     """The spec with the drawn calls of a request among its cases."""
     components = request.components or spec.components
-    return replace(spec, cases={**spec.cases, **{c.id: c for c in drawn_cases(spec, components, request.drawn)}})
+    return spec.with_cases({c.id: c for c in drawn_cases(spec, components, request.drawn)})
 
 
 def recordable(spec: Spec, adapter: Adapter, request: Request) -> list[Case]:

@@ -90,13 +90,13 @@ def _check(options: Options, spec: Spec, found: Adapter) -> int:
         own = _own_cases(options.files, spec)
     except (SpecError, Underivable) as error:
         return unusable(str(error))
-    spec = replace(spec, cases={**spec.cases, **own})
+    spec = spec.with_cases(own)
     selection = options.selection(own)
     for given, known, option in (
         (selection.dtypes, DTYPES, "--dtype"),
         (selection.components, spec.components, "--component"),
-        (selection.cases, tuple(spec.cases), "--case"),
-        (selection.properties, tuple(spec.properties), "--property"),
+        (selection.cases, spec.cases, "--case"),
+        (selection.properties, spec.properties, "--property"),
     ):
         if message := unknown(given, known, option):
             return unusable(message)
@@ -160,7 +160,7 @@ def _own_cases(files: Iterable[Path], spec: Spec) -> dict[str, Case]:
     cases: dict[str, Case] = {}
     for path in files:
         # As the spec with those of the files before, so that ids are taken once.
-        for case in load_own_cases(path.resolve(), replace(spec, cases={**spec.cases, **cases})):
+        for case in load_own_cases(path.resolve(), spec.with_cases(cases)):
             asks = case.error is None and not case.shape_only and case.golden is None
             cases[case.id] = _derived(case, spec) if asks else case
     return cases

@@ -96,16 +96,20 @@ def words(given: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(word for text in given for word in text.split(",") if word)
 
 
-def unknown(given: tuple[str, ...], known: tuple[str, ...], option: str, *, every: bool = False) -> str | None:
-    """What to say of the first word that is not known, or None; with `every` word that is, where they are few."""
+def unknown(given: Iterable[str], known: Collection[str], option: str, *, every: bool = False) -> str | None:
+    """Return what to say of the first word that is not known, or None; with `every` word that is, if they are few.
+
+    Cases that are known are looked up one by one: only an unknown one has all files of cases read, for a guess.
+    """
     import difflib  # only on the way to an error
 
     for word in given:
         if word not in known:
-            close = difflib.get_close_matches(word, known, n=1)
+            words = tuple(known)
+            close = difflib.get_close_matches(word, words, n=1)
             guess = f"did you mean {close[0]}?" if close else ""
-            listed = known if every else () if close else known[:12]
-            there_are = f"known are {', '.join(listed)}" + ("…" * (len(known) > len(listed))) if listed else ""
+            listed = words if every else () if close else words[:12]
+            there_are = f"known are {', '.join(listed)}" + ("…" * (len(words) > len(listed))) if listed else ""
             return f"{option} {word}: {' '.join(filter(None, (guess, there_are)))}"
     return None
 

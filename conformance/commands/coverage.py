@@ -18,7 +18,7 @@ from goldformer.spec.readme import document_table, errata_table, escape, folded,
 def run(*, document: str | None, row: str | None, form: str, write: bool, only_check: bool, root: Path | None) -> int:
     """Print the coverage, or write or check the page; the exit status."""
     try:
-        spec = load_spec((root or ROOT).resolve())
+        spec = load_spec((root or ROOT).resolve(), whole=True)
     except SpecError as error:
         return unusable(str(error))
     if not (write or only_check):

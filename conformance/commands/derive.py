@@ -1,4 +1,4 @@
-"""goldformer derive: golden values into their files, or the proof that none moved."""
+"""goldformer derive: write golden values into their files, or prove that none moved."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def run(*, only_check: bool, cases: tuple[str, ...], jobs: int | None, no_cache:
         from goldformer.spec.oracle import balls  # fails where python-flint is missing
         from goldformer.spec.oracle.run import default_cache, derivable, derive_all, moved, write_all
 
-        spec = load_spec((root or ROOT).resolve(), underived=not only_check)
+        spec = load_spec((root or ROOT).resolve(), underived=not only_check, whole=True)
     except (ImportError, SpecError) as error:
         return unusable(str(error))
-    if message := unknown(words(cases), tuple(spec.cases), "--case"):
+    if message := unknown(words(cases), spec.cases, "--case"):
         return unusable(message)
     wanted = derivable(spec, words(cases))
     start = time.perf_counter()
@@ -48,10 +48,7 @@ def run(*, only_check: bool, cases: tuple[str, ...], jobs: int | None, no_cache:
             out.print(f"{case.place.file}:{case.place.line}: {case.id}: {why}", markup=False)
         out.print(f"{'moved: ' + str(len(differing)) + ' of' if differing else 'proven:'} {done}", markup=False)
         return FAILS if differing else OK
-    try:
-        changed = write_all(outcomes)
-    except ValueError as error:
-        return unusable(str(error))
+    changed = write_all(outcomes, spec)
     for path in changed:
         out.print(f"wrote {path}", markup=False)
     out.print(f"{'' if changed else 'nothing changed: '}{done}", markup=False)

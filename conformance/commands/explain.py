@@ -86,12 +86,10 @@ def _index(spec: Spec) -> Mapping[str, Entry]:
 
 
 def _catching(mistake: Mistake, spec: Spec) -> dict[str, list[str]]:
-    """The cases and the properties that say that they catch it, by component."""
+    """Return the cases that kill a mistake and the properties that catch it, by component."""
     found: dict[str, list[str]] = {}
-    for checks in (spec.cases, spec.properties):
-        for check in checks.values():
-            if mistake.id in check.catches:
-                found.setdefault(check.component, []).append(check.id)
+    for check in spec.checks_catching(mistake.id):
+        found.setdefault(check.component, []).append(check.id)
     return found
 
 
@@ -138,7 +136,8 @@ def _case(case: Case) -> Entry:
     entry: Entry = {
         "case": case.id, "component": case.component, "title": case.title, "clauses": list(case.clauses),
         "source": str(case.source or "derived"), "sizes": dict(case.sizes), "attributes": dict(case.attributes),
-        "arguments": arrays, "catches": list(case.catches), "written in": f"{case.place.file.name}:{case.place.line}",
+        "arguments": arrays, "meant for": list(case.meant_for), "catches": list(case.kills),
+        "written in": f"{case.place.file.name}:{case.place.line}",
     }  # fmt: skip
     if case.error:
         entry |= {"must refuse": case.error, "otherwise like": case.base}

@@ -12,7 +12,7 @@ from goldformer.spec.lint import lint
 def run(root: Path | None) -> int:
     """Load and lint; the exit status."""
     try:
-        spec = load_spec((root or ROOT).resolve())
+        spec = load_spec((root or ROOT).resolve(), whole=True)
     except SpecError as error:
         return unusable(str(error))
     problems = lint(spec)

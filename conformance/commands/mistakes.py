@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rich.progress import track
 from rich.text import Text
@@ -25,10 +25,14 @@ from goldformer.conformance.commands.console import (
     unusable,
     words,
 )
-from goldformer.conformance.kill import Kill, KillMatrix, kill_matrix
+from goldformer.conformance.kill import Kill, KillMatrix, kill_matrix, measured_kills
 from goldformer.conformance.text import number
-from goldformer.spec import Mistake, Spec, SpecError, load_spec
+from goldformer.spec import ROOT, Mistake, Spec, SpecError, load_spec
+from goldformer.spec.goldenfile import golden_path, write_kills
 from goldformer.spec.readme import folded
+
+#: The dtype whose kills are written: coarser ones hide mistakes, and in a finer one more fails than most people see.
+WRITTEN: Final = "float32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,29 +42,23 @@ class Options:
     ids: tuple[str, ...]
     component: tuple[str, ...]
     matrix: bool
+    write: bool
     dtype: str
     jobs: int | None
     json: Path | None
     html: Path | None
+    root: Path | None
 
 
 def run(options: Options) -> int:
     """Print the catalogue, or measure and judge it; the exit status."""
     try:
-        spec = load_spec()
+        spec = load_spec((options.root or ROOT).resolve())
     except SpecError as error:
         return unusable(str(error))
     ids, components = words(options.ids), words(options.component)
-    message = unknown(ids, tuple(spec.mistakes), "no such mistake") or unknown(
-        components, spec.components, "--component"
-    )
-    if message:
-        return unusable(message)
-    saved = {"--json": options.json, "--html": options.html}
-    for option, path in saved.items():
-        if path is not None and not options.matrix:
-            return unusable(f"{option} saves the kill matrix: say --matrix too")
-    if message := no_folder(saved):
+    message = unknown(ids, spec.mistakes, "no such mistake") or unknown(components, spec.components, "--component")
+    if message := message or _misused(options):
         return unusable(message)
     chosen = [
         m for m in spec.mistakes.values() if (not ids or m.id in ids) and (not components or m.component in components)
@@ -68,6 +66,19 @@ def run(options: Options) -> int:
     if not chosen:
         return unusable(f"none of these mistakes is in {', '.join(components)}")
     return _matrix(spec, chosen, options) if options.matrix else _catalogue(chosen)
+
+
+def _misused(options: Options) -> str | None:
+    """Return what to say of options that need others, or of a folder that does not exist; None if all is well."""
+    saved = {"--json": options.json, "--html": options.html}
+    for option, path in saved.items():
+        if path is not None and not options.matrix:
+            return f"{option} saves the kill matrix: say --matrix too"
+    if options.write and not options.matrix:
+        return "--write writes what the kill matrix measures: say --matrix too"
+    if options.write and options.dtype != WRITTEN:
+        return f"--write writes what the kill matrix measures in {WRITTEN}, not in {options.dtype}: leave out --dtype"
+    return no_folder(saved)
 
 
 def _catalogue(chosen: Sequence[Mistake]) -> int:
@@ -87,6 +98,8 @@ def _matrix(spec: Spec, chosen: Sequence[Mistake], options: Options) -> int:
     if not matrix.kills:
         return unusable(f"nothing to measure: nobody makes {', '.join(m.id for m in matrix.not_made)}")
     _print(matrix, spec)
+    if options.write:
+        _write(matrix, spec)
     if options.json:
         save_json(options.json, _as_json(matrix))
     if options.html:
@@ -94,6 +107,19 @@ def _matrix(spec: Spec, chosen: Sequence[Mistake], options: Options) -> int:
 
         save(options.html, page(matrix, spec))
     return OK if matrix.proven else FAILS
+
+
+def _write(matrix: KillMatrix, spec: Spec) -> None:
+    """Write the kills that were measured into the golden files."""
+    kills = measured_kills(matrix.kills, spec)
+    more = sum(len({*kills[id_]} - {*spec.cases[id_].kills}) for id_ in kills)
+    fewer = sum(len({*spec.cases[id_].kills} - {*kills[id_]}) for id_ in kills)
+    say(f"- kills written: {more} more, {fewer} fewer")
+    for component in spec.components:
+        cases = [case.id for case in spec.cases_of(component)]
+        path = golden_path(spec.root / "cases" / f"{component}.yaml")
+        if write_kills(path, component, cases, {id_: kills[id_] for id_ in cases if id_ in kills}):
+            say(f"- wrote {path}")
 
 
 def _shown(kills: Iterator[Kill], total: int) -> Iterable[Kill]:

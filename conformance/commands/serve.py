@@ -27,7 +27,7 @@ def run(name: str, encoding: Encoding, threads: int) -> int:
     os.dup2(2, 1)
     sys.stdout = sys.stderr
     try:
-        spec = load_spec(cases=False)
+        spec = load_spec()
         adapter = find_adapter(name, spec)
         server = Server(adapter, spec, encoding)
     except (AdapterError, SpecError) as error:

@@ -110,7 +110,7 @@ class Plan:
         fresh = _fresh(exam.fresh, spec)
         published = published_cases(exam.assignment, spec)
         declares = declared(exam.adapter, spec, (part.component for part in exam.assignment.parts))
-        spec = replace(spec, cases={**spec.cases, **{case.id: case for case in fresh}})
+        spec = spec.with_cases({case.id: case for case in fresh})
         cases = [*published, *fresh]
         checks = tuple(_planned(exam.assignment, published, fresh, spec))
         return cls(spec, declares, checks, _kinds(cases, declares, spec))

@@ -6,6 +6,7 @@ A submission that answers the published cases from a table fails them all.
 from __future__ import annotations
 
 import tempfile
+import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from goldformer.conformance.grading.templates import Chance, Template, Unfit, un
 from goldformer.conformance.tolerance import LARGEST, least_margin
 from goldformer.spec import Case, Spec, SpecError
 from goldformer.spec.casefile import derivation_digest, read_cases
+from goldformer.spec.goldenfile import render
 from goldformer.spec.lint import equal_sizes, lint_cases
 from goldformer.spec.load import load_own_cases
 from goldformer.spec.model import ANY
@@ -81,7 +83,7 @@ def draw_fresh(assignment: Assignment, spec: Spec, seed: str) -> Fresh:
         if len(drawn) < assignment.fresh:
             short[part.component] = f"{len(drawn)} of {assignment.fresh}: no published case can be drawn anew"
         if drawn:
-            parts.append(f"- component: {part.component}\n  cases:\n" + "".join(drawn))
+            parts.append(_listed(_as_file(part.component, drawn)))
     return Fresh("".join(parts) or "[]\n", short)
 
 
@@ -91,6 +93,27 @@ def load_fresh(text: str, spec: Spec) -> list[Case]:
         path = Path(folder) / "cases.yaml"
         path.write_text(text, encoding="utf-8")
         return load_own_cases(path, spec)
+
+
+@dataclass(frozen=True, slots=True)
+class _Proven:
+    """A fresh case: as it is written, its golden values, and as it is read."""
+
+    text: str
+    golden: Mapping[str, Any]
+    case: Case
+
+
+def _as_file(component: str, proven: Sequence[_Proven]) -> str:
+    """Return a file of cases outside the spec, which holds their golden values itself."""
+    golden = render({one.case.id: one.golden for one in proven})
+    cases = "".join(one.text for one in proven)
+    return f"component: {component}\ncases:\n{cases}golden:\n{textwrap.indent(golden, '  ')}\n"
+
+
+def _listed(text: str) -> str:
+    """Return a file as an item of a list of files."""
+    return f"- {textwrap.indent(text, '  ').lstrip()}"
 
 
 class _Component:
@@ -106,13 +129,13 @@ class _Component:
         # Where every case is written out, its numbers change their places.
         self.templates = [template for template in fit if not template.written] or fit
 
-    def drawn(self) -> Iterator[str]:
-        """Their texts, as many as are asked for where there are so many."""
+    def drawn(self) -> Iterator[_Proven]:
+        """Draw and prove cases, as many as are asked for if there are so many."""
         for number, templates in zip(range(1, self.assignment.fresh + 1), self._like(), strict=False):
             for template in templates:
-                text = self._attempt(template, f"fresh-{self.component.replace('_', '-')}-{number}")
-                if text is not None:
-                    yield text
+                proven = self._attempt(template, f"fresh-{self.component.replace('_', '-')}-{number}")
+                if proven is not None:
+                    yield proven
                     break
 
     def _like(self) -> Iterator[list[Template]]:
@@ -128,13 +151,13 @@ class _Component:
             taken[kind] += 1
             yield [*same[first:], *same[:first], *(t for other, like in kinds.items() if other != kind for t in like)]
 
-    def _attempt(self, template: Template, id_: str) -> str | None:
-        """The text of a case that shows what it should, or None."""
+    def _attempt(self, template: Template, id_: str) -> _Proven | None:
+        """Return a case that shows what it should, or None."""
         proofs = 0
         for attempt in range(_ATTEMPTS):
             try:
                 raw = redrawn(template, Chance(self.seed, id_, attempt))
-                text, case = self._proven(raw)
+                proven = self._proven(raw)
             except _Blind:
                 proofs += 1
                 if proofs == _PROOFS:
@@ -142,15 +165,15 @@ class _Component:
             except Unfit:
                 continue
             else:
-                self.seen.add(_given(case))
-                return text
+                self.seen.add(_given(proven.case))
+                return proven
         return None
 
-    def _proven(self, raw: Raw) -> tuple[str, Case]:
-        """A case with its golden values; Unfit where it repeats another one, or does not show what it should."""
+    def _proven(self, raw: Raw) -> _Proven:
+        """Derive a case; Unfit where it repeats another one, or does not show what it should."""
         from goldformer.spec.oracle.balls import Unproven  # fails where python-flint is missing
         from goldformer.spec.oracle.derive import derive
-        from goldformer.spec.oracle.write import write_golden
+        from goldformer.spec.oracle.write import golden_entry
 
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / f"{self.component}.yaml"
@@ -167,11 +190,11 @@ class _Component:
                 raise _Blind(str(error)) from error
             file = YamlFile.read(path)
             digest = derivation_digest(file.data["cases"][0], self.contract, self.spec.conventions)
-            write_golden(file, {case.id: (digest, derived)}, {case.id: case.expect})
+            proven = _Proven(_as_item(raw), golden_entry(digest, derived, case.expect), case)
+            path.write_text(_as_file(self.component, [proven]), encoding="utf-8")
             (case,) = read_cases(YamlFile.read(path), self.spec.contracts, self.spec.conventions, underived=False)
             self._refuse(case)
-            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        return "".join("  " + line for line in lines[2:]), case
+        return replace(proven, case=case)
 
     def _refuse_monotony(self, case: Case) -> None:
         """Refuse what decodes one word over and over, or one sentence for all, before it is proven that it does."""
@@ -187,8 +210,7 @@ class _Component:
             raise Unfit("too few words are decoded")
 
     def _read(self, path: Path, raw: Raw) -> Case:
-        text = yaml.dump([raw], Dumper=_Dumper, sort_keys=False, width=108, allow_unicode=True, default_flow_style=None)
-        path.write_text(f"component: {self.component}\ncases:\n{text}", encoding="utf-8")
+        path.write_text(f"component: {self.component}\ncases:\n{_as_item(raw)}", encoding="utf-8")
         try:
             (case,) = read_cases(YamlFile.read(path), self.spec.contracts, self.spec.conventions, underived=True)
         except SpecError as error:
@@ -204,6 +226,11 @@ class _Component:
             raise _Blind("rounding may turn a decision")
         if case.golden.peak > min(LARGEST[dtype] for dtype in self.assignment.dtypes):
             raise _Blind("numbers on the way overflow")
+
+
+def _as_item(raw: Raw) -> str:
+    """Return a case as an item of a list of cases."""
+    return yaml.dump([raw], Dumper=_Dumper, sort_keys=False, width=108, allow_unicode=True, default_flow_style=None)
 
 
 def _in_turn(kinds: Sequence[Any]) -> Iterator[Any]:

@@ -39,7 +39,7 @@ LIBRARIES: Final = tuple(_OF_LIBRARIES)
 
 
 def prepared(arrays: str) -> Spec:
-    """Import what submissions need; the contracts and conventions of the spec, and nothing else of it.
+    """Import what submissions need; return the contracts and conventions of the spec, and nothing else of it.
 
     RuntimeError when a library starts a thread: a fork would not have it, and would wait for it.
     """
@@ -56,7 +56,10 @@ def prepared(arrays: str) -> Spec:
         raise RuntimeError(f"{arrays} started threads when it was imported, which a fork does not have")
     for looked_up in (readable_but_ours, devices):
         looked_up()  # and kept for every fork
-    spec = dataclasses.replace(load_spec(cases=False), mistakes={}, properties={}, errata={}, documents={}, clauses={})
+    # Nothing that reads the other files may stay: a submission could ask it what is expected.
+    spec = dataclasses.replace(
+        load_spec.__wrapped__(), documents={}, clauses={}, errata={}, mistakes={}, properties={}, cases={}
+    )
     _forget_ours()
     gc.collect()
     gc.freeze()

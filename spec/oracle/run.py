@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from goldformer.spec.casefile import derivation_digest
 from goldformer.spec.files import replace_file
+from goldformer.spec.goldenfile import golden_path
 from goldformer.spec.model import Case, Golden, GoldenArray, Spec
 from goldformer.spec.oracle.derive import Derived, DerivedArray, derive
 from goldformer.spec.oracle.write import write_golden
@@ -107,17 +108,19 @@ def _method_stamp() -> str:
     return stamp.hexdigest()[:16]
 
 
-def write_all(outcomes: Iterable[Outcome]) -> list[Path]:
-    """Put outcomes into their files; the files that changed."""
-    by_file: dict[Path, list[Outcome]] = {}
+def write_all(outcomes: Iterable[Outcome], spec: Spec) -> list[Path]:
+    """Put outcomes into the golden files of their components; return the files that changed."""
+    by_file: dict[Path, dict[str, tuple[str, Derived]]] = {}
+    components: dict[Path, str] = {}
     for outcome in outcomes:
-        by_file.setdefault(outcome.case.place.file, []).append(outcome)
-    changed = []
-    for path, group in by_file.items():
-        derived = {o.case.id: (o.digest, o.derived) for o in group}
-        if write_golden(YamlFile.read(path), derived, {o.case.id: o.case.expect for o in group}):
-            changed.append(path)
-    return changed
+        path = golden_path(outcome.case.place.file)
+        components[path] = outcome.case.component
+        by_file.setdefault(path, {})[outcome.case.id] = (outcome.digest, outcome.derived)
+    return [
+        path
+        for path, derived in by_file.items()
+        if write_golden(path, {case.id: case for case in spec.cases_of(components[path])}, derived)
+    ]
 
 
 def moved(outcome: Outcome) -> str | None:

@@ -12,15 +12,28 @@ from goldformer.spec import ROOT, Spec, SpecError, load_spec
 
 
 def bring(root: Path, component: str) -> str:
-    """The case file of a component, brought back if it was left out."""
+    """The case file of a component, brought back with its golden file if it was left out."""
     file = f"cases/{component}.yaml"
-    shutil.copy(ROOT / file, root / file)
+    for name in (file, golden_file(component)):
+        shutil.copy(ROOT / name, root / name)
     return file
 
 
+def golden_file(component: str) -> str:
+    """The golden file of a component."""
+    return f"golden/{component}.json"
+
+
+def keep(root: Path, components: list[str]) -> None:
+    """Leave the cases of some components alone."""
+    for path in (*(root / "cases").iterdir(), *(root / "golden").iterdir()):
+        if path.stem not in components:
+            path.unlink()
+
+
 def load(root: Path, *, underived: bool = False) -> Spec:
-    """Load past the cache of load_spec, since a copy is loaded, spoilt and loaded again."""
-    return load_spec.__wrapped__(root, underived=underived)
+    """Load all of it past the cache of load_spec, since a copy is loaded, spoilt and loaded again."""
+    return load_spec.__wrapped__(root, underived=underived, whole=True)
 
 
 def edit(root: Path, file: str, old: str, new: str, id_: str = "") -> None:
@@ -30,6 +43,24 @@ def edit(root: Path, file: str, old: str, new: str, id_: str = "") -> None:
     end = text.find("\n  - id: ", start) if id_ else len(text)
     place = text.index(old, start, end + 1 if end > 0 else len(text))
     (root / file).write_text(text[:place] + new + text[place + len(old) :], encoding="utf-8")
+
+
+def edit_golden(root: Path, id_: str, old: str, new: str) -> str:
+    """Replace the first `old` in the golden entry of a case; the file in which it stands."""
+    for path in (root / "golden").iterdir():
+        text = path.read_text(encoding="utf-8")
+        if f'    "{id_}": {{\n' in text:
+            place = text.index(old, text.index(f'    "{id_}": {{\n'), text.index("\n    }", text.index(f'"{id_}"')))
+            path.write_text(text[:place] + new + text[place + len(old) :], encoding="utf-8")
+            return f"golden/{path.name}"
+    raise LookupError(id_)
+
+
+def golden_line_of(root: Path, file: str, id_: str, key: str = "") -> int:
+    """The line of an entry of a golden file, or of a key in it."""
+    text = (root / file).read_text(encoding="utf-8")
+    place = text.index(f'"{id_}": {{')
+    return text.count("\n", 0, text.index(f'"{key}":', place) if key else place) + 1
 
 
 def line_of(root: Path, file: str, id_: str, *keys: str) -> int:
@@ -46,9 +77,9 @@ def index_of(root: Path, file: str, id_: str) -> int:
     return text[: text.index(f"id: {id_}\n")].count("\n  - id: ")
 
 
-def refusals(root: Path) -> list[str]:
+def refusals(root: Path, *, underived: bool = False) -> list[str]:
     """What load_spec says, without the folder in front."""
     with pytest.raises(SpecError, match=re.escape(str(root))) as error:
-        load(root)
+        load(root, underived=underived)
     assert str(error.value) == "\n".join(map(str, error.value.problems))
     return [str(problem).removeprefix(f"{root}/") for problem in error.value.problems]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from goldformer.conformance.commands.explain import address
-from goldformer.spec import Case, Spec
-from goldformer.spec.tables import Mistake, Property
+from goldformer.spec import Spec
+from goldformer.spec.tables import Mistake
 from goldformer_site.markdown import Words, fields, link, target
 
 _HEAD = """\
@@ -30,8 +30,7 @@ def page(spec: Spec) -> str:
 
 
 def _mistake(mistake: Mistake, spec: Spec, words: Words) -> str:
-    every: list[Case | Property] = [*spec.cases.values(), *spec.properties.values()]
-    checks = [check.id for check in every if mistake.id in check.catches]
+    checks = [check.id for check in spec.checks_catching(mistake.id)]
     component = mistake.component
     said = fields(
         [

@@ -123,7 +123,7 @@ class _Writer:
             ("source", cited(case.source) if case.source else ""),
             ("under every option of", link("convention", case.convention) if case.convention else ""),
             ("with", only),
-            ("catches", links("mistake", case.catches)),
+            ("catches", links("mistake", case.kills)),
         ]
         return target("case", case.id) + defined(
             f"`{case.id}`",

@@ -23,6 +23,7 @@ _PAGES = {
     "spec/transformer.md": "the-spec",
     "spec/contracts": "the-components",
     "spec/cases": "the-components",
+    "spec/golden": "the-components",
     "spec/conventions.yaml": "the-conventions",
     "spec/documents.yaml": "the-documents",
     "spec/errata.yaml": "the-errata",
@@ -63,8 +64,9 @@ class Links:
         if path == "spec/transformer.md" and fragment:
             return self._headings.get(fragment, fragment)
         folder, _, name = path.rpartition("/")
-        if folder in ("spec/contracts", "spec/cases") and name.removesuffix(".yaml") in self.spec.contracts:
-            return label("component", name.removesuffix(".yaml"))
+        component, _, _ = name.rpartition(".")
+        if folder in ("spec/contracts", "spec/cases", "spec/golden") and component in self.spec.contracts:
+            return label("component", component)
         return _PAGES.get(path)
 
     @cached_property

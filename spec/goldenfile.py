@@ -1,0 +1,218 @@
+"""Golden files: what programs write of the cases of one component, as JSON with one array a line.
+
+Numbers are written so that YAML 1.1 reads them as JSON does, and are kept digit for digit when a file is rewritten.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from goldformer.spec.errors import Problem, SpecError
+from goldformer.spec.files import replace_file
+from goldformer.spec.model import ANY, NOT_FINITE, Array, Case, Contract, Golden, GoldenArray, Kind, Wanted
+from goldformer.spec.schema_golden import GoldenCaseModel, GoldenFileModel, GoldenStatisticsModel
+from goldformer.spec.yamlfile import Field, YamlFile
+
+
+class Numeral(str):
+    """A number as it is written, which no reading and writing changes."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StoredGolden:
+    """What programs wrote of some cases by their ids, and where it stands.
+
+    `find_lines` parses the file once more, for the lines of a problem: JSON's own reader has none. `remedy` says what
+    to do about an entry that does not fit its case.
+    """
+
+    entries: Mapping[str, GoldenCaseModel]
+    find_lines: Callable[[], YamlFile]
+    where: Field
+    remedy: str
+
+    def problem(self, id_: str, message: str) -> Problem:
+        """Return a Problem at the entry of one case."""
+        return self.find_lines().problem((*self.where, id_), message)
+
+
+def golden_path(cases: Path) -> Path:
+    """Return the golden file that belongs to a file of cases of the spec."""
+    return cases.parent.parent / "golden" / f"{cases.stem}.json"
+
+
+def read_golden_file(path: Path, component: str) -> StoredGolden:
+    """Read the golden file of a component; no entries if it does not exist, SpecError if it has faults."""
+    entries: Mapping[str, GoldenCaseModel] = {}
+    if path.exists():
+        model = _parse(path)
+        if model.component != component:
+            message = f"is {model.component!r} in the golden file of {component}: write {component}"
+            raise SpecError([YamlFile.read(path).problem(("component",), message)])
+        entries = model.cases
+    return StoredGolden(entries, lambda: YamlFile.read(path), ("cases",), "run goldformer derive")
+
+
+def _parse(path: Path) -> GoldenFileModel:
+    try:
+        data = json.loads(path.read_bytes(), object_pairs_hook=_refuse_repeated_keys, parse_constant=_refuse_constant)
+        return GoldenFileModel.model_validate(data)
+    except json.JSONDecodeError as error:
+        raise SpecError([Problem(path, error.lineno, "file", f"is not JSON: {error.msg}")]) from error
+    except (ValueError, OSError) as error:
+        # JSON is YAML: its reader names the line and the field of most faults.
+        YamlFile.read(path).parse(GoldenFileModel)
+        raise SpecError([Problem(path, 1, "file", f"is not JSON: {error}")]) from error
+
+
+def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key is written twice")
+    return found
+
+
+def _refuse_constant(word: str) -> float:
+    raise ValueError(f'{word} is no JSON: write "{word}"')
+
+
+# ── what a case has of it ──
+
+
+def read_golden(model: GoldenCaseModel, case: Case, contract: Contract, options: tuple[str, ...]) -> Golden:
+    """Return the golden values of a case; ValueError when they are not those that the case asks for."""
+    if options:
+        given = model.options or {}
+        if set(given) != set(options):
+            raise ValueError(f"has values for {sorted(given)}, the convention has {sorted(options)}")
+        read = {
+            name: None if outputs == "refused" else _outputs(outputs, case, contract) for name, outputs in given.items()
+        }
+    else:
+        read = {ANY: _outputs(model.outputs or {}, case, contract)}
+    assert model.derivation is not None, "the schema refuses values without it"
+    assert model.peak is not None, "the schema refuses values without it"
+    return Golden(model.derivation, float(model.peak), read, None if model.margin is None else float(model.margin))
+
+
+def _outputs(models: Any, case: Case, contract: Contract) -> dict[str, GoldenArray]:
+    wanted = {name: want for name, want in case.expect.items() if want.form != "shape"}
+    if set(models) != set(wanted):
+        raise ValueError(f"has outputs {sorted(models)}, the case asks for {sorted(wanted)}")
+    return {name: _array(name, models[name], want, case, contract) for name, want in wanted.items()}
+
+
+def _array(name: str, model: Any, want: Wanted, case: Case, contract: Contract) -> GoldenArray:
+    if isinstance(model, GoldenStatisticsModel) or want.form == "statistics":
+        return _statistics(name, model, want)
+    spec = contract.results_of(case)[name]
+    values = _values(name, model.values, spec.kind)
+    values.flags.writeable = False
+    if want.form == "probes":
+        # Probes that were drawn stand beside their values; probes that were written out stand in `expect`.
+        at = tuple(tuple(place) for place in model.at) if model.at is not None else want.indices
+        if at != want.indices or values.shape != (len(at),):
+            raise ValueError(f"{name} is given at other places than the case asks for")
+        return GoldenArray(values, float(model.error_scale), at)
+    shape = spec.shape.sizes(case.sizes, case.lead)
+    if values.shape != shape:
+        raise ValueError(f"{name} has shape {values.shape}, the contract says {shape}")
+    return GoldenArray(values, float(model.error_scale))
+
+
+def _statistics(name: str, model: Any, want: Wanted) -> GoldenArray:
+    given = getattr(model, "statistics", {})
+    if tuple(given) != want.statistics:
+        asked = ", ".join(want.statistics) or "none"
+        raise ValueError(f"{name} has the statistics {', '.join(given) or 'none'}, the case asks for {asked}")
+    values = np.array([float(statistic.value) for statistic in given.values()])
+    values.flags.writeable = False
+    within = {statistic: float(model.within) for statistic, model in given.items()}
+    return GoldenArray(values, float(model.error_scale), within=within)
+
+
+def _values(name: str, written: Any, kind: Kind) -> Array:
+    """Return the numbers or truth values of an output; nothing is converted into them but the words for no number."""
+    kinds: dict[Kind, tuple[type, ...]] = {"bool": (bool,), "ids": (int,), "float": (int, float)}
+    items = np.array(written, dtype=object)
+    for index in [index for index, item in enumerate(items.flat) if type(item) not in kinds[kind]]:
+        item = items.flat[index]
+        if kind != "float" or not isinstance(item, str) or item not in NOT_FINITE:
+            words = " and ".join(k.__name__ for k in kinds[kind])
+            raise ValueError(f"{name} holds {item!r} where only {words} can stand")
+        items.flat[index] = NOT_FINITE[item]
+    dtypes: dict[Kind, type[np.generic]] = {"bool": np.bool_, "ids": np.int64, "float": np.float64}
+    return items.astype(dtypes[kind])
+
+
+# ── writing ──
+
+
+def read_entries(path: Path) -> dict[str, Any]:
+    """Return the entries of a golden file with their numbers as they are written; {} if it does not exist."""
+    if not path.exists():
+        return {}
+    data = json.loads(path.read_text(encoding="utf-8"), parse_float=Numeral, parse_int=Numeral)
+    entries: dict[str, Any] = data["cases"]
+    return entries
+
+
+def write_golden_file(path: Path, component: str, entries: Mapping[str, Any]) -> bool:
+    """Write a golden file as a whole or not at all; False if that changes nothing."""
+    before = path.read_text(encoding="utf-8") if path.exists() else None
+    text = render_golden(component, entries)
+    if text == before or (before is None and not entries):
+        return False
+    path.parent.mkdir(exist_ok=True)
+    replace_file(path, text)
+    return True
+
+
+def write_kills(path: Path, component: str, order: Iterable[str], kills: Mapping[str, Sequence[str]]) -> bool:
+    """Put the kills of cases into the golden file of their component; False if nothing changes.
+
+    `order` are the ids of all its cases. Everything else stays as it is, digit for digit.
+    """
+    entries = read_entries(path)
+    for id_, killed in kills.items():
+        entry = {key: value for key, value in entries.get(id_, {}).items() if key != "kills"}
+        entries[id_] = entry | ({"kills": list(killed)} if killed else {})
+    return write_golden_file(path, component, sorted_entries(entries, order))
+
+
+def render_golden(component: str, entries: Mapping[str, Any]) -> str:
+    """Return the text of a golden file."""
+    return render({"component": component, "cases": entries}) + "\n"
+
+
+def render(value: Any, indent: str = "") -> str:
+    """Return JSON with one key a line, and each list, and each mapping of numbers alone, in one line."""
+    if isinstance(value, Mapping) and value and not all(isinstance(item, Numeral) for item in value.values()):
+        inner = indent + "  "
+        items = (f"{inner}{json.dumps(key)}: {render(item, inner)}" for key, item in value.items())
+        return "{\n" + ",\n".join(items) + f"\n{indent}}}"
+    return "".join(_one_line(value))
+
+
+def _one_line(value: Any) -> Iterator[str]:
+    if isinstance(value, Numeral):
+        yield value
+    elif isinstance(value, Mapping):
+        yield "{" + ", ".join(f"{json.dumps(key)}: {''.join(_one_line(item))}" for key, item in value.items()) + "}"
+    elif isinstance(value, list | tuple):
+        yield "[" + ", ".join("".join(_one_line(item)) for item in value) + "]"
+    else:
+        yield json.dumps(value)
+
+
+def sorted_entries(entries: Mapping[str, Any], order: Iterable[str]) -> dict[str, Any]:
+    """Return the entries that say something, in the order of their cases; those without a case are left out."""
+    return {id_: entries[id_] for id_ in order if entries.get(id_)}

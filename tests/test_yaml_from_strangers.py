@@ -1,0 +1,294 @@
+"""YAML from anybody is read as plain data or refused in a sentence: no traceback, no crash and no endless work."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from goldformer.conformance.cli import main
+from goldformer.spec import SpecError
+from goldformer.spec import yamlfile as module
+from goldformer.spec.yamlfile import DEEPEST, LONGEST_NUMBER, MOST_PROBLEMS, YamlFile
+
+
+@pytest.fixture(params=["libyaml", "PyYAML"])
+def parser(request, monkeypatch):
+    """Read with each of the two parsers; PyYAML's own is used where libyaml is missing."""
+    if request.param == "PyYAML":
+        source = Path(module.__file__).read_text(encoding="utf-8")
+        assert 'getattr(yaml, "CSafeLoader", yaml.SafeLoader)' in source
+        monkeypatch.delattr(yaml, "CSafeLoader", raising=False)
+        namespace: dict[str, Any] = {"__name__": module.__name__}
+        exec(compile(source, module.__file__, "exec"), namespace)
+        assert namespace["_Base"] is yaml.SafeLoader
+        return namespace["YamlFile"]
+    return YamlFile
+
+
+@pytest.fixture
+def write(tmp_path: Path):
+    def write(text: str | bytes, name: str = "file.yaml") -> Path:
+        path = tmp_path / name
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+        return path
+
+    return write
+
+
+def refusal(path: Path, reader=YamlFile) -> str:
+    """The one problem of a file, without the path."""
+    with pytest.raises(SpecError) as raised:
+        reader.read(path)
+    (problem,) = raised.value.problems
+    assert str(raised.value) == str(problem)
+    return str(problem).removeprefix(f"{path}:")
+
+
+# ── scalars that look like more than text ──
+
+LONG = "1" * 5000
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        # Each of these ended in a ValueError or another exception with a traceback.
+        (f"a: 1\nb: {LONG}\n", "2: b: is an integer of 5000 characters; write at most 1000, or put text in quotes"),
+        (
+            f"a:\n- {{b: [1, 2, 3,\n    {LONG}, 5]}}\n",
+            "3: a[0].b[3]: is an integer of 5000 characters; write at most 1000, or put text in quotes",
+        ),
+        (
+            f"a: 0x{LONG}\n",
+            "1: a: is an integer of 5002 characters; write at most 1000, or put text in quotes",
+        ),
+        (f"a: 1.{LONG}\n", "1: a: is a number of 5002 characters; write at most 1000, or put text in quotes"),
+        # 100,000 digits of base 60 took minutes.
+        (
+            "a: " + ":".join("1" * 100_000) + "\n",
+            "1: a: is an integer of 199999 characters; write at most 1000, or put text in quotes",
+        ),
+        (
+            "a: " + ":".join("1" * 400) + ".5\n",
+            "1: a: is '1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:…, which looks like a number but is "
+            "not one; correct it, or put text in quotes",
+        ),
+        (
+            "a: 2001-13-45\n",
+            "1: a: is '2001-13-45', which looks like a date but is not one; correct it, or put text in quotes",
+        ),
+        (
+            "a:\n  - [2001-02-30]\n",
+            "2: a[0][0]: is '2001-02-30', which looks like a date but is not one; correct it, or put text in quotes",
+        ),
+        (
+            "a: 2001-01-01 00:00:00 +99:00\n",
+            "1: a: is '2001-01-01 00:00:00 +99:00', which looks like a date but is not one; correct it, or put text in "
+            "quotes",
+        ),
+        ("a: 0x_\n", "1: a: is '0x_', which looks like an integer but is not one; correct it, or put text in quotes"),
+        (
+            "1: a\n0b_: b\n",
+            "2: 0b_: is '0b_', which looks like an integer but is not one; correct it, or put text in quotes",
+        ),
+    ],
+    ids=lambda text: re.sub(r"\W+", " ", text)[:30].strip(),
+)
+def test_a_scalar_that_python_cannot_convert_is_refused_at_its_field(write, parser, text, message):
+    assert refusal(write(text), parser) == message
+
+
+def test_numbers_of_any_reasonable_length_are_read(write, parser):
+    text = f"a: {'1' * LONGEST_NUMBER}\nb: [1, 2, 3, {'7' * 101}]\nc: [0.{'3' * 300}, 1, 2, 3]\nd: 2001-02-28\n"
+    assert parser.read(write(text)).data == yaml.safe_load(text)
+
+
+# ── tags, anchors, aliases and merge keys ──
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\nb: !!int abc\n", "2: file: has the tag !!int; write the value without a tag, and text in quotes"),
+        ("a: !!float abc\n", "1: file: has the tag !!float; write the value without a tag, and text in quotes"),
+        ("a: !!bool abc\n", "1: file: has the tag !!bool; write the value without a tag, and text in quotes"),
+        ("a: [!!null abc]\n", "1: file: has the tag !!null; write the value without a tag, and text in quotes"),
+        ("!!timestamp abc\n", "1: file: has the tag !!timestamp; write the value without a tag, and text in quotes"),
+        ("!!set {a, b}\n", "1: file: has the tag !!set; write the value without a tag, and text in quotes"),
+        ("a: ! 1\n", "1: file: has the tag !; write the value without a tag, and text in quotes"),
+        (
+            "%TAG !e! tag:example.org,2000:\n---\na: !e!b c\n",
+            "3: file: has the tag tag:example.org,2000:b; write the value without a tag, and text in quotes",
+        ),
+        (
+            "a: 1\nb: &c 2\n",
+            "2: file: has the anchor &c; write the value itself in each place, without anchor and alias",
+        ),
+        ("a: *b\n", "1: file: has the alias *b; write the value itself in each place, without anchor and alias"),
+        (
+            "a: {<<: {b: 1}}\n",
+            "1: <<: merges another mapping into this one; write the keys of that mapping here",
+        ),
+    ],
+    ids=lambda text: re.sub(r"\W+", " ", text)[:30].strip(),
+)  # fmt: skip
+def test_what_is_more_than_plain_data_is_refused_at_its_line(write, parser, text, message):
+    assert refusal(write(text), parser) == message
+
+
+def test_the_characters_of_tags_anchors_and_merges_may_stand_in_text(write, parser):
+    text = "a: b & c * d!\nb: '&a *a !a'\nc: |\n  &a *a\n  !!int a\nd: \"*\"\n'<<': 1 # &a\n"
+    assert parser.read(write(text)).data == {
+        "a": "b & c * d!", "b": "&a *a !a", "c": "&a *a\n!!int a\n", "d": "*", "<<": 1,
+    }  # fmt: skip
+
+
+# Only a file with such a character at such a place is scanned.
+def test_no_tag_anchor_or_alias_is_missed(write):
+    words = [
+        *(
+            "&a",
+            "*a",
+            "!",
+            "!!str",
+            "!a",
+            "!<x>",
+            "&",
+            "*",
+            " ",
+            "\n",
+            "- ",
+            ": ",
+            "? ",
+            "[",
+            "]",
+            "{",
+            "}",
+            ",",
+            '"',
+            "'",
+        ),
+        *("a", "b:", "#", "|\n", "-", "?", ":", "\t", "%TAG ! x\n---\n", "...\n", "\u2028", "\x85"),
+    ]
+    draw = random.Random(1)
+    found = 0
+    for _ in range(10_000):
+        text = "".join(draw.choices(words, k=draw.randint(1, 9)))
+        try:
+            events = list(yaml.parse(text, Loader=module._Base))
+        except yaml.YAMLError:
+            continue
+        if any(getattr(event, "anchor", None) or getattr(event, "tag", None) for event in events):
+            found += 1
+            assert re.match(r"\d+: file: (has the (tag|anchor|alias) |is not YAML: )", refusal(write(text)))
+    assert found > 100
+
+
+# ── what crashed the process or never ended ──
+
+LAUGHS = "a: &a [x, x]\n" + "".join(
+    f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in itertools.pairwise("abcdefghi")
+)
+MERGES = "a: &a {k: 1}\n" + LAUGHS.partition("\n")[2].replace("[", "{<<: [").replace("]", "]}")
+ENDLESS = {
+    # The first two ended in a segmentation fault, or in many minutes.
+    "lists in lists": ("[" * 100_000, "1: file: is nested deeper than 64 levels; "),
+    "mappings in mappings": ("b: 1\na: " + "{a: " * 50_000, "2: file: is nested deeper than 64 levels; "),
+    "mappings in lists": ("[a: " * 50_000, "1: file: is nested deeper than 64 levels; "),
+    "lists in blocks": ("- " * 50_000, "1: file: is nested deeper than 64 levels; "),
+    "keys of keys": ("? " * 50_000, "1: file: is nested deeper than 64 levels; "),
+    "an anchor in the depth": ("[" * 100_000 + "&a", "1: file: is nested deeper than 64 levels; "),
+    # The others never ended.
+    "a list in itself": ("&a [*a]\n", "1: file: has the anchor &a; "),
+    "a mapping in itself": ("b: &a\n  c: *a\n", "1: file: has the anchor &a; "),
+    "billion laughs": (LAUGHS, "1: file: has the anchor &a; "),
+    "merges of merges": (MERGES, "1: file: has the anchor &a; "),
+}
+#: Ends with a status of its own where a file is refused.
+READ = """
+import sys
+from pathlib import Path
+from goldformer.spec import SpecError
+from goldformer.spec.yamlfile import YamlFile
+
+for name in sys.argv[1:]:
+    try:
+        YamlFile.read(Path(name))
+    except SpecError as error:
+        print(error)
+"""
+
+
+def test_depth_and_references_neither_crash_nor_hang(write):
+    """In another process, which a regression would end or keep busy for ever."""
+    paths = [write(text, f"{index}.yaml") for index, (text, _) in enumerate(ENDLESS.values())]
+    words = [sys.executable, "-c", READ, *map(str, paths)]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    for path, line, (name, (_, message)) in zip(paths, ended.stdout.splitlines(), ENDLESS.items(), strict=True):
+        assert line.startswith(f"{path}:{message}"), name
+
+
+@pytest.mark.parametrize(
+    ("opening", "closing"), [("[", "]"), ("{a: ", "}"), ("- ", "")], ids=["lists", "mappings", "blocks"]
+)
+@pytest.mark.parametrize("innermost", ["[a]", "[1, 2, 3, 4]"])
+def test_the_depth_that_is_allowed_is_read(write, parser, opening, closing, innermost):
+    data = parser.read(write(opening * (DEEPEST - 1) + innermost + closing * (DEEPEST - 1))).data
+    depth = 1
+    while data not in (["a"], [1, 2, 3, 4]):
+        data, depth = data["a"] if isinstance(data, dict) else data[0], depth + 1
+    assert depth == DEEPEST
+    too_deep = write(opening * DEEPEST + innermost + closing * DEEPEST)
+    assert refusal(too_deep, parser) == (
+        "1: file: is nested deeper than 64 levels; write it with fewer lists and mappings inside each other"
+    )
+
+
+# ── lines and lists of problems ──
+
+
+# The position is in bytes, and was taken for one in characters.
+def test_a_control_character_is_refused_at_its_line(write, parser):
+    text = "# " + "é" * 40 + "\na: 1\nb: \x01\n" + "c: 1\n" * 40
+    assert refusal(write(text), parser).startswith("3: file: is not YAML: ")
+
+
+def test_a_file_with_very_many_problems_is_refused_soon(write):
+    from goldformer.spec.schema import CasesFile
+
+    path = write("component: softmax\ncases: []\n" + "".join(f"key_{i}: 1\n" for i in range(20_000)))
+    with pytest.raises(SpecError) as raised:
+        YamlFile.read(path).parse(CasesFile)
+    problems = raised.value.problems
+    assert len(problems) == MOST_PROBLEMS + 1
+    assert str(problems[-1]) == f"{path}:1: file: has {20_001 - MOST_PROBLEMS} more problems; fix those above first"
+
+
+# ── the commands that read such files ──
+
+COMMANDS = {
+    "cases": ("file.yaml", ["check", "textbook", "--cases", "{folder}/file.yaml"]),
+    "manifest": ("manifest.yaml", ["baseline", "check", "textbook", "{folder}"]),
+    "assignment": ("assignment.yaml", ["assignment", "check", "{folder}/assignment.yaml"]),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("text", ["a: 2001-13-45\n", "&a [*a]\n", "[" * 1000])
+def test_a_command_ends_with_a_sentence_and_status_2(write, command, text):
+    name, words = COMMANDS[command]
+    path = write(text, name)
+    result = CliRunner().invoke(main, [word.format(folder=path.parent) for word in words], catch_exceptions=False)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"goldformer: {path}:1: ")
+    assert result.stdout == ""
