@@ -1,166 +1,151 @@
-"""The options of the conventions, each as a few steps of the textbook done otherwise; the textbook has the defaults."""
-
-from __future__ import annotations
+"""The options of the conventions, each as a few steps of the textbook replaced; the textbook has the defaults."""
 
 import math
 from collections.abc import Callable, Mapping
 from itertools import chain
-from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from goldformer.adapters.textbook import Textbook
-from goldformer.adapters.textbook_attention import Wave
-from goldformer.adapters.textbook_backward import Gradients
-from goldformer.adapters.textbook_backward_layers import SubLayerBackward
-from goldformer.adapters.textbook_checks import Array
-from goldformer.adapters.textbook_decoding import Sentence, Task
-from goldformer.adapters.textbook_layers import Params, SubLayer, under
+from goldformer.adapters.textbook.attention import can_see, causal_mask, mask_fill, weigh_keys
+from goldformer.adapters.textbook.backward import Gradients, layer_norm_gradient, token_embedding_gradient
+from goldformer.adapters.textbook.checks import Array
+from goldformer.adapters.textbook.decoding import Sentence, Task, has_ended, length_penalty, next_beam, rank_sentences
+from goldformer.adapters.textbook.embedding import (
+    Wave,
+    channel_waves,
+    frequency_exponent,
+    positional_encoding,
+    token_embedding,
+)
+from goldformer.adapters.textbook.heads import Params
+from goldformer.adapters.textbook.layers import (
+    SubLayer,
+    layer_norm,
+    layer_norm_eps,
+    norm_params,
+    note_sum,
+    run_sublayer,
+    under,
+)
+from goldformer.adapters.textbook.layers_backward import SubLayerBackward, join_residual_gradient, sublayer_gradient
+from goldformer.adapters.textbook.steps import Replacements, around, instead
+from goldformer.adapters.textbook.targets import spread_smoothing_mass
 
-Class = TypeVar("Class", bound=type[Textbook])
-
-_REGISTERED: dict[tuple[str, str], type[Textbook]] = {}
-
-#: By convention and option, who computes it so; an option that is not here is a default.
-OPTIONS: Final[Mapping[tuple[str, str], type[Textbook]]] = MappingProxyType(_REGISTERED)
-
-
-def _option(convention: str, option: str) -> Callable[[Class], Class]:
-    def register(made: Class) -> Class:
-        _REGISTERED[convention, option] = made
-        return made
-
-    return register
-
-
-@_option("empty_row", "zeros")
-class ZerosInEmptyRows(Textbook):
-    """A row without a key has no weight at all."""
-
-    def weights(self, scaled: Array, mask: Array | None) -> Array:
-        weights = super().weights(scaled, mask)
-        return weights if mask is None else weights * mask.any(-1, keepdims=True).astype(weights.dtype)
+# Attention and its masks
 
 
-@_option("empty_row", "nan")
-class NanInEmptyRows(Textbook):
-    """The fill is −∞, of which alone there is no softmax."""
-
-    def fill(self, dtype: npt.DTypeLike) -> float:
-        return -math.inf
+def empty_rows_of_zeros(original: Callable[..., Array], scaled: Array, mask: Array | None) -> Array:
+    """Return the weights, with no weight at all in a row without a key, (..., q_seq, kv_seq)."""
+    weights = original(scaled, mask)
+    return weights if mask is None else weights * mask.any(-1, keepdims=True).astype(weights.dtype)
 
 
-@_option("causal_corner", "bottom_right")
-class BottomRight(Textbook):
-    """The last query sees every key."""
-
-    def causal_mask(self, *, q_seq: int, kv_seq: int) -> Array:
-        super().causal_mask(q_seq=q_seq, kv_seq=kv_seq)
-        return self.sees(np.arange(q_seq)[:, None] + kv_seq - q_seq, np.arange(kv_seq))
+def align_bottom_right(original: Callable[..., Array], *, q_seq: int, kv_seq: int) -> Array:
+    """Return the causal mask by which the last query sees every key, (q_seq, kv_seq)."""
+    original(q_seq=q_seq, kv_seq=kv_seq)  # refuses sizes that are no sizes
+    return can_see(np.arange(q_seq)[:, None] + kv_seq - q_seq, np.arange(kv_seq))
 
 
-@_option("embedding_scale", "sqrt_d_model")
-class ScaledEmbedding(Textbook):
-    """The rows of the table are multiplied by √d_model."""
-
-    def scaled_embedding(self, rows: Array) -> Array:
-        return rows * math.sqrt(rows.shape[-1])
+# Embedding and positions
 
 
-@_option("pe_layout", "concatenated")
-class Concatenated(Textbook):
-    """All sines come before all cosines; an odd width has one sine more."""
-
-    def layout(self, d_model: int) -> list[tuple[float, Wave]]:
-        half = d_model - d_model // 2
-        sines: list[tuple[float, Wave]] = [(pair, np.sin) for pair in range(half)]
-        return sines + [(pair, np.cos) for pair in range(d_model - half)]
+def scale_embedding(original: Callable[..., Array], ids: Array, *, params: Params) -> Array:
+    """Return the rows of the table multiplied by √d_model, (batch, seq, d_model)."""
+    rows = original(ids, params=params)
+    return rows * math.sqrt(rows.shape[-1])
 
 
-@_option("pe_layout", "tensor2tensor")
-class Tensor2Tensor(Concatenated):
-    """The last frequency is 1/10000 exactly."""
-
-    def exponent(self, pair: float, d_model: int) -> float:
-        return 2 * pair / max(d_model - 2, 1)
-
-
-@_option("odd_d_model", "refused")
-class RefusesOddWidths(Textbook):
-    """A sine without its cosine is an error."""
-
-    def positional_encoding(self, x: Array) -> Array:
-        if x.ndim == 3 and x.shape[-1] % 2:
-            raise ValueError(f"x: d_model is {x.shape[-1]}, which is odd")
-        return super().positional_encoding(x)
+def scale_embedding_gradient(
+    original: Callable[..., Gradients], ids: Array, cotangent: Array, *, params: Params
+) -> Gradients:
+    """Return the gradient of table, whose rows count with the factor with which they are read."""
+    return original(ids, cotangent * math.sqrt(cotangent.shape[-1]), params=params)
 
 
-@_option("layer_norm_eps", "1e-6")
-class Eps6(Textbook):
-    """The number added to the variance is 10⁻⁶."""
-
-    layer_norm_eps = 1e-6
-
-
-@_option("layer_norm_eps", "1e-12")
-class Eps12(Textbook):
-    """The number added to the variance is 10⁻¹²."""
-
-    layer_norm_eps = 1e-12
+def concatenate_waves(d_model: int) -> list[tuple[float, Wave]]:
+    """Return all sines before all cosines; an odd width has one sine more."""
+    half = d_model - d_model // 2
+    sines: list[tuple[float, Wave]] = [(pair, np.sin) for pair in range(half)]
+    return sines + [(pair, np.cos) for pair in range(d_model - half)]
 
 
-@_option("norm_placement", "pre")
-class NormedBefore(Textbook):
-    """A sub-layer reads its input normalised, and its result is added to the input as it was."""
-
-    def sublayer(
-        self, x: Array, function: SubLayer, *, number: int, sums: list[Array], params: Params
-    ) -> tuple[Array, Array]:
-        output, extra = function(self.layer_norm(x, params=self.norm(params, number)))
-        return self.summed(x, output, sums), extra
-
-    def sublayer_gradient(
-        self, x: Array, function: SubLayer, backward: SubLayerBackward, cotangent: Array, *, number: int, params: Params
-    ) -> tuple[Array, Gradients]:
-        mine = self.norm(params, number)
-        through, gradients = backward(self.layer_norm(x, params=mine), cotangent)
-        of_norm = self.layer_norm_gradient(x, through, params=mine)
-        return self.residual_gradient(cotangent) + of_norm.pop("x"), gradients | under(f"norm_{number}", of_norm)
+def tensor2tensor_exponent(pair: float, d_model: int) -> float:
+    """Return the exponent by which the last frequency is 1/10000 exactly."""
+    return 2 * pair / max(d_model - 2, 1)
 
 
-@_option("smoothing_denominator", "others")
-class SharedAmongOthers(Textbook):
-    """The target has no part of what the other words share."""
-
-    def shared(self, target: Array, smoothing: float) -> Array | float:
-        return np.asarray((1 - target) * smoothing / (target.shape[-1] - 1))
-
-
-@_option("beam_finish", "set_aside")
-class SetsAside(Textbook):
-    """Sentences that have ended leave the beam."""
-
-    def next_beam(self, beam: list[Sentence], grown: list[list[Sentence]], task: Task) -> list[Sentence]:
-        before = [sentence for sentence in beam if self.ended(sentence, task)]
-        ranked = self.ranked((s for s in chain.from_iterable(grown) if s not in before), task)
-        aside = before + [s for s in ranked[: task.beam_size] if self.ended(s, task)]
-        alive = [s for s in ranked if not self.ended(s, task)][: task.beam_size]
-        return aside if len(aside) >= task.beam_size else aside + alive
+def refuse_odd_width(original: Callable[..., Array], x: Array) -> Array:
+    """Return x plus the encoding; a sine without its cosine is an error."""
+    if x.ndim == 3 and x.shape[-1] % 2:
+        raise ValueError(f"x: d_model is {x.shape[-1]}, which is odd")
+    return original(x)
 
 
-@_option("length_penalty", "mean")
-class MeanOfWords(Textbook):
-    """The sum is divided by the number of words."""
-
-    def length_penalty(self, length: int) -> float:
-        return length
+# Layers
 
 
-@_option("length_penalty", "gnmt")
-class PenaltyOfThePaper(Textbook):
-    """The sum is divided by ((5 + n)/6)^0.6."""
+def normalise_input(
+    x: Array, function: SubLayer, *, number: int, sums: list[Array], params: Params
+) -> tuple[Array, Array]:
+    """Return x + f(LN(x)) and what else f gives."""
+    output, extra = function(layer_norm(x, params=norm_params(params, number)))
+    return note_sum(x, output, sums), extra
 
-    def length_penalty(self, length: int) -> float:
-        return float(((5 + length) / 6) ** 0.6)
+
+def normalise_input_gradient(
+    x: Array, function: SubLayer, backward: SubLayerBackward, cotangent: Array, *, number: int, params: Params
+) -> tuple[Array, Gradients]:
+    """Return the gradient of x and those of the parameters of a sub-layer that normalises its input."""
+    del function
+    mine = norm_params(params, number)
+    through, gradients = backward(layer_norm(x, params=mine), cotangent)
+    of_norm = layer_norm_gradient(x, through, params=mine)
+    return join_residual_gradient(cotangent, of_norm.pop("x")), gradients | under(f"norm_{number}", of_norm)
+
+
+# Targets and beams
+
+
+def spread_among_others(target: Array, smoothing: float) -> Array | float:
+    """Return s/(vocab − 1) for every word but the target's own, (batch, seq, vocab)."""
+    return np.asarray((1 - target) * smoothing / (target.shape[-1] - 1))
+
+
+def set_aside_ended(beam: list[Sentence], extensions: list[list[Sentence]], task: Task) -> list[Sentence]:
+    """Return the next beam, which sentences that have ended leave."""
+    before = [sentence for sentence in beam if has_ended(sentence, task)]
+    ranked = rank_sentences(s for s in chain.from_iterable(extensions) if s not in before)
+    aside = before + [s for s in ranked[: task.beam_size] if has_ended(s, task)]
+    alive = [s for s in ranked if not has_ended(s, task)][: task.beam_size]
+    return aside if len(aside) >= task.beam_size else aside + alive
+
+
+#: By convention and option, what is done instead; an option that is not here is a default.
+OPTIONS: Final[Mapping[tuple[str, str], Replacements]] = {
+    ("empty_row", "zeros"): {weigh_keys: around(empty_rows_of_zeros)},
+    # Of a row of −∞ alone there is no softmax.
+    ("empty_row", "nan"): {mask_fill: instead(lambda dtype: -math.inf)},  # noqa: ARG005 - whatever the dtype
+    ("causal_corner", "bottom_right"): {causal_mask: around(align_bottom_right)},
+    ("embedding_scale", "sqrt_d_model"): {
+        token_embedding: around(scale_embedding),
+        token_embedding_gradient: around(scale_embedding_gradient),
+    },
+    ("pe_layout", "concatenated"): {channel_waves: instead(concatenate_waves)},
+    ("pe_layout", "tensor2tensor"): {
+        channel_waves: instead(concatenate_waves),
+        frequency_exponent: instead(tensor2tensor_exponent),
+    },
+    ("odd_d_model", "refused"): {positional_encoding: around(refuse_odd_width)},
+    ("layer_norm_eps", "1e-6"): {layer_norm_eps: instead(lambda: 1e-6)},
+    ("layer_norm_eps", "1e-12"): {layer_norm_eps: instead(lambda: 1e-12)},
+    ("norm_placement", "pre"): {
+        run_sublayer: instead(normalise_input),
+        sublayer_gradient: instead(normalise_input_gradient),
+    },
+    ("smoothing_denominator", "others"): {spread_smoothing_mass: instead(spread_among_others)},
+    ("beam_finish", "set_aside"): {next_beam: instead(set_aside_ended)},
+    ("length_penalty", "mean"): {length_penalty: instead(lambda length: length)},
+    # ((5 + n)/6)^0.6, as in the paper that introduced it.
+    ("length_penalty", "gnmt"): {length_penalty: instead(lambda length: ((5 + length) / 6) ** 0.6)},
+}

@@ -12,10 +12,11 @@ import numpy as np
 
 from goldformer.adapters.arrays import LIBRARIES
 from goldformer.adapters.mistakes import implementations
-from goldformer.adapters.mistakes.places import PLACES, Located, Place, can_be_made, only_at
+from goldformer.adapters.mistakes.differentiation import DIFFERENTIATED
+from goldformer.adapters.mistakes.places import PLACES, TRACKED, Place, can_be_made, only_at
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
-from goldformer.adapters.textbook import Textbook
+from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.causes import IN
 from goldformer.conformance.failure import Failure, Options
 from goldformer.conformance.gradient import invoke_gradient
@@ -61,17 +62,16 @@ class Candidate:
         return (*(f"{name}: {option}" for name, option in self.options), *(f"{id_}{where}" for id_ in self.mistakes))
 
     def with_(self, other: Candidate) -> Candidate | None:
-        """Both at once; None where they are choices of one thing or do one step differently, or for one place alone."""
+        """Return both at once; None if they are choices of one thing, hide one another, or have a place."""
         if self.place or other.place:
             return None
         both = Candidate(self.mistakes + other.mistakes, self.options + other.options)
         if len({name for name, _ in both.options}) < len(both.options):
             return None
-        made = [implementations()[id_].make for id_ in both.mistakes]
-        if any(issubclass(one, other) or issubclass(other, one) for one, other in combinations(made, 2)):
+        if len(set(both.mistakes)) < len(both.mistakes):
             return None
-        steps = [name for one in made for name in vars(one) if not name.startswith("__")]
-        return both if len(set(steps)) == len(steps) else None
+        made = [implementations()[id_] for id_ in both.mistakes]
+        return both if all(one.can_be_made_with(two) for one, two in combinations(made, 2)) else None
 
 
 class Imitations:
@@ -258,7 +258,7 @@ class Imitator:
             for place in PLACES.get(component, ()):
                 for id_ in ids:
                     fits = not place.parts or self.spec.mistakes[id_].component in place.parts
-                    if fits and can_be_made(place, implementations()[id_].make):
+                    if fits and can_be_made(place, implementations()[id_]):
                         yield Candidate((id_,), place=place)
 
     def _pairs(self, component: str, near: list[Candidate]) -> Iterator[Candidate]:
@@ -315,12 +315,15 @@ class Imitator:
         chosen = {**declared, **dict(candidate.options)}
         key = (candidate.mistakes, candidate.place, tuple(chosen.items()))
         if key not in self._adapters:
-            made: list[Any] = [implementations()[id_].make for id_ in candidate.mistakes]
+            made = [implementations()[id_] for id_ in candidate.mistakes]
+            layers = [OPTIONS[item] for item in chosen.items() if item in OPTIONS]
+            # A mistake lies over the options, and over the gradients of the forward pass in which it is made.
+            if not all(one.by_hand for one in made):
+                layers.append(DIFFERENTIATED)
+            layers += [only_at(candidate.place, one.steps) if candidate.place else one.steps for one in made]
             if candidate.place:
-                made = [Located, *(only_at(candidate.place, one) for one in made)]
-            others = [OPTIONS[item] for item in chosen.items() if item in OPTIONS]
-            book = type("Imitation", (*made, *others, Textbook), {})
-            self._adapters[key] = Adapter.of_our_own(book(), "+".join(candidate.causes), self.spec)
+                layers.append(TRACKED)
+            self._adapters[key] = Adapter.of_our_own(build_textbook(*layers), "+".join(candidate.causes), self.spec)
         return self._adapters[key]
 
 

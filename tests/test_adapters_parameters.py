@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from goldformer.adapters import Adapter
-from goldformer.adapters.textbook import Textbook
+from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.engine import Bench, check_case
 from goldformer.conformance.verdict import Status
 
-textbook = Textbook()
+textbook = build_textbook()
 attend = textbook.scaled_dot_product_attention
 
 

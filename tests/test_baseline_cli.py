@@ -242,11 +242,11 @@ def test_an_update_lists_what_changes_and_changes_that_alone(folder, adapter_fil
 
 
 TWICE = """
-from goldformer.adapters.textbook import Textbook
-ARRAYS, BOOK = "numpy", Textbook()
+from goldformer.adapters import textbook
+ARRAYS = "numpy"
 
 def scaled_dot_product_attention(query, key, value, mask=None):
-    return BOOK.scaled_dot_product_attention(query GROWN, key, value, mask)
+    return textbook.scaled_dot_product_attention(query GROWN, key, value, mask)
 """
 
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from goldformer.adapters import Adapter
 from goldformer.adapters.mistakes import implementations
-from goldformer.adapters.textbook import Textbook
+from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.cli import main
 from goldformer.conformance.engine import Bench, check_case
 from goldformer.conformance.properties import check_property
@@ -79,8 +79,8 @@ def test_a_counterexample_fails_the_mistake_and_no_other(property_, derived):
     case = derived(text)
     assert (case.id, case.title) == (f"found-by-{property_}", SPEC.properties[property_].title)
     assert check_case(case, bench_of(SHOWN[property_])).status is Status.FAILED
-    conventions = getattr(implementations()[SHOWN[property_]].make, "CONVENTIONS", {})
-    right = Adapter.from_object(type("Right", (Textbook,), {"CONVENTIONS": conventions})(), "right", SPEC)
+    conventions = getattr(implementations()[SHOWN[property_]].make(), "CONVENTIONS", {})
+    right = Adapter.from_object(build_textbook(CONVENTIONS=conventions), "right", SPEC)
     assert check_case(case, Bench(SPEC, right, "float64", "cpu")).status is Status.PASSED
 
 
@@ -136,11 +136,9 @@ def test_what_is_no_longer_as_it_was_drawn_is_written_out():
 
 
 def test_the_conventions_are_those_that_the_adapter_declares():
-    class SaysThatItIsConcatenated(Textbook):
-        CONVENTIONS = {"pe_layout": "concatenated"}  # noqa: RUF012 - as adapters declare it
-
+    says_that_it_is_concatenated = build_textbook(CONVENTIONS={"pe_layout": "concatenated"})
     prop = SPEC.properties["pe-shift-is-rotation"]
-    bench = Bench(SPEC, Adapter.from_object(SaysThatItIsConcatenated(), "mine", SPEC), "float64", "cpu")
+    bench = Bench(SPEC, Adapter.from_object(says_that_it_is_concatenated, "mine", SPEC), "float64", "cpu")
     (case,) = yaml.safe_load(check_property(prop, "positional_encoding", bench).example)["cases"]
     assert case["only_with"]["pe_layout"] == "concatenated"
 

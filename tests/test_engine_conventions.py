@@ -10,13 +10,14 @@ import pytest
 
 from goldformer.adapters import Adapter, AdapterError
 from goldformer.adapters.mistakes import implementations
-from goldformer.adapters.options import OPTIONS, Concatenated, NanInEmptyRows, RefusesOddWidths, ZerosInEmptyRows
-from goldformer.adapters.textbook import Textbook
+from goldformer.adapters.options import OPTIONS
+from goldformer.adapters.textbook.attention import fill_masked, sum_values, weigh_keys
 from goldformer.conformance.diagnosis import Diagnosis
 from goldformer.conformance.engine import Bench, check_case, judge_case
 from goldformer.conformance.text import closing, explain_verdict
 from goldformer.conformance.verdict import Status
 from goldformer.spec import load_spec
+from spoiled import Spoiled, spoil
 
 EMPTY_ROW = "sdpa-empty-row"
 
@@ -34,8 +35,16 @@ CASES = {
     "beam_finish": "beam-finish",
     "length_penalty": "beam-length-penalty",
 }
+PLAIN = Spoiled("plain")
+
+
+def under(convention, option):
+    """What makes a textbook under an option."""
+    return Spoiled(option, OPTIONS.get((convention, option), {}))
+
+
 CHOICES = {
-    (name, option, CASES[name]): OPTIONS.get((name, option), Textbook)
+    (name, option, CASES[name]): under(name, option)
     for name, convention in load_spec().conventions.items()
     for option in convention.options
 }
@@ -106,31 +115,32 @@ def test_a_failure_that_is_another_option_names_it_and_the_declaration(choice, t
 
 
 def test_a_failure_that_is_no_option_gives_no_advice(bench_of, spec):
-    class WrongInAllRows(Textbook):
-        def weights(self, scaled, mask):
-            return np.where(mask.any(-1, keepdims=True), 2 * super().weights(scaled, mask), 1.0).astype(scaled.dtype)
+    @spoil(around=weigh_keys)
+    def wrong_in_all_rows(original, scaled, mask):
+        return np.where(mask.any(-1, keepdims=True), 2 * original(scaled, mask), 1.0).astype(scaled.dtype)
 
-    verdict = explained(spec.cases[EMPTY_ROW], bench_of(WrongInAllRows))
+    verdict = explained(spec.cases[EMPTY_ROW], bench_of(wrong_in_all_rows))
     assert (verdict.reason, verdict.advice) == ("wrong-value", "")
 
 
 def test_nan_that_another_option_would_give_is_still_not_finite(bench_of, spec):
-    verdict = explained(spec.cases[EMPTY_ROW], bench_of(NanInEmptyRows))
+    verdict = explained(spec.cases[EMPTY_ROW], bench_of(under("empty_row", "nan")))
     assert verdict.reason == "not-finite"
     assert verdict.advice.startswith("this is empty_row: nan")
 
 
 def test_nan_that_is_declared_is_no_fault_beside_a_wrong_value(bench_of, spec):
-    class OffByOne(NanInEmptyRows):
-        def weighted_sum(self, weights, value):
-            return super().weighted_sum(weights, value) + 1
+    @spoil(around=sum_values)
+    def off_by_one(original, weights, value):
+        return original(weights, value) + 1
 
-    verdict = check_case(spec.cases[EMPTY_ROW], bench_of(OffByOne, empty_row="nan"))
+    wrong = Spoiled("wrong", *under("empty_row", "nan").layers, *off_by_one.layers)
+    verdict = check_case(spec.cases[EMPTY_ROW], bench_of(wrong, empty_row="nan"))
     assert (verdict.status, verdict.reason) == (Status.FAILED, "wrong-value")
 
 
 def test_a_declaration_may_hold_for_one_component_alone(bench_of, spec):
-    bench = bench_of(ZerosInEmptyRows, **{"scaled_dot_product_attention.empty_row": "zeros"})
+    bench = bench_of(under("empty_row", "zeros"), **{"scaled_dot_product_attention.empty_row": "zeros"})
     assert check_case(spec.cases[EMPTY_ROW], bench).status is Status.PASSED
     other = explained(spec.cases["mha-empty-row"], bench)
     assert (other.reason, other.advice[:27]) == ("wrong-value", "this is empty_row: zeros (e")
@@ -138,28 +148,32 @@ def test_a_declaration_may_hold_for_one_component_alone(bench_of, spec):
 
 def test_the_declaration_for_a_component_comes_before_the_one_for_all(bench_of, spec):
     declared = {"empty_row": "nan", "scaled_dot_product_attention.empty_row": "zeros"}
-    bench = bench_of(ZerosInEmptyRows, **declared)
+    bench = bench_of(under("empty_row", "zeros"), **declared)
     assert check_case(spec.cases[EMPTY_ROW], bench).status is Status.PASSED
     assert check_case(spec.cases["fmha-empty-row"], bench).bad
 
 
 def test_a_case_for_one_option_only_is_skipped_under_another(bench_of, spec):
-    verdict = check_case(spec.cases["pe-odd-5"], bench_of(Concatenated, pe_layout="concatenated"))
+    verdict = check_case(spec.cases["pe-odd-5"], bench_of(under("pe_layout", "concatenated"), pe_layout="concatenated"))
     assert (verdict.status, verdict.reason) == (Status.SKIPPED, "convention")
     assert verdict.message == "only for pe_layout: interleaved; the adapter declares concatenated"
 
 
 def test_what_may_be_refused_is_refused_or_right(bench_of, spec):
     case = spec.cases["pe-odd-7-added"]
-    assert check_case(case, bench_of(RefusesOddWidths, odd_d_model="refused")).status is Status.PASSED
-    assert check_case(case, bench_of(Textbook, odd_d_model="refused")).status is Status.PASSED
-    wrong = type("Wrong", (implementations()["pe-base"].make, Textbook), {})
+    refuses, computes = (
+        bench_of(under("odd_d_model", "refused"), odd_d_model="refused"),
+        bench_of(PLAIN, odd_d_model="refused"),
+    )
+    assert check_case(case, refuses).status is Status.PASSED
+    assert check_case(case, computes).status is Status.PASSED
+    wrong = Spoiled("wrong", *implementations()["pe-base"].layers)
     verdict = check_case(case, bench_of(wrong, odd_d_model="refused"))
     assert (verdict.status, verdict.reason) == (Status.FAILED, "wrong-value")
 
 
 def test_a_refusal_that_another_option_allows_names_it(bench_of, spec):
-    verdict = explained(spec.cases["pe-odd-5"], bench_of(RefusesOddWidths))
+    verdict = explained(spec.cases["pe-odd-5"], bench_of(under("odd_d_model", "refused")))
     assert verdict.status is Status.ERRORED
     assert verdict.advice.startswith("this is odd_d_model: refused")
 
@@ -167,15 +181,15 @@ def test_a_refusal_that_another_option_allows_names_it(bench_of, spec):
 # What an adapter leaves open
 
 
-class AddsToEmptyRows(Textbook):
+@spoil(instead_of=fill_masked)
+def adds_to_empty_rows(scaled, mask):
     """Adds a large number to the scores of masked keys, as many tutorials do: float64 keeps some of their digits."""
 
-    def masked(self, scaled, mask):
-        return scaled + np.where(mask, 0.0, -1e9).astype(scaled.dtype)
+    return scaled + np.where(mask, 0.0, -1e9).astype(scaled.dtype)
 
 
 def test_what_is_none_of_the_options_is_told_how_to_leave_it_open(bench_of, spec):
-    bench = replace(bench_of(AddsToEmptyRows), dtype="float64")
+    bench = replace(bench_of(adds_to_empty_rows), dtype="float64")
     verdict = explained(spec.cases[EMPTY_ROW], bench)
     assert verdict.status is Status.FAILED
     assert verdict.advice == (
@@ -187,9 +201,9 @@ def test_what_is_none_of_the_options_is_told_how_to_leave_it_open(bench_of, spec
 
 def test_what_is_left_open_is_not_compared_and_all_else_is(bench_of, spec):
     for case in spec.cases_of("scaled_dot_product_attention"):
-        bench = replace(bench_of(AddsToEmptyRows, empty_row="unspecified"), dtype="float64")
+        bench = replace(bench_of(adds_to_empty_rows, empty_row="unspecified"), dtype="float64")
         assert not check_case(case, bench).bad, case.id
-    wrong = type("Wrong", (implementations()["scale-missing"].make, AddsToEmptyRows), {})
+    wrong = Spoiled("wrong", *adds_to_empty_rows.layers, *implementations()["scale-missing"].layers)
     verdict = explained(spec.cases[EMPTY_ROW], replace(bench_of(wrong, empty_row="unspecified"), dtype="float64"))
     assert verdict.status is Status.FAILED
     assert verdict.advice == ""
@@ -233,4 +247,4 @@ def test_other_conventions_cannot_be_left_open(bench_of):
     with pytest.raises(
         AdapterError, match=r"CONVENTIONS has 'pe_layout': 'unspecified'; its options are interleaved, "
     ):
-        bench_of(Textbook, pe_layout="unspecified")
+        bench_of(PLAIN, pe_layout="unspecified")

@@ -13,9 +13,10 @@ import pytest
 
 from goldformer.adapters import find_adapter
 from goldformer.adapters.mistakes import implementations
+from goldformer.adapters.mistakes.differentiation import DIFFERENTIATED
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
-from goldformer.adapters.textbook import Textbook
+from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis import Diagnosis
 from goldformer.conformance.engine import Bench, check_case, judge_case, plan
 from goldformer.conformance.imitation import Candidate
@@ -82,8 +83,8 @@ def test_the_mistake_is_named_from_what_was_got(scale, mistake, dtype, judged, s
 
 
 def test_two_mistakes_at_once_are_named_together(judged, spec):
-    one, other = (implementations()[id_].make for id_ in ("scale-missing", "mask-inverted"))
-    verdicts = judged(type("Both", (one, other), {})(), ATTENTION)
+    layers = [implementations()[id_].steps for id_ in ("scale-missing", "mask-inverted")]
+    verdicts = judged(build_textbook(DIFFERENTIATED, *layers), ATTENTION)
     assert set(named(verdicts, ATTENTION, spec)[0].split(" and ")) == {"scale-missing", "mask-inverted"}
 
 
@@ -94,6 +95,9 @@ def test_mistakes_of_one_step_and_options_of_one_convention_are_not_made_togethe
     assert pre.with_(post) is None
     dropped, kept = (Candidate((id_,)) for id_ in ("greedy-no-eos", "decode-score-after-end"))
     assert kept.with_(dropped) is dropped.with_(kept) is None  # one is the other and more
+    clipped, left_out = (Candidate((id_,)) for id_ in ("qkv-relu", "wo-missing"))
+    assert clipped.with_(left_out).causes == ("qkv-relu", "wo-missing")  # both do something around one step
+    assert clipped.with_(clipped) is None
     assert scale.with_(mask).causes == ("scale-missing", "mask-inverted")
     assert pre.with_(scale).causes == ("norm_placement: pre", "scale-missing")
 
@@ -183,8 +187,8 @@ def test_a_whole_failing_run_is_diagnosed(judged, spec):
 
 def under(*options, mistake=None):
     """The textbook under options, and with a mistake."""
-    made = [implementations()[mistake].make] if mistake else []
-    return type("Under", (*made, *(OPTIONS[option] for option in options), Textbook), {})()
+    made = implementations()[mistake].layers if mistake else ()
+    return build_textbook(*(OPTIONS[option] for option in options), *made)
 
 
 PRE, EPS, ZEROS = ("norm_placement", "pre"), ("layer_norm_eps", "1e-6"), ("empty_row", "zeros")
@@ -221,7 +225,7 @@ def test_a_mistake_under_a_declared_option_is_named_alone(judged, spec):
 
 
 def test_a_declared_option_that_is_not_what_is_computed_is_named_as_what_it_is(judged, spec):
-    verdicts = judged(only(Textbook(), "encoder_layer", norm_placement="pre"), "encoder_layer")
+    verdicts = judged(only(build_textbook(), "encoder_layer", norm_placement="pre"), "encoder_layer")
     assert named(verdicts, "encoder_layer", spec)[0] == "norm_placement: post"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,13 +13,28 @@ from goldformer.adapters.mistakes import implementations
 from goldformer.adapters.mistakes.places import PLACES, Place, can_be_made
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
-from goldformer.adapters.textbook import Textbook
+from goldformer.adapters.textbook.build import build_textbook
+from goldformer.adapters.textbook.embedding import positional_encoding
+from goldformer.adapters.textbook.heads import project_attention
+from goldformer.adapters.textbook.layers import (
+    cross_attend,
+    decoder,
+    decoder_layer,
+    encoder,
+    encoder_layer,
+    feed_forward,
+    layer_norm,
+    self_attend,
+)
+from goldformer.adapters.textbook.model import embed, embed_target
+from goldformer.adapters.textbook.steps import Replacements, instead
 from goldformer.conformance.diagnosis import Diagnosis
 from goldformer.conformance.engine import Bench, judge_case, plan
 from goldformer.conformance.imitation import Candidate, Imitator
 from goldformer.conformance.suspects import explanations
 from goldformer.conformance.text import closing
 from goldformer.conformance.verdict import Verdict
+from spoiled import Spoiled, spoil
 
 COMPONENTS = (
     "multi_head_attention",
@@ -34,11 +50,11 @@ COMPONENTS = (
 # Written as a mistake is, without what the diagnosis makes of places.
 
 
-class NoResidualAroundFeedForward(Textbook):
-    def decoder_layer(self, x, memory, self_mask=None, memory_mask=None, *, num_heads, params):
-        attended = super().decoder_layer(x, memory, self_mask, memory_mask, num_heads=num_heads, params=params)
-        fed, _ = self.feed_forward(attended["crossed"], params=part(params, "feed_forward"))
-        return {**attended, "output": self.layer_norm(fed, params=part(params, "norm_3"))}
+@spoil(around=decoder_layer)
+def no_residual_around_feed_forward(original, x, memory, self_mask=None, memory_mask=None, *, num_heads, params):
+    attended = original(x, memory, self_mask, memory_mask, num_heads=num_heads, params=params)
+    fed, _ = feed_forward(attended["crossed"], params=part(params, "feed_forward"))
+    return {**attended, "output": layer_norm(fed, params=part(params, "norm_3"))}
 
 
 def without_scale(params, attention, num_heads):
@@ -48,77 +64,79 @@ def without_scale(params, attention, num_heads):
     return {**params, **{name: (root * params[name]).astype(params[name].dtype) for name in names}}
 
 
-class CrossAttentionWithoutScale(Textbook):
-    def cross_attend(self, x, memory, mask, *, num_heads, params, **rest):
-        changed = without_scale(params, "cross_attention", num_heads)
-        return super().cross_attend(x, memory, mask, num_heads=num_heads, params=changed, **rest)
+@spoil(around=cross_attend)
+def cross_attention_without_scale(original, x, memory, mask, *, num_heads, params, **rest):
+    changed = without_scale(params, "cross_attention", num_heads)
+    return original(x, memory, mask, num_heads=num_heads, params=changed, **rest)
 
 
-class SelfAttentionWithoutScale(Textbook):
-    def self_attend(self, x, mask, *, num_heads, params):
-        changed = without_scale(params, "self_attention", num_heads)
-        return super().self_attend(x, mask, num_heads=num_heads, params=changed)
+@spoil(around=self_attend)
+def self_attention_without_scale(original, x, mask, *, num_heads, params):
+    changed = without_scale(params, "self_attention", num_heads)
+    return original(x, mask, num_heads=num_heads, params=changed)
 
 
-class MaskForTheFirstLayerAlone(Textbook):
-    def encoder(self, x, mask=None, *, num_heads, num_layers, params):
-        outputs = []
-        for index in range(num_layers):
-            mine = part(params, f"encoder.{index}")
-            x = self.encoder_layer(x, None if index else mask, num_heads=num_heads, params=mine)["output"]
-            outputs.append(x)
-        return {"output": x, "layers": np.stack(outputs)}
+@spoil(instead_of=encoder)
+def mask_for_the_first_layer_alone(x, mask=None, *, num_heads, num_layers, params):
+    outputs = []
+    for index in range(num_layers):
+        mine = part(params, f"encoder.{index}")
+        x = encoder_layer(x, None if index else mask, num_heads=num_heads, params=mine)["output"]
+        outputs.append(x)
+    return {"output": x, "layers": np.stack(outputs)}
 
 
-class TargetBeginsAtPositionOne(Textbook):
-    def embedded(self, ids, side, pad_id, params):
-        if side == "source":
-            return super().embedded(ids, side, pad_id, params)
-        rows = params["table"][ids]
-        begun = np.concatenate([np.zeros_like(rows[:, :1]), rows], axis=1)
-        return self.positional_encoding(begun)[:, 1:]
+@spoil(instead_of=embed_target)
+def target_begins_at_position_one(target, pad_id, params):
+    rows = params["table"][target]
+    begun = np.concatenate([np.zeros_like(rows[:, :1]), rows], axis=1)
+    return positional_encoding(begun)[:, 1:]
 
 
-class NoBiasOfTheOutputOfCrossAttention(Textbook):
-    def cross_attend(self, x, memory, mask, *, params, **rest):
-        kept = {name: value for name, value in params.items() if name != "cross_attention.b_o"}
-        return super().cross_attend(x, memory, mask, params=kept, **rest)
+@spoil(around=cross_attend)
+def no_bias_of_the_output_of_cross_attention(original, x, memory, mask, *, params, **rest):
+    kept = {name: value for name, value in params.items() if name != "cross_attention.b_o"}
+    return original(x, memory, mask, params=kept, **rest)
 
 
-class NoSecondBiasInTheEncoderLayer(Textbook):
-    def encoder_layer(self, x, mask=None, *, num_heads, params):
-        kept = {name: value for name, value in params.items() if name != "feed_forward.b_2"}
-        return super().encoder_layer(x, mask, num_heads=num_heads, params=kept)
+@spoil(around=encoder_layer)
+def no_second_bias_in_the_encoder_layer(original, x, mask=None, *, num_heads, params):
+    kept = {name: value for name, value in params.items() if name != "feed_forward.b_2"}
+    return original(x, mask, num_heads=num_heads, params=kept)
 
 
-class NoBiasOfTheOutput(Textbook):
-    def projection(self, x, params, role):
-        return x @ params["w_o"] if role == "o" else super().projection(x, params, role)
+@spoil(around=project_attention)
+def no_bias_of_the_output(original, x, params, role):
+    return x @ params["w_o"] if role == "o" else original(x, params, role)
 
 
-class NoBiasOfTheSecondMap(Textbook):
-    def feed_forward(self, x, *, params):
-        inner = x @ params["w_1"]
-        hidden = np.maximum(inner + params["b_1"] if "b_1" in params else inner, 0)
-        return hidden @ params["w_2"], hidden
+@spoil(instead_of=feed_forward)
+def no_bias_of_the_second_map(x, *, params):
+    inner = x @ params["w_1"]
+    hidden = np.maximum(inner + params["b_1"] if "b_1" in params else inner, 0)
+    return hidden @ params["w_2"], hidden
 
 
-class NoBiases(Textbook):
-    def feed_forward(self, x, *, params):
-        hidden = np.maximum(x @ params["w_1"], 0)
-        return hidden @ params["w_2"], hidden
+@spoil(instead_of=feed_forward)
+def no_biases(x, *, params):
+    hidden = np.maximum(x @ params["w_1"], 0)
+    return hidden @ params["w_2"], hidden
 
 
-class Layers(Textbook):
-    """Both layers as plain functions of their parts: LN_1, attention and so on."""
+class Layers:
+    """A textbook with both layers as plain functions of their parts: LN_1, attention and so on."""
 
-    def encoder_layer(self, x, mask=None, *, num_heads, params):
+    def __init__(self):
+        layer: Replacements = {encoder_layer: instead(self.encode), decoder_layer: instead(self.decode)}
+        vars(self).update(vars(build_textbook(layer)))
+
+    def encode(self, x, mask=None, *, num_heads, params):
         p = Parts(params, num_heads)
         attended, weights = p.attend(x, mask)
         a, y = self.encoded(p, x, attended)
         return {"output": y, "attended": a, "weights": weights}
 
-    def decoder_layer(self, x, memory, self_mask=None, memory_mask=None, *, num_heads, params):
+    def decode(self, x, memory, self_mask=None, memory_mask=None, *, num_heads, params):
         p = Parts(params, num_heads)
         attended, weights = p.attend(x, self_mask)
         looked = {}
@@ -142,7 +160,7 @@ class Layers(Textbook):
 
 class Parts:
     def __init__(self, params, num_heads):
-        self.params, self.num_heads, self.book = params, num_heads, Textbook()
+        self.params, self.num_heads, self.book = params, num_heads, build_textbook()
 
     def ln(self, number, x):
         return self.book.layer_norm(x, params=part(self.params, f"norm_{number}"))
@@ -229,14 +247,14 @@ class NoFeedForward(Layers):
         return a, c, c
 
 
-class NoFeedForwardInTheLastLayer(Textbook):
-    def encoder(self, x, mask=None, *, num_heads, num_layers, params):
-        outputs = []
-        for index in range(num_layers):
-            layer = (NoFeedForward if index == num_layers - 1 else Layers)().encoder_layer
-            x = layer(x, mask, num_heads=num_heads, params=part(params, f"encoder.{index}"))["output"]
-            outputs.append(x)
-        return {"output": x, "layers": np.stack(outputs)}
+@spoil(instead_of=encoder)
+def no_feed_forward_in_the_last_layer(x, mask=None, *, num_heads, num_layers, params):
+    outputs = []
+    for index in range(num_layers):
+        layer = (NoFeedForward if index == num_layers - 1 else Layers)().encode
+        x = layer(x, mask, num_heads=num_heads, params=part(params, f"encoder.{index}"))["output"]
+        outputs.append(x)
+    return {"output": x, "layers": np.stack(outputs)}
 
 
 class NoFeedForwardInTheDecoder(Layers):
@@ -286,47 +304,45 @@ class SecondNormAfterFeedForward(Layers):
 
 
 class OneAttentionForBoth(Layers):
-    def decoder_layer(self, x, memory, self_mask=None, memory_mask=None, *, num_heads, params):
+    def decode(self, x, memory, self_mask=None, memory_mask=None, *, num_heads, params):
         same = {f"cross_attention.{name}": p for name, p in part(params, "self_attention").items()}
         others = {name: p for name, p in params.items() if not name.startswith("cross_attention")}
-        return super().decoder_layer(x, memory, self_mask, memory_mask, num_heads=num_heads, params=others | same)
+        return super().decode(x, memory, self_mask, memory_mask, num_heads=num_heads, params=others | same)
 
 
-class OneEncoderLayerLess(Textbook):
-    def encoder(self, x, mask=None, *, num_heads, num_layers, params):
-        for index in range(num_layers - 1):
-            mine = part(params, f"encoder.{index}")
-            x = self.encoder_layer(x, mask, num_heads=num_heads, params=mine)["output"]
-        return {"output": x}
+@spoil(instead_of=encoder)
+def one_encoder_layer_less(x, mask=None, *, num_heads, num_layers, params):
+    for index in range(num_layers - 1):
+        mine = part(params, f"encoder.{index}")
+        x = encoder_layer(x, mask, num_heads=num_heads, params=mine)["output"]
+    return {"output": x}
 
 
-class OneDecoderLayerLess(Textbook):
-    def decoder(self, x, memory, self_mask=None, memory_mask=None, *, num_heads, num_layers, params):
-        for index in range(num_layers - 1):
-            mine = {"num_heads": num_heads, "params": part(params, f"decoder.{index}")}
-            x = self.decoder_layer(x, memory, self_mask, memory_mask, **mine)["output"]
-        return {"output": x}
+@spoil(instead_of=decoder)
+def one_decoder_layer_less(x, memory, self_mask=None, memory_mask=None, *, num_heads, num_layers, params):
+    for index in range(num_layers - 1):
+        mine = {"num_heads": num_heads, "params": part(params, f"decoder.{index}")}
+        x = decoder_layer(x, memory, self_mask, memory_mask, **mine)["output"]
+    return {"output": x}
 
 
-class OneLayerLess(OneEncoderLayerLess, OneDecoderLayerLess):
-    """In both stacks."""
+one_layer_less = Spoiled("one_layer_less", *one_encoder_layer_less.layers, *one_decoder_layer_less.layers)
 
 
-class WordsWithoutPositions(Textbook):
-    def embedded(self, ids, side, pad_id, params):
-        return params["table"][ids]
+@spoil(instead_of=embed)
+def words_without_positions(ids, pad_id, params):
+    return params["table"][ids]
 
 
-class TargetWithoutPositions(Textbook):
-    def embedded(self, ids, side, pad_id, params):
-        rows = params["table"][ids]
-        return self.positional_encoding(rows) if side == "source" else rows
+@spoil(instead_of=embed_target)
+def target_without_positions(target, pad_id, params):
+    return params["table"][target]
 
 
-EVERYWHERE = [
+EVERYWHERE: list[tuple[Any, str, str]] = [
     (RootMeanSquare, "layer_norm", "rms-for-ln"),
     (OnePlusGamma, "layer_norm", "ln-one-plus-gamma"),
-    (NoBiases, "feed_forward", "ffn-bias-missing"),
+    (no_biases, "feed_forward", "ffn-bias-missing"),
     (NoNorms, "encoder_layer", "norm-missing"),
     (NoNorms, "decoder_layer", "norm-missing"),
     (SumsRunOn, "encoder_layer", "residual-unnormed"),
@@ -338,38 +354,38 @@ EVERYWHERE = [
     (NormsOfTheOneBefore, "decoder_layer", "wrong-ln-reused"),
     (OneAttentionForBoth, "decoder_layer", "cross-self-weights"),
     (OneAttentionForBoth, "transformer", "cross-self-weights"),
-    (OneLayerLess, "encoder", "layer-skipped"),
-    (OneLayerLess, "decoder", "layer-skipped"),
-    (OneLayerLess, "transformer", "layer-skipped"),
-    (WordsWithoutPositions, "transformer", "pe-missing"),
+    (one_layer_less, "encoder", "layer-skipped"),
+    (one_layer_less, "decoder", "layer-skipped"),
+    (one_layer_less, "transformer", "layer-skipped"),
+    (words_without_positions, "transformer", "pe-missing"),
 ]
-WRITTEN = [
-    (NoResidualAroundFeedForward, "decoder_layer", "residual-missing", "the decoder layer's feed-forward network"),
-    (CrossAttentionWithoutScale, "decoder_layer", "scale-missing", "the decoder layer's cross-attention"),
-    (MaskForTheFirstLayerAlone, "encoder", "mask-not-inplace", "every layer of the encoder but the first"),
-    (TargetBeginsAtPositionOne, "transformer", "pe-start-one", "the decoder's half"),
+WRITTEN: list[tuple[Any, str, str, str]] = [
+    (no_residual_around_feed_forward, "decoder_layer", "residual-missing", "the decoder layer's feed-forward network"),
+    (cross_attention_without_scale, "decoder_layer", "scale-missing", "the decoder layer's cross-attention"),
+    (mask_for_the_first_layer_alone, "encoder", "mask-not-inplace", "every layer of the encoder but the first"),
+    (target_begins_at_position_one, "transformer", "pe-start-one", "the decoder's half"),
     (
-        NoBiasOfTheOutputOfCrossAttention,
+        no_bias_of_the_output_of_cross_attention,
         "decoder_layer",
         "bias-missing",
         "the projection of the output in the decoder layer's cross-attention",
     ),
     (
-        NoSecondBiasInTheEncoderLayer,
+        no_second_bias_in_the_encoder_layer,
         "encoder_layer",
         "ffn-bias-missing",
         "the second map in the encoder layer's feed-forward network",
     ),
-    (NoBiasOfTheOutput, "multi_head_attention", "bias-missing", "the projection of the output"),
-    (NoBiasOfTheSecondMap, "feed_forward", "ffn-bias-missing", "the second map"),
+    (no_bias_of_the_output, "multi_head_attention", "bias-missing", "the projection of the output"),
+    (no_bias_of_the_second_map, "feed_forward", "ffn-bias-missing", "the second map"),
     (NoNormOfTheFeedForward, "encoder_layer", "norm-missing", "the encoder layer's feed-forward network"),
     (NoNormOfTheCrossAttention, "decoder_layer", "norm-missing", "the decoder layer's cross-attention"),
     (SumRunsOnPastCrossAttention, "decoder_layer", "residual-unnormed", "the decoder layer's cross-attention"),
     (SumRunsOnPastFeedForward, "decoder_layer", "residual-unnormed", "the decoder layer's feed-forward network"),
-    (NoFeedForwardInTheLastLayer, "encoder", "ffn-missing", "the last layer of the encoder"),
+    (no_feed_forward_in_the_last_layer, "encoder", "ffn-missing", "the last layer of the encoder"),
     (FirstNormAfterCrossAttention, "decoder_layer", "wrong-ln-reused", "the decoder layer's cross-attention"),
     (SecondNormAfterFeedForward, "decoder_layer", "wrong-ln-reused", "the decoder layer's feed-forward network"),
-    (TargetWithoutPositions, "transformer", "pe-missing", "the decoder's half"),
+    (target_without_positions, "transformer", "pe-missing", "the decoder's half"),
 ]
 
 
@@ -420,7 +436,7 @@ def test_what_is_written_as_one_function_is_named_without_a_place(made, componen
 
 
 def test_a_place_inside_a_layer_is_found_where_a_whole_model_is_all_there_is(spec):
-    found = best(spec, judged(spec, NoResidualAroundFeedForward(), "transformer"), "transformer")
+    found = best(spec, judged(spec, no_residual_around_feed_forward(), "transformer"), "transformer")
     assert found.causes[0].title.endswith("(residual-missing), in the decoder layer's feed-forward network alone")
 
 
@@ -431,12 +447,12 @@ def test_a_sublayer_that_is_missing_in_one_half_is_named_with_it(spec):
 
 def test_positions_of_words_alone_that_are_missing_are_told_as_the_commoner_of_two_that_look_alike(spec):
     # Rows of padding are not compared, and positions that these alone have show nowhere.
-    found = explanations(judged(spec, WordsWithoutPositions(), "transformer"), "transformer", spec)
+    found = explanations(judged(spec, words_without_positions(), "transformer"), "transformer", spec)
     assert [e.causes[0].id for e in found] == ["pe-missing", "pad-mask-zeroes-positions"]
     assert found[0].equals == found[1].equals
 
 
-@pytest.mark.parametrize(("made", "half"), [(OneEncoderLayerLess, "encoder"), (OneDecoderLayerLess, "decoder")])
+@pytest.mark.parametrize(("made", "half"), [(one_encoder_layer_less, "encoder"), (one_decoder_layer_less, "decoder")])
 def test_a_layer_that_one_stack_of_a_model_lacks_is_named_with_its_half(made, half, spec):
     found = best(spec, judged(spec, made(), "transformer"), "transformer")
     assert found.causes[0].title.endswith(f"(layer-skipped), in the {half}'s half alone")
@@ -447,7 +463,7 @@ def test_plain_layers_are_right(spec):
 
 
 def test_under_a_declared_option(spec):
-    made = type("Pre", (SelfAttentionWithoutScale, OPTIONS["norm_placement", "pre"], Textbook), {})
+    made = Spoiled("pre", OPTIONS["norm_placement", "pre"], *self_attention_without_scale.layers)
     found = best(spec, judged(spec, made(), "decoder_layer", norm_placement="pre"), "decoder_layer")
     assert found.causes[0].title.endswith("(scale-missing), in the decoder layer's self-attention alone")
 
@@ -463,10 +479,10 @@ def test_what_is_made_everywhere_has_no_place(mistake, component, spec):
 
 
 def test_what_nobody_knows_stays_unknown_and_is_held_against_nothing_twice(spec, monkeypatch):
-    class Damped(Textbook):
-        def self_attend(self, *args, **named):
-            output, weights = super().self_attend(*args, **named)
-            return (0.9 * output).astype(output.dtype), weights
+    @spoil(around=self_attend)
+    def damped(original, *args, **named):
+        output, weights = original(*args, **named)
+        return (0.9 * output).astype(output.dtype), weights
 
     tried: list[Candidate] = []
     imitated = Imitator._imitated
@@ -476,7 +492,7 @@ def test_what_nobody_knows_stays_unknown_and_is_held_against_nothing_twice(spec,
         return imitated(self, candidate, failure)
 
     monkeypatch.setattr(Imitator, "_imitated", counted)
-    adapter = Adapter.from_object(SimpleNamespace(ARRAYS="numpy", decoder_layer=Damped().decoder_layer), "m", spec)
+    adapter = Adapter.from_object(SimpleNamespace(ARRAYS="numpy", decoder_layer=damped().decoder_layer), "m", spec)
     bench = Bench(spec, adapter, "float32", "cpu")
     verdicts = Diagnosis(spec).explain_all(judge_case(case, bench) for case in plan(spec, ("decoder_layer",)))
     assert not explanations(verdicts, "decoder_layer", spec)
@@ -499,11 +515,10 @@ def test_places_are_of_components_and_their_parts_and_said_once(spec):
             assert place.parts <= {component, *spec.built_of("transformer")}, place
 
 
-def test_what_builds_on_another_mistake_is_made_nowhere_alone_and_in_a_projection_only_what_differs_there():
-    nowhere, in_projection = Place("anywhere"), Place("the projection of the keys", role="k")
-    made = {id_: mistaken.make for id_, mistaken in implementations().items()}
-    builds_on = [id_ for id_ in ("greedy-no-eos", "decode-score-after-end") if not can_be_made(nowhere, made[id_])]
-    assert builds_on
+def test_a_backward_pass_has_no_place_and_in_a_projection_only_what_is_done_to_one_can_be_made():
+    anywhere, in_projection = Place("anywhere"), Place("the projection of the keys", role="k")
+    made = implementations()
+    assert not can_be_made(anywhere, made["softmax-bwd"])
     assert can_be_made(in_projection, made["bias-missing"])
-    assert can_be_made(nowhere, made["scale-missing"])
+    assert can_be_made(anywhere, made["scale-missing"])
     assert not can_be_made(in_projection, made["scale-missing"])

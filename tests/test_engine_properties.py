@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,12 +13,39 @@ import torch
 
 from goldformer.adapters import Adapter, find_adapter
 from goldformer.adapters.mistakes import implementations
-from goldformer.adapters.textbook import Textbook
+from goldformer.adapters.textbook.attention import (
+    drop_weights,
+    padding_mask,
+    scaled_dot_product_attention,
+    softmax,
+    sum_values,
+    weigh_keys,
+)
+from goldformer.adapters.textbook.backward import move_weight, single_head_attention_step, weight_gradients
+from goldformer.adapters.textbook.build import build_textbook
+from goldformer.adapters.textbook.decoding import (
+    Sentence,
+    decoder_input,
+    extend_beam,
+    has_ended,
+    next_beam,
+    rank_sentences,
+    sentence_score,
+)
+from goldformer.adapters.textbook.embedding import encode_positions, positional_encoding
+from goldformer.adapters.textbook.layers import channel_mean, decoder_layer, feed_forward
+from goldformer.adapters.textbook.losses import count_targets, kl_terms
+from goldformer.adapters.textbook.model import source_mask, target_mask
+from goldformer.adapters.textbook.randomness import draw_dropout_mask, drop_elements, dropout, scale_up, xavier_uniform
+from goldformer.adapters.textbook.steps import around as replacement_around
+from goldformer.adapters.textbook.steps import replacing
+from goldformer.adapters.textbook.targets import spread_smoothing_mass
 from goldformer.conformance.engine import Bench
 from goldformer.conformance.properties import HELD, check_property, components_of
 from goldformer.conformance.run import load_properties
 from goldformer.conformance.text import explain_verdict
 from goldformer.conformance.verdict import Status, Verdict
+from spoiled import spoil
 
 load_properties()
 
@@ -27,164 +55,167 @@ ATTENTION = "scaled_dot_product_attention"
 # Each is wrong in one way, and keeps every shape.
 
 
-class NotNormalised(Textbook):
-    def softmax(self, scores):
-        return np.exp(scores - scores.max(-1, keepdims=True)) / 2
+@spoil(instead_of=softmax)
+def not_normalised(scores):
+    return np.exp(scores - scores.max(-1, keepdims=True)) / 2
 
 
-class NoMaximumAndAnEpsilon(Textbook):
-    def softmax(self, scores):
-        powers = np.exp(scores)
-        return powers / (powers.sum(-1, keepdims=True) + 1e-3)
+@spoil(instead_of=softmax)
+def no_maximum_and_an_epsilon(scores):
+    powers = np.exp(scores)
+    return powers / (powers.sum(-1, keepdims=True) + 1e-3)
 
 
-class KeepsTheFirstKeyApart(Textbook):
-    def weights(self, scaled, mask):
-        scaled = scaled + 0
-        scaled[..., 0] += 1
-        return super().weights(scaled, mask)
+@spoil(around=weigh_keys)
+def keeps_the_first_key_apart(original, scaled, mask):
+    scaled = scaled + 0
+    scaled[..., 0] += 1
+    return original(scaled, mask)
 
 
-class ShiftedValues(Textbook):
-    def weighted_sum(self, weights, value):
-        return super().weighted_sum(weights, value) + 1
+@spoil(around=sum_values)
+def shifted_values(original, weights, value):
+    return original(weights, value) + 1
 
 
-class SeesOneAhead(Textbook):
+@spoil(around=sum_values)
+def sees_one_ahead(original, weights, value):
     """Blends the last row in, whatever the mask."""
 
-    def weighted_sum(self, weights, value):
-        return super().weighted_sum(weights, value) + value[..., -1:, :] / 64
+    return original(weights, value) + value[..., -1:, :] / 64
 
 
-class EncodingBySample(Textbook):
-    def positional_encoding(self, x):
-        sample = np.arange(len(x), dtype=x.dtype)[:, None, None]
-        return super().positional_encoding(x) + sample / 64
+@spoil(around=positional_encoding)
+def encoding_by_sample(original, x):
+    sample = np.arange(len(x), dtype=x.dtype)[:, None, None]
+    return original(x) + sample / 64
 
 
-class NoEncoding(Textbook):
-    def encoding_for(self, x):
-        return np.zeros_like(x)
+@spoil(instead_of=encode_positions)
+def no_encoding(x):
+    return np.zeros_like(x)
 
 
-class LeanTowardsEarlyQueries(Textbook):
-    """The scores of each query get its position added; softmax undoes that, the output does not."""
-
-    # Without dropout, which the textbook has.
-    def scaled_dot_product_attention(self, query, key, value, mask=None):  # type: ignore[override]
-        attended = super().scaled_dot_product_attention(query, key, value, mask)
-        position = np.arange(query.shape[-2], dtype=query.dtype)[:, None]
-        return attended | {"output": attended["output"] + position / 64}
+@spoil(around=scaled_dot_product_attention)
+def lean_towards_early_queries(original, query, key, value, mask=None):
+    attended = original(query, key, value, mask)
+    position = np.arange(query.shape[-2], dtype=query.dtype)[:, None]
+    return attended | {"output": attended["output"] + position / 64}
 
 
-class FeedsTheMean(Textbook):
-    def feed_forward(self, x, *, params):
-        return super().feed_forward(x + x.mean(axis=1, keepdims=True), params=params)
+@spoil(around=feed_forward)
+def feeds_the_mean(original, x, *, params):
+    return original(x + x.mean(axis=1, keepdims=True), params=params)
 
 
-class NormOverTheBatch(Textbook):
-    norm_axis = (0, 1)
+@spoil(instead_of=channel_mean)
+def norm_over_the_batch(x):
+    return x.mean(axis=(0, 1), keepdims=True)
 
 
-class IgnoresTheMemory(Textbook):
-    def decoder_layer(self, x, memory, self_mask=None, memory_mask=None, *, num_heads, params):
-        return super().decoder_layer(x, 0 * memory, self_mask, memory_mask, num_heads=num_heads, params=params)
+@spoil(around=decoder_layer)
+def ignores_the_memory(original, x, memory, self_mask=None, memory_mask=None, *, num_heads, params):
+    return original(x, 0 * memory, self_mask, memory_mask, num_heads=num_heads, params=params)
 
 
-class PaddingReplacesCausal(Textbook):
-    def target_mask(self, target, pad_id):
-        return self.padding_mask(target, pad_id=pad_id)
+@spoil(instead_of=target_mask)
+def padding_replaces_causal(target, pad_id):
+    return padding_mask(target, pad_id=pad_id)
 
 
-class ForgetsSourcePadding(Textbook):
-    def source_mask(self, source, pad_id):
-        return None
+@spoil(instead_of=source_mask)
+def forgets_source_padding(source, pad_id):
+    return None
 
 
-class SharesNothing(Textbook):
-    def shared(self, target, smoothing):
-        return 0 * target
+@spoil(instead_of=spread_smoothing_mass)
+def shares_nothing(target, smoothing):
+    return 0 * target
 
 
-class CountsPadding(Textbook):
-    def number_counted(self, counted):
-        return counted.size
+@spoil(instead_of=count_targets)
+def counts_padding(counted):
+    return counted.size
 
 
-class Reversed(Textbook):
-    def kl_terms(self, target, log_q):
-        return -super().kl_terms(target, log_q)
+@spoil(around=kl_terms)
+def reversed_terms(original, target, log_q):
+    return -original(target, log_q)
 
 
-class OneSeedForAll(Textbook):
-    def xavier_uniform(self, like, *, seed):
-        return super().xavier_uniform(like, seed=7)
+@spoil(around=xavier_uniform)
+def one_seed_for_all(original, like, *, seed):
+    return original(like, seed=7)
 
 
-class DoublesWhatIsKept(Textbook):
-    def scaled_up(self, x, rate):
-        return 2 * x
+@spoil(instead_of=scale_up)
+def doubles_what_is_kept(x, rate):
+    return 2 * x
 
 
-class ForgetsTheSeed(Textbook):
-    def dropped(self, x, name, rate, seed):
-        return super().dropped(x, name, rate, None)
+@spoil(around=drop_elements)
+def forgets_the_seed(original, x, name, rate, seed):
+    return original(x, name, rate, None)
 
 
-class OneMaskForAllSamples(Textbook):
-    def stays(self, shape, rate, random):
-        return np.broadcast_to(super().stays(shape[1:], rate, random), shape)
+@spoil(around=draw_dropout_mask)
+def one_mask_for_all_samples(original, shape, rate, random):
+    return np.broadcast_to(original(shape[1:], rate, random), shape)
 
 
-class ScaledInEvaluation(Textbook):
-    def untouched(self, x, rate):
-        return x * (1 - rate)
+@spoil(around=dropout)
+def scaled_in_evaluation(original, x, *, rate, training, seed):
+    given = original(x, rate=rate, training=training, seed=seed)
+    return given if training else given * (1 - rate)
 
 
-class DropsChannelsOfTheOutput(Textbook):
-    def kept_weights(self, scaled, weights, rate, seed):
-        return weights
-
-    def scaled_dot_product_attention(self, query, key, value, mask=None, *, dropout_rate=None, seed=None):
-        attended = super().scaled_dot_product_attention(query, key, value, mask)
-        rate = dropout_rate or 0
-        return attended | {"output": self.dropped(attended["output"], "dropout_rate", rate, seed)}
+@spoil(around=scaled_dot_product_attention)
+def drops_channels_of_the_output(original, query, key, value, mask=None, *, dropout_rate=None, seed=None):
+    attended = original(query, key, value, mask)
+    rate = dropout_rate or 0
+    return attended | {"output": drop_elements(attended["output"], "dropout_rate", rate, seed)}
 
 
-class ReadsTheLastWordAlone(Textbook):
-    def read(self, sentence, task):
-        return super().read(sentence, task)[-1:]
+@spoil(around=decoder_input)
+def reads_the_last_word_alone(original, sentence, task):
+    return original(sentence, task)[-1:]
 
 
-class GoesOnAfterTheEnd(Textbook):
-    def ended(self, sentence, task):
-        return False
+@spoil(instead_of=has_ended)
+def goes_on_after_the_end(sentence, task):
+    return False
 
 
-class BeginsWithCopies(Textbook):
-    def first_beam(self, task):
-        return super().first_beam(task) * task.beam_size
+@spoil(around=extend_beam)
+def begins_with_copies(original, source, sample, beam, task):
+    return original(source, sample, beam * task.beam_size if beam == [Sentence()] else beam, task)
 
 
-class ComparesTheLastWord(Textbook):
-    def total(self, sentence):
-        return sentence.word_scores[-1]
+@spoil(instead_of=sentence_score)
+def compares_the_last_word(sentence):
+    return sentence.word_scores[-1]
 
 
-class KeepsTheWorst(Textbook):
-    def next_beam(self, beam, grown, task):
-        return self.ranked([s for own in grown for s in own], task)[-task.beam_size :]
+@spoil(instead_of=next_beam)
+def keeps_the_worst(beam, grown, task):
+    return rank_sentences([s for own in grown for s in own])[-task.beam_size :]
 
 
-class Climbs(Textbook):
-    def moved(self, weight, gradient, learning_rate):
-        return weight + learning_rate * gradient
+@spoil(instead_of=move_weight)
+def climbs(weight, gradient, learning_rate):
+    return weight + learning_rate * gradient
 
 
-class NeverClearsGradients(Textbook):
-    def cleared(self, gradients, earlier):
-        return {name: gradient + earlier.get(name, 0) for name, gradient in gradients.items()}
+@spoil(around=single_head_attention_step)
+def never_clears_gradients(original, *arrays, **rest):
+    earlier = {}
+
+    def add(weight_gradients, x, projected):
+        earlier.update({n: g + earlier.get(n, 0) for n, g in weight_gradients(x, projected).items()})
+        return dict(earlier)
+
+    with replacing({weight_gradients: replacement_around(add)}):
+        return original(*arrays, **rest)
 
 
 ForgetsTheMask = implementations()["mask-not-inplace"].make
@@ -198,12 +229,12 @@ InterleavesHeads = implementations()["head-interleaved"].make
 FOR_EVERY_COMPONENT = {"device-hygiene", "repeat-calls", "no-memory", "memory-layout"}
 PERMUTED = r"with the tokens in the order \[1, 0\], the rows of the output do not come in that order"
 #: By property: who breaks it, and what is said of that.
-CAUGHT = {
-    "sm-simplex": (NotNormalised, "the weights of a row do not sum to 1"),
-    "sm-shift": (NoMaximumAndAnEpsilon, "softmax\\(x \\+ -?\\d+\\) differs from softmax\\(x\\)"),
-    "sdpa-simplex": (ShiftedValues, "an output lies outside the values it averages"),
+CAUGHT: dict[str, tuple[Any, str]] = {
+    "sm-simplex": (not_normalised, "the weights of a row do not sum to 1"),
+    "sm-shift": (no_maximum_and_an_epsilon, "softmax\\(x \\+ -?\\d+\\) differs from softmax\\(x\\)"),
+    "sdpa-simplex": (shifted_values, "an output lies outside the values it averages"),
     "sdpa-key-order": (
-        KeepsTheFirstKeyApart,
+        keeps_the_first_key_apart,
         "the output changes when the rows of key and value come in the order \\[.*\\]",
     ),
     "sdpa-key-shift": (
@@ -223,15 +254,15 @@ CAUGHT = {
         r"the output changes when what the mask hides is replaced: the samples keep \[1, 2\] tokens",
     ),
     "sdpa-batch": (SoftmaxOverTheBatch, "a sample gives something else in a batch than alone"),
-    "pe-batch": (EncodingBySample, "two samples that are equal get different encodings"),
+    "pe-batch": (encoding_by_sample, "two samples that are equal get different encodings"),
     "pe-shift-is-rotation": (
         CosineExponent,
         "row pos \\+ (\\d) is not row pos with each pair of sine and cosine turned by the angle of row \\1",
     ),
-    "pe-breaks-symmetry": (NoEncoding, "with the encoding added, permuting the tokens still only permutes the output"),
-    "mha-permutation": (LeanTowardsEarlyQueries, PERMUTED),
+    "pe-breaks-symmetry": (no_encoding, "with the encoding added, permuting the tokens still only permutes the output"),
+    "mha-permutation": (lean_towards_early_queries, PERMUTED),
     "mha-causality": (
-        SeesOneAhead,
+        sees_one_ahead,
         r"the output up to position 0 changes when later rows of query, key and value are replaced",
     ),
     "mha-hidden-tokens": (
@@ -253,22 +284,22 @@ CAUGHT = {
     "mha-heads": (InterleavesHeads, "head [01] matters although its rows of w_o are 0"),
     "mha-batch": (SoftmaxOverTheBatch, "a sample gives something else in a batch than alone"),
     "fmha-permutation": (
-        LeanTowardsEarlyQueries,
+        lean_towards_early_queries,
         PERMUTED,
     ),
-    "fmha-causality": (SeesOneAhead, r"the output up to position 0 changes when later rows of x are replaced"),
+    "fmha-causality": (sees_one_ahead, r"the output up to position 0 changes when later rows of x are replaced"),
     "fmha-head-order": (
         implementations()["qkv-layout"].make,
         r"the output changes when the heads, with their rows of w_o, come in the order \[\d, \d, \d\]",
     ),
     "fmha-batch": (SoftmaxOverTheBatch, "a sample gives something else in a batch than alone"),
-    "ffn-positions": (FeedsTheMean, r"the output up to position 0 changes when later rows of x are replaced"),
-    "ln-rows": (NormOverTheBatch, "a row gives something else when other rows stand beside it"),
-    "enc-permutation": (LeanTowardsEarlyQueries, PERMUTED),
-    "dec-causality": (SeesOneAhead, r"the output up to position 0 changes when later rows of x are replaced"),
-    "dec-memory": (IgnoresTheMemory, "another memory gives the same output: the layer ignores it"),
+    "ffn-positions": (feeds_the_mean, r"the output up to position 0 changes when later rows of x are replaced"),
+    "ln-rows": (norm_over_the_batch, "a row gives something else when other rows stand beside it"),
+    "enc-permutation": (lean_towards_early_queries, PERMUTED),
+    "dec-causality": (sees_one_ahead, r"the output up to position 0 changes when later rows of x are replaced"),
+    "dec-memory": (ignores_the_memory, "another memory gives the same output: the layer ignores it"),
     "model-causality": (
-        PaddingReplacesCausal,
+        padding_replaces_causal,
         "the logits up to position 0 change when later words of the target are replaced",
     ),
     "encoder-batch": (
@@ -280,60 +311,63 @@ CAUGHT = {
         "the logits up to position 0 change when the target ends there",
     ),
     "model-padding": (
-        ForgetsSourcePadding,
+        forgets_source_padding,
         "the logits of a sample change when \\d padding follows it and a longer sample stands beside it",
     ),
-    "out-simplex": (NotNormalised, "the words' probabilities do not sum to 1"),
-    "ls-sums-to-one": (SharesNothing, "a smoothed row does not sum to 1"),
-    "ce-padding": (CountsPadding, "\\d positions of padding change the loss"),
-    "kl-sign": (Reversed, "the divergence is negative"),
-    "xavier-seed": (OneSeedForAll, "seeds 0 and 1 give the same weight"),
-    "dropout-values": (DoublesWhatIsKept, "an element is neither 0 nor x/\\(1 − rate\\)"),
-    "dropout-seed": (ForgetsTheSeed, "the same seed drops other elements the second time"),
+    "out-simplex": (not_normalised, "the words' probabilities do not sum to 1"),
+    "ls-sums-to-one": (shares_nothing, "a smoothed row does not sum to 1"),
+    "ce-padding": (counts_padding, "\\d positions of padding change the loss"),
+    "kl-sign": (reversed_terms, "the divergence is negative"),
+    "xavier-seed": (one_seed_for_all, "seeds 0 and 1 give the same weight"),
+    "dropout-values": (doubles_what_is_kept, "an element is neither 0 nor x/\\(1 − rate\\)"),
+    "dropout-seed": (forgets_the_seed, "the same seed drops other elements the second time"),
     "dropout-independence": (
-        OneMaskForAllSamples,
+        one_mask_for_all_samples,
         "elements are not dropped one by one: at one place (0|100)% of 70 samples lose theirs at a rate of 0.5",
     ),
     "dropout-after-evaluation": (
         implementations()["dropout-sticky"].make,
         "after a call in evaluation mode nothing is dropped in training",
     ),
-    "dropout-evaluation": (ScaledInEvaluation, "the output is not the input, although it is not training"),
-    "sdpa-dropout": (DropsChannelsOfTheOutput, "a weight is dropped for one channel of the value and kept for another"),
+    "dropout-evaluation": (scaled_in_evaluation, "the output is not the input, although it is not training"),
+    "sdpa-dropout": (
+        drops_channels_of_the_output,
+        "a weight is dropped for one channel of the value and kept for another",
+    ),
     "greedy-teacher-forcing": (
-        ReadsTheLastWordAlone,
+        reads_the_last_word_alone,
         r"the model that reads \[\d, \d\] at once finds another word more probable than one of these",
     ),
     "greedy-after-the-end": (
-        GoesOnAfterTheEnd,
+        goes_on_after_the_end,
         r"\[.*(\d), \d\] goes on after \1, its eos_id, where 0, pad_id, must stand",
     ),
     "greedy-batch": (
         implementations()["batch-eos"].make,
         "the (sentence|score) of a sample changes when 1 padding follows its source and a longer one stands beside it",
     ),
-    "beam-sentences": (BeginsWithCopies, r"the same sentence is returned twice: \[\[(.*)\], \[\1\]\]"),
+    "beam-sentences": (begins_with_copies, r"the same sentence is returned twice: \[\[(.*)\], \[\1\]\]"),
     "beam-teacher-forcing": (
-        ComparesTheLastWord,
+        compares_the_last_word,
         r"the model that reads \[.*\] at once finds a later one more probable than an earlier one"
         r"|the scores of \[.*\] are not those of the model that reads them at once",
     ),
-    "beam-of-one": (KeepsTheWorst, "a beam of one gives another sentence than greedy decoding"),
+    "beam-of-one": (keeps_the_worst, "a beam of one gives another sentence than greedy decoding"),
     "beam-batch": (
         implementations()["beam-batch-index"].make,
         "the (sentences|scores) of a sample change when 1 padding follows its source and a longer one stands beside it",
     ),
-    "sha-permutation": (LeanTowardsEarlyQueries, PERMUTED),
+    "sha-permutation": (lean_towards_early_queries, PERMUTED),
     "sha-hidden-gradient": (
         implementations()["causal-missing"].make,
         "the gradient of the output up to position 0 by later rows of x is not 0",
     ),
-    "sha-causality": (SeesOneAhead, r"the output up to position 0 changes when later rows of x are replaced"),
+    "sha-causality": (sees_one_ahead, r"the output up to position 0 changes when later rows of x are replaced"),
     "shas-gradient": (
-        Climbs,
+        climbs,
         "w_[qkv] is not the weight less learning_rate times its gradient by single_head_attention",
     ),
-    "shas-one-by-one": (NeverClearsGradients, "2 steps in one call give another \\w+ than 2 calls of one step"),
+    "shas-one-by-one": (never_clears_gradients, "2 steps in one call give another \\w+ than 2 calls of one step"),
 }
 
 
@@ -387,7 +421,7 @@ def test_the_input_shown_is_the_smallest_that_fails(property_, smallest, judge, 
 
 
 def test_the_elements_that_violate_a_property_are_shown(judge):
-    verdict = judge("sm-simplex", "softmax", {"softmax": NotNormalised().softmax}, arrays="numpy")
+    verdict = judge("sm-simplex", "softmax", {"softmax": not_normalised().softmax}, arrays="numpy")
     (difference,) = verdict.differences
     assert (difference.output, difference.first.index, difference.first.expected) == ("output", (0,), 1.0)
     assert difference.first.got == 0.5
@@ -410,7 +444,7 @@ def test_a_crash_that_comes_only_at_times_is_an_error_of_the_property(judge):
         calls.append(scores)
         if len(calls) == 3:
             raise MemoryError("for once")
-        return Textbook().softmax(scores)
+        return build_textbook().softmax(scores)
 
     verdict = judge("sm-simplex", "softmax", {"softmax": softmax}, arrays="numpy")
     assert (verdict.status, verdict.reason) == (Status.ERRORED, "raised")
@@ -448,7 +482,7 @@ def test_what_is_not_implemented_fails_its_properties_only_if_strict(strict, sta
 @pytest.mark.parametrize("strict", [False, True])
 def test_a_property_of_which_rounding_decides_every_input_is_not_checkable(strict, judge, monkeypatch):
     monkeypatch.setattr("goldformer.conformance.properties.least_margin", lambda dtype: math.inf)
-    functions = {name: getattr(Textbook(), name) for name in ("greedy_decode", "beam_search")}
+    functions = {name: getattr(build_textbook(), name) for name in ("greedy_decode", "beam_search")}
     for property_, component in (("greedy-batch", "greedy_decode"), ("beam-of-one", "beam_search")):
         verdict = judge(property_, component, functions, arrays="numpy", strict=strict)
         assert (verdict.status, verdict.reason) == (Status.SKIPPED, "not-checkable")
@@ -604,7 +638,7 @@ def test_who_declares_the_cpu_alone_may_make_tensors_there(strict, judge):
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_numpy_has_no_devices_to_mix(strict, judge):
-    verdict = judge("device-hygiene", "softmax", {"softmax": Textbook().softmax}, arrays="numpy", strict=strict)
+    verdict = judge("device-hygiene", "softmax", {"softmax": build_textbook().softmax}, arrays="numpy", strict=strict)
     assert (verdict.status, verdict.reason) == (Status.SKIPPED, "not-checkable")
     assert verdict.message == "numpy has no meta device"
 
@@ -612,28 +646,28 @@ def test_numpy_has_no_devices_to_mix(strict, judge):
 # What is drawn at random
 
 
-class WholeTokens(Textbook):
-    def stays(self, shape, rate, random):
-        return np.broadcast_to(super().stays((*shape[:-1], 1), rate, random), shape)
+@spoil(around=draw_dropout_mask)
+def whole_tokens(original, shape, rate, random):
+    return np.broadcast_to(original((*shape[:-1], 1), rate, random), shape)
 
 
-class WholeChannels(Textbook):
-    def stays(self, shape, rate, random):
-        return np.broadcast_to(super().stays((shape[0], 1, *shape[2:]), rate, random), shape)
+@spoil(around=draw_dropout_mask)
+def whole_channels(original, shape, rate, random):
+    return np.broadcast_to(original((shape[0], 1, *shape[2:]), rate, random), shape)
 
 
-class DropsNothing(Textbook):
-    def dropped(self, x, name, rate, seed):
-        return x
+@spoil(instead_of=drop_elements)
+def drops_nothing(x, name, rate, seed):
+    return x
 
 
 @pytest.mark.parametrize(
     ("textbook", "said"),
     [
-        (WholeTokens, "of 72 channels lose theirs at a rate of 0.5"),
-        (WholeChannels, "of 71 tokens lose theirs at a rate of 0.5"),
-        (OneMaskForAllSamples, "of 70 samples lose theirs at a rate of 0.5"),
-        (DropsNothing, "at one place 0% of 70 samples lose theirs at a rate of 0.5"),
+        (whole_tokens, "of 72 channels lose theirs at a rate of 0.5"),
+        (whole_channels, "of 71 tokens lose theirs at a rate of 0.5"),
+        (one_mask_for_all_samples, "of 70 samples lose theirs at a rate of 0.5"),
+        (drops_nothing, "at one place 0% of 70 samples lose theirs at a rate of 0.5"),
     ],
 )
 def test_whatever_is_dropped_together_is_named(textbook, said, judge):
@@ -644,20 +678,20 @@ def test_whatever_is_dropped_together_is_named(textbook, said, judge):
     assert verdict.message.endswith(said)
 
 
-class SameSeedAlways(Textbook):
-    def dropped(self, x, name, rate, seed):
-        return super().dropped(x, name, rate, 7)
+@spoil(around=drop_elements)
+def same_seed_always(original, x, name, rate, seed):
+    return original(x, name, rate, 7)
 
 
 @pytest.mark.parametrize(
     ("property_", "textbook", "said"),
     [
-        ("dropout-seed", SameSeedAlways, "seeds 0 and 1 drop the same elements"),
-        ("sdpa-dropout", SameSeedAlways, "seeds 0 and 1 drop the same weights"),
-        ("sdpa-dropout", ForgetsTheSeed, "the same seed drops other weights the second time"),
-        ("sdpa-dropout", DoublesWhatIsKept, None),
-        ("sdpa-dropout", DropsNothing, "seeds 0 and 1 drop the same weights"),
-        ("dropout-values", DropsNothing, "an element is neither 0 nor x/(1 − rate)"),
+        ("dropout-seed", same_seed_always, "seeds 0 and 1 drop the same elements"),
+        ("sdpa-dropout", same_seed_always, "seeds 0 and 1 drop the same weights"),
+        ("sdpa-dropout", forgets_the_seed, "the same seed drops other weights the second time"),
+        ("sdpa-dropout", doubles_what_is_kept, None),
+        ("sdpa-dropout", drops_nothing, "seeds 0 and 1 drop the same weights"),
+        ("dropout-values", drops_nothing, "an element is neither 0 nor x/(1 − rate)"),
     ],
 )
 def test_the_seed_and_the_scale_are_told_apart(property_, textbook, said, judge):
@@ -668,10 +702,10 @@ def test_the_seed_and_the_scale_are_told_apart(property_, textbook, said, judge)
 
 
 def test_weights_that_are_made_to_sum_to_one_again_are_caught(judge):
-    class Renormalised(Textbook):
-        def kept_weights(self, scaled, weights, rate, seed):
-            kept = super().kept_weights(scaled, weights, rate, seed)
-            return kept / np.maximum(kept.sum(-1, keepdims=True), 1e-9)
+    @spoil(around=drop_weights)
+    def renormalised(original, scaled, mask, rate, seed):
+        kept = original(scaled, mask, rate, seed)
+        return kept / np.maximum(kept.sum(-1, keepdims=True), 1e-9)
 
-    verdict = judge("sdpa-dropout", ATTENTION, {ATTENTION: Renormalised().scaled_dot_product_attention}, arrays="numpy")
+    verdict = judge("sdpa-dropout", ATTENTION, {ATTENTION: renormalised().scaled_dot_product_attention}, arrays="numpy")
     assert verdict.message == "a weight is neither 0 nor what it is without dropout, divided by 1 − rate"

@@ -11,11 +11,15 @@ import torch
 from goldformer.adapters import Adapter
 from goldformer.adapters.arrays import LIBRARIES
 from goldformer.adapters.builtin import reference
-from goldformer.adapters.textbook import Textbook
+from goldformer.adapters.textbook.attention import softmax
+from goldformer.adapters.textbook.build import build_textbook
+from goldformer.adapters.textbook.embedding import sinusoid_table
+from goldformer.adapters.textbook.layers import layer_norm
 from goldformer.conformance.engine import Bench
 from goldformer.conformance.properties import check_property, components_of
 from goldformer.conformance.run import load_properties
 from goldformer.conformance.verdict import Status
+from spoiled import spoil
 
 load_properties()
 
@@ -34,7 +38,7 @@ def judge(spec):
 
 @pytest.mark.parametrize("property_", ["repeat-calls", "no-memory", "memory-layout"])
 def test_both_bundled_implementations_pass_for_every_component(property_, spec):
-    for thing in (Textbook(), reference):
+    for thing in (build_textbook(), reference):
         bench = Bench(spec, Adapter.from_object(thing, "bundled", spec), "float32", "cpu")
         for component in components_of(spec.properties[property_], spec):
             verdict = check_property(spec.properties[property_], component, bench)
@@ -45,44 +49,49 @@ def test_both_bundled_implementations_pass_for_every_component(property_, spec):
 # What is remembered
 
 
-class KeepsALargestValue(Textbook):
+@spoil(decorating=softmax)
+def keeps_a_largest_value(original):
     """Shifts by the largest score that there ever was, in place of the row's own."""
-
     largest = 0.0
 
-    def shifted(self, scores):
-        self.largest = max(self.largest, float(scores.max()))
-        return scores - scores.dtype.type(self.largest)
-
-    def softmax(self, scores):
-        powers = np.exp(self.shifted(scores))
+    def softmax(scores):
+        nonlocal largest
+        largest = max(largest, float(scores.max()))
+        powers = np.exp(scores - scores.dtype.type(largest))
         return powers / (powers.sum(axis=-1, keepdims=True) + scores.dtype.type(1e-3))
 
+    return softmax
 
-class RunningMean(Textbook):
+
+@spoil(decorating=layer_norm)
+def running_mean(original):
     """Takes the mean of all rows so far."""
+    seen = []
 
-    seen: tuple[float, ...] = ()
+    def layer_norm(x, *, params):
+        seen.append(x.mean())
+        return original(x, params=params) + x.dtype.type(np.mean(seen))
 
-    def layer_norm(self, x, *, params):
-        self.seen = (*self.seen, x.mean())
-        return super().layer_norm(x, params=params) + x.dtype.type(np.mean(self.seen))
+    return layer_norm
 
 
-class CachesTheFirstTable(Textbook):
+@spoil(decorating=sinusoid_table)
+def caches_the_first_table(original):
     """A cache that is keyed by what it holds: right, whatever comes between."""
+    tables = {}
 
-    def __init__(self):
-        self.tables = {}
+    def sinusoid_table(seq, d_model, dtype):
+        if (seq, d_model) not in tables:
+            tables[seq, d_model] = original(seq, d_model, dtype)
+        return tables[seq, d_model]
 
-    def encoding(self, seq, d_model, dtype):
-        if (seq, d_model) not in self.tables:
-            self.tables[seq, d_model] = super().encoding(seq, d_model, dtype)
-        return self.tables[seq, d_model]
+    return sinusoid_table
 
 
 @pytest.mark.parametrize(
-    ("component", "textbook"), [("softmax", KeepsALargestValue), ("layer_norm", RunningMean)], ids=["largest", "mean"]
+    ("component", "textbook"),
+    [("softmax", keeps_a_largest_value), ("layer_norm", running_mean)],
+    ids=["largest", "mean"],
 )
 def test_what_other_calls_leave_behind_is_caught(component, textbook, judge):
     verdict = judge("no-memory", component, getattr(textbook(), component))
@@ -92,11 +101,11 @@ def test_what_other_calls_leave_behind_is_caught(component, textbook, judge):
 
 
 def test_a_largest_value_shows_between_other_calls_alone(judge):
-    assert judge("repeat-calls", "softmax", KeepsALargestValue().softmax).status is Status.PASSED
+    assert judge("repeat-calls", "softmax", keeps_a_largest_value().softmax).status is Status.PASSED
 
 
 def test_a_cache_of_what_depends_on_sizes_alone_is_no_memory(judge):
-    function = CachesTheFirstTable().positional_encoding
+    function = caches_the_first_table().positional_encoding
     assert judge("no-memory", "positional_encoding", function).status is Status.PASSED
 
 
@@ -107,7 +116,7 @@ def test_what_raises_between_is_no_matter_of_this_property(judge):
         calls.append(scores.shape)
         if scores.shape != calls[0]:
             raise ValueError("one shape only")
-        return Textbook().softmax(scores)
+        return build_textbook().softmax(scores)
 
     assert judge("no-memory", "softmax", softmax).status is Status.PASSED
     assert len(set(calls)) > 1
@@ -134,7 +143,7 @@ def test_a_layout_keeps_the_values_and_not_the_memory(array, layout):
 def reads_the_memory(x, *, params):
     """As a kernel does that takes a pointer and a shape."""
     memory = np.lib.stride_tricks.as_strided(x, strides=np.empty(x.shape, x.dtype).strides)
-    return Textbook().layer_norm(memory, params=params)
+    return build_textbook().layer_norm(memory, params=params)
 
 
 def test_memory_that_is_read_without_its_strides_is_caught(judge):
@@ -173,7 +182,7 @@ def test_what_is_drawn_in_the_order_of_memory_is_right(judge):
 
 
 def test_a_component_that_only_draws_is_not_checkable(judge):
-    verdict = judge("memory-layout", "xavier_uniform", Textbook().xavier_uniform)
+    verdict = judge("memory-layout", "xavier_uniform", build_textbook().xavier_uniform)
     assert (verdict.status, verdict.reason) == (Status.SKIPPED, "not-checkable")
     assert verdict.message == "what xavier_uniform gives is drawn at random, in whatever order"
 
@@ -182,7 +191,7 @@ def test_a_component_that_only_draws_is_not_checkable(judge):
 
 
 def test_a_failure_that_does_not_come_again_is_one_all_the_same(judge):
-    book, calls = Textbook(), []
+    book, calls = build_textbook(), []
 
     def softmax(scores):
         calls.append(scores.shape)

@@ -5,92 +5,97 @@ from __future__ import annotations
 import pytest
 
 from goldformer.adapters import Adapter, find_adapter
-from goldformer.adapters.textbook import Textbook
+from goldformer.adapters.textbook.attention import fill_masked, padding_mask, score_divisor, softmax, sum_values
+from goldformer.adapters.textbook.build import build_textbook
+from goldformer.adapters.textbook.embedding import token_embedding
+from goldformer.adapters.textbook.heads import merge_heads, project, split_fused, split_heads
+from goldformer.adapters.textbook.layers import layer_params
+from goldformer.adapters.textbook.model import embed_target, output_logits, target_mask
 from goldformer.conformance.engine import Bench, check_case
 from goldformer.conformance.text import explain_verdict
 from goldformer.conformance.verdict import Status
+from spoiled import spoil
 
 
-class KeyWeightForValues(Textbook):
-    def project(self, x, params, role):
-        return super().project(x, params, "k" if role == "v" else role)
+@spoil(around=project)
+def key_weight_for_values(original, x, params, role):
+    return original(x, params, "k" if role == "v" else role)
 
 
-class HeadsSplitByView(Textbook):
-    def split_heads(self, x, num_heads):
-        return x.reshape(len(x), num_heads, x.shape[1], -1)
+@spoil(instead_of=split_heads)
+def heads_split_by_view(x, num_heads):
+    return x.reshape(len(x), num_heads, x.shape[1], -1)
 
 
-class HeadsMergedByView(Textbook):
-    def merge_heads(self, heads):
-        return heads.reshape(len(heads), heads.shape[2], -1)
+@spoil(instead_of=merge_heads)
+def heads_merged_by_view(heads):
+    return heads.reshape(len(heads), heads.shape[2], -1)
 
 
-class WithoutTheScale(Textbook):
-    def divisor(self, sizes):
-        return 1.0
+@spoil(instead_of=score_divisor)
+def without_the_scale(sizes):
+    return 1.0
 
 
-class WithoutTheMask(Textbook):
-    def masked(self, scaled, mask):
-        return scaled
+@spoil(instead_of=fill_masked)
+def without_the_mask(scaled, mask):
+    return scaled
 
 
-class ValuesSummedByQuery(Textbook):
-    def weighted_sum(self, weights, value):
-        return super().weighted_sum(weights.swapaxes(-1, -2), value)
+@spoil(around=sum_values)
+def values_summed_by_query(original, weights, value):
+    return original(weights.swapaxes(-1, -2), value)
 
 
-class WithoutTheOutputBias(Textbook):
-    def project(self, x, params, role):
-        bias = f"b_{role}"
-        return super().project(x, {n: a for n, a in params.items() if n != bias or role != "o"}, role)
+@spoil(around=project)
+def without_the_output_bias(original, x, params, role):
+    bias = f"b_{role}"
+    return original(x, {n: a for n, a in params.items() if n != bias or role != "o"}, role)
 
 
-class FusedInThree(Textbook):
-    def cut_fused(self, qkv, num_heads):
-        third = qkv.shape[-1] // 3
-        return tuple(self.split_heads(qkv[..., i * third : (i + 1) * third], num_heads) for i in range(3))
+@spoil(instead_of=split_fused)
+def fused_in_three(qkv, num_heads):
+    third = qkv.shape[-1] // 3
+    return tuple(split_heads(qkv[..., i * third : (i + 1) * third], num_heads) for i in range(3))
 
 
-class TargetWithoutPositions(Textbook):
-    def embedded(self, ids, side, pad_id, params):
-        placed = super().embedded(ids, side, pad_id, params)
-        return placed if side == "source" else self.token_embedding(ids, params={"table": params["table"]})
+@spoil(instead_of=embed_target)
+def target_without_positions(target, pad_id, params):
+    return token_embedding(target, params={"table": params["table"]})
 
 
-class EncoderOfSharedLayers(Textbook):
-    def layer_params(self, params, stack, index):
-        return super().layer_params(params, stack, 0 if stack == "encoder" else index)
+@spoil(around=layer_params)
+def encoder_of_shared_layers(original, params, stack, index):
+    return original(params, stack, 0 if stack == "encoder" else index)
 
 
-class DecoderSeesAhead(Textbook):
-    def target_mask(self, target, pad_id):
-        return self.padding_mask(target, pad_id=pad_id)
+@spoil(instead_of=target_mask)
+def decoder_sees_ahead(target, pad_id):
+    return padding_mask(target, pad_id=pad_id)
 
 
-class ProbabilitiesForLogits(Textbook):
-    def output_layer(self, x, params):
-        return self.softmax(super().output_layer(x, params))
+@spoil(around=output_logits)
+def probabilities_for_logits(original, x, params):
+    return softmax(original(x, params))
 
 
 MHA, FUSED, MODEL = "mha-distinct-sizes-causal", "fmha-causal", "tf-pair-alone"
 #: A mistake, a case, and the steps that it spoils, in the order in which data flows.
 PLACED = [
-    (HeadsSplitByView, MHA, ["q", "k", "v", "scaled_scores", "weights", "heads", "output"]),
-    (KeyWeightForValues, MHA, ["v", "heads", "output"]),
-    (WithoutTheScale, MHA, ["scaled_scores", "weights", "heads", "output"]),
-    (WithoutTheMask, MHA, ["weights", "heads", "output"]),
-    (ValuesSummedByQuery, MHA, ["heads", "output"]),
-    (HeadsMergedByView, MHA, ["output"]),
-    (WithoutTheOutputBias, MHA, ["output"]),
-    (FusedInThree, FUSED, ["q", "k", "v", "scaled_scores", "weights", "heads", "output"]),
-    (WithoutTheMask, FUSED, ["weights", "heads", "output"]),
-    (HeadsMergedByView, FUSED, ["output"]),
-    (EncoderOfSharedLayers, MODEL, ["memory", "decoded", "logits"]),
-    (TargetWithoutPositions, MODEL, ["target_embedded", "decoded", "logits"]),
-    (DecoderSeesAhead, MODEL, ["decoded", "logits"]),
-    (ProbabilitiesForLogits, MODEL, ["logits"]),
+    (heads_split_by_view, MHA, ["q", "k", "v", "scaled_scores", "weights", "heads", "output"]),
+    (key_weight_for_values, MHA, ["v", "heads", "output"]),
+    (without_the_scale, MHA, ["scaled_scores", "weights", "heads", "output"]),
+    (without_the_mask, MHA, ["weights", "heads", "output"]),
+    (values_summed_by_query, MHA, ["heads", "output"]),
+    (heads_merged_by_view, MHA, ["output"]),
+    (without_the_output_bias, MHA, ["output"]),
+    (fused_in_three, FUSED, ["q", "k", "v", "scaled_scores", "weights", "heads", "output"]),
+    (without_the_mask, FUSED, ["weights", "heads", "output"]),
+    (heads_merged_by_view, FUSED, ["output"]),
+    (encoder_of_shared_layers, MODEL, ["memory", "decoded", "logits"]),
+    (target_without_positions, MODEL, ["target_embedded", "decoded", "logits"]),
+    (decoder_sees_ahead, MODEL, ["decoded", "logits"]),
+    (probabilities_for_logits, MODEL, ["logits"]),
 ]
 
 
@@ -110,7 +115,7 @@ def test_the_first_wrong_step_is_named_first(mistake, case, steps, spec):
 def test_all_steps_of_these_cases_are_asked_for_and_right_in_the_textbook(case, spec):
     contract = spec.contracts[spec.cases[case].component]
     assert set(spec.cases[case].expect) == set(contract.flow) == set(contract.outputs)
-    bench = Bench(spec, Adapter.from_object(Textbook(), "textbook", spec), "float32", "cpu")
+    bench = Bench(spec, Adapter.from_object(build_textbook(), "textbook", spec), "float32", "cpu")
     assert check_case(spec.cases[case], bench).status is Status.PASSED
 
 
@@ -129,7 +134,7 @@ def test_steps_that_are_not_returned_are_not_missed(spec):
 
         def multi_head_attention(self, query, key, value, mask=None, *, num_heads, params):
             given = {"num_heads": num_heads, "params": params}
-            return HeadsMergedByView().multi_head_attention(query, key, value, mask, **given)["output"]
+            return heads_merged_by_view().multi_head_attention(query, key, value, mask, **given)["output"]
 
     bench = Bench(spec, Adapter.from_object(OutputAlone(), "output alone", spec), "float32", "cpu")
     verdict = check_case(spec.cases[MHA], bench)

@@ -11,7 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from goldformer.adapters.mistakes import Mistaken, implementations
-from goldformer.adapters.textbook import Textbook
+from goldformer.adapters.textbook.attention import softmax
+from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.cli import main
 from goldformer.conformance.commands import mistakes as command
 from goldformer.conformance.kill import (
@@ -30,6 +31,7 @@ from goldformer.conformance.kill_page import page
 from goldformer.conformance.text import number
 from goldformer.spec import Mistake, load_spec
 from pages import PAIRS, READABLE, Page, contrast, must_scroll_by_keyboard, must_stand_alone
+from spoiled import spoil
 from spoiling import edit, keep
 
 LISTED = {id_ for case in load_spec().cases.values() for id_ in case.kills}
@@ -77,13 +79,13 @@ def test_a_case_that_lists_it_fails_by_the_margin_of_its_verdict(spec):
     assert one_key.margin < 1
 
 
-class Raises(Textbook):
-    def softmax(self, scores):
-        raise ArithmeticError
+@spoil(instead_of=softmax)
+def raises(scores):
+    raise ArithmeticError
 
 
 def test_what_raises_is_killed_beyond_all_measure(spec):
-    kill = measure(Mistaken("softmax-unstable", Raises), "float32", only(spec, "sm-a-thousand"), spec)
+    kill = measure(Mistaken("softmax-unstable", raises), "float32", only(spec, "sm-a-thousand"), spec)
     assert [(cell.killed, cell.margin, cell.reason) for cell in kill.cells] == [(True, math.inf, "raised")]
 
 
@@ -103,7 +105,7 @@ def test_a_case_that_the_dtype_cannot_hold_is_not_measured(spec):
 
 def test_right_code_makes_every_claim_untrue(spec):
     cases = claiming(spec.mistakes["relu-bwd"], spec)
-    kill = measure(Mistaken("relu-bwd", Textbook), "float32", cases, spec)
+    kill = measure(Mistaken("relu-bwd", build_textbook), "float32", cases, spec)
     assert "ffn-gradient" in checks(kill.untrue)
     assert not kill.caught
 

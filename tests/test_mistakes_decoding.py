@@ -6,8 +6,18 @@ import numpy as np
 import pytest
 
 from goldformer.adapters.mistakes import decoding, implementations
-from goldformer.adapters.mistakes.differentiation import DifferentiatedTextbook
-from goldformer.adapters.textbook import Textbook
+from goldformer.adapters.textbook.build import build_textbook
+from goldformer.adapters.textbook.decoding import model_logits
+from goldformer.adapters.textbook.model import (
+    embed_source,
+    embed_target,
+    memory_mask,
+    output_logits,
+    source_mask,
+    target_mask,
+)
+from goldformer.adapters.textbook.steps import replacing
+from spoiled import spoil
 
 # By hand: three words, and their probabilities after each beginning, for the sources A and B
 
@@ -20,14 +30,14 @@ MODEL = {"params": {"table": np.zeros((3, 1)), "w_vocab": np.zeros((1, 3))}, "nu
 MODEL |= {"num_encoder_layers": 1, "num_decoder_layers": 1, "pad_id": PAD, "bos_id": BOS, "eos_id": END}
 
 
-class ByHand(Textbook):
-    def model_logits(self, source, target, task):
-        # One more than the logarithms, so that a logit is not its log-probability.
-        return np.log([[AFTER[source[0, 0]][tuple(target[0, 1:].tolist())]]]) + 1
+@spoil(instead_of=model_logits)
+def by_hand(source, target, task):
+    # One more than the logarithms, so that a logit is not its log-probability.
+    return np.log([[AFTER[source[0, 0]][tuple(target[0, 1:].tolist())]]]) + 1
 
 
 def greedy(mistake, max_length=4):
-    book = type(mistake, (implementations()[mistake].make, ByHand), {})()
+    book = build_textbook(*by_hand.layers, *implementations()[mistake].layers)
     return book.greedy_decode(np.array([[A], [B]]), **MODEL, max_length=max_length)
 
 
@@ -72,7 +82,7 @@ def test_what_is_summed():
 
 
 def test_the_least_probable_word_is_kept():
-    book = type("WorstKept", (implementations()["beam-worst-kept"].make, ByHand), {})()
+    book = build_textbook(*by_hand.layers, *implementations()["beam-worst-kept"].layers)
     got = book.beam_search(np.array([[A], [B]]), **MODEL, max_length=1, beam_size=1, top_beams=1)
     assert got["ids"].tolist() == [[[B]], [[END]]]
     np.testing.assert_allclose(got["scores"], np.log([[0.1], [0.1]]), rtol=1e-14)
@@ -84,24 +94,24 @@ def test_the_least_probable_word_is_kept():
 def test_every_word_is_read_at_position_zero():
     params = {"table": np.arange(12.0).reshape(3, 4)}
     ids = np.array([[BOS, A, B]])
-    model = decoding.with_model(DifferentiatedTextbook(), decoding.TargetAtPositionZero)
-    got = model.embedded(ids, "target", PAD, params)
+    right = embed_source(ids, PAD, params)
+    with replacing(decoding.TARGET_AT_POSITION_ZERO):
+        got = embed_target(ids, PAD, params)
+        assert np.array_equal(embed_source(ids, PAD, params), right)
     assert np.array_equal(got, params["table"][ids] + [0, 1, 0, 1])
-    assert np.array_equal(model.embedded(ids, "source", PAD, params), Textbook().embedded(ids, "source", PAD, params))
 
 
 def test_the_masks_of_the_source_are_inverted():
     source, target = np.array([[A, B, PAD]]), np.array([[BOS, PAD]])
-    model = decoding.with_model(DifferentiatedTextbook(), decoding.InvertedMasks)
-    hidden = [[[[False, False, True]]]]
-    assert model.source_mask(source, PAD).tolist() == hidden
-    assert model.memory_mask(source, target, PAD).tolist() == hidden
-    assert model.target_mask(target, PAD).tolist() == Textbook().target_mask(target, PAD).tolist()
+    right = target_mask(target, PAD).tolist()
+    with replacing(decoding.INVERTED_MASKS):
+        assert source_mask(source, PAD).tolist() == memory_mask(source, PAD).tolist() == [[[[False, False, True]]]]
+        assert target_mask(target, PAD).tolist() == right
 
 
 def test_a_mistake_in_the_model_stays_when_decoding_makes_another():
-    scaled = implementations()["tied-logit-scale"].make
-    for model in (decoding.InvertedMasks, decoding.TargetAtPositionZero):
-        both = decoding.with_model(scaled(), model)
+    scaled = implementations()["tied-logit-scale"].steps
+    for model in (decoding.INVERTED_MASKS, decoding.TARGET_AT_POSITION_ZERO):
         x, params = np.ones((1, 1, 4)), {"w_vocab": np.ones((4, 3))}
-        assert both.output_layer(x, params).tolist() == [[[2, 2, 2]]]
+        with replacing(scaled), replacing(model):
+            assert output_logits(x, params).tolist() == [[[2, 2, 2]]]

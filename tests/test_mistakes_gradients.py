@@ -3,17 +3,15 @@
 That the gradients are those of code with the mistake in PyTorch, tests/test_gradient_cases.py holds.
 """
 
-from operator import attrgetter
-from typing import ClassVar
-
 import numpy as np
 import pytest
 import torch
 
 from goldformer.adapters import Adapter
-from goldformer.adapters.mistakes import gradients, implementations, torch_implementations
-from goldformer.adapters.mistakes.differentiation import DifferentiatedTextbook
-from goldformer.adapters.textbook import Textbook
+from goldformer.adapters.mistakes import implementations, torch_implementations
+from goldformer.adapters.mistakes.differentiation import DIFFERENTIATED
+from goldformer.adapters.options import OPTIONS
+from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.engine import Bench, check_case
 from goldformer.conformance.properties import check_property
 from goldformer.conformance.run import load_properties
@@ -21,7 +19,7 @@ from goldformer.conformance.verdict import Status
 
 STEP = "single_head_attention_step"
 STACKS = {"encoder", "decoder", "transformer"}
-MISTAKES = [id_ for id_, made in implementations().items() if made.make.__module__ == gradients.__name__]
+MISTAKES = [id_ for id_, made in implementations().items() if made.module == "gradients"]
 STEPS = {
     "sgd-sign": "shas-gradient",
     "sgd-input-gradient-after-step": "shas-gradient",
@@ -78,19 +76,12 @@ def test_a_property_fails_too(mistake, dtype, spec):
 # Under the convention that an empty row has no weights
 
 
-class ZerosInEmptyRows(Textbook):
-    CONVENTIONS: ClassVar = {"empty_row": "zeros"}
-
-    def weights(self, scaled, mask):
-        weights = super().weights(scaled, mask)
-        return weights if mask is None else weights * mask.any(axis=-1, keepdims=True)
-
-
 EMPTY_ROW = "sdpa-gradient-empty-row-zeros"
 
 
-def verdict_with_zeros(spec, *classes):
-    adapter = Adapter.from_object(type("Zeros", (*classes, ZerosInEmptyRows), {})(), "zeros", spec)
+def verdict_with_zeros(spec, *layers):
+    book = build_textbook(OPTIONS["empty_row", "zeros"], *layers, CONVENTIONS={"empty_row": "zeros"})
+    adapter = Adapter.from_object(book, "zeros", spec)
     return check_case(spec.cases[EMPTY_ROW], Bench(spec, adapter, "float32", "cpu"))
 
 
@@ -98,13 +89,13 @@ def test_the_case_of_zeros_catches_what_it_lists(spec):
     listed = [id_ for id_ in spec.cases[EMPTY_ROW].kills if id_ in implementations()]
     assert listed
     for mistake in listed:
-        verdict = verdict_with_zeros(spec, implementations()[mistake].make)
+        verdict = verdict_with_zeros(spec, *implementations()[mistake].layers)
         assert verdict.reason == "not-finite" or verdict.ratio >= 10, mistake
 
 
-@pytest.mark.parametrize("classes", [(), (DifferentiatedTextbook,)], ids=["by hand", "differentiated"])
-def test_the_case_of_zeros_passes_without_a_mistake(classes, spec):
-    assert verdict_with_zeros(spec, *classes).status is Status.PASSED
+@pytest.mark.parametrize("layers", [(), (DIFFERENTIATED,)], ids=["by hand", "differentiated"])
+def test_the_case_of_zeros_passes_without_a_mistake(layers, spec):
+    assert verdict_with_zeros(spec, *layers).status is Status.PASSED
 
 
 # Forward passes, differentiated
@@ -112,7 +103,7 @@ def test_the_case_of_zeros_passes_without_a_mistake(classes, spec):
 
 def test_a_differentiated_textbook_passes_every_gradient_case(spec):
     for dtype in ("float64", "float16"):
-        bench = Bench(spec, Adapter.from_object(DifferentiatedTextbook(), "differentiated", spec), dtype, "cpu")
+        bench = Bench(spec, Adapter.from_object(build_textbook(DIFFERENTIATED), "differentiated", spec), dtype, "cpu")
         verdicts = [check_case(case, bench) for case in spec.cases.values() if case.cotangent is not None]
         judged = [v for v in verdicts if v.reason not in ("convention", "dtype")]
         assert {v.status for v in judged if v.component not in STACKS} == {Status.PASSED}
@@ -122,13 +113,7 @@ def test_a_differentiated_textbook_passes_every_gradient_case(spec):
 
 def test_every_component_that_a_gradient_case_asks_for_is_differentiated(spec):
     components = {case.component for case in spec.cases.values() if case.cotangent is not None}
-    by_hand, differentiated = (
-        Adapter.from_object(thing(), "mine", spec) for thing in (Textbook, DifferentiatedTextbook)
-    )
-    assert by_hand.gradients.keys() == differentiated.gradients.keys() == components
-    function = attrgetter("__func__")
-    same = [n for n in components if function(differentiated.gradients[n]) is function(by_hand.gradients[n])]
-    assert same == []
+    assert {gradient.__name__ for gradient in DIFFERENTIATED} == {f"{name}_gradient" for name in components}
 
 
 # The training step in PyTorch, as it is written

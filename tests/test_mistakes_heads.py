@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from goldformer.adapters.mistakes import heads, implementations
+from goldformer.adapters.mistakes import implementations
 
-MISTAKES = [id_ for id_, made in implementations().items() if made.make.__module__ == heads.__name__]
+MISTAKES = [id_ for id_, made in implementations().items() if made.module == "heads"]
 #: No number of these is compared.
 REASONS = {"d-model-not-divisible": "no-error", "weights-averaged": "wrong-shape"}
 

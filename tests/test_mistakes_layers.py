@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch.nn import functional
 
-from goldformer.adapters.mistakes import implementations, layers
+from goldformer.adapters.mistakes import implementations
 from goldformer.adapters.options import OPTIONS
-from goldformer.adapters.textbook import Textbook
+from goldformer.adapters.textbook.build import build_textbook
 from goldformer.reference_impl import multi_head_attention, positional_encoding
 
 COMPONENTS = {"feed_forward", "layer_norm", "encoder_layer", "decoder_layer", "encoder", "decoder"}
-MISTAKES = [id_ for id_, m in implementations().items() if m.make.__module__ == layers.__name__]
+MISTAKES = [id_ for id_, m in implementations().items() if m.module == "layers"]
 
 
 def test_every_mistake_of_the_catalogue_is_made(spec):
@@ -217,8 +217,8 @@ def test_a_decoder_layer_is_that_of_code_with_the_mistake(mistake):
 
 
 def pre_norm(*mistakes):
-    makes = (implementations()[mistake].make for mistake in mistakes)
-    book = type("PreNorm", (*makes, OPTIONS["norm_placement", "pre"], Textbook), {})()
+    layers = (implementations()[mistake].steps for mistake in mistakes)
+    book = build_textbook(OPTIONS["norm_placement", "pre"], *layers)
     masks = {"self_mask": SELF_MASK.numpy(), "memory_mask": MEMORY_MASK.numpy()}
     common = {"num_heads": HEADS}
     encoded = book.encoder_layer(X.numpy(), MASK.numpy(), **common, params=arrays(ENCODER_LAYER))

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from goldformer.adapters.mistakes import implementations, positions
+from goldformer.adapters.mistakes import implementations
 
-MISTAKES = [id_ for id_, made in implementations().items() if made.make.__module__ == positions.__name__]
+MISTAKES = [id_ for id_, made in implementations().items() if made.module == "positions"]
 #: No number of these is compared.
 REASONS = {"pe-max-len": "raised", "input-mutated": "mutated-input"}
 

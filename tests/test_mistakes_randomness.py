@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from goldformer.adapters import Adapter
-from goldformer.adapters.mistakes import implementations, randomness
-from goldformer.adapters.textbook import Textbook
+from goldformer.adapters.mistakes import implementations
+from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.engine import Bench
 from goldformer.conformance.properties import check_property
 from goldformer.conformance.run import load_properties
 from goldformer.conformance.verdict import Status
 
 COMPONENTS = {"xavier_uniform", "dropout"}
-MISTAKES = [id_ for id_, m in implementations().items() if m.make.__module__ == randomness.__name__]
+MISTAKES = [id_ for id_, m in implementations().items() if m.module == "randomness"]
 #: Its result has another shape: there are no numbers to compare.
 OF_ANOTHER_SHAPE = "xavier-transposed"
 #: No case can list these: one call is as it should be. Properties compare it with another.
@@ -84,14 +84,14 @@ def test_a_normal_distribution_has_no_bound_and_the_right_variance():
 
 def test_a_weight_whose_columns_do_not_divide_by_three_is_one_weight():
     like = np.zeros((6, 7))
-    got, expected = (book.xavier_uniform(like, seed=2) for book in (made("xavier-thirds"), Textbook()))
+    got, expected = (book.xavier_uniform(like, seed=2) for book in (made("xavier-thirds"), build_textbook()))
     assert np.array_equal(got, expected)
 
 
 # Dropout: which elements are 0, and what the others are
 
 X = np.arange(1.0, 61).reshape(3, 5, 4)
-RIGHTLY_DROPPED = Textbook().dropout(X, rate=0.25, training=True, seed=3)
+RIGHTLY_DROPPED = build_textbook().dropout(X, rate=0.25, training=True, seed=3)
 
 
 def dropped(mistake, **changed):
@@ -103,7 +103,9 @@ def test_what_is_kept_is_not_scaled_up():
 
 
 def test_a_rate_of_the_kept():
-    assert np.array_equal(dropped("dropout-keep-probability"), Textbook().dropout(X, rate=0.75, training=True, seed=3))
+    assert np.array_equal(
+        dropped("dropout-keep-probability"), build_textbook().dropout(X, rate=0.75, training=True, seed=3)
+    )
 
 
 def test_rows_are_dropped_as_a_whole():
@@ -167,12 +169,12 @@ def test_dropped_scores_leave_every_key_a_weight_but_those_that_are_masked():
 
 
 def test_weights_that_are_left_sum_to_one_again():
-    right = attend(Textbook(), dropout_rate=0.25, seed=5)
+    right = attend(build_textbook(), dropout_rate=0.25, seed=5)
     output = attend(made("attention-dropout-renormalised"), dropout_rate=0.25, seed=5)
     np.testing.assert_allclose(output, right / right.sum(axis=-1, keepdims=True), rtol=1e-15)
 
 
 def test_elements_of_the_output_are_dropped():
     output = attend(made("attention-dropout-output"), dropout_rate=0.25, seed=6)
-    assert np.array_equal(output, Textbook().dropout(attend(Textbook()), rate=0.25, training=True, seed=6))
-    assert np.array_equal(attend(made("attention-dropout-output")), attend(Textbook()))
+    assert np.array_equal(output, build_textbook().dropout(attend(build_textbook()), rate=0.25, training=True, seed=6))
+    assert np.array_equal(attend(made("attention-dropout-output")), attend(build_textbook()))

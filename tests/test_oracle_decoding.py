@@ -15,7 +15,7 @@ import torch
 
 from goldformer import reference_impl
 from goldformer.adapters import DTYPES, Adapter
-from goldformer.adapters.textbook import Textbook
+from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis import Diagnosis
 from goldformer.conformance.engine import Bench, check_case, judge_case
 from goldformer.conformance.invoke import NotCheckable, arguments_of
@@ -37,7 +37,7 @@ IDS = {"bos_id": BOS, "eos_id": EOS}
 SIZES = {"vocab": 4, "heads": 1, "d_k": 2, "d_v": 3, "d_model": 4, "d_ff": 3}
 SOURCE = np.array([[3, 1, 2], [2, 3, 0]])
 
-textbook = Textbook()
+textbook = build_textbook()
 
 
 # ── the formulas, against the textbook's model and every sentence there is ──

@@ -4,7 +4,7 @@ import pytest
 
 from goldformer.adapters import Adapter, find_adapter
 from goldformer.adapters.mistakes import implementations
-from goldformer.adapters.textbook import Textbook
+from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.engine import Bench
 from goldformer.conformance.properties import check_property
 from goldformer.conformance.run import load_properties
@@ -45,10 +45,10 @@ def test_the_textbook_without_a_mistake_keeps_a_property(property_):
 
 def of_no_vocabulary(name, word):
     """The textbook, but for one word that it decodes, which is none."""
-    textbook = Textbook()
+    textbook = build_textbook()
 
     def decode(**given):
-        outputs = dict(getattr(Textbook(), name)(**given))
+        outputs = dict(getattr(build_textbook(), name)(**given))
         outputs["ids"] = outputs["ids"].copy()
         outputs["ids"].ravel()[0] = word
         return outputs

@@ -10,9 +10,19 @@ from goldformer.adapters.builtin import reference
 from goldformer.adapters.builtin import textbook as textbook_adapter
 from goldformer.adapters.mistakes import implementations
 from goldformer.adapters.protocol import Adapter
-from goldformer.adapters.textbook import Textbook
-from goldformer.adapters.textbook_layers import DECODER_LAYER, ENCODER_LAYER, stack_of
-from goldformer.adapters.textbook_model import OUTPUT_LAYER, TRANSFORMER
+from goldformer.adapters.textbook.attention import padding_mask
+from goldformer.adapters.textbook.build import build_textbook
+from goldformer.adapters.textbook.embedding import positional_encoding, token_embedding
+from goldformer.adapters.textbook.layers import (
+    DECODER_LAYER,
+    ENCODER_LAYER,
+    run_decoder_layer,
+    run_encoder_layer,
+    stack_of,
+)
+from goldformer.adapters.textbook.model import OUTPUT_LAYER, TRANSFORMER, embed, embed_target, target_mask
+from goldformer.adapters.textbook.steps import around
+from spoiled import Spoiled, spoil
 
 # No two alike, but where one number stands for a product.
 BATCH, SEQ, SOURCE_SEQ, VOCAB, PAD = 3, 5, 7, 19, 4
@@ -21,7 +31,7 @@ HEADS, ENCODER_LAYERS, DECODER_LAYERS = 2, 2, 3
 SIZES |= {"heads*d_k": HEADS * 11, "heads*d_v": HEADS * 13}
 LENGTHS, SOURCE_LENGTHS = np.array([5, 4, 2]), np.array([3, 7, 5])
 
-textbook = Textbook()
+textbook = build_textbook()
 
 
 def padded_ids(seed, lengths, seq):
@@ -130,37 +140,41 @@ def test_refusals_name_the_argument(component, changed, message):
         getattr(textbook, component)(**ARGUMENTS[component]() | changed)
 
 
-# Every step can be replaced: a mistake is an override of a line or two
+# Every step can be replaced: a mistake is a function of a line or two
 
 
-class CausalMissing(Textbook):
-    def target_mask(self, target, pad_id):
-        return self.padding_mask(target, pad_id=pad_id)
+@spoil(instead_of=target_mask)
+def causal_missing(target, pad_id):
+    return padding_mask(target, pad_id=pad_id)
 
 
-class PaddingIsZero(Textbook):
-    def padding_mask(self, ids, *, pad_id):
-        return super().padding_mask(ids, pad_id=0)
+@spoil(around=padding_mask)
+def padding_is_zero(original, ids, *, pad_id):
+    return original(ids, pad_id=0)
 
 
-class TablesApart(Textbook):
-    def table(self, params, side):
-        return params["table"] if side == "source" else params["w_vocab"].T
+@spoil(around=embed_target)
+def tables_apart(original, target, pad_id, params):
+    return original(target, pad_id, params | {"table": params["w_vocab"].T})
 
 
-class EmbeddingScaled(Textbook):
-    def scaled_embedding(self, rows):
-        return rows * math.sqrt(rows.shape[-1])
+@spoil(around=token_embedding)
+def embedding_scaled(original, ids, *, params):
+    return original(ids, params=params) * math.sqrt(params["table"].shape[1])
 
 
-class ScaledAfterPosition(Textbook):
-    def embedded(self, ids, side, pad_id, params):
-        return super().embedded(ids, side, pad_id, params) * math.sqrt(params["table"].shape[1])
+@spoil(around=embed)
+def scaled_after_position(original, ids, pad_id, params):
+    return original(ids, pad_id, params) * math.sqrt(params["table"].shape[1])
 
 
-class PositionInEveryLayer(Textbook):
-    def layer_input(self, x, index):
-        return x if index == 0 else self.positional_encoding(x)
+def add_position(original, x, *, index, **rest):
+    return original(x if index == 0 else positional_encoding(x), index=index, **rest)
+
+
+position_in_every_layer = Spoiled(
+    "position_in_every_layer", {run_encoder_layer: around(add_position), run_decoder_layer: around(add_position)}
+)
 
 
 # Those of the catalogue by their ids.
@@ -177,17 +191,17 @@ MISTAKES = [
     "softmax-in-model",
     "tied-logit-scale",
     "layers-shared",
-    CausalMissing,
-    PaddingIsZero,
-    TablesApart,
-    EmbeddingScaled,
-    ScaledAfterPosition,
-    PositionInEveryLayer,
+    causal_missing,
+    padding_is_zero,
+    tables_apart,
+    embedding_scaled,
+    scaled_after_position,
+    position_in_every_layer,
 ]
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_an_override_is_a_mistake(mistake):
+def test_a_replaced_step_is_a_mistake(mistake):
     given = model_arguments()
     right = textbook.transformer(**given)["logits"]
     make = implementations()[mistake].make if isinstance(mistake, str) else mistake

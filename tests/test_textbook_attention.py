@@ -14,8 +14,10 @@ from arrays import UNIT_ROUNDOFF, draw, tensors
 from goldformer.adapters.builtin import reference
 from goldformer.adapters.builtin import textbook as textbook_adapter
 from goldformer.adapters.mistakes import implementations
-from goldformer.adapters.textbook import Textbook
-from goldformer.adapters.textbook_attention import ATTENTION, EMBEDDING, FUSED, MULTI_HEAD, SINGLE_HEAD
+from goldformer.adapters.textbook.attention import ATTENTION
+from goldformer.adapters.textbook.build import build_textbook
+from goldformer.adapters.textbook.embedding import EMBEDDING
+from goldformer.adapters.textbook.heads import FUSED, MULTI_HEAD, SINGLE_HEAD
 
 # No two alike, but where one number stands for a product.
 BATCH, HEADS, Q_SEQ, KV_SEQ, D_K, VOCAB = 3, 2, 5, 7, 11, 31
@@ -33,7 +35,7 @@ SIZES |= {"heads*d_k": HEADS * D_K, "3*heads*d_k": 3 * HEADS * D_K, "heads*d_v":
 CAUSAL = np.arange(KV_SEQ) <= np.arange(Q_SEQ)[:, None]
 LENGTHS = (np.arange(KV_SEQ) < np.array([7, 4, 2])[:, None])[:, None, None, :]
 
-textbook = Textbook()
+textbook = build_textbook()
 
 
 def drawn(table, dtype="float64", **others):

@@ -8,7 +8,7 @@ from goldformer import reference_impl
 from goldformer.adapters.builtin import reference
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
-from goldformer.adapters.textbook import Textbook
+from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.engine import Bench
 from goldformer.conformance.invoke import name_outputs
 from goldformer.conformance.properties import check_property
@@ -17,7 +17,7 @@ from goldformer.conformance.verdict import Status
 
 STEP = "single_head_attention_step"
 
-textbook = Textbook()
+textbook = build_textbook()
 SCALED = OPTIONS["embedding_scale", "sqrt_d_model"]
 
 
@@ -171,7 +171,7 @@ def test_backward_passes_of_the_option_pre_are_those_of_autograd(call):
     output.backward(torch.tensor(cotangent))
     leaves = {**given, **given["params"]}
     expected = {n: t.grad for n, t in leaves.items() if isinstance(t, torch.Tensor) and t.requires_grad}
-    book = OPTIONS["norm_placement", "pre"]()
+    book = build_textbook(OPTIONS["norm_placement", "pre"])
     got = getattr(book, f"{function.__name__}_gradient")(**arguments, cotangent=cotangent)
     assert got.keys() == expected.keys()
     for name, gradient in got.items():
@@ -180,7 +180,7 @@ def test_backward_passes_of_the_option_pre_are_those_of_autograd(call):
 
 def test_a_row_that_is_read_with_a_factor_has_it_in_its_gradient():
     given = {"ids": np.array([[0, 4, 4]]), "params": {"table": draw(8, 6, 4)}, "cotangent": draw(9, 1, 3, 4)}
-    plain, scaled_up = (made.token_embedding_gradient(**given)["table"] for made in (textbook, SCALED()))
+    plain, scaled_up = (made.token_embedding_gradient(**given)["table"] for made in (textbook, build_textbook(SCALED)))
     np.testing.assert_array_equal(scaled_up, 2 * plain)
 
 

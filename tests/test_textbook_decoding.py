@@ -15,14 +15,26 @@ from arrays import UNIT_ROUNDOFF, tensors
 from goldformer import reference_impl
 from goldformer.adapters.builtin import reference
 from goldformer.adapters.mistakes import implementations
-from goldformer.adapters.mistakes.decoding import MeanPenalty as Mean
-from goldformer.adapters.textbook import Textbook
-from goldformer.adapters.textbook_decoding import DECODING
-from goldformer.adapters.textbook_layers import DECODER_LAYER, ENCODER_LAYER, stack_of
+from goldformer.adapters.options import OPTIONS
+from goldformer.adapters.textbook.build import build_textbook
+from goldformer.adapters.textbook.decoding import (
+    DECODING,
+    decoder_input,
+    has_ended,
+    length_penalty,
+    model_logits,
+    penalty_length,
+    select_best,
+)
+from goldformer.adapters.textbook.layers import DECODER_LAYER, ENCODER_LAYER, stack_of
+from goldformer.adapters.textbook.losses import pick_targets
+from goldformer.adapters.textbook.model import log_softmax, memory_mask, source_mask
+from goldformer.adapters.textbook.steps import around, instead, replacing
+from spoiled import Spoiled, spoil
 
 PAD, BOS, EOS = 5, 6, 2
 
-textbook = Textbook()
+textbook = build_textbook()
 
 
 # A model drawn at random, whose words depend much on the source and on the words before
@@ -117,12 +129,9 @@ def right_beam(given, penalty):
     }
 
 
-class Gnmt(Textbook):
-    def length_penalty(self, length):
-        return ((5 + length) / 6) ** 0.6
-
-
-PENALTIES = [(Textbook, lambda n: 1), (Mean, lambda n: n), (Gnmt, lambda n: ((5 + n) / 6) ** 0.6)]
+plain = Spoiled("plain")
+mean, gnmt = (Spoiled(name, OPTIONS["length_penalty", name]) for name in ("mean", "gnmt"))
+PENALTIES = [(plain, lambda n: 1), (mean, lambda n: n), (gnmt, lambda n: ((5 + n) / 6) ** 0.6)]
 every_penalty = pytest.mark.parametrize(("book", "penalty"), PENALTIES, ids=["none", "mean", "gnmt"])
 
 
@@ -201,9 +210,9 @@ def test_scores_are_those_of_teacher_forcing():
     got = textbook.greedy_decode(**given)
     target = textbook.shift_right(got["ids"], bos_id=BOS)
     model = {name: given[name] for name in ("source", *LAYERS, "pad_id", "params")}
-    terms = textbook.log_probabilities(textbook.transformer(target=target, **model)["logits"])
+    terms = log_softmax(textbook.transformer(target=target, **model)["logits"])
     # pad_id is no word of these sentences.
-    expected = np.where(got["ids"] == PAD, 0, textbook.picked(terms, got["ids"]))
+    expected = np.where(got["ids"] == PAD, 0, pick_targets(terms, got["ids"]))
     np.testing.assert_allclose(got["token_scores"], expected, rtol=0, atol=1e-13)
     np.testing.assert_allclose(got["scores"], expected.sum(-1), rtol=0, atol=1e-13)
 
@@ -217,27 +226,15 @@ BY_HAND: dict[str, Any] = {"source": np.array([[A]]), "params": WORDLESS, **LAYE
 BY_HAND |= {"pad_id": 7, "bos_id": B, "eos_id": END, "max_length": 3}
 
 
-class ByHand(Textbook):
-    def model_logits(self, source, target, task):
-        words = tuple(target[0, 1:].tolist())
-        return np.log([[AFTER.get(words, (0.2, 0.4, 0.4))]])
+@spoil(instead_of=model_logits)
+def by_hand(source, target, task):
+    words = tuple(target[0, 1:].tolist())
+    return np.log([[AFTER.get(words, (0.2, 0.4, 0.4))]])
 
 
-class MeanByHand(Mean, ByHand):
-    pass
-
-
-class GnmtByHand(Gnmt, ByHand):
-    pass
-
-
-class SetAsideByHand(ByHand):
-    def next_beam(self, beam, grown, task):
-        before = [sentence for sentence in beam if self.ended(sentence, task)]
-        ranked = self.ranked((s for own in grown for s in own if s not in before), task)
-        aside = before + [s for s in ranked[: task.beam_size] if self.ended(s, task)]
-        alive = [s for s in ranked if not self.ended(s, task)][: task.beam_size]
-        return aside if len(aside) >= task.beam_size else aside + alive
+mean_by_hand = Spoiled("mean_by_hand", *mean.layers, *by_hand.layers)
+gnmt_by_hand = Spoiled("gnmt_by_hand", *gnmt.layers, *by_hand.layers)
+set_aside_by_hand = Spoiled("set_aside_by_hand", OPTIONS["beam_finish", "set_aside"], *by_hand.layers)
 
 
 def two_beams(book, **changed):
@@ -246,32 +243,32 @@ def two_beams(book, **changed):
 
 
 def test_greedy_by_hand():
-    got = ByHand().greedy_decode(**BY_HAND)
+    got = by_hand().greedy_decode(**BY_HAND)
     assert got["ids"].tolist() == [[END, 7, 7]]
     np.testing.assert_allclose(got["scores"], [math.log(0.5)])
     np.testing.assert_allclose(got["token_scores"], [[math.log(0.5), 0, 0]])
 
 
 def test_two_beams_by_hand():
-    ids, scores = two_beams(ByHand)
+    ids, scores = two_beams(by_hand)
     assert ids == [[END, 7, 7], [A, A, END]]
     np.testing.assert_allclose(scores, [math.log(0.5), math.log(0.4 * 0.8 * 0.9)])
 
 
 def test_max_length_cuts_what_has_not_ended():
-    ids, scores = two_beams(ByHand, max_length=2)
+    ids, scores = two_beams(by_hand, max_length=2)
     assert ids == [[END, 7], [A, A]]
     np.testing.assert_allclose(scores, [math.log(0.5), math.log(0.4 * 0.8)])
 
 
 def test_the_mean_prefers_the_longer_sentence():
-    ids, scores = two_beams(MeanByHand)
+    ids, scores = two_beams(mean_by_hand)
     assert ids == [[A, A, END], [END, 7, 7]]
     np.testing.assert_allclose(scores, [math.log(0.4 * 0.8 * 0.9) / 3, math.log(0.5)])
 
 
 def test_the_penalty_of_the_paper():
-    ids, scores = two_beams(GnmtByHand)
+    ids, scores = two_beams(gnmt_by_hand)
     assert ids == [[END, 7, 7], [A, A, END]]
     # (5 + 1)/6 is 1, and (5 + 3)/6 is 4/3.
     np.testing.assert_allclose(scores, [math.log(0.5), math.log(0.4 * 0.8 * 0.9) / (4 / 3) ** 0.6])
@@ -279,10 +276,10 @@ def test_the_penalty_of_the_paper():
 
 def test_sentences_that_are_set_aside_leave_their_places():
     # END is set aside, and B takes its place; B END is the second, so A A is never finished.
-    ids, scores = two_beams(SetAsideByHand)
+    ids, scores = two_beams(set_aside_by_hand)
     assert ids == [[END, 7, 7], [B, END, 7]]
     np.testing.assert_allclose(scores, [math.log(0.5), math.log(0.1 * 0.9)])
-    ids, scores = two_beams(SetAsideByHand, max_length=1)
+    ids, scores = two_beams(set_aside_by_hand, max_length=1)
     assert ids == [[END], [A]]
 
 
@@ -388,35 +385,33 @@ def test_refusals_of_a_beam_name_the_argument(changed, message):
         textbook.beam_search(**beam_arguments() | changed)
 
 
-# Every step can be replaced: a mistake is an override of a line or two
+# Every step can be replaced: a mistake is a function of a line or two
 
 
-class LastWordAlone(Textbook):
-    def read(self, sentence, task):
-        return super().read(sentence, task)[-1:]
+@spoil(around=decoder_input)
+def last_word_alone(original, sentence, task):
+    return original(sentence, task)[-1:]
 
 
-class AbsentMasks(Textbook):
-    def source_mask(self, source, pad_id):
-        return None
-
-    def memory_mask(self, source, target, pad_id):
-        return None
+def no_mask(source, pad_id):
+    return None
 
 
-class DecodesWithoutMasks(Textbook):
-    def model_logits(self, source, target, task):
-        return AbsentMasks().model_logits(source, target, task)
+@spoil(around=model_logits)
+def decodes_without_masks(original, source, target, task):
+    with replacing({source_mask: instead(no_mask), memory_mask: instead(no_mask)}):
+        return original(source, target, task)
 
 
-class EndedFirst(Mean):
-    def best(self, beam, task):
-        return sorted(super().best(beam, task), key=lambda sentence: not self.ended(sentence, task))
+def put_ended_first(original, beam, task):
+    return sorted(original(beam, task), key=lambda sentence: not has_ended(sentence, task))
 
 
-class PenaltyOfMaxLength(Mean):
-    def penalised_length(self, sentence, task):
-        return task.max_length
+ended_first = Spoiled("ended_first", *mean.layers, {select_best: around(put_ended_first)})
+MAX_LENGTH = 5
+penalty_of_max_length = Spoiled(
+    "penalty_of_max_length", *mean.layers, {penalty_length: instead(lambda sentence: MAX_LENGTH)}
+)
 
 
 # By its id in the catalogue: the component, and the first output that shows it.
@@ -445,18 +440,18 @@ MISTAKES = {
     "beam-penalty-step": ("beam_search", "ids"),
     "beam-penalty-bos-counted": ("beam_search", "ids"),
 }
-CATALOGUED = {id_: implementations()[id_].make for id_ in MISTAKES}
+CATALOGUED = {id_: Spoiled(id_, *implementations()[id_].layers) for id_ in MISTAKES}
 # Other forms of what the catalogue names.
 OTHERS = [
-    ("greedy_decode", LastWordAlone, "ids"),
-    ("greedy_decode", DecodesWithoutMasks, "ids"),
-    ("beam_search", EndedFirst, "ids"),
-    ("beam_search", PenaltyOfMaxLength, "ids"),
+    ("greedy_decode", last_word_alone, "ids"),
+    ("greedy_decode", decodes_without_masks, "ids"),
+    ("beam_search", ended_first, "ids"),
+    ("beam_search", penalty_of_max_length, "ids"),
 ]
-OVERRIDES = [(component, CATALOGUED[id_], shown) for id_, (component, shown) in MISTAKES.items()] + OTHERS
+REPLACED = [(component, CATALOGUED[id_], shown) for id_, (component, shown) in MISTAKES.items()] + OTHERS
 
 
-def test_every_mistake_of_the_catalogue_is_an_override(spec):
+def test_every_mistake_of_the_catalogue_is_made(spec):
     decoding = {m.id: m.component for m in spec.mistakes.values() if m.component in ("greedy_decode", "beam_search")}
     assert decoding == {id_: component for id_, (component, _) in MISTAKES.items()}
 
@@ -470,9 +465,10 @@ def right(component, book):
     return given, got
 
 
-@pytest.mark.parametrize(("component", "mistake", "shown"), OVERRIDES)
-def test_an_override_is_a_mistake(component, mistake, shown):
-    given, want = right(component, Mean if issubclass(mistake, Mean) else Textbook)
+@pytest.mark.parametrize(("component", "mistake", "shown"), REPLACED)
+def test_a_replaced_step_is_a_mistake(component, mistake, shown):
+    under_mean = any(length_penalty in layer for layer in mistake.layers)
+    given, want = right(component, mean if under_mean else plain)
     got = getattr(mistake(), component)(**given)
     assert {name: array.shape for name, array in got.items()} == {name: array.shape for name, array in want.items()}
     if shown == "ids":
@@ -482,22 +478,22 @@ def test_an_override_is_a_mistake(component, mistake, shown):
         assert np.abs(got["scores"] - want["scores"]).max() > 0.01
 
 
-def test_an_override_that_stops_before_the_best_sentence():
-    stops_early = type("StopsEarlyByHand", (CATALOGUED["beam-stop-early"], MeanByHand), {})
+def test_a_search_that_stops_before_the_best_sentence():
+    stops_early = Spoiled("stops_early", *mean_by_hand.layers, *CATALOGUED["beam-stop-early"].layers)
 
     # A A END would overtake it. Without a penalty none can, and only the sentences behind the best are cut short.
     assert two_beams(stops_early)[0] == [[END, 7, 7], [A, 7, 7]]
 
 
-def test_an_override_that_penalises_all_alike():
+def test_a_search_that_penalises_all_alike():
     given = beam_arguments()
-    without, alike = (book().beam_search(**given) for book in (Textbook, PenaltyOfMaxLength))
+    without, alike = (book().beam_search(**given) for book in (plain, penalty_of_max_length))
     assert np.array_equal(alike["ids"], without["ids"])
     np.testing.assert_allclose(alike["scores"], without["scores"] / 5, rtol=1e-15)
 
 
-def test_an_override_that_penalises_by_the_step():
-    by_the_step = type("StepByHand", (CATALOGUED["beam-penalty-step"], MeanByHand), {})
+def test_a_search_that_penalises_by_the_step():
+    by_the_step = Spoiled("by_the_step", *mean_by_hand.layers, *CATALOGUED["beam-penalty-step"].layers)
 
     # Both have ended after three steps, whatever max_length is.
     ids, scores = two_beams(by_the_step, max_length=5)
@@ -533,7 +529,7 @@ def edited(edit):
 
 @pytest.mark.parametrize("seed", [SEED, 3])
 @pytest.mark.parametrize("id_", EDITS)
-def test_an_override_does_what_the_edit_of_an_array_does(id_, seed):
+def test_a_mistake_does_what_the_edit_of_an_array_does(id_, seed):
     given = beam_arguments(seed)
     got = CATALOGUED[id_]().beam_search(**given)
     want = edited(EDITS[id_])(**tensors(given))

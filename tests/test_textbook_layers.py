@@ -11,8 +11,26 @@ from arrays import UNIT_ROUNDOFF, draw, drawn, outputs, tensors
 from goldformer.adapters.builtin import reference
 from goldformer.adapters.builtin import textbook as textbook_adapter
 from goldformer.adapters.mistakes import implementations
-from goldformer.adapters.textbook import Textbook
-from goldformer.adapters.textbook_layers import DECODER_LAYER, ENCODER_LAYER, FEED_FORWARD, NORM, stack_of
+from goldformer.adapters.textbook.build import build_textbook
+from goldformer.adapters.textbook.embedding import positional_encoding
+from goldformer.adapters.textbook.layers import (
+    DECODER_LAYER,
+    ENCODER_LAYER,
+    FEED_FORWARD,
+    NORM,
+    cross_attend,
+    decoder_layer,
+    layer_norm,
+    layer_norm_eps,
+    norm_params,
+    note_sum,
+    run_decoder_layer,
+    run_encoder_layer,
+    run_sublayer,
+    stack_of,
+)
+from goldformer.adapters.textbook.steps import around
+from spoiled import Spoiled, spoil
 
 # No two alike, but where one number stands for a product.
 SIZES = {"batch": 3, "seq": 5, "source_seq": 7, "d_model": 14, "d_ff": 17}
@@ -22,7 +40,7 @@ CAUSAL = np.tri(SIZES["seq"], dtype=bool)
 SELF_MASK = CAUSAL & (np.arange(SIZES["seq"]) < np.array([5, 4, 2])[:, None])[:, None, None, :]
 MEMORY_MASK = (np.arange(SIZES["source_seq"]) < np.array([3, 7, 5])[:, None])[:, None, None, :]
 
-textbook = Textbook()
+textbook = build_textbook()
 
 
 def arguments(table, dtype="float64", *, memory=False, masks=None, **attributes):
@@ -207,30 +225,35 @@ def test_refusals_name_the_argument(component, changed, message):
         getattr(textbook, component)(**ARGUMENTS[component]() | changed)
 
 
-# Every step can be replaced: a mistake is an override of a line or two
+# Every step can be replaced: a mistake is a function of a line or two
 
 
-class NormEpsValue(Textbook):
-    layer_norm_eps = 1e-6
+@spoil(instead_of=layer_norm_eps)
+def norm_eps_value():
+    return 1e-6
 
 
-NormEpsOutside = type("NormEpsOutside", (NormEpsValue, implementations()["ln-eps-outside"].make), {})
+norm_eps_outside = Spoiled("norm_eps_outside", *norm_eps_value.layers, *implementations()["ln-eps-outside"].layers)
 
 
-class PreForPost(Textbook):
-    def sublayer(self, x, function, *, number, sums, params):
-        output, extra = function(self.layer_norm(x, params=self.norm(params, number)))
-        return self.summed(x, output, sums), extra
+@spoil(instead_of=run_sublayer)
+def pre_for_post(x, function, *, number, sums, params):
+    output, extra = function(layer_norm(x, params=norm_params(params, number)))
+    return note_sum(x, output, sums), extra
 
 
-class CausalMissing(Textbook):
-    def decoder_masks(self, self_mask, memory_mask):
-        return None, memory_mask
+@spoil(around=decoder_layer)
+def causal_missing(original, x, memory, self_mask=None, *mask, **rest):
+    return original(x, memory, None, *mask, **rest)
 
 
-class PositionBeforeEveryLayer(Textbook):
-    def layer_input(self, x, index):
-        return self.positional_encoding(x)
+def add_position(original, x, **rest):
+    return original(positional_encoding(x), **rest)
+
+
+position_before_every_layer = Spoiled(
+    "position_before_every_layer", {run_encoder_layer: around(add_position), run_decoder_layer: around(add_position)}
+)
 
 
 # Those of the catalogue by their ids.
@@ -256,7 +279,7 @@ MISTAKES: dict[str, list[Any]] = {
         "ffn-missing",
         "ffn-no-dff",
         "pe-every-layer",
-        PreForPost,
+        pre_for_post,
     ],
     "decoder_layer": [
         "residual-wrong-x",
@@ -269,16 +292,16 @@ MISTAKES: dict[str, list[Any]] = {
         "cross-self-weights",
         "cross-mask-absent",
         "causal-in-cross",
-        CausalMissing,
+        causal_missing,
     ],
-    "encoder": ["layers-shared", "layer-skipped", "final-norm-extra", PositionBeforeEveryLayer],
-    "decoder": ["layers-shared", "layer-skipped", "final-norm-extra", PositionBeforeEveryLayer],
+    "encoder": ["layers-shared", "layer-skipped", "final-norm-extra", position_before_every_layer],
+    "decoder": ["layers-shared", "layer-skipped", "final-norm-extra", position_before_every_layer],
 }
 PAIRS = [(component, mistake) for component, mistakes in MISTAKES.items() for mistake in mistakes]
 
 
 @pytest.mark.parametrize(("component", "mistake"), PAIRS)
-def test_an_override_is_a_mistake(component, mistake):
+def test_a_replaced_step_is_a_mistake(component, mistake):
     given = ARGUMENTS[component]()
     right = outputs(getattr(textbook, component)(**given))[0]
     make = implementations()[mistake].make if isinstance(mistake, str) else mistake
@@ -287,31 +310,31 @@ def test_an_override_is_a_mistake(component, mistake):
     assert np.abs(wrong - right).max() > 0.01
 
 
-def test_overrides_of_eps_give_what_the_catalogue_measures():
-    assert NormEpsValue().layer_norm(LOW_VARIANCE, params=UNIT)[3] == pytest.approx(0.688, abs=5e-4)
-    assert NormEpsOutside().layer_norm(LOW_VARIANCE, params=UNIT)[3] == pytest.approx(1.728, abs=5e-4)
+def test_other_values_of_eps_give_what_the_catalogue_measures():
+    assert norm_eps_value().layer_norm(LOW_VARIANCE, params=UNIT)[3] == pytest.approx(0.688, abs=5e-4)
+    assert norm_eps_outside().layer_norm(LOW_VARIANCE, params=UNIT)[3] == pytest.approx(1.728, abs=5e-4)
 
 
-def test_an_override_that_asks_from_the_memory():
-    class CrossFromMemory(Textbook):
-        def cross_attend(self, x, memory, mask, **rest):
-            return super().cross_attend(memory, x, mask, **rest)
+def test_a_cross_attention_that_asks_from_the_memory():
+    @spoil(around=cross_attend)
+    def cross_from_memory(original, x, memory, mask, **rest):
+        return original(memory, x, mask, **rest)
 
     # It shows by its shape, unless source and target are as long as each other.
     given = ARGUMENTS["decoder_layer"]() | {"memory_mask": None}
     with pytest.raises(ValueError, match="could not be broadcast"):
-        CrossFromMemory().decoder_layer(**given)
+        cross_from_memory().decoder_layer(**given)
     square = given | {"memory": given["memory"][:, :5]}
-    wrong = CrossFromMemory().decoder_layer(**square)["crossed"] - textbook.decoder_layer(**square)["crossed"]
+    wrong = cross_from_memory().decoder_layer(**square)["crossed"] - textbook.decoder_layer(**square)["crossed"]
     assert np.abs(wrong).max() > 0.01
 
 
 def test_a_memory_of_its_own_for_every_layer():
-    class MemoryByLayer(Textbook):
-        def layer_memory(self, memory, index):
-            return memory[index]
+    @spoil(around=run_decoder_layer)
+    def memory_by_layer(original, x, *, index, memory, **rest):
+        return original(x, index=index, memory=memory[index], **rest)
 
     given = ARGUMENTS["decoder"]()
     memories = np.stack([given["memory"]] * LAYERS)
-    got = MemoryByLayer().decoder(**given | {"memory": memories})
+    got = memory_by_layer().decoder(**given | {"memory": memories})
     assert np.array_equal(got["output"], textbook.decoder(**given)["output"])

@@ -12,7 +12,10 @@ from arrays import UNIT_ROUNDOFF, draw, outputs, tensors
 from goldformer.adapters.builtin import reference
 from goldformer.adapters.builtin import textbook as textbook_adapter
 from goldformer.adapters.mistakes import implementations
-from goldformer.adapters.textbook import Textbook
+from goldformer.adapters.textbook.build import build_textbook
+from goldformer.adapters.textbook.losses import cross_entropy
+from goldformer.adapters.textbook.targets import pad_sequence, spread_smoothing_mass
+from spoiled import spoil
 
 BATCH, SEQ, D_MODEL, VOCAB, PAD = 3, 5, 14, 19, 4
 # Words and, from some place on, padding, whose id is not 0 and no word's.
@@ -21,7 +24,7 @@ TARGET = np.array([[7, 11, 5, 18, 9], [6, 8, 11, 13, PAD], [5, 17, PAD, PAD, PAD
 A, AM, I, THANKS, STUDENT, EOS = range(6)  # noqa: E741 - the word
 SENTENCE = np.array([[I, AM, A, STUDENT, EOS]])
 
-textbook = Textbook()
+textbook = build_textbook()
 
 
 def loss_arguments(dtype="float64"):
@@ -225,35 +228,35 @@ def test_refusals_name_the_argument(component, changed, message):
         getattr(textbook, component)(**ARGUMENTS[component]() | changed)
 
 
-# Every step can be replaced: a mistake is an override of a line or two
+# Every step can be replaced: a mistake is a function of a line or two
 
 
-class PaddedInFront(Textbook):
-    def padded(self, x, length):
-        return super().padded(x[:, ::-1], length)[:, ::-1]
+@spoil(around=pad_sequence)
+def padded_in_front(original, x, length):
+    return original(x[:, ::-1], length)[:, ::-1]
 
 
-class SmoothedAmongTheOthers(Textbook):
-    def shared(self, target, smoothing):
-        return (1 - target) * smoothing / (target.shape[-1] - 1)
+@spoil(instead_of=spread_smoothing_mass)
+def smoothed_among_the_others(target, smoothing):
+    return (1 - target) * smoothing / (target.shape[-1] - 1)
 
 
-class LossShiftsToo(Textbook):
-    def paired(self, logits, targets):
-        return logits[:, :-1], targets[:, 1:]
+@spoil(around=cross_entropy)
+def loss_shifts_too(original, logits, targets, *, pad_id):
+    return original(logits[:, :-1], targets[:, 1:], pad_id=pad_id)
 
 
 # Those of the catalogue by their ids.
 MISTAKES: dict[str, list[Any]] = {
     "shift_right": ["shift-missing", "shift-double"],
-    "pad_or_truncate": [PaddedInFront],
-    "label_smoothing": ["ls-mass", SmoothedAmongTheOthers],
+    "pad_or_truncate": [padded_in_front],
+    "label_smoothing": ["ls-mass", smoothed_among_the_others],
     "cross_entropy": [
         "double-softmax",
         "log-softmax-missing",
         "loss-pad-counted",
         "loss-pad-denominator",
-        LossShiftsToo,
+        loss_shifts_too,
     ],
     "kl_divergence": ["kl-row-mean"],
 }
@@ -261,7 +264,7 @@ PAIRS = [(component, mistake) for component, mistakes in MISTAKES.items() for mi
 
 
 @pytest.mark.parametrize(("component", "mistake"), PAIRS)
-def test_an_override_is_a_mistake(component, mistake):
+def test_a_replaced_step_is_a_mistake(component, mistake):
     given = ARGUMENTS[component]()
     right = outputs(getattr(textbook, component)(**given))[0]
     make = implementations()[mistake].make if isinstance(mistake, str) else mistake

@@ -1,4 +1,4 @@
-"""The textbook's random numbers: a mistake of the catalogue is an override, and every case that names it catches it."""
+"""The textbook's random numbers: a mistake is a replaced step, and every case that names it catches it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,24 @@ import pytest
 import torch
 
 from goldformer.adapters import Adapter
-from goldformer.adapters.textbook import Textbook
+from goldformer.adapters.textbook.attention import drop_weights, scaled_dot_product_attention, softmax
+from goldformer.adapters.textbook.build import build_textbook
+from goldformer.adapters.textbook.randomness import (
+    draw_dropout_mask,
+    draw_weight,
+    drop_elements,
+    dropout,
+    scale_up,
+    xavier_bound,
+    xavier_uniform,
+)
 from goldformer.conformance.engine import Bench, check_case
 from goldformer.conformance.verdict import Status
+from spoiled import spoil
 
 COMPONENTS = ("xavier_uniform", "dropout", "scaled_dot_product_attention")
 DTYPES = ("float64", "float32", "float16", "bfloat16")
-textbook = Textbook()
+textbook = build_textbook()
 
 
 # ── the textbook itself ──
@@ -68,116 +79,114 @@ def test_refusals_name_the_argument(call, message):
 # ── the mistakes ──
 
 
-class FanIn(Textbook):
-    def xavier_bound(self, d_in, d_out):
-        return math.sqrt(3 / d_in)
+@spoil(instead_of=xavier_bound)
+def fan_in(d_in, d_out):
+    return math.sqrt(3 / d_in)
 
 
-class FanOut(Textbook):
-    def xavier_bound(self, d_in, d_out):
-        return math.sqrt(3 / d_out)
+@spoil(instead_of=xavier_bound)
+def fan_out(d_in, d_out):
+    return math.sqrt(3 / d_out)
 
 
-class He(Textbook):
-    def xavier_bound(self, d_in, d_out):
-        return math.sqrt(6 / d_in)
+@spoil(instead_of=xavier_bound)
+def he(d_in, d_out):
+    return math.sqrt(6 / d_in)
 
 
-class StdAsBound(Textbook):
-    def xavier_bound(self, d_in, d_out):
-        return math.sqrt(2 / (d_in + d_out))
+@spoil(instead_of=xavier_bound)
+def std_as_bound(d_in, d_out):
+    return math.sqrt(2 / (d_in + d_out))
 
 
-class Normal(Textbook):
-    def drawn_weight(self, shape, bound, random):
-        return random.normal(0, bound / math.sqrt(3), shape)
+@spoil(instead_of=draw_weight)
+def normal(shape, bound, random):
+    return random.normal(0, bound / math.sqrt(3), shape)
 
 
-class OneSided(Textbook):
-    def drawn_weight(self, shape, bound, random):
-        return random.uniform(0, bound, shape)
+@spoil(instead_of=draw_weight)
+def one_sided(shape, bound, random):
+    return random.uniform(0, bound, shape)
 
 
-class Thirds(Textbook):
-    def xavier_bound(self, d_in, d_out):
-        return super().xavier_bound(d_in, d_out / 3)
+@spoil(around=xavier_bound)
+def thirds(original, d_in, d_out):
+    return original(d_in, d_out / 3)
 
 
-class Transposed(Textbook):
-    def xavier_uniform(self, like, *, seed):
-        return super().xavier_uniform(like, seed=seed).T.copy()
+@spoil(around=xavier_uniform)
+def transposed(original, like, *, seed):
+    return original(like, seed=seed).T.copy()
 
 
-class NoRescale(Textbook):
-    def scaled_up(self, x, rate):
-        return x
+@spoil(instead_of=scale_up)
+def no_rescale(x, rate):
+    return x
 
 
-class KeepProbability(Textbook):
-    def stays(self, shape, rate, random):
-        return super().stays(shape, 1 - rate, random)
+@spoil(around=draw_dropout_mask)
+def keep_probability(original, shape, rate, random):
+    return original(shape, 1 - rate, random)
 
 
-class WholeRows(Textbook):
-    def stays(self, shape, rate, random):
-        return np.broadcast_to(super().stays((*shape[:-1], 1), rate, random), shape)
+@spoil(around=draw_dropout_mask)
+def whole_rows(original, shape, rate, random):
+    return np.broadcast_to(original((*shape[:-1], 1), rate, random), shape)
 
 
-class SharedMask(Textbook):
-    def stays(self, shape, rate, random):
-        return np.broadcast_to(super().stays(shape[-1:], rate, random), shape)
+@spoil(around=draw_dropout_mask)
+def shared_mask(original, shape, rate, random):
+    return np.broadcast_to(original(shape[-1:], rate, random), shape)
 
 
-class InEvaluation(Textbook):
-    def dropout(self, x, *, rate, training, seed):
-        return super().dropout(x, rate=rate, training=True, seed=seed)
+@spoil(around=dropout)
+def in_evaluation(original, x, *, rate, training, seed):
+    return original(x, rate=rate, training=True, seed=seed)
 
 
-class ScaledInEvaluation(Textbook):
-    def untouched(self, x, rate):
-        return x * (1 - rate)
+@spoil(around=dropout)
+def scaled_in_evaluation(original, x, *, rate, training, seed):
+    given = original(x, rate=rate, training=training, seed=seed)
+    return given if training else given * (1 - rate)
 
 
-class DropsScores(Textbook):
-    def kept_weights(self, scaled, weights, rate, seed):
-        return self.softmax(self.dropped(scaled, "dropout_rate", rate, seed))
+@spoil(instead_of=drop_weights)
+def drops_scores(scaled, weights, rate, seed):
+    return softmax(drop_elements(scaled, "dropout_rate", rate, seed))
 
 
-class Renormalised(Textbook):
-    def kept_weights(self, scaled, weights, rate, seed):
-        kept = super().kept_weights(scaled, weights, rate, seed)
-        return kept / np.maximum(kept.sum(-1, keepdims=True), np.finfo(kept.dtype).tiny)
+@spoil(around=drop_weights)
+def renormalised(original, scaled, weights, rate, seed):
+    kept = original(scaled, weights, rate, seed)
+    return kept / np.maximum(kept.sum(-1, keepdims=True), np.finfo(kept.dtype).tiny)
 
 
-class DropsOutput(Textbook):
-    def kept_weights(self, scaled, weights, rate, seed):
-        return weights
-
-    def scaled_dot_product_attention(self, query, key, value, mask=None, *, dropout_rate=None, seed=None):
-        attended = super().scaled_dot_product_attention(query, key, value, mask)
-        if dropout_rate is not None:
-            attended["output"] = self.dropped(attended["output"], "dropout_rate", dropout_rate, seed)
-        return attended
+@spoil(around=scaled_dot_product_attention)
+def drops_output(original, query, key, value, mask=None, *, dropout_rate=None, seed=None):
+    attended = original(query, key, value, mask)
+    if dropout_rate is not None:
+        attended["output"] = drop_elements(attended["output"], "dropout_rate", dropout_rate, seed)
+    return attended
 
 
 MISTAKES = {
-    "xavier-fan-in": FanIn,
-    "xavier-fan-out": FanOut,
-    "xavier-he": He,
-    "xavier-std-as-bound": StdAsBound,
-    "xavier-normal": Normal,
-    "xavier-one-sided": OneSided,
-    "xavier-thirds": Thirds,
-    "xavier-transposed": Transposed,
-    "dropout-no-rescale": NoRescale,
-    "dropout-keep-probability": KeepProbability,
-    "dropout-whole-rows": WholeRows,
-    "dropout-shared-mask": SharedMask,
-    "dropout-in-evaluation": InEvaluation,
-    "dropout-scaled-in-evaluation": ScaledInEvaluation,
-    "attention-dropout-scores": DropsScores,
-    "attention-dropout-renormalised": Renormalised,
-    "attention-dropout-output": DropsOutput,
+    "xavier-fan-in": fan_in,
+    "xavier-fan-out": fan_out,
+    "xavier-he": he,
+    "xavier-std-as-bound": std_as_bound,
+    "xavier-normal": normal,
+    "xavier-one-sided": one_sided,
+    "xavier-thirds": thirds,
+    "xavier-transposed": transposed,
+    "dropout-no-rescale": no_rescale,
+    "dropout-keep-probability": keep_probability,
+    "dropout-whole-rows": whole_rows,
+    "dropout-shared-mask": shared_mask,
+    "dropout-in-evaluation": in_evaluation,
+    "dropout-scaled-in-evaluation": scaled_in_evaluation,
+    "attention-dropout-scores": drops_scores,
+    "attention-dropout-renormalised": renormalised,
+    "attention-dropout-output": drops_output,
 }
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from goldformer.adapters.builtin import torch_nn
-from goldformer.adapters.textbook import Textbook
+from goldformer.adapters.textbook.build import build_textbook
 from torch_variants import UNIT_ROUNDOFF, VARIANTS, draw, every_dtype, every_variant, tensors
 
 # No two sizes alike; nn.MultiheadAttention wants query, heads and output of one width.
@@ -17,7 +17,7 @@ CAUSAL = np.arange(KV_SEQ) <= np.arange(Q_SEQ)[:, None]
 LENGTHS = (np.arange(KV_SEQ) < np.array([7, 4, 2])[:, None])[:, None, None, :]
 
 
-textbook = Textbook()
+textbook = build_textbook()
 
 
 def attention_arguments(mask=None, d_v=D_K):

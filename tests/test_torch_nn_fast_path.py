@@ -9,8 +9,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from goldformer.adapters.builtin import torch_nn_fast_path as adapter
-from goldformer.adapters.textbook import Textbook
-from goldformer.adapters.textbook_layers import ENCODER_LAYER, stack_of
+from goldformer.adapters.textbook.build import build_textbook
+from goldformer.adapters.textbook.layers import ENCODER_LAYER, stack_of
 from goldformer.conformance.verdict import Status
 from torch_variants import UNIT_ROUNDOFF, draw, every_dtype, tensors
 
@@ -75,7 +75,7 @@ def test_the_kernel_runs_once_a_layer_and_nested_where_the_last_tokens_are_hidde
 @every_dtype
 def test_the_numbers_are_the_textbooks(component, mask, dtype):
     given = arguments(component, MASKS[mask])
-    expected = getattr(Textbook(), component)(**given)["output"]
+    expected = getattr(build_textbook(), component)(**given)["output"]
     got = getattr(adapter, component)(**tensors(given, dtype))
     assert (got.dtype, tuple(got.shape)) == (getattr(torch, dtype), expected.shape)
     words = LENGTHS[:, 0, 0] if mask == "lengths" else np.ones((BATCH, SEQ), dtype=bool)

@@ -8,8 +8,21 @@ import pytest
 import torch
 
 from goldformer.adapters.builtin import torch_nn
-from goldformer.adapters.textbook import Textbook
-from goldformer.adapters.textbook_layers import DECODER_LAYER, ENCODER_LAYER, FEED_FORWARD, NORM, stack_of
+from goldformer.adapters.textbook.attention import weigh_keys
+from goldformer.adapters.textbook.build import build_textbook
+from goldformer.adapters.textbook.layers import (
+    DECODER_LAYER,
+    ENCODER_LAYER,
+    FEED_FORWARD,
+    NORM,
+    layer_norm,
+    norm_params,
+    note_sum,
+    run_sublayer,
+    stack_of,
+)
+from goldformer.adapters.textbook.steps import around
+from spoiled import spoil
 from torch_variants import UNIT_ROUNDOFF, draw, every_dtype, every_variant, tensors
 
 # No two sizes alike, but that PyTorch wants heads, values and output as wide as the tokens.
@@ -23,13 +36,13 @@ OTHERS[..., 0] = True
 TARGET = np.array([[7, 11, 5, 18, 9], [6, 8, 11, 13, PAD], [5, 17, PAD, PAD, PAD]])
 
 
-class PreNorm(Textbook):
-    def sublayer(self, x, function, *, number, sums, params):
-        output, extra = function(self.layer_norm(x, params=self.norm(params, number)))
-        return self.summed(x, output, sums), extra
+@spoil(instead_of=run_sublayer)
+def pre_norm(x, function, *, number, sums, params):
+    output, extra = function(layer_norm(x, params=norm_params(params, number)))
+    return note_sum(x, output, sums), extra
 
 
-TEXTBOOKS = {"post": Textbook(), "pre": PreNorm()}
+TEXTBOOKS = {"post": build_textbook(), "pre": pre_norm()}
 
 
 def drawn(table, seed=0, end=2.0):
@@ -224,12 +237,11 @@ def test_only_without_masks_a_layer_may_take_the_fast_path(adapter, component, m
 def test_empty_row_is_as_declared(adapter, dtype, component, mask_of):
     assert adapter.CONVENTIONS[f"{component}.empty_row"] == "zeros"
 
-    plain = type(TEXTBOOKS[adapter.CONVENTIONS.get("norm_placement", "post")])
+    def weigh_keys_of_filled_rows(original, scaled, mask):
+        return np.where(mask.any(-1, keepdims=True), original(scaled, mask), 0)
 
-    def weights(self, scaled, mask):
-        return np.where(mask.any(-1, keepdims=True), plain.weights(self, scaled, mask), 0)
-
-    zeros = type("Zeros", (plain,), {"weights": weights})()
+    layers = pre_norm.layers if adapter.CONVENTIONS.get("norm_placement") == "pre" else ()
+    zeros = build_textbook(*layers, {weigh_keys: around(weigh_keys_of_filled_rows)})
     masks = [np.ones((3, 1, 1 if mask_of == "keys" else 5, keys), dtype=bool) for keys in (5, 7)]
     for mask in masks:
         mask[1, 0, 0 if mask_of == "keys" else 3] = False

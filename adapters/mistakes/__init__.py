@@ -1,6 +1,6 @@
-"""The catalogued mistakes, each as an implementation that makes it: the NumPy textbook with a step done otherwise.
+"""The catalogued mistakes, each as an implementation that makes it: the NumPy textbook with a step replaced.
 
-Those of devices, of memory and of autograd are the bundled reference with a component done otherwise.
+Those of devices, of memory and of autograd are the bundled reference with one component replaced.
 """
 
 from goldformer.adapters.mistakes.registry import (

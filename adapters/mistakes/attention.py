@@ -1,302 +1,254 @@
 """Mistakes in softmax, scaled dot-product attention and its masks."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from goldformer.adapters.mistakes.differentiation import DifferentiatedTextbook as Textbook
 from goldformer.adapters.mistakes.registry import mistake
-from goldformer.adapters.textbook_checks import Array
+from goldformer.adapters.textbook.attention import (
+    can_see,
+    causal_mask,
+    fill_masked,
+    mask_fill,
+    padding_mask,
+    scaled_dot_product_attention,
+    score_divisor,
+    softmax,
+    softmax_over_keys,
+    subtract_maximum,
+    sum_values,
+    weigh_keys,
+)
+from goldformer.adapters.textbook.checks import Array
+from goldformer.adapters.textbook.randomness import drop_elements
+from goldformer.adapters.textbook.steps import Step
 
 
-@mistake("softmax-unstable")
-class SoftmaxUnstable(Textbook):
-    """The exponentials are those of the scores as they are."""
-
-    def shifted(self, scores: Array) -> Array:
-        return scores
+@mistake("softmax-unstable", instead_of=subtract_maximum)
+def keep_scores(scores: Array) -> Array:
+    """Return the scores as they are, whose exponentials overflow."""
+    return scores
 
 
-@mistake("softmax-whole-array")
-class SoftmaxWholeArray(Textbook):
-    """Maximum and sum are those of the whole array."""
-
-    def softmax(self, scores: Array) -> Array:
-        powers = np.exp(scores - scores.max(initial=-np.inf))
-        return np.asarray(powers / powers.sum())
+@mistake("softmax-whole-array", instead_of=softmax)
+def softmax_of_everything(scores: Array) -> Array:
+    """Return a softmax whose maximum and sum are those of the whole array."""
+    powers = np.exp(scores - scores.max(initial=-np.inf))
+    return np.asarray(powers / powers.sum())
 
 
 # The scale
 
 
-@mistake("scale-missing")
-class ScaleMissing(Textbook):
-    """The scores are not divided."""
-
-    def divisor(self, sizes: Mapping[str, Any]) -> float:
-        return 1.0
+@mistake("scale-missing", instead_of=score_divisor)
+def divide_by_one(sizes: Mapping[str, Any]) -> float:
+    """Return 1: the scores are not divided."""
+    return 1.0
 
 
-@mistake("scale-multiply")
-class ScaleMultiply(Textbook):
-    """The divisor is d_k to the power −1/2, by which one multiplies."""
-
-    def divisor(self, sizes: Mapping[str, Any]) -> float:
-        return float(sizes["d_k"] ** -0.5)
+@mistake("scale-multiply", instead_of=score_divisor)
+def divide_by_inverse_root(sizes: Mapping[str, Any]) -> float:
+    """Return d_k to the power −1/2, by which one multiplies."""
+    return float(sizes["d_k"] ** -0.5)
 
 
-@mistake("scale-no-root")
-class ScaleNoRoot(Textbook):
-    """The divisor is d_k."""
-
-    def divisor(self, sizes: Mapping[str, Any]) -> float:
-        return float(sizes["d_k"])
+@mistake("scale-no-root", instead_of=score_divisor)
+def divide_by_width(sizes: Mapping[str, Any]) -> float:
+    """Return d_k."""
+    return float(sizes["d_k"])
 
 
-@mistake("scale-seq-len")
-class ScaleSeqLen(Textbook):
-    """The width is read from the query's axis of tokens."""
-
-    def divisor(self, sizes: Mapping[str, Any]) -> float:
-        return math.sqrt(sizes["q_seq"])
+@mistake("scale-seq-len", instead_of=score_divisor)
+def divide_by_root_of_length(sizes: Mapping[str, Any]) -> float:
+    """Return the root of the query's axis of tokens."""
+    return math.sqrt(sizes["q_seq"])
 
 
-@mistake("scale-dim-v")
-class ScaleDimV(Textbook):
-    """The width is read from the value."""
-
-    def divisor(self, sizes: Mapping[str, Any]) -> float:
-        return math.sqrt(sizes["d_v"])
+@mistake("scale-dim-v", instead_of=score_divisor)
+def divide_by_root_of_value_width(sizes: Mapping[str, Any]) -> float:
+    """Return the root of the width of the value."""
+    return math.sqrt(sizes["d_v"])
 
 
-@mistake("scale-after-softmax")
-class ScaleAfterSoftmax(Textbook):
-    """The weights are divided by √d_k, and the scores are not."""
+mistake("scale-after-softmax", instead_of=score_divisor)(divide_by_one)
 
-    def divisor(self, sizes: Mapping[str, Any]) -> float:
-        return 1.0
 
-    def scaled_dot_product_attention(
-        self,
-        query: Array,
-        key: Array,
-        value: Array,
-        mask: Array | None = None,
-        *,
-        dropout_rate: float | None = None,
-        seed: int | None = None,
-    ) -> dict[str, Array]:
-        attended = super().scaled_dot_product_attention(query, key, value, mask, dropout_rate=dropout_rate, seed=seed)
-        root = math.sqrt(query.shape[-1])
-        return attended | {name: attended[name] / root for name in ("output", "weights")}
+@mistake("scale-after-softmax", around=scaled_dot_product_attention)
+def divide_weights(
+    original: Callable[..., dict[str, Array]], query: Array, key: Array, value: Array, *mask: Array | None, **rest: Any
+) -> dict[str, Array]:
+    """Return attention whose weights are divided by √d_k, and whose scores are not."""
+    attended = original(query, key, value, *mask, **rest)
+    root = math.sqrt(query.shape[-1])
+    return attended | {name: attended[name] / root for name in ("output", "weights")}
 
 
 # The axis of the softmax
 
 
-@mistake("softmax-query-axis")
-class SoftmaxQueryAxis(Textbook):
-    """The softmax runs over the last axis but one."""
-
-    def softmax_over_keys(self, scores: Array) -> Array:
-        return self.softmax(scores.swapaxes(-2, -1)).swapaxes(-2, -1)
+@mistake("softmax-query-axis", instead_of=softmax_over_keys)
+def softmax_over_queries(scores: Array) -> Array:
+    """Return the softmax over the last axis but one."""
+    return softmax(scores.swapaxes(-2, -1)).swapaxes(-2, -1)
 
 
-@mistake("softmax-batch-axis")
-class SoftmaxBatchAxis(Textbook):
-    """The softmax runs over axis 0."""
-
-    def softmax_over_keys(self, scores: Array) -> Array:
-        return self.softmax(scores.swapaxes(0, -1)).swapaxes(0, -1)
+@mistake("softmax-batch-axis", instead_of=softmax_over_keys)
+def softmax_over_batch(scores: Array) -> Array:
+    """Return the softmax over axis 0."""
+    return softmax(scores.swapaxes(0, -1)).swapaxes(0, -1)
 
 
-@mistake("softmax-head-axis")
-class SoftmaxHeadAxis(Textbook):
-    """The softmax runs over axis 1, which is that of the keys when there is no other."""
-
-    def softmax_over_keys(self, scores: Array) -> Array:
-        return self.softmax(scores.swapaxes(1, -1)).swapaxes(1, -1)
+@mistake("softmax-head-axis", instead_of=softmax_over_keys)
+def softmax_over_heads(scores: Array) -> Array:
+    """Return the softmax over axis 1, which is that of the keys when there is no other."""
+    return softmax(scores.swapaxes(1, -1)).swapaxes(1, -1)
 
 
 # The mask
 
 
-@mistake("mask-inverted")
-class MaskInverted(Textbook):
-    """Scores are filled where the mask is True."""
-
-    def masked(self, scaled: Array, mask: Array) -> Array:
-        return super().masked(scaled, ~mask)
+@mistake("mask-inverted", around=fill_masked)
+def fill_visible(original: Callable[[Array, Array], Array], scaled: Array, mask: Array) -> Array:
+    """Return the scores with the fill where the mask is True."""
+    return original(scaled, ~mask)
 
 
-@mistake("mask-after-softmax")
-class MaskAfterSoftmax(Textbook):
-    """The mask multiplies the weights."""
-
-    def weights(self, scaled: Array, mask: Array | None) -> Array:
-        weights = super().weights(scaled, None)
-        return weights if mask is None else weights * mask
+@mistake("mask-after-softmax", around=weigh_keys)
+def mask_weights(original: Callable[[Array, Array | None], Array], scaled: Array, mask: Array | None) -> Array:
+    """Return the weights of all scores, multiplied by the mask."""
+    weights = original(scaled, None)
+    return weights if mask is None else weights * mask
 
 
-@mistake("mask-multiply-zero")
-class MaskMultiplyZero(Textbook):
-    """The mask multiplies the scores."""
-
-    def masked(self, scaled: Array, mask: Array) -> Array:
-        return scaled * mask
+@mistake("mask-multiply-zero", instead_of=fill_masked)
+def multiply_by_mask(scaled: Array, mask: Array) -> Array:
+    """Return the scores multiplied by the mask."""
+    return scaled * mask
 
 
-@mistake("mask-add-0-minus1")
-class MaskAdd0Minus1(Textbook):
-    """The mask is added as 0 and −1."""
-
-    def masked(self, scaled: Array, mask: Array) -> Array:
-        return scaled - ~mask
+@mistake("mask-add-0-minus1", instead_of=fill_masked)
+def subtract_one(scaled: Array, mask: Array) -> Array:
+    """Return the scores with the mask added as 0 and −1."""
+    return scaled - ~mask
 
 
-@mistake("mask-not-inplace")
-class MaskNotInPlace(Textbook):
-    """The masked scores are not those that go on."""
-
-    def masked(self, scaled: Array, mask: Array) -> Array:
-        super().masked(scaled, mask)
-        return scaled
+@mistake("mask-not-inplace", around=fill_masked)
+def forget_masked_scores(original: Callable[[Array, Array], Array], scaled: Array, mask: Array) -> Array:
+    """Return the scores as they were, after masking a copy."""
+    original(scaled, mask)
+    return scaled
 
 
-@mistake("fill-1e9-fp16", shows_in=("float16",))
-class Fill1e9(Textbook):
-    """The fill is −1e9, in float16 −∞."""
-
-    def fill(self, dtype: npt.DTypeLike) -> float:
-        return -1e9
+@mistake("fill-1e9-fp16", instead_of=mask_fill, shows_in=("float16",))
+def fill_with_1e9(dtype: npt.DTypeLike) -> float:
+    """Return −1e9, in float16 −∞."""
+    return -1e9
 
 
-@mistake("fill-too-small")
-class FillTooSmall(Textbook):
-    """The fill is −1e4."""
-
-    def fill(self, dtype: npt.DTypeLike) -> float:
-        return -1e4
+@mistake("fill-too-small", instead_of=mask_fill)
+def fill_with_1e4(dtype: npt.DTypeLike) -> float:
+    """Return −1e4."""
+    return -1e4
 
 
-@mistake("fill-dampens", shows_in=("float64",))
-class FillDampens(Textbook):
-    """The fill is −20, e⁻²⁰ of a kept score of 0."""
-
-    def fill(self, dtype: npt.DTypeLike) -> float:
-        return -20.0
+@mistake("fill-dampens", instead_of=mask_fill, shows_in=("float64",))
+def fill_with_20(dtype: npt.DTypeLike) -> float:
+    """Return −20: the weight is e⁻²⁰ of that of a visible score of 0."""
+    return -20.0
 
 
-@mistake("zero-times-inf")
-class ZeroTimesInf(Textbook):
-    """What is added to the scores is the mask's negation times −∞."""
-
-    def masked(self, scaled: Array, mask: Array) -> Array:
-        return scaled + (~mask).astype(scaled.dtype) * -math.inf
+@mistake("zero-times-inf", instead_of=fill_masked)
+def add_multiple_of_infinity(scaled: Array, mask: Array) -> Array:
+    """Return the scores plus the mask's negation times −∞."""
+    return scaled + (~mask).astype(scaled.dtype) * -math.inf
 
 
-@mistake("causal-when-unmasked")
-class CausalWhenUnmasked(Textbook):
-    """A call without a mask has the causal one."""
-
-    def scaled_dot_product_attention(
-        self,
-        query: Array,
-        key: Array,
-        value: Array,
-        mask: Array | None = None,
-        *,
-        dropout_rate: float | None = None,
-        seed: int | None = None,
-    ) -> dict[str, Array]:
-        if mask is None:
-            mask = self.causal_mask(q_seq=query.shape[-2], kv_seq=key.shape[-2])
-        return super().scaled_dot_product_attention(query, key, value, mask, dropout_rate=dropout_rate, seed=seed)
+@mistake("causal-when-unmasked", around=scaled_dot_product_attention)
+def mask_unmasked_call(
+    original: Callable[..., dict[str, Array]],
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None = None,
+    **rest: Any,
+) -> dict[str, Array]:
+    """Return attention that has the causal mask where the call has none."""
+    if mask is None:
+        mask = causal_mask(q_seq=query.shape[-2], kv_seq=key.shape[-2])
+    return original(query, key, value, mask, **rest)
 
 
 # How it behaves as a call
 
 
-@mistake("dtype-promote", shows_in=("float32", "float16"))
-class DtypePromote(Textbook):
-    """The root is an array of float64."""
-
-    def divisor(self, sizes: Mapping[str, Any]) -> float | Array:
-        return np.sqrt([sizes["d_k"]])
+@mistake("dtype-promote", instead_of=score_divisor, shows_in=("float32", "float16"))
+def divide_by_array(sizes: Mapping[str, Any]) -> Array:
+    """Return the root as an array of float64, (1,)."""
+    return np.sqrt([sizes["d_k"]])
 
 
-@mistake("nondeterminism")
-class Nondeterminism(Textbook):
-    """A tenth of the weights is dropped in every call, by random numbers that go on from the call before."""
+@mistake("nondeterminism", decorating=sum_values)
+def drop_at_random(original: Step) -> Step:
+    """Drop a tenth of the weights in every call, by random numbers that go on from the call before."""
+    seeds = np.random.default_rng(0)
 
-    def __init__(self) -> None:
-        self.seeds = np.random.default_rng(0)
+    def sum_some_values(weights: Array, value: Array) -> Array:
+        seed = int(seeds.integers(1 << 32))
+        return np.asarray(original(drop_elements(weights, "dropout_rate", 0.1, seed), value))
 
-    def weighted_sum(self, weights: Array, value: Array) -> Array:
-        seed = int(self.seeds.integers(1 << 32))
-        return super().weighted_sum(self.dropped(weights, "dropout_rate", 0.1, seed), value)
+    return sum_some_values
 
 
-@mistake("mask-left-over")
-class MaskLeftOver(Textbook):
-    """A call without a mask uses the last one there was, if it is as large as the scores."""
-
+@mistake("mask-left-over", decorating=weigh_keys)
+def remember_mask(original: Step) -> Step:
+    """Use the last mask there was in a call without one, if it is as large as the scores."""
     last: Array | None = None
 
-    def weights(self, scaled: Array, mask: Array | None) -> Array:
+    def weigh_keys_by_last_mask(scaled: Array, mask: Array | None) -> Array:
+        nonlocal last
         if mask is not None:
-            self.last = mask
-        elif self.last is not None and self.last.shape == scaled.shape:
-            mask = self.last
-        return super().weights(scaled, mask)
+            last = mask
+        elif last is not None and last.shape == scaled.shape:
+            mask = last
+        return np.asarray(original(scaled, mask))
+
+    return weigh_keys_by_last_mask
 
 
 # The causal mask
 
 
-@mistake("causal-flipped")
-class CausalFlipped(Textbook):
-    """A query sees its own key and later ones."""
-
-    def sees(self, query: Array, key: Array) -> Array:
-        return np.asarray(key >= query)
+@mistake("causal-flipped", instead_of=can_see)
+def see_later_keys(query: Array, key: Array) -> Array:
+    """Return True for a query's own key and later ones."""
+    return np.asarray(key >= query)
 
 
-@mistake("causal-strict")
-class CausalStrict(Textbook):
-    """A query sees earlier keys alone."""
-
-    def sees(self, query: Array, key: Array) -> Array:
-        return np.asarray(key < query)
+@mistake("causal-strict", instead_of=can_see)
+def see_earlier_keys(query: Array, key: Array) -> Array:
+    """Return True for earlier keys only."""
+    return np.asarray(key < query)
 
 
-@mistake("causal-plus-one")
-class CausalPlusOne(Textbook):
-    """A query sees the key after its own too."""
-
-    def sees(self, query: Array, key: Array) -> Array:
-        return np.asarray(key <= query + 1)
+@mistake("causal-plus-one", instead_of=can_see)
+def see_one_ahead(query: Array, key: Array) -> Array:
+    """Return True for the key after the query's own too."""
+    return np.asarray(key <= query + 1)
 
 
 # The padding mask
 
 
-@mistake("pad-on-query")
-class PadOnQuery(Textbook):
-    """The mask is (batch, 1, seq, 1)."""
-
-    def padding_mask(self, ids: Array, *, pad_id: int) -> Array:
-        return super().padding_mask(ids, pad_id=pad_id).swapaxes(-2, -1)
+@mistake("pad-on-query", around=padding_mask)
+def mask_queries(original: Callable[..., Array], ids: Array, *, pad_id: int) -> Array:
+    """Return the mask as (batch, 1, seq, 1)."""
+    return original(ids, pad_id=pad_id).swapaxes(-2, -1)
 
 
-@mistake("padding-idx")
-class PaddingIdx(Textbook):
-    """Padding is the id 0."""
-
-    def padding_mask(self, ids: Array, *, pad_id: int) -> Array:
-        return super().padding_mask(ids, pad_id=0)
+@mistake("padding-idx", around=padding_mask)
+def pad_with_zero(original: Callable[..., Array], ids: Array, *, pad_id: int) -> Array:
+    """Return the mask of a padding that is the id 0."""
+    return original(ids, pad_id=0)

@@ -10,10 +10,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from goldformer.adapters.textbook import Textbook
-from goldformer.adapters.textbook_checks import Array
-
-Gradient = Callable[..., dict[str, Array]]
+from goldformer.adapters import textbook
+from goldformer.adapters.textbook.checks import Array
+from goldformer.adapters.textbook.steps import Replacement, Replacements, Step, instead
 
 #: A power of 2, which rounds nothing; its square underflows.
 STEP: Final = 2.0**-300
@@ -59,43 +58,41 @@ def _first(returned: Any) -> Array:
     return np.asarray(returned[0] if isinstance(returned, tuple) else returned)
 
 
-def differentiated(component: str) -> Gradient:
-    """Return the method that gives the gradients of a component by differentiating it."""
+def differentiate(component: Step) -> Replacement:
+    """Return the replacement that forms the gradients of a component by differentiating it."""
 
-    def gradient(self: Any, cotangent: Array, **arguments: Any) -> dict[str, Array]:
-        return gradients(getattr(self, component), cotangent, arguments)
+    def gradient(cotangent: Array, **arguments: Any) -> dict[str, Array]:
+        return gradients(component, cotangent, arguments)
 
-    return gradient
-
-
-def undifferentiated(component: str) -> Gradient:
-    """Return what says that there are no gradients: for each of many hundred numbers a stack takes a step anew."""
-
-    def gradient(self: Any, cotangent: Array, **arguments: Any) -> dict[str, Array]:
-        raise NotImplementedError(f"the gradients of {component} are formed by hand alone")
-
-    return gradient
+    return instead(gradient)
 
 
-class DifferentiatedTextbook(Textbook):
-    """The textbook with the gradients of its forward passes as they are, so that a mistake there is one in them.
+def refuse_gradients(component: Step) -> Replacement:
+    """Return the replacement that has no gradients: for each of many hundred numbers a stack would run once more."""
 
-    What a mistake makes of the gradients of a stack, those of its layers tell.
-    """
+    def gradient(cotangent: Array, **arguments: Any) -> dict[str, Array]:
+        raise NotImplementedError(f"the gradients of {component.__name__} are formed by hand alone")
 
-    softmax_gradient = differentiated("softmax")
-    scaled_dot_product_attention_gradient = differentiated("scaled_dot_product_attention")
-    token_embedding_gradient = differentiated("token_embedding")
-    multi_head_attention_gradient = differentiated("multi_head_attention")
-    fused_multi_head_attention_gradient = differentiated("fused_multi_head_attention")
-    single_head_attention_gradient = differentiated("single_head_attention")
-    feed_forward_gradient = differentiated("feed_forward")
-    layer_norm_gradient = differentiated("layer_norm")
-    encoder_layer_gradient = differentiated("encoder_layer")
-    decoder_layer_gradient = differentiated("decoder_layer")
-    encoder_gradient = undifferentiated("encoder")
-    decoder_gradient = undifferentiated("decoder")
-    transformer_gradient = undifferentiated("transformer")
-    output_probabilities_gradient = differentiated("output_probabilities")
-    kl_divergence_gradient = differentiated("kl_divergence")
-    cross_entropy_gradient = differentiated("cross_entropy")
+    return instead(gradient)
+
+
+#: The gradients of the forward passes as they are, so that a mistake there is one in them. What a mistake makes of the
+#: gradients of a stack, those of its layers tell.
+DIFFERENTIATED: Final[Replacements] = {
+    textbook.softmax_gradient: differentiate(textbook.softmax),
+    textbook.scaled_dot_product_attention_gradient: differentiate(textbook.scaled_dot_product_attention),
+    textbook.token_embedding_gradient: differentiate(textbook.token_embedding),
+    textbook.multi_head_attention_gradient: differentiate(textbook.multi_head_attention),
+    textbook.fused_multi_head_attention_gradient: differentiate(textbook.fused_multi_head_attention),
+    textbook.single_head_attention_gradient: differentiate(textbook.single_head_attention),
+    textbook.feed_forward_gradient: differentiate(textbook.feed_forward),
+    textbook.layer_norm_gradient: differentiate(textbook.layer_norm),
+    textbook.encoder_layer_gradient: differentiate(textbook.encoder_layer),
+    textbook.decoder_layer_gradient: differentiate(textbook.decoder_layer),
+    textbook.encoder_gradient: refuse_gradients(textbook.encoder),
+    textbook.decoder_gradient: refuse_gradients(textbook.decoder),
+    textbook.transformer_gradient: refuse_gradients(textbook.transformer),
+    textbook.output_probabilities_gradient: differentiate(textbook.output_probabilities),
+    textbook.kl_divergence_gradient: differentiate(textbook.kl_divergence),
+    textbook.cross_entropy_gradient: differentiate(textbook.cross_entropy),
+}

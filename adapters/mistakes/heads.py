@@ -1,257 +1,250 @@
 """Mistakes in multi-head attention, separate and fused, and in single-head attention."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Mapping
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from goldformer.adapters.mistakes.differentiation import DifferentiatedTextbook as Textbook
 from goldformer.adapters.mistakes.registry import mistake
-from goldformer.adapters.textbook_checks import Array
+from goldformer.adapters.textbook.attention import padding_mask
+from goldformer.adapters.textbook.checks import Array
+from goldformer.adapters.textbook.heads import (
+    Params,
+    apply_affine,
+    attend_heads,
+    attend_projected,
+    head_width,
+    merge_heads,
+    multi_head_attention,
+    project_attention,
+    project_heads,
+    single_head_attention,
+    split_fused,
+    split_heads,
+)
+from goldformer.adapters.textbook.model import target_mask
 
-Params = Mapping[str, Array]
+Projection = Callable[[Array, Params, str], Array]
+Attended = Callable[..., dict[str, Array]]
 
 # The heads
 
 
-@mistake("head-split-view")
-class HeadSplitView(Textbook):
-    """The projection is reshaped to (batch, heads, seq, width) as it lies."""
-
-    def split_heads(self, x: Array, num_heads: int) -> Array:
-        return x.reshape(len(x), num_heads, x.shape[1], -1)
+@mistake("head-split-view", instead_of=split_heads)
+def split_by_view(x: Array, num_heads: int) -> Array:
+    """Return the projection reshaped to (batch, heads, seq, width) as it lies."""
+    return x.reshape(len(x), num_heads, x.shape[1], -1)
 
 
-@mistake("head-merge-view")
-class HeadMergeView(Textbook):
-    """The heads are reshaped to (batch, seq, heads·width) as they lie."""
-
-    def merge_heads(self, heads: Array) -> Array:
-        return heads.reshape(len(heads), heads.shape[2], -1)
+@mistake("head-merge-view", instead_of=merge_heads)
+def merge_by_view(heads: Array) -> Array:
+    """Return the heads reshaped to (batch, seq, heads·width) as they lie."""
+    return heads.reshape(len(heads), heads.shape[2], -1)
 
 
-@mistake("head-merge-hb")
-class HeadMergeHB(Textbook):
-    """The heads are (heads, batch, seq, width), and axes 1 and 2 of them are swapped, where 0 and 2 are meant."""
-
-    def merge_heads(self, heads: Array) -> Array:
-        return heads.swapaxes(0, 1).swapaxes(1, 2).reshape(len(heads), heads.shape[2], -1)
+@mistake("head-merge-hb", instead_of=merge_heads)
+def merge_wrong_axes(heads: Array) -> Array:
+    """Return heads of (heads, batch, seq, width) with axes 1 and 2 swapped, where 0 and 2 are meant."""
+    return heads.swapaxes(0, 1).swapaxes(1, 2).reshape(len(heads), heads.shape[2], -1)
 
 
-@mistake("head-interleaved")
-class HeadInterleaved(Textbook):
-    """Head h has the columns h, h + heads, h + 2·heads, …; fused, they are query's, key's and value's by turns."""
-
-    def split_heads(self, x: Array, num_heads: int) -> Array:
-        return np.moveaxis(x.reshape(*x.shape[:2], -1, num_heads), -1, 1)
-
-    def cut_fused(self, qkv: Array, num_heads: int) -> tuple[Array, Array, Array]:
-        self.head_width(qkv.shape[-1], 3 * num_heads)
-        heads = self.split_heads(qkv, num_heads)
-        return heads[..., 0::3], heads[..., 1::3], heads[..., 2::3]
+@mistake("head-interleaved", instead_of=split_heads)
+def interleave_heads(x: Array, num_heads: int) -> Array:
+    """Return for head h the columns h, h + heads, h + 2·heads, …: (batch, heads, seq, width)."""
+    return np.moveaxis(x.reshape(*x.shape[:2], -1, num_heads), -1, 1)
 
 
-@mistake("head-shared-w")
-class HeadSharedWeights(Textbook):
-    """Every head has the projection of the first."""
+@mistake("head-interleaved", instead_of=split_fused)
+def interleave_fused(qkv: Array, num_heads: int) -> tuple[Array, Array, Array]:
+    """Return query, key and value, (batch, heads, seq, d_k), of columns that are theirs by turns."""
+    head_width(qkv.shape[-1], 3 * num_heads)
+    heads = split_heads(qkv, num_heads)
+    return heads[..., 0::3], heads[..., 1::3], heads[..., 2::3]
 
-    def project_heads(self, x: Array, params: Params, role: str, num_heads: int) -> Array:
-        return super().project_heads(x, params, role, num_heads)[:, [0] * num_heads]
+
+@mistake("head-shared-w", around=project_heads)
+def repeat_first_head(
+    original: Callable[[Array, Params, str, int], Array], x: Array, params: Params, role: str, num_heads: int
+) -> Array:
+    """Return for every head the projection of the first, (batch, heads, seq, width)."""
+    return original(x, params, role, num_heads)[:, [0] * num_heads]
 
 
-@mistake("d-model-not-divisible")
-class WidthRoundedDown(Textbook):
-    """Columns that are left over belong to no head, and are left out with the rows of W_O that they would meet."""
+@mistake("d-model-not-divisible", instead_of=head_width)
+def round_width_down(columns: int, parts: int) -> int:
+    """Return the width of a head, where columns that are left over belong to no head."""
+    return columns // parts
 
-    def head_width(self, columns: int, parts: int) -> int:
-        return columns // parts
 
-    def affine(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        return super().affine(x, weight[: x.shape[-1]], bias)
+@mistake("d-model-not-divisible", around=apply_affine)
+def leave_out_rows(
+    original: Callable[[Array, Array, Array | None], Array], x: Array, weight: Array, bias: Array | None
+) -> Array:
+    """Return x·W + b without the rows of W that columns left over would meet."""
+    return original(x, weight[: x.shape[-1]], bias)
 
 
 # The projections
 
 
-@mistake("w-transposed")
-class WeightsTransposed(Textbook):
-    """An input is multiplied by Wᵀ."""
-
-    def projection(self, x: Array, params: Params, role: str) -> Array:
-        return self.affine(x, params[f"w_{role}"].T, params.get(f"b_{role}"))
+@mistake("w-transposed", instead_of=project_attention)
+def multiply_by_transpose(x: Array, params: Params, role: str) -> Array:
+    """Return x·Wᵀ + b."""
+    return apply_affine(x, params[f"w_{role}"].T, params.get(f"b_{role}"))
 
 
-@mistake("qkv-relu")
-class ProjectionsRelu(Textbook):
-    """Queries, keys and values are max(0, ·) of their projections."""
-
-    def projection(self, x: Array, params: Params, role: str) -> Array:
-        projected = super().projection(x, params, role)
-        return projected if role == "o" else np.maximum(projected, 0)
+@mistake("qkv-relu", around=project_attention)
+def clip_inputs(original: Projection, x: Array, params: Params, role: str) -> Array:
+    """Return max(0, ·) of the projection of queries, keys and values."""
+    projected = original(x, params, role)
+    return projected if role == "o" else np.maximum(projected, 0)
 
 
-@mistake("wo-missing")
-class OutputProjectionMissing(Textbook):
-    """The heads side by side are the output."""
-
-    def projection(self, x: Array, params: Params, role: str) -> Array:
-        return x if role == "o" else super().projection(x, params, role)
+@mistake("wo-missing", around=project_attention)
+def leave_out_output_projection(original: Projection, x: Array, params: Params, role: str) -> Array:
+    """Return the heads side by side as the output."""
+    return x if role == "o" else original(x, params, role)
 
 
-@mistake("wo-relu")
-class OutputProjectionRelu(Textbook):
-    """The output is max(0, ·) of itself."""
-
-    def projection(self, x: Array, params: Params, role: str) -> Array:
-        projected = super().projection(x, params, role)
-        return np.maximum(projected, 0) if role == "o" else projected
+@mistake("wo-relu", around=project_attention)
+def clip_output(original: Projection, x: Array, params: Params, role: str) -> Array:
+    """Return max(0, ·) of the projection of the output."""
+    projected = original(x, params, role)
+    return np.maximum(projected, 0) if role == "o" else projected
 
 
-@mistake("bias-missing")
-class BiasMissing(Textbook):
-    """No projection adds its bias."""
-
-    def projection(self, x: Array, params: Params, role: str) -> Array:
-        return self.affine(x, params[f"w_{role}"], None)
+@mistake("bias-missing", instead_of=project_attention)
+def leave_out_bias(x: Array, params: Params, role: str) -> Array:
+    """Return x·W without the bias."""
+    return apply_affine(x, params[f"w_{role}"], None)
 
 
-@mistake("v-proj-missing")
-class ValueProjectionMissing(Textbook):
-    """The values are the input."""
-
-    def projection(self, x: Array, params: Params, role: str) -> Array:
-        return x if role == "v" else super().projection(x, params, role)
+@mistake("v-proj-missing", around=project_attention)
+def leave_out_value_projection(original: Projection, x: Array, params: Params, role: str) -> Array:
+    """Return the input as the values."""
+    return x if role == "v" else original(x, params, role)
 
 
-@mistake("kv-swap")
-class KeysAndValuesSwapped(Textbook):
-    """The queries meet the values, and the keys are what is summed."""
+@mistake("kv-swap", around=attend_projected)
+def swap_keys_and_values(
+    original: Callable[[Array, Array, Array, Array | None], dict[str, Array]],
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None,
+) -> dict[str, Array]:
+    """Return attention whose queries meet the values, and which sums the keys."""
+    return original(query, value, key, mask)
 
-    def attended(self, query: Array, key: Array, value: Array, mask: Array | None) -> dict[str, Array]:
-        return super().attended(query, value, key, mask)
 
-
-@mistake("qk-same-layer")
-class KeysAsQueries(Textbook):
-    """The keys are projected by W_Q and b_Q."""
-
-    def projection(self, x: Array, params: Params, role: str) -> Array:
-        return super().projection(x, params, "q" if role == "k" else role)
+@mistake("qk-same-layer", around=project_attention)
+def project_keys_as_queries(original: Projection, x: Array, params: Params, role: str) -> Array:
+    """Return the keys projected by W_Q and b_Q."""
+    return original(x, params, "q" if role == "k" else role)
 
 
 # The scale
 
 
-@mistake("scale-d-model")
-class ScaleDModel(Textbook):
-    """The scores of the heads are divided by √d_model."""
+@mistake("scale-d-model", around=attend_heads)
+def scale_by_model_width(
+    original: Attended, query: Array, key: Array, value: Array, *, mask: Array | None, params: Params
+) -> dict[str, Array]:
+    """Return the heads attended with scores that are divided by √d_model."""
+    d_k, d_model = query.shape[-1], params["w_o"].shape[1]
+    scaled = query * math.sqrt(d_k / d_model)
+    return original(scaled, key, value, mask=mask, params=params) | {"q": query}
 
-    def attended_heads(
-        self, query: Array, key: Array, value: Array, mask: Array | None, params: Params
-    ) -> dict[str, Array]:
-        d_k, d_model = query.shape[-1], params["w_o"].shape[1]
-        return super().attended_heads(query * math.sqrt(d_k / d_model), key, value, mask, params)
 
-
-@mistake("scale-twice")
-class ScaleTwice(Textbook):
-    """The queries are divided by √d_k before the scores are."""
-
-    def attended_heads(
-        self, query: Array, key: Array, value: Array, mask: Array | None, params: Params
-    ) -> dict[str, Array]:
-        return super().attended_heads(query / math.sqrt(query.shape[-1]), key, value, mask, params)
+@mistake("scale-twice", around=attend_heads)
+def scale_queries(
+    original: Attended, query: Array, key: Array, value: Array, *, mask: Array | None, params: Params
+) -> dict[str, Array]:
+    """Return the heads attended with queries that are divided by √d_k before the scores are."""
+    scaled = query / math.sqrt(query.shape[-1])
+    return original(scaled, key, value, mask=mask, params=params) | {"q": query}
 
 
 # The mask
 
 
 def per_sample(mask: Array) -> bool:
-    """Say whether each sample has a mask of its own for all its heads."""
+    """Return whether each sample has a mask of its own for all its heads."""
     return mask.ndim == 4 and mask.shape[1] == 1 and len(mask) > 1
 
 
-@mistake("mask-repeat-order")
-class MaskRepeatOrder(Textbook):
-    """The masks of all samples are repeated as a whole, for scores that count heads faster than samples."""
+@mistake("mask-repeat-order", around=attend_heads)
+def repeat_masks_as_whole(
+    original: Attended, query: Array, key: Array, value: Array, *, mask: Array | None, params: Params
+) -> dict[str, Array]:
+    """Return the heads attended under the masks of all samples repeated as a whole.
 
-    def mask_of_heads(self, mask: Array, shape: tuple[int, ...]) -> Array:
-        if not per_sample(mask):
-            return mask
-        repeated: Array = np.concatenate([mask[:, 0]] * shape[1])
-        return repeated.reshape(*shape, *mask.shape[2:])
-
-
-@mistake("mask-broadcast-bh")
-class MaskBroadcastToHeads(Textbook):
-    """A mask for all heads loses its head axis, so that its samples meet the heads."""
-
-    def mask_of_heads(self, mask: Array, shape: tuple[int, ...]) -> Array:
-        return mask[:, 0] if per_sample(mask) else mask
+    They fit scores that count heads faster than samples.
+    """
+    if mask is not None and per_sample(mask):
+        repeated: Array = np.concatenate([mask[:, 0]] * query.shape[1])
+        mask = repeated.reshape(*query.shape[:2], *mask.shape[2:])  # (batch, heads, q_seq, kv_seq)
+    return original(query, key, value, mask=mask, params=params)
 
 
-@mistake("mask-first-sample")
-class MaskOfTheFirstSample(Textbook):
-    """Every sample has the mask of the first."""
+@mistake("mask-broadcast-bh", around=attend_heads)
+def drop_head_axis(
+    original: Attended, query: Array, key: Array, value: Array, *, mask: Array | None, params: Params
+) -> dict[str, Array]:
+    """Return the heads attended under a mask without its head axis, so that its samples meet the heads."""
+    dropped = mask[:, 0] if mask is not None and per_sample(mask) else mask
+    return original(query, key, value, mask=dropped, params=params)
 
-    def mask_of_heads(self, mask: Array, shape: tuple[int, ...]) -> Array:
-        first: Array = mask[0] if mask.ndim == 4 else mask
-        return first
+
+@mistake("mask-first-sample", around=attend_heads)
+def mask_by_first_sample(
+    original: Attended, query: Array, key: Array, value: Array, *, mask: Array | None, params: Params
+) -> dict[str, Array]:
+    """Return the heads of every sample attended under the mask of the first."""
+    first = mask[0] if mask is not None and mask.ndim == 4 else mask
+    return original(query, key, value, mask=first, params=params)
 
 
 # Layout and call
 
 
-@mistake("seq-batch-swap")
-class SequenceAndBatchSwapped(Textbook):
-    """Axis 0 is that of the tokens and axis 1 that of the samples."""
-
-    def multi_head_attention(
-        self,
-        query: Array,
-        key: Array,
-        value: Array,
-        mask: Array | None = None,
-        *,
-        num_heads: int,
-        params: Params,
-    ) -> dict[str, Array]:
-        query, key, value = (x.swapaxes(0, 1) for x in (query, key, value))
-        attended = super().multi_head_attention(query, key, value, mask, num_heads=num_heads, params=params)
-        return attended | {"output": attended["output"].swapaxes(0, 1)}
+@mistake("seq-batch-swap", around=multi_head_attention)
+def swap_sequence_and_batch(
+    original: Attended, query: Array, key: Array, value: Array, mask: Array | None = None, **rest: Any
+) -> dict[str, Array]:
+    """Return attention that takes axis 0 for the tokens and axis 1 for the samples."""
+    query, key, value = (x.swapaxes(0, 1) for x in (query, key, value))
+    attended = original(query, key, value, mask, **rest)
+    return attended | {"output": attended["output"].swapaxes(0, 1)}
 
 
-@mistake("weights-averaged")
-class WeightsAveraged(Textbook):
-    """The weights are the mean over the heads, (batch, q_seq, kv_seq)."""
-
-    def attended_heads(
-        self, query: Array, key: Array, value: Array, mask: Array | None, params: Params
-    ) -> dict[str, Array]:
-        attended = super().attended_heads(query, key, value, mask, params)
-        return attended | {"weights": attended["weights"].mean(axis=1)}
+@mistake("weights-averaged", around=attend_heads)
+def average_weights(
+    original: Attended, query: Array, key: Array, value: Array, *, mask: Array | None, params: Params
+) -> dict[str, Array]:
+    """Return the mean of the weights over the heads, (batch, q_seq, kv_seq)."""
+    attended = original(query, key, value, mask=mask, params=params)
+    return attended | {"weights": attended["weights"].mean(axis=1)}
 
 
 # Fused and single-head attention
 
 
-@mistake("qkv-layout")
-class FusedLayout(Textbook):
-    """The fused columns are cut in three, and each third into heads."""
-
-    def cut_fused(self, qkv: Array, num_heads: int) -> tuple[Array, Array, Array]:
-        query, key, value = (self.split_heads(x, num_heads) for x in np.split(qkv, 3, axis=-1))
-        return query, key, value
+@mistake("qkv-layout", instead_of=split_fused)
+def cut_in_three(qkv: Array, num_heads: int) -> tuple[Array, Array, Array]:
+    """Return query, key and value, (batch, heads, seq, d_k), of columns cut in three, and each third into heads."""
+    query, key, value = (split_heads(x, num_heads) for x in np.split(qkv, 3, axis=-1))
+    return query, key, value
 
 
-@mistake("causal-missing")
-class CausalMissing(Textbook):
-    """No later token is hidden, neither in single-head attention nor in the decoder."""
+@mistake("causal-missing", around=single_head_attention)
+def forget_causal_mask(original: Attended, x: Array, *, causal: bool, params: Params) -> dict[str, Array]:
+    """Return single-head attention in which no later token is hidden."""
+    return original(x, causal=False, params=params)
 
-    def single_head_attention(self, x: Array, *, causal: bool, params: Params) -> dict[str, Array]:
-        return super().single_head_attention(x, causal=False, params=params)
 
-    def target_mask(self, target: Array, pad_id: int) -> Array:
-        return self.padding_mask(target, pad_id=pad_id)
+@mistake("causal-missing", instead_of=target_mask)
+def mask_target_padding(target: Array, pad_id: int) -> Array:
+    """Return the mask of the decoder's self-attention without the later positions, (batch, 1, 1, seq)."""
+    return padding_mask(target, pad_id=pad_id)

@@ -7,323 +7,343 @@ from typing import Any
 import numpy as np
 
 from goldformer.adapters.layouts import part
-from goldformer.adapters.mistakes.differentiation import DifferentiatedTextbook as Textbook
 from goldformer.adapters.mistakes.registry import mistake
-from goldformer.adapters.textbook_checks import Array
-from goldformer.adapters.textbook_layers import Params, SubLayer
+from goldformer.adapters.textbook.attention import causal_mask
+from goldformer.adapters.textbook.checks import Array
+from goldformer.adapters.textbook.embedding import positional_encoding
+from goldformer.adapters.textbook.heads import Params, apply_affine, project
+from goldformer.adapters.textbook.layers import (
+    SubLayer,
+    activation,
+    add_residual,
+    channel_mean,
+    channel_variance,
+    cross_attend,
+    cross_attention_sublayer,
+    decoder,
+    decoder_layer,
+    encoder,
+    encoder_layer,
+    feed_forward,
+    feed_forward_sublayer,
+    layer_norm,
+    layer_norm_eps,
+    layer_params,
+    norm_denominator,
+    norm_params,
+    note_sum,
+    run_stack,
+    run_sublayer,
+    scale_and_shift,
+    subtract_mean,
+)
+from goldformer.adapters.textbook.steps import around, replacing
+
+FeedForward = Callable[..., tuple[Array, Array]]
+Layer = Callable[..., dict[str, Array]]
 
 # Feed-forward network
 
 
-@mistake("ffn-no-relu")
-class NoRelu(Textbook):
-    """There is no function between the two linear maps."""
-
-    def activation(self, x: Array) -> Array:
-        return x
+@mistake("ffn-no-relu", instead_of=activation)
+def leave_out_activation(x: Array) -> Array:
+    """Return x: there is no function between the two linear maps."""
+    return x
 
 
-@mistake("ffn-gelu")
-class Gelu(Textbook):
-    """GELU stands in the place of ReLU, in its exact form."""
-
-    def activation(self, x: Array) -> Array:
-        at = x / math.sqrt(2)
-        erf = np.vectorize(math.erf, otypes=[at.real.dtype])(at.real)
-        if np.iscomplexobj(at):
-            # math.erf takes real numbers alone: of a complex step its derivative tells the rest.
-            erf = erf + (at - at.real) * np.exp(-np.square(at.real)) * 2 / math.sqrt(math.pi)
-        return np.asarray(x * (1 + erf) / 2)
+@mistake("ffn-gelu", instead_of=activation)
+def gelu(x: Array) -> Array:
+    """Return GELU in its exact form."""
+    at = x / math.sqrt(2)
+    erf = np.vectorize(math.erf, otypes=[at.real.dtype])(at.real)
+    if np.iscomplexobj(at):
+        # math.erf takes real numbers alone: of a complex step its derivative tells the rest.
+        erf = erf + (at - at.real) * np.exp(-np.square(at.real)) * 2 / math.sqrt(math.pi)
+    return np.asarray(x * (1 + erf) / 2)
 
 
-@mistake("ffn-output-relu")
-class OutputRelu(Textbook):
-    """A second ReLU follows the second map."""
-
-    def feed_forward(self, x: Array, *, params: Params) -> tuple[Array, Array]:
-        output, hidden = super().feed_forward(x, params=params)
-        return np.maximum(output, 0), hidden
+@mistake("ffn-output-relu", around=feed_forward)
+def clip_output(original: FeedForward, x: Array, *, params: Params) -> tuple[Array, Array]:
+    """Return the output behind a second ReLU, and hidden."""
+    output, hidden = original(x, params=params)
+    return np.maximum(output, 0), hidden
 
 
-@mistake("ffn-bias-missing")
-class FeedForwardBiasMissing(Textbook):
-    """Neither map adds its bias."""
-
-    def project(self, x: Array, params: Params, role: str) -> Array:
-        return self.affine(x, params[f"w_{role}"], None) if role in ("1", "2") else super().project(x, params, role)
-
-
-@mistake("ffn-no-dff")
-class HiddenAsWideAsTheModel(Textbook):
-    """The hidden layer has only the first d_model of its d_ff channels."""
-
-    def feed_forward(self, x: Array, *, params: Params) -> tuple[Array, Array]:
-        width = x.shape[-1]
-        narrow = {"w_1": params["w_1"][:, :width], "w_2": params["w_2"][:width]}
-        narrow |= {name: params[name][:width] for name in ("b_1", "b_2") if name in params}
-        return super().feed_forward(x, params=narrow)
+@mistake("ffn-bias-missing", around=project)
+def leave_out_feed_forward_bias(
+    original: Callable[[Array, Params, str], Array], x: Array, params: Params, role: str
+) -> Array:
+    """Return x·W without the bias, in the two maps of the network."""
+    return apply_affine(x, params[f"w_{role}"], None) if role in ("1", "2") else original(x, params, role)
 
 
-@mistake("ffn-mixes-tokens")
-class MixesTokens(Textbook):
-    """The hidden layer reads the token before too, as a kernel of width 2 does."""
+@mistake("ffn-no-dff", around=feed_forward)
+def narrow_hidden_layer(original: FeedForward, x: Array, *, params: Params) -> tuple[Array, Array]:
+    """Return output and hidden of only the first d_model of the d_ff channels."""
+    width = x.shape[-1]
+    narrow = {"w_1": params["w_1"][:, :width], "w_2": params["w_2"][:width]}
+    narrow |= {name: params[name][:width] for name in ("b_1", "b_2") if name in params}
+    return original(x, params=narrow)
 
-    def feed_forward(self, x: Array, *, params: Params) -> tuple[Array, Array]:
-        before = np.pad(x, ((0, 0), (1, 0), (0, 0)))[:, :-1]
-        return super().feed_forward(x + before, params=params)
+
+@mistake("ffn-mixes-tokens", around=feed_forward)
+def read_token_before(original: FeedForward, x: Array, *, params: Params) -> tuple[Array, Array]:
+    """Return the network of every token plus the one before, as a kernel of width 2 reads them."""
+    before = np.pad(x, ((0, 0), (1, 0), (0, 0)))[:, :-1]
+    return original(x + before, params=params)
 
 
 # Layer normalisation
 
 
-@mistake("ln-wrong-axis")
-class NormOverTokens(Textbook):
-    """Mean and variance run over the tokens as well as the channels."""
-
-    norm_axis = (-2, -1)
-
-
-@mistake("bn-for-ln")
-class BatchNorm(Textbook):
-    """Each channel is normalised over all samples and tokens."""
-
-    def mean(self, x: Array) -> Array:
-        return np.asarray(x.mean(axis=tuple(range(x.ndim - 1)), keepdims=True))
+@mistake("ln-wrong-axis", instead_of=channel_mean)
+def average_tokens_too(x: Array) -> Array:
+    """Return the mean over the tokens as well as the channels, (..., 1, 1)."""
+    return np.asarray(x.mean(axis=(-2, -1), keepdims=True))
 
 
-@mistake("rms-for-ln")
-class RootMeanSquare(Textbook):
-    """A row is divided by the root of its mean square, and its mean stays in it."""
-
-    def centred(self, x: Array) -> Array:
-        return x
+@mistake("bn-for-ln", instead_of=channel_mean)
+def average_samples(x: Array) -> Array:
+    """Return the mean of each channel over all samples and tokens, (1, …, d_model)."""
+    return np.asarray(x.mean(axis=tuple(range(x.ndim - 1)), keepdims=True))
 
 
-@mistake("ln-unbiased")
-class NormUnbiased(Textbook):
-    """The variance divides by d_model − 1."""
-
-    def variance(self, centred: Array) -> Array:
-        d_model = centred.shape[-1]
-        # Of one channel it is 0/0: NaN, as silently as the frameworks give it.
-        with np.errstate(invalid="ignore"):
-            return np.asarray(super().variance(centred) * d_model / (d_model - 1))
+@mistake("rms-for-ln", instead_of=subtract_mean)
+def leave_mean(x: Array) -> Array:
+    """Return the row with its mean in it, to be divided by the root of its mean square."""
+    return x
 
 
-@mistake("ln-eps-outside")
-class NormEpsOutside(Textbook):
-    """The number eps is added to the standard deviation."""
-
-    def denominator(self, variance: Array) -> Array:
-        return np.asarray(np.sqrt(variance) + self.layer_norm_eps)
-
-
-@mistake("ln-square")
-class NormSquare(Textbook):
-    """The root of the variance is a square."""
-
-    def denominator(self, variance: Array) -> Array:
-        return np.asarray(np.square(variance + self.layer_norm_eps))
+@mistake("ln-unbiased", around=channel_variance)
+def divide_by_one_less(original: Callable[[Array], Array], centred: Array) -> Array:
+    """Return the variance divided by d_model − 1, (..., 1)."""
+    d_model = centred.shape[-1]
+    # Of one channel it is 0/0: NaN, as silently as the frameworks give it.
+    with np.errstate(invalid="ignore"):
+        return np.asarray(original(centred) * d_model / (d_model - 1))
 
 
-@mistake("ln-no-affine")
-class NormNoAffine(Textbook):
-    """The parameters gamma and beta are left out."""
-
-    def scaled_and_shifted(self, normal: Array, params: Params) -> Array:
-        return normal
+@mistake("ln-eps-outside", instead_of=norm_denominator)
+def add_eps_to_deviation(variance: Array) -> Array:
+    """Return √variance + eps."""
+    return np.asarray(np.sqrt(variance) + layer_norm_eps())
 
 
-@mistake("ln-one-plus-gamma")
-class NormOnePlusGamma(Textbook):
-    """The scale is 1 + gamma."""
+@mistake("ln-square", instead_of=norm_denominator)
+def square_variance(variance: Array) -> Array:
+    """Return (variance + eps)²."""
+    return np.asarray(np.square(variance + layer_norm_eps()))
 
-    def scaled_and_shifted(self, normal: Array, params: Params) -> Array:
-        return super().scaled_and_shifted(normal, params) + normal
+
+@mistake("ln-no-affine", instead_of=scale_and_shift)
+def leave_out_affine(normal: Array, params: Params) -> Array:
+    """Return the channels without gamma and beta."""
+    return normal
+
+
+@mistake("ln-one-plus-gamma", around=scale_and_shift)
+def scale_by_one_more(original: Callable[[Array, Params], Array], normal: Array, params: Params) -> Array:
+    """Return every channel times 1 + gamma plus its beta."""
+    return original(normal, params) + normal
 
 
 # Residual and normalisation
 
 
-@mistake("residual-missing")
-class ResidualMissing(Textbook):
-    """A sub-layer replaces its input."""
-
-    def residual(self, x: Array, output: Array, sums: list[Array]) -> Array:
-        return output
+@mistake("residual-missing", instead_of=add_residual)
+def leave_out_residual(x: Array, output: Array, sums: list[Array]) -> Array:
+    """Return the output of a sub-layer, which replaces its input."""
+    return output
 
 
-@mistake("residual-wrong-x")
-class ResidualWrongX(Textbook):
-    """Every residual adds the input of the whole layer."""
-
-    def residual(self, x: Array, output: Array, sums: list[Array]) -> Array:
-        return sums[0] + output
+@mistake("residual-wrong-x", instead_of=add_residual)
+def add_input_of_layer(x: Array, output: Array, sums: list[Array]) -> Array:
+    """Return the output of a sub-layer plus the input of the whole layer."""
+    return sums[0] + output
 
 
-@mistake("residual-normed")
-class ResidualNormed(Textbook):
-    """A sub-layer gives LN(x) + f(LN(x))."""
-
-    def sublayer(
-        self, x: Array, function: SubLayer, *, number: int, sums: list[Array], params: Params
-    ) -> tuple[Array, Array]:
-        normed = self.layer_norm(x, params=self.norm(params, number))
-        output, extra = function(normed)
-        return self.summed(normed, output, sums), extra
+@mistake("residual-normed", instead_of=run_sublayer)
+def add_normalised_input(
+    x: Array, function: SubLayer, *, number: int, sums: list[Array], params: Params
+) -> tuple[Array, Array]:
+    """Return LN(x) + f(LN(x)) and what else f gives."""
+    normed = layer_norm(x, params=norm_params(params, number))
+    output, extra = function(normed)
+    return note_sum(normed, output, sums), extra
 
 
-@mistake("residual-unnormed")
-class ResidualUnnormed(Textbook):
-    """Every residual but the first adds the sum before it as it was before its norm."""
-
-    def residual(self, x: Array, output: Array, sums: list[Array]) -> Array:
-        return sums[-1] + output
+@mistake("residual-unnormed", instead_of=add_residual)
+def add_sum_before_norm(x: Array, output: Array, sums: list[Array]) -> Array:
+    """Return the output of a sub-layer plus the sum before it, as it was before its norm."""
+    return sums[-1] + output
 
 
-@mistake("norm-before-add")
-class NormBeforeAdd(Textbook):
-    """A sub-layer gives x + LN(f(x))."""
-
-    def sublayer(
-        self, x: Array, function: SubLayer, *, number: int, sums: list[Array], params: Params
-    ) -> tuple[Array, Array]:
-        output, extra = function(x)
-        return self.summed(x, self.layer_norm(output, params=self.norm(params, number)), sums), extra
+@mistake("norm-before-add", instead_of=run_sublayer)
+def normalise_before_adding(
+    x: Array, function: SubLayer, *, number: int, sums: list[Array], params: Params
+) -> tuple[Array, Array]:
+    """Return x + LN(f(x)) and what else f gives."""
+    output, extra = function(x)
+    return note_sum(x, layer_norm(output, params=norm_params(params, number)), sums), extra
 
 
-@mistake("norm-missing")
-class NormMissing(Textbook):
-    """A sub-layer gives x + f(x)."""
-
-    def sublayer(
-        self, x: Array, function: SubLayer, *, number: int, sums: list[Array], params: Params
-    ) -> tuple[Array, Array]:
-        output, extra = function(x)
-        return self.summed(x, output, sums), extra
+@mistake("norm-missing", instead_of=run_sublayer)
+def leave_out_norm(
+    x: Array, function: SubLayer, *, number: int, sums: list[Array], params: Params
+) -> tuple[Array, Array]:
+    """Return x + f(x) and what else f gives."""
+    output, extra = function(x)
+    return note_sum(x, output, sums), extra
 
 
-@mistake("wrong-ln-reused")
-class NormOfTheOneBefore(Textbook):
-    """Every sub-layer but the first is normalised by the norm of the one before it."""
-
-    def norm(self, params: Params, number: int) -> Params:
-        return super().norm(params, max(number - 1, 1))
+@mistake("wrong-ln-reused", around=norm_params)
+def reuse_norm(original: Callable[[Params, int], Params], params: Params, number: int) -> Params:
+    """Return the norm of the sub-layer before; the first has its own."""
+    return original(params, max(number - 1, 1))
 
 
 # What a layer lacks, and what does not belong in it
 
 
-@mistake("ffn-missing")
-class FeedForwardMissing(Textbook):
-    """A layer ends with its last attention."""
-
-    def fed(self, x: Array, feed: SubLayer) -> Array:
-        return x
+@mistake("ffn-missing", instead_of=feed_forward_sublayer)
+def leave_out_feed_forward(x: Array, *, number: int, sums: list[Array], params: Params) -> Array:
+    """Return x: a layer ends with its last attention."""
+    return x
 
 
-@mistake("causal-in-encoder")
-class CausalInEncoder(Textbook):
-    """The encoder's self-attention hides later tokens."""
-
-    def encoder_mask(self, mask: Array | None, seq: int) -> Array | None:
-        causal = self.causal_mask(q_seq=seq, kv_seq=seq)
-        return causal if mask is None else mask & causal
+@mistake("causal-in-encoder", around=encoder_layer)
+def hide_later_tokens(original: Layer, x: Array, mask: Array | None = None, **rest: Any) -> dict[str, Array]:
+    """Return the encoder layer with a causal mask in its self-attention."""
+    causal = causal_mask(q_seq=x.shape[1], kv_seq=x.shape[1])
+    return original(x, causal if mask is None else mask & causal, **rest)
 
 
-@mistake("pe-every-layer")
-class PositionInEveryLayer(Textbook):
-    """The positional encoding is added at the end of every layer, of the encoder and of the decoder."""
+@mistake("pe-every-layer", around=encoder_layer)
+def add_positions_to_encoder_layer(original: Layer, *arrays: Any, **rest: Any) -> dict[str, Array]:
+    """Return the encoder layer with the positional encoding added at its end."""
+    given = original(*arrays, **rest)
+    return given | {"output": positional_encoding(given["output"])}
 
-    def layer_output(self, output: Array) -> Array:
-        return self.positional_encoding(super().layer_output(output))
+
+@mistake("pe-every-layer", around=decoder_layer)
+def add_positions_to_decoder_layer(original: Layer, *arrays: Any, **rest: Any) -> dict[str, Array]:
+    """Return the decoder layer with the positional encoding added at its end."""
+    return add_positions_to_encoder_layer(original, *arrays, **rest)
 
 
 # Cross-attention
 
 
-@mistake("cross-missing")
-class CrossMissing(Textbook):
-    """The decoder layer has no sub-layer between self-attention and feed-forward network."""
-
-    def crossed(self, attended: Array, look: SubLayer) -> tuple[Array, Array]:
-        # The weights with which it would look: nothing comes of them.
-        return attended, look(attended)[1]
-
-
-@mistake("cross-q-source")
-class CrossFromDecoder(Textbook):
-    """The cross-attention is a second self-attention, with the mask of the first."""
-
-    def cross_attend(
-        self, x: Array, memory: Array, mask: Array | None, *, self_mask: Array | None, **rest: Any
-    ) -> tuple[Array, Array]:
-        return super().cross_attend(x, x, self_mask, self_mask=self_mask, **rest)
+@mistake("cross-missing", around=cross_attention_sublayer)
+def leave_out_cross_attention(
+    original: Callable[..., tuple[Array, Array]], x: Array, *rest: Array | None, **named: Any
+) -> tuple[Array, Array]:
+    """Return x, and the weights with which it would attend to the memory: nothing comes of them."""
+    return x, original(x, *rest, **named)[1]
 
 
-@mistake("cross-mask-absent")
-class CrossMaskAbsent(Textbook):
-    """The cross-attention ignores its mask."""
+@mistake("cross-q-source", around=decoder_layer)
+def attend_to_decoder(
+    original: Layer, x: Array, memory: Array, self_mask: Array | None = None, *mask: Array | None, **rest: Any
+) -> dict[str, Array]:
+    """Return the decoder layer whose cross-attention is a second self-attention, with the mask of the first."""
 
-    def decoder_masks(self, self_mask: Array | None, memory_mask: Array | None) -> tuple[Array | None, Array | None]:
-        return self_mask, None
+    def attend(cross_attend: Callable[..., Any], x: Array, memory: Array, mask: Array | None, **rest: Any) -> Any:
+        return cross_attend(x, x, self_mask, **rest)
 
-
-@mistake("cross-uses-tgt-mask")
-class CrossUsesTargetMask(Textbook):
-    """The cross-attention uses the mask of the self-attention."""
-
-    def decoder_masks(self, self_mask: Array | None, memory_mask: Array | None) -> tuple[Array | None, Array | None]:
-        return self_mask, self_mask
+    with replacing({cross_attend: around(attend)}):
+        return original(x, memory, self_mask, *mask, **rest)
 
 
-@mistake("causal-in-cross")
-class CausalInCross(Textbook):
-    """The cross-attention hides later memory rows."""
+@mistake("cross-mask-absent", around=decoder_layer)
+def ignore_memory_mask(
+    original: Layer,
+    x: Array,
+    memory: Array,
+    self_mask: Array | None = None,
+    memory_mask: Array | None = None,
+    **rest: Any,
+) -> dict[str, Array]:
+    """Return the decoder layer whose cross-attention ignores its mask."""
+    return original(x, memory, self_mask, None, **rest)
 
-    def cross_attend(self, x: Array, memory: Array, mask: Array | None, **rest: Any) -> tuple[Array, Array]:
-        causal = self.causal_mask(q_seq=x.shape[1], kv_seq=memory.shape[1])
-        return super().cross_attend(x, memory, causal if mask is None else mask & causal, **rest)
+
+@mistake("cross-uses-tgt-mask", around=decoder_layer)
+def mask_memory_as_target(
+    original: Layer,
+    x: Array,
+    memory: Array,
+    self_mask: Array | None = None,
+    memory_mask: Array | None = None,
+    **rest: Any,
+) -> dict[str, Array]:
+    """Return the decoder layer whose cross-attention uses the mask of the self-attention."""
+    return original(x, memory, self_mask, self_mask, **rest)
 
 
-@mistake("cross-self-weights")
-class CrossSelfWeights(Textbook):
-    """The cross-attention has the weights of the self-attention."""
+@mistake("causal-in-cross", around=cross_attend)
+def hide_later_memory(
+    original: Callable[..., tuple[Array, Array]], x: Array, memory: Array, mask: Array | None, **rest: Any
+) -> tuple[Array, Array]:
+    """Return the cross-attention that hides later memory rows."""
+    causal = causal_mask(q_seq=x.shape[1], kv_seq=memory.shape[1])
+    return original(x, memory, causal if mask is None else mask & causal, **rest)
 
-    def cross_attend(
-        self, x: Array, memory: Array, mask: Array | None, *, params: Params, **rest: Any
-    ) -> tuple[Array, Array]:
-        own = {f"cross_attention.{name}": p for name, p in part(params, "self_attention").items()}
-        return super().cross_attend(x, memory, mask, params=own, **rest)
+
+@mistake("cross-self-weights", around=cross_attend)
+def cross_attend_by_self_weights(
+    original: Callable[..., tuple[Array, Array]],
+    x: Array,
+    memory: Array,
+    mask: Array | None,
+    *,
+    params: Params,
+    **rest: Any,
+) -> tuple[Array, Array]:
+    """Return the cross-attention with the weights of the self-attention."""
+    own = {f"cross_attention.{name}": p for name, p in part(params, "self_attention").items()}
+    return original(x, memory, mask, params=own, **rest)
 
 
 # Stacks
 
 
-@mistake("layer-skipped")
-class LastLayerSkipped(Textbook):
-    """The last layer of a stack hands on what it reads."""
+@mistake("layer-skipped", around=run_stack)
+def skip_last_layer(
+    original: Callable[[Array, Callable[..., Array], int], dict[str, Array]],
+    x: Array,
+    layer: Callable[..., Array],
+    num_layers: int,
+) -> dict[str, Array]:
+    """Return the stack whose last layer hands on what it reads."""
 
-    def stack(
-        self, x: Array, layer: Callable[[Array, int], Array], num_layers: int, last_norm: Params
-    ) -> dict[str, Array]:
-        def without_the_last(x: Array, index: int) -> Array:
-            return layer(x, index) if index < num_layers - 1 else x
+    def all_but_the_last(x: Array, *, index: int) -> Array:
+        return layer(x, index=index) if index < num_layers - 1 else x
 
-        return super().stack(x, without_the_last, num_layers, last_norm)
-
-
-@mistake("layers-shared")
-class LayersShared(Textbook):
-    """Every layer uses the parameters of the first."""
-
-    def layer_params(self, params: Params, stack: str, index: int) -> Params:
-        return super().layer_params(params, stack, 0)
+    return original(x, all_but_the_last, num_layers)
 
 
-@mistake("final-norm-extra")
-class FinalNormExtra(Textbook):
-    """The last normalisation is applied once more after the stack."""
+@mistake("layers-shared", around=layer_params)
+def share_first_layer(original: Callable[[Params, str, int], Params], params: Params, stack: str, index: int) -> Params:
+    """Return the parameters of the first layer for every layer."""
+    return original(params, stack, 0)
 
-    def stack_output(self, x: Array, last_norm: Params) -> Array:
-        return self.layer_norm(x, params=last_norm)
+
+@mistake("final-norm-extra", around=encoder)
+def normalise_encoder_again(
+    original: Layer, *arrays: Array | None, num_layers: int, params: Params, **rest: Any
+) -> dict[str, Array]:
+    """Return the encoder with its last normalisation applied once more."""
+    given = original(*arrays, num_layers=num_layers, params=params, **rest)
+    last = norm_params(layer_params(params, "encoder", num_layers - 1), 2)
+    return given | {"output": layer_norm(given["output"], params=last)}
+
+
+@mistake("final-norm-extra", around=decoder)
+def normalise_decoder_again(
+    original: Layer, *arrays: Array | None, num_layers: int, params: Params, **rest: Any
+) -> dict[str, Array]:
+    """Return the decoder with its last normalisation applied once more."""
+    given = original(*arrays, num_layers=num_layers, params=params, **rest)
+    last = norm_params(layer_params(params, "decoder", num_layers - 1), 3)
+    return given | {"output": layer_norm(given["output"], params=last)}

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
-from types import FunctionType
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
-from goldformer.adapters.mistakes.differentiation import DifferentiatedTextbook
-from goldformer.adapters.textbook import Textbook
-from goldformer.adapters.textbook_checks import Array
-from goldformer.adapters.textbook_layers import Params, SubLayer
-
-Result = TypeVar("Result")
+from goldformer.adapters.mistakes.registry import Mistaken
+from goldformer.adapters.textbook.checks import Array
+from goldformer.adapters.textbook.heads import Params, project, project_attention
+from goldformer.adapters.textbook.layers import (
+    decoder,
+    decoder_layer,
+    encoder,
+    encoder_layer,
+    run_decoder_layer,
+    run_encoder_layer,
+    run_sublayer,
+)
+from goldformer.adapters.textbook.model import embed_source, embed_target
+from goldformer.adapters.textbook.steps import Replacement, Replacements, Step, around
 
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """Where a textbook is at work: in which half, layer, sub-layer (counted from 1) and linear map of it."""
+    """Where the textbook is at work: in which half, layer, sub-layer (counted from 1) and linear map of it.
+
+    Outside of the layers of a stack the layer is −1.
+    """
 
     half: str = ""
-    layer: int = 0
+    layer: int = -1
     layers: int = 0
     sublayer: tuple[str, int] = ("", 0)
     role: str = ""
@@ -83,7 +94,7 @@ _DECODER_LAYER: Final = (
 
 
 #: The steps of the textbook that a role is told.
-_MAPPED: Final = frozenset({"projection", "project"})
+_MAPPED: Final[frozenset[Step]] = frozenset({project_attention, project})
 #: Roles of parameters, in words.
 _OF_ATTENTION: Final = {
     "o": "the projection of the output",
@@ -135,80 +146,75 @@ PLACES: Final[Mapping[str, tuple[Place, ...]]] = {
 }
 
 
-class Located(Textbook):
-    """A textbook that knows where it is at work."""
-
-    at = At()
-
-    def _there(self, step: Callable[..., Result], *args: Any, at: At, **named: Any) -> Result:
-        before = self.at
-        self.at = at
-        try:
-            return step(*args, **named)
-        finally:
-            self.at = before
-
-    def embedded(self, ids: Array, side: str, pad_id: int, params: Params) -> Array:
-        half = "encoder" if side == "source" else "decoder"
-        return self._there(super().embedded, ids, side, pad_id, params, at=At(half))
-
-    def encoder(self, *args: Any, num_layers: int, **named: Any) -> dict[str, Array]:
-        here = At("encoder", layers=num_layers)
-        return self._there(super().encoder, *args, at=here, num_layers=num_layers, **named)
-
-    def decoder(self, *args: Any, num_layers: int, **named: Any) -> dict[str, Array]:
-        here = At("decoder", layers=num_layers)
-        return self._there(super().decoder, *args, at=here, num_layers=num_layers, **named)
-
-    def layer_input(self, x: Array, index: int) -> Array:
-        # The layer of that number follows, until the next one or the end of the stack.
-        self.at = replace(self.at, layer=index)
-        return super().layer_input(x, index)
-
-    def encoder_layer(self, *args: Any, **named: Any) -> dict[str, Array]:
-        here = replace(self.at, sublayer=("encoder_layer", 0))
-        return self._there(super().encoder_layer, *args, at=here, **named)
-
-    def decoder_layer(self, *args: Any, **named: Any) -> dict[str, Array]:
-        here = replace(self.at, sublayer=("decoder_layer", 0))
-        return self._there(super().decoder_layer, *args, at=here, **named)
-
-    def sublayer(
-        self, x: Array, function: SubLayer, *, number: int, sums: list[Array], params: Params
-    ) -> tuple[Array, Array]:
-        here = replace(self.at, sublayer=(self.at.sublayer[0], number))
-        return self._there(super().sublayer, x, function, at=here, number=number, sums=sums, params=params)
-
-    def projection(self, x: Array, params: Mapping[str, Array], role: str) -> Array:
-        return self._there(super().projection, x, params, role, at=replace(self.at, role=role))
-
-    def project(self, x: Array, params: Mapping[str, Array], role: str) -> Array:
-        # Not through the step above: the maps of a feed-forward network are no projections.
-        return self._there(super().project, x, params, role, at=replace(self.at, role=role))
+_NOWHERE: Final = At()
+_at: Final[ContextVar[At]] = ContextVar("at", default=_NOWHERE)
 
 
-def can_be_made(place: Place, make: type[Any]) -> bool:
-    """Whether the class of a mistake can be made there alone.
+@contextmanager
+def _working_at(at: At) -> Iterator[None]:
+    token = _at.set(at)
+    try:
+        yield
+    finally:
+        _at.reset(token)
 
-    What it inherits from another mistake could not be left out elsewhere, and in one map only maps differ.
-    """
-    return make.__bases__ == (DifferentiatedTextbook,) and (not place.role or bool(_MAPPED & vars(make).keys()))
+
+def _tracked(move: Callable[..., At]) -> Replacement:
+    """Return the replacement that does a step as it is, at the place that `move` gives of the one before."""
+
+    def run(original: Step, *args: Any, **named: Any) -> Any:
+        with _working_at(move(_at.get(), *args, **named)):
+            return original(*args, **named)
+
+    return around(run)
 
 
-def only_at(place: Place, make: type[Any]) -> type[Any]:
-    """The class of a mistake that can be made there alone, to stand behind `Located`."""
-    there: type[Any]
+def _enter_layer(at: At, *_: Any, index: int, **__: Any) -> At:
+    return replace(at, layer=index)
 
-    def here_or_not(self: Any, name: str) -> Any:
-        return getattr(super(there if place.holds(self.at) else make, self), name)
 
-    def step(name: str) -> Callable[..., Any]:
-        return lambda self, *args, **named: here_or_not(self, name)(*args, **named)
+def _enter_sublayer(at: At, *_: Any, number: int, **__: Any) -> At:
+    return replace(at, sublayer=(at.sublayer[0], number))
 
-    steps = {
-        name: step(name) if isinstance(value, FunctionType) else property(partial(here_or_not, name=name))
-        for name, value in vars(make).items()
-        if not name.startswith("__")
-    }
-    there = type("Somewhere", (make,), steps)
-    return there
+
+def _enter_map(at: At, _x: Array, _params: Params, role: str) -> At:
+    return replace(at, role=role)
+
+
+#: Steps as they are, which note where the textbook is at work.
+TRACKED: Final[Replacements] = {
+    embed_source: _tracked(lambda *_, **__: At("encoder")),
+    embed_target: _tracked(lambda *_, **__: At("decoder")),
+    encoder: _tracked(lambda *_, num_layers, **__: At("encoder", layers=num_layers)),
+    decoder: _tracked(lambda *_, num_layers, **__: At("decoder", layers=num_layers)),
+    run_encoder_layer: _tracked(_enter_layer),
+    run_decoder_layer: _tracked(_enter_layer),
+    encoder_layer: _tracked(lambda at, *_, **__: replace(at, sublayer=("encoder_layer", 0))),
+    decoder_layer: _tracked(lambda at, *_, **__: replace(at, sublayer=("decoder_layer", 0))),
+    run_sublayer: _tracked(_enter_sublayer),
+    project_attention: _tracked(_enter_map),
+    # Not through the step above: the maps of a feed-forward network are no projections of an attention.
+    project: _tracked(_enter_map),
+}
+
+
+def can_be_made(place: Place, mistaken: Mistaken) -> bool:
+    """Return whether the mistake can be made there alone: in a single linear map, only what is done to a map can."""
+    return not mistaken.by_hand and (not place.role or bool(_MAPPED & mistaken.steps.keys()))
+
+
+def only_at(place: Place, steps: Replacements) -> Replacements:
+    """Return the replacements made in one place alone; the layer `TRACKED` has to lie over them."""
+    return {key: _restricted(place, replacement) for key, replacement in steps.items()}
+
+
+def _restricted(place: Place, replacement: Replacement) -> Replacement:
+    def restrict(original: Step) -> Step:
+        replaced = replacement(original)
+
+        def run(*args: Any, **named: Any) -> Any:
+            return (replaced if place.holds(_at.get()) else original)(*args, **named)
+
+        return run
+
+    return restrict

@@ -9,7 +9,7 @@ import torch
 from goldformer.adapters.mistakes import implementations
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
-from goldformer.adapters.textbook import Textbook
+from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.baseline.judge import Judge
 from goldformer.conformance.baseline.model import Request
 from goldformer.conformance.baseline.record import record, with_drawn
@@ -86,9 +86,10 @@ def on_torch(spec, *functions, **more):
 
 def textbook(spec, *changes, declared=None):
     """The textbook with mistakes by their ids, or options as "name: option"."""
-    made = [OPTIONS[tuple(c.split(": "))] if ": " in c else implementations()[c].make for c in changes]
-    book = type("Changed", (*made, Textbook), {"NAME": "book", "ARRAYS": "numpy", "CONVENTIONS": declared or {}})
-    return Adapter.from_object(book(), "book", spec)
+    options = [OPTIONS[tuple(c.split(": "))] for c in changes if ": " in c]
+    made = [layer for c in changes if ": " not in c for layer in implementations()[c].layers]
+    book = build_textbook(*options, *made, NAME="book", CONVENTIONS=declared or {})
+    return Adapter.from_object(book, "book", spec)
 
 
 def recorded(spec, adapter, *components, dtype="float32", **more):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from goldformer.adapters import Adapter
 from goldformer.adapters.mistakes import implementations
-from goldformer.adapters.textbook import Textbook
+from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis import Diagnosis
 from goldformer.conformance.engine import Bench
 from goldformer.conformance.grading.model import (
@@ -54,7 +54,7 @@ def _spec():
 @cache
 def verdicts(mistake=""):
     """The verdicts on an implementation with a mistake, or on one without."""
-    made = implementations()[mistake].make() if mistake else Textbook()
+    made = implementations()[mistake].make() if mistake else build_textbook()
     bench = Bench(_spec(), Adapter.from_object(made, "adapter.py", _spec()), "float32", "cpu")
     judgements = (check() for check in checks(bench, Selection(("float32",), COMPONENTS)))
     return tuple(replace(verdict, seconds=0.0) for verdict in Diagnosis(_spec()).explain_all(judgements))

@@ -11,8 +11,8 @@ _HEAD = """\
 (known-mistakes)=
 # Known mistakes
 
-Mistakes that people really make, {number} of them. Each is made on purpose by a few lines of the textbook done
-otherwise, and caught by the cases and properties that list it; `goldformer mistakes --matrix` proves that. A failure
+Mistakes that people really make, {number} of them. Each is made on purpose by replacing a step of the textbook,
+and caught by the cases and properties that list it; `goldformer mistakes --matrix` proves that. A failure
 that equals one of them says so. What a [convention](#the-conventions) allows is no mistake.
 
 <div class="filter" data-of="mistakes" data-such="mask padding"></div>

@@ -1,4 +1,4 @@
-"""What the textbook asks of its arguments before it computes: axes that agree, ids that exist, masks that fit."""
+"""Checks of arguments before anything is computed: axes that agree, ids that exist, masks that fit."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,0 +1,113 @@
+"""The Transformer a second time, in plain NumPy: small functions, one for each step of the textbook.
+
+It is written from the clauses alone and in other ways than the reference: heads are cut out and put back one
+by one, the positional encoding is written channel by channel. Results keep the dtype of the inputs: every constant
+is a Python float, which promotes nothing, and what is formed in a wider dtype, positional encoding and layer
+normalisation, is rounded to it.
+
+It shares no formula with the oracle, although one set of formulas could serve both. A mistake in a shared formula
+would be in the golden values and in the implementation that is compared with them, and no case would fail; so would
+a misread clause. As it is, golden values, reference and textbook are three readings of the clauses, and the textbook
+passes every case in float64, float32 and float16 without having seen the oracle. It also does what the oracle
+cannot: it computes in those dtypes as other people's code does, so that an imitated mistake rounds as theirs.
+
+A known mistake is one step replaced, everywhere or in one place. The package itself exports the components.
+
+steps            what a step is, and how one is replaced
+build            the textbook with steps replaced, as an adapter
+checks           axes that agree, ids that exist, masks that fit
+randomness       Xavier-uniform weights and dropout
+attention        softmax, scaled dot-product attention and masks
+embedding        token embedding and positional encoding
+heads            multi-head attention, fused and separate, and single-head attention
+layers           feed-forward network, layer normalisation, encoder and decoder
+model            the whole model and its output layer
+targets, losses  lengths and targets; cross-entropy and Kullback–Leibler divergence
+decoding         greedy decoding and beam search
+backward, layers_backward  backward passes by hand, and the training steps of the java class
+"""
+
+from goldformer.adapters.textbook.attention import causal_mask, padding_mask, scaled_dot_product_attention, softmax
+from goldformer.adapters.textbook.backward import (
+    feed_forward_gradient,
+    layer_norm_gradient,
+    scaled_dot_product_attention_gradient,
+    single_head_attention_gradient,
+    single_head_attention_step,
+    softmax_gradient,
+    token_embedding_gradient,
+)
+from goldformer.adapters.textbook.decoding import beam_search, greedy_decode
+from goldformer.adapters.textbook.embedding import positional_encoding, token_embedding
+from goldformer.adapters.textbook.heads import (
+    fused_multi_head_attention,
+    multi_head_attention,
+    single_head_attention,
+)
+from goldformer.adapters.textbook.layers import decoder, decoder_layer, encoder, encoder_layer, feed_forward, layer_norm
+from goldformer.adapters.textbook.layers_backward import (
+    decoder_gradient,
+    decoder_layer_gradient,
+    encoder_gradient,
+    encoder_layer_gradient,
+    fused_multi_head_attention_gradient,
+    multi_head_attention_gradient,
+    output_probabilities_gradient,
+    transformer_gradient,
+)
+from goldformer.adapters.textbook.losses import (
+    cross_entropy,
+    cross_entropy_gradient,
+    kl_divergence,
+    kl_divergence_gradient,
+)
+from goldformer.adapters.textbook.model import output_probabilities, transformer
+from goldformer.adapters.textbook.randomness import dropout, xavier_uniform
+from goldformer.adapters.textbook.targets import label_smoothing, one_hot, pad_or_truncate, shift_right
+
+__all__ = [
+    "beam_search",
+    "causal_mask",
+    "cross_entropy",
+    "cross_entropy_gradient",
+    "decoder",
+    "decoder_gradient",
+    "decoder_layer",
+    "decoder_layer_gradient",
+    "dropout",
+    "encoder",
+    "encoder_gradient",
+    "encoder_layer",
+    "encoder_layer_gradient",
+    "feed_forward",
+    "feed_forward_gradient",
+    "fused_multi_head_attention",
+    "fused_multi_head_attention_gradient",
+    "greedy_decode",
+    "kl_divergence",
+    "kl_divergence_gradient",
+    "label_smoothing",
+    "layer_norm",
+    "layer_norm_gradient",
+    "multi_head_attention",
+    "multi_head_attention_gradient",
+    "one_hot",
+    "output_probabilities",
+    "output_probabilities_gradient",
+    "pad_or_truncate",
+    "padding_mask",
+    "positional_encoding",
+    "scaled_dot_product_attention",
+    "scaled_dot_product_attention_gradient",
+    "shift_right",
+    "single_head_attention",
+    "single_head_attention_gradient",
+    "single_head_attention_step",
+    "softmax",
+    "softmax_gradient",
+    "token_embedding",
+    "token_embedding_gradient",
+    "transformer",
+    "transformer_gradient",
+    "xavier_uniform",
+]

@@ -1,0 +1,233 @@
+"""Backward passes written by hand, and the training steps of the java class that they make.
+
+A backward pass is named as its component with _gradient behind it. It takes the component's arguments and the
+cotangent, the gradient of the first output, and returns the gradients of the arguments by their names.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from goldformer.adapters.textbook.attention import (
+    ATTENTION,
+    causal_mask,
+    scaled_dot_product_attention,
+    score_divisor,
+    softmax,
+)
+from goldformer.adapters.textbook.checks import Array, at_least_one, axis_sizes, spread_mask
+from goldformer.adapters.textbook.heads import SINGLE_HEAD, Params, project, single_head_attention
+from goldformer.adapters.textbook.layers import (
+    activation,
+    channel_mean,
+    channel_variance,
+    norm_denominator,
+    subtract_mean,
+)
+from goldformer.adapters.textbook.steps import step
+
+Gradients = dict[str, Array]
+
+TRAINING_STEP: Final = {**SINGLE_HEAD, "output_gradient": "seq d_model"}
+
+# Softmax and attention
+
+
+@step
+def softmax_gradient(scores: Array, cotangent: Array) -> Gradients:
+    """Return the gradient of scores, (..., n)."""
+    return {"scores": softmax_backward(softmax(scores), cotangent)}
+
+
+@step
+def softmax_backward(weights: Array, gradient: Array) -> Array:
+    """Return P·(dP − row term): a score moves its own weight, and all of its row through the sum (GRAD-1)."""
+    return weights * (gradient - softmax_row_term(weights, gradient))
+
+
+@step
+def softmax_row_term(weights: Array, gradient: Array) -> Array | float:
+    """Return Σ dP·P of each row, (..., 1)."""
+    return np.asarray((gradient * weights).sum(axis=-1, keepdims=True))
+
+
+@step
+def scaled_dot_product_attention_gradient(
+    query: Array, key: Array, value: Array, cotangent: Array, mask: Array | None = None
+) -> Gradients:
+    """Return the gradients of query (..., q_seq, d_k), key (..., kv_seq, d_k) and value (..., kv_seq, d_v)."""
+    attended = scaled_dot_product_attention(query, key, value, mask)
+    return attention_backward({"query": query, "key": key, "value": value, **attended}, cotangent, mask)
+
+
+@step
+def attention_backward(forward: Mapping[str, Array], cotangent: Array, mask: Array | None) -> Gradients:
+    """Return the gradients of query, key and value, given these and the weights of the forward pass."""
+    query, key, value, weights = (forward[name] for name in ("query", "key", "value", "weights"))
+    sizes = axis_sizes(ATTENTION, query=query, key=key, value=value)
+    scaled = softmax_backward(weights, np.einsum("...qv,...kv->...qk", cotangent, value))
+    if mask is not None:
+        scaled = mask_gradient(scaled, spread_mask("mask", mask, scaled.shape))
+    scores = scores_gradient(scaled, sizes)
+    return {
+        "query": np.einsum("...qk,...kd->...qd", scores, key),
+        "key": np.einsum("...qk,...qd->...kd", scores, query),
+        "value": np.einsum("...qk,...qv->...kv", weights, cotangent),
+    }
+
+
+@step
+def mask_gradient(gradient: Array, mask: Array) -> Array:
+    """Return the gradient of the scaled scores with 0 where the mask hides one (GRAD-2, GRAD-3)."""
+    return np.where(mask, gradient, np.zeros_like(gradient))
+
+
+@step
+def scores_gradient(scaled: Array, sizes: Mapping[str, Any]) -> Array:
+    """Return the gradient of the scores, that of the scaled scores divided by √d_k."""
+    return scaled / score_divisor(sizes)
+
+
+# The java class: its backward pass and its step
+
+
+@step
+def single_head_attention_gradient(x: Array, cotangent: Array, *, causal: bool, params: Params) -> Gradients:
+    """Return the gradients of x (seq, d_model) and of w_q, w_k and w_v, (d_model, d_model)."""
+    forward = single_head_attention(x, causal=causal, params=params)
+    projected = projection_backward(forward, cotangent, causal=causal)
+    return {"x": input_gradient(projected, params), **weight_gradients(x, projected)}
+
+
+@step
+def projection_backward(forward: Mapping[str, Array], cotangent: Array, *, causal: bool) -> Gradients:
+    """Return the gradients of query, key and value by the names of their weights; none flows above the diagonal."""
+    seq = len(cotangent)
+    mask = causal_mask(q_seq=seq, kv_seq=seq) if causal else None
+    gradients = attention_backward(forward, cotangent, mask)
+    return {"w_q": gradients["query"], "w_k": gradients["key"], "w_v": gradients["value"]}
+
+
+@step
+def weight_gradients(x: Array, projected: Gradients) -> Gradients:
+    """Return the gradients of the three weights, Xᵀ·dQ and the like."""
+    return {name: x.T @ gradient for name, gradient in projected.items()}
+
+
+@step
+def input_gradient(projected: Gradients, params: Params) -> Array:
+    """Return dQ·W_Qᵀ + dK·W_Kᵀ + dV·W_Vᵀ (SHA-6)."""
+    first, second, third = (gradient @ params[name].T for name, gradient in projected.items())
+    return np.asarray(first + second + third)
+
+
+@step
+def single_head_attention_step(
+    x: Array, output_gradient: Array, *, causal: bool, learning_rate: float, steps: int, params: Params
+) -> dict[str, Array]:
+    """Return x_gradient (seq, d_model) of the last step, and w_q, w_k and w_v after it."""
+    axis_sizes(TRAINING_STEP, x=x, output_gradient=output_gradient, **params)
+    at_least_one("steps", steps, "training takes at least one step")
+    # Not learning_rate < 0, which lets NaN pass.
+    if not learning_rate >= 0:
+        raise ValueError(f"learning_rate: {learning_rate}, but a step goes against the gradient, by 0 or more")
+    weights = {name: params[name] for name in ("w_q", "w_k", "w_v")}
+    x_gradient = np.zeros_like(x)
+    for _ in range(steps):
+        forward = single_head_attention(x, causal=causal, params=weights)
+        projected = projection_backward(forward, output_gradient, causal=causal)
+        x_gradient, weights = take_step(weights, x, projected, learning_rate)
+    return {"x_gradient": x_gradient, **weights}
+
+
+@step
+def take_step(weights: Params, x: Array, projected: Gradients, learning_rate: float) -> tuple[Array, dict[str, Array]]:
+    """Return the gradient of x by the weights of the forward pass (SHA-6), and the weights after the step."""
+    gradients = weight_gradients(x, projected)
+    moved = {name: move_weight(weight, gradients[name], learning_rate) for name, weight in weights.items()}
+    return input_gradient(projected, weights), moved
+
+
+@step
+def move_weight(weight: Array, gradient: Array, learning_rate: float) -> Array:
+    """Return W − lr·dW (SHA-7)."""
+    return weight - learning_rate * gradient
+
+
+# Embedding
+
+
+@step
+def token_embedding_gradient(ids: Array, cotangent: Array, *, params: Params) -> Gradients:
+    """Return the gradient of table, (vocab, d_model): each row the sum over the places of its word."""
+    gradient = np.zeros_like(params["table"])
+    add_rows(gradient, ids, cotangent)
+    return {"table": gradient}
+
+
+@step
+def add_rows(table: Array, ids: Array, rows: Array) -> None:
+    """Add each row to that of its id in the table, in place; an id may come more than once."""
+    np.add.at(table, ids, rows)
+
+
+# Feed-forward network
+
+
+@step
+def feed_forward_gradient(x: Array, cotangent: Array, *, params: Params) -> Gradients:
+    """Return the gradients of x (batch, seq, d_model), w_1, w_2 and the biases that are given."""
+    inner = project(x, params, "1")
+    hidden = activation(inner)
+    inner_gradient = activation_gradient(inner, cotangent @ params["w_2"].T)
+    of_first = projection_gradients(x, inner_gradient, params, "1")
+    of_second = projection_gradients(hidden, cotangent, params, "2")
+    return {"x": inner_gradient @ params["w_1"].T, **of_first, **of_second}
+
+
+@step
+def projection_gradients(x: Array, gradient: Array, params: Params, role: str) -> Gradients:
+    """Return the gradients of the weight of a role and of its bias, if it has one: sums over all tokens."""
+    gradients = {f"w_{role}": np.einsum("bti,bto->io", x, gradient)}
+    if f"b_{role}" in params:
+        gradients[f"b_{role}"] = gradient.sum(axis=(0, 1))
+    return gradients
+
+
+@step
+def activation_gradient(inner: Array, gradient: Array) -> Array:
+    """Return the gradient of what the ReLU reads: 0 where that is not positive."""
+    return np.where(inner > 0, gradient, np.zeros_like(gradient))
+
+
+# Layer normalisation
+
+
+@step
+def layer_norm_gradient(x: Array, cotangent: Array, *, params: Params) -> Gradients:
+    """Return the gradients of x (..., d_model), gamma and beta, (d_model,)."""
+    wide = x.astype(np.promote_types(x.dtype, np.float32))
+    centred = subtract_mean(wide)
+    root = norm_denominator(channel_variance(centred))
+    normal = centred / root
+    gradient = cotangent * params["gamma"]
+    through = gradient - statistics_gradient(normal, gradient)
+    gradients = {
+        "x": through / root,
+        "gamma": sum_rows(cotangent * normal),
+        "beta": sum_rows(cotangent),
+    }
+    return {name: array.astype(x.dtype) for name, array in gradients.items()}
+
+
+@step
+def statistics_gradient(normal: Array, gradient: Array) -> Array | float:
+    """Return what mean and variance take away, which depend on every channel of the row."""
+    return np.asarray(channel_mean(gradient) + normal * channel_mean(gradient * normal))
+
+
+@step
+def sum_rows(rows: Array) -> Array:
+    """Return the sum over all axes but the last, (d_model,)."""
+    return np.asarray(rows.sum(axis=tuple(range(rows.ndim - 1))))

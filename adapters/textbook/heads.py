@@ -1,0 +1,163 @@
+"""Multi-head attention, separate and fused, and single-head attention: heads are cut out and put back one by one."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from goldformer.adapters.textbook.attention import causal_mask, scaled_dot_product_attention
+from goldformer.adapters.textbook.checks import Array, axis_sizes
+from goldformer.adapters.textbook.steps import step
+
+Params = Mapping[str, Array]
+
+# The axes of every argument, as axis_sizes reads them.
+MULTI_HEAD: Final = {
+    "query": "batch q_seq d_query",
+    "key": "batch kv_seq d_key",
+    "value": "batch kv_seq d_value",
+    "w_q": "d_query heads*d_k",
+    "b_q": "? heads*d_k",
+    "w_k": "d_key heads*d_k",
+    "b_k": "? heads*d_k",
+    "w_v": "d_value heads*d_v",
+    "b_v": "? heads*d_v",
+    "w_o": "heads*d_v d_model",
+    "b_o": "? d_model",
+}
+FUSED: Final = {
+    "x": "batch seq d_input",
+    "w_qkv": "d_input 3*heads*d_k",
+    "b_qkv": "? 3*heads*d_k",
+    "w_o": "heads*d_k heads*d_k",
+    "b_o": "? heads*d_k",
+}
+SINGLE_HEAD: Final = {
+    "x": "seq d_model",
+    "w_q": "d_model d_model",
+    "w_k": "d_model d_model",
+    "w_v": "d_model d_model",
+}
+FUSED_OUTPUTS: Final = ("output", "weights", "qkv", "q", "k", "v", "scaled_scores", "heads")
+SINGLE_HEAD_OUTPUTS: Final = ("output", "weights", "query", "key", "value", "scores")
+
+
+@step
+def multi_head_attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None = None,
+    *,
+    num_heads: int,
+    params: Params,
+) -> dict[str, Array]:
+    """Return output (batch, q_seq, d_model) and, head by head, (batch, heads, …), the steps on the way to it."""
+    axis_sizes(MULTI_HEAD, query=query, key=key, value=value, **params)
+    inputs = {"q": query, "k": key, "v": value}
+    heads = (project_heads(x, params, role, num_heads) for role, x in inputs.items())
+    return attend_heads(*heads, mask=mask, params=params)
+
+
+@step
+def fused_multi_head_attention(
+    x: Array, mask: Array | None = None, *, num_heads: int, params: Params
+) -> dict[str, Array]:
+    """Return output (batch, seq, E), qkv (batch, seq, 3·E) and, head by head, (batch, heads, …), the steps."""
+    sizes = axis_sizes(FUSED, x=x, **params)
+    if sizes["3*heads*d_k"] != 3 * sizes["heads*d_k"]:
+        raise ValueError(f"w_qkv: {sizes['3*heads*d_k']} columns are not 3 times w_o's {len(params['w_o'])}")
+    qkv = project_attention(x, params, "qkv")
+    query, key, value = split_fused(qkv, num_heads)
+    attended = attend_heads(query, key, value, mask=mask, params=params)
+    return {name: (attended | {"qkv": qkv})[name] for name in FUSED_OUTPUTS}
+
+
+@step
+def single_head_attention(x: Array, *, causal: bool, params: Params) -> dict[str, Array]:
+    """Return output, query, key and value, each (seq, d_model), and weights and scores, (seq, seq)."""
+    sizes = axis_sizes(SINGLE_HEAD, x=x, **params)
+    query, key, value = (project_attention(x, params, role) for role in ("q", "k", "v"))
+    mask = causal_mask(q_seq=sizes["seq"], kv_seq=sizes["seq"]) if causal else None
+    attended = attend_projected(query, key, value, mask)
+    projected = {"query": query, "key": key, "value": value}
+    return {name: (attended | projected)[name] for name in SINGLE_HEAD_OUTPUTS}
+
+
+# The linear maps
+
+
+@step
+def project_heads(x: Array, params: Params, role: str, num_heads: int) -> Array:
+    """Return x projected as query, key or value and cut into heads, (batch, heads, seq, width)."""
+    return split_heads(project_attention(x, params, role), num_heads)
+
+
+@step
+def project_attention(x: Array, params: Params, role: str) -> Array:
+    """Return x projected by an attention's own parameters: those of q, k, v, qkv or o."""
+    return project(x, params, role)
+
+
+@step
+def project(x: Array, params: Params, role: str) -> Array:
+    """Return x·W + b with the parameters of a role: q, k, v, qkv, o, 1, 2 or vocab."""
+    return apply_affine(x, params[f"w_{role}"], params.get(f"b_{role}"))
+
+
+@step
+def apply_affine(x: Array, weight: Array, bias: Array | None) -> Array:
+    """Return x·W + b, where W is (in, out)."""
+    product = np.asarray(x @ weight)
+    return product if bias is None else product + bias
+
+
+# The heads
+
+
+@step
+def head_width(columns: int, parts: int) -> int:
+    """Return the width of one of `parts` equal parts, or raise if there is none."""
+    if parts < 1 or columns % parts:
+        raise ValueError(f"num_heads: {columns} columns do not divide into {parts} equal parts")
+    return columns // parts
+
+
+@step
+def split_heads(x: Array, num_heads: int) -> Array:
+    """Return (batch, heads, seq, width): head h is the h-th block of adjacent columns."""
+    width = head_width(x.shape[-1], num_heads)
+    return np.stack([x[..., h * width : (h + 1) * width] for h in range(num_heads)], axis=1)
+
+
+@step
+def split_fused(qkv: Array, num_heads: int) -> tuple[Array, Array, Array]:
+    """Return query, key and value, (batch, heads, seq, d_k), of columns laid out [heads, q|k|v, d_k]."""
+    width = head_width(qkv.shape[-1], 3 * num_heads)
+    heads = split_heads(qkv, num_heads)
+    # Copies: over strided views einsum may add in another order.
+    query, key, value = (heads[..., i * width : (i + 1) * width].copy() for i in range(3))
+    return query, key, value
+
+
+@step
+def attend_heads(query: Array, key: Array, value: Array, *, mask: Array | None, params: Params) -> dict[str, Array]:
+    """Return the heads attended, merged and projected by W_O, and the steps on the way; one mask for all (MHA-6)."""
+    attended = attend_projected(query, key, value, mask)
+    heads = attended["output"]
+    output = project_attention(merge_heads(heads), params, "o")
+    projected = {"q": query, "k": key, "v": value}
+    steps = {"scaled_scores": attended["scaled_scores"], "heads": heads}
+    return {"output": output, "weights": attended["weights"], **projected, **steps}
+
+
+@step
+def attend_projected(query: Array, key: Array, value: Array, mask: Array | None) -> dict[str, Array]:
+    """Return what the queries, keys and values give, once projected."""
+    return scaled_dot_product_attention(query, key, value, mask)
+
+
+@step
+def merge_heads(heads: Array) -> Array:
+    """Return (batch, seq, heads·width): the heads side by side."""
+    return np.concatenate([heads[:, h] for h in range(heads.shape[1])], axis=-1)

@@ -1,0 +1,310 @@
+"""Feed-forward network, layer normalisation, encoder and decoder layer, and the stacks of them."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import numpy as np
+
+from goldformer.adapters.layouts import part
+from goldformer.adapters.textbook.checks import Array, at_least_one, axis_sizes, spread_mask
+from goldformer.adapters.textbook.heads import Params, multi_head_attention, project
+from goldformer.adapters.textbook.steps import step
+
+Entry = TypeVar("Entry")
+#: A sub-layer, as a function of what it reads: its result, and what else it gives.
+SubLayer = Callable[[Array], tuple[Array, Array]]
+
+TOKENS: Final = "batch seq d_model"
+
+# The axes of every parameter, as axis_sizes reads them.
+FEED_FORWARD: Final = {"w_1": "d_model d_ff", "b_1": "? d_ff", "w_2": "d_ff d_model", "b_2": "? d_model"}
+NORM: Final = {"gamma": "d_model", "beta": "d_model"}
+HEADS: Final = {
+    "w_q": "d_model heads*d_k",
+    "b_q": "? heads*d_k",
+    "w_k": "d_model heads*d_k",
+    "b_k": "? heads*d_k",
+    "w_v": "d_model heads*d_v",
+    "b_v": "? heads*d_v",
+    "w_o": "heads*d_v d_model",
+    "b_o": "? d_model",
+}
+
+
+def under(prefix: str, table: Mapping[str, Entry]) -> dict[str, Entry]:
+    """Return a table of parameters with the name of their part in front of theirs."""
+    return {f"{prefix}.{name}": axes for name, axes in table.items()}
+
+
+ENCODER_LAYER: Final = {
+    **under("self_attention", HEADS),
+    **under("norm_1", NORM),
+    **under("feed_forward", FEED_FORWARD),
+    **under("norm_2", NORM),
+}
+DECODER_LAYER: Final = {
+    **under("self_attention", HEADS),
+    **under("norm_1", NORM),
+    **under("cross_attention", HEADS),
+    **under("norm_2", NORM),
+    **under("feed_forward", FEED_FORWARD),
+    **under("norm_3", NORM),
+}
+
+
+def stack_of(stack: str, layer: Mapping[str, str], num_layers: int) -> dict[str, str]:
+    """Return the table of the parameters of a stack, encoder.0.… and so on."""
+    at_least_one(f"{stack} layers", num_layers, "a stack has at least one")
+    numbered = (under(f"{stack}.{index}", layer) for index in range(num_layers))
+    return {name: axes for table in numbered for name, axes in table.items()}
+
+
+# Feed-forward network
+
+
+@step
+def feed_forward(x: Array, *, params: Params) -> tuple[Array, Array]:
+    """Return output (batch, seq, d_model) and hidden (batch, seq, d_ff)."""
+    axis_sizes({"x": TOKENS, **FEED_FORWARD}, x=x, **params)
+    hidden = activation(project(x, params, "1"))
+    return project(hidden, params, "2"), hidden
+
+
+@step
+def activation(x: Array) -> Array:
+    """Return ReLU, max(0, x)."""
+    return np.asarray(np.maximum(x, 0))
+
+
+# Layer normalisation
+
+
+@step
+def layer_norm(x: Array, *, params: Params) -> Array:
+    """Return (x − mean)/√(variance + eps)·gamma + beta, (..., d_model)."""
+    axis_sizes({"x": "... d_model", **NORM}, x=x, **params)
+    # The square of 256 overflows float16: as frameworks do, it is formed in float32 at least, and rounded once.
+    wide = x.astype(np.promote_types(x.dtype, np.float32))
+    centred = subtract_mean(wide)
+    normal = centred / norm_denominator(channel_variance(centred))
+    return scale_and_shift(normal, params).astype(x.dtype)
+
+
+@step
+def subtract_mean(x: Array) -> Array:
+    """Return each token's channels without their mean."""
+    return np.asarray(x - channel_mean(x))
+
+
+@step
+def channel_mean(x: Array) -> Array:
+    """Return the mean of each token's channels, (..., 1)."""
+    return np.asarray(x.mean(axis=-1, keepdims=True))
+
+
+@step
+def channel_variance(centred: Array) -> Array:
+    """Return the mean square of what is left without the mean, (..., 1): biased, divided by d_model."""
+    return channel_mean(np.square(centred))
+
+
+@step
+def norm_denominator(variance: Array) -> Array:
+    """Return √(variance + eps)."""
+    return np.asarray(np.sqrt(variance + layer_norm_eps()))
+
+
+@step
+def layer_norm_eps() -> float:
+    """Return 10⁻⁵."""
+    return 1e-5
+
+
+@step
+def scale_and_shift(normal: Array, params: Params) -> Array:
+    """Return every channel times its gamma plus its beta."""
+    return normal * params["gamma"] + params["beta"]
+
+
+# The sub-layers
+
+
+@step
+def run_sublayer(
+    x: Array, function: SubLayer, *, number: int, sums: list[Array], params: Params
+) -> tuple[Array, Array]:
+    """Return LN(x + f(x)) and what else f gives."""
+    output, extra = function(x)
+    return layer_norm(note_sum(x, output, sums), params=norm_params(params, number)), extra
+
+
+def note_sum(x: Array, output: Array, sums: list[Array]) -> Array:
+    """Return the sum of a sub-layer and its residual, and append it to those of the sub-layers before.
+
+    `sums` begins with the input of the whole layer.
+    """
+    sums.append(add_residual(x, output, sums))
+    return sums[-1]
+
+
+@step
+def add_residual(x: Array, output: Array, sums: list[Array]) -> Array:
+    """Return the output of a sub-layer plus its own input, and nothing of the `sums` before."""
+    del sums
+    return x + output
+
+
+@step
+def norm_params(params: Params, number: int) -> Params:
+    """Return gamma and beta of the sub-layer of that number, counted from 1."""
+    return part(params, f"norm_{number}")
+
+
+@step
+def self_attend(x: Array, mask: Array | None, *, num_heads: int, params: Params) -> tuple[Array, Array]:
+    """Return output and weights of x attending to itself."""
+    mine = part(params, "self_attention")
+    attended = multi_head_attention(x, x, x, mask, num_heads=num_heads, params=mine)
+    return attended["output"], attended["weights"]
+
+
+@step
+def cross_attend(x: Array, memory: Array, mask: Array | None, *, num_heads: int, params: Params) -> tuple[Array, Array]:
+    """Return output and weights of x attending to the memory: queries from x, keys and values from memory."""
+    mine = part(params, "cross_attention")
+    attended = multi_head_attention(x, memory, memory, mask, num_heads=num_heads, params=mine)
+    return attended["output"], attended["weights"]
+
+
+@step
+def feed_through(x: Array, *, params: Params) -> tuple[Array, Array]:
+    """Return output and hidden of the layer's feed-forward network."""
+    return feed_forward(x, params=part(params, "feed_forward"))
+
+
+@step
+def cross_attention_sublayer(
+    x: Array, memory: Array, mask: Array | None, *, sums: list[Array], num_heads: int, params: Params
+) -> tuple[Array, Array]:
+    """Return the cross-attention of the second sub-layer with residual and norm, and its weights."""
+    attend = partial(cross_attend, memory=memory, mask=mask, num_heads=num_heads, params=params)
+    return run_sublayer(x, attend, number=2, sums=sums, params=params)
+
+
+@step
+def feed_forward_sublayer(x: Array, *, number: int, sums: list[Array], params: Params) -> Array:
+    """Return the feed-forward network of the last sub-layer with residual and norm."""
+    return run_sublayer(x, partial(feed_through, params=params), number=number, sums=sums, params=params)[0]
+
+
+# The layers
+
+
+@step
+def encoder_layer(x: Array, mask: Array | None = None, *, num_heads: int, params: Params) -> dict[str, Array]:
+    """Return output and attended (batch, seq, d_model) and weights (batch, heads, seq, seq)."""
+    axis_sizes({"x": TOKENS, **ENCODER_LAYER}, x=x, **params)
+    sums = [x]
+    attend = partial(self_attend, mask=mask, num_heads=num_heads, params=params)
+    attended, weights = run_sublayer(x, attend, number=1, sums=sums, params=params)
+    output = feed_forward_sublayer(attended, number=2, sums=sums, params=params)
+    return {"output": output, "attended": attended, "weights": weights}
+
+
+@step
+def decoder_layer(
+    x: Array,
+    memory: Array,
+    self_mask: Array | None = None,
+    memory_mask: Array | None = None,
+    *,
+    num_heads: int,
+    params: Params,
+) -> dict[str, Array]:
+    """Return output, attended and crossed, as x, weights (…, seq, seq) and cross_weights (…, seq, source_seq)."""
+    table = {"x": TOKENS, "memory": "batch source_seq d_model", **DECODER_LAYER}
+    sizes = axis_sizes(table, x=x, memory=memory, **params)
+    for name, mask, keys in (("self_mask", self_mask, "seq"), ("memory_mask", memory_mask, "source_seq")):
+        if mask is not None:
+            spread_mask(name, mask, (sizes["batch"], num_heads, sizes["seq"], sizes[keys]))
+    sums = [x]
+    common: dict[str, Any] = {"num_heads": num_heads, "params": params}
+    attend = partial(self_attend, mask=self_mask, **common)
+    attended, weights = run_sublayer(x, attend, number=1, sums=sums, params=params)
+    crossed, cross_weights = cross_attention_sublayer(attended, memory, memory_mask, sums=sums, **common)
+    output = feed_forward_sublayer(crossed, number=3, sums=sums, params=params)
+    between = {"attended": attended, "crossed": crossed}
+    return {"output": output, **between, "weights": weights, "cross_weights": cross_weights}
+
+
+# The stacks
+
+
+@step
+def encoder(
+    x: Array, mask: Array | None = None, *, num_heads: int, num_layers: int, params: Params
+) -> dict[str, Array]:
+    """Return output (batch, seq, d_model) and layers (layers, batch, seq, d_model)."""
+    axis_sizes({"x": TOKENS, **stack_of("encoder", ENCODER_LAYER, num_layers)}, x=x, **params)
+    layer = partial(run_encoder_layer, mask=mask, num_heads=num_heads, params=params)
+    return run_stack(x, layer, num_layers)
+
+
+@step
+def decoder(
+    x: Array,
+    memory: Array,
+    self_mask: Array | None = None,
+    memory_mask: Array | None = None,
+    *,
+    num_heads: int,
+    num_layers: int,
+    params: Params,
+) -> dict[str, Array]:
+    """Return output (batch, seq, d_model) and layers (layers, batch, seq, d_model)."""
+    axis_sizes({"x": TOKENS, **stack_of("decoder", DECODER_LAYER, num_layers)}, x=x, **params)
+    common: dict[str, Any] = {"self_mask": self_mask, "memory_mask": memory_mask, "num_heads": num_heads}
+    layer = partial(run_decoder_layer, memory=memory, **common, params=params)
+    return run_stack(x, layer, num_layers)
+
+
+@step
+def run_stack(x: Array, layer: Callable[..., Array], num_layers: int) -> dict[str, Array]:
+    """Return the output of the last of the layers, each reading the one before (MODEL-2), and those of all.
+
+    The norm of the last layer is in its output already, and no norm follows (STACK-1).
+    """
+    outputs = []
+    for index in range(num_layers):
+        x = layer(x, index=index)
+        outputs.append(x)
+    return {"output": x, "layers": np.stack(outputs)}
+
+
+@step
+def run_encoder_layer(x: Array, *, index: int, mask: Array | None, num_heads: int, params: Params) -> Array:
+    """Return the output of the encoder's layer of that index, (batch, seq, d_model)."""
+    return encoder_layer(x, mask, num_heads=num_heads, params=layer_params(params, "encoder", index))["output"]
+
+
+@step
+def run_decoder_layer(
+    x: Array,
+    *,
+    index: int,
+    memory: Array,
+    self_mask: Array | None,
+    memory_mask: Array | None,
+    num_heads: int,
+    params: Params,
+) -> Array:
+    """Return the output of the decoder's layer of that index, (batch, seq, d_model); all attend alike (STACK-2)."""
+    mine = layer_params(params, "decoder", index)
+    return decoder_layer(x, memory, self_mask, memory_mask, num_heads=num_heads, params=mine)["output"]
+
+
+@step
+def layer_params(params: Params, stack: str, index: int) -> Params:
+    """Return the layer's own parameters."""
+    return part(params, f"{stack}.{index}")

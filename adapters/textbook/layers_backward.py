@@ -1,0 +1,320 @@
+"""Backward passes of multi-head attention, of the layers, of the stacks and of the whole model, by hand.
+
+Each is made of the backward passes of its parts, so a step that is replaced there is replaced here.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from goldformer.adapters.layouts import part
+from goldformer.adapters.textbook.backward import (
+    Gradients,
+    attention_backward,
+    feed_forward_gradient,
+    layer_norm_gradient,
+    projection_gradients,
+    softmax_backward,
+    token_embedding_gradient,
+)
+from goldformer.adapters.textbook.checks import Array
+from goldformer.adapters.textbook.heads import (
+    Params,
+    fused_multi_head_attention,
+    merge_heads,
+    multi_head_attention,
+    split_heads,
+)
+from goldformer.adapters.textbook.layers import (
+    SubLayer,
+    cross_attend,
+    decoder,
+    decoder_layer,
+    encoder,
+    encoder_layer,
+    feed_through,
+    layer_params,
+    norm_params,
+    self_attend,
+    under,
+)
+from goldformer.adapters.textbook.model import (
+    memory_mask,
+    output_probabilities,
+    source_mask,
+    target_mask,
+    transformer,
+)
+from goldformer.adapters.textbook.steps import step
+
+#: The backward pass of a sub-layer: of what it reads and the gradient of what it gives, the gradient of what it
+#: reads, and those of its parameters by their names in the layer.
+SubLayerBackward = Callable[[Array, Array], tuple[Array, Gradients]]
+
+# Multi-head attention
+
+
+@step
+def multi_head_attention_gradient(
+    query: Array,
+    key: Array,
+    value: Array,
+    cotangent: Array,
+    mask: Array | None = None,
+    *,
+    num_heads: int,
+    params: Params,
+) -> Gradients:
+    """Return the gradients of query, key and value, each as it is given, and of the parameters that are given."""
+    forward = multi_head_attention(query, key, value, mask, num_heads=num_heads, params=params)
+    of_heads, gradients = heads_backward(forward, cotangent, mask, params)
+    for role, (name, x) in zip("qkv", {"query": query, "key": key, "value": value}.items(), strict=True):
+        projected = merge_heads(of_heads[name])  # (batch, seq, heads·width)
+        gradients[name] = projected @ params[f"w_{role}"].T
+        gradients |= projection_gradients(x, projected, params, role)
+    return gradients
+
+
+@step
+def fused_multi_head_attention_gradient(
+    x: Array, cotangent: Array, mask: Array | None = None, *, num_heads: int, params: Params
+) -> Gradients:
+    """Return the gradients of x (batch, seq, d_input) and of the parameters that are given."""
+    forward = fused_multi_head_attention(x, mask, num_heads=num_heads, params=params)
+    of_heads, gradients = heads_backward(forward, cotangent, mask, params)
+    # The columns lie [heads, q|k|v, d_k].
+    projected = merge_heads(np.concatenate([of_heads[name] for name in ("query", "key", "value")], axis=-1))
+    gradients["x"] = projected @ params["w_qkv"].T
+    return gradients | projection_gradients(x, projected, params, "qkv")
+
+
+@step
+def heads_backward(
+    forward: Mapping[str, Array], cotangent: Array, mask: Array | None, params: Params
+) -> tuple[Gradients, Gradients]:
+    """Return the gradients of query, key and value, head by head, and those of w_o and b_o."""
+    gradients = projection_gradients(merge_heads(forward["heads"]), cotangent, params, "o")
+    heads = split_heads(cotangent @ params["w_o"].T, forward["heads"].shape[1])
+    attended = {"query": forward["q"], "key": forward["k"], "value": forward["v"], "weights": forward["weights"]}
+    return attention_backward(attended, heads, mask), gradients
+
+
+# The layers
+
+
+@step
+def sublayer_gradient(
+    x: Array, function: SubLayer, backward: SubLayerBackward, cotangent: Array, *, number: int, params: Params
+) -> tuple[Array, Gradients]:
+    """Return the gradient of what a sub-layer reads, and those of its parameters by their names in the layer."""
+    output, _ = function(x)
+    normed = layer_norm_gradient(x + output, cotangent, params=norm_params(params, number))
+    total = normed.pop("x")
+    through, gradients = backward(x, total)
+    return join_residual_gradient(total, through), gradients | under(f"norm_{number}", normed)
+
+
+@step
+def join_residual_gradient(bypass: Array, through: Array) -> Array:
+    """Return the sum of what flows back around a sub-layer and through it."""
+    return bypass + through
+
+
+@step
+def self_attend_gradient(
+    x: Array, cotangent: Array, mask: Array | None, *, num_heads: int, params: Params
+) -> tuple[Array, Gradients]:
+    """Return the gradient of x, which is query, key and value in one, and those of the parameters."""
+    mine = part(params, "self_attention")
+    gradients = multi_head_attention_gradient(x, x, x, cotangent, mask, num_heads=num_heads, params=mine)
+    from_all = gradients.pop("query") + gradients.pop("key") + gradients.pop("value")
+    return from_all, under("self_attention", gradients)
+
+
+@step
+def cross_attend_gradient(
+    x: Array, cotangent: Array, memory: Array, mask: Array | None, *, num_heads: int, params: Params
+) -> tuple[Array, Gradients]:
+    """Return the gradient of x, and with those of the parameters that of memory, keys and values in one."""
+    mine = part(params, "cross_attention")
+    gradients = multi_head_attention_gradient(x, memory, memory, cotangent, mask, num_heads=num_heads, params=mine)
+    from_x, from_memory = gradients.pop("query"), gradients.pop("key") + gradients.pop("value")
+    return from_x, {"memory": from_memory, **under("cross_attention", gradients)}
+
+
+@step
+def feed_through_gradient(x: Array, cotangent: Array, *, params: Params) -> tuple[Array, Gradients]:
+    """Return the gradient of what the layer's feed-forward network reads, and those of its parameters."""
+    gradients = feed_forward_gradient(x, cotangent, params=part(params, "feed_forward"))
+    return gradients.pop("x"), under("feed_forward", gradients)
+
+
+@step
+def encoder_layer_gradient(
+    x: Array, cotangent: Array, mask: Array | None = None, *, num_heads: int, params: Params
+) -> Gradients:
+    """Return the gradients of x (batch, seq, d_model) and of the parameters that are given."""
+    attended = encoder_layer(x, mask, num_heads=num_heads, params=params)["attended"]
+    common: dict[str, Any] = {"mask": mask, "num_heads": num_heads, "params": params}
+    attend = partial(self_attend, **common), partial(self_attend_gradient, **common)
+    feed = partial(feed_through, params=params), partial(feed_through_gradient, params=params)
+    gradient, of_feed = sublayer_gradient(attended, *feed, cotangent, number=2, params=params)
+    gradient, of_attention = sublayer_gradient(x, *attend, gradient, number=1, params=params)
+    return {"x": gradient, **of_attention, **of_feed}
+
+
+@step
+def decoder_layer_gradient(
+    x: Array,
+    memory: Array,
+    cotangent: Array,
+    self_mask: Array | None = None,
+    memory_mask: Array | None = None,
+    *,
+    num_heads: int,
+    params: Params,
+) -> Gradients:
+    """Return the gradients of x, memory (batch, source_seq, d_model) and of the parameters that are given."""
+    common: dict[str, Any] = {"num_heads": num_heads, "params": params}
+    forward = decoder_layer(x, memory, self_mask, memory_mask, **common)
+    mine, other = {"mask": self_mask, **common}, {"memory": memory, "mask": memory_mask, **common}
+    attend = partial(self_attend, **mine), partial(self_attend_gradient, **mine)
+    cross = partial(cross_attend, **other), partial(cross_attend_gradient, **other)
+    feed = partial(feed_through, params=params), partial(feed_through_gradient, params=params)
+    gradient, of_feed = sublayer_gradient(forward["crossed"], *feed, cotangent, number=3, params=params)
+    gradient, of_cross = sublayer_gradient(forward["attended"], *cross, gradient, number=2, params=params)
+    gradient, of_attention = sublayer_gradient(x, *attend, gradient, number=1, params=params)
+    return {"x": gradient, **of_attention, **of_cross, **of_feed}
+
+
+# The stacks
+
+
+@step
+def encoder_gradient(
+    x: Array, cotangent: Array, mask: Array | None = None, *, num_heads: int, num_layers: int, params: Params
+) -> Gradients:
+    """Return the gradients of x (batch, seq, d_model) and of the given parameters of all layers."""
+    outputs = encoder(x, mask, num_heads=num_heads, num_layers=num_layers, params=params)["layers"]
+
+    def backward(x: Array, cotangent: Array, index: int) -> Gradients:
+        mine = layer_params(params, "encoder", index)
+        return encoder_layer_gradient(x, cotangent, mask, num_heads=num_heads, params=mine)
+
+    gradient, of_layers = stack_gradient([x, *outputs[:-1]], cotangent, backward)
+    return {"x": gradient, **number_layers("encoder", of_layers)}
+
+
+@step
+def decoder_gradient(
+    x: Array,
+    memory: Array,
+    cotangent: Array,
+    self_mask: Array | None = None,
+    memory_mask: Array | None = None,
+    *,
+    num_heads: int,
+    num_layers: int,
+    params: Params,
+) -> Gradients:
+    """Return the gradients of x, memory (batch, source_seq, d_model) and of the given parameters of all layers."""
+    masks = (self_mask, memory_mask)
+    outputs = decoder(x, memory, *masks, num_heads=num_heads, num_layers=num_layers, params=params)["layers"]
+
+    def backward(x: Array, cotangent: Array, index: int) -> Gradients:
+        mine = layer_params(params, "decoder", index)
+        return decoder_layer_gradient(x, memory, cotangent, *masks, num_heads=num_heads, params=mine)
+
+    gradient, of_layers = stack_gradient([x, *outputs[:-1]], cotangent, backward)
+    of_memory = sum_memory_gradients([of_layer.pop("memory") for of_layer in of_layers])
+    return {"x": gradient, "memory": of_memory, **number_layers("decoder", of_layers)}
+
+
+@step
+def stack_gradient(
+    inputs: list[Array], cotangent: Array, backward: Callable[[Array, Array, int], Gradients]
+) -> tuple[Array, list[Gradients]]:
+    """Return the gradient of what the first layer reads, and those of each layer's other arguments.
+
+    `inputs` is what each layer reads, and `backward` gives of it, a cotangent and the layer's index the gradients.
+    """
+    of_layers: list[Gradients] = []
+    for index in reversed(range(len(inputs))):
+        gradients = backward(inputs[index], cotangent, index)
+        cotangent = gradients.pop("x")
+        of_layers.insert(0, gradients)
+    return cotangent, of_layers
+
+
+@step
+def sum_memory_gradients(of_layers: list[Array]) -> Array:
+    """Return the gradient of the memory, of what it is to each layer: their sum, as every layer reads it."""
+    return np.asarray(sum(of_layers[1:], of_layers[0]))
+
+
+def number_layers(stack: str, of_layers: list[Gradients]) -> Gradients:
+    """Return the gradients of all layers by the parameters' names in the stack."""
+    return {n: g for index, mine in enumerate(of_layers) for n, g in under(f"{stack}.{index}", mine).items()}
+
+
+# The whole model
+
+
+@step
+def transformer_gradient(
+    source: Array,
+    target: Array,
+    cotangent: Array,
+    *,
+    num_heads: int,
+    num_encoder_layers: int,
+    num_decoder_layers: int,
+    pad_id: int,
+    params: Params,
+) -> Gradients:
+    """Return the gradients of table (vocab, d_model), of the output layer and of all layers' parameters."""
+    counts: dict[str, Any] = {"num_encoder_layers": num_encoder_layers, "num_decoder_layers": num_decoder_layers}
+    common: dict[str, Any] = {"num_heads": num_heads, "params": params}
+    forward = transformer(source, target, pad_id=pad_id, **counts, **common)
+    of_decoder = decoder_gradient(
+        forward["target_embedded"],
+        forward["memory"],
+        cotangent @ params["w_vocab"].T,
+        target_mask(target, pad_id),
+        memory_mask(source, pad_id),
+        num_layers=num_decoder_layers,
+        **common,
+    )
+    of_encoder = encoder_gradient(
+        forward["source_embedded"],
+        of_decoder.pop("memory"),
+        source_mask(source, pad_id),
+        num_layers=num_encoder_layers,
+        **common,
+    )
+    table = sum_table_gradients(
+        embed_gradient(source, of_encoder.pop("x"), params), embed_gradient(target, of_decoder.pop("x"), params)
+    )
+    of_logits = projection_gradients(forward["decoded"], cotangent, params, "vocab")
+    return {"table": table, **of_logits, **of_encoder, **of_decoder}
+
+
+@step
+def embed_gradient(ids: Array, gradient: Array, params: Params) -> Array:
+    """Return the gradient of the table by one side's rows, to which the positions are only added."""
+    return token_embedding_gradient(ids, gradient, params={"table": params["table"]})["table"]
+
+
+@step
+def sum_table_gradients(of_source: Array, of_target: Array) -> Array:
+    """Return the gradient of the one table that both sides read, (vocab, d_model)."""
+    return of_source + of_target
+
+
+@step
+def output_probabilities_gradient(x: Array, cotangent: Array, *, params: Params) -> Gradients:
+    """Return the gradients of x (batch, seq, d_model), w_vocab and b_vocab, if it is given."""
+    logits = softmax_backward(output_probabilities(x, params=params)["probabilities"], cotangent)
+    return {"x": logits @ params["w_vocab"].T, **projection_gradients(x, logits, params, "vocab")}

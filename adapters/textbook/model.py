@@ -1,0 +1,125 @@
+"""The whole model, from ids to logits, and its output layer, probabilities and their logarithms."""
+
+from typing import Any, Final
+
+import numpy as np
+
+from goldformer.adapters.textbook.attention import causal_mask, padding_mask, softmax
+from goldformer.adapters.textbook.checks import Array, axis_sizes, check_ids
+from goldformer.adapters.textbook.embedding import positional_encoding, token_embedding
+from goldformer.adapters.textbook.heads import Params, project
+from goldformer.adapters.textbook.layers import TOKENS, decoder, encoder
+from goldformer.adapters.textbook.steps import step
+
+# The axes of arguments, as axis_sizes reads them.
+OUTPUT_LAYER: Final = {"w_vocab": "d_model vocab", "b_vocab": "? vocab"}
+TRANSFORMER: Final = {"source": "batch source_seq", "target": "batch seq", "table": "vocab d_model", **OUTPUT_LAYER}
+
+# The whole model
+
+
+@step
+def transformer(
+    source: Array,
+    target: Array,
+    *,
+    num_heads: int,
+    num_encoder_layers: int,
+    num_decoder_layers: int,
+    pad_id: int,
+    params: Params,
+) -> dict[str, Array]:
+    """Return logits (batch, seq, vocab), memory and source_embedded, decoded and target_embedded (…, d_model)."""
+    sizes = axis_sizes(TRANSFORMER, source=source, target=target, **params)
+    for name, ids in (("source", source), ("target", target)):
+        check_ids(name, ids, sizes["vocab"], "the rows of table")
+    common: dict[str, Any] = {"num_heads": num_heads, "params": params}
+    embedded = embed_source(source, pad_id, params)
+    encoded = encoder(embedded, source_mask(source, pad_id), num_layers=num_encoder_layers, **common)
+    target_embedded = embed_target(target, pad_id, params)
+    decoded = decoder(
+        target_embedded,
+        select_memory({"embedded": embedded, **encoded}),
+        target_mask(target, pad_id),
+        memory_mask(source, pad_id),
+        num_layers=num_decoder_layers,
+        **common,
+    )
+    logits = output_logits(decoded["output"], params)
+    steps = {"decoded": decoded["output"], "source_embedded": embedded, "target_embedded": target_embedded}
+    return {"logits": logits, "memory": encoded["output"], **steps}
+
+
+@step
+def embed_source(source: Array, pad_id: int, params: Params) -> Array:
+    """Return the rows of the source with their positions, (batch, source_seq, d_model)."""
+    return embed(source, pad_id, params)
+
+
+@step
+def embed_target(target: Array, pad_id: int, params: Params) -> Array:
+    """Return the rows of the target with their positions, of the same table (MODEL-1), (batch, seq, d_model)."""
+    return embed(target, pad_id, params)
+
+
+@step
+def embed(ids: Array, pad_id: int, params: Params) -> Array:
+    """Return the rows of the table with their positions, padding as any word, (batch, tokens, d_model)."""
+    del pad_id
+    return positional_encoding(token_embedding(ids, params={"table": params["table"]}))
+
+
+@step
+def word_mask(ids: Array, pad_id: int) -> Array:
+    """Return where the ids of source or target are words and not padding, (batch, 1, 1, tokens)."""
+    return padding_mask(ids, pad_id=pad_id)
+
+
+@step
+def source_mask(source: Array, pad_id: int) -> Array:
+    """Return the mask of the encoder: padding."""
+    return word_mask(source, pad_id)
+
+
+@step
+def target_mask(target: Array, pad_id: int) -> Array:
+    """Return the mask of the decoder's self-attention: neither padding nor later positions (LAYER-5)."""
+    seq = target.shape[1]
+    return np.asarray(word_mask(target, pad_id) & causal_mask(q_seq=seq, kv_seq=seq))  # (batch, 1, seq, seq)
+
+
+@step
+def memory_mask(source: Array, pad_id: int) -> Array:
+    """Return the mask of the cross-attention: the padding of the source, whose positions are the keys."""
+    return word_mask(source, pad_id)
+
+
+@step
+def select_memory(encoded: dict[str, Array]) -> Array:
+    """Return what the decoder attends to: the last encoder layer's output (LAYER-4)."""
+    return encoded["output"]
+
+
+# The output layer
+
+
+@step
+def output_logits(x: Array, params: Params) -> Array:
+    """Return logits, x·W_vocab + b_vocab, (batch, seq, vocab)."""
+    return project(x, params, "vocab")
+
+
+@step
+def output_probabilities(x: Array, *, params: Params) -> dict[str, Array]:
+    """Return probabilities and logits, each (batch, seq, vocab)."""
+    axis_sizes({"x": TOKENS, **OUTPUT_LAYER}, x=x, **params)
+    logits = output_logits(x, params)
+    return {"probabilities": softmax(logits), "logits": logits}
+
+
+@step
+def log_softmax(logits: Array) -> Array:
+    """Return log softmax(logits) over the last axis, as logits − max − log Σ exp(logits − max)."""
+    with np.errstate(over="ignore"):
+        shifted = logits - logits.max(axis=-1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))

@@ -1,0 +1,63 @@
+"""What is drawn at random: the weights that a layer begins with, and dropout."""
+
+import math
+
+import numpy as np
+
+from goldformer.adapters.textbook.checks import Array, axis_sizes
+from goldformer.adapters.textbook.steps import step
+
+# Initialisation
+
+
+@step
+def xavier_uniform(like: Array, *, seed: int) -> Array:
+    """Return a weight (d_in, d_out) in the dtype of like."""
+    sizes = axis_sizes({"like": "d_in d_out"}, like=like)
+    bound = xavier_bound(sizes["d_in"], sizes["d_out"])
+    return draw_weight(like.shape, bound, np.random.default_rng(seed)).astype(like.dtype)
+
+
+@step
+def xavier_bound(d_in: int, d_out: int) -> float:
+    """Return √(6/(d_in + d_out))."""
+    return math.sqrt(6 / (d_in + d_out))
+
+
+@step
+def draw_weight(shape: tuple[int, ...], bound: float, random: np.random.Generator) -> Array:
+    """Return numbers drawn evenly between −bound and bound."""
+    return random.uniform(-bound, bound, shape)
+
+
+# Dropout
+
+
+@step
+def dropout(x: Array, *, rate: float, training: bool, seed: int) -> Array:
+    """Return x with elements dropped in training, and x in evaluation, whatever the rate, (..., n)."""
+    axis_sizes({"x": "... n"}, x=x)
+    return drop_elements(x, "rate", rate, seed) if training else x
+
+
+@step
+def drop_elements(x: Array, name: str, rate: float, seed: int | None) -> Array:
+    """Return 0 where an element is dropped, and the element scaled up elsewhere; `name` is the rate's own."""
+    if not 0 <= rate <= 1:
+        raise ValueError(f"{name}: {rate} is not in 0 … 1")
+    keeps = draw_dropout_mask(x.shape, rate, np.random.default_rng(seed))
+    # At a rate of 1 what would be scaled up is not kept.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(keeps, scale_up(x, rate), np.zeros_like(x))
+
+
+@step
+def draw_dropout_mask(shape: tuple[int, ...], rate: float, random: np.random.Generator) -> Array:
+    """Return True where an element is kept: each by itself, with probability 1 − rate."""
+    return random.random(shape) >= rate
+
+
+@step
+def scale_up(x: Array, rate: float) -> Array:
+    """Return x/(1 − rate)."""
+    return np.asarray(x / (1 - rate))
