@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from goldformer.adapters import Adapter
-from goldformer.adapters.mistakes import implementations
-from goldformer.conformance.comparison import Comparison, Implementation, Request
-from goldformer.conformance.comparison_page import page
-from goldformer.conformance.diagnosis import Diagnosis
-from goldformer.conformance.engine import Bench, check_case, judge_case, plan
+from goldformer.conformance.diagnosis.explain import Diagnosis
+from goldformer.conformance.diagnosis.mistakes import implementations
+from goldformer.conformance.judging.cases import Bench, check_case, judge_case, plan
+from goldformer.conformance.reports.comparison import Comparison, Implementation, Request
+from goldformer.conformance.reports.comparison_page import page
 from goldformer.conformance.run import Selection, checks
 from goldformer.spec import Spec, load_spec
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from goldformer.adapters import find_adapter
-from goldformer.conformance.comparison import environment
-from goldformer.conformance.engine import Bench
+from goldformer.conformance.judging.cases import Bench
+from goldformer.conformance.reports.comparison import environment
 from goldformer.conformance.run import Numerics
 from goldformer.spec import Spec, load_spec
 

@@ -22,12 +22,12 @@ from typing import Final
 
 import click
 
-from goldformer.adapters.mistakes import implementations
 from goldformer.adapters.protocol import Adapter
-from goldformer.conformance.diagnosis import Diagnosis
-from goldformer.conformance.engine import Bench
+from goldformer.conformance.diagnosis.explain import Diagnosis
+from goldformer.conformance.diagnosis.findings import CLOSEST, diagnose
+from goldformer.conformance.diagnosis.mistakes import implementations
+from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.run import Numerics, Selection, checks
-from goldformer.conformance.text import CLOSEST, diagnosis
 from goldformer.spec import Spec, load_spec
 
 #: One mistake in so many is left out.
@@ -84,7 +84,7 @@ def examine(mistake: str, way: str, left_out: frozenset[str]) -> Outcome | None:
     start = time.perf_counter()
     judgements = (check() for check in checks(bench, Selection(("float32",), seen)))
     verdicts = Diagnosis(spec, left_out).explain_all(judgements)
-    remarks = list(diagnosis(verdicts, spec))
+    remarks = list(diagnose(verdicts, spec))
     said = "\n".join(f"{remark.label}: {remark.text}" for remark in remarks)
     # What is said to be it comes before what could be it, whichever component it is said of.
     naming = [

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from goldformer.adapters import BUILT_IN, DTYPES, OF_LIBRARIES
-from goldformer.conformance.text import number
+from goldformer.conformance.reports.text import number
 from goldformer.spec import load_spec
 from goldformer.spec.readme import markdown_table
 

@@ -113,8 +113,8 @@ def schema(kind: str) -> None:
     import json
 
     from goldformer.adapters.process import schema as protocol
-    from goldformer.conformance import report_schema
     from goldformer.conformance.grading.assignment import AssignmentFile
+    from goldformer.conformance.reports import report_schema
     from goldformer.spec.schema import FILES
 
     own = {

@@ -16,9 +16,9 @@ import pytest
 
 if TYPE_CHECKING:
     from goldformer.conformance.baseline.guard import Guard
-    from goldformer.conformance.diagnosis import Diagnosis
-    from goldformer.conformance.engine import Bench, Judgement
-    from goldformer.conformance.verdict import Verdict
+    from goldformer.conformance.diagnosis.explain import Diagnosis
+    from goldformer.conformance.judging.cases import Bench, Judgement
+    from goldformer.conformance.judging.verdict import Verdict
 
 KEY: Final = "goldformer"
 _BENCH: Final = pytest.StashKey["Bench"]()
@@ -90,8 +90,8 @@ def _bench(config: pytest.Config) -> Bench:
     """The adapter on its bench, loaded once; a usage error ends the run with pytest's exit code 4."""
     if _BENCH not in config.stash:
         from goldformer.adapters import DTYPES, AdapterError, find_adapter
-        from goldformer.conformance.diagnosis import Diagnosis
-        from goldformer.conformance.engine import Bench
+        from goldformer.conformance.diagnosis.explain import Diagnosis
+        from goldformer.conformance.judging.cases import Bench
         from goldformer.conformance.run import Numerics
         from goldformer.spec import SpecError, load_spec
 
@@ -157,12 +157,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     dtypes = _words(config.getoption("--dtype")) or ["float64", "float32"]
     metafunc.parametrize("bench", [replace(bench, dtype=d) for d in dtypes], ids=dtypes)
     if "golden_case" in metafunc.fixturenames:
-        from goldformer.conformance.engine import plan
+        from goldformer.conformance.judging.cases import plan
 
         cases = plan(bench.spec)
         metafunc.parametrize("golden_case", cases, ids=[case.id for case in cases])
     elif "component" in metafunc.fixturenames:
-        from goldformer.conformance.properties import PROPERTY_ID, components_of
+        from goldformer.conformance.properties.held import PROPERTY_ID, components_of
 
         prop = bench.spec.properties[getattr(metafunc.function, PROPERTY_ID)]
         metafunc.parametrize("component", components_of(prop, bench.spec))
@@ -194,8 +194,8 @@ def settle(request: pytest.FixtureRequest) -> Callable[[Judgement], None]:
     """Explain a judgement, turn it into pytest's outcome, and keep its verdict for the summary."""
 
     def settle(judgement: Judgement) -> None:
-        from goldformer.conformance.text import explain_verdict
-        from goldformer.conformance.verdict import Status
+        from goldformer.conformance.judging.verdict import Status
+        from goldformer.conformance.reports.text import explain_verdict
 
         verdict = request.config.stash[_DIAGNOSIS].explain(judgement)
         if verdict.bad:
@@ -254,7 +254,7 @@ class Summary:
         """A verdict travels as an attribute of its report."""
         verdict = getattr(report, KEY, None)
         if verdict is not None:
-            from goldformer.conformance.verdict import Verdict
+            from goldformer.conformance.judging.verdict import Verdict
 
             self.verdicts.append(Verdict.from_json(verdict))
 
@@ -262,7 +262,7 @@ class Summary:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Refuse a run in which everything was skipped; tell a fault of goldformer from a failure of the adapter."""
         if self.verdicts:
-            from goldformer.conformance.text import nothing_was_checked
+            from goldformer.conformance.reports.text import nothing_was_checked
 
             if nothing_was_checked(self.verdicts) and session.exitstatus == pytest.ExitCode.OK:
                 session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
@@ -275,7 +275,7 @@ class Summary:
         if not self.verdicts:
             return
         from goldformer.adapters import DTYPES
-        from goldformer.conformance.text import closing, nothing_was_checked, summary, table
+        from goldformer.conformance.reports.text import closing, nothing_was_checked, summary, table
 
         bench = _bench(self.config)
         # In the order of the spec: workers of pytest-xdist report in any.
@@ -299,8 +299,8 @@ class Summary:
 
     def _save(self, path: Path, bench: Bench) -> None:
         """The page that `goldformer check --html` saves."""
-        from goldformer.conformance.comparison import Comparison, Implementation, Request
-        from goldformer.conformance.comparison_page import page
+        from goldformer.conformance.reports.comparison import Comparison, Implementation, Request
+        from goldformer.conformance.reports.comparison_page import page
         from goldformer.spec.files import replace_file
 
         dtypes = tuple(dict.fromkeys(v.dtype for v in self.verdicts))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
-from goldformer.conformance.engine import Bench, Judgement, judge_case, plan
-from goldformer.conformance.properties import components_of, judge_property
+from goldformer.conformance.judging.cases import Bench, Judgement, judge_case, plan
+from goldformer.conformance.properties.held import components_of, judge_property
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from goldformer.conformance.invoke import Arguments
-from goldformer.conformance.properties import Subject, drawn, holds
+from goldformer.conformance.judging.invoke import Arguments
+from goldformer.conformance.properties.held import Subject, drawn, holds
 from goldformer.spec.draw import below
 
 NAME = "cross_entropy"

@@ -8,9 +8,9 @@ from typing import Final
 import numpy as np
 from hypothesis import strategies as st
 
-from goldformer.conformance.invoke import Arguments, Array
-from goldformer.conformance.properties import Subject, Violation, drawn, holds
-from goldformer.conformance.search import EXAMPLES
+from goldformer.conformance.judging.invoke import Arguments, Array
+from goldformer.conformance.properties.held import Subject, Violation, drawn, holds
+from goldformer.conformance.properties.search import EXAMPLES
 from goldformer.spec.laws import FALSE_ALARM
 
 NAME = "dropout"

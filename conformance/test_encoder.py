@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from goldformer.conformance.properties import Subject, drawn, holds, with_inputs
+from goldformer.conformance.properties.held import Subject, drawn, holds, with_inputs
 
 NAME = "encoder"
 

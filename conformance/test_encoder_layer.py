@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from goldformer.conformance import relations
-from goldformer.conformance.properties import Subject, drawn, holds
+from goldformer.conformance.properties import relations
+from goldformer.conformance.properties.held import Subject, drawn, holds
 
 
 @holds("enc-permutation", batch=st.integers(1, 2), seq=st.integers(2, 4), seed=st.integers(0, 999))

@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 
 from goldformer.adapters.arrays import LIBRARIES, Layout
-from goldformer.conformance.engine import plain_cases, working_case
-from goldformer.conformance.invoke import (
+from goldformer.conformance.judging.cases import plain_cases, working_case
+from goldformer.conformance.judging.invoke import (
     Arguments,
     BadResult,
     CallProblem,
@@ -23,7 +23,7 @@ from goldformer.conformance.invoke import (
     call,
     hand_over,
 )
-from goldformer.conformance.properties import NotAdvised, Subject, Violation, holds, with_inputs
+from goldformer.conformance.properties.held import NotAdvised, Subject, Violation, holds, with_inputs
 from goldformer.spec.call import check_call
 
 #: How torch says that an operation met tensors of two devices. Anything else that goes wrong on the

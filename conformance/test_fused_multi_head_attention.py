@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from goldformer.conformance import relations
-from goldformer.conformance.invoke import Arguments
-from goldformer.conformance.properties import Subject, drawn, holds, with_inputs
+from goldformer.conformance.judging.invoke import Arguments
+from goldformer.conformance.properties import relations
+from goldformer.conformance.properties.held import Subject, drawn, holds, with_inputs
 
 NAME = "fused_multi_head_attention"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from goldformer.conformance.engine import Bench, Judgement, judge_case
+from goldformer.conformance.judging.cases import Bench, Judgement, judge_case
 from goldformer.spec import Case
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from goldformer.conformance.decoding import alone_and_in_batch, call_for, ending, read, words_of
-from goldformer.conformance.properties import Subject, Violation, holds
+from goldformer.conformance.properties.decoding import alone_and_in_batch, call_for, ending, read, words_of
+from goldformer.conformance.properties.held import Subject, Violation, holds
 
 NAME = "greedy_decode"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from goldformer.conformance.invoke import Arguments
-from goldformer.conformance.properties import Subject, holds
+from goldformer.conformance.judging.invoke import Arguments
+from goldformer.conformance.properties.held import Subject, holds
 
 NAME = "label_smoothing"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from goldformer.conformance import relations
-from goldformer.conformance.invoke import Arguments
-from goldformer.conformance.properties import Subject, drawn, holds, with_inputs, with_params
+from goldformer.conformance.judging.invoke import Arguments
+from goldformer.conformance.properties import relations
+from goldformer.conformance.properties.held import Subject, drawn, holds, with_inputs, with_params
 
 NAME = "multi_head_attention"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from goldformer.conformance.properties import Subject, drawn, holds
+from goldformer.conformance.properties.held import Subject, drawn, holds
 
 NAME = "output_probabilities"
 

@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from goldformer.conformance.invoke import Arguments
-from goldformer.conformance.properties import Subject, drawn, holds, with_inputs
+from goldformer.conformance.judging.invoke import Arguments
+from goldformer.conformance.properties.held import Subject, drawn, holds, with_inputs
 
 NAME = "positional_encoding"
 ATTENTION = "scaled_dot_product_attention"

@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from goldformer.conformance import relations
-from goldformer.conformance.invoke import Arguments
-from goldformer.conformance.properties import Subject, Violation, drawn, holds, with_inputs
+from goldformer.conformance.judging.invoke import Arguments
+from goldformer.conformance.properties import relations
+from goldformer.conformance.properties.held import Subject, Violation, drawn, holds, with_inputs
 
 NAME = "scaled_dot_product_attention"
 

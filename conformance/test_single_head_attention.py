@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from goldformer.conformance import relations
-from goldformer.conformance.invoke import Arguments
-from goldformer.conformance.properties import Subject, drawn, holds
+from goldformer.conformance.judging.invoke import Arguments
+from goldformer.conformance.properties import relations
+from goldformer.conformance.properties.held import Subject, drawn, holds
 
 NAME = "single_head_attention"
 

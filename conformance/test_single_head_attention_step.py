@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from goldformer.conformance.gradient import invoke_gradient
-from goldformer.conformance.invoke import Arguments, NotImplementedHere
-from goldformer.conformance.properties import Subject, drawn, holds
+from goldformer.conformance.judging.gradient import invoke_gradient
+from goldformer.conformance.judging.invoke import Arguments, NotImplementedHere
+from goldformer.conformance.properties.held import Subject, drawn, holds
 
 NAME, ATTENTION = "single_head_attention_step", "single_head_attention"
 

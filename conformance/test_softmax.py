@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from goldformer.conformance import relations
-from goldformer.conformance.properties import Subject, drawn, holds, with_inputs
+from goldformer.conformance.properties import relations
+from goldformer.conformance.properties.held import Subject, drawn, holds, with_inputs
 
 SIZES = {"batch": st.integers(1, 3), "n": st.integers(1, 7), "seed": st.integers(0, 999)}
 

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from goldformer.conformance.invoke import Arguments
-from goldformer.conformance.properties import Subject, drawn, holds, with_inputs
+from goldformer.conformance.judging.invoke import Arguments
+from goldformer.conformance.properties.held import Subject, drawn, holds, with_inputs
 from goldformer.spec.draw import below
 
 NAME = "transformer"

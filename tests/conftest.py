@@ -13,9 +13,9 @@ from threadpoolctl import threadpool_limits
 
 from controls import ROOM, TALLY, Control, Tally, judge, tallies
 from goldformer.adapters import Adapter, find_adapter
-from goldformer.adapters.mistakes import implementations
-from goldformer.conformance.engine import Bench, check_case, plan
-from goldformer.conformance.verdict import Verdict
+from goldformer.conformance.diagnosis.mistakes import implementations
+from goldformer.conformance.judging.cases import Bench, check_case, plan
+from goldformer.conformance.judging.verdict import Verdict
 from goldformer.spec import ROOT, Spec, load_spec
 
 # The arrays are small: more threads only wait for each other, a hundredfold on busy cores.

@@ -8,8 +8,8 @@ import pytest
 
 from goldformer.adapters import Adapter
 from goldformer.adapters.textbook.build import build_textbook
-from goldformer.conformance.engine import Bench, check_case
-from goldformer.conformance.verdict import Status
+from goldformer.conformance.judging.cases import Bench, check_case
+from goldformer.conformance.judging.verdict import Status
 
 textbook = build_textbook()
 attend = textbook.scaled_dot_product_attention

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import pytest
 
 from goldformer.adapters import find_adapter
-from goldformer.conformance.engine import Bench
-from goldformer.conformance.suspects import failing_roots, suspects
-from goldformer.conformance.text import closing, explain_verdict
+from goldformer.conformance.diagnosis.suspects import failing_roots, suspects
+from goldformer.conformance.judging.cases import Bench
+from goldformer.conformance.reports.text import closing, explain_verdict
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ import pytest
 from click.testing import CliRunner
 
 from goldformer.conformance.cli import main
-from goldformer.conformance.engine import plan
-from goldformer.conformance.properties import components_of
-from goldformer.conformance.report_schema import Report
-from goldformer.conformance.verdict import Verdict
+from goldformer.conformance.judging.cases import plan
+from goldformer.conformance.judging.verdict import Verdict
+from goldformer.conformance.properties.held import components_of
+from goldformer.conformance.reports.report_schema import Report
 
 RIGHT = """
 import numpy as np

@@ -11,9 +11,9 @@ from click.testing import CliRunner
 from comparisons import ALL, FAILING, MISSING, RIGHT, made, of, verdict, wrong
 from goldformer.conformance.cli import main
 from goldformer.conformance.commands import compare as command
-from goldformer.conformance.comparison import Request, Tally, compared, examined
-from goldformer.conformance.comparison_text import as_json, badge, markdown
-from goldformer.conformance.verdict import Verdict
+from goldformer.conformance.judging.verdict import Verdict
+from goldformer.conformance.reports.comparison import Request, Tally, compared, examined
+from goldformer.conformance.reports.comparison_text import as_json, badge, markdown
 
 SOFTMAX = """
 import numpy as np

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from comparisons import ALL, FAILING, MISSING, RIGHT, made, of, verdict, wrong
-from goldformer.conformance.comparison_page import page
+from goldformer.conformance.reports.comparison_page import page
 from pages import CHROMIUM, PAIRS, READABLE, Page, contrast, must_scroll_by_keyboard, must_stand_alone, on_a_phone
 
 

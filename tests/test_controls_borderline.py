@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from controls import HALF, Control, judge
-from goldformer.conformance.verdict import Status
+from goldformer.conformance.judging.verdict import Status
 
 
 def fill_of_minus_1e9(query, key, value, mask=None):

@@ -13,8 +13,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from goldformer.adapters import Adapter
-from goldformer.conformance.engine import Bench, check_case
-from goldformer.conformance.verdict import Status
+from goldformer.conformance.judging.cases import Bench, check_case
+from goldformer.conformance.judging.verdict import Status
 
 PASSED, FAILED = Status.PASSED, Status.FAILED
 HEADS = "mha-distinct-sizes"

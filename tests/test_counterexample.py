@@ -11,14 +11,14 @@ import yaml
 from click.testing import CliRunner
 
 from goldformer.adapters import Adapter
-from goldformer.adapters.mistakes import implementations
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.cli import main
-from goldformer.conformance.engine import Bench, check_case
-from goldformer.conformance.properties import check_property
+from goldformer.conformance.diagnosis.mistakes import implementations
+from goldformer.conformance.judging.cases import Bench, check_case
+from goldformer.conformance.judging.verdict import Status
+from goldformer.conformance.properties.held import check_property
+from goldformer.conformance.reports.text import explain_verdict
 from goldformer.conformance.run import load_properties
-from goldformer.conformance.text import explain_verdict
-from goldformer.conformance.verdict import Status
 from goldformer.spec import load_spec
 from goldformer.spec.goldenfile import read_entries, render
 from goldformer.spec.load import load_own_cases

@@ -181,7 +181,7 @@ def test_the_options_that_the_pages_name_exist():
 
 
 def test_the_numbers_of_the_pages_are_those_in_force():
-    from goldformer.conformance.tolerance import SLACK
+    from goldformer.conformance.judging.tolerance import SLACK
     from goldformer.spec.oracle import balls, draws
 
     values, tolerances = text_of("values"), text_of("tolerances")

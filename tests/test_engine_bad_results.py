@@ -13,11 +13,11 @@ import torch
 
 from goldformer.adapters import Adapter
 from goldformer.adapters.builtin import reference, textbook
-from goldformer.conformance.engine import Bench, check_case, plan
-from goldformer.conformance.invoke import Arguments, invoke
-from goldformer.conformance.properties import check_property
+from goldformer.conformance.judging.cases import Bench, check_case, plan
+from goldformer.conformance.judging.invoke import Arguments, invoke
+from goldformer.conformance.judging.verdict import Status
+from goldformer.conformance.properties.held import check_property
 from goldformer.conformance.run import load_properties
-from goldformer.conformance.verdict import Status
 
 HONEST = {"numpy": textbook, "torch": reference}
 COMPONENTS = ("softmax", "causal_mask", "scaled_dot_product_attention")

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from goldformer.adapters import Adapter, AdapterError
-from goldformer.adapters.mistakes import implementations
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.textbook.attention import fill_masked, sum_values, weigh_keys
-from goldformer.conformance.diagnosis import Diagnosis
-from goldformer.conformance.engine import Bench, check_case, judge_case
-from goldformer.conformance.text import closing, explain_verdict
-from goldformer.conformance.verdict import Status
+from goldformer.conformance.diagnosis.explain import Diagnosis
+from goldformer.conformance.diagnosis.mistakes import implementations
+from goldformer.conformance.judging.cases import Bench, check_case, judge_case
+from goldformer.conformance.judging.verdict import Status
+from goldformer.conformance.reports.text import closing, explain_verdict
 from goldformer.spec import load_spec
 from spoiled import Spoiled, spoil
 

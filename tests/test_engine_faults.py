@@ -7,13 +7,14 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from goldformer.conformance import judge, properties
 from goldformer.conformance.cli import main
-from goldformer.conformance.diagnosis import Diagnosis
-from goldformer.conformance.engine import check_case, judge_case
-from goldformer.conformance.imitation import Imitator
+from goldformer.conformance.diagnosis.explain import Diagnosis
+from goldformer.conformance.diagnosis.imitation import Imitator
+from goldformer.conformance.judging import measure
+from goldformer.conformance.judging.cases import check_case, judge_case
+from goldformer.conformance.judging.verdict import Status
+from goldformer.conformance.properties import held
 from goldformer.conformance.run import load_properties
-from goldformer.conformance.verdict import Status
 
 RIGHT = """
 import numpy as np
@@ -54,14 +55,14 @@ def explode(*_args, **_kwargs):
 @pytest.fixture
 def judging_explodes(monkeypatch):
     """One case and one property are lost to a fault in the code that compares."""
-    measure = judge.measure
+    right = measure.measure
 
     def measured(result, expected, case, contract, dtype):
-        return explode() if case.id == "sm-several-rows" else measure(result, expected, case, contract, dtype)
+        return explode() if case.id == "sm-several-rows" else right(result, expected, case, contract, dtype)
 
     load_properties()
-    monkeypatch.setattr("goldformer.conformance.engine.measure", measured)
-    monkeypatch.setitem(properties.HELD, "sm-shift", properties.HeldProperty("sm-shift", explode, {}))
+    monkeypatch.setattr("goldformer.conformance.judging.cases.measure", measured)
+    monkeypatch.setitem(held.HELD, "sm-shift", held.HeldProperty("sm-shift", explode, {}))
 
 
 @pytest.fixture

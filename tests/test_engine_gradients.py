@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from goldformer.adapters import Adapter
-from goldformer.conformance.engine import Bench, check_case
-from goldformer.conformance.verdict import Status
+from goldformer.conformance.judging.cases import Bench, check_case
+from goldformer.conformance.judging.verdict import Status
 
 CASE = "sdpa-gradient-masked"
 

@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 
 from goldformer.adapters import find_adapter
-from goldformer.adapters.mistakes import implementations
-from goldformer.adapters.mistakes.differentiation import DIFFERENTIATED
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
-from goldformer.conformance.diagnosis import Diagnosis
-from goldformer.conformance.engine import Bench, check_case, judge_case, plan
-from goldformer.conformance.imitation import Candidate
+from goldformer.conformance.diagnosis.explain import Diagnosis
+from goldformer.conformance.diagnosis.imitation import Candidate
+from goldformer.conformance.diagnosis.mistakes import implementations
+from goldformer.conformance.diagnosis.mistakes.differentiation import DIFFERENTIATED
+from goldformer.conformance.diagnosis.suspects import explanations
+from goldformer.conformance.judging.cases import Bench, check_case, judge_case, plan
+from goldformer.conformance.judging.verdict import Verdict
+from goldformer.conformance.reports.text import closing, explain_verdict
 from goldformer.conformance.run import Selection, checks
-from goldformer.conformance.suspects import explanations
-from goldformer.conformance.text import closing, explain_verdict
-from goldformer.conformance.verdict import Verdict
 
 ATTENTION = "scaled_dot_product_attention"
 

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 
 from goldformer.adapters.layouts import part
-from goldformer.adapters.mistakes import implementations
-from goldformer.adapters.mistakes.places import PLACES, Place, can_be_made
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
@@ -28,12 +26,14 @@ from goldformer.adapters.textbook.layers import (
 )
 from goldformer.adapters.textbook.model import embed, embed_target
 from goldformer.adapters.textbook.steps import Replacements, instead
-from goldformer.conformance.diagnosis import Diagnosis
-from goldformer.conformance.engine import Bench, judge_case, plan
-from goldformer.conformance.imitation import Candidate, Imitator
-from goldformer.conformance.suspects import explanations
-from goldformer.conformance.text import closing
-from goldformer.conformance.verdict import Verdict
+from goldformer.conformance.diagnosis.explain import Diagnosis
+from goldformer.conformance.diagnosis.imitation import Candidate, Imitator
+from goldformer.conformance.diagnosis.mistakes import implementations
+from goldformer.conformance.diagnosis.mistakes.places import PLACES, Place, can_be_made
+from goldformer.conformance.diagnosis.suspects import explanations
+from goldformer.conformance.judging.cases import Bench, judge_case, plan
+from goldformer.conformance.judging.verdict import Verdict
+from goldformer.conformance.reports.text import closing
 from spoiled import Spoiled, spoil
 
 COMPONENTS = (

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from goldformer.adapters import Adapter, find_adapter
-from goldformer.adapters.mistakes import implementations
 from goldformer.adapters.textbook.attention import (
     drop_weights,
     padding_mask,
@@ -40,11 +39,12 @@ from goldformer.adapters.textbook.randomness import draw_dropout_mask, drop_elem
 from goldformer.adapters.textbook.steps import around as replacement_around
 from goldformer.adapters.textbook.steps import replacing
 from goldformer.adapters.textbook.targets import spread_smoothing_mass
-from goldformer.conformance.engine import Bench
-from goldformer.conformance.properties import HELD, check_property, components_of
+from goldformer.conformance.diagnosis.mistakes import implementations
+from goldformer.conformance.judging.cases import Bench
+from goldformer.conformance.judging.verdict import Status, Verdict
+from goldformer.conformance.properties.held import HELD, check_property, components_of
+from goldformer.conformance.reports.text import explain_verdict
 from goldformer.conformance.run import load_properties
-from goldformer.conformance.text import explain_verdict
-from goldformer.conformance.verdict import Status, Verdict
 from spoiled import spoil
 
 load_properties()
@@ -481,7 +481,7 @@ def test_what_is_not_implemented_fails_its_properties_only_if_strict(strict, sta
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_a_property_of_which_rounding_decides_every_input_is_not_checkable(strict, judge, monkeypatch):
-    monkeypatch.setattr("goldformer.conformance.properties.least_margin", lambda dtype: math.inf)
+    monkeypatch.setattr("goldformer.conformance.properties.held.least_margin", lambda dtype: math.inf)
     functions = {name: getattr(build_textbook(), name) for name in ("greedy_decode", "beam_search")}
     for property_, component in (("greedy-batch", "greedy_decode"), ("beam-of-one", "beam_search")):
         verdict = judge(property_, component, functions, arrays="numpy", strict=strict)

@@ -15,10 +15,10 @@ from goldformer.adapters.textbook.attention import softmax
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.adapters.textbook.embedding import sinusoid_table
 from goldformer.adapters.textbook.layers import layer_norm
-from goldformer.conformance.engine import Bench
-from goldformer.conformance.properties import check_property, components_of
+from goldformer.conformance.judging.cases import Bench
+from goldformer.conformance.judging.verdict import Status
+from goldformer.conformance.properties.held import check_property, components_of
 from goldformer.conformance.run import load_properties
-from goldformer.conformance.verdict import Status
 from spoiled import spoil
 
 load_properties()

@@ -11,11 +11,11 @@ import torch
 
 from goldformer.adapters import Adapter
 from goldformer.conformance.commands.explain import _index, _lines
-from goldformer.conformance.engine import Bench, check_case
-from goldformer.conformance.statistics import compare_statistics
-from goldformer.conformance.text import explain_verdict
-from goldformer.conformance.tolerance import UNIT_ROUNDOFF, tolerance
-from goldformer.conformance.verdict import Status, Verdict
+from goldformer.conformance.judging.cases import Bench, check_case
+from goldformer.conformance.judging.statistics import compare_statistics
+from goldformer.conformance.judging.tolerance import UNIT_ROUNDOFF, tolerance
+from goldformer.conformance.judging.verdict import Status, Verdict
+from goldformer.conformance.reports.text import explain_verdict
 from goldformer.spec.model import ANY, GoldenArray
 
 every_dtype = pytest.mark.parametrize("dtype", UNIT_ROUNDOFF)

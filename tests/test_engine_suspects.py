@@ -7,9 +7,10 @@ from itertools import count
 
 import pytest
 
-from goldformer.conformance.suspects import explanations, failing_roots, suspects
-from goldformer.conformance.text import cells, diagnosis, nothing_was_checked, summary, this_is
-from goldformer.conformance.verdict import Difference, Match, Status, Verdict
+from goldformer.conformance.diagnosis.findings import diagnose, this_is
+from goldformer.conformance.diagnosis.suspects import explanations, failing_roots, suspects
+from goldformer.conformance.judging.verdict import Difference, Match, Status, Verdict
+from goldformer.conformance.reports.text import cells, nothing_was_checked, summary
 
 numbers = count()
 ATTENTION = "scaled_dot_product_attention"
@@ -144,7 +145,7 @@ def test_of_two_options_that_fit_the_nearer_one_is_named(spec):
 def test_an_exception_hints_at_no_mistake(spec):
     raised = verdict(ERRORED, "scale-missing", "scale-dim-v", reason="raised")
     assert named([raised, verdict(PASSED, "scale-missing")], spec) == []
-    assert [remark.label for remark in diagnosis([raised, verdict(PASSED, "scale-missing")], spec)] == [
+    assert [remark.label for remark in diagnose([raised, verdict(PASSED, "scale-missing")], spec)] == [
         "Mend first", "First seen", "If it has no such variant",
     ]  # fmt: skip
 
@@ -153,8 +154,8 @@ def test_nothing_could_be_what_is_not_known(spec):
     wrong = Difference("weights", 1, 2, 0.1, 7.0, None, None)
     case = replace(verdict(FAILED, reason="wrong-value"), matches=(), differences=(wrong,))
     broken = verdict(FAILED, "mask-not-inplace", kind="property", reason="property")
-    assert [remark.label for remark in diagnosis([case, broken], spec)] == ["Mend first", "First seen", "Not known"]
-    assert [remark.label for remark in diagnosis([broken], spec)] == ["Mend first", "First seen", "Could be"]
+    assert [remark.label for remark in diagnose([case, broken], spec)] == ["Mend first", "First seen", "Not known"]
+    assert [remark.label for remark in diagnose([broken], spec)] == ["Mend first", "First seen", "Could be"]
 
 
 def test_what_a_failing_case_was_held_against_in_vain_is_ruled_out(spec):
@@ -250,6 +251,6 @@ def test_a_fault_of_goldformer_is_no_failure_of_the_implementation(spec):
     verdicts = [lost, verdict(PASSED, component=ATTENTION)]
     assert failing_roots(verdicts, spec) == ([], [])
     assert [row.state for row in summary(verdicts, spec, {"softmax", ATTENTION})] == ["fault in goldformer", "conforms"]
-    (remark,) = diagnosis(verdicts, spec)
+    (remark,) = diagnose(verdicts, spec)
     assert remark.label == "Fault in goldformer"
     assert remark.text == f"a fault in goldformer: boom. Not judged: {lost.check} (float32)"

@@ -13,12 +13,12 @@ import torch
 
 from goldformer.adapters import Adapter
 from goldformer.adapters.builtin import reference, textbook
-from goldformer.conformance.compare import compare
-from goldformer.conformance.engine import Bench, check_case
-from goldformer.conformance.properties import check_property
+from goldformer.conformance.judging.cases import Bench, check_case
+from goldformer.conformance.judging.compare import compare
+from goldformer.conformance.judging.tolerance import LARGEST, SLACK, SMALLEST, UNIT_ROUNDOFF, tolerance
+from goldformer.conformance.judging.verdict import Difference, Element, Status, Verdict
+from goldformer.conformance.properties.held import check_property
 from goldformer.conformance.run import load_properties
-from goldformer.conformance.tolerance import LARGEST, SLACK, SMALLEST, UNIT_ROUNDOFF, tolerance
-from goldformer.conformance.verdict import Difference, Element, Status, Verdict
 
 CASE = "sdpa-distinct-sizes"  # output (2, 3, 4), weights (2, 3, 5)
 every_dtype = pytest.mark.parametrize("dtype", UNIT_ROUNDOFF)

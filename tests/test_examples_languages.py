@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from goldformer.adapters import Adapter, find_adapter
-from goldformer.conformance.engine import Bench, check_case, plan, refuses
-from goldformer.conformance.verdict import Status
+from goldformer.conformance.judging.cases import Bench, check_case, plan, refuses
+from goldformer.conformance.judging.verdict import Status
 from goldformer.spec import Case, Spec
 
 REPOSITORY = Path(__file__).resolve().parent.parent

@@ -11,9 +11,9 @@ from goldformer.adapters.textbook.embedding import token_embedding
 from goldformer.adapters.textbook.heads import merge_heads, project, split_fused, split_heads
 from goldformer.adapters.textbook.layers import layer_params
 from goldformer.adapters.textbook.model import embed_target, output_logits, target_mask
-from goldformer.conformance.engine import Bench, check_case
-from goldformer.conformance.text import explain_verdict
-from goldformer.conformance.verdict import Status
+from goldformer.conformance.judging.cases import Bench, check_case
+from goldformer.conformance.judging.verdict import Status
+from goldformer.conformance.reports.text import explain_verdict
 from spoiled import spoil
 
 

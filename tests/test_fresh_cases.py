@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from goldformer.adapters import Adapter, find_adapter
-from goldformer.conformance.engine import Bench, check_case
 from goldformer.conformance.grading.fresh import draw_fresh, fresh_cases, load_fresh
 from goldformer.conformance.grading.model import Assignment, Part
-from goldformer.conformance.tolerance import least_margin
-from goldformer.conformance.verdict import Status
+from goldformer.conformance.judging.cases import Bench, check_case
+from goldformer.conformance.judging.tolerance import least_margin
+from goldformer.conformance.judging.verdict import Status
 from goldformer.spec import SpecError
 from goldformer.spec.lint import lint_cases
 from goldformer.spec.load import load_own_cases

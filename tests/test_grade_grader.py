@@ -15,7 +15,7 @@ import pytest
 
 from goldformer.adapters import AdapterError
 from goldformer.adapters.process.child import ChildFault
-from goldformer.conformance.engine import check_case
+from goldformer.conformance.diagnosis.imitation import Imitations
 from goldformer.conformance.grading import exam as exams
 from goldformer.conformance.grading import grader as graders
 from goldformer.conformance.grading.declared import declared
@@ -24,9 +24,9 @@ from goldformer.conformance.grading.grader import Graded, Grader
 from goldformer.conformance.grading.model import Submission
 from goldformer.conformance.grading.records import to_json
 from goldformer.conformance.grading.transcript import BadTranscript, Transcript, Unlike
-from goldformer.conformance.imitation import Imitations
-from goldformer.conformance.properties import check_property
-from goldformer.conformance.verdict import Verdict
+from goldformer.conformance.judging.cases import check_case
+from goldformer.conformance.judging.verdict import Verdict
+from goldformer.conformance.properties.held import check_property
 from goldformer.spec import Spec
 from homework import ADAPTER, CORRECT, NORM, SOFTMAX, UNKNOWN, UNSTABLE, YAML, OpenJail, make_exam, submitted
 
@@ -35,7 +35,7 @@ DRAWS = """
 import sys
 for name in sys.argv[1:]:
     __import__(name)
-from goldformer.conformance.properties import HELD
+from goldformer.conformance.properties.held import HELD
 from goldformer.conformance.run import load_properties
 load_properties()
 print([held._examples() for held in HELD.values()])
@@ -340,7 +340,7 @@ def test_properties_draw_the_same_in_every_process(tmp_path: Path) -> None:
         subprocess.run(
             [sys.executable, "-c", DRAWS, *names], capture_output=True, text=True, check=True, cwd=tmp_path
         ).stdout
-        for names in ((), ("others", "goldformer.conformance.kill"))
+        for names in ((), ("others", "goldformer.conformance.diagnosis.kill"))
     ]
     assert told[0] == told[1]
     assert told[0].count("seed") > 300

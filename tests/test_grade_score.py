@@ -22,7 +22,7 @@ from goldformer.conformance.grading.model import (
 )
 from goldformer.conformance.grading.records import BadRecord, from_json, to_json
 from goldformer.conformance.grading.score import Kinds, grade_parts, outcome_of_all, rounded
-from goldformer.conformance.verdict import Difference, Element, Match, Reason, Status, Verdict
+from goldformer.conformance.judging.verdict import Difference, Element, Match, Reason, Status, Verdict
 
 KINDS = Kinds(refusals=frozenset({"refused"}), numeric=frozenset({"one", "two", "new"}), advised=frozenset({"advised"}))
 

@@ -15,7 +15,6 @@ from click.testing import CliRunner, Result
 from goldformer.adapters import Adapter
 from goldformer.conformance.cli import main
 from goldformer.conformance.commands.assignment import READY
-from goldformer.conformance.engine import Bench, check_case
 from goldformer.conformance.grading.desk import Finished, written_up
 from goldformer.conformance.grading.exam import Exam
 from goldformer.conformance.grading.fresh import load_fresh
@@ -26,9 +25,10 @@ from goldformer.conformance.grading.results import feedback, gradescope, staff
 from goldformer.conformance.grading.results.summaries import Line
 from goldformer.conformance.grading.returned import OutputRecorder, summarize
 from goldformer.conformance.grading.transcript import Transcript, Unlike
-from goldformer.conformance.properties import check_property
+from goldformer.conformance.judging.cases import Bench, check_case
+from goldformer.conformance.judging.verdict import Status
+from goldformer.conformance.properties.held import check_property
 from goldformer.conformance.run import load_properties
-from goldformer.conformance.verdict import Status
 from goldformer.spec import Case, Spec
 from goldformer.spec.tables import Level
 from homework import OpenJail, make_exam, submitted, write_assignment, write_class

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from goldformer.adapters import Adapter, find_adapter
-from goldformer.adapters.mistakes import implementations
-from goldformer.conformance.diagnosis import Diagnosis
-from goldformer.conformance.engine import Bench, check_case, judge_case
-from goldformer.conformance.gradient import invoke_gradient
-from goldformer.conformance.invoke import BadResult, arguments_of
-from goldformer.conformance.tolerance import tolerance
-from goldformer.conformance.verdict import Status
+from goldformer.conformance.diagnosis.explain import Diagnosis
+from goldformer.conformance.diagnosis.mistakes import implementations
+from goldformer.conformance.judging.cases import Bench, check_case, judge_case
+from goldformer.conformance.judging.gradient import invoke_gradient
+from goldformer.conformance.judging.invoke import BadResult, arguments_of
+from goldformer.conformance.judging.tolerance import tolerance
+from goldformer.conformance.judging.verdict import Status
 from goldformer.spec.oracle import layer_formulas
 from goldformer.spec.oracle.derive import FORMULAS, evaluate
 from goldformer.spec.oracle.draws import Draw, error_scale

@@ -12,7 +12,7 @@ import grades
 from goldformer.conformance.grading.model import NOT_STARTED, Deduction, Feedback, outcome_of
 from goldformer.conformance.grading.results import feedback, gradescope
 from goldformer.conformance.grading.results.words import advice, block, code, counted, escaped, line, points, tail
-from goldformer.conformance.verdict import Status
+from goldformer.conformance.judging.verdict import Status
 from grades import ASSIGNMENT, HOSTILE, SECRET
 from pages import CHROMIUM, PAIRS, READABLE, Page, contrast, must_scroll_by_keyboard, must_stand_alone, on_a_phone
 

@@ -18,14 +18,14 @@ from boxes import DOING, LIMITS, SCORES, SOFTMAX, WALLS, clients, fault_of, foun
 from goldformer.adapters.process.arrays import WireArray
 from goldformer.adapters.process.client import adapter_object
 from goldformer.adapters.protocol import Adapter
-from goldformer.conformance.engine import Bench, check_case
 from goldformer.conformance.grading import keeper
 from goldformer.conformance.grading.jail import Jail, JailError, probe
 from goldformer.conformance.grading.levels import NEEDED, demand, isolation
 from goldformer.conformance.grading.model import LEVELS, Isolation, Limits
 from goldformer.conformance.grading.mounts import remove
 from goldformer.conformance.grading.processes import ending
-from goldformer.conformance.verdict import Status
+from goldformer.conformance.judging.cases import Bench, check_case
+from goldformer.conformance.judging.verdict import Status
 
 
 @pytest.fixture(scope="module")

@@ -111,7 +111,8 @@ def test_what_judges_is_neither_in_memory_nor_to_be_imported(found):
 import gc, importlib, sys
 {TRIED}
 names = ["goldformer.reference_impl", "goldformer.spec.oracle", "goldformer.adapters.textbook",
-    "goldformer.adapters.mistakes", "goldformer.conformance.imitation", "goldformer.conformance.engine"]
+    "goldformer.conformance.diagnosis.mistakes", "goldformer.conformance.diagnosis.imitation",
+    "goldformer.conformance.judging.cases"]
 def found():
     held = {{type(thing).__name__ for thing in gc.get_objects()}}
     ours = [name for name in sys.modules if name.startswith("goldformer.")]
@@ -119,10 +120,10 @@ def found():
 """
     imports, modules, held = found(source)
     assert set(imports) == {"ModuleNotFoundError"}
-    packages = ("reference_impl", "spec.oracle", "adapters.textbook", "adapters.mistakes", "adapters.builtin")
+    packages = ("reference_impl", "spec.oracle", "adapters.textbook", "adapters.builtin")
     assert [name for name in modules if name.removeprefix("goldformer.").startswith(packages)] == []
     assert {name.partition(".grading")[0] for name in modules if "conformance" in name} == {
-        "goldformer.conformance", "goldformer.conformance.verdict",
+        "goldformer.conformance", "goldformer.conformance.judging.verdict",
     }  # fmt: skip
     assert held <= {"Spec"}  # the contracts, which everybody may read
 

@@ -10,12 +10,11 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from goldformer.adapters.mistakes import Mistaken, implementations
 from goldformer.adapters.textbook.attention import softmax
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.cli import main
 from goldformer.conformance.commands import mistakes as command
-from goldformer.conformance.kill import (
+from goldformer.conformance.diagnosis.kill import (
     FAR,
     Cell,
     Kill,
@@ -27,8 +26,9 @@ from goldformer.conformance.kill import (
     measured_kills,
     redundant,
 )
-from goldformer.conformance.kill_page import page
-from goldformer.conformance.text import number
+from goldformer.conformance.diagnosis.mistakes import Mistaken, implementations
+from goldformer.conformance.reports.kill_page import page
+from goldformer.conformance.reports.text import number
 from goldformer.spec import Mistake, load_spec
 from pages import PAIRS, READABLE, Page, contrast, must_scroll_by_keyboard, must_stand_alone
 from spoiled import spoil

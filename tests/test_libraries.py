@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from goldformer.adapters import OF_LIBRARIES, AdapterError, find_adapter
-from goldformer.conformance.engine import Bench
+from goldformer.conformance.judging.cases import Bench
 from library_deviations import DEVIATIONS, FLOAT32_INSIDE, IN_DTYPE
 
 # Libraries warn of what is none of our affair, and tinygrad runs on the device that DEV names.

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from goldformer.adapters import Adapter
-from goldformer.adapters.mistakes import implementations
-from goldformer.conformance.engine import Bench
-from goldformer.conformance.properties import check_property
+from goldformer.conformance.diagnosis.mistakes import implementations
+from goldformer.conformance.judging.cases import Bench
+from goldformer.conformance.judging.verdict import Status
+from goldformer.conformance.properties.held import check_property
 from goldformer.conformance.run import load_properties
-from goldformer.conformance.verdict import Status
 
 ATTENTION = "scaled_dot_product_attention"
 MISTAKES = [id_ for id_, made in implementations().items() if made.module == "attention"]

@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 
-from goldformer.adapters.mistakes import decoding, implementations
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.adapters.textbook.decoding import model_logits
 from goldformer.adapters.textbook.model import (
@@ -17,6 +16,7 @@ from goldformer.adapters.textbook.model import (
     target_mask,
 )
 from goldformer.adapters.textbook.steps import replacing
+from goldformer.conformance.diagnosis.mistakes import decoding, implementations
 from spoiled import spoil
 
 # By hand: three words, and their probabilities after each beginning, for the sources A and B

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from goldformer.adapters import Adapter
-from goldformer.adapters.mistakes import implementations, torch_implementations
-from goldformer.adapters.mistakes.differentiation import DIFFERENTIATED
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.textbook.build import build_textbook
-from goldformer.conformance.engine import Bench, check_case
-from goldformer.conformance.properties import check_property
+from goldformer.conformance.diagnosis.mistakes import implementations, torch_implementations
+from goldformer.conformance.diagnosis.mistakes.differentiation import DIFFERENTIATED
+from goldformer.conformance.judging.cases import Bench, check_case
+from goldformer.conformance.judging.verdict import Status
+from goldformer.conformance.properties.held import check_property
 from goldformer.conformance.run import load_properties
-from goldformer.conformance.verdict import Status
 
 STEP = "single_head_attention_step"
 STACKS = {"encoder", "decoder", "transformer"}

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from goldformer.adapters.mistakes import implementations
+from goldformer.conformance.diagnosis.mistakes import implementations
 
 MISTAKES = [id_ for id_, made in implementations().items() if made.module == "heads"]
 #: No number of these is compared.

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from goldformer.adapters.mistakes import implementations
+from goldformer.conformance.diagnosis.mistakes import implementations
 
 COMPONENTS = {"label_smoothing", "cross_entropy", "kl_divergence"}
 MISTAKES = [id_ for id_, m in implementations().items() if m.module == "losses"]

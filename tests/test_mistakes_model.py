@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from goldformer import reference_impl
-from goldformer.adapters.mistakes import implementations
+from goldformer.conformance.diagnosis.mistakes import implementations
 
 COMPONENTS = {"transformer", "output_probabilities", "pad_or_truncate", "shift_right", "one_hot"}
 MISTAKES = [id_ for id_, m in implementations().items() if m.module == "model"]

@@ -8,11 +8,11 @@ import torch
 
 from goldformer.adapters import Adapter
 from goldformer.adapters.builtin import reference
-from goldformer.adapters.mistakes import torch_implementations
-from goldformer.conformance.engine import Bench, check_case
-from goldformer.conformance.properties import check_property, components_of
+from goldformer.conformance.diagnosis.mistakes import torch_implementations
+from goldformer.conformance.judging.cases import Bench, check_case
+from goldformer.conformance.judging.verdict import Status
+from goldformer.conformance.properties.held import check_property, components_of
 from goldformer.conformance.run import load_properties
-from goldformer.conformance.verdict import Status
 
 load_properties()
 

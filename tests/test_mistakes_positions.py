@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from goldformer.adapters.mistakes import implementations
+from goldformer.conformance.diagnosis.mistakes import implementations
 
 MISTAKES = [id_ for id_, made in implementations().items() if made.module == "positions"]
 #: No number of these is compared.

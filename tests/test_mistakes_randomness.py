@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from goldformer.adapters import Adapter
-from goldformer.adapters.mistakes import implementations
 from goldformer.adapters.textbook.build import build_textbook
-from goldformer.conformance.engine import Bench
-from goldformer.conformance.properties import check_property
+from goldformer.conformance.diagnosis.mistakes import implementations
+from goldformer.conformance.judging.cases import Bench
+from goldformer.conformance.judging.verdict import Status
+from goldformer.conformance.properties.held import check_property
 from goldformer.conformance.run import load_properties
-from goldformer.conformance.verdict import Status
 
 COMPONENTS = {"xavier_uniform", "dropout"}
 MISTAKES = [id_ for id_, m in implementations().items() if m.module == "randomness"]

@@ -16,12 +16,12 @@ import torch
 from goldformer import reference_impl
 from goldformer.adapters import DTYPES, Adapter
 from goldformer.adapters.textbook.build import build_textbook
-from goldformer.conformance.diagnosis import Diagnosis
-from goldformer.conformance.engine import Bench, check_case, judge_case
-from goldformer.conformance.invoke import NotCheckable, arguments_of
-from goldformer.conformance.properties import Subject
-from goldformer.conformance.tolerance import SLACK, UNIT_ROUNDOFF, least_margin
-from goldformer.conformance.verdict import Status
+from goldformer.conformance.diagnosis.explain import Diagnosis
+from goldformer.conformance.judging.cases import Bench, check_case, judge_case
+from goldformer.conformance.judging.invoke import NotCheckable, arguments_of
+from goldformer.conformance.judging.tolerance import SLACK, UNIT_ROUNDOFF, least_margin
+from goldformer.conformance.judging.verdict import Status
+from goldformer.conformance.properties.held import Subject
 from goldformer.spec import Spec, draw, load_spec
 from goldformer.spec.model import Wanted
 from goldformer.spec.oracle import balls

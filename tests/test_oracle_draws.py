@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from goldformer.conformance.tolerance import SLACK, SMALLEST, UNIT_ROUNDOFF
+from goldformer.conformance.judging.tolerance import SLACK, SMALLEST, UNIT_ROUNDOFF
 from goldformer.spec import Spec
 from goldformer.spec.oracle.derive import derive, evaluate, scales, up
 from goldformer.spec.oracle.draws import ROUNDOFF, SAMPLES, Draw, error_scale

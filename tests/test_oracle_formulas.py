@@ -10,7 +10,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from goldformer.conformance.tolerance import tolerance
+from goldformer.conformance.judging.tolerance import tolerance
 from goldformer.spec import ROOT, Case, Spec
 from goldformer.spec.oracle import balls, formulas
 from goldformer.spec.oracle.derive import FORMULAS, evaluate

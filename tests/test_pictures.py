@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from comparisons import made, of, verdict, wrong
-from goldformer.conformance.compare import compare
-from goldformer.conformance.comparison_page import page
-from goldformer.conformance.pictures import drawn, heat, heats, pictures, strips, where
-from goldformer.conformance.verdict import Verdict
+from goldformer.conformance.judging.compare import compare
+from goldformer.conformance.judging.verdict import Verdict
+from goldformer.conformance.reports.comparison_page import page
+from goldformer.conformance.reports.pictures import drawn, heat, heats, pictures, strips, where
 from pages import Page, must_stand_alone
 
 

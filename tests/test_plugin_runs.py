@@ -108,12 +108,12 @@ def test_two_dtypes_give_two_tests_for_every_case_and_property(conforming, spec)
 # A run that a fault of goldformer spoils
 
 FAULT = """
-from goldformer.conformance import engine
+from goldformer.conformance.judging import cases
 
 def compared(*_):
     raise LookupError("of our own")
 
-engine.measure = compared
+cases.measure = compared
 """
 
 
@@ -257,7 +257,7 @@ def test_a_project_of_its_own_never_notices_the_plugin(tmp_path):
         "class Bench: ...\n\n"
         "def test_nothing_is_imported(request):\n"
         "    assert request.config.pluginmanager.hasplugin('goldformer')\n"
-        "    names = ('goldformer.spec', 'goldformer.adapters', 'goldformer.conformance.engine', 'numpy', 'torch')\n"
+        "    names = ('goldformer.spec', 'goldformer.adapters', 'goldformer.conformance.judging', 'numpy', 'torch')\n"
         "    assert [name for name in names if name in sys.modules] == []\n",
         encoding="utf-8",
     )

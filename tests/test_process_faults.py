@@ -12,11 +12,11 @@ import pytest
 
 from goldformer.adapters import AdapterError, find_adapter
 from goldformer.adapters.process import child
-from goldformer.conformance.engine import Bench, check_case
-from goldformer.conformance.properties import check_property
+from goldformer.conformance.judging.cases import Bench, check_case
+from goldformer.conformance.judging.verdict import Status
+from goldformer.conformance.properties.held import check_property
+from goldformer.conformance.reports.text import explain_verdict
 from goldformer.conformance.run import load_properties
-from goldformer.conformance.text import explain_verdict
-from goldformer.conformance.verdict import Status
 
 MISBEHAVING = Path(__file__).resolve().parent / "support" / "misbehaving.py"
 TIMEOUT = 0.5

@@ -19,8 +19,8 @@ from goldformer.adapters.process.faults import WireError
 from goldformer.adapters.process.schema import ENCODINGS, MAX_DEPTH
 from goldformer.adapters.process.server import Server
 from goldformer.adapters.process.wire import decode_array
-from goldformer.conformance.engine import Bench, check_case
-from goldformer.conformance.verdict import Status
+from goldformer.conformance.judging.cases import Bench, check_case
+from goldformer.conformance.judging.verdict import Status
 from rpc import Answered, spoilt
 
 SUPPORT = Path(__file__).resolve().parent / "support"

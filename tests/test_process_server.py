@@ -18,8 +18,8 @@ from goldformer.adapters import Adapter, AdapterError, find_adapter
 from goldformer.adapters.process import client, wire
 from goldformer.adapters.process.schema import ENCODINGS, MAX_MESSAGE
 from goldformer.adapters.process.server import Server, serve
-from goldformer.conformance.engine import Bench, check_case
-from goldformer.conformance.verdict import Status
+from goldformer.conformance.judging.cases import Bench, check_case
+from goldformer.conformance.judging.verdict import Status
 from rpc import Answered
 
 GOLDFORMER = Path(sys.executable).with_name("goldformer")

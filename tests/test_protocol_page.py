@@ -23,8 +23,8 @@ from goldformer.adapters.process.messages import BadRequest, read_reply, read_re
 from goldformer.adapters.process.server import Server, serve
 from goldformer.adapters.process.wire import decode_array, encode_array, from_line
 from goldformer.conformance.cli import main
-from goldformer.conformance.engine import Bench, check_case
-from goldformer.conformance.verdict import UNANSWERED, WITHIN_LIMITS, Status
+from goldformer.conformance.judging.cases import Bench, check_case
+from goldformer.conformance.judging.verdict import UNANSWERED, WITHIN_LIMITS, Status
 from rpc import Answered
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"

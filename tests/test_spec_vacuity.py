@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from goldformer.conformance.tolerance import tolerance
+from goldformer.conformance.judging.tolerance import tolerance
 from goldformer.spec import Case, Spec
 from goldformer.spec.draw import Dyadic, Fill, Ids, Values, build, grid
 from goldformer.spec.model import ANY, Blind, Golden

@@ -8,7 +8,6 @@ import pytest
 from arrays import UNIT_ROUNDOFF, drawn, outputs, tensors
 from goldformer.adapters.builtin import reference
 from goldformer.adapters.builtin import textbook as textbook_adapter
-from goldformer.adapters.mistakes import implementations
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.attention import padding_mask
 from goldformer.adapters.textbook.build import build_textbook
@@ -22,6 +21,7 @@ from goldformer.adapters.textbook.layers import (
 )
 from goldformer.adapters.textbook.model import OUTPUT_LAYER, TRANSFORMER, embed, embed_target, target_mask
 from goldformer.adapters.textbook.steps import around
+from goldformer.conformance.diagnosis.mistakes import implementations
 from spoiled import Spoiled, spoil
 
 # No two alike, but where one number stands for a product.

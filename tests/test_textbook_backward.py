@@ -9,11 +9,11 @@ from goldformer.adapters.builtin import reference
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
-from goldformer.conformance.engine import Bench
-from goldformer.conformance.invoke import name_outputs
-from goldformer.conformance.properties import check_property
+from goldformer.conformance.judging.cases import Bench
+from goldformer.conformance.judging.invoke import name_outputs
+from goldformer.conformance.judging.verdict import Status
+from goldformer.conformance.properties.held import check_property
 from goldformer.conformance.run import load_properties
-from goldformer.conformance.verdict import Status
 
 STEP = "single_head_attention_step"
 

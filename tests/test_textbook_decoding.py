@@ -14,7 +14,6 @@ import torch
 from arrays import UNIT_ROUNDOFF, tensors
 from goldformer import reference_impl
 from goldformer.adapters.builtin import reference
-from goldformer.adapters.mistakes import implementations
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.adapters.textbook.decoding import (
@@ -30,6 +29,7 @@ from goldformer.adapters.textbook.layers import DECODER_LAYER, ENCODER_LAYER, st
 from goldformer.adapters.textbook.losses import pick_targets
 from goldformer.adapters.textbook.model import log_softmax, memory_mask, source_mask
 from goldformer.adapters.textbook.steps import around, instead, replacing
+from goldformer.conformance.diagnosis.mistakes import implementations
 from spoiled import Spoiled, spoil
 
 PAD, BOS, EOS = 5, 6, 2

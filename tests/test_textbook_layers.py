@@ -10,7 +10,6 @@ import pytest
 from arrays import UNIT_ROUNDOFF, draw, drawn, outputs, tensors
 from goldformer.adapters.builtin import reference
 from goldformer.adapters.builtin import textbook as textbook_adapter
-from goldformer.adapters.mistakes import implementations
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.adapters.textbook.embedding import positional_encoding
 from goldformer.adapters.textbook.layers import (
@@ -30,6 +29,7 @@ from goldformer.adapters.textbook.layers import (
     stack_of,
 )
 from goldformer.adapters.textbook.steps import around
+from goldformer.conformance.diagnosis.mistakes import implementations
 from spoiled import Spoiled, spoil
 
 # No two alike, but where one number stands for a product.

@@ -11,10 +11,10 @@ from torch.nn.functional import cross_entropy as torch_cross_entropy
 from arrays import UNIT_ROUNDOFF, draw, outputs, tensors
 from goldformer.adapters.builtin import reference
 from goldformer.adapters.builtin import textbook as textbook_adapter
-from goldformer.adapters.mistakes import implementations
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.adapters.textbook.losses import cross_entropy
 from goldformer.adapters.textbook.targets import pad_sequence, spread_smoothing_mass
+from goldformer.conformance.diagnosis.mistakes import implementations
 from spoiled import spoil
 
 BATCH, SEQ, D_MODEL, VOCAB, PAD = 3, 5, 14, 19, 4

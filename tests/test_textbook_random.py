@@ -23,8 +23,8 @@ from goldformer.adapters.textbook.randomness import (
     xavier_bound,
     xavier_uniform,
 )
-from goldformer.conformance.engine import Bench, check_case
-from goldformer.conformance.verdict import Status
+from goldformer.conformance.judging.cases import Bench, check_case
+from goldformer.conformance.judging.verdict import Status
 from spoiled import spoil
 
 COMPONENTS = ("xavier_uniform", "dropout", "scaled_dot_product_attention")

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from goldformer.adapters import textbook
-from goldformer.adapters.mistakes.places import TRACKED, Place, only_at
 from goldformer.adapters.textbook.attention import fill_masked, scaled_dot_product_attention, score_divisor, softmax
 from goldformer.adapters.textbook.build import COMPONENTS, build_textbook
 from goldformer.adapters.textbook.heads import project
 from goldformer.adapters.textbook.layers import feed_forward
 from goldformer.adapters.textbook.steps import around, instead, replacing
+from goldformer.conformance.diagnosis.mistakes.places import TRACKED, Place, only_at
 
 SCORES = np.array([0.0, 1.0])
 RIGHT = softmax(SCORES).tolist()

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from goldformer.adapters import BUILT_IN, DTYPES, find_adapter
-from goldformer.conformance.engine import Bench
-from goldformer.conformance.tolerance import LARGEST, SLACK, SMALLEST, UNIT_ROUNDOFF, tolerance
-from goldformer.conformance.verdict import Status
+from goldformer.conformance.judging.cases import Bench
+from goldformer.conformance.judging.tolerance import LARGEST, SLACK, SMALLEST, UNIT_ROUNDOFF, tolerance
+from goldformer.conformance.judging.verdict import Status
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -10,10 +10,11 @@ from functools import cached_property
 from goldformer.conformance.baseline.environment import differences
 from goldformer.conformance.baseline.model import Baseline, Key
 from goldformer.conformance.baseline.moves import Kind, Move, Tally, by_component
-from goldformer.conformance.causes import cause
-from goldformer.conformance.suspects import explanations, failing_roots
-from goldformer.conformance.text import Remark, closeness, number, this_is
-from goldformer.conformance.verdict import Status, Verdict
+from goldformer.conformance.diagnosis.causes import cause
+from goldformer.conformance.diagnosis.findings import Remark, closeness, this_is
+from goldformer.conformance.diagnosis.suspects import explanations, failing_roots
+from goldformer.conformance.judging.verdict import Status, Verdict
+from goldformer.conformance.reports.text import number
 from goldformer.spec import Spec
 
 

@@ -10,8 +10,8 @@ from typing import Final
 from goldformer.conformance.baseline.drift import Drift, headline, remarks
 from goldformer.conformance.baseline.moves import KINDS, Kind, Move, worst_first
 from goldformer.conformance.baseline.report import SYMBOLS, cells
-from goldformer.conformance.page import rendered
-from goldformer.conformance.pictures import Heat, side_by_side, where
+from goldformer.conformance.reports.page import rendered
+from goldformer.conformance.reports.pictures import Heat, side_by_side, where
 
 #: So many moves of a component are shown, and so many of these are drawn; the JSON has all.
 _SHOWN: Final = 20

@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_info
 
 from goldformer.adapters import Adapter
 from goldformer.conformance.baseline.model import Recording, Request
-from goldformer.conformance.comparison import environment, libraries_of
+from goldformer.conformance.reports.comparison import environment, libraries_of
 
 #: The features of a processor that decide how floating-point code is compiled or chosen, by how their names begin.
 _FEATURES: Final = re.compile(r"amx|asimd|avx|bf16|f16c|fma|fphp|neon|sme(?!p)|sse4|sve")

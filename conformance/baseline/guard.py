@@ -14,8 +14,8 @@ from goldformer.conformance.baseline.model import Baseline, Key
 from goldformer.conformance.baseline.moves import Kind, worst_first
 from goldformer.conformance.baseline.record import Keeper, is_kept, note_end
 from goldformer.conformance.baseline.store import load
-from goldformer.conformance.engine import Bench, Judgement
-from goldformer.conformance.verdict import Status, Verdict
+from goldformer.conformance.judging.cases import Bench, Judgement
+from goldformer.conformance.judging.verdict import Status, Verdict
 
 
 class Guard:

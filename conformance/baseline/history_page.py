@@ -10,8 +10,8 @@ from typing import Final
 from goldformer.conformance.baseline.drift import remarks
 from goldformer.conformance.baseline.history import History, cell
 from goldformer.conformance.baseline.moves import Kind, Tally
-from goldformer.conformance.page import rendered
-from goldformer.conformance.text import number
+from goldformer.conformance.reports.page import rendered
+from goldformer.conformance.reports.text import number
 
 #: The plot's height between its ends, the width of a baseline in it, and the space left of it, in its own units.
 _HEIGHT: Final = 220.0

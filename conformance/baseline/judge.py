@@ -18,12 +18,12 @@ from goldformer.conformance.baseline.arrays import Array, Kept, places
 from goldformer.conformance.baseline.model import Baseline, Entry, Key
 from goldformer.conformance.baseline.moves import Kind, Move, changed_end, changed_form
 from goldformer.conformance.baseline.standard import Precision, Standard, Standards, coarser
-from goldformer.conformance.compare import compare
-from goldformer.conformance.imitation import Imitator
-from goldformer.conformance.invoke import Result
-from goldformer.conformance.judge import measure
-from goldformer.conformance.tolerance import tolerance
-from goldformer.conformance.verdict import Element, Match
+from goldformer.conformance.diagnosis.imitation import Imitator
+from goldformer.conformance.judging.compare import compare
+from goldformer.conformance.judging.invoke import Result
+from goldformer.conformance.judging.measure import measure
+from goldformer.conformance.judging.tolerance import tolerance
+from goldformer.conformance.judging.verdict import Element, Match
 from goldformer.spec import Case, Spec
 
 _NEW: Final = "is new: the baseline has it not"

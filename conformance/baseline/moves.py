@@ -9,7 +9,7 @@ from typing import Final
 
 from goldformer.conformance.baseline.arrays import Kept
 from goldformer.conformance.baseline.model import Ended, Key
-from goldformer.conformance.verdict import Element, Grid, Match
+from goldformer.conformance.judging.verdict import Element, Grid, Match
 
 
 class Kind(IntEnum):

@@ -16,11 +16,11 @@ from goldformer.conformance.baseline.arrays import Kept
 from goldformer.conformance.baseline.drawn import drawn_cases
 from goldformer.conformance.baseline.environment import recorded
 from goldformer.conformance.baseline.model import Baseline, BaselineError, Ended, Entry, Key, Output, Request
-from goldformer.conformance.engine import Bench, Judgement, plan
-from goldformer.conformance.invoke import Result
+from goldformer.conformance.judging.cases import Bench, Judgement, plan
+from goldformer.conformance.judging.invoke import Result
+from goldformer.conformance.judging.tolerance import tolerance
+from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.run import Check, Numerics, Selection, checks
-from goldformer.conformance.tolerance import tolerance
-from goldformer.conformance.verdict import Verdict
 from goldformer.spec import Case, Contract, Spec
 from goldformer.spec.draw import Recipe, Values
 

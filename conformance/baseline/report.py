@@ -9,7 +9,7 @@ from typing import Any, Final
 from goldformer.conformance.baseline.drift import Drift, headline, remarks
 from goldformer.conformance.baseline.model import Recording
 from goldformer.conformance.baseline.moves import KINDS, Kind, Move, Tally, worst_first
-from goldformer.conformance.text import number
+from goldformer.conformance.reports.text import number
 from goldformer.spec.readme import escape, markdown_table
 
 #: How many moves a summary lists; the JSON has all.

@@ -16,11 +16,11 @@ import numpy as np
 
 from goldformer.adapters.protocol import declared_options
 from goldformer.conformance.baseline.arrays import LARGE, sample
-from goldformer.conformance.counterexample import Called, evaluated
-from goldformer.conformance.imitation import Imitator
-from goldformer.conformance.invoke import Arguments, Array, Result, arguments_of
-from goldformer.conformance.measuring import measured
-from goldformer.conformance.tolerance import SLACK, SMALLEST, UNIT_ROUNDOFF, tolerance
+from goldformer.conformance.diagnosis.imitation import Imitator
+from goldformer.conformance.judging.invoke import Arguments, Array, Result, arguments_of
+from goldformer.conformance.judging.tolerance import SLACK, SMALLEST, UNIT_ROUNDOFF, tolerance
+from goldformer.conformance.properties.counterexample import Called, evaluated
+from goldformer.conformance.properties.measuring import measured
 from goldformer.spec import Case, Contract, Spec
 from goldformer.spec.model import ANY, GoldenArray
 from goldformer.spec.oracle.draws import error_scale

@@ -26,10 +26,10 @@ from goldformer.conformance.commands.console import (
     print_table,
     save_json,
     say,
-    unknown,
     unusable,
 )
 from goldformer.conformance.commands.console import save as save_text
+from goldformer.conformance.reports.did_you_mean import unknown
 from goldformer.spec import Spec, SpecError, load_spec
 
 _UNSTEADY = (

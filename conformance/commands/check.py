@@ -20,22 +20,22 @@ from goldformer.conformance.commands.console import (
     FAILS,
     OK,
     err,
-    finite,
     no_folder,
     out,
     save,
     say_diagnosis,
-    unknown,
     unusable,
     words,
 )
-from goldformer.conformance.comparison import Comparison, Implementation, Request
-from goldformer.conformance.comparison_text import badge, markdown
-from goldformer.conformance.diagnosis import Diagnosis
-from goldformer.conformance.engine import Bench, Judgement
+from goldformer.conformance.diagnosis.explain import Diagnosis
+from goldformer.conformance.judging.cases import Bench, Judgement
+from goldformer.conformance.judging.verdict import Verdict
+from goldformer.conformance.reports.comparison import Comparison, Implementation, Request
+from goldformer.conformance.reports.comparison_text import badge, markdown
+from goldformer.conformance.reports.did_you_mean import unknown
+from goldformer.conformance.reports.json_data import finite
+from goldformer.conformance.reports.text import explain_verdict, headline, summary, table
 from goldformer.conformance.run import Numerics, Selection, checks
-from goldformer.conformance.text import explain_verdict, headline, summary, table
-from goldformer.conformance.verdict import Verdict
 from goldformer.spec import Case, Spec, SpecError, load_spec
 from goldformer.spec.files import replace_file
 from goldformer.spec.load import load_own_cases
@@ -208,7 +208,7 @@ def _save(implementation: Implementation, options: Options, selection: Selection
     if options.markdown:
         how(options.markdown, markdown(Comparison(request, (implementation,)), spec))
     if options.html:
-        from goldformer.conformance.comparison_page import page
+        from goldformer.conformance.reports.comparison_page import page
 
         how(options.html, page(Comparison(request, (implementation,)), spec))
     if options.badge:

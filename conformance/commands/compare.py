@@ -24,12 +24,12 @@ from goldformer.conformance.commands.console import (
     save_json,
     say,
     say_diagnosis,
-    unknown,
     unusable,
     words,
 )
-from goldformer.conformance.comparison import Cell, Comparison, Implementation, Request, compared
-from goldformer.conformance.comparison_text import as_json, badge, ends, in_brief, markdown
+from goldformer.conformance.reports.comparison import Cell, Comparison, Implementation, Request, compared
+from goldformer.conformance.reports.comparison_text import as_json, badge, ends, in_brief, markdown
+from goldformer.conformance.reports.did_you_mean import unknown
 from goldformer.spec import Spec, SpecError, load_spec
 
 
@@ -112,7 +112,7 @@ def _drawn(cell: Cell | None) -> Text:
 
 def _save(comparison: Comparison, options: Options, spec: Spec) -> None:
     if options.html:
-        from goldformer.conformance.comparison_page import page  # Jinja2, which few commands need
+        from goldformer.conformance.reports.comparison_page import page  # Jinja2, which few commands need
 
         save(options.html, page(comparison, spec))
     if options.json:

@@ -13,8 +13,9 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from goldformer.conformance.text import closing
-from goldformer.conformance.verdict import Verdict
+from goldformer.conformance.judging.verdict import Verdict
+from goldformer.conformance.reports.json_data import finite
+from goldformer.conformance.reports.text import closing
 from goldformer.spec import Spec
 from goldformer.spec.files import replace_file
 
@@ -94,32 +95,3 @@ def save_json(path: Path, data: Any) -> None:
 def words(given: tuple[str, ...]) -> tuple[str, ...]:
     """Options that may be repeated or comma-separated."""
     return tuple(word for text in given for word in text.split(",") if word)
-
-
-def unknown(given: Iterable[str], known: Collection[str], option: str, *, every: bool = False) -> str | None:
-    """Return what to say of the first word that is not known, or None; with `every` word that is, if they are few.
-
-    Cases that are known are looked up one by one: only an unknown one has all files of cases read, for a guess.
-    """
-    import difflib  # only on the way to an error
-
-    for word in given:
-        if word not in known:
-            words = tuple(known)
-            close = difflib.get_close_matches(word, words, n=1)
-            guess = f"did you mean {close[0]}?" if close else ""
-            listed = words if every else () if close else words[:12]
-            there_are = f"known are {', '.join(listed)}" + ("…" * (len(words) > len(listed))) if listed else ""
-            return f"{option} {word}: {' '.join(filter(None, (guess, there_are)))}"
-    return None
-
-
-def finite(value: Any) -> Any:
-    """JSON has no infinity and no NaN: they become strings."""
-    if isinstance(value, dict):
-        return {k: finite(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(v) for v in value]
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):  # noqa: PLR0124
-        return str(value)
-    return value

@@ -23,7 +23,6 @@ from goldformer.conformance.commands.console import (
     no_folder,
     out,
     say,
-    unknown,
     unusable,
     words,
 )
@@ -45,6 +44,7 @@ from goldformer.conformance.grading.results.words import counted
 from goldformer.conformance.grading.store import GRADE, InUse, Store, digest_of_folder
 from goldformer.conformance.grading.submissions import ClassList, NoSubmissions, find_submissions
 from goldformer.conformance.grading.transcript import BadTranscript, Transcript, Unlike
+from goldformer.conformance.reports.did_you_mean import unknown
 from goldformer.spec import Spec, SpecError, load_spec
 from goldformer.spec.files import replace_file
 

@@ -21,12 +21,12 @@ from goldformer.conformance.commands.console import (
     save,
     save_json,
     say,
-    unknown,
     unusable,
     words,
 )
-from goldformer.conformance.kill import Kill, KillMatrix, kill_matrix, measured_kills
-from goldformer.conformance.text import number
+from goldformer.conformance.diagnosis.kill import Kill, KillMatrix, kill_matrix, measured_kills
+from goldformer.conformance.reports.did_you_mean import unknown
+from goldformer.conformance.reports.text import number
 from goldformer.spec import ROOT, Mistake, Spec, SpecError, load_spec
 from goldformer.spec.goldenfile import golden_path, write_kills
 from goldformer.spec.readme import folded
@@ -103,7 +103,7 @@ def _matrix(spec: Spec, chosen: Sequence[Mistake], options: Options) -> int:
     if options.json:
         save_json(options.json, _as_json(matrix))
     if options.html:
-        from goldformer.conformance.kill_page import page  # Jinja2, which no other command needs
+        from goldformer.conformance.reports.kill_page import page  # Jinja2, which no other command needs
 
         save(options.html, page(matrix, spec))
     return OK if matrix.proven else FAILS

@@ -11,9 +11,9 @@ from typing import Final
 from goldformer.adapters import Adapter, AdapterError, find_adapter
 from goldformer.adapters.process.faults import NoSuchMethod
 from goldformer.conformance.commands.console import FAILS, OK, out, unusable
-from goldformer.conformance.engine import Bench
-from goldformer.conformance.gradient import invoke_gradient
-from goldformer.conformance.invoke import BadResult, NotCheckable, NotImplementedHere, arguments_of
+from goldformer.conformance.judging.cases import Bench
+from goldformer.conformance.judging.gradient import invoke_gradient
+from goldformer.conformance.judging.invoke import BadResult, NotCheckable, NotImplementedHere, arguments_of
 from goldformer.conformance.run import Numerics
 from goldformer.spec import Case, Spec, SpecError, load_spec
 

@@ -16,9 +16,9 @@ from typing import Annotated, Any, Final, Literal, get_args
 from pydantic import Discriminator, Field, Tag
 
 from goldformer.adapters import DTYPES
-from goldformer.conformance.engine import plan
 from goldformer.conformance.grading.model import Assignment, Deduction, Feedback, Limits, Part
-from goldformer.conformance.verdict import Reason
+from goldformer.conformance.judging.cases import plan
+from goldformer.conformance.judging.verdict import Reason
 from goldformer.spec import Case, Spec, SpecError
 from goldformer.spec.errors import Problem
 from goldformer.spec.schema_words import Id, Name, Strict, Text
@@ -258,7 +258,7 @@ def _deductions(file: YamlFile, model: AssignmentFile, spec: Spec) -> Iterator[P
 
 
 def _unknown(kind: str, word: str, known: Collection[str]) -> str:
-    from goldformer.conformance.commands.console import unknown  # only on the way to an error
+    from goldformer.conformance.reports.did_you_mean import unknown  # only on the way to an error
 
     said = unknown((word,), tuple(known), f"unknown {kind}")
     assert said is not None, "it is not among them"

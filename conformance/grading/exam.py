@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from goldformer.conformance.engine import Bench, Judgement, judge_case
 from goldformer.conformance.grading.assignment import digest_of, published_cases
 from goldformer.conformance.grading.declared import Declared, declared
 from goldformer.conformance.grading.fresh import load_fresh
@@ -17,9 +16,10 @@ from goldformer.conformance.grading.model import Assignment, Check, Level, Origi
 from goldformer.conformance.grading.returned import OPTIONAL, Outputs
 from goldformer.conformance.grading.score import Kinds
 from goldformer.conformance.grading.store import digest_of_folder, key_of
-from goldformer.conformance.properties import components_of, judge_property
+from goldformer.conformance.judging.cases import Bench, Judgement, judge_case
+from goldformer.conformance.judging.verdict import Status, Verdict
+from goldformer.conformance.properties.held import components_of, judge_property
 from goldformer.conformance.run import load_properties
-from goldformer.conformance.verdict import Status, Verdict
 from goldformer.spec import Case, Property, Spec
 from goldformer.spec.model import ANY
 

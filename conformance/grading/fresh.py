@@ -21,7 +21,7 @@ from goldformer.conformance.grading.assignment import published_cases
 from goldformer.conformance.grading.model import Assignment
 from goldformer.conformance.grading.redraw import Raw, redrawn
 from goldformer.conformance.grading.templates import Chance, Template, Unfit, unfit
-from goldformer.conformance.tolerance import LARGEST, least_margin
+from goldformer.conformance.judging.tolerance import LARGEST, least_margin
 from goldformer.spec import Case, Spec, SpecError
 from goldformer.spec.casefile import derivation_digest, read_cases
 from goldformer.spec.goldenfile import render

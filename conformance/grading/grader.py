@@ -18,8 +18,9 @@ from goldformer.adapters import Adapter, AdapterError
 from goldformer.adapters.process.arrays import Wire
 from goldformer.adapters.process.client import Client, adapter_object
 from goldformer.adapters.process.faults import CallFault, FaultReason
-from goldformer.conformance.diagnosis import Diagnosis
-from goldformer.conformance.engine import Bench, Judgement
+from goldformer.conformance.diagnosis.explain import Diagnosis
+from goldformer.conformance.diagnosis.findings import diagnose
+from goldformer.conformance.diagnosis.imitation import Imitations
 from goldformer.conformance.grading.boxed import Boxed
 from goldformer.conformance.grading.declared import Declared
 from goldformer.conformance.grading.exam import Exam, Plan, Planned
@@ -36,9 +37,8 @@ from goldformer.conformance.grading.model import (
 from goldformer.conformance.grading.returned import OutputRecorder, Outputs
 from goldformer.conformance.grading.score import grade_parts, outcome_of_all, rounded
 from goldformer.conformance.grading.transcript import Recorder, Replayer, Transcript, Unlike
-from goldformer.conformance.imitation import Imitations
-from goldformer.conformance.text import diagnosis
-from goldformer.conformance.verdict import Status, Verdict
+from goldformer.conformance.judging.cases import Bench, Judgement
+from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.spec import Spec
 
 #: After so many checks of a component that took too long, the others are not waited for.
@@ -252,7 +252,7 @@ _BROKEN: Final = Check("published", "grader-error", Verdict("", "case", "", "", 
 
 
 def _said(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Said]:
-    for remark in diagnosis(verdicts, spec):
+    for remark in diagnose(verdicts, spec):
         yield Said(remark.label, remark.text, remark.inner, remark.mistakes)
 
 

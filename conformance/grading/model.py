@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from goldformer.conformance.verdict import WITHHELD, Reason, Status, Verdict
+from goldformer.conformance.judging.verdict import WITHHELD, Reason, Status, Verdict
 
 #: How a check, or a whole submission, came out. `missing` is a component that was not written, or an output that was
 #: not returned; `grader-error` is never the submission's fault and costs it nothing.

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import pydantic
 
-from goldformer.conformance.commands.console import finite
 from goldformer.conformance.grading.model import Grade
+from goldformer.conformance.reports.json_data import finite
 
 _ADAPTER: Final = pydantic.TypeAdapter(Grade)
 

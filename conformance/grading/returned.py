@@ -8,7 +8,7 @@ from functools import wraps
 from typing import Any, Final
 
 from goldformer.adapters import Adapter
-from goldformer.conformance.invoke import BadResult, name_outputs
+from goldformer.conformance.judging.invoke import BadResult, name_outputs
 from goldformer.spec import Contract, Spec
 
 #: The names of outputs, by component and check.

@@ -14,10 +14,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from goldformer.adapters import DTYPES, Adapter
-from goldformer.conformance.engine import Bench, check_case
-from goldformer.conformance.properties import check_property, components_of
+from goldformer.conformance.judging.cases import Bench, check_case
+from goldformer.conformance.judging.verdict import Status, Verdict
+from goldformer.conformance.properties.held import check_property, components_of
 from goldformer.conformance.run import load_properties
-from goldformer.conformance.verdict import Status, Verdict
 from goldformer.spec import Spec
 
 #: A correct implementation may come this near to the tolerance, and no nearer.

@@ -6,13 +6,13 @@ import types
 
 import torch
 
-from goldformer.adapters.mistakes import implementations
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.baseline.judge import Judge
 from goldformer.conformance.baseline.model import Request
 from goldformer.conformance.baseline.record import record, with_drawn
+from goldformer.conformance.diagnosis.mistakes import implementations
 
 
 def rounded_to(tensor, bits):

@@ -9,10 +9,10 @@ from functools import cache
 from pathlib import Path
 
 from goldformer.adapters import Adapter
-from goldformer.adapters.mistakes import implementations
 from goldformer.adapters.textbook.build import build_textbook
-from goldformer.conformance.diagnosis import Diagnosis
-from goldformer.conformance.engine import Bench
+from goldformer.conformance.diagnosis.explain import Diagnosis
+from goldformer.conformance.diagnosis.findings import diagnose
+from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.grading.model import (
     Assignment,
     Check,
@@ -23,9 +23,9 @@ from goldformer.conformance.grading.model import (
     Said,
     outcome_of,
 )
+from goldformer.conformance.judging.cases import Bench
+from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.run import Selection, checks
-from goldformer.conformance.text import diagnosis
-from goldformer.conformance.verdict import Status
 from goldformer.spec import load_spec
 
 COMPONENTS = ("softmax", "scaled_dot_product_attention")
@@ -89,7 +89,7 @@ def graded(id_, listed, *, message="", outcome=None, assignment=ASSIGNMENT, **mo
         Said(
             r.label, r.text, r.inner, tuple(m for m in re.findall(r"\(([a-z0-9-]+)\)", r.text) if m in _spec().mistakes)
         )
-        for r in diagnosis([check.verdict for check in listed], _spec())
+        for r in diagnose([check.verdict for check in listed], _spec())
     )
     return Grade(
         submission=id_, key=f"key-{id_}", outcome=outcome or (min(bad) if bad else "correct"), message=message,

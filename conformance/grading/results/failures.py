@@ -12,9 +12,9 @@ from typing import Final
 
 from goldformer.conformance.grading.model import Assignment, Check, Grade
 from goldformer.conformance.grading.results import words
-from goldformer.conformance.pictures import Heat, heats, where
-from goldformer.conformance.text import difference_lines
-from goldformer.conformance.verdict import Difference, Verdict
+from goldformer.conformance.judging.verdict import Difference, Verdict
+from goldformer.conformance.reports.pictures import Heat, heats, where
+from goldformer.conformance.reports.text import difference_lines
 from goldformer.spec import Spec
 
 #: How much of standard error is shown.

@@ -10,7 +10,7 @@ from goldformer.conformance.grading.model import Assignment, Grade
 from goldformer.conformance.grading.results import words
 from goldformer.conformance.grading.results.student import Remark, Row, Told, told
 from goldformer.conformance.grading.results.words import block, code, escaped, points
-from goldformer.conformance.page import rendered
+from goldformer.conformance.reports.page import rendered
 from goldformer.spec import Spec
 from goldformer.spec.readme import markdown_table
 

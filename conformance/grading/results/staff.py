@@ -11,9 +11,9 @@ from goldformer.adapters.process.faults import printable
 from goldformer.conformance.grading.model import Assignment, Check, Grade, Origin, Outcome
 from goldformer.conformance.grading.results import words
 from goldformer.conformance.grading.results.summaries import outcome_of_part
-from goldformer.conformance.page import rendered
-from goldformer.conformance.text import difference_lines, facts, headline
-from goldformer.conformance.verdict import Verdict
+from goldformer.conformance.judging.verdict import Verdict
+from goldformer.conformance.reports.page import rendered
+from goldformer.conformance.reports.text import difference_lines, facts, headline
 from goldformer.spec import Spec
 
 #: What the transcript of a submission is called, beside its pages.

@@ -21,7 +21,7 @@ from goldformer.conformance.grading.model import (
 from goldformer.conformance.grading.results import words
 from goldformer.conformance.grading.results.failures import Failure, Failures
 from goldformer.conformance.grading.results.summaries import outcome_of_part
-from goldformer.conformance.verdict import WITHHELD
+from goldformer.conformance.judging.verdict import WITHHELD
 from goldformer.spec import Mistake, Spec
 
 #: How many failing checks of a component are listed; the others are counted.

@@ -1,0 +1,1 @@
+"""Why did it fail? Runs after judging, over all failures together."""

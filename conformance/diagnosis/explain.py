@@ -1,0 +1,64 @@
+"""Why checks failed: runs after judging, over all failures together, and adds what it finds to their verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+
+from goldformer.conformance.diagnosis.imitation import Imitations, Imitator
+from goldformer.conformance.diagnosis.other_options import advise_option
+from goldformer.conformance.judging.cases import Judgement, fault
+from goldformer.conformance.judging.invoke import BadResult, Result
+from goldformer.conformance.judging.verdict import WITHHELD, Match, Verdict
+from goldformer.spec import Spec
+
+
+class Diagnosis:
+    """Explains failures by mistakes and options that give the same; what fitted one is tried on all others first.
+
+    `left_out` are mistakes that it must not know. `imitations` may be shared by several, one after the other.
+    """
+
+    def __init__(self, spec: Spec, left_out: Collection[str] = (), imitations: Imitations | None = None) -> None:
+        self._imitator = Imitator(spec, left_out, imitations)
+
+    def explain_all(self, judgements: Iterable[Judgement]) -> list[Verdict]:
+        """Return the verdicts of a whole run with what explains each failure.
+
+        A mistake that was found late is held against the failures before it too: what nobody tried refutes nothing.
+        """
+        listed = list(judgements)
+        verdicts = [self.explain(judgement) for judgement in listed]
+        return [self.complete(judgement, verdict) for judgement, verdict in zip(listed, verdicts, strict=True)]
+
+    def explain(self, judgement: Judgement) -> Verdict:
+        """Return a verdict with the mistakes and options that explain its failure, as far as they are known by now."""
+        verdict = judgement.verdict
+        if not verdict.bad or judgement.case is None:
+            return verdict
+        try:
+            return replace(verdict, matches=self._find_matches(judgement), advice=advise_option(judgement))
+        except Exception as error:
+            return fault(verdict, error)
+
+    def _find_matches(self, judgement: Judgement) -> tuple[Match, ...] | None:
+        case, bench, outcome = judgement.case, judgement.bench, judgement.outcome
+        assert case is not None, "only cases are imitated"
+        declared = bench.adapter.options(case.component, bench.spec)
+        if judgement.verdict.reason == "no-error":
+            return self._imitator.accepting(case, bench.dtype, declared)
+        if judgement.verdict.reason == WITHHELD or not isinstance(outcome, Result | BadResult):
+            return None
+        return self._imitator.matches(case, outcome, judgement.expected, bench.dtype, declared)
+
+    def complete(self, judgement: Judgement, verdict: Verdict) -> Verdict:
+        """Return an explained verdict with the matches that were found only after it."""
+        case, bench, outcome = judgement.case, judgement.bench, judgement.outcome
+        if not verdict.bad or verdict.matches is None or case is None or not isinstance(outcome, Result | BadResult):
+            return verdict
+        try:
+            declared = bench.adapter.options(case.component, bench.spec)
+            late = self._imitator.late_matches(case, outcome, judgement.expected, bench.dtype, declared)
+            return replace(verdict, matches=(*verdict.matches, *late))
+        except Exception as error:
+            return fault(verdict, error)

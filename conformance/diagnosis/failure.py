@@ -1,0 +1,87 @@
+"""A failing case, and whether what something else gives for it explains what was given."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from goldformer.conformance.judging.invoke import BadResult, Result
+from goldformer.conformance.judging.measure import measure
+from goldformer.conformance.judging.statistics import statistics_of
+from goldformer.conformance.judging.verdict import Difference
+from goldformer.spec import Case, Contract
+from goldformer.spec.model import GoldenArray
+
+#: An option of each convention of a component.
+Options = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A failing case, and what was given instead of what was expected."""
+
+    case: Case
+    contract: Contract
+    given: Result | BadResult
+    expected: Mapping[str, GoldenArray]
+    dtype: str
+    options: Options
+
+    @property
+    def mutated(self) -> bool:
+        """Whether what is wrong is that the caller's arrays were changed."""
+        return isinstance(self.given, BadResult) and self.given.reason == "mutated-input"
+
+    @cached_property
+    def wrong(self) -> frozenset[str]:
+        """The outputs that are wrong."""
+        return self._wrong(self.given, self.expected) if isinstance(self.given, Result) else frozenset()
+
+    def distance(self, imitation: Result | BadResult | None) -> float | None:
+        """How far an imitation is from what was given, over the tolerance; None when it is no explanation."""
+        if isinstance(self.given, BadResult):
+            if self.given.unreached and isinstance(imitation, Result):
+                return self._cut(self.given.unreached, imitation)
+            # A wrong shape or dtype is told in words, the same ones for the same fault.
+            return 0.0 if isinstance(imitation, BadResult) and str(self.given) == str(imitation) else None
+        if not isinstance(imitation, Result):
+            return None
+        both = self.given.outputs.keys() & imitation.outputs.keys()
+        shared = {name: golden for name, golden in self.expected.items() if name in both}
+        shown = self._wrong(imitation, shared)
+        if not shown or not self.wrong <= shown:
+            return None
+        as_golden = {name: _as_golden(golden, imitation.outputs[name]) for name, golden in shared.items()}
+        ratio = max(d.ratio for d in self._measure(self.given, as_golden))
+        return ratio if ratio <= 1.0 else None
+
+    def _cut(self, unreached: frozenset[str], imitation: Result) -> float | None:
+        """0 where an imitation has gradients of 0 for just those arguments that no gradient reaches.
+
+        Automatic differentiation gives none for what is cut off; arithmetic gives one of 0.
+        """
+        asked = {name: golden for name, golden in self.expected.items() if golden.magnitude}
+        nought = {name for name in asked if not np.any(imitation.outputs[name])}
+        return 0.0 if nought and nought == unreached & asked.keys() else None
+
+    def _wrong(self, result: Result, expected: Mapping[str, GoldenArray]) -> frozenset[str]:
+        return frozenset(d.output for d in self._measure(result, expected) if d.wrong)
+
+    def _measure(self, result: Result, expected: Mapping[str, GoldenArray]) -> list[Difference]:
+        return measure(result, expected, self.case, self.contract, self.dtype)
+
+
+def _as_golden(golden: GoldenArray, values: np.ndarray[Any, Any]) -> GoldenArray:
+    """An imitation in the place of the golden values. Larger numbers have larger roundoffs."""
+    if golden.within is not None:
+        # Chance moves both what was given and the imitation.
+        doubled = {name: 2 * width for name, width in golden.within.items()}
+        return replace(golden, values=statistics_of(values, golden), within=doubled)
+    made = replace(golden, values=golden.compared(values))
+    grown = made.magnitude / golden.magnitude if golden.magnitude else 1.0
+    return replace(made, error_scale=golden.error_scale * max(grown, 1.0) if math.isfinite(grown) else math.inf)

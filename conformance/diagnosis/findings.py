@@ -1,0 +1,142 @@
+"""What is said of a whole run: what to fix first, which known mistake explains it, and what is not known."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from goldformer.conformance.diagnosis.causes import what_to_do
+from goldformer.conformance.diagnosis.suspects import Explanation, Suspect, explanations, failing_roots, suspects
+from goldformer.conformance.judging.verdict import WITHHELD, Verdict
+from goldformer.spec import Spec
+
+_MOST_SUSPECTS = 3
+_ABSENT = "raise NotImplementedError in the adapter (a process answers −32001): that call is then skipped"
+#: The mistake of which one property tells, and nothing else can.
+_DIFFERS = "nondeterminism"
+#: The label of what explains most failing cases and not all.
+CLOSEST = "Closest known mistake"
+#: So many names are listed before the others are counted.
+_FEW = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """One thing that the diagnosis says; what is `inner` is said of the component named before it.
+
+    `mistakes` are those of the catalogue that it names, by their ids.
+    """
+
+    label: str
+    text: str
+    inner: bool = True
+    mistakes: tuple[str, ...] = ()
+
+
+def diagnose(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Remark]:
+    """What to mend first, which known mistakes would look like this, and what is asked for and not there."""
+    judged = {c: [v for v in verdicts if v.component == c and v.is_judged] for c in spec.components}
+    absent = [c for c, mine in judged.items() if mine and all(v.reason == "not-implemented" for v in mine)]
+    roots, followers = failing_roots((v for v in verdicts if v.component not in absent), spec)
+    explained = {component: _explaining(verdicts, component, spec) for component in (*roots, *followers)}
+    for component in roots:
+        bad = [v for v in judged[component] if v.bad]
+        some_pass = len(bad) < len(judged[component])
+        yield Remark("Mend first", component, inner=False)
+        yield Remark("First seen", f"{bad[0].check}: {bad[0].message}")
+        if bad[0].reason == "raised" and some_pass:
+            yield Remark("If it has no such variant", _ABSENT)
+        yield from this_is(explained[component]) or _could_be(verdicts, bad, component, spec)
+    known = {c.id for component in roots for e in explained[component] for c in e.causes}
+    for component in followers:
+        # What a part does wrong shows in the whole; a mistake of the whole's own does not go away with it.
+        if any(c.id not in known for e in explained[component][:1] for c in e.causes):
+            yield Remark("Mend too", component, inner=False)
+            yield from this_is(explained[component])
+    if followers:
+        yield Remark("These fail too and may mend themselves", ", ".join(followers), inner=False)
+    if absent:
+        yield Remark("Not implemented", ", ".join(absent), inner=False)
+    if faults := [v for v in verdicts if v.is_fault]:
+        text = f"{faults[0].message}. Not judged: {few(f'{v.check} ({v.dtype})' for v in faults)}"
+        yield Remark("Fault in goldformer", text, inner=False)
+
+
+def _could_be(verdicts: Sequence[Verdict], bad: Sequence[Verdict], component: str, spec: Spec) -> Iterator[Remark]:
+    """Say what could be behind failures that nothing known explains, or where the values first go wrong."""
+    # The message of a missing output says what is wrong, and no known mistake leaves out an output.
+    verdicts = [v for v in verdicts if v.reason != WITHHELD]
+    bad = [v for v in bad if v.reason != WITHHELD]
+    if not bad:
+        return
+    if differs := next((v for v in bad if v.reason == "property" and v.catches == (_DIFFERS,)), None):
+        # What is another result at each call equals nothing, and its first wrong output may be any. A call that
+        # raised, or broke the contract, has given no second result to compare.
+        mistake = spec.mistakes[_DIFFERS]
+        text = f"{mistake.title} ({_DIFFERS}): {differs.message}. {mistake.hint}"
+        yield Remark("This is", text, mistakes=(_DIFFERS,))
+        return
+    advice = dict.fromkeys(v.advice for v in bad if v.advice)
+    if not advice and any(v.matches is not None and v.differences for v in bad):
+        yield Remark("Not known", "no mistake of the catalogue gives what was got; " + _first_wrong(bad))
+        return
+    # An exception or a wrong shape says what is wrong by itself; only wrong values hint at mistakes.
+    if any(v.reason in ("wrong-value", "not-finite", "property") for v in bad):
+        for suspect in _likely(suspects(verdicts, component, spec)):
+            fits = f"({suspect.mistake.id}, fits {suspect.explains} of {suspect.failing} failing checks)"
+            text = f"{suspect.mistake.title} {fits}. {suspect.mistake.hint}"
+            yield Remark("Could be", text, mistakes=(suspect.mistake.id,))
+    yield from (Remark("Convention", text) for text in advice)
+
+
+def _explaining(verdicts: Sequence[Verdict], component: str, spec: Spec) -> list[Explanation]:
+    """What gives what was got in half of the failing cases or more, best first."""
+    return [e for e in explanations(verdicts, component, spec) if 2 * e.equals >= e.examined]
+
+
+def this_is(found: Sequence[Explanation], among: str = "failing", *, was: bool = False) -> list[Remark]:
+    """Return the best explanation, and those that are as good; of what `was`, there is nothing to mend.
+
+    It is "This is" where every failing case that was examined agrees, and else the closest known one.
+    """
+    remarks: list[Remark] = []
+    for place, e in enumerate(found[:_MOST_SUSPECTS]):
+        if place and (e.equals, e.spared) != (found[0].equals, found[0].spared):
+            break
+        if place and e.is_other_option_of(found[0]):
+            continue
+        given = "recorded" if was else "got"
+        seen = f"what was {given} equals that in {e.equals} of {e.examined} {among} cases, {closeness(e.ratio)}"
+        seen += f"; it does not explain {few(dict.fromkeys(e.refuting))}" if e.refuting else ""
+        titles = " and ".join(c.title for c in e.causes)
+        head = "Or" if place else "This is" if e.certain else CLOSEST
+        mistakes = tuple(c.id for c in e.causes if not c.option)
+        remarks.append(
+            Remark(head, f"{titles}: {seen}." + (f" {what_to_do(e.causes)}" if not was else ""), mistakes=mistakes)
+        )
+    return remarks
+
+
+def few(names: Iterable[str]) -> str:
+    """Return the first names of a list and the number of the others."""
+    listed = list(names)
+    more = len(listed) - _FEW
+    return ", ".join(listed[:_FEW]) + (f" and {more} more" if more > 0 else "")
+
+
+def _first_wrong(bad: Sequence[Verdict]) -> str:
+    """Where in the flow of data it goes wrong first, over all failing cases."""
+    first = Counter(v.differences[0].output for v in bad if v.differences)
+    name, count = first.most_common(1)[0]
+    return f"the first wrong output is {name} in {count} of {first.total()} failing cases"
+
+
+def closeness(ratio: float) -> str:
+    """How near what was got is to what explains it."""
+    return "within a thousandth of the tolerance" if ratio < 1e-3 else f"within {ratio:.2g} of the tolerance"
+
+
+def _likely(found: Sequence[Suspect]) -> Sequence[Suspect]:
+    """The best few, without those that account for less than half of what fails."""
+    return [s for s in found[:_MOST_SUSPECTS] if 2 * s.explains >= s.failing]

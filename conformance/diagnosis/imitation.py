@@ -1,0 +1,332 @@
+"""Holds a failing output against what each catalogued mistake and each other option would give on the same inputs."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain, combinations, islice
+from typing import Any, Final
+
+import numpy as np
+
+from goldformer.adapters.arrays import LIBRARIES
+from goldformer.adapters.options import OPTIONS
+from goldformer.adapters.protocol import Adapter
+from goldformer.adapters.textbook.build import build_textbook
+from goldformer.conformance.diagnosis.causes import IN
+from goldformer.conformance.diagnosis.failure import Failure, Options
+from goldformer.conformance.diagnosis.mistakes import implementations
+from goldformer.conformance.diagnosis.mistakes.differentiation import DIFFERENTIATED
+from goldformer.conformance.diagnosis.mistakes.places import PLACES, TRACKED, Place, can_be_made, only_at
+from goldformer.conformance.judging.gradient import invoke_gradient
+from goldformer.conformance.judging.invoke import (
+    BadResult,
+    NotImplementedHere,
+    Result,
+    arguments_of,
+    call,
+    hand_over,
+    invoke,
+)
+from goldformer.conformance.judging.verdict import Match
+from goldformer.spec import Case, Spec
+from goldformer.spec.model import GoldenArray
+
+#: So many failing cases of a component in a dtype are held against all that is near, if nothing known fits them.
+_SEARCHES: Final = 3
+
+#: A case of more numbers than this is held against the mistakes that it lists alone: each imitation takes long.
+_LARGE: Final = 100_000
+
+#: A case is held against so many pairs, and so many places, that their cases together have this many numbers: half a
+#: second.
+_TRIED: Final = 500_000
+
+#: Keeping an imitation takes as much memory as so many numbers, besides those that it has.
+_ENTRY: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """What may have been done: mistakes, everywhere or in one place alone, and options that were not declared."""
+
+    mistakes: tuple[str, ...] = ()
+    options: tuple[tuple[str, str], ...] = ()
+    place: Place | None = None
+
+    @property
+    def causes(self) -> tuple[str, ...]:
+        """The mistakes' ids, with the place if they are made in one alone, and the options, as a `Match` has them."""
+        where = f"{IN}{self.place.words}" if self.place else ""
+        return (*(f"{name}: {option}" for name, option in self.options), *(f"{id_}{where}" for id_ in self.mistakes))
+
+    def with_(self, other: Candidate) -> Candidate | None:
+        """Return both at once; None if they are choices of one thing, hide one another, or have a place."""
+        if self.place or other.place:
+            return None
+        both = Candidate(self.mistakes + other.mistakes, self.options + other.options)
+        if len({name for name, _ in both.options}) < len(both.options):
+            return None
+        if len(set(both.mistakes)) < len(both.mistakes):
+            return None
+        made = [implementations()[id_] for id_ in both.mistakes]
+        return both if all(one.can_be_made_with(two) for one, two in combinations(made, 2)) else None
+
+
+class Imitations:
+    """What mistakes and options give for cases, kept for the next implementation that is held against them."""
+
+    def __init__(self, most: int = 1 << 23) -> None:
+        """Keep so many numbers at most, and then begin anew."""
+        self._most = most
+        self._size = 0
+        self._kept: dict[tuple[Any, ...], Result | BadResult | None] = {}
+        #: Who gives it: textbooks with a mistake or an option, which remember nothing.
+        self.adapters: dict[tuple[Any, ...], Adapter] = {}
+
+    def get(self, key: tuple[Any, ...], make: Callable[[], Result | BadResult | None]) -> Result | BadResult | None:
+        """What is kept under a key, or else made now."""
+        if key not in self._kept:
+            made = make()
+            size = _ENTRY + sum(a.size for a in made.outputs.values()) if isinstance(made, Result) else _ENTRY
+            if self._size + size > self._most:
+                self._kept.clear()
+                self._size = 0
+            self._kept[key] = made
+            self._size += size
+        return self._kept[key]
+
+
+class Imitator:
+    """Finds what explains failing outputs; it remembers what fitted, so that later cases are quick.
+
+    `left_out` are mistakes that it is not to know of. What it finds does not depend on `imitations`, which several
+    may share, one after the other, for one spec.
+    """
+
+    def __init__(self, spec: Spec, left_out: Collection[str] = (), imitations: Imitations | None = None) -> None:
+        self.spec = spec
+        self._left_out = frozenset(left_out)
+        self._imitations = imitations
+        self._in_one_call: dict[str, bool] = {}
+        self._adapters: dict[tuple[Any, ...], Adapter] = {} if imitations is None else imitations.adapters
+        self._fitted: dict[str, dict[Candidate, None]] = defaultdict(dict)
+        self._searched: Counter[tuple[str, str]] = Counter()
+        self._tried: dict[str, set[Candidate]] = defaultdict(set)
+        self._looked_at: Counter[str] = Counter()
+        self._explained: Counter[str] = Counter()
+        #: What each failing case was held against.
+        self._held: defaultdict[tuple[str, str], set[Candidate]] = defaultdict(set)
+
+    def matches(
+        self,
+        case: Case,
+        given: Result | BadResult,
+        expected: Mapping[str, GoldenArray],
+        dtype: str,
+        options: Options,
+    ) -> tuple[Match, ...] | None:
+        """What gives what `given` is, a component's own mistakes first; None where nobody looked.
+
+        `options` are those that are declared for the component.
+        """
+        if case.full_size or (isinstance(given, BadResult) and given.reason == "raised"):
+            return None
+        failure = Failure(case, self.spec.contracts[case.component], given, expected, dtype, options)
+        found = self._those_that_fit(self._known(case.component), failure) or self._search(failure)
+        self._looked_at[case.component] += 1
+        self._explained[case.component] += bool(found)
+        return tuple(Match(candidate.causes, distance) for candidate, distance in found.items())
+
+    def late_matches(
+        self,
+        case: Case,
+        given: Result | BadResult,
+        expected: Mapping[str, GoldenArray],
+        dtype: str,
+        options: Options,
+    ) -> tuple[Match, ...]:
+        """Return the matches among candidates that were found only after a failing case was held against the others."""
+        failure = Failure(case, self.spec.contracts[case.component], given, expected, dtype, options)
+        late = [c for c in self._known(case.component) if c not in self._held[case.id, dtype]]
+        found = self._those_that_fit(late, failure)
+        return tuple(Match(candidate.causes, distance) for candidate, distance in found.items())
+
+    def _search(self, failure: Failure) -> dict[Candidate, float]:
+        """Look through the catalogue for what fits; empty where that would be in vain or take too long."""
+        case = failure.case
+        component = case.component
+        # What nothing known explains in a part, nothing known explains in the whole.
+        if any(2 * self._explained[part] < self._looked_at[part] for part in self.spec.built_of(component)):
+            return {}
+        size = sum(array.size for array in (*case.input_arrays.values(), *case.param_arrays.values()))
+        if size > _LARGE or case.cotangent is not None:
+            return self._those_that_fit(self._named(case.kills), failure)
+        if self._searched[component, failure.dtype] >= _SEARCHES:
+            return {}
+        self._searched[component, failure.dtype] += 1
+        near = list(self._near(component, failure.options))
+        found = self._those_that_fit(near, failure)
+        # A search decides at every step: it takes long, and two mistakes together need not come to an end.
+        decides = case.golden is not None and case.golden.margin is not None
+        if not found and not decides and self._searched[component, failure.dtype] == 1:
+            found = self._those_that_fit(self._far(component), failure)
+        for further in (self._placed, self._pairs):
+            if not found and not decides:
+                untried = self._untried(component, further(component, near))
+                found = self._those_that_fit(islice(untried, _TRIED // max(size, 1)), failure)
+        self._fitted[component].update(dict.fromkeys(found))
+        return found
+
+    def textbook(self, case: Case, options: Options) -> Result | None:
+        """What the textbook gives for a case in float64 under these options; None where it has not got that."""
+        given = Failure(case, self.spec.contracts[case.component], Result({}, 0.0), {}, "float64", options)
+        made = self._imitate(Candidate(), given)
+        return made if isinstance(made, Result) else None
+
+    def accepting(self, case: Case, dtype: str, options: Options) -> tuple[Match, ...] | None:
+        """The mistakes that a refused call shows and that accept it as well; None where it shows none."""
+        listed = list(self._named(case.kills))
+        contract = self.spec.contracts[case.component]
+        found = []
+        for candidate in listed:
+            adapter = self._adapter(candidate, options)
+            try:
+                with np.errstate(all="ignore"):
+                    given = hand_over(
+                        LIBRARIES["numpy"], contract, arguments_of(case), _dtype_for(adapter, dtype), "cpu"
+                    )
+                    call(adapter, contract, given)
+            except (BadResult, NotImplementedHere):
+                continue
+            found.append(Match(candidate.causes, 0.0))
+        return tuple(found) if listed else None
+
+    def _known(self, component: str) -> list[Candidate]:
+        """What explained earlier cases of a component, or of a part of it: parts come first in a run."""
+        parts = (*reversed(self.spec.built_of(component)), component)
+        return list(dict.fromkeys(candidate for part in parts for candidate in self._fitted[part]))
+
+    def _listed(self, component: str) -> set[str]:
+        """The mistakes that cases of a component list."""
+        return {id_ for case in self.spec.cases_of(component) for id_ in case.kills}
+
+    def _near(self, component: str, options: Options) -> Iterator[Candidate]:
+        """Options that were not declared, the component's own mistakes, and those that its cases list."""
+        for name, declared in options.items():
+            others = (option for option in self.spec.conventions[name].options if option != declared)
+            yield from (Candidate(options=((name, option),)) for option in others)
+        listed, mistakes = self._listed(component), self.spec.mistakes
+        own = [id_ for id_ in implementations() if mistakes[id_].component == component]
+        of_others = [id_ for id_ in implementations() if id_ in listed and mistakes[id_].component != component]
+        yield from self._named(id_ for id_ in (*own, *of_others) if self._shows_in_one_call(id_, component))
+
+    def _far(self, component: str) -> Iterator[Candidate]:
+        """The mistakes of a component's parts that no case of the component lists."""
+        listed = self._listed(component)
+        parts = self.spec.built_of(component)
+        homes = {id_: self.spec.mistakes[id_].component for id_ in implementations() if id_ not in listed}
+        far = (id_ for id_, home in homes.items() if home in parts and self._shows_in_one_call(id_, home))
+        yield from self._named(far)
+
+    def _shows_in_one_call(self, mistake: str, component: str) -> bool:
+        """Return True unless a mistake shows in gradients alone, or after other calls: one call gives what is right.
+
+        Mostly the cases of the component that is looked at tell, and no other component's files are read.
+        """
+        if mistake not in self._in_one_call:
+            killing = self.spec.cases_killing(mistake, component)
+            self._in_one_call[mistake] = any(case.cotangent is None for case in killing)
+        return self._in_one_call[mistake]
+
+    def _named(self, ids: Iterable[str]) -> Iterator[Candidate]:
+        """Each mistake that somebody makes and that is not left out."""
+        return (Candidate((id_,)) for id_ in ids if id_ in implementations() and id_ not in self._left_out)
+
+    def _untried(self, component: str, candidates: Iterable[Candidate]) -> Iterator[Candidate]:
+        """Those that no failing case of the component was held against."""
+        for candidate in candidates:
+            if candidate not in self._tried[component]:
+                self._tried[component].add(candidate)
+                yield candidate
+
+    def _placed(self, component: str, near: list[Candidate]) -> Iterator[Candidate]:
+        """Mistakes in one place of the component alone, those first that are made everywhere there at times."""
+        for some in (near, self._far(component)):
+            ids = [id_ for c in some for id_ in c.mistakes]
+            for place in PLACES.get(component, ()):
+                for id_ in ids:
+                    fits = not place.parts or self.spec.mistakes[id_].component in place.parts
+                    if fits and can_be_made(place, implementations()[id_]):
+                        yield Candidate((id_,), place=place)
+
+    def _pairs(self, component: str, near: list[Candidate]) -> Iterator[Candidate]:
+        """Two at once: an option and a mistake, two of the component's own, or one that was seen alone elsewhere."""
+        options = [c for c in near if c.options]
+        own = [c for c in near if c.mistakes and self.spec.mistakes[c.mistakes[0]].component == component]
+        seen = [c for c in self._known(component) if len(c.causes) == 1]
+        chosen = chain(
+            combinations(options, 2),
+            ((option, other) for other in near if other.mistakes for option in options),
+            combinations(own, 2),
+            ((one, other) for one in seen for other in near),
+        )
+        for one, other in chosen:
+            both = one.with_(other)
+            if both is not None:
+                yield both
+
+    def _those_that_fit(self, candidates: Iterable[Candidate], failure: Failure) -> dict[Candidate, float]:
+        """The candidates that explain a failure, each with its distance."""
+        found = {}
+        for candidate in candidates:
+            self._held[failure.case.id, failure.dtype].add(candidate)
+            distance = failure.distance(self._imitate(candidate, failure))
+            if distance is not None:
+                found[candidate] = distance
+        return found
+
+    def _imitate(self, candidate: Candidate, failure: Failure) -> Result | BadResult | None:
+        if self._imitations is None:
+            return self._imitated(candidate, failure)
+        options = tuple(failure.options.items())
+        key = (candidate, options, failure.case.id, failure.dtype, failure.mutated)
+        return self._imitations.get(key, lambda: self._imitated(candidate, failure))
+
+    def _imitated(self, candidate: Candidate, failure: Failure) -> Result | BadResult | None:
+        case, contract = failure.case, failure.contract
+        adapter = self._adapter(candidate, failure.options)
+        dtype = _dtype_for(adapter, failure.dtype)
+        arguments, cotangent = arguments_of(case), case.cotangent_array
+        try:
+            with np.errstate(all="ignore"):
+                if cotangent is not None:
+                    wanted = contract.results_of(case)
+                    return invoke_gradient(adapter, contract, arguments, cotangent, wanted, dtype, "cpu")
+                return invoke(adapter, contract, arguments, dtype, "cpu", untouched=failure.mutated)
+        except BadResult as bad:
+            return bad
+        except NotImplementedHere:
+            return None
+
+    def _adapter(self, candidate: Candidate, declared: Options) -> Adapter:
+        """The textbook under what is declared, done as the candidate has it."""
+        chosen = {**declared, **dict(candidate.options)}
+        key = (candidate.mistakes, candidate.place, tuple(chosen.items()))
+        if key not in self._adapters:
+            made = [implementations()[id_] for id_ in candidate.mistakes]
+            layers = [OPTIONS[item] for item in chosen.items() if item in OPTIONS]
+            # A mistake lies over the options, and over the gradients of the forward pass in which it is made.
+            if not all(one.by_hand for one in made):
+                layers.append(DIFFERENTIATED)
+            layers += [only_at(candidate.place, one.steps) if candidate.place else one.steps for one in made]
+            if candidate.place:
+                layers.append(TRACKED)
+            self._adapters[key] = Adapter.of_our_own(build_textbook(*layers), "+".join(candidate.causes), self.spec)
+        return self._adapters[key]
+
+
+def _dtype_for(adapter: Adapter, dtype: str) -> str:
+    """Return the dtype in which an imitation computes: NumPy has no bfloat16, and float32 holds all its numbers."""
+    return dtype if dtype in adapter.dtypes else "float32"

@@ -1,0 +1,278 @@
+"""The suite's own proof: each known mistake, made on purpose, against every case that it could show in.
+
+A case claims a mistake by listing it in `meant_for` or in `kills`. A claim is true when the case fails for code that
+makes the mistake; how far beyond the tolerance it fails is the margin.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import cached_property
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Final, Literal
+
+from goldformer.adapters import Adapter
+from goldformer.conformance.diagnosis.mistakes import Mistaken, all_implementations
+from goldformer.conformance.judging.cases import Bench, check_case
+from goldformer.conformance.judging.verdict import Reason, Status, Verdict
+from goldformer.conformance.properties.held import check_property
+from goldformer.conformance.run import Numerics, load_properties
+from goldformer.spec import Case, Mistake, Spec, load_spec
+
+#: Careful code stays below 0.4 of the tolerance: what is this far beyond it is no rounding.
+FAR: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What one check says of one mistake.
+
+    `margin` is error ÷ tolerance: infinite where the check fails without a number to compare, or where numbers must
+    be exact; 0 where it passes without one.
+    """
+
+    check: str
+    kind: Literal["case", "property"]
+    component: str
+    listed: bool
+    killed: bool
+    margin: float
+    reason: Reason
+
+
+@dataclass(frozen=True)
+class Kill:
+    """What the suite makes of one mistake, in one dtype.
+
+    `unmeasured` are the cases that list it and cannot be judged on its implementation: what they need it has not,
+    or the dtype is too coarse for them.
+    """
+
+    mistake: Mistake
+    dtype: str
+    cells: tuple[Cell, ...]
+    unmeasured: tuple[str, ...] = ()
+
+    @cached_property
+    def listed(self) -> tuple[Cell, ...]:
+        """The checks that list it."""
+        return tuple(cell for cell in self.cells if cell.listed)
+
+    @cached_property
+    def by(self) -> tuple[Cell, ...]:
+        """The checks that list it and fail, the widest margin first."""
+        return tuple(sorted((cell for cell in self.listed if cell.killed), key=lambda cell: -cell.margin))
+
+    @property
+    def caught(self) -> bool:
+        """Whether a check that lists it fails."""
+        return bool(self.by)
+
+    @property
+    def margin(self) -> float:
+        """The largest margin of a check that lists it; 0 when none fails."""
+        return self.by[0].margin if self.by else 0.0
+
+    @property
+    def untrue(self) -> tuple[Cell, ...]:
+        """The checks that list it, and pass."""
+        return tuple(cell for cell in self.listed if not cell.killed)
+
+    @property
+    def unclaimed(self) -> tuple[Cell, ...]:
+        """The checks that fail without listing it: no fault, a case may show more than it lists."""
+        return tuple(cell for cell in self.cells if cell.killed and not cell.listed)
+
+
+@dataclass(frozen=True)
+class KillMatrix:
+    """Mistakes against checks.
+
+    `not_made` are mistakes that have no implementation; `redundant` are the cases, by component, that kill nothing
+    which no other one kills.
+    """
+
+    dtype: str
+    kills: tuple[Kill, ...]
+    not_made: tuple[Mistake, ...]
+    redundant: Mapping[str, tuple[str, ...]]
+    seconds: float
+
+    @property
+    def not_caught(self) -> tuple[Kill, ...]:
+        """The mistakes for which no check that lists them fails."""
+        return tuple(kill for kill in self.kills if not kill.caught)
+
+    @property
+    def untrue(self) -> tuple[tuple[Kill, Cell], ...]:
+        """All untrue claims."""
+        return tuple((kill, cell) for kill in self.kills for cell in kill.untrue)
+
+    @property
+    def least(self) -> Kill | None:
+        """The mistake that is caught by the least margin."""
+        return min((kill for kill in self.kills if kill.caught), key=lambda kill: kill.margin, default=None)
+
+    @property
+    def proven(self) -> bool:
+        """Whether every mistake is caught and every claim is true."""
+        return not self.not_caught and not self.untrue
+
+
+def measure(mistaken: Mistaken, dtype: str, cases: Iterable[Case], spec: Spec) -> Kill:
+    """Judge a mistake by some cases; where no case of the spec lists it, by the properties that do.
+
+    A dtype in which the mistake is none is replaced by one in which it is.
+    """
+    mistake, dtype = spec.mistakes[mistaken.id], mistaken.shown_in(dtype)
+    adapter = Adapter.from_object(mistaken.make(), mistaken.id, spec)
+    Numerics().apply(adapter.arrays)
+    # Strictly, as a case of what is only advised may list it too.
+    bench = Bench(spec, adapter, dtype, "cpu", strict=True)
+    cells: list[Cell] = []
+    unmeasured: list[str] = []
+    for case in cases:
+        cell = _cell(check_case(case, bench), listed=claims(case, mistake.id))
+        if cell is not None:
+            cells.append(cell)
+        elif claims(case, mistake.id):
+            unmeasured.append(case.id)
+    if not claiming(mistake, spec):
+        cells += _properties_of(mistake, bench)
+    return Kill(mistake, dtype, tuple(cells), tuple(unmeasured))
+
+
+def _cell(verdict: Verdict, *, listed: bool) -> Cell | None:
+    """A verdict as a cell; None when nothing was judged."""
+    if verdict.status is Status.SKIPPED or verdict.reason == "not-implemented":
+        return None
+    margin = (math.inf if verdict.bad else 0.0) if verdict.ratio is None else verdict.ratio
+    return Cell(verdict.check, verdict.kind, verdict.component, listed, verdict.bad, margin, verdict.reason)
+
+
+def _properties_of(mistake: Mistake, bench: Bench) -> Iterator[Cell]:
+    """What the properties that list a mistake say of it, those of every component for the mistake's own."""
+    listing = [prop for prop in bench.spec.properties.values() if mistake.id in prop.catches]
+    if listing:
+        load_properties()
+    for prop in listing:
+        component = mistake.component if prop.component == "*" else prop.component
+        cell = _cell(check_property(prop, component, bench), listed=True)
+        if cell is not None:
+            yield cell
+
+
+def claims(case: Case, mistake: str) -> bool:
+    """Return True if a case says that it reveals a mistake: it was designed or once measured to do so."""
+    return mistake in case.kills or mistake in case.meant_for
+
+
+def claiming(mistake: Mistake, spec: Spec) -> list[Case]:
+    """Return the cases that list a mistake."""
+    return [case for case in spec.cases.values() if claims(case, mistake.id)]
+
+
+def able_to_show(mistake: Mistake, spec: Spec) -> list[Case]:
+    """The cases of a mistake's component and of all that is built of it, and every other one that lists it.
+
+    A model of full size takes seconds, so its cases are among them only when they list it.
+    """
+    touched = {name for name in spec.components if mistake.component in (name, *spec.built_of(name))}
+    return [
+        case
+        for case in spec.cases.values()
+        if claims(case, mistake.id) or (case.component in touched and not case.full_size)
+    ]
+
+
+#: Is handed each Kill as it is done, and how many there will be; hands them on.
+Watch = Callable[[Iterator[Kill], int], Iterable[Kill]]
+
+
+def kill_matrix(
+    spec: Spec, mistakes: Iterable[Mistake], dtype: str, jobs: int, watch: Watch = lambda kills, _: kills
+) -> KillMatrix:
+    """Measure mistakes on as many processes as `jobs`."""
+    start = time.perf_counter()
+    made: list[str] = []
+    not_made: list[Mistake] = []
+    for mistake in mistakes:
+        if mistake.id in all_implementations():
+            made.append(mistake.id)
+        else:
+            not_made.append(mistake)
+    done = {kill.mistake.id: kill for kill in watch(_measured_all(spec, made, dtype, jobs), len(made))}
+    kills = tuple(done[id_] for id_ in made)
+    cases = redundant(kills, spec.cases.values())
+    return KillMatrix(dtype, kills, tuple(not_made), cases, time.perf_counter() - start)
+
+
+def _measured_all(spec: Spec, ids: list[str], dtype: str, jobs: int) -> Iterator[Kill]:
+    if min(jobs, len(ids)) <= 1:
+        yield from (_measured(id_, dtype, spec) for id_ in ids)
+        return
+    with ProcessPoolExecutor(min(jobs, len(ids)), mp_context=get_context("spawn")) as pool:
+        running = [pool.submit(_measured_there, id_, dtype, spec.root) for id_ in ids]
+        yield from (future.result() for future in as_completed(running))
+
+
+def _measured(id_: str, dtype: str, spec: Spec) -> Kill:
+    return measure(all_implementations()[id_], dtype, able_to_show(spec.mistakes[id_], spec), spec)
+
+
+def _measured_there(id_: str, dtype: str, root: Path) -> Kill:
+    """The same in another process, which reads the spec once: load_spec remembers it."""
+    return _measured(id_, dtype, load_spec(root))
+
+
+def measured_kills(kills: Iterable[Kill], spec: Spec) -> dict[str, tuple[str, ...]]:
+    """Return what each measured case kills: the claims that are true.
+
+    A new mistake, which no case kills and no property catches yet, is put wherever a case fails for it far beyond
+    rounding. Other lists stay as long as they are true, since the diagnosis tries first what is listed: it would change
+    with each run. A claim that was not measured stays.
+    """
+    found = {case.id: list(case.kills) for case in spec.cases.values()}
+    known = {id_ for killed in found.values() for id_ in killed}
+    known |= {id_ for prop in spec.properties.values() for id_ in prop.catches}
+    measured: set[str] = set()
+    for kill in kills:
+        mistake, is_new = kill.mistake.id, kill.mistake.id not in known
+        for cell in (cell for cell in kill.cells if cell.kind == "case"):
+            measured.add(cell.check)
+            listed = found[cell.check]
+            if cell.killed and (cell.listed or (is_new and cell.margin >= FAR)):
+                found[cell.check] = listed if mistake in listed else [*listed, mistake]
+            else:
+                found[cell.check] = [id_ for id_ in listed if id_ != mistake]
+    return {id_: tuple(found[id_]) for id_ in spec.cases if id_ in measured}
+
+
+def redundant(kills: Iterable[Kill], cases: Iterable[Case]) -> dict[str, tuple[str, ...]]:
+    """The cases, by component, that kill nothing which no other case of the component kills far beyond rounding.
+
+    A case that lists a mistake which is not among `kills`, or which it was not measured on, is left out, and so is
+    one that lists none. Such a case is not useless: it may show a clause, and each of two such cases may make up for
+    the other.
+    """
+    killers: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    listing: defaultdict[str, set[str]] = defaultdict(set)
+    for kill in kills:
+        for cell in kill.cells:
+            if cell.killed and cell.margin >= FAR:
+                killers[kill.mistake.id, cell.component].add(cell.check)
+            if cell.listed:
+                listing[cell.check].add(kill.mistake.id)
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for case in cases:
+        claimed = {*case.meant_for, *case.kills}
+        measured = claimed and listing[case.id] == claimed
+        if measured and all(killers[id_, case.component] - {case.id} for id_ in claimed):
+            found[case.component].append(case.id)
+    return {component: tuple(ids) for component, ids in found.items()}

@@ -1,0 +1,250 @@
+"""Mistakes in multi-head attention, separate and fused, and in single-head attention."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from goldformer.adapters.textbook.attention import padding_mask
+from goldformer.adapters.textbook.checks import Array
+from goldformer.adapters.textbook.heads import (
+    Params,
+    apply_affine,
+    attend_heads,
+    attend_projected,
+    head_width,
+    merge_heads,
+    multi_head_attention,
+    project_attention,
+    project_heads,
+    single_head_attention,
+    split_fused,
+    split_heads,
+)
+from goldformer.adapters.textbook.model import target_mask
+from goldformer.conformance.diagnosis.mistakes.registry import mistake
+
+Projection = Callable[[Array, Params, str], Array]
+Attended = Callable[..., dict[str, Array]]
+
+# The heads
+
+
+@mistake("head-split-view", instead_of=split_heads)
+def split_by_view(x: Array, num_heads: int) -> Array:
+    """Return the projection reshaped to (batch, heads, seq, width) as it lies."""
+    return x.reshape(len(x), num_heads, x.shape[1], -1)
+
+
+@mistake("head-merge-view", instead_of=merge_heads)
+def merge_by_view(heads: Array) -> Array:
+    """Return the heads reshaped to (batch, seq, heads·width) as they lie."""
+    return heads.reshape(len(heads), heads.shape[2], -1)
+
+
+@mistake("head-merge-hb", instead_of=merge_heads)
+def merge_wrong_axes(heads: Array) -> Array:
+    """Return heads of (heads, batch, seq, width) with axes 1 and 2 swapped, where 0 and 2 are meant."""
+    return heads.swapaxes(0, 1).swapaxes(1, 2).reshape(len(heads), heads.shape[2], -1)
+
+
+@mistake("head-interleaved", instead_of=split_heads)
+def interleave_heads(x: Array, num_heads: int) -> Array:
+    """Return for head h the columns h, h + heads, h + 2·heads, …: (batch, heads, seq, width)."""
+    return np.moveaxis(x.reshape(*x.shape[:2], -1, num_heads), -1, 1)
+
+
+@mistake("head-interleaved", instead_of=split_fused)
+def interleave_fused(qkv: Array, num_heads: int) -> tuple[Array, Array, Array]:
+    """Return query, key and value, (batch, heads, seq, d_k), of columns that are theirs by turns."""
+    head_width(qkv.shape[-1], 3 * num_heads)
+    heads = split_heads(qkv, num_heads)
+    return heads[..., 0::3], heads[..., 1::3], heads[..., 2::3]
+
+
+@mistake("head-shared-w", around=project_heads)
+def repeat_first_head(
+    original: Callable[[Array, Params, str, int], Array], x: Array, params: Params, role: str, num_heads: int
+) -> Array:
+    """Return for every head the projection of the first, (batch, heads, seq, width)."""
+    return original(x, params, role, num_heads)[:, [0] * num_heads]
+
+
+@mistake("d-model-not-divisible", instead_of=head_width)
+def round_width_down(columns: int, parts: int) -> int:
+    """Return the width of a head, where columns that are left over belong to no head."""
+    return columns // parts
+
+
+@mistake("d-model-not-divisible", around=apply_affine)
+def leave_out_rows(
+    original: Callable[[Array, Array, Array | None], Array], x: Array, weight: Array, bias: Array | None
+) -> Array:
+    """Return x·W + b without the rows of W that columns left over would meet."""
+    return original(x, weight[: x.shape[-1]], bias)
+
+
+# The projections
+
+
+@mistake("w-transposed", instead_of=project_attention)
+def multiply_by_transpose(x: Array, params: Params, role: str) -> Array:
+    """Return x·Wᵀ + b."""
+    return apply_affine(x, params[f"w_{role}"].T, params.get(f"b_{role}"))
+
+
+@mistake("qkv-relu", around=project_attention)
+def clip_inputs(original: Projection, x: Array, params: Params, role: str) -> Array:
+    """Return max(0, ·) of the projection of queries, keys and values."""
+    projected = original(x, params, role)
+    return projected if role == "o" else np.maximum(projected, 0)
+
+
+@mistake("wo-missing", around=project_attention)
+def leave_out_output_projection(original: Projection, x: Array, params: Params, role: str) -> Array:
+    """Return the heads side by side as the output."""
+    return x if role == "o" else original(x, params, role)
+
+
+@mistake("wo-relu", around=project_attention)
+def clip_output(original: Projection, x: Array, params: Params, role: str) -> Array:
+    """Return max(0, ·) of the projection of the output."""
+    projected = original(x, params, role)
+    return np.maximum(projected, 0) if role == "o" else projected
+
+
+@mistake("bias-missing", instead_of=project_attention)
+def leave_out_bias(x: Array, params: Params, role: str) -> Array:
+    """Return x·W without the bias."""
+    return apply_affine(x, params[f"w_{role}"], None)
+
+
+@mistake("v-proj-missing", around=project_attention)
+def leave_out_value_projection(original: Projection, x: Array, params: Params, role: str) -> Array:
+    """Return the input as the values."""
+    return x if role == "v" else original(x, params, role)
+
+
+@mistake("kv-swap", around=attend_projected)
+def swap_keys_and_values(
+    original: Callable[[Array, Array, Array, Array | None], dict[str, Array]],
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None,
+) -> dict[str, Array]:
+    """Return attention whose queries meet the values, and which sums the keys."""
+    return original(query, value, key, mask)
+
+
+@mistake("qk-same-layer", around=project_attention)
+def project_keys_as_queries(original: Projection, x: Array, params: Params, role: str) -> Array:
+    """Return the keys projected by W_Q and b_Q."""
+    return original(x, params, "q" if role == "k" else role)
+
+
+# The scale
+
+
+@mistake("scale-d-model", around=attend_heads)
+def scale_by_model_width(
+    original: Attended, query: Array, key: Array, value: Array, *, mask: Array | None, params: Params
+) -> dict[str, Array]:
+    """Return the heads attended with scores that are divided by √d_model."""
+    d_k, d_model = query.shape[-1], params["w_o"].shape[1]
+    scaled = query * math.sqrt(d_k / d_model)
+    return original(scaled, key, value, mask=mask, params=params) | {"q": query}
+
+
+@mistake("scale-twice", around=attend_heads)
+def scale_queries(
+    original: Attended, query: Array, key: Array, value: Array, *, mask: Array | None, params: Params
+) -> dict[str, Array]:
+    """Return the heads attended with queries that are divided by √d_k before the scores are."""
+    scaled = query / math.sqrt(query.shape[-1])
+    return original(scaled, key, value, mask=mask, params=params) | {"q": query}
+
+
+# The mask
+
+
+def per_sample(mask: Array) -> bool:
+    """Return whether each sample has a mask of its own for all its heads."""
+    return mask.ndim == 4 and mask.shape[1] == 1 and len(mask) > 1
+
+
+@mistake("mask-repeat-order", around=attend_heads)
+def repeat_masks_as_whole(
+    original: Attended, query: Array, key: Array, value: Array, *, mask: Array | None, params: Params
+) -> dict[str, Array]:
+    """Return the heads attended under the masks of all samples repeated as a whole.
+
+    They fit scores that count heads faster than samples.
+    """
+    if mask is not None and per_sample(mask):
+        repeated: Array = np.concatenate([mask[:, 0]] * query.shape[1])
+        mask = repeated.reshape(*query.shape[:2], *mask.shape[2:])  # (batch, heads, q_seq, kv_seq)
+    return original(query, key, value, mask=mask, params=params)
+
+
+@mistake("mask-broadcast-bh", around=attend_heads)
+def drop_head_axis(
+    original: Attended, query: Array, key: Array, value: Array, *, mask: Array | None, params: Params
+) -> dict[str, Array]:
+    """Return the heads attended under a mask without its head axis, so that its samples meet the heads."""
+    dropped = mask[:, 0] if mask is not None and per_sample(mask) else mask
+    return original(query, key, value, mask=dropped, params=params)
+
+
+@mistake("mask-first-sample", around=attend_heads)
+def mask_by_first_sample(
+    original: Attended, query: Array, key: Array, value: Array, *, mask: Array | None, params: Params
+) -> dict[str, Array]:
+    """Return the heads of every sample attended under the mask of the first."""
+    first = mask[0] if mask is not None and mask.ndim == 4 else mask
+    return original(query, key, value, mask=first, params=params)
+
+
+# Layout and call
+
+
+@mistake("seq-batch-swap", around=multi_head_attention)
+def swap_sequence_and_batch(
+    original: Attended, query: Array, key: Array, value: Array, mask: Array | None = None, **rest: Any
+) -> dict[str, Array]:
+    """Return attention that takes axis 0 for the tokens and axis 1 for the samples."""
+    query, key, value = (x.swapaxes(0, 1) for x in (query, key, value))
+    attended = original(query, key, value, mask, **rest)
+    return attended | {"output": attended["output"].swapaxes(0, 1)}
+
+
+@mistake("weights-averaged", around=attend_heads)
+def average_weights(
+    original: Attended, query: Array, key: Array, value: Array, *, mask: Array | None, params: Params
+) -> dict[str, Array]:
+    """Return the mean of the weights over the heads, (batch, q_seq, kv_seq)."""
+    attended = original(query, key, value, mask=mask, params=params)
+    return attended | {"weights": attended["weights"].mean(axis=1)}
+
+
+# Fused and single-head attention
+
+
+@mistake("qkv-layout", instead_of=split_fused)
+def cut_in_three(qkv: Array, num_heads: int) -> tuple[Array, Array, Array]:
+    """Return query, key and value, (batch, heads, seq, d_k), of columns cut in three, and each third into heads."""
+    query, key, value = (split_heads(x, num_heads) for x in np.split(qkv, 3, axis=-1))
+    return query, key, value
+
+
+@mistake("causal-missing", around=single_head_attention)
+def forget_causal_mask(original: Attended, x: Array, *, causal: bool, params: Params) -> dict[str, Array]:
+    """Return single-head attention in which no later token is hidden."""
+    return original(x, causal=False, params=params)
+
+
+@mistake("causal-missing", instead_of=target_mask)
+def mask_target_padding(target: Array, pad_id: int) -> Array:
+    """Return the mask of the decoder's self-attention without the later positions, (batch, 1, 1, seq)."""
+    return padding_mask(target, pad_id=pad_id)

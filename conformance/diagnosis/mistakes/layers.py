@@ -1,0 +1,349 @@
+"""Mistakes in the feed-forward network, in layer normalisation, and in the layers and stacks made of them."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from goldformer.adapters.layouts import part
+from goldformer.adapters.textbook.attention import causal_mask
+from goldformer.adapters.textbook.checks import Array
+from goldformer.adapters.textbook.embedding import positional_encoding
+from goldformer.adapters.textbook.heads import Params, apply_affine, project
+from goldformer.adapters.textbook.layers import (
+    SubLayer,
+    activation,
+    add_residual,
+    channel_mean,
+    channel_variance,
+    cross_attend,
+    cross_attention_sublayer,
+    decoder,
+    decoder_layer,
+    encoder,
+    encoder_layer,
+    feed_forward,
+    feed_forward_sublayer,
+    layer_norm,
+    layer_norm_eps,
+    layer_params,
+    norm_denominator,
+    norm_params,
+    note_sum,
+    run_stack,
+    run_sublayer,
+    scale_and_shift,
+    subtract_mean,
+)
+from goldformer.adapters.textbook.steps import around, replacing
+from goldformer.conformance.diagnosis.mistakes.registry import mistake
+
+FeedForward = Callable[..., tuple[Array, Array]]
+Layer = Callable[..., dict[str, Array]]
+
+# Feed-forward network
+
+
+@mistake("ffn-no-relu", instead_of=activation)
+def leave_out_activation(x: Array) -> Array:
+    """Return x: there is no function between the two linear maps."""
+    return x
+
+
+@mistake("ffn-gelu", instead_of=activation)
+def gelu(x: Array) -> Array:
+    """Return GELU in its exact form."""
+    at = x / math.sqrt(2)
+    erf = np.vectorize(math.erf, otypes=[at.real.dtype])(at.real)
+    if np.iscomplexobj(at):
+        # math.erf takes real numbers alone: of a complex step its derivative tells the rest.
+        erf = erf + (at - at.real) * np.exp(-np.square(at.real)) * 2 / math.sqrt(math.pi)
+    return np.asarray(x * (1 + erf) / 2)
+
+
+@mistake("ffn-output-relu", around=feed_forward)
+def clip_output(original: FeedForward, x: Array, *, params: Params) -> tuple[Array, Array]:
+    """Return the output behind a second ReLU, and hidden."""
+    output, hidden = original(x, params=params)
+    return np.maximum(output, 0), hidden
+
+
+@mistake("ffn-bias-missing", around=project)
+def leave_out_feed_forward_bias(
+    original: Callable[[Array, Params, str], Array], x: Array, params: Params, role: str
+) -> Array:
+    """Return x·W without the bias, in the two maps of the network."""
+    return apply_affine(x, params[f"w_{role}"], None) if role in ("1", "2") else original(x, params, role)
+
+
+@mistake("ffn-no-dff", around=feed_forward)
+def narrow_hidden_layer(original: FeedForward, x: Array, *, params: Params) -> tuple[Array, Array]:
+    """Return output and hidden of only the first d_model of the d_ff channels."""
+    width = x.shape[-1]
+    narrow = {"w_1": params["w_1"][:, :width], "w_2": params["w_2"][:width]}
+    narrow |= {name: params[name][:width] for name in ("b_1", "b_2") if name in params}
+    return original(x, params=narrow)
+
+
+@mistake("ffn-mixes-tokens", around=feed_forward)
+def read_token_before(original: FeedForward, x: Array, *, params: Params) -> tuple[Array, Array]:
+    """Return the network of every token plus the one before, as a kernel of width 2 reads them."""
+    before = np.pad(x, ((0, 0), (1, 0), (0, 0)))[:, :-1]
+    return original(x + before, params=params)
+
+
+# Layer normalisation
+
+
+@mistake("ln-wrong-axis", instead_of=channel_mean)
+def average_tokens_too(x: Array) -> Array:
+    """Return the mean over the tokens as well as the channels, (..., 1, 1)."""
+    return np.asarray(x.mean(axis=(-2, -1), keepdims=True))
+
+
+@mistake("bn-for-ln", instead_of=channel_mean)
+def average_samples(x: Array) -> Array:
+    """Return the mean of each channel over all samples and tokens, (1, …, d_model)."""
+    return np.asarray(x.mean(axis=tuple(range(x.ndim - 1)), keepdims=True))
+
+
+@mistake("rms-for-ln", instead_of=subtract_mean)
+def leave_mean(x: Array) -> Array:
+    """Return the row with its mean in it, to be divided by the root of its mean square."""
+    return x
+
+
+@mistake("ln-unbiased", around=channel_variance)
+def divide_by_one_less(original: Callable[[Array], Array], centred: Array) -> Array:
+    """Return the variance divided by d_model − 1, (..., 1)."""
+    d_model = centred.shape[-1]
+    # Of one channel it is 0/0: NaN, as silently as the frameworks give it.
+    with np.errstate(invalid="ignore"):
+        return np.asarray(original(centred) * d_model / (d_model - 1))
+
+
+@mistake("ln-eps-outside", instead_of=norm_denominator)
+def add_eps_to_deviation(variance: Array) -> Array:
+    """Return √variance + eps."""
+    return np.asarray(np.sqrt(variance) + layer_norm_eps())
+
+
+@mistake("ln-square", instead_of=norm_denominator)
+def square_variance(variance: Array) -> Array:
+    """Return (variance + eps)²."""
+    return np.asarray(np.square(variance + layer_norm_eps()))
+
+
+@mistake("ln-no-affine", instead_of=scale_and_shift)
+def leave_out_affine(normal: Array, params: Params) -> Array:
+    """Return the channels without gamma and beta."""
+    return normal
+
+
+@mistake("ln-one-plus-gamma", around=scale_and_shift)
+def scale_by_one_more(original: Callable[[Array, Params], Array], normal: Array, params: Params) -> Array:
+    """Return every channel times 1 + gamma plus its beta."""
+    return original(normal, params) + normal
+
+
+# Residual and normalisation
+
+
+@mistake("residual-missing", instead_of=add_residual)
+def leave_out_residual(x: Array, output: Array, sums: list[Array]) -> Array:
+    """Return the output of a sub-layer, which replaces its input."""
+    return output
+
+
+@mistake("residual-wrong-x", instead_of=add_residual)
+def add_input_of_layer(x: Array, output: Array, sums: list[Array]) -> Array:
+    """Return the output of a sub-layer plus the input of the whole layer."""
+    return sums[0] + output
+
+
+@mistake("residual-normed", instead_of=run_sublayer)
+def add_normalised_input(
+    x: Array, function: SubLayer, *, number: int, sums: list[Array], params: Params
+) -> tuple[Array, Array]:
+    """Return LN(x) + f(LN(x)) and what else f gives."""
+    normed = layer_norm(x, params=norm_params(params, number))
+    output, extra = function(normed)
+    return note_sum(normed, output, sums), extra
+
+
+@mistake("residual-unnormed", instead_of=add_residual)
+def add_sum_before_norm(x: Array, output: Array, sums: list[Array]) -> Array:
+    """Return the output of a sub-layer plus the sum before it, as it was before its norm."""
+    return sums[-1] + output
+
+
+@mistake("norm-before-add", instead_of=run_sublayer)
+def normalise_before_adding(
+    x: Array, function: SubLayer, *, number: int, sums: list[Array], params: Params
+) -> tuple[Array, Array]:
+    """Return x + LN(f(x)) and what else f gives."""
+    output, extra = function(x)
+    return note_sum(x, layer_norm(output, params=norm_params(params, number)), sums), extra
+
+
+@mistake("norm-missing", instead_of=run_sublayer)
+def leave_out_norm(
+    x: Array, function: SubLayer, *, number: int, sums: list[Array], params: Params
+) -> tuple[Array, Array]:
+    """Return x + f(x) and what else f gives."""
+    output, extra = function(x)
+    return note_sum(x, output, sums), extra
+
+
+@mistake("wrong-ln-reused", around=norm_params)
+def reuse_norm(original: Callable[[Params, int], Params], params: Params, number: int) -> Params:
+    """Return the norm of the sub-layer before; the first has its own."""
+    return original(params, max(number - 1, 1))
+
+
+# What a layer lacks, and what does not belong in it
+
+
+@mistake("ffn-missing", instead_of=feed_forward_sublayer)
+def leave_out_feed_forward(x: Array, *, number: int, sums: list[Array], params: Params) -> Array:
+    """Return x: a layer ends with its last attention."""
+    return x
+
+
+@mistake("causal-in-encoder", around=encoder_layer)
+def hide_later_tokens(original: Layer, x: Array, mask: Array | None = None, **rest: Any) -> dict[str, Array]:
+    """Return the encoder layer with a causal mask in its self-attention."""
+    causal = causal_mask(q_seq=x.shape[1], kv_seq=x.shape[1])
+    return original(x, causal if mask is None else mask & causal, **rest)
+
+
+@mistake("pe-every-layer", around=encoder_layer)
+def add_positions_to_encoder_layer(original: Layer, *arrays: Any, **rest: Any) -> dict[str, Array]:
+    """Return the encoder layer with the positional encoding added at its end."""
+    given = original(*arrays, **rest)
+    return given | {"output": positional_encoding(given["output"])}
+
+
+@mistake("pe-every-layer", around=decoder_layer)
+def add_positions_to_decoder_layer(original: Layer, *arrays: Any, **rest: Any) -> dict[str, Array]:
+    """Return the decoder layer with the positional encoding added at its end."""
+    return add_positions_to_encoder_layer(original, *arrays, **rest)
+
+
+# Cross-attention
+
+
+@mistake("cross-missing", around=cross_attention_sublayer)
+def leave_out_cross_attention(
+    original: Callable[..., tuple[Array, Array]], x: Array, *rest: Array | None, **named: Any
+) -> tuple[Array, Array]:
+    """Return x, and the weights with which it would attend to the memory: nothing comes of them."""
+    return x, original(x, *rest, **named)[1]
+
+
+@mistake("cross-q-source", around=decoder_layer)
+def attend_to_decoder(
+    original: Layer, x: Array, memory: Array, self_mask: Array | None = None, *mask: Array | None, **rest: Any
+) -> dict[str, Array]:
+    """Return the decoder layer whose cross-attention is a second self-attention, with the mask of the first."""
+
+    def attend(cross_attend: Callable[..., Any], x: Array, memory: Array, mask: Array | None, **rest: Any) -> Any:
+        return cross_attend(x, x, self_mask, **rest)
+
+    with replacing({cross_attend: around(attend)}):
+        return original(x, memory, self_mask, *mask, **rest)
+
+
+@mistake("cross-mask-absent", around=decoder_layer)
+def ignore_memory_mask(
+    original: Layer,
+    x: Array,
+    memory: Array,
+    self_mask: Array | None = None,
+    memory_mask: Array | None = None,
+    **rest: Any,
+) -> dict[str, Array]:
+    """Return the decoder layer whose cross-attention ignores its mask."""
+    return original(x, memory, self_mask, None, **rest)
+
+
+@mistake("cross-uses-tgt-mask", around=decoder_layer)
+def mask_memory_as_target(
+    original: Layer,
+    x: Array,
+    memory: Array,
+    self_mask: Array | None = None,
+    memory_mask: Array | None = None,
+    **rest: Any,
+) -> dict[str, Array]:
+    """Return the decoder layer whose cross-attention uses the mask of the self-attention."""
+    return original(x, memory, self_mask, self_mask, **rest)
+
+
+@mistake("causal-in-cross", around=cross_attend)
+def hide_later_memory(
+    original: Callable[..., tuple[Array, Array]], x: Array, memory: Array, mask: Array | None, **rest: Any
+) -> tuple[Array, Array]:
+    """Return the cross-attention that hides later memory rows."""
+    causal = causal_mask(q_seq=x.shape[1], kv_seq=memory.shape[1])
+    return original(x, memory, causal if mask is None else mask & causal, **rest)
+
+
+@mistake("cross-self-weights", around=cross_attend)
+def cross_attend_by_self_weights(
+    original: Callable[..., tuple[Array, Array]],
+    x: Array,
+    memory: Array,
+    mask: Array | None,
+    *,
+    params: Params,
+    **rest: Any,
+) -> tuple[Array, Array]:
+    """Return the cross-attention with the weights of the self-attention."""
+    own = {f"cross_attention.{name}": p for name, p in part(params, "self_attention").items()}
+    return original(x, memory, mask, params=own, **rest)
+
+
+# Stacks
+
+
+@mistake("layer-skipped", around=run_stack)
+def skip_last_layer(
+    original: Callable[[Array, Callable[..., Array], int], dict[str, Array]],
+    x: Array,
+    layer: Callable[..., Array],
+    num_layers: int,
+) -> dict[str, Array]:
+    """Return the stack whose last layer hands on what it reads."""
+
+    def all_but_the_last(x: Array, *, index: int) -> Array:
+        return layer(x, index=index) if index < num_layers - 1 else x
+
+    return original(x, all_but_the_last, num_layers)
+
+
+@mistake("layers-shared", around=layer_params)
+def share_first_layer(original: Callable[[Params, str, int], Params], params: Params, stack: str, index: int) -> Params:
+    """Return the parameters of the first layer for every layer."""
+    return original(params, stack, 0)
+
+
+@mistake("final-norm-extra", around=encoder)
+def normalise_encoder_again(
+    original: Layer, *arrays: Array | None, num_layers: int, params: Params, **rest: Any
+) -> dict[str, Array]:
+    """Return the encoder with its last normalisation applied once more."""
+    given = original(*arrays, num_layers=num_layers, params=params, **rest)
+    last = norm_params(layer_params(params, "encoder", num_layers - 1), 2)
+    return given | {"output": layer_norm(given["output"], params=last)}
+
+
+@mistake("final-norm-extra", around=decoder)
+def normalise_decoder_again(
+    original: Layer, *arrays: Array | None, num_layers: int, params: Params, **rest: Any
+) -> dict[str, Array]:
+    """Return the decoder with its last normalisation applied once more."""
+    given = original(*arrays, num_layers=num_layers, params=params, **rest)
+    last = norm_params(layer_params(params, "decoder", num_layers - 1), 3)
+    return given | {"output": layer_norm(given["output"], params=last)}

@@ -1,0 +1,81 @@
+"""Mistakes in label smoothing and in the two losses."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from goldformer.adapters.textbook.attention import softmax
+from goldformer.adapters.textbook.checks import Array
+from goldformer.adapters.textbook.losses import (
+    count_targets,
+    find_words,
+    kl_divergence,
+    kl_terms,
+    pick_targets,
+    score_targets,
+)
+from goldformer.adapters.textbook.targets import spread_smoothing_mass
+from goldformer.conformance.diagnosis.mistakes.registry import mistake
+
+
+@mistake("ls-mass", instead_of=spread_smoothing_mass)
+def spread_too_much(target: Array, smoothing: float) -> Array | float:
+    """Return s/(vocab − 1) for every word, the target too."""
+    vocab: int = target.shape[-1]
+    return smoothing / (vocab - 1)
+
+
+# Cross-entropy
+
+
+@mistake("double-softmax", around=score_targets)
+def score_probabilities(original: Callable[[Array, Array], Array], logits: Array, targets: Array) -> Array:
+    """Return the log-softmax of what is a softmax already, at each target, (batch, seq)."""
+    return original(softmax(logits), targets)
+
+
+@mistake("log-softmax-missing", instead_of=score_targets)
+def pick_logits(logits: Array, targets: Array) -> Array:
+    """Return the logits at each target, (batch, seq)."""
+    return pick_targets(logits, targets)
+
+
+@mistake("loss-pad-counted", around=find_words)
+def count_padding(original: Callable[[Array, int], Array], targets: Array, pad_id: int) -> Array:
+    """Return True for every target: padding counts as any word does."""
+    return np.ones_like(original(targets, pad_id))
+
+
+@mistake("loss-pad-denominator", instead_of=count_targets)
+def count_all_tokens(counts: Array) -> int:
+    """Return the number of all tokens."""
+    return counts.size
+
+
+# Kullback–Leibler divergence
+
+
+@mistake("ls-log-zero", instead_of=kl_terms)
+def multiply_zero_by_log_zero(target: Array, log_q: Array) -> Array:
+    """Return p·(log p − log q), and 0 · log 0 for a word of probability 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(target * (np.log(target) - log_q))
+
+
+@mistake("kl-reversed", instead_of=kl_terms)
+def reverse_divergence(target: Array, log_q: Array) -> Array:
+    """Return q·(log q − log p)."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.exp(log_q) * (log_q - np.log(target)))
+
+
+@mistake("kl-no-log", around=kl_terms)
+def forget_logarithm(original: Callable[[Array, Array], Array], target: Array, log_q: Array) -> Array:
+    """Return p·(log p − q)."""
+    return original(target, np.exp(log_q))
+
+
+@mistake("kl-row-mean", around=kl_divergence)
+def average_terms(original: Callable[[Array, Array], Array], target: Array, logits: Array) -> Array:
+    """Return the mean of the terms of a row."""
+    return np.asarray(original(target, logits) / target.shape[-1])

@@ -1,0 +1,128 @@
+"""Mistakes of the whole model, of its output layer, and of the target that it reads."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from goldformer.adapters.textbook.attention import causal_mask, softmax
+from goldformer.adapters.textbook.checks import Array
+from goldformer.adapters.textbook.embedding import token_embedding
+from goldformer.adapters.textbook.heads import Params
+from goldformer.adapters.textbook.layers import run_decoder_layer
+from goldformer.adapters.textbook.model import (
+    embed,
+    output_logits,
+    output_probabilities,
+    select_memory,
+    target_mask,
+    transformer,
+    word_mask,
+)
+from goldformer.adapters.textbook.targets import shift_right
+from goldformer.conformance.diagnosis.mistakes.registry import mistake
+
+# Masks and positions
+
+
+@mistake("tgt-pad-replaces-causal", instead_of=target_mask)
+def mask_target_padding(target: Array, pad_id: int) -> Array:
+    """Return a mask that hides padding only, (batch, 1, 1, seq)."""
+    return word_mask(target, pad_id)
+
+
+@mistake("tgt-pad-missing", instead_of=target_mask)
+def mask_later_words(target: Array, pad_id: int) -> Array:
+    """Return a mask that hides later words only, (seq, seq)."""
+    seq = target.shape[1]
+    return causal_mask(q_seq=seq, kv_seq=seq)
+
+
+@mistake("pad-from-embedding-sum", around=word_mask)
+def take_padding_for_words(original: Callable[[Array, int], Array], ids: Array, pad_id: int) -> Array:
+    """Return True for every token: padding is looked for among rows to which positions were added, and none is 0."""
+    return np.ones_like(original(ids, pad_id))
+
+
+@mistake("pe-missing", instead_of=embed)
+def leave_out_positions(ids: Array, pad_id: int, params: Params) -> Array:
+    """Return the rows of the table as they are, (batch, tokens, d_model)."""
+    return token_embedding(ids, params={"table": params["table"]})
+
+
+@mistake("pad-mask-zeroes-positions", around=embed)
+def add_positions_to_padding(
+    original: Callable[[Array, int, Params], Array], ids: Array, pad_id: int, params: Params
+) -> Array:
+    """Return the rows of the table, with the positional encoding added to padding only, (batch, tokens, d_model)."""
+    rows = token_embedding(ids, params={"table": params["table"]})
+    return np.where((ids == pad_id)[..., None], original(ids, pad_id, params), rows)
+
+
+# Memory and result
+
+
+@mistake("cross-raw-src", instead_of=select_memory)
+def attend_to_embedded_source(encoded: dict[str, Array]) -> Array:
+    """Return the embedded source, (batch, source_seq, d_model)."""
+    return encoded["embedded"]
+
+
+@mistake("memory-per-layer", instead_of=select_memory)
+def attend_to_all_layers(encoded: dict[str, Array]) -> Array:
+    """Return the outputs of all encoder layers, (layers, batch, source_seq, d_model)."""
+    return encoded["layers"]
+
+
+@mistake("memory-per-layer", around=run_decoder_layer)
+def attend_to_layer_of_same_index(
+    original: Callable[..., Array], x: Array, *, index: int, memory: Array, **rest: Any
+) -> Array:
+    """Return decoder layer i, which attends to the output of encoder layer i, and those beyond to the last."""
+    # A decoder called by itself has one memory for all.
+    own = memory if memory.ndim == 3 else memory[min(index, len(memory) - 1)]
+    return original(x, index=index, memory=own, **rest)
+
+
+@mistake("softmax-in-model", around=transformer)
+def return_probabilities(original: Callable[..., dict[str, Array]], *ids: Array, **rest: Any) -> dict[str, Array]:
+    """Return the softmax of the logits in their place."""
+    given = original(*ids, **rest)
+    return given | {"logits": softmax(given["logits"])}
+
+
+# The output layer
+
+
+@mistake("softmax-before-linear", around=output_probabilities)
+def map_probabilities(original: Callable[..., dict[str, Array]], x: Array, *, params: Params) -> dict[str, Array]:
+    """Return the linear map of the softmax as probabilities."""
+    return {"probabilities": original(softmax(x), params=params)["logits"]}
+
+
+@mistake("tied-logit-scale", around=output_logits)
+def scale_logits(original: Callable[[Array, Params], Array], x: Array, params: Params) -> Array:
+    """Return the logits divided by √d_model."""
+    return original(x, params) / math.sqrt(x.shape[-1])
+
+
+# The target
+
+
+@mistake("shift-missing", instead_of=shift_right)
+def leave_unshifted(ids: Array, *, bos_id: int) -> Array:
+    """Return the target as it is."""
+    return ids.copy()
+
+
+@mistake("shift-double", around=shift_right)
+def shift_twice(original: Callable[..., Array], ids: Array, *, bos_id: int) -> Array:
+    """Return the target shifted twice."""
+    return original(original(ids, bos_id=bos_id), bos_id=bos_id)
+
+
+@mistake("eos-fed-in", around=shift_right)
+def keep_last_id(original: Callable[..., Array], ids: Array, *, bos_id: int) -> Array:
+    """Return the shifted target with its last id, (batch, seq + 1)."""
+    return np.concatenate([original(ids, bos_id=bos_id), ids[:, -1:]], axis=1)

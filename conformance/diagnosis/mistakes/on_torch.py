@@ -1,0 +1,83 @@
+"""Mistakes that only tensors can show: where a tensor is, how it lies in memory, and what autograd follows."""
+
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any, Final, TypeVar
+
+import torch
+from torch import Tensor
+
+from goldformer.adapters.builtin import reference
+from goldformer.conformance.diagnosis.mistakes.registry import mistake_on_torch
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+#: What the bundled reference's adapter has.
+_REFERENCE: Final = {name: thing for name, thing in vars(reference).items() if not name.startswith("_")}
+
+
+def mistake(id_: str, *, instead_of: str) -> Callable[[Function], Function]:
+    """Register the reference as the mistake `id_`, with a function instead of its own component of that name."""
+
+    def register(function: Function) -> Function:
+        mistake_on_torch(id_, lambda: SimpleNamespace(**_REFERENCE | {instead_of: function}))
+        return function
+
+    return register
+
+
+# Where a tensor is
+
+
+def _table_on_cpu(x: Tensor) -> Tensor:
+    """Return the table that is added to x, which is made on the CPU: (seq, d_model)."""
+    return reference.positional_encoding(torch.zeros(1, *x.shape[1:], dtype=x.dtype))[0]
+
+
+@mistake("pe-not-buffer", instead_of="positional_encoding")
+def add_table_of_cpu(x: Tensor) -> Tensor:
+    """Return x plus the table, which is made on the CPU and added where it is."""
+    return x + _table_on_cpu(x)
+
+
+@mistake("pe-hard-cuda", instead_of="positional_encoding")
+def add_table_on_cuda(x: Tensor) -> Tensor:
+    """Return x plus the table, which is moved to CUDA, wherever x is."""
+    return x + _table_on_cpu(x).cuda()
+
+
+@mistake("device-const", instead_of="multi_head_attention")
+def multiply_by_constant_of_cpu(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    *,
+    num_heads: int,
+    params: Mapping[str, Tensor],
+) -> tuple[Tensor, ...]:
+    """Return attention of queries multiplied by a constant of one element that is made on the CPU."""
+    query = query * torch.ones(1, dtype=query.dtype)
+    return reference.multi_head_attention(query, key, value, mask, num_heads=num_heads, params=params)
+
+
+# How it lies in memory
+
+
+@mistake("non-contiguous", instead_of="feed_forward")
+def flatten_by_view(x: Tensor, *, params: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+    """Return the network of tokens made one axis by view, which moves nothing in memory."""
+    batch, seq, d_model = x.shape
+    results = reference.feed_forward(x.view(1, batch * seq, d_model), params=params)
+    return tuple(result.view(batch, seq, -1) for result in results)
+
+
+# What autograd follows
+
+
+@mistake("grad-cut", instead_of="scaled_dot_product_attention")
+def detach_weights(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, **dropout: Any
+) -> tuple[Tensor, ...]:
+    """Return attention by the weights of queries and keys that are detached."""
+    return reference.scaled_dot_product_attention(query.detach(), key.detach(), value, mask, **dropout)

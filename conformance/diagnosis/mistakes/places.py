@@ -1,0 +1,220 @@
+"""A mistake made in one place alone, and all else right: in one sub-layer, in some layers, in one half of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, Final, Literal
+
+from goldformer.adapters.textbook.checks import Array
+from goldformer.adapters.textbook.heads import Params, project, project_attention
+from goldformer.adapters.textbook.layers import (
+    decoder,
+    decoder_layer,
+    encoder,
+    encoder_layer,
+    run_decoder_layer,
+    run_encoder_layer,
+    run_sublayer,
+)
+from goldformer.adapters.textbook.model import embed_source, embed_target
+from goldformer.adapters.textbook.steps import Replacement, Replacements, Step, around
+from goldformer.conformance.diagnosis.mistakes.registry import Mistaken
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """Where the textbook is at work: in which half, layer, sub-layer (counted from 1) and linear map of it.
+
+    Outside of the layers of a stack the layer is −1.
+    """
+
+    half: str = ""
+    layer: int = -1
+    layers: int = 0
+    sublayer: tuple[str, int] = ("", 0)
+    role: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a mistake is made; what is left open may be anything. `words` say it.
+
+    Only mistakes of `parts`, which are components, can be made there; where there are none, any can.
+    """
+
+    words: str
+    half: str = ""
+    layers: Literal["", "first", "later", "last"] = ""
+    sublayer: tuple[str, int] = ("", 0)
+    role: str = ""
+    parts: frozenset[str] = frozenset()
+
+    def holds(self, at: At) -> bool:
+        """Whether that is here."""
+        return (
+            self.half in ("", at.half)
+            and self.sublayer in (("", 0), at.sublayer)
+            and self.role in ("", at.role)
+            and self._among(at.layer, at.layers)
+        )
+
+    def _among(self, layer: int, layers: int) -> bool:
+        """Whether a layer is one of those; outside of a stack, which has no layers, there are none."""
+        if not self.layers:
+            return True
+        chosen = {"first": layer == 0, "later": layer > 0, "last": layer == layers - 1}
+        return layers > 0 and chosen[self.layers]
+
+
+_ATTENTION: Final = frozenset({"softmax", "scaled_dot_product_attention", "multi_head_attention", "layer_norm"})
+_FEED_FORWARD: Final = frozenset({"feed_forward", "layer_norm"})
+#: What layers of one class can do differently: each is told what to hide and has parameters of its own.
+_CALLED: Final = frozenset({"scaled_dot_product_attention", "encoder_layer", "decoder_layer", "encoder", "decoder"})
+
+
+def _sublayer(layer: str, number: int, words: str, parts: frozenset[str]) -> Place:
+    return Place(
+        f"the {layer.replace('_', ' ')}'s {words}", sublayer=(layer, number), parts=parts | {"encoder_layer", layer}
+    )
+
+
+_ENCODER_LAYER: Final = (
+    _sublayer("encoder_layer", 1, "self-attention", _ATTENTION),
+    _sublayer("encoder_layer", 2, "feed-forward network", _FEED_FORWARD),
+)
+_DECODER_LAYER: Final = (
+    _sublayer("decoder_layer", 1, "self-attention", _ATTENTION),
+    _sublayer("decoder_layer", 2, "cross-attention", _ATTENTION),
+    _sublayer("decoder_layer", 3, "feed-forward network", _FEED_FORWARD),
+)
+
+
+#: The steps of the textbook that a role is told.
+_MAPPED: Final[frozenset[Step]] = frozenset({project_attention, project})
+#: Roles of parameters, in words.
+_OF_ATTENTION: Final = {
+    "o": "the projection of the output",
+    "q": "the projection of the queries",
+    "k": "the projection of the keys",
+    "v": "the projection of the values",
+}
+_OF_FEED_FORWARD: Final = {"2": "the second map", "1": "the first map"}
+
+
+def _maps(component: str, roles: Mapping[str, str], of: Place = Place("")) -> tuple[Place, ...]:
+    """The linear maps of a component, of any or of that in one place."""
+    where = f" in {of.words}" if of.words else ""
+    parts = frozenset({component})
+    return tuple(replace(of, words=words + where, role=role, parts=parts) for role, words in roles.items())
+
+
+def _maps_of(layer: tuple[Place, ...]) -> tuple[Place, ...]:
+    """Those of a layer: of its attentions, the last first, and of its feed-forward network."""
+    *attentions, network = layer
+    maps = [_maps("multi_head_attention", _OF_ATTENTION, place) for place in reversed(attentions)]
+    return (*chain(*maps), *_maps("feed_forward", _OF_FEED_FORWARD, network))
+
+
+def _layers_of(half: str, parts: frozenset[str] = frozenset()) -> tuple[Place, ...]:
+    return (
+        Place(f"every layer of the {half} but the first", half=half, layers="later", parts=parts),
+        Place(f"the first layer of the {half}", half=half, layers="first", parts=parts),
+        Place(f"the last layer of the {half}", half=half, layers="last", parts=parts),
+    )
+
+
+#: By component, the places inside it, those first that are the likelier.
+PLACES: Final[Mapping[str, tuple[Place, ...]]] = {
+    "multi_head_attention": _maps("multi_head_attention", _OF_ATTENTION),
+    "feed_forward": _maps("feed_forward", _OF_FEED_FORWARD),
+    "encoder_layer": (*_ENCODER_LAYER, *_maps_of(_ENCODER_LAYER)),
+    "decoder_layer": (*_DECODER_LAYER, *_maps_of(_DECODER_LAYER)),
+    "encoder": (*_ENCODER_LAYER, *_layers_of("encoder")),
+    "decoder": (*_DECODER_LAYER, *_layers_of("decoder")),
+    "transformer": (
+        *_DECODER_LAYER,
+        *_ENCODER_LAYER,
+        Place("the decoder's half", half="decoder"),
+        Place("the encoder's half", half="encoder"),
+        *_layers_of("decoder", _CALLED),
+        *_layers_of("encoder", _CALLED),
+    ),
+}
+
+
+_NOWHERE: Final = At()
+_at: Final[ContextVar[At]] = ContextVar("at", default=_NOWHERE)
+
+
+@contextmanager
+def _working_at(at: At) -> Iterator[None]:
+    token = _at.set(at)
+    try:
+        yield
+    finally:
+        _at.reset(token)
+
+
+def _tracked(move: Callable[..., At]) -> Replacement:
+    """Return the replacement that does a step as it is, at the place that `move` gives of the one before."""
+
+    def run(original: Step, *args: Any, **named: Any) -> Any:
+        with _working_at(move(_at.get(), *args, **named)):
+            return original(*args, **named)
+
+    return around(run)
+
+
+def _enter_layer(at: At, *_: Any, index: int, **__: Any) -> At:
+    return replace(at, layer=index)
+
+
+def _enter_sublayer(at: At, *_: Any, number: int, **__: Any) -> At:
+    return replace(at, sublayer=(at.sublayer[0], number))
+
+
+def _enter_map(at: At, _x: Array, _params: Params, role: str) -> At:
+    return replace(at, role=role)
+
+
+#: Steps as they are, which note where the textbook is at work.
+TRACKED: Final[Replacements] = {
+    embed_source: _tracked(lambda *_, **__: At("encoder")),
+    embed_target: _tracked(lambda *_, **__: At("decoder")),
+    encoder: _tracked(lambda *_, num_layers, **__: At("encoder", layers=num_layers)),
+    decoder: _tracked(lambda *_, num_layers, **__: At("decoder", layers=num_layers)),
+    run_encoder_layer: _tracked(_enter_layer),
+    run_decoder_layer: _tracked(_enter_layer),
+    encoder_layer: _tracked(lambda at, *_, **__: replace(at, sublayer=("encoder_layer", 0))),
+    decoder_layer: _tracked(lambda at, *_, **__: replace(at, sublayer=("decoder_layer", 0))),
+    run_sublayer: _tracked(_enter_sublayer),
+    project_attention: _tracked(_enter_map),
+    # Not through the step above: the maps of a feed-forward network are no projections of an attention.
+    project: _tracked(_enter_map),
+}
+
+
+def can_be_made(place: Place, mistaken: Mistaken) -> bool:
+    """Return whether the mistake can be made there alone: in a single linear map, only what is done to a map can."""
+    return not mistaken.by_hand and (not place.role or bool(_MAPPED & mistaken.steps.keys()))
+
+
+def only_at(place: Place, steps: Replacements) -> Replacements:
+    """Return the replacements made in one place alone; the layer `TRACKED` has to lie over them."""
+    return {key: _restricted(place, replacement) for key, replacement in steps.items()}
+
+
+def _restricted(place: Place, replacement: Replacement) -> Replacement:
+    def restrict(original: Step) -> Step:
+        replaced = replacement(original)
+
+        def run(*args: Any, **named: Any) -> Any:
+            return (replaced if place.holds(_at.get()) else original)(*args, **named)
+
+        return run
+
+    return restrict

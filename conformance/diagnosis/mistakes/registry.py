@@ -1,0 +1,176 @@
+"""Who makes which mistake: functions register under its id in spec/mistakes.yaml, each in the place of one step."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, overload
+
+from goldformer.adapters.textbook.build import build_textbook
+from goldformer.adapters.textbook.steps import Instead, Replacement, Replacements, Step, around, instead
+from goldformer.conformance.diagnosis.mistakes.differentiation import DIFFERENTIATED
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+#: The modules whose mistakes are in forward passes, and so in the gradients of these as a framework forms them.
+_FORWARD: Final = (
+    "attention",
+    "positions",
+    "heads",
+    "layers",
+    "model",
+    "losses",
+    "decoding",
+    "randomness",
+)
+#: That of mistakes in backward passes that are written by hand.
+_BY_HAND: Final = ("gradients",)
+_ON_TORCH: Final = ("on_torch",)
+
+
+@dataclass(frozen=True, slots=True)
+class Mistaken:
+    """An implementation that makes one mistake: `make` returns an adapter object, with no memory of another's calls.
+
+    `shows_in` are the dtypes in which it is a mistake; empty where it is one in every dtype. `steps` are the steps of
+    the textbook that it replaces, and none where it is made on torch.
+    """
+
+    id: str
+    make: Callable[[], Any]
+    shows_in: tuple[str, ...] = ()
+    steps: Replacements = field(default_factory=dict)
+    module: str = ""
+
+    def shown_in(self, dtype: str) -> str:
+        """Return the dtype to look for it in when `dtype` is asked for: that one, or the first in which it shows."""
+        return dtype if not self.shows_in or dtype in self.shows_in else self.shows_in[0]
+
+    def can_be_made_with(self, other: Mistaken) -> bool:
+        """Return whether both mistakes show at once: in no step that both replace is one done without the other."""
+        both = self.steps.keys() & other.steps.keys()
+        return not any(isinstance(made.steps[step], Instead) for step in both for made in (self, other))
+
+    @property
+    def layers(self) -> tuple[Replacements, ...]:
+        """What is replaced in the textbook: the gradients by those of the forward passes, and the steps over them."""
+        return (self.steps,) if self.by_hand else (DIFFERENTIATED, self.steps)
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether it is made in backward passes written by hand, so that these are not differentiated."""
+        return self.module in _BY_HAND
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """What is registered under one id."""
+
+    module: str
+    shows_in: tuple[str, ...]
+    conventions: Mapping[str, str]
+    steps: dict[Step, Replacement] = field(default_factory=dict)
+
+    def finish(self, id_: str) -> Mistaken:
+        def make() -> SimpleNamespace:
+            declared = {"CONVENTIONS": self.conventions} if self.conventions else {}
+            return build_textbook(*made.layers, **declared)
+
+        made = Mistaken(id_, make, self.shows_in, self.steps, self.module)
+        return made
+
+
+_REGISTERED: dict[str, _Entry] = {}
+_REGISTERED_ON_TORCH: dict[str, Mistaken] = {}
+
+
+@overload
+def mistake(
+    id_: str, *, instead_of: Callable[P, R], shows_in: tuple[str, ...] = ..., conventions: Mapping[str, str] = ...
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+@overload
+def mistake(
+    id_: str, *, around: Callable[P, R], shows_in: tuple[str, ...] = ..., conventions: Mapping[str, str] = ...
+) -> Callable[[Callable[Concatenate[Callable[P, R], P], R]], Callable[Concatenate[Callable[P, R], P], R]]: ...
+@overload
+def mistake(
+    id_: str, *, decorating: Callable[P, R], shows_in: tuple[str, ...] = ..., conventions: Mapping[str, str] = ...
+) -> Callable[[Callable[[Callable[P, R]], Callable[P, R]]], Callable[[Callable[P, R]], Callable[P, R]]]: ...
+def mistake(
+    id_: str,
+    *,
+    instead_of: Step | None = None,
+    around: Step | None = None,
+    decorating: Step | None = None,
+    shows_in: tuple[str, ...] = (),
+    conventions: Mapping[str, str] = MappingProxyType({}),
+) -> Callable[[Function], Function]:
+    """Register a function that makes the mistake `id_` in the place of a step; a mistake of several steps has several.
+
+    The function has the step's parameters (`instead_of`), takes the original before them (`around`), or is given the
+    original once and returns what takes its place (`decorating`), so that each implementation has a memory of its own.
+    `shows_in` are the dtypes in which it is a mistake, and `conventions` the options under which it is one.
+    """
+
+    def register(function: Function) -> Function:
+        module = function.__module__.rpartition(".")[2]
+        replaced, replacement = _read_form(function, instead_of, around, decorating)
+        entry = _REGISTERED.setdefault(id_, _Entry(module, shows_in, conventions))
+        if entry.module != module or replaced in entry.steps:
+            raise ValueError(f"{id_} replaces {replaced.__name__} twice: in {entry.module} and in {module}")
+        entry.steps[replaced] = replacement
+        return function
+
+    return register
+
+
+def _read_form(
+    function: Step, instead_of: Step | None, around_step: Step | None, decorating: Step | None
+) -> tuple[Step, Replacement]:
+    """Return the step and its replacement, of whichever of the three forms is given."""
+    if instead_of is not None:
+        return instead_of, instead(function)
+    if around_step is not None:
+        return around_step, around(function)
+    if decorating is None:
+        raise TypeError("write which step the mistake is made in: instead_of, around or decorating")
+    return decorating, function
+
+
+def mistake_on_torch(id_: str, make: Callable[[], Any]) -> None:
+    """Register what makes an adapter object with the mistake `id_`, of tensors alone."""
+    if id_ in _REGISTERED_ON_TORCH:
+        raise ValueError(f"{id_} is implemented twice: {_REGISTERED_ON_TORCH[id_].make} and {make}")
+    _REGISTERED_ON_TORCH[id_] = Mistaken(id_, make, module=make.__module__.rpartition(".")[2])
+
+
+@cache
+def implementations() -> Mapping[str, Mistaken]:
+    """Return the implementations on NumPy by their mistake's id: all that can be told from results."""
+    _import_modules(_FORWARD + _BY_HAND)
+    return MappingProxyType({id_: entry.finish(id_) for id_, entry in _REGISTERED.items()})
+
+
+@cache
+def torch_implementations() -> Mapping[str, Mistaken]:
+    """Return the implementations on torch, of what can go wrong with tensors alone; this imports torch."""
+    _import_modules(_ON_TORCH)
+    return MappingProxyType(_REGISTERED_ON_TORCH)
+
+
+@cache
+def all_implementations() -> Mapping[str, Mistaken]:
+    """Return those on NumPy, and those on torch where torch is installed."""
+    there = importlib.util.find_spec("torch") is not None
+    return MappingProxyType({**implementations(), **(torch_implementations() if there else {})})
+
+
+def _import_modules(modules: tuple[str, ...]) -> None:
+    for module in modules:
+        importlib.import_module(f"goldformer.conformance.diagnosis.mistakes.{module}")

@@ -1,0 +1,356 @@
+"""Calls an implementation with a case and judges the outcome: (case, adapter, dtype, device) becomes a Judgement.
+
+    outcome = call_case(case, bench)        what the implementation gave, or why there is nothing to compare
+    verdict = judge(case, outcome, bench)   numbers only
+
+Why something failed is not asked here: the diagnosis looks at the judgements afterwards.
+"""
+
+from __future__ import annotations
+
+import shlex
+import traceback
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from goldformer.adapters.arrays import LIBRARIES, Layout
+from goldformer.adapters.process.client import TIMEOUT
+from goldformer.adapters.protocol import Adapter
+from goldformer.conformance.judging.gradient import invoke_gradient
+from goldformer.conformance.judging.invoke import (
+    Arguments,
+    BadResult,
+    CallProblem,
+    NotCheckable,
+    NotImplementedHere,
+    Result,
+    arguments_of,
+    call,
+    hand_over,
+    invoke,
+)
+from goldformer.conformance.judging.measure import measure, reason_of, sentence
+from goldformer.conformance.judging.tolerance import LARGEST, least_margin
+from goldformer.conformance.judging.verdict import ERRORS, UNANSWERED, WITHHELD, Reason, Status, Verdict
+from goldformer.spec import Case, Spec
+from goldformer.spec.model import ANY, GoldenArray
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """An implementation on the bench: which adapter, in which dtype, on which device, how strictly."""
+
+    spec: Spec
+    adapter: Adapter
+    dtype: str
+    device: str
+    strict: bool = False
+    #: The outputs that the check at hand requires; every output but the first is optional without it.
+    required: Collection[str] = ()
+
+    def unusable(self) -> tuple[Reason, str] | None:
+        """Why nothing can run here, or None."""
+        if self.dtype not in self.adapter.dtypes:
+            return (
+                "dtype",
+                f"{self.adapter.name} works in {', '.join(self.adapter.dtypes)}, not in {self.dtype}",
+            )
+        if self.device.partition(":")[0] not in self.adapter.devices:
+            return (
+                "device",
+                f"{self.adapter.name} works on {', '.join(self.adapter.devices)}, not on {self.device}",
+            )
+        if why := LIBRARIES[self.adapter.arrays].unavailable(self.device):
+            return "device", why
+        return None
+
+    def command(self, *check: str) -> str:
+        """The line that repeats one check."""
+        words = ["goldformer", "check", self.adapter.origin, *check, "--dtype", self.dtype]
+        words += ["--device", self.device] if self.device != "cpu" else []
+        timeout = self.adapter.timeout
+        words += ["--timeout", f"{timeout:.15g}"] if timeout not in (None, TIMEOUT) else []
+        return shlex.join([*words, "--strict"] if self.strict else words)
+
+    def withheld(self, component: str, outputs: Collection[str], expected: Collection[str]) -> str:
+        """Name the expected outputs that are required and missing, and say what to return; empty if none is missing."""
+        contract = self.spec.contracts[component]
+        missing = [n for n in contract.outputs if n in expected and n in self.required and n not in outputs]
+        if not missing:
+            return ""
+        whole = [name for name in contract.outputs if name == contract.first_output or name in self.required]
+        # A tuple holds the first outputs of the contract, in its order; a mapping holds any of them.
+        in_order = whole == list(contract.outputs)[: len(whole)]
+        form = f"({', '.join(whole)})" if in_order else f"{{{', '.join(f'{name!r}: …' for name in whole)}}}"
+        return f"{', '.join(missing)}: not returned; return {form}"
+
+    def call(
+        self, component: str, arguments: Arguments, *, untouched: bool = True, layout: Layout = "contiguous"
+    ) -> Result:
+        """Call a component of the implementation; CallProblem when there is nothing to compare."""
+        contract = self.spec.contracts[component]
+        how: dict[str, Any] = {"untouched": untouched, "layout": layout}
+        return invoke(self.adapter, contract, arguments, self.dtype, self.device, **how)
+
+
+#: What a call gave, or why there is nothing to compare.
+Outcome = Result | CallProblem
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A verdict, and what it rests on: what the diagnosis and the baseline need.
+
+    `case` is None for a property. `outcome` is None where no result was asked for: the check was skipped, or the call
+    had to be refused. `expected` are the golden values that the outcome was compared with.
+    """
+
+    verdict: Verdict
+    bench: Bench
+    case: Case | None = None
+    outcome: Outcome | None = None
+    expected: Mapping[str, GoldenArray] = field(default_factory=dict)
+
+
+def check_case(case: Case, bench: Bench) -> Verdict:
+    """Return the verdict on one golden case."""
+    return judge_case(case, bench).verdict
+
+
+def judge_case(case: Case, bench: Bench) -> Judgement:
+    """Call and judge one golden case; a fault of goldformer becomes an errored verdict, so that the run goes on."""
+    blank = _blank(case, bench)
+    try:
+        if skip := bench.unusable() or _does_not_apply(case, bench):
+            return Judgement(skipped(blank, *skip), bench, case)
+        if case.error is not None:
+            return Judgement(_or_advice(_judge_refusal(case, bench, blank), case, bench), bench, case)
+        outcome, expected = call_case(case, bench), _expected(case, bench)
+        verdict = _or_advice(judge(case, outcome, expected, bench, blank), case, bench)
+        return Judgement(verdict, bench, case, outcome, expected)
+    except NotCheckable as unclear:
+        return Judgement(skipped(blank, "not-checkable", str(unclear)), bench, case)
+    except Exception as error:
+        return Judgement(fault(blank, error), bench, case)
+
+
+def _or_advice(verdict: Verdict, case: Case, bench: Bench) -> Verdict:
+    """Turn a failure that no clause forbids into advice, unless strictness is asked for."""
+    # What every call must keep (CALL-1 to CALL-4) binds these cases too.
+    departs = verdict.status is Status.FAILED and verdict.reason in ("wrong-value", "no-error", WITHHELD)
+    return as_advice(verdict) if departs and bench.spec.is_advice(case) and not bench.strict else verdict
+
+
+def fault(blank: Verdict, error: Exception) -> Verdict:
+    """Return the verdict of a check in which goldformer itself broke, with the traceback to report."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{Path(frame.filename).name}:{frame.lineno}, {frame.name}"
+    message = f"a fault in goldformer: {type(error).__name__}: {error} ({where}); please report it with the traceback"
+    text = "".join(traceback.format_exception(error))
+    return replace(blank, status=Status.ERRORED, reason="fault", message=message, detail=text)
+
+
+def as_advice(verdict: Verdict) -> Verdict:
+    """What is only advised, and not done: skipped with the reason."""
+    return skipped(replace(verdict, ratio=None, differences=()), "advice", verdict.message)
+
+
+def call_case(case: Case, bench: Bench) -> Outcome:
+    """Return what the implementation gives for a case: outputs, or gradients of its arguments."""
+    arguments, contract = arguments_of(case), bench.spec.contracts[case.component]
+    try:
+        if case.cotangent_array is None:
+            # A second copy of a whole model takes seconds: smaller cases tell whether arrays are left alone.
+            return bench.call(case.component, arguments, untouched=not case.full_size)
+        wanted = contract.results_of(case)
+        return invoke_gradient(
+            bench.adapter, contract, arguments, case.cotangent_array, wanted, bench.dtype, bench.device
+        )
+    except CallProblem as problem:
+        return problem
+
+
+def judge(case: Case, outcome: Outcome, expected: Mapping[str, GoldenArray], bench: Bench, blank: Verdict) -> Verdict:
+    """Return the verdict on the outcome of a case that asks for a result."""
+    if isinstance(outcome, Result):
+        return _judge_result(case, outcome, expected, bench, blank)
+    if isinstance(outcome, NotImplementedHere):
+        return not_implemented(blank, str(outcome), strict=bench.strict)
+    if isinstance(outcome, BadResult):
+        return blank if outcome.reason == "raised" and _may_refuse(case, bench) else broken(blank, outcome)
+    return skipped(blank, "not-checkable", str(outcome))
+
+
+def _judge_result(
+    case: Case, result: Result, expected: Mapping[str, GoldenArray], bench: Bench, blank: Verdict
+) -> Verdict:
+    """Compare a result with its golden values; a required output that is withheld fails where all others pass."""
+    # Every gradient that is asked for is required already.
+    withheld = bench.withheld(case.component, result.outputs, expected) if case.cotangent is None else ""
+    if expected and not withheld and not set(expected) & set(result.outputs):
+        absent_outputs = f"{bench.adapter.name} does not return {', '.join(expected)}"
+        return not_implemented(blank, absent_outputs, strict=bench.strict)
+    differences = measure(result, expected, case, bench.spec.contracts[case.component], bench.dtype)
+    ratio = max((d.ratio for d in differences), default=None)
+    timed = replace(blank, ratio=ratio, seconds=result.seconds)
+    wrong = tuple(d for d in differences if d.wrong)
+    if not wrong:
+        return replace(timed, status=Status.FAILED, reason=WITHHELD, message=withheld) if withheld else timed
+    message = "; ".join(filter(None, (sentence(wrong[0]), withheld)))
+    return replace(timed, status=Status.FAILED, reason=reason_of(wrong), message=message, differences=wrong)
+
+
+def working_case(component: str, bench: Bench) -> Case:
+    """The first small case of a component that the implementation runs; NotImplementedHere when none does."""
+    last = NotImplementedHere(f"{bench.adapter.name} has no {component}")
+    for case in plain_cases(component, bench):
+        try:
+            bench.call(component, arguments_of(case))
+        except NotImplementedHere as absent:
+            last = absent
+            continue
+        return case
+    raise last
+
+
+def plain_cases(component: str, bench: Bench) -> Iterator[Case]:
+    """The cases of a component whose numbers are judged here, in the order of their file."""
+    for case in bench.spec.cases_of(component):
+        if case.error is None and not case.shape_only and not _does_not_apply(case, bench):
+            yield case
+
+
+def _blank(case: Case, bench: Bench) -> Verdict:
+    return Verdict(
+        case.id, "case", case.component, case.title, Status.PASSED, "", "", bench.dtype, bench.device,
+        case.clauses, str(case.source or "derived"), case.kills, reproduce=bench.command(*_named(case, bench)),
+    )  # fmt: skip
+
+
+def _named(case: Case, bench: Bench) -> tuple[str, ...]:
+    """The options that choose a case, with its file if that is no part of the spec."""
+    own = () if case.place.file.is_relative_to(bench.spec.root) else ("--cases", str(case.place.file))
+    return (*own, "--case", case.id)
+
+
+def skipped(blank: Verdict, reason: Reason, message: str) -> Verdict:
+    """Nothing was judged, for a reason."""
+    return replace(blank, status=Status.SKIPPED, reason=reason, message=message)
+
+
+def not_implemented(blank: Verdict, message: str, *, strict: bool) -> Verdict:
+    """The component or variant is not there: skipped, or failed when that counts."""
+    status = Status.FAILED if strict else Status.SKIPPED
+    return replace(blank, status=status, reason="not-implemented", message=message)
+
+
+def broken(blank: Verdict, bad: BadResult) -> Verdict:
+    """There is no result to compare: errored when the call itself went wrong, failed when it broke the contract."""
+    status = Status.ERRORED if bad.reason in ERRORS else Status.FAILED
+    return replace(blank, status=status, reason=bad.reason, message=str(bad), detail=bad.detail)
+
+
+def _does_not_apply(case: Case, bench: Bench) -> tuple[Reason, str] | None:
+    if other := _needs_other_option(case, bench):
+        return "convention", other
+    if case.error is not None and bench.device != "cpu":
+        # A bad id on CUDA trips an assertion that leaves the whole process without a device.
+        return "device", "what is refused is checked on the CPU"
+    if case.full_size and bench.dtype != "float32" and bench.device == "cpu":
+        return "dtype", f"on a CPU a model of full size is run in float32 alone: in {bench.dtype} it takes much longer"
+    if case.golden is not None and case.golden.peak > LARGEST[bench.dtype]:
+        return "dtype", f"numbers up to {case.golden.peak:.3g} on the way overflow {bench.dtype}"
+    margin = case.golden.margin if case.golden is not None else None
+    if margin is not None and margin <= (least := least_margin(bench.dtype)):
+        closer = f"closer together than {bench.dtype}'s rounding tells apart"
+        return "dtype", f"the best candidates lie {closer} (margin {margin:.3g}, {bench.dtype} needs {least:.3g})"
+    return None
+
+
+def _needs_other_option(case: Case, bench: Bench) -> str:
+    """Return why a case does not apply under what the adapter declares, or ""."""
+    for name, option in case.only_with.items():
+        if bench.adapter.leaves_open(name, case.component):
+            return f"only for {name}: {option}; the adapter leaves {name} open"
+        declared = bench.adapter.convention(name, case.component, bench.spec)
+        if declared != option:
+            return f"only for {name}: {option}; the adapter declares {declared}"
+    return ""
+
+
+def _expected(case: Case, bench: Bench) -> dict[str, GoldenArray]:
+    """Return the golden values under the adapter's convention.
+
+    An option that permits a refusal has none of its own: a result that is given all the same is the default option's.
+    """
+    if case.golden is None:
+        return {}
+    if case.convention is None:
+        outputs = case.golden.options[ANY]
+    elif bench.adapter.leaves_open(case.convention, case.component):
+        outputs = case.golden.whatever_the_option()
+    elif _may_refuse(case, bench):
+        outputs = case.golden.options[bench.spec.conventions[case.convention].default]
+    else:
+        outputs = case.golden.options[bench.adapter.convention(case.convention, case.component, bench.spec)]
+    assert outputs is not None, "the documents' own option refuses nothing"
+    return dict(outputs)
+
+
+def _may_refuse(case: Case, bench: Bench) -> bool:
+    """Return True if the option that the adapter declares permits a refusal of the case."""
+    if case.convention is None or case.golden is None or bench.adapter.leaves_open(case.convention, case.component):
+        return False
+    option = bench.adapter.convention(case.convention, case.component, bench.spec)
+    return case.golden.options[option] is None
+
+
+def _judge_refusal(case: Case, bench: Bench, blank: Verdict) -> Verdict:
+    """Pass an error case if its working base runs and the case itself raises."""
+    if case.base is not None:
+        base = bench.spec.cases[case.base]
+        try:
+            blank = replace(blank, seconds=bench.call(base.component, arguments_of(base)).seconds)
+        except NotImplementedHere as absent:
+            return not_implemented(blank, str(absent), strict=bench.strict)
+        except BadResult as bad:
+            message = f"cannot be judged: {base.id}, the same call without the fault, {bad}"
+            return replace(broken(blank, bad), message=message)
+    returned, problem = refuses(case, bench)
+    if isinstance(problem, NotImplementedHere):
+        return not_implemented(blank, str(problem), strict=bench.strict)
+    if problem is not None:
+        uncalled = isinstance(problem, BadResult) and problem.reason in ("wrong-parameters", *UNANSWERED)
+        return broken(blank, problem) if uncalled else replace(blank, status=Status.PASSED)
+    message = f"accepts a bad {case.error} and returns {_describe(returned)}: raise an error that names the argument"
+    return replace(blank, status=Status.FAILED, reason="no-error", message=message)
+
+
+def refuses(case: Case, bench: Bench) -> tuple[Any, NotImplementedHere | BadResult | None]:
+    """Call with a case's arguments, contract unchecked: what came back, or what was raised."""
+    contract = bench.spec.contracts[case.component]
+    library = LIBRARIES[bench.adapter.arrays]
+    given = hand_over(library, contract, arguments_of(case), bench.dtype, bench.device)
+    try:
+        return call(bench.adapter, contract, given)[0], None
+    except (NotImplementedHere, BadResult) as problem:
+        return None, problem
+
+
+def _describe(returned: Any) -> str:
+    first = returned[0] if isinstance(returned, tuple) and returned else returned
+    shape = getattr(first, "shape", None)
+    return f"an array of shape {tuple(shape)}" if shape is not None else type(first).__name__
+
+
+def plan(spec: Spec, components: Iterable[str] = (), cases: Iterable[str] = ()) -> list[Case]:
+    """The cases to run, roots of the dependency order first; empty filters mean everything."""
+    components, ids = set(components), set(cases)
+    if ids:
+        # Only the files of these cases are read, and of each all of it: its order is that of the cases.
+        homes = {spec.cases[id_].component for id_ in ids if id_ in spec.cases}
+        components = homes & components if components else homes
+    chosen = [name for name in spec.components if name in components] if components or ids else spec.components
+    return [case for name in chosen for case in spec.cases_of(name) if not ids or case.id in ids]

@@ -1,0 +1,47 @@
+"""The one comparator: an output against what is expected of it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from goldformer.conformance.judging.grid import window
+from goldformer.conformance.judging.verdict import Difference, Element
+
+
+def compare(
+    output: str,
+    got: NDArray[np.generic],
+    expected: NDArray[np.generic],
+    tolerance: float,
+    indices: tuple[tuple[int, ...], ...] | None = None,
+) -> Difference:
+    """Measure |got − expected| ÷ tolerance everywhere; `wrong` is 0 when all of it is at most 1.
+
+    NaN agrees with NaN and infinity with itself. Where the tolerance is 0 anything but equality is
+    infinitely wrong. With `indices`, both arrays hold the elements found there.
+    """
+    got, expected = np.asarray(got), np.asarray(expected)
+    if expected.dtype.kind in "biu":
+        ratios = np.where(got == expected, 0.0, math.inf)
+    else:
+        agree = (got == expected) | (np.isnan(got) & np.isnan(expected))
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            error = np.abs(got.astype(np.float64) - expected.astype(np.float64))
+            ratios = np.where(agree, 0.0, error / tolerance if tolerance else math.inf)
+        ratios = np.where(np.isnan(ratios), math.inf, ratios)
+    flat = ratios.ravel()
+    wrong = np.flatnonzero(flat > 1.0)
+    largest = float(flat.max(initial=0.0))
+    if not len(wrong):
+        return Difference(output, 0, flat.size, tolerance, largest, None, None)
+
+    def element(position: int) -> Element:
+        place = indices[position] if indices else tuple(int(i) for i in np.unravel_index(position, ratios.shape))
+        return Element(place, expected.ravel()[position].item(), got.ravel()[position].item())
+
+    first, worst = element(int(wrong[0])), element(int(flat.argmax()))
+    grid = window(expected, got, worst.index) if indices is None else None
+    return Difference(output, len(wrong), flat.size, tolerance, largest, first, worst, grid)

@@ -1,0 +1,84 @@
+"""The gradients of one call: by the adapter's own backward function, or by automatic differentiation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from goldformer.adapters.arrays import LIBRARIES, ArrayLibrary
+from goldformer.adapters.protocol import Adapter
+from goldformer.conformance.judging.invoke import (
+    Arguments,
+    Array,
+    BadResult,
+    NotImplementedHere,
+    Result,
+    call,
+    hand_over,
+    name_outputs,
+    read_array,
+)
+from goldformer.spec import Contract
+from goldformer.spec.call import check_call
+from goldformer.spec.model import ArraySpec
+
+
+def invoke_gradient(
+    adapter: Adapter,
+    contract: Contract,
+    arguments: Arguments,
+    cotangent: Array,
+    wanted: Mapping[str, ArraySpec],
+    dtype: str,
+    device: str,
+) -> Result:
+    """The gradients of Σ cotangent·(first output) by the arguments in `wanted`; CallProblem without them."""
+    binder = check_call(contract, arguments.inputs, arguments.params, arguments.attributes)
+    library = LIBRARIES[adapter.arrays]
+    given = hand_over(library, contract, arguments, dtype, device)
+    start = time.perf_counter()
+    if own := adapter.gradients.get(contract.component):
+        backward = replace(adapter, functions={contract.component: own}, broken={})
+        returned, _ = call(backward, contract, {**given, "cotangent": library.make(cotangent, dtype, device)})
+        if not isinstance(returned, Mapping):
+            what = f"{contract.component}_gradient returned a {type(returned).__name__}"
+            raise BadResult("not-an-array", f"{what}: return a mapping of argument name to gradient")
+        gradients = dict(returned)
+    else:
+        gradients = _automatic(adapter, library, contract, given, library.make(cotangent, dtype, device))
+    seconds = time.perf_counter() - start
+    if missing := [name for name in wanted if name not in gradients]:
+        why = "it is never used, or the graph is cut (detach, .data, a copy, no_grad)"
+        message = f"no gradient reaches {', '.join(missing)}: {why}"
+        raise BadResult("no-gradient", message, unreached=missing)
+    read = {
+        name: read_array(library, replace(spec, name=f"the gradient of {name}"), gradients[name], binder, dtype, device)
+        for name, spec in wanted.items()
+    }
+    return Result(read, seconds)
+
+
+def _automatic(
+    adapter: Adapter, library: ArrayLibrary, contract: Contract, given: Mapping[str, Any], cotangent: Any
+) -> dict[str, Any]:
+    params: Mapping[str, Any] = given.get("params", {})
+    floats = {n for n, s in contract.inputs.items() if s.kind == "float"}
+    leaves = {n: a for n, a in given.items() if n in floats} | dict(params)
+
+    def run(tracked: Mapping[str, Any]) -> Any:
+        inner = {n: tracked.get(n, a) for n, a in given.items()}
+        if params:
+            inner["params"] = {n: tracked[n] for n in params}
+        returned, _ = call(adapter, contract, inner)
+        return name_outputs(returned, contract)[contract.first_output]
+
+    try:
+        gradients = library.differentiate(run, leaves, cotangent)
+    except RuntimeError as error:
+        raise BadResult("raised", f"backward raised {type(error).__name__}: {error}") from error
+    if gradients is None:
+        what = f"{library.name} does not differentiate by itself: provide {contract.component}_gradient"
+        raise NotImplementedHere(what)
+    return gradients

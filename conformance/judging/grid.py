@@ -1,0 +1,34 @@
+"""Windows of wrong outputs: a few rows and columns around what is worst, small enough to travel and to be drawn."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from goldformer.conformance.judging.verdict import Grid
+
+#: So many rows and columns a window has at most.
+SIDE: Final = 12
+
+
+def window(expected: NDArray[np.generic], got: NDArray[np.generic], worst: tuple[int, ...]) -> Grid | None:
+    """The rows and columns around an element, in the last two axes; None of what has no axis or no numbers."""
+    if expected.ndim == 0 or expected.dtype.kind not in "fiub" or got.dtype.kind not in "fiub":
+        return None
+    if expected.ndim == 1:
+        inner = _window((expected[None], got[None]), (0, *worst))
+        return Grid((), inner.origin[1:], inner.shape[1:], inner.expected, inner.got)
+    lead, place = worst[:-2], worst[-2:]
+    inner = _window((expected[lead], got[lead]), place)
+    return Grid(lead, inner.origin, inner.shape, inner.expected, inner.got)
+
+
+def _window(both: tuple[NDArray[np.generic], NDArray[np.generic]], place: tuple[int, ...]) -> Grid:
+    shape = both[0].shape
+    # The worst in the middle, unless an edge is near.
+    origin = tuple(max(0, min(at - SIDE // 2, size - SIDE)) for at, size in zip(place, shape, strict=True))
+    cut = tuple(slice(start, start + SIDE) for start in origin)
+    expected, got = (tuple(tuple(map(float, row)) for row in array[cut].tolist()) for array in both)
+    return Grid((), origin, shape, expected, got)

@@ -1,0 +1,58 @@
+"""What was given against what was asked for: each output, and the whole in a word and a sentence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from goldformer.conformance.judging.compare import compare
+from goldformer.conformance.judging.invoke import Result
+from goldformer.conformance.judging.statistics import compare_statistics
+from goldformer.conformance.judging.tolerance import tolerance
+from goldformer.conformance.judging.verdict import Difference, Reason
+from goldformer.spec import Case, Contract
+from goldformer.spec.model import GoldenArray
+
+
+def measure(
+    result: Result, expected: Mapping[str, GoldenArray], case: Case, contract: Contract, dtype: str
+) -> list[Difference]:
+    """How each output that is both given and asked for compares, in the order in which data flows."""
+    differences: list[Difference] = []
+    for name in contract.results_of(case):
+        if name in expected and name in result.outputs:
+            golden, got = expected[name], result.outputs[name]
+            if golden.within is not None:
+                differences += compare_statistics(name, got, golden, dtype)
+                continue
+            bound = tolerance(dtype, golden.error_scale, golden.magnitude, contract.computed_in_at_least)
+            label = name if case.cotangent is None else f"gradient of {name}"
+            differences.append(compare(label, golden.compared(got), golden.values, bound, golden.indices))
+    return differences
+
+
+def reason_of(wrong: tuple[Difference, ...]) -> Reason:
+    """Not finite where a finite number was expected, or else a wrong value."""
+    for difference in wrong:
+        worst = difference.worst
+        if worst is not None and math.isfinite(worst.expected) and not math.isfinite(worst.got):
+            return "not-finite"
+    return "wrong-value"
+
+
+def sentence(difference: Difference) -> str:
+    """The first wrong output in one line."""
+    text = f"{difference.output}: {difference.wrong} of {difference.compared} values are wrong"
+    worst = difference.worst
+    if worst is not None and not worst.index:
+        text = f"{difference.output}: {worst.got:.6g} instead of {worst.expected:.6g}"
+        return f"{text}, off by {difference.ratio:.3g} times the tolerance" if math.isfinite(difference.ratio) else text
+    if worst is None or isinstance(worst.got, bool):
+        return text
+    if not math.isfinite(worst.got):
+        return f"{text}, such as {worst.got}"
+    return (
+        f"{text}, by up to {difference.ratio:.3g} times the tolerance"
+        if difference.tolerance
+        else f"{text}; they must be exact"
+    )

@@ -1,0 +1,48 @@
+"""Random outputs: judged by statistics, as far as chance and rounding may move them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from goldformer.conformance.judging.compare import compare
+from goldformer.conformance.judging.tolerance import tolerance
+from goldformer.conformance.judging.verdict import Difference
+from goldformer.spec.model import GoldenArray, Statistic
+
+#: Of an output in float64.
+STATISTICS: Final[Mapping[Statistic, Callable[[NDArray[Any]], Any]]] = {
+    "zeros": lambda output: (output == 0).mean(),
+    "mean": np.mean,
+    "mean_square": lambda output: np.square(output).mean(),
+    "largest": lambda output: np.abs(output).max(),
+}
+
+
+def compare_statistics(output: str, got: NDArray[Any], golden: GoldenArray, dtype: str) -> Iterator[Difference]:
+    """How each statistic that a case asks for compares, in the order in which the case names them."""
+    assert golden.within is not None, "only statistics are compared as such"
+    element = tolerance(dtype, golden.error_scale, 0.0)
+    for (statistic, within), value in zip(golden.within.items(), golden.values.tolist(), strict=True):
+        bound = within + _rounding(statistic, element, value + within)
+        yield compare(f"{statistic} of {output}", STATISTICS[statistic](got), np.array(value), bound)
+
+
+def statistics_of(output: NDArray[Any], golden: GoldenArray) -> NDArray[np.float64]:
+    """The statistics of an output that a case asks for."""
+    return np.array([STATISTICS[statistic](output) for statistic in golden.within or ()], dtype=np.float64)
+
+
+def _rounding(statistic: Statistic, element: float, largest: float) -> float:
+    """How far a statistic of at most `largest` may move when each element moves by at most `element`."""
+    if statistic == "zeros":
+        # A number that is not dropped is rounded to another, but not to 0.
+        return 0.0
+    if statistic == "mean_square":
+        # |mean(y²) − mean(x²)| ≤ mean(2·|x|·e + e²) ≤ e·(2·√mean(x²) + e), by the inequality of Cauchy and Schwarz.
+        return element * (2 * math.sqrt(largest) + element)
+    return element

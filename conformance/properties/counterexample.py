@@ -1,0 +1,188 @@
+"""The call of a violated property that is wrong, written as a case: to check alone, and to keep.
+
+Two calls that a property compares would agree if both were right. Which one is not is told by evaluating the
+formulas with the perturbations that measure error scales: far more exactly than any mistake.
+"""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Final
+
+import numpy as np
+
+from goldformer.conformance.judging.cases import Bench
+from goldformer.conformance.judging.compare import compare
+from goldformer.conformance.judging.invoke import Arguments, Array
+from goldformer.conformance.judging.tolerance import tolerance
+from goldformer.spec import Property, Spec
+from goldformer.spec.call import check_call
+from goldformer.spec.draw import Dyadic, Mask, build
+from goldformer.spec.oracle import duals
+from goldformer.spec.oracle.derive import GAPS, Outputs, evaluate
+from goldformer.spec.oracle.draws import ROUNDOFF, Draw, error_scale
+from goldformer.spec.oracle.write import number
+
+_WIDTH: Final = 108
+
+#: What is added to the seed of an example for the arrays that are to differ from its own.
+OTHER_SEEDS: Final = (0, 1, 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """One call of a property and what it gave: outputs, or gradients for a `cotangent`."""
+
+    component: str
+    arguments: Arguments
+    outputs: Mapping[str, Array]
+    cotangent: Array | None = None
+
+
+def as_case(prop: Property, claim: str, calls: Sequence[Called], seed: int, bench: Bench) -> str:
+    """The shortest file of one case among the calls that are wrong; "" where none is, or where chance decides.
+
+    `seed` is what the property drew; it draws other arrays with seeds that follow from it.
+    """
+    files = ["\n".join(_file(prop, claim, call, seed, bench)) for call in calls if _is_wrong(call, bench)]
+    return min(files, key=lambda text: (text.count("\n"), len(text)), default="")
+
+
+def _is_wrong(call: Called, bench: Bench) -> bool:
+    """Whether a call gave something else than the formulas give, beyond any rounding."""
+    attributes = call.arguments.attributes
+    if "seed" in attributes and attributes.get("training", True):
+        return False
+    at_least = bench.spec.contracts[call.component].computed_in_at_least
+    options = bench.adapter.options(call.component, bench.spec)
+    for name, drawn in evaluated(call, options, bench.spec).items():
+        if name == GAPS or name not in call.outputs:
+            continue
+        truth, bound = drawn, 0.0
+        if drawn.dtype.kind == "O":
+            truth = np.array([np.mean(d.samples) for d in drawn.ravel()]).reshape(drawn.shape)
+            scale = error_scale(drawn, truth.ravel())
+            bound = tolerance(bench.dtype, scale, float(np.abs(truth).max()), at_least) + ROUNDOFF * scale
+        if compare(name, call.outputs[name], truth, bound).wrong:
+            return True
+    return False
+
+
+def evaluated(call: Called, options: Mapping[str, str], spec: Spec) -> Outputs:
+    """What the formulas give for a call, or the gradients of that, perturbed at every operation."""
+    inputs, params = call.arguments.inputs, call.arguments.params
+    given = (inputs, params, call.arguments.attributes, options)
+    Draw.reset()
+    if call.cotangent is None:
+        return evaluate(call.component, Draw.exact, Draw.given, *given)
+    return duals.gradients(
+        lambda number, element: evaluate(
+            call.component, number, element, *given, lambda value: duals.Dual(Draw.given(value))
+        ),
+        {name: array for name, array in {**inputs, **params}.items() if array.dtype.kind == "f"},
+        np.asarray(np.frompyfunc(Draw.given, 1, 1)(call.cotangent)),
+        spec.contracts[call.component].first_output,
+        Draw.exact, Draw.given, duals.unit_draw,
+    )  # fmt: skip
+
+
+def _file(prop: Property, claim: str, call: Called, seed: int, bench: Bench) -> Iterator[str]:
+    """The lines of a file that `goldformer check --cases` reads."""
+    arguments, contract = call.arguments, bench.spec.contracts[call.component]
+    bound = check_call(contract, arguments.inputs, arguments.params, arguments.attributes)
+    sizes = {**({"lead": bound.lead} if bound.lead else {}), **bound.sizes}
+    yield from textwrap.wrap(f"{prop.id}: {claim}", _WIDTH, initial_indent="# ", subsequent_indent="# ")
+    yield f"component: {call.component}"
+    yield "cases:"
+    yield f"  - id: found-by-{prop.id}"
+    yield f"    title: {json.dumps(prop.title, ensure_ascii=False)}"
+    yield f"    clauses: {_flow(prop.clauses)}"
+    yield "    source: derived"
+    yield from _line("    sizes: ", sizes)
+    lengths = [size for size in (*(bound.lead or ()), *bound.sizes.values()) if size > 1]
+    if len(set(lengths)) < len(lengths):
+        yield "    equal_sizes: as drawn"
+    yield from _line("    attributes: ", arguments.attributes)
+    if arguments.inputs:
+        yield "    inputs:"
+    for name, array in arguments.inputs.items():
+        yield from _line(f"      {name}: ", _recipe(name, array, "inputs", seed))
+    optional = {name: spec.optional for name, spec in contract.params_for(arguments.attributes).items()}
+    yield from _params(arguments.params, optional, seed)
+    if call.cotangent is not None:
+        yield from _line("    cotangent: ", {"values": call.cotangent.tolist()})
+    yield from _line("    only_with: ", bench.adapter.options(call.component, bench.spec))
+    yield from _line("    expect: ", dict.fromkeys(call.outputs, "all"))
+
+
+def _params(params: Mapping[str, Array], optional: Mapping[str, bool], seed: int) -> Iterator[str]:
+    """The parameters: in one line what was drawn together, and beside it what was changed since."""
+    recipes = {name: _recipe(name, array, "params", seed) for name, array in params.items()}
+    together = next((recipe for recipe in recipes.values() if "draw" in recipe), None)
+    needed = {name for name in optional if not optional[name]}
+    if together is None or recipes.keys() not in (optional.keys(), needed):
+        if recipes:
+            yield "    params:"
+        for name, recipe in recipes.items():
+            yield from _line(f"      {name}: ", recipe)
+        return
+    but = {name: recipe for name, recipe in recipes.items() if recipe != together}
+    biases = {} if recipes.keys() == optional.keys() else {"biases": False}
+    yield from _line("    params: ", {**together, **biases, **({"but": but} if but else {})})
+
+
+def recipe(group: str, seed: int, shape: tuple[int, ...]) -> Dyadic:
+    """What a property draws an array of the group inputs or params from."""
+    reach = Fraction({"inputs": 2, "params": 1}[group])
+    return Dyadic(seed, -reach, reach, Fraction(1, 64), shape)
+
+
+def _recipe(name: str, array: Array, group: str, seed: int) -> dict[str, Any]:
+    """How an array is written: as its recipe where it was left as it was drawn, or else in numbers."""
+    if array.dtype.kind == "b":
+        return _mask(array) or {"values": array.tolist()}
+    for drawn in (recipe(group, seed + more, array.shape) for more in OTHER_SEEDS if array.dtype.kind == "f"):
+        if np.array_equal(build(drawn, name), array):
+            ends = [int(drawn.lo), int(drawn.hi)]
+            return {"draw": "dyadic", "seed": drawn.seed, "range": ends, "step": str(drawn.step)}
+    if array.dtype.kind == "f" and array.size > 1 and np.all(array == array.flat[0]):
+        return {"fill": float(array.flat[0])}
+    return {"values": array.tolist()}
+
+
+def _mask(array: Array) -> dict[str, Any] | None:
+    """A mask by its lengths or as a causal one, where that says all of it."""
+    if array.ndim < 2:
+        return None
+    lengths = tuple(array.reshape(len(array), -1, array.shape[-1])[:, 0].sum(-1).tolist())
+    if np.array_equal(build(Mask(None, causal=True, shape=array.shape), "mask"), array):
+        return {"causal": True, "shape": array.shape}
+    if np.array_equal(build(Mask(lengths, causal=False, shape=array.shape), "mask"), array):
+        return {"lengths": lengths, "shape": array.shape}
+    return None
+
+
+def _line(head: str, value: Mapping[str, Any]) -> list[str]:
+    """One key and its value in one line, or in as many as it takes; none for what is empty."""
+    if not value:
+        return []
+    # No line ends between a key and what belongs to it.
+    text = (head + _flow(value)).replace(": ", ":\N{NO-BREAK SPACE}")
+    indent = " " * (len(head) - len(head.lstrip()) + 4)
+    lines = textwrap.wrap(text, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
+
+
+def _flow(value: Any) -> str:
+    """Plain data in YAML's flow style."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_flow(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_flow, value)) + "]"
+    if isinstance(value, (bool, str)):
+        return str(value).lower() if isinstance(value, bool) else value
+    return number(repr(value))

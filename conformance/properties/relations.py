@@ -1,0 +1,119 @@
+"""The relations that several components keep, each written once; a property draws for it and calls it.
+
+Tokens lie along the last axis but one of the arrays named, and of the component's first output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from goldformer.conformance.judging.invoke import Arguments
+from goldformer.conformance.properties.held import Subject, with_inputs, with_params
+
+
+def _order(length: int, seed: int) -> NDArray[np.int64]:
+    """A permutation that changes something where there is something to change."""
+    order = np.random.default_rng(seed).permutation(length)
+    return order[::-1] if np.array_equal(order, np.arange(length)) else order
+
+
+def follows_order(subject: Subject, arguments: Arguments, *tokens: str, seed: int) -> None:
+    """Violation unless permuted tokens give permuted rows."""
+    order = _order(arguments.inputs[tokens[0]].shape[-2], seed)
+    permuted = with_inputs(arguments, **{name: arguments.inputs[name][..., order, :] for name in tokens})
+    output, plain, other = _both(subject, arguments, permuted)
+    claim = f"with the tokens in the order {order.tolist()}, the rows of the output do not come in that order"
+    subject.agree(output, other, plain[..., order, :], subject.bound(subject.component, arguments, output), claim)
+
+
+def ignores_order(subject: Subject, arguments: Arguments, *tokens: str, seed: int) -> None:
+    """Violation unless permuted tokens, which something else attends to, give the same output."""
+    order = _order(arguments.inputs[tokens[0]].shape[-2], seed)
+    permuted = with_inputs(arguments, **{name: arguments.inputs[name][..., order, :] for name in tokens})
+    output, plain, other = _both(subject, arguments, permuted)
+    claim = f"the output changes when the rows of {together(tokens)} come in the order {order.tolist()}"
+    subject.agree(output, other, plain, subject.bound(subject.component, arguments, output), claim)
+
+
+def ignores_later(subject: Subject, arguments: Arguments, other: Arguments, *tokens: str, last: int) -> None:
+    """Violation unless rows up to `last` stay when the tokens after it are those of `other`."""
+    length = arguments.inputs[tokens[0]].shape[-2]
+    keep = (np.arange(length) <= last)[:, None]
+    output, plain, changed = _both(subject, arguments, _mixed(arguments, other, keep, tokens))
+    bound = subject.bound(subject.component, arguments, output)
+    claim = f"the output up to position {last} changes when later rows of {together(tokens)} are replaced"
+    subject.agree(output, changed[..., : last + 1, :], plain[..., : last + 1, :], bound, claim)
+
+
+def ignores_hidden(
+    subject: Subject, arguments: Arguments, other: Arguments, *tokens: str, keep: NDArray[np.bool_], padded_rows: bool
+) -> None:
+    """Violation unless the tokens that `keep` (batch, seq) hides may be those of `other`.
+
+    With `padded_rows`, the rows of hidden tokens are queries themselves and are not compared.
+    """
+    output, plain, changed = _both(subject, arguments, _mixed(arguments, other, keep[..., None], tokens))
+    if padded_rows:
+        plain, changed = plain[keep], changed[keep]
+    claim = f"the output changes when what the mask hides is replaced: the samples keep {keep.sum(-1).tolist()} tokens"
+    subject.agree(output, changed, plain, subject.bound(subject.component, arguments, output), claim)
+
+
+def alone_as_in_batch(subject: Subject, arguments: Arguments) -> None:
+    """Violation unless the second sample alone is the second sample in the batch."""
+    alone = with_inputs(arguments, **{name: array[1:2] for name, array in arguments.inputs.items()})
+    output, batch, single = _both(subject, arguments, alone)
+    bound = subject.bound(subject.component, alone, output)
+    subject.agree(output, batch[1:2], single, bound, "a sample gives something else in a batch than alone")
+
+
+def gives_the_same(subject: Subject, one: Arguments, other: Arguments, claim: str) -> None:
+    """Violation unless two calls give one output, as far as honest code moves either."""
+    output, plain, changed = _both(subject, one, other)
+    bound = max(subject.bound(subject.component, call, output) for call in (one, other))
+    subject.agree(output, changed, plain, bound, claim)
+
+
+def ignores_head_order(subject: Subject, arguments: Arguments, into: Sequence[str], *, seed: int) -> None:
+    """Violation unless heads may change places: their columns in the parameters `into` them, and the rows of w_o."""
+    heads = int(arguments.attributes["num_heads"])
+    order = np.roll(np.arange(heads), 1 + seed % (heads - 1))
+    blocks = {name: (*arguments.params[name].shape[:-1], heads, -1) for name in into}
+    moved = {
+        name: arguments.params[name].reshape(shape)[..., order, :].reshape(arguments.params[name].shape)
+        for name, shape in blocks.items()
+    }
+    w_o = arguments.params["w_o"]
+    moved["w_o"] = w_o.reshape(heads, -1, w_o.shape[-1])[order].reshape(w_o.shape)
+    claim = f"the output changes when the heads, with their rows of w_o, come in the order {order.tolist()}"
+    gives_the_same(subject, arguments, with_params(arguments, **moved), claim)
+
+
+def passes_no_gradient_back(
+    subject: Subject, arguments: Arguments, cotangent: NDArray[np.float64], *tokens: str, last: int
+) -> None:
+    """Violation unless the gradient of the rows up to `last` by every later token is exactly 0."""
+    rows = np.arange(cotangent.shape[-2]) <= last
+    gradients = subject.gradient(subject.component, arguments, cotangent * rows[:, None], *tokens)
+    for name in tokens:
+        later = gradients[name][..., last + 1 :, :]
+        claim = f"the gradient of the output up to position {last} by later rows of {name} is not 0"
+        subject.agree(f"gradient of {name}", later, np.zeros_like(later), 0.0, claim)
+
+
+def together(names: Sequence[str]) -> str:
+    """Names as a sentence says them: query, key and value."""
+    return " and ".join((", ".join(names[:-1]), names[-1])) if len(names) > 1 else names[0]
+
+
+def _both(subject: Subject, one: Arguments, other: Arguments) -> tuple[str, NDArray[np.float64], NDArray[np.float64]]:
+    """The component's first output: its name, and what two calls give for it."""
+    output = subject.bench.spec.contracts[subject.component].first_output
+    return output, subject.call(subject.component, one)[output], subject.call(subject.component, other)[output]
+
+
+def _mixed(one: Arguments, other: Arguments, keep: NDArray[np.bool_], tokens: tuple[str, ...]) -> Arguments:
+    return with_inputs(one, **{name: np.where(keep, one.inputs[name], other.inputs[name]) for name in tokens})

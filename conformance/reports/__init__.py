@@ -1,0 +1,1 @@
+"""How is it shown? One run as text, Markdown, JSON and HTML."""

@@ -1,0 +1,288 @@
+"""Several implementations side by side: what each of them passes and fails, by component, by dtype and by clause."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Literal
+
+from goldformer.adapters import Adapter, AdapterError, find_adapter
+from goldformer.adapters.process.client import TIMEOUT
+from goldformer.conformance.diagnosis.explain import Diagnosis
+from goldformer.conformance.judging.cases import Bench
+from goldformer.conformance.judging.verdict import Status, Verdict
+from goldformer.conformance.reports.pictures import Picture, pictures
+from goldformer.conformance.reports.text import nothing_was_checked, stands_on, summary
+from goldformer.conformance.run import Numerics, Selection, checks
+from goldformer.spec import Spec, load_spec
+
+#: Whether all that was checked holds, something fails, or nothing could be checked.
+Outcome = Literal["conforms", "fails", "unusable"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How some checks ended: how many of each kind, those that were skipped by reason, and the worst ratio."""
+
+    passed: int
+    failed: int
+    errored: int
+    skipped: Mapping[str, int]
+    worst: float | None
+
+    @classmethod
+    def of(cls, verdicts: Iterable[Verdict]) -> Tally:
+        """Count verdicts; one that a fault of goldformer lost was not judged, as if it had been skipped."""
+        listed = list(verdicts)
+        count = Counter(v.status for v in listed)
+        skipped = Counter(str(v.reason) for v in listed if not v.is_judged)
+        worst = max((v.ratio for v in listed if v.ratio is not None), default=None)
+        faults = skipped["fault"]
+        return cls(count[Status.PASSED], count[Status.FAILED], count[Status.ERRORED] - faults, dict(skipped), worst)
+
+    @property
+    def bad(self) -> int:
+        """How many failed or errored."""
+        return self.failed + self.errored
+
+    @property
+    def judged(self) -> int:
+        """How many were not skipped."""
+        return self.passed + self.bad
+
+    @property
+    def stands_on(self) -> str:
+        """Return how many of the checks were judged, "" where all were or none."""
+        return stands_on(self.judged, self.judged + sum(self.skipped.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One component of one implementation: its state in words, as in a summary, and its counts, by dtype too."""
+
+    component: str
+    state: str
+    tally: Tally
+    dtypes: Mapping[str, Tally]
+
+
+@dataclass(frozen=True, slots=True)
+class Implementation:
+    """What was found of one implementation.
+
+    `given` is the name by which it was asked for, `libraries` the version of what it computes with, `problem` says
+    why no verdict on it is possible. `pictures` are of what it gives, `implemented` the components that it has.
+    """
+
+    given: str
+    name: str
+    version: str = ""
+    libraries: Mapping[str, str] = field(default_factory=dict)
+    conventions: Mapping[str, str] = field(default_factory=dict)
+    hints: tuple[str, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    seconds: float = 0.0
+    problem: str = ""
+    pictures: tuple[Picture, ...] = ()
+    implemented: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, bench: Bench, verdicts: Iterable[Verdict], seconds: float, *, drawn: bool = False) -> Implementation:
+        """What a run on a bench found; with `drawn`, pictures too, which take a few calls."""
+        found, adapter = tuple(verdicts), bench.adapter
+        return cls(
+            adapter.origin, adapter.name, adapter.version, libraries_of(adapter), adapter.conventions, adapter.hints,
+            found, seconds, _why_nothing_is_known(found), pictures(bench) if drawn else (),
+            frozenset(adapter.functions),
+        )  # fmt: skip
+
+    @property
+    def title(self) -> str:
+        """Its name and version."""
+        return f"{self.name} {self.version}".strip()
+
+    @property
+    def bad(self) -> tuple[Verdict, ...]:
+        """What failed or errored."""
+        return tuple(v for v in self.verdicts if v.bad)
+
+    @property
+    def outcome(self) -> Outcome:
+        """How it ended as a whole."""
+        return "unusable" if self.problem else "fails" if self.bad else "conforms"
+
+    def cells(self, spec: Spec) -> dict[str, Cell]:
+        """Its components that were run, in the order of the spec."""
+        cells = {}
+        for row in summary(self.verdicts, spec, self.implemented):
+            mine = [v for v in self.verdicts if v.component == row.component]
+            dtypes = {d: Tally.of(v for v in mine if v.dtype == d) for d in dict.fromkeys(v.dtype for v in mine)}
+            cells[row.component] = Cell(row.component, row.state, Tally.of(mine), dtypes)
+        return cells
+
+    def clauses(self, spec: Spec) -> dict[str, Tally]:
+        """The clauses that its checks are about, in the order of the spec."""
+        about: dict[str, list[Verdict]] = {id_: [] for id_ in spec.clauses}
+        for verdict in self.verdicts:
+            for id_ in verdict.clauses:
+                about[id_].append(verdict)
+        return {id_: Tally.of(verdicts) for id_, verdicts in about.items() if verdicts}
+
+    def documents(self, spec: Spec) -> dict[str, Tally]:
+        """The documents that its golden cases come from, in the order of the spec."""
+        about: dict[str, list[Verdict]] = {id_: [] for id_ in spec.documents}
+        for verdict in self.verdicts:
+            id_ = verdict.source.partition(" ")[0]
+            if verdict.kind == "case" and id_ in about:
+                about[id_].append(verdict)
+        return {id_: Tally.of(verdicts) for id_, verdicts in about.items() if verdicts}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to run on every implementation; no components means all of them.
+
+    `timeout` is in seconds, for each call of those that are processes.
+    """
+
+    dtypes: tuple[str, ...]
+    components: tuple[str, ...] = ()
+    device: str = "cpu"
+    threads: int = 1
+    timeout: float = TIMEOUT
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Implementations on which the same was run, in the order in which they were named."""
+
+    request: Request
+    implementations: tuple[Implementation, ...]
+
+    @property
+    def outcome(self) -> Outcome:
+        """The worst of them: one that is unusable, or else one that fails."""
+        outcomes = {i.outcome for i in self.implementations}
+        return "unusable" if "unusable" in outcomes or not outcomes else "fails" if "fails" in outcomes else "conforms"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """A name for each; where two have the same, with what they were given by."""
+        count = Counter(i.name for i in self.implementations)
+        return tuple(i.name if count[i.name] == 1 else f"{i.name} ({i.given})" for i in self.implementations)
+
+    def components(self, spec: Spec) -> list[str]:
+        """Those that were run on some implementation."""
+        run = {v.component for i in self.implementations for v in i.verdicts}
+        return [name for name in spec.components if name in run]
+
+    def clauses(self, spec: Spec) -> list[str]:
+        """Those that were judged on some implementation."""
+        judged = {
+            id_ for i in self.implementations for v in i.verdicts if v.status is not Status.SKIPPED for id_ in v.clauses
+        }
+        return [id_ for id_ in spec.clauses if id_ in judged]
+
+
+def libraries_of(adapter: Adapter) -> dict[str, str]:
+    """The version of what an adapter computes with; empty where nothing of that name is installed."""
+    try:
+        return {adapter.arrays: version(adapter.arrays)}
+    except PackageNotFoundError:
+        return {adapter.arrays: ""}
+
+
+def _why_nothing_is_known(verdicts: Sequence[Verdict]) -> str:
+    """Return why no verdict on the implementation is possible, or "" if one is.
+
+    A fault of goldformer leaves open whether the rest conforms; what fails, fails all the same.
+    """
+    faults = [v for v in verdicts if v.is_fault]
+    if faults and not any(v.bad for v in verdicts):
+        return f"{faults[0].check} ({faults[0].dtype}): {faults[0].message}"
+    if not nothing_was_checked(verdicts):
+        return ""
+    reasons = Counter(v.message for v in verdicts) or Counter(["no check fits all of these options"])
+    ((reason, _),) = reasons.most_common(1)
+    return f"nothing was checked: {reason if len(reasons) == 1 else f'everything was skipped, most for: {reason}'}"
+
+
+def environment() -> dict[str, str]:
+    """What it all ran on: goldformer, Python, system and processor, by name."""
+    return {
+        "goldformer": version("goldformer"),
+        "Python": f"{platform.python_implementation()} {platform.python_version()}",
+        "system": platform.platform(),
+        "processor": _processor(),
+    }
+
+
+def _processor() -> str:
+    """The model of the CPU; Linux tells it in a file alone."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine()
+
+
+# ── running ──
+
+#: Is handed each Implementation as it is done, and how many there will be; hands them on.
+Watch = Callable[[Iterator[Implementation], int], Iterable[Implementation]]
+
+
+def compared(
+    given: Sequence[str], request: Request, spec: Spec, jobs: int, watch: Watch = lambda found, _: found
+) -> Comparison:
+    """Run the same checks on every adapter, so many at once as `jobs`.
+
+    Each has a process of its own: what lies beside an adapter is imported by its bare name, so that two of them
+    would share what is named alike; and one that crashes takes no other with it.
+    """
+    done = {found.given: found for found in watch(_all(given, request, spec, jobs), len(given))}
+    return Comparison(request, tuple(done[name] for name in given))
+
+
+def _all(given: Sequence[str], request: Request, spec: Spec, jobs: int) -> Iterator[Implementation]:
+    with ThreadPoolExecutor(jobs) as pool:
+        running = [pool.submit(_apart, name, request, spec.root) for name in given]
+        yield from (future.result() for future in as_completed(running))
+
+
+def _apart(given: str, request: Request, root: Path) -> Implementation:
+    try:
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            return pool.submit(_there, given, request, root).result()
+    except BrokenProcessPool:
+        return Implementation(given, given, problem="its process ended in the middle of a check")
+
+
+def _there(given: str, request: Request, root: Path) -> Implementation:
+    return examined(given, request, load_spec(root))
+
+
+def examined(given: str, request: Request, spec: Spec) -> Implementation:
+    """Run the checks on one adapter, in this process."""
+    try:
+        adapter = find_adapter(given, spec, request.timeout)
+    except AdapterError as error:
+        # Its name is said wherever the problem is.
+        return Implementation(given, given, problem=str(error).removeprefix(given).lstrip(": "))
+    with contextlib.closing(adapter):
+        Numerics(threads=request.threads).apply(adapter.arrays)
+        bench = Bench(spec, adapter, request.dtypes[0], request.device)
+        start = time.perf_counter()
+        judgements = (check() for check in checks(bench, Selection(request.dtypes, request.components)))
+        verdicts = Diagnosis(spec).explain_all(judgements)
+        return Implementation.of(bench, verdicts, time.perf_counter() - start, drawn=True)

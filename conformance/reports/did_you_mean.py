@@ -1,0 +1,23 @@
+"""What is said of a name that is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+
+def unknown(given: Iterable[str], known: Collection[str], option: str, *, every: bool = False) -> str | None:
+    """Return what to say of the first word that is not known, or None; with `every` word that is, if they are few.
+
+    Cases that are known are looked up one by one: only an unknown one has all files of cases read, for a guess.
+    """
+    import difflib  # only on the way to an error
+
+    for word in given:
+        if word not in known:
+            words = tuple(known)
+            close = difflib.get_close_matches(word, words, n=1)
+            guess = f"did you mean {close[0]}?" if close else ""
+            listed = words if every else () if close else words[:12]
+            there_are = f"known are {', '.join(listed)}" + ("…" * (len(words) > len(listed))) if listed else ""
+            return f"{option} {word}: {' '.join(filter(None, (guess, there_are)))}"
+    return None

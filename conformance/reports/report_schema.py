@@ -1,0 +1,67 @@
+"""The JSON that `goldformer check --json` prints, as types that are checked and published as a JSON Schema."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict
+
+from goldformer.conformance.judging.verdict import Verdict
+
+#: JSON has no infinity and no NaN: they are words.
+_NUMBER: Final = {"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"]}]}
+
+
+class _Closed(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class AdapterFacts(_Closed):
+    """The implementation that was checked, and what it declares."""
+
+    name: str
+    version: str
+    origin: str
+    arrays: str
+    conventions: dict[str, str]
+    hints: list[str]
+
+
+class ComponentFacts(_Closed):
+    """A row of the summary."""
+
+    component: str
+    passed: int
+    failed: int
+    not_implemented: int
+    skipped: int
+    worst_ratio: float | None
+    state: str
+
+
+class Report(_Closed):
+    """A whole run."""
+
+    goldformer: str
+    python: str
+    adapter: AdapterFacts
+    device: str
+    components: list[ComponentFacts]
+    verdicts: list[Verdict]
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of a report."""
+    schema = _with_words(Report.model_json_schema())
+    assert isinstance(schema, dict)
+    return schema
+
+
+def _with_words(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_with_words(inner) for inner in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if schema.get("type") == "number":
+        return {**{key: value for key, value in schema.items() if key != "type"}, **_NUMBER}
+    return {key: _with_words(inner) for key, inner in schema.items()}

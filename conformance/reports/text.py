@@ -1,0 +1,196 @@
+"""Verdicts and spec entries as plain text, for pytest, the command line and people alike."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from goldformer.conformance.diagnosis.causes import cause
+from goldformer.conformance.diagnosis.findings import closeness, diagnose
+from goldformer.conformance.diagnosis.suspects import failing_roots
+from goldformer.conformance.judging.verdict import UNANSWERED, Difference, Element, Status, Verdict
+from goldformer.spec import Spec
+
+_WIDTH = 100
+_MOST_STDERR = 10
+_MOST_MATCHES = 3
+
+
+def explain_verdict(verdict: Verdict, spec: Spec) -> str:
+    """What went wrong, what was expected, which clause and document say so, and how to see it again."""
+    lines = [
+        f"{verdict.status.value.upper()}  {verdict.check}  ({verdict.component}, {verdict.dtype} on {verdict.device})",
+        f"  {verdict.title}",
+        *wrapped(verdict.message, "  → "),
+    ]
+    for difference in verdict.differences:
+        lines += [f"  {line}" for line in difference_lines(difference)]
+    for label, text in facts(verdict, spec):
+        lines += wrapped(text, f"  {label:12}")
+    if verdict.detail and (verdict.is_fault or verdict.reason in UNANSWERED):
+        last = verdict.detail.splitlines()[-_MOST_STDERR:]
+        label = "Traceback" if verdict.is_fault else "Stderr"
+        lines += [f"  {head:12}{line}" for head, line in zip((label, *[""] * len(last)), last, strict=False)]
+    # Whole, to be copied.
+    lines.append(f"  Repeat      {verdict.reproduce}")
+    if verdict.example:
+        lines.append("  As a case   keep it in a file, which goldformer check reads with --cases FILE:")
+        lines += verdict.example.splitlines()
+    return "\n".join(lines)
+
+
+def facts(verdict: Verdict, spec: Spec) -> Iterator[tuple[str, str]]:
+    """What is known of a bad verdict beyond its numbers: what each thing is, and what it says."""
+    for match in (verdict.matches or ())[:_MOST_MATCHES]:
+        titles = " and ".join(cause(id_, spec).title for id_ in match.causes)
+        yield "Equals", f"{titles}, {closeness(match.ratio)}"
+    if verdict.advice:
+        yield "Convention", verdict.advice
+    for id_ in verdict.clauses:
+        clause = spec.clauses[id_]
+        yield "Clause", f"{id_} {clause.level.value}: {clause.title}"
+    if verdict.kind == "case":
+        yield "Source", verdict.source
+    if verdict.detail.startswith("smallest input"):
+        yield "Input", verdict.detail
+
+
+def number(margin: float) -> str:
+    """An error ÷ tolerance in few characters."""
+    return "∞" if math.isinf(margin) else f"{margin:.3g}"
+
+
+def headline(verdict: Verdict) -> str:
+    """A bad verdict in one line."""
+    return f"{verdict.status.value.upper()}  {verdict.check} ({verdict.dtype}): {verdict.message}"
+
+
+def wrapped(text: str, head: str) -> list[str]:
+    """A text in lines of which the first begins with a head."""
+    return textwrap.wrap(
+        text,
+        _WIDTH,
+        initial_indent=head,
+        subsequent_indent=" " * len(head),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def difference_lines(difference: Difference) -> list[str]:
+    """How much of an output is wrong, and its first and its worst element."""
+    bound = f"tolerance {difference.tolerance:.3g}" if difference.tolerance else "must be exact"
+    if difference.worst is not None and not difference.worst.index:
+        return [f"{difference.output}: {_element(difference.worst, difference.tolerance)} ({bound})"]
+    lines = [f"{difference.output}: {difference.wrong} of {difference.compared} wrong ({bound})"]
+    places = [("first", difference.first)]
+    if difference.worst != difference.first:
+        places.append(("worst", difference.worst))
+    for word, element in places:
+        if element is not None:
+            lines.append(f"  {word} at {list(element.index)}: {_element(element, difference.tolerance)}")
+    return lines
+
+
+def _element(element: Element, tolerance: float) -> str:
+    if isinstance(element.expected, bool):
+        return f"expected {element.expected}, got {element.got}"
+    text = f"expected {element.expected:.9g}, got {element.got:.9g}"
+    error = abs(element.got - element.expected)
+    return text + (f", error ÷ tolerance {error / tolerance:.3g}" if tolerance and error < float("inf") else "")
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentRow:
+    """One line of the summary; `skipped` counts the checks that were not judged although the component is there."""
+
+    component: str
+    passed: int
+    failed: int
+    absent: int
+    skipped: int
+    worst: float | None
+    state: str
+
+    @property
+    def stands_on(self) -> str:
+        """Return how many of the component's checks were judged, "" where all were or none."""
+        judged = self.passed + self.failed
+        return stands_on(judged, judged + self.absent + self.skipped)
+
+
+def stands_on(judged: int, checks: int) -> str:
+    """Return how many checks a verdict stands on, "" if it stands on all of them or on none."""
+    return f"{judged} of {checks} checks apply" if 0 < judged < checks else ""
+
+
+def summary(verdicts: Sequence[Verdict], spec: Spec, implemented: Collection[str]) -> list[ComponentRow]:
+    """Return a row for each component that was run, roots of the dependency order first.
+
+    `implemented` are the components that the adapter has.
+    """
+    roots, followers = failing_roots(verdicts, spec)
+    rows = []
+    for component in spec.components:
+        mine = [v for v in verdicts if v.component == component]
+        if not mine:
+            continue
+        passed, failed = sum(v.status is Status.PASSED for v in mine), sum(v.bad for v in mine)
+        absent = sum(v.reason == "not-implemented" and v.status is Status.SKIPPED for v in mine)
+        ratios = [v.ratio for v in mine if v.ratio is not None]
+        state = "fails first" if component in roots else "fails" if component in followers else ""
+        state = state or ("conforms" if passed else _not_judged(mine, implemented=component in implemented))
+        skipped = len(mine) - passed - failed - absent
+        rows.append(ComponentRow(component, passed, failed, absent, skipped, max(ratios, default=None), state))
+    return rows
+
+
+def _not_judged(verdicts: Sequence[Verdict], *, implemented: bool) -> str:
+    """Return the state of a component of which no check was judged."""
+    if any(v.is_fault for v in verdicts):
+        return "fault in goldformer"
+    if not implemented:
+        return "not implemented"
+    # Without the dtype or the device nothing was asked of it.
+    asked = any(v.reason not in ("dtype", "device") for v in verdicts)
+    return "nothing to judge" if asked else "not checked"
+
+
+HEADINGS = ("component", "passed", "failed", "not impl.", "skipped", "error÷tol.", "")
+
+
+def cells(row: ComponentRow) -> tuple[str, ...]:
+    """A row's texts under HEADINGS."""
+    worst = "–" if row.worst is None else f"{row.worst:.3g}"
+    counts = (str(n) if n else "·" for n in (row.passed, row.failed, row.absent, row.skipped))
+    stands_on = f" ({row.stands_on})" if row.state == "conforms" and row.stands_on else ""
+    return (row.component, *counts, worst, row.state + stands_on)
+
+
+def table(rows: Sequence[ComponentRow]) -> str:
+    """The summary as aligned columns."""
+    lines = [HEADINGS, *(cells(row) for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(HEADINGS))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(w) if i in (0, 6) else cell.rjust(w)
+            for i, (cell, w) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def closing(verdicts: Sequence[Verdict], spec: Spec) -> list[str]:
+    """The diagnosis in lines."""
+    return [
+        line
+        for remark in diagnose(verdicts, spec)
+        for line in wrapped(remark.text, f"{'  ' if remark.inner else ''}{remark.label}: ")
+    ]
+
+
+def nothing_was_checked(verdicts: Iterable[Verdict]) -> bool:
+    """Whether every single check was skipped, so that a green run would mean nothing."""
+    return all(v.status is Status.SKIPPED for v in verdicts)
