@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -23,6 +24,10 @@ from goldformer.spec.yamlfile import Field, YamlFile
 
 #: The fields that decide a golden value; a title may change without a new derivation.
 DECISIVE = ("sizes", "attributes", "inputs", "params", "cotangent", "convention", "only_with", "expect")
+#: The numbers that an array may have: 1 GiB of float64, and 26 times the largest array of the spec.
+MOST_NUMBERS = 2**27
+#: The layers that a stack may have. Each of them has parameters with names of their own.
+MOST_LAYERS = 1000
 
 
 def read_cases(
@@ -101,6 +106,7 @@ def _build(model: schema.CaseModel, contract: Contract, place: Place, built: Map
         return _build_error(model, model.expect.error, contract, place, source, built)
     if model.base is not None or model.change is not None:
         raise Refused(("base",), "only an error case has a base and a change")
+    _check_layers(model.attributes, contract, ("attributes",))
     lead, sizes = _sizes(model, contract)
     inputs = _recipes(model.inputs, contract.inputs, sizes, lead, "inputs")
     param_specs = contract.params_for(model.attributes)
@@ -117,9 +123,17 @@ def _build(model: schema.CaseModel, contract: Contract, place: Place, built: Map
     case = replace(case, sizes=dict(binder.sizes), lead=binder.lead or ())
     if model.cotangent is not None:
         first = contract.outputs[contract.first_output]
-        case = replace(case, cotangent=_recipe(model.cotangent, first, binder.sizes, case.lead))
+        case = replace(case, cotangent=_recipe(model.cotangent, first, binder.sizes, case.lead, ("cotangent",)))
     case = replace(case, expect=read_expectation(model.expect, case, contract))
     return replace(case, blind=_blind(model.blind, case))
+
+
+def _check_layers(attributes: Mapping[str, Any], contract: Contract, where: Field) -> None:
+    """Refuse a stack with more than MOST_LAYERS layers: naming their parameters would never end."""
+    for stack in contract.layers:
+        count = attributes.get(stack.count, 0)
+        if not count <= MOST_LAYERS:
+            raise Refused((*where, stack.count), f"is {count}: write at most {MOST_LAYERS}")
 
 
 def _blind(models: Iterable[schema.BlindModel], case: Case) -> tuple[Blind, ...]:
@@ -191,16 +205,30 @@ def _recipes(
     for name, model in models.items():
         if name not in specs:
             raise Refused((group, name), f"is not in the contract, which has {', '.join(specs) or 'none'}")
-        try:
-            recipes[name] = _recipe(model, specs[name], sizes, lead)
-        except KeyError as error:
-            raise Refused((group, name), f"needs the size {error}: add it to sizes") from error
-        except ValueError as error:
-            raise Refused((group, name), str(error)) from error
+        recipes[name] = _recipe(model, specs[name], sizes, lead, (group, name))
     return recipes
 
 
-def _recipe(model: Any, spec: ArraySpec, sizes: Mapping[str, int], lead: tuple[int, ...]) -> Recipe:
+def _recipe(model: Any, spec: ArraySpec, sizes: Mapping[str, int], lead: tuple[int, ...], where: Field) -> Recipe:
+    """Return the recipe of a model; Refused at `where` if no array follows from it."""
+    try:
+        recipe = _recipe_of(model, spec, sizes, lead)
+    except KeyError as error:
+        raise Refused(where, f"needs the size {error}: add it to sizes") from error
+    except ValueError as error:
+        raise Refused(where, str(error)) from error
+    except OverflowError as error:
+        raise Refused(where, "has a number beyond float64 or int64: write a smaller one") from error
+    if any(size < 0 for size in recipe.shape):
+        raise Refused(where, f"has the shape {list(recipe.shape)}: write lengths of 0 or more")
+    if math.prod(size for size in recipe.shape if size) > MOST_NUMBERS:
+        raise Refused(
+            where, f"has the shape {list(recipe.shape)}: write lengths whose product is at most {MOST_NUMBERS}"
+        )
+    return recipe
+
+
+def _recipe_of(model: Any, spec: ArraySpec, sizes: Mapping[str, int], lead: tuple[int, ...]) -> Recipe:
     if isinstance(model, schema.MaskModel):
         shape = tuple(axis if isinstance(axis, int) else sizes[axis] for axis in model.shape)
         if model.lengths is not None and len(model.lengths) != shape[0]:
@@ -216,6 +244,8 @@ def _recipe(model: Any, spec: ArraySpec, sizes: Mapping[str, int], lead: tuple[i
     if isinstance(model, schema.IdsModel):
         if model.range[0] > model.range[1]:
             raise ValueError(f"range {model.range} falls: write the smaller end first")
+        if max(map(abs, model.range)) >= 2**31:
+            raise ValueError(f"range {model.range} is too wide: write ends below 2147483648 in size")
         return draw.Ids(model.seed, model.range[0], model.range[1], shape)
     return draw.Dyadic(model.seed, *draw.grid(*map(str, (*model.range, model.step))), shape)
 
@@ -268,6 +298,9 @@ def _with_golden(
         return replace(case, golden=read_golden(entry, case, contract, options))
     except ValueError as error:
         raise SpecError([golden.problem(case.id, f"{error}: {golden.remedy}")]) from error
+    except OverflowError as error:
+        message = f"has a number beyond float64 or int64: {golden.remedy}"
+        raise SpecError([golden.problem(case.id, message)]) from error
 
 
 def _build_error(
@@ -285,6 +318,7 @@ def _build_error(
         raise Refused(("base",), f"{model.base!r} is no working case of this file")
     change = model.change
     attributes = {**base.attributes, **change.attributes}
+    _check_layers(attributes, contract, ("change", "attributes"))
     inputs = _changed(base.inputs, change.inputs, contract.inputs, base, "inputs")
     params = _changed(base.params, change.params, contract.params_for(attributes), base, "params")
     case = replace(

@@ -38,6 +38,9 @@ class DrawModel(Strict):
     @field_validator("step")
     @classmethod
     def _a_fraction(cls, step: str | int) -> str | int:
+        if isinstance(step, str) and "e" in step.lower():
+            # Fraction works out 10 to that power, digit by digit.
+            raise ValueError("a step is written without an exponent, such as 1/32")
         try:
             Fraction(step)
         except ZeroDivisionError as error:

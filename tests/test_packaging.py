@@ -55,9 +55,9 @@ def test_all_ready_assignments_are_package_data():
 
 
 def test_all_templates_are_package_data():
-    patterns = PYPROJECT["tool"]["setuptools"]["package-data"]["goldformer.conformance"]
-    shipped = {path for pattern in patterns for path in (REPOSITORY / "conformance").glob(pattern)}
-    templates = {p for p in (REPOSITORY / "conformance" / "templates").rglob("*") if p.is_file()}
+    patterns = PYPROJECT["tool"]["setuptools"]["package-data"]["goldformer.conformance.reports"]
+    shipped = {path for pattern in patterns for path in (REPOSITORY / "conformance" / "reports").glob(pattern)}
+    templates = {p for p in (REPOSITORY / "conformance" / "reports" / "templates").rglob("*") if p.is_file()}
     assert templates
     assert shipped == templates
 

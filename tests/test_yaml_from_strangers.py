@@ -15,8 +15,9 @@ import yaml
 from click.testing import CliRunner
 
 from goldformer.conformance.cli import main
-from goldformer.spec import SpecError
+from goldformer.spec import ROOT, SpecError
 from goldformer.spec import yamlfile as module
+from goldformer.spec.load import load_own_cases
 from goldformer.spec.yamlfile import DEEPEST, LONGEST_NUMBER, MOST_PROBLEMS, YamlFile
 
 
@@ -272,6 +273,95 @@ def test_a_file_with_very_many_problems_is_refused_soon(write):
     problems = raised.value.problems
     assert len(problems) == MOST_PROBLEMS + 1
     assert str(problems[-1]) == f"{path}:1: file: has {20_001 - MOST_PROBLEMS} more problems; fix those above first"
+
+
+# ── numbers in cases that are plain YAML and still no numbers to compute with ──
+
+CASE = """\
+component: {component}
+cases:
+  - id: mine
+    title: From somebody
+    clauses: [CALL-1]
+    source: derived
+    {fields}
+    expect: {{output: all}}
+"""
+SCORES = "sizes: {{lead: [], n: 3}}\n    inputs: {{scores: {recipe}}}"
+DRAWN = "{draw: dyadic, seed: 1, range: [-2, 2], step: 1/32}"
+HUGE = "1" + "0" * 400
+
+
+@pytest.mark.parametrize(
+    ("component", "fields", "line", "message"),
+    [
+        # The first two never ended, the others were ValueErrors, OverflowErrors and MemoryErrors with a traceback.
+        (
+            "softmax",
+            SCORES.format(recipe=DRAWN.replace("1/32", "1e-999999999")),
+            8,
+            "cases[0].inputs.scores.step: Value error, a step is written without an exponent, such as 1/32, "
+            "got '1e-999999999'",
+        ),
+        (
+            "encoder",
+            f"attributes: {{num_layers: 1000000000}}\n    inputs: {{x: {DRAWN}}}",
+            7,
+            "cases[0].attributes.num_layers: mine: is 1000000000: write at most 1000",
+        ),
+        (
+            "softmax",
+            SCORES.format(recipe=DRAWN.replace("}", ", shape: [-1, 3]}")),
+            8,
+            "cases[0].inputs.scores: mine: has the shape [-1, 3]: write lengths of 0 or more",
+        ),
+        (
+            "softmax",
+            SCORES.format(recipe=DRAWN.replace("}", ", shape: [0, 1000000000, 1000000000, 1000000000]}")),
+            8,
+            "cases[0].inputs.scores: mine: has the shape [0, 1000000000, 1000000000, 1000000000]: write lengths whose "
+            "product is at most 134217728",
+        ),
+        (
+            "softmax",
+            SCORES.format(recipe=f"{{fill: {HUGE}}}"),
+            8,
+            "cases[0].inputs.scores: mine: has a number beyond float64 or int64: write a smaller one",
+        ),
+        (
+            "softmax",
+            SCORES.format(recipe="{draw: ids, seed: 1, range: [0, 9223372036854775807]}"),
+            8,
+            "cases[0].inputs.scores: mine: range [0, 9223372036854775807] is too wide: write ends below 2147483648 in "
+            "size",
+        ),
+        (
+            "softmax",
+            SCORES.format(recipe=DRAWN) + "\n    cotangent: {draw: dyadic, seed: 1, range: [-2, 2], step: 1/3}",
+            9,
+            "cases[0].cotangent: mine: step 1/3 is not a power of two such as 1/32",
+        ),
+    ],
+    ids=["exponent", "layers", "negative length", "large shape", "large number", "wide ids", "cotangent"],
+)
+def test_a_case_that_cannot_be_built_is_refused_at_its_field(write, spec, component, fields, line, message):
+    path = write(CASE.format(component=component, fields=fields))
+    with pytest.raises(SpecError) as raised:
+        load_own_cases(path, spec)
+    assert str(raised.value) == f"{path}:{line}: {message}"
+
+
+# Once an OverflowError.
+def test_a_golden_value_beyond_float64_is_refused(write, spec):
+    text = (ROOT / "cases" / "softmax.yaml").read_text(encoding="utf-8")
+    path = write(text.replace("sm-", "my-").replace("0.042010066134066051", HUGE))
+    line = text[: text.index("0.042010066134066051")].rindex("golden:")
+    with pytest.raises(SpecError) as raised:
+        load_own_cases(path, spec)
+    assert str(raised.value) == (
+        f"{path}:{text.count(chr(10), 0, line) + 1}: cases[0].golden: my-one-row-by-hand: has a number beyond float64 "
+        "or int64: run goldformer derive"
+    )
 
 
 # ── the commands that read such files ──
