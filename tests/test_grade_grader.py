@@ -24,9 +24,9 @@ from goldformer.conformance.grading.grader import Graded, Grader
 from goldformer.conformance.grading.model import Submission
 from goldformer.conformance.grading.records import to_json
 from goldformer.conformance.grading.transcript import BadTranscript, Transcript, Unlike
-from goldformer.conformance.judging.cases import check_case
+from goldformer.conformance.judging.cases import Judgement, fault, judge_case
 from goldformer.conformance.judging.verdict import Verdict
-from goldformer.conformance.properties.held import check_property
+from goldformer.conformance.properties.held import judge_property
 from goldformer.spec import Spec
 from homework import ADAPTER, CORRECT, NORM, SOFTMAX, UNKNOWN, UNSTABLE, YAML, OpenJail, make_exam, submitted
 
@@ -157,20 +157,26 @@ def test_all_answers_together_have_a_time(
     assert to_json(grader.again(Transcript.unpacked(graded.transcript))) == to_json(graded.grade)
 
 
-@pytest.mark.parametrize("where", ["check_case", "check_property", "diagnosis", "grade_parts"])
+@pytest.mark.parametrize("where", ["judge_case", "judge_property", "diagnose", "grade_parts"])
 def test_what_breaks_in_the_grader_costs_nobody_anything(
     where: str, grader: Grader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object, **__: object) -> object:
         raise RuntimeError("ours")
 
-    checks: dict[str, Callable[..., Verdict]] = {"check_case": check_case, "check_property": check_property}
+    checks: dict[str, Callable[..., Judgement]] = {"judge_case": judge_case, "judge_property": judge_property}
     real = checks.get(where)
 
-    def sometimes(subject, *rest):
-        if subject.id in ("sm-several-rows", "sm-shift"):
+    def lose(verdict: Verdict) -> Verdict:
+        try:
             raise RuntimeError("ours")
-        return real(subject, *rest)
+        except RuntimeError as error:
+            return fault(verdict, error)
+
+    def sometimes(subject, *rest):
+        made = real(subject, *rest)
+        lost = subject.id in ("sm-several-rows", "sm-shift")
+        return replace(made, verdict=lose(made.verdict)) if lost else made
 
     monkeypatch.setattr(exams if real else graders, where, sometimes if real else broken)
     graded = grader.grade(submitted(CORRECT))

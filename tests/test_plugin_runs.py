@@ -118,11 +118,11 @@ cases.measure = compared
 
 
 def test_a_fault_of_goldformer_is_an_internal_error_of_pytest(tmp_path):
-    (tmp_path / "spoiled.py").write_text(FAULT, encoding="utf-8")
-    options = ("-p", "spoiled", "--adapter", "textbook", "--component", "softmax", "--dtype", "float32")
+    (tmp_path / "broken_judge.py").write_text(FAULT, encoding="utf-8")
+    options = ("-p", "broken_judge", "--adapter", "textbook", "--component", "softmax", "--dtype", "float32")
     run = Run(tmp_path, str(GOLDEN), *options)
     assert run.code == pytest.ExitCode.INTERNAL_ERROR
-    assert "Fault in goldformer: a fault in goldformer: LookupError: of our own (spoiled.py:" in run.out
+    assert "Fault in goldformer: a fault in goldformer: LookupError: of our own (broken_judge.py:" in run.out
     assert "Mend first" not in run.out
 
 

@@ -251,6 +251,10 @@ GOLDEN = {
         "sm-four-axes", "softmax-whole-array", "softmax-hole-array", "",
         "kills 'softmax-hole-array', which is not in mistakes.yaml: run goldformer mistakes --matrix --write",
     ),
+    "a value beyond float64": (
+        "sm-one-row-by-hand", "[0.042010066134066051", "[1" + "0" * 400, "",
+        "has a number beyond float64 or int64: run goldformer derive",
+    ),
     "values that are a mapping": (
         "sm-one-row-by-hand", "[0.042010066134066051, 0.11419519938459448, 0.84379473448133947]", '{"a": 1}', "",
         "output holds {'a': 1} where only int and float can stand: run goldformer derive",
