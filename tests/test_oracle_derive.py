@@ -19,6 +19,7 @@ from click.testing import CliRunner, Result
 
 from goldformer.conformance.cli import main
 from goldformer.spec import ROOT, Case, Spec, load_spec
+from goldformer.spec.draw import Dyadic
 from goldformer.spec.files import replace_file
 from goldformer.spec.goldenfile import read_entries, render_golden
 from goldformer.spec.model import ANY, Wanted
@@ -499,3 +500,31 @@ def test_processes_derive_what_one_does(copy: Path, monkeypatch: pytest.MonkeyPa
         assert outcomes[case.id].derived == derive(case, spec.contracts[case.component], spec.conventions)
         assert not outcomes[case.id].cached
         assert run.moved(outcomes[case.id]) is None
+
+
+# ── inputs ──
+
+
+def test_every_drawn_number_enters_the_derivation_exactly(spec: Spec) -> None:
+    """Its shortest decimal form may be another number: that of a point of a fine grid is."""
+    grids = {}
+    for case in spec.cases.values():
+        cotangent = {} if case.cotangent is None else {"cotangent": case.cotangent}
+        drawn = (r for r in {**case.inputs, **case.params, **cotangent}.values() if isinstance(r, Dyadic))
+        grids |= {(recipe.lo, recipe.hi, recipe.step): case.id for recipe in drawn}
+    shortened = set()
+    for (lo, hi, step), id_ in grids.items():
+        # All that can be drawn, whatever is.
+        for exactly in (lo + point * step for point in range(int((hi - lo) / step) + 1)):
+            value = float(exactly)
+            assert Fraction(value) == exactly
+            assert balls.given(value) == flint.arb(value), (id_, value)
+            if Fraction(repr(value)) != exactly:
+                shortened.add(id_)
+    assert shortened == {"ln-variance-of-one-trillionth"}
+
+
+@pytest.mark.parametrize("value", [0.3, -0.1, 1e-6, 1e-12, 2.0**-24 + 1e-12])
+def test_a_written_decimal_is_the_decimal_and_not_the_nearest_float(value: float) -> None:
+    assert balls.given(value).overlaps(balls.ratio(Fraction(repr(value))))
+    assert not balls.given(value).overlaps(flint.arb(value))

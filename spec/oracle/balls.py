@@ -18,6 +18,8 @@ from goldformer.extras import install_hint
 PRECISION: Final = 256
 #: Bits of a ball in a model of full size: each of its layers widens an enclosure by about 20 bits.
 FULL_SIZE: Final = 448
+#: What float32 holds. A number that people write as a decimal and that is not binary has all 53 bits of a float64.
+FEW_BITS: Final = 24
 #: Significant decimal digits of a golden value.
 DIGITS: Final = 17
 
@@ -49,8 +51,17 @@ def exact(value: int | float) -> Any:
 
 
 def given(value: float) -> Any:
-    """An input as it is written: 0.3 is three tenths, not the float nearest to it."""
-    return ratio(Fraction(repr(value)))
+    """Return an input as it is meant: 0.3 is three tenths, not the float nearest to it.
+
+    A number of few bits means itself. Every drawn number is one (a point of a dyadic grid has at most nine), and its
+    shortest decimal form need not be exact: 17·2⁻²⁴ is 1.013278961181640625e-06, which Python prints with 17 digits.
+    """
+    return exact(value) if _significant_bits(value) <= FEW_BITS else ratio(Fraction(repr(value)))
+
+
+def _significant_bits(value: float) -> int:
+    numerator, _ = abs(value).as_integer_ratio()
+    return numerator.bit_length() - (numerator & -numerator).bit_length() + 1 if numerator else 0
 
 
 def ratio(fraction: Fraction) -> Any:
