@@ -130,6 +130,11 @@ GOOD = {"dtype": "float32", "shape": [2], "data": [1, 2]}
         ({**GOOD, "shape": [True]}, "x.shape[0] is true, expected an integer"),
         ({**GOOD, "shape": [-2]}, "x.shape[0] is -2, expected greater than or equal to 0"),
         ({**GOOD, "shape": [1] * 9}, "x.shape is [1, 1, 1, ...], expected at most 8 elements"),
+        (
+            {"dtype": "float32", "shape": [0, *[1 << 24] * 7], "data": ""},
+            f"x.shape is [0, 16777216, 16777216, ...]: its axes other than 0 span {1 << 168} elements, "
+            "at most 16777216 can be shaped",
+        ),
         ({**GOOD, "shape": [3]}, "x.data has 2 elements, the shape [3] has 3"),
         ({**GOOD, "shape": []}, "x.data has 2 elements, the shape [] has 1"),
         ({**GOOD, "data": {"0": 1}}, 'x.data is {"0": 1}, expected a list of numbers or a string of base64'),

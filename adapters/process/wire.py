@@ -203,12 +203,16 @@ def _spelling(x: float) -> float | str:
 
 
 def decode_array(value: Any, field: str) -> WireArray:
-    """An array that was sent; WireError when it is none."""
+    """Return the array that was sent; WireError if it is none, TooLarge if it has too many elements."""
     model = validated(ArrayModel, value, field)
     shape = tuple(model.shape)
     count = math.prod(shape)
     if count > MAX_ELEMENTS:
         raise TooLarge(f"{field}.shape is {shown(model.shape)}: {count} elements, an array has {MAX_ELEMENTS} at most")
+    if (extent := math.prod(filter(None, shape))) > MAX_ELEMENTS:
+        # An axis of 0 elements leaves no data to count, and NumPy no way to shape them.
+        axes = f"its axes other than 0 span {extent} elements, at most {MAX_ELEMENTS} can be shaped"
+        raise WireError(f"{field}.shape is {shown(model.shape)}: {axes}")
     at = f"{field}.data"
     if isinstance(model.data, str):
         flat = _from_base64(model.data, model.dtype, count, at)
