@@ -13,7 +13,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final
 
-from goldformer.adapters.process.client import TIMEOUT, adapter_object, command_client
+from goldformer.adapters.process import TIMEOUT
 from goldformer.adapters.process.faults import CallFault
 from goldformer.adapters.protocol import Adapter, AdapterError
 from goldformer.extras import install_hint
@@ -79,7 +79,9 @@ def find_adapter(name: str, spec: Spec, timeout: float = TIMEOUT) -> Adapter:
 
 
 def _process(name: str, spec: Spec, timeout: float) -> Adapter:
-    """The adapter of a command, which is started and asked what it implements."""
+    """Return the adapter of a command, which is started and asked what it implements."""
+    from goldformer.adapters.process.client import adapter_object, command_client  # adapters in Python need none of it
+
     try:
         thing = adapter_object(command_client(name.removeprefix(COMMAND), timeout), spec.contracts)
     except ValueError as error:

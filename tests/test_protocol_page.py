@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from pydantic import TypeAdapter, ValidationError
 
 from goldformer.adapters import find_adapter
-from goldformer.adapters.process import client, schema
+from goldformer.adapters.process import TIMEOUT, client, schema
 from goldformer.adapters.process.faults import WireError
 from goldformer.adapters.process.messages import BadRequest, read_reply, read_request
 from goldformer.adapters.process.server import Server, serve
@@ -172,7 +172,7 @@ def test_the_limits_of_the_page_are_those_in_force():
     assert f"| lists and objects in a message | {schema.MAX_INNER:,} |" in PAGE
     assert f"| names in a message | {schema.MAX_NAMES:,} |" in PAGE
     assert f"| an array | {schema.MAX_AXES} axes and 2²⁴ elements |" in PAGE
-    assert f"| a call, and the handshake | {client.TIMEOUT:.0f} seconds;" in PAGE
+    assert f"| a call, and the handshake | {TIMEOUT:.0f} seconds;" in PAGE
     assert f"This page is version {schema.PROTOCOL} of the protocol." in PAGE
 
 

@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any, Final, Protocol
 
 from goldformer import __version__
+from goldformer.adapters.process import TIMEOUT
 from goldformer.adapters.process.arrays import Wire
 from goldformer.adapters.process.child import TAIL, Child, ChildFault
 from goldformer.adapters.process.faults import CallFault, NoSuchMethod, Stray, TooLarge, WireError, clipped, printable
@@ -33,8 +34,6 @@ from goldformer.adapters.process.schema import (
 )
 from goldformer.adapters.process.wire import decode_arrays, encode_arguments, validated
 
-#: Seconds that a call, or the handshake, may take.
-TIMEOUT: Final = 60.0
 #: After so many starts in a row that failed, it is not started again.
 _STARTS: Final = 3
 #: How much of an error's message is kept; of what explains it further, as much as of standard error.

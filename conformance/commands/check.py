@@ -13,8 +13,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
 from goldformer.adapters import DTYPES, Adapter, AdapterError, find_adapter
 from goldformer.conformance.commands.console import (
     FAILS,
@@ -181,8 +179,13 @@ def _derived(case: Case, spec: Spec) -> Case:
 def _live(bench: Bench, selection: Selection, *, visible: bool) -> Iterator[Judgement]:
     """Yield each judgement as it is made, under a progress bar if there is a terminal to draw it on."""
     todo = checks(bench, selection)
+    if not (visible and err.is_terminal):
+        yield from (check() for check in todo)
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=err, transient=True, disable=not (visible and err.is_terminal)) as progress:
+    with Progress(*columns, console=err, transient=True) as progress:
         task = progress.add_task("checking", total=len(todo))
         for check in todo:
             judgement = check()

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-from goldformer.conformance.diagnosis.imitation import Imitations, Imitator
 from goldformer.conformance.diagnosis.other_options import advise_option
 from goldformer.conformance.judging.cases import Judgement, fault
 from goldformer.conformance.judging.invoke import BadResult, Result
 from goldformer.conformance.judging.verdict import WITHHELD, Match, Verdict
 from goldformer.spec import Spec
+
+if TYPE_CHECKING:
+    from goldformer.conformance.diagnosis.imitation import Imitations, Imitator
 
 
 class Diagnosis:
@@ -20,7 +24,14 @@ class Diagnosis:
     """
 
     def __init__(self, spec: Spec, left_out: Collection[str] = (), imitations: Imitations | None = None) -> None:
-        self._imitator = Imitator(spec, left_out, imitations)
+        self._spec, self._left_out, self._imitations = spec, left_out, imitations
+
+    @cached_property
+    def _imitator(self) -> Imitator:
+        # A run that conforms needs no catalogue of mistakes.
+        from goldformer.conformance.diagnosis.imitation import Imitator
+
+        return Imitator(self._spec, self._left_out, self._imitations)
 
     def explain_all(self, judgements: Iterable[Judgement]) -> list[Verdict]:
         """Return the verdicts of a whole run with what explains each failure.

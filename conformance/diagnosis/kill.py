@@ -22,7 +22,7 @@ from goldformer.conformance.diagnosis.mistakes import Mistaken, all_implementati
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.verdict import Reason, Status, Verdict
 from goldformer.conformance.properties.held import check_property
-from goldformer.conformance.run import Numerics, load_properties
+from goldformer.conformance.run import Numerics
 from goldformer.spec import Case, Mistake, Spec, load_spec
 
 #: Careful code stays below 0.4 of the tolerance: what is this far beyond it is no rounding.
@@ -159,8 +159,6 @@ def _cell(verdict: Verdict, *, listed: bool) -> Cell | None:
 def _properties_of(mistake: Mistake, bench: Bench) -> Iterator[Cell]:
     """What the properties that list a mistake say of it, those of every component for the mistake's own."""
     listing = [prop for prop in bench.spec.properties.values() if mistake.id in prop.catches]
-    if listing:
-        load_properties()
     for prop in listing:
         component = mistake.component if prop.component == "*" else prop.component
         cell = _cell(check_property(prop, component, bench), listed=True)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from goldformer.conformance.diagnosis.causes import Cause, cause
-from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging.verdict import ERRORS, Status, Verdict
 from goldformer.spec import Mistake, Spec
 
@@ -99,6 +98,8 @@ def suspects(verdicts: Iterable[Verdict], component: str, spec: Spec) -> list[Su
 
     A passing check rules out those that it would show; so does a failing case that was held against them in vain.
     """
+    from goldformer.conformance.diagnosis.mistakes import implementations  # what passes needs no catalogue
+
     judged = [v for v in verdicts if v.component == component]
     examined = [v for v in judged if v.bad and v.kind == "case" and v.matches is not None]
     fitting = {id_ for v in examined for match in v.matches or () for id_ in match.causes}
@@ -121,6 +122,8 @@ def _ruled_out(verdict: Verdict) -> Iterator[str]:
 
 def _shows(mistake: str, dtype: str) -> bool:
     """Whether a mistake is one in a dtype, and not in others alone."""
+    from goldformer.conformance.diagnosis.mistakes import implementations
+
     made = implementations().get(mistake)
     return made is None or made.shown_in(dtype) == dtype
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from goldformer.adapters.arrays import LIBRARIES, Layout
-from goldformer.adapters.process.client import TIMEOUT
+from goldformer.adapters.process import TIMEOUT
 from goldformer.adapters.protocol import Adapter
 from goldformer.conformance.judging.gradient import invoke_gradient
 from goldformer.conformance.judging.invoke import (

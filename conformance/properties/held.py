@@ -7,6 +7,7 @@ command line runs the same object through `check_property`.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -249,6 +250,14 @@ def holds(id_: str, **strategies: Any) -> Callable[[Body], Callable[..., None]]:
     return decorate
 
 
+def held_property(prop: Property) -> HeldProperty:
+    """Return a property's function, from the module of the suite that holds it: that alone is imported, when needed."""
+    if prop.id not in HELD:
+        subject = "every_component" if prop.component == "*" else prop.component
+        importlib.import_module(f"goldformer.conformance.test_{subject}")
+    return HELD[prop.id]
+
+
 def components_of(prop: Property, spec: Spec) -> tuple[str, ...]:
     """The components a property is judged for: its own, or every one that takes arrays."""
     if prop.component != "*":
@@ -279,7 +288,7 @@ def _check_property(prop: Property, component: str, bench: Bench, blank: Verdict
         return skipped(blank, *unusable)
     subject = Subject(bench, component)
     try:
-        HELD[prop.id].run(subject)
+        held_property(prop).run(subject)
     except NotImplementedHere as absent:
         return not_implemented(blank, str(absent), strict=bench.strict)
     except NotCheckable as unclear:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
-from unittest import mock
 
 #: How many inputs each property draws.
 EXAMPLES: Final = 10
@@ -34,6 +33,8 @@ def search(strategies: Mapping[str, Any], attempt: Callable[..., object]) -> Non
 @contextlib.contextmanager
 def _no_constants_of_modules() -> Iterator[None]:
     """Without the numbers that stand in the modules which happen to be imported: Hypothesis draws them too."""
+    from unittest import mock
+
     from hypothesis.internal.conjecture import providers
 
     own = getattr(providers, "_get_local_constants", None)

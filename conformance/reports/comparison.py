@@ -7,16 +7,13 @@ import platform
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Literal
 
 from goldformer.adapters import Adapter, AdapterError, find_adapter
-from goldformer.adapters.process.client import TIMEOUT
+from goldformer.adapters.process import TIMEOUT
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.verdict import Status, Verdict
@@ -255,12 +252,18 @@ def compared(
 
 
 def _all(given: Sequence[str], request: Request, spec: Spec, jobs: int) -> Iterator[Implementation]:
+    from concurrent.futures import ThreadPoolExecutor, as_completed  # one implementation needs no pool
+
     with ThreadPoolExecutor(jobs) as pool:
         running = [pool.submit(_apart, name, request, spec.root) for name in given]
         yield from (future.result() for future in as_completed(running))
 
 
 def _apart(given: str, request: Request, root: Path) -> Implementation:
+    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+    from multiprocessing import get_context
+
     try:
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
             return pool.submit(_there, given, request, root).result()
