@@ -117,9 +117,7 @@ def test_a_mistake_that_is_left_out_is_not_named(judged, spec):
 
 def test_a_mistake_inside_a_layer_is_named_as_that_of_the_part(judged, spec):
     whole = implementations()["scale-missing"].make()
-
-    layers_alone = SimpleNamespace(ARRAYS="numpy", encoder_layer=whole.encoder_layer)
-    verdicts = judged(layers_alone, "encoder_layer")
+    verdicts = judged(only(whole, "encoder_layer"), "encoder_layer")
     assert named(verdicts, "encoder_layer", spec)[0] == "scale-missing"
 
 

@@ -1,6 +1,7 @@
 """Checks of arguments before anything is computed: axes that agree, ids that exist, masks that fit."""
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,27 +18,36 @@ def axis_sizes(table: Mapping[str, str], /, **arrays: Array | None) -> dict[str,
     sizes: dict[str, Any] = {}
     seen_in: dict[str, str] = {}
     for name, line in table.items():
-        array, axes = arrays.get(name), line.removeprefix("? ").split()
+        array = arrays.get(name)
+        optional, axes = read_axes(line)
         if array is None:
-            if line.startswith("?"):
+            if optional:
                 continue
             raise ValueError(f"{name}: missing; it is ({', '.join(axes)})")
-        shape: list[Any] = list(array.shape)
+        shape: tuple[Any, ...] = array.shape
         if axes[0] == "..." and len(shape) >= len(axes) - 1:
             lead = len(shape) - len(axes) + 1
-            shape[:lead] = [tuple(shape[:lead])]
+            shape = (shape[:lead], *shape[lead:])
         if len(shape) != len(axes):
             raise ValueError(f"{name}: shape {array.shape} is not ({', '.join(axes)})")
+        empty = 0 in array.shape
         for axis, size in zip(axes, shape, strict=True):
-            if 0 in (size if isinstance(size, tuple) else (size,)):
+            if empty and 0 in (size if isinstance(size, tuple) else (size,)):
                 raise ValueError(f"{name}: shape {array.shape} is empty along {axis}")
-            if sizes.setdefault(axis, size) != size:
+            if axis not in sizes:
+                sizes[axis], seen_in[axis] = size, name
+            elif sizes[axis] != size:
                 raise ValueError(
                     f"{name}: shape {array.shape} is not ({', '.join(axes)}): "
                     f"{axis} is {sizes[axis]} in {seen_in[axis]}"
                 )
-            seen_in.setdefault(axis, name)
     return sizes
+
+
+@cache
+def read_axes(line: str) -> tuple[bool, tuple[str, ...]]:
+    """Return whether an argument may be absent, and its axes, of a line of a table."""
+    return line.startswith("?"), tuple(line.removeprefix("? ").split())
 
 
 def at_least_one(name: str, number: int, what: str) -> None:
