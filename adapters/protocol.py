@@ -23,6 +23,9 @@ DTYPES: Final[tuple[DType, ...]] = get_args(DType)
 
 DEVICES: Final = ("cpu", "cuda")
 
+#: How the message of a function ends that `goldformer new` wrote and nobody has filled in.
+TO_BE_WRITTEN: Final = "call yours here"
+
 #: Libraries whose functions stand in an adapter to be used there, and happen to be called like a component.
 _TOOLS: Final = frozenset(
     {"cupy", "flax", "jax", "jaxlib", "keras", "mlx", "numpy", "scipy", "tensorflow", "tinygrad", "torch"}

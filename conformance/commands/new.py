@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from goldformer.adapters.protocol import TO_BE_WRITTEN
 from goldformer.conformance.commands.console import OK, out, unusable
 from goldformer.spec import Contract, SpecError, load_spec
 from goldformer.spec.model import ArraySpec
@@ -61,7 +62,7 @@ def _function(contract: Contract) -> str:
     outputs = ", ".join(f"{spec.name} {spec.shape}" for spec in contract.outputs.values())
     lines += [f"    Returns {outputs}.", '    """']
     body = "\n".join(lines)
-    message = f'"{contract.component}: call yours here"'
+    message = f'"{contract.component}: {TO_BE_WRITTEN}"'
     return f"\n\ndef {contract.component}({arguments}):\n{body}\n    raise NotImplementedError({message})\n"
 
 

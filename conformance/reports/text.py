@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from goldformer.adapters.protocol import TO_BE_WRITTEN
 from goldformer.conformance.diagnosis.causes import cause
 from goldformer.conformance.diagnosis.findings import closeness, diagnose
 from goldformer.conformance.diagnosis.suspects import failing_roots
@@ -151,7 +152,7 @@ def _not_judged(verdicts: Sequence[Verdict], *, implemented: bool) -> str:
     """Return the state of a component of which no check was judged."""
     if any(v.is_fault for v in verdicts):
         return "fault in goldformer"
-    if not implemented:
+    if not implemented or any(v.message.endswith(TO_BE_WRITTEN) for v in verdicts):
         return "not implemented"
     # Without the dtype or the device nothing was asked of it.
     asked = any(v.reason not in ("dtype", "device") for v in verdicts)
