@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import boxes
 from boxes import NOBODY, WALLS, found_by
 from goldformer.conformance.grading import landlock
 from goldformer.conformance.grading.jail import Jail, JailError
@@ -319,23 +320,57 @@ def test_random_numbers_are_the_same_in_every_process(jail, tmp_path):
     assert found_by(jail, tmp_path / "one", source) == found_by(jail, tmp_path / "two", source)
 
 
-def test_ordinary_users_are_protected_alike():
+def run_as_nobody(*words, **environment):
+    """Run Python as the ordinary user nobody; skip if that user cannot reach it and root cannot make namespaces."""
+    done = subprocess.run(
+        [sys.executable, boxes.__file__, sys.executable, *words], check=False,
+        capture_output=True, text=True, timeout=300, cwd=REPOSITORY, env={**os.environ, **environment},
+    )  # fmt: skip
+    if "PermissionError" in done.stderr and not done.stdout:
+        pytest.skip(f"nobody cannot run the tests here: {done.stderr.splitlines()[-1]}")
+    return done
+
+
+@pytest.fixture
+def nobodys():
+    """A folder of nobody's, where every user can reach it."""
     if os.geteuid() != 0:
         pytest.skip("this is an ordinary user already")
+    with tempfile.TemporaryDirectory(prefix="goldformer-nobody-") as folder:
+        os.chown(folder, NOBODY, NOBODY)
+        yield folder
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o755])
+def test_what_lies_in_a_folder_of_root_alone_is_tested_as_nobody(nobodys, tmp_path, mode):
+    """As a checkout in the home folder of root."""
+    locked = tmp_path / "locked"
+    modules = locked / "inner" / "modules"
+    modules.mkdir(parents=True)
+    for folder in (locked, locked / "inner"):
+        folder.chmod(0o700)
+    modules.chmod(mode)
+    (modules / "hidden.py").write_text("WORD = 'found'\n", encoding="utf-8")
+    (modules / "link").symlink_to("hidden.py")
+    (locked / "other.py").write_text("", encoding="utf-8")
+    source = (
+        "import os, sys, hidden\n"
+        f"folder = {str(modules)!r}\n"
+        "print(os.geteuid(), hidden.WORD, os.path.exists(folder + '/link'), os.listdir(folder + '/../..'))\n"
+    )
+    done = run_as_nobody("-B", "-c", source, PYTHONPATH=str(modules), HOME=nobodys)
+    assert (done.stdout, done.stderr) == (f"{NOBODY} found True ['inner']\n", "")
+    # For everyone else nothing has changed.
+    assert sorted(os.listdir(locked)) == ["inner", "other.py"]
+
+
+def test_ordinary_users_are_protected_alike(nobodys):
     here = Path(__file__)
-    basetemp = f"{tempfile.gettempdir()}/goldformer-nobody-{os.getpid()}"
-    words = ["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "--basetemp", basetemp, str(here)]
+    words = ["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "--basetemp", f"{nobodys}/pytest", str(here)]
     jails = here.with_name("test_grading_jail.py")
     words += [f"{jails}::test_what_it_leaves_running_ends_with_it"]
     words += [f"{jails}::test_the_number_of_its_processes_is_limited"]
     words += [f"{jails}::test_elsewhere_than_on_linux_there_are_limits"]
-    environment = {**os.environ, "HOME": basetemp, "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(
-        [sys.executable, str(here.parent / "support" / "boxes.py"), sys.executable, *words], check=False,
-        capture_output=True, text=True, timeout=300, cwd=REPOSITORY, env=environment,
-    )  # fmt: skip
-    shutil.rmtree(basetemp, ignore_errors=True)
-    if "PermissionError" in done.stderr:
-        pytest.skip(f"nobody cannot run the tests here: {done.stderr.splitlines()[-1]}")
+    done = run_as_nobody(*words, HOME=nobodys, PYTHONDONTWRITEBYTECODE="1")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     assert " passed" in done.stdout

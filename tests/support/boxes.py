@@ -93,19 +93,63 @@ def found_by(jail, folder, source):
 
 
 def as_nobody(words):
-    """Become the ordinary user nobody and run a program; root's own folder is covered but for Python itself."""
-    interpreter = os.path.realpath(sys.base_prefix)
-    if interpreter.startswith("/root/"):
-        linux.unshare(linux.CLONE_NEWNS)
-        linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
-        held = os.open(interpreter, os.O_PATH)
-        linux.mount("none", "/root", "tmpfs", 0, "size=1m,mode=755")
-        Path(interpreter).mkdir(parents=True)
-        linux.mount(f"/proc/self/fd/{held}", interpreter, None, linux.MS_BIND | linux.MS_REC)
+    """Become the ordinary user nobody and run a program; that user can enter every folder that the program needs."""
+    # What covers a folder gets a mode of its own.
+    os.umask(0o022)
+    while locked := locked_folders(needed_folders()):
+        uncover(locked)
+    # The folder that this process is in may be covered by now.
+    os.chdir(os.getcwd())
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)
     os.execv(words[0], words)
+
+
+def needed_folders():
+    """Return the folders of Python, of this checkout, of every module that can be imported, and of the user."""
+    named = [sys.base_prefix, sys.prefix, *sys.path, os.environ.get("HOME"), os.environ.get("TMPDIR")]
+    found = {Path(os.path.realpath(name)) for name in named if name} | {Path(__file__).resolve().parents[2]}
+    return sorted(folder for folder in found if folder.is_dir())
+
+
+def locked_folders(needed):
+    """Return the outermost folders that nobody cannot enter, each with the needed folders that it holds or is."""
+    locked = {}
+    for folder in needed:
+        wall = next((outer for outer in (*reversed(folder.parents), folder) if not nobody_enters(outer)), None)
+        if wall is not None:
+            locked.setdefault(wall, []).append(folder)
+    return locked
+
+
+def nobody_enters(folder):
+    """Return True if the mode of a folder lets nobody enter it."""
+    found = folder.stat()
+    bit = 0o100 if found.st_uid == NOBODY else 0o010 if found.st_gid == NOBODY else 0o001
+    return bool(found.st_mode & bit)
+
+
+def uncover(locked):
+    """Cover each locked folder, for this process alone, with one that can be entered and shows what is needed."""
+    linux.unshare(linux.CLONE_NEWNS)
+    linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
+    for wall, needed in locked.items():
+        # A folder that is locked itself shows each thing that it holds.
+        every = {place for folder in needed for place in (wall.iterdir() if folder == wall else [folder])}
+        shown = [place for place in every if every.isdisjoint(place.parents)]
+        links = {place: os.readlink(place) for place in shown if place.is_symlink()}
+        held = {place: os.open(place, os.O_PATH) for place in shown if place not in links}
+        folders = {place for place in held if place.is_dir()}
+        linux.mount("none", str(wall), "tmpfs", 0, "size=1m,mode=755")
+        for place, target in links.items():
+            place.symlink_to(target)
+        for place, descriptor in held.items():
+            (place if place in folders else place.parent).mkdir(parents=True, exist_ok=True)
+            if place not in folders:
+                place.touch()
+            linux.mount(f"/proc/self/fd/{descriptor}", str(place), None, linux.MS_BIND | linux.MS_REC)
+            os.close(descriptor)
 
 
 if __name__ == "__main__":
