@@ -124,7 +124,7 @@ def found():
     packages = ("reference_impl", "spec.oracle", "adapters.textbook", "adapters.builtin")
     assert [name for name in modules if name.removeprefix("goldformer.").startswith(packages)] == []
     assert {name.partition(".grading")[0] for name in modules if "conformance" in name} == {
-        "goldformer.conformance", "goldformer.conformance.judging.verdict",
+        "goldformer.conformance", "goldformer.conformance.judging", "goldformer.conformance.judging.verdict",
     }  # fmt: skip
     assert held <= {"Spec"}  # the contracts, which everybody may read
 
