@@ -9,8 +9,10 @@ import sys
 import pytest
 from click.testing import CliRunner
 
+from goldformer.conformance.baseline.arrays import Kept, content_digest, read
 from goldformer.conformance.baseline.history import history
 from goldformer.conformance.baseline.history_page import page, plot
+from goldformer.conformance.baseline.manifest import manifest_digest, read_manifest
 from goldformer.conformance.baseline.store import load
 from goldformer.conformance.cli import main
 from pages import PAIRS, READABLE, Page, contrast, must_scroll_by_keyboard, must_stand_alone
@@ -219,6 +221,78 @@ def test_a_bad_folder_is_2_with_what_to_do(mine, tmp_path):
 # ── update ──
 
 
+# ── a folder from anybody ──
+
+
+def doctor(folder, old, new):
+    """Change a field of a manifest, and its digest as anybody can."""
+    path = folder / "manifest.yaml"
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+    content = content_digest(load_unchecked(folder))
+    digest = manifest_digest(read_manifest(folder), content)
+    path.write_text(path.read_text(encoding="utf-8").replace(digest_of(folder), f'"{digest}"'), encoding="utf-8")
+
+
+def load_unchecked(folder):
+    """The arrays of a folder."""
+    (path,) = folder.glob("arrays-*")
+    return {name: Kept(dtype, values.shape, values) for name, (dtype, values) in read(path.read_bytes()).items()}
+
+
+# An infinite tolerance made every move rounding; a large one did where the digest was adapted to it.
+@pytest.mark.parametrize(("tolerance", "code"), [(".inf", 2), ("1.0e+300", 1)])
+def test_a_tolerance_from_anybody_does_not_decide(adapter_file, folder, tolerance, code):
+    path = folder / "manifest.yaml"
+    text = re.sub(r"tolerance: [^,}]+", f"tolerance: {tolerance}", path.read_text(encoding="utf-8"))
+    path.write_text(text, encoding="utf-8")
+    moved = adapter_file(SOFTMAX.replace("return powers /", "return 1.5 * powers /"), "moved.py")
+    refused = baseline("check", moved, folder)
+    assert refused.exit_code == 2
+    assert "manifest.yaml: digest: is " in refused.stderr or "a finite number, got inf" in refused.stderr
+    if code == 1:
+        doctor(folder, "# A baseline", "# A baseline")
+        done = baseline("check", moved, folder)
+        assert done.exit_code == 1
+        assert "worst: unexplained, allowed: rounding" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["check", "history"])
+def test_text_of_a_manifest_steers_no_terminal(mine, folder, command):
+    odd = '"\\e[31m\\u202e[/red]"'
+    doctor(folder, '"processor": ', f'"processor": {odd} # ')
+    done = baseline("check", mine, folder) if command == "check" else baseline("history", folder, folder)
+    assert done.exit_code == 0
+    assert "\x1b" not in done.output
+    assert "\u202e" not in done.output
+    if command == "check":
+        assert r"Not as it was: processor: \x1b[31m\u202e[/red] → " in done.stdout
+
+
+def test_an_unknown_key_with_control_characters_is_refused_in_plain_characters(mine, folder):
+    with (folder / "manifest.yaml").open("a", encoding="utf-8") as manifest:
+        manifest.write('"\\e[31m": 1\n')
+    done = baseline("check", mine, folder)
+    assert done.exit_code == 2
+    assert r"manifest.yaml:" in done.stderr
+    assert r"\x1b[31m: unknown key" in done.stderr
+    assert "\x1b" not in done.output
+
+
+def test_a_component_that_the_spec_has_not_is_refused(mine, folder):
+    doctor(folder, "components: []", "components: [softmin]")
+    done = baseline("check", mine, folder)
+    assert done.exit_code == 2
+    assert done.stderr == (
+        "goldformer: request.components: 'softmin' is no component of this spec: record the baseline again, or use the "
+        "goldformer that wrote it\n"
+    )
+
+
+# ── update ──
+
+
 def test_an_update_lists_what_changes_and_changes_that_alone(folder, adapter_file):
     other, before = adapter_file(EPS), digest_of(folder)
     dry = baseline("update", other, folder, "--fix", "--dry-run")
@@ -387,11 +461,9 @@ def test_new_code_in_the_old_environment_tells_it_the_other_way_round(adapter_fi
     """What the system calls itself stands for what changed: it is recorded, and is there as it was."""
     old, new = adapter_file(FROM_THERE, "old.py"), adapter_file(FROM_THERE.replace('"1"', '"2"'), "new.py")
     assert baseline("record", old, "--out", tmp_path / "base", "--dtype", "float32").exit_code == 0
-    manifest = tmp_path / "base" / "manifest.yaml"
-    text = manifest.read_text(encoding="utf-8")
     before, after = load(tmp_path / "base"), "as it was"
     system = before.recordings[0].environment["system"]
-    manifest.write_text(text.replace(f'"system": "{system}"', f'"system": "{after}"'), encoding="utf-8")
+    doctor(tmp_path / "base", f'"system": "{system}"', f'"system": "{after}"')
     # What the platform calls itself there, by a module that Python runs before anything else.
     (tmp_path / "site").mkdir()
     hook = f"import platform\nplatform.platform = lambda *a, **k: {after!r}\n"

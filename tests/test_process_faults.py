@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import sys
@@ -146,6 +147,40 @@ def test_a_fault_is_no_refusal(fault, misbehaving, spec):
     Path(bench.adapter.origin.split()[-1]).unlink()
     # The working call comes first.
     assert check_case(case, bench).reason == FAULTS[fault][0]
+
+
+SHAPES = """
+import json, math, sys
+
+for line in sys.stdin:
+    request = json.loads(line)
+    result = {"protocol": 1, "name": "shapes", "version": "1", "components": ["softmax"], "encoding": "numbers"}
+    if request["method"] == "softmax":
+        scores = request["params"]["scores"]
+        width = scores["shape"][-1]
+        if scores["data"]:
+            rows = [scores["data"][i : i + width] for i in range(0, len(scores["data"]), width)]
+            powers = [[math.exp(x - max(row)) for x in row] for row in rows]
+            result = {"output": {**scores, "data": [x / sum(row) for row in powers for x in row]}}
+        else:
+            result = {"output": {"dtype": "float64", "shape": [0] + [2**24] * 7, "data": []}}
+    print(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}), flush=True)
+"""
+
+
+# It passed: NumPy's ValueError in the suite was taken for a refusal by the implementation.
+def test_an_array_that_cannot_be_is_no_refusal(spec, tmp_path, command):
+    path = tmp_path / "shapes.py"
+    path.write_text(SHAPES, encoding="utf-8")
+    with contextlib.closing(find_adapter(command(path), spec, 20)) as adapter:
+        bench = Bench(spec, adapter, "float64", "cpu")
+        assert check_case(spec.cases["sm-one-row-by-hand"], bench).status is Status.PASSED
+        verdict = check_case(spec.cases["sm-no-elements"], bench)
+    assert (verdict.status, verdict.reason) == (Status.ERRORED, "protocol")
+    assert verdict.message.startswith(
+        "the process answered softmax with what is no result: result.output.shape is [0, 16777216, 16777216, ...]: "
+    )
+    assert "wire.py" not in verdict.message
 
 
 def test_what_was_said_on_standard_error_is_shown(misbehaving, spec):

@@ -175,6 +175,12 @@ def test_an_array_beyond_the_limit_is_refused_before_it_is_made():
         encode_array(WireArray("float64", many), "base64")
 
 
+@pytest.mark.parametrize("shape", [[0], [0, MAX_ELEMENTS], [4096, 0, 4096], [0] * 8, [MAX_ELEMENTS, 1, 0, 1, 1]])
+@pytest.mark.parametrize("data", [[], ""])
+def test_an_array_without_elements_has_its_lengths_within_the_limit(shape, data):
+    assert decode_array({"dtype": "float64", "shape": shape, "data": data}, "x").shape == tuple(shape)
+
+
 def test_arguments_beyond_the_limit_are_refused_before_they_are_made():
     many = WireArray("float64", np.broadcast_to(np.float64(0), (MAX_ELEMENTS,)))
     with pytest.raises(TooLarge, match=r"^the arrays take 171 MiB; a message holds 64 MiB at most$"):

@@ -171,7 +171,7 @@ def test_the_limits_of_the_page_are_those_in_force():
     assert f"| nesting | {schema.MAX_DEPTH} deep; the message itself is the first |" in PAGE
     assert f"| lists and objects in a message | {schema.MAX_INNER:,} |" in PAGE
     assert f"| names in a message | {schema.MAX_NAMES:,} |" in PAGE
-    assert f"| an array | {schema.MAX_AXES} axes and 2²⁴ elements |" in PAGE
+    assert f"| an array | {schema.MAX_AXES} axes and 2²⁴ elements, lengths of 0 not counted |" in PAGE
     assert f"| a call, and the handshake | {TIMEOUT:.0f} seconds;" in PAGE
     assert f"This page is version {schema.PROTOCOL} of the protocol." in PAGE
 

@@ -124,7 +124,8 @@ class _Call:
         head = (self.key, self.before.component, output)
         if old.same(new):
             return Move(*head, Kind.IDENTICAL, ratio=0.0, compared=old.values.size)
-        bound = self.before.outputs[output].tolerance
+        # That of the later recording: a check makes it itself, and the earlier one may come from anybody.
+        bound = self.after.outputs[output].tolerance
         if bound is None:
             bound = self._standard.tolerance(output, self.key.dtype)
         found = compare(output, new.values, old.values, bound or 0.0)

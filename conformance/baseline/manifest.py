@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -29,13 +31,19 @@ from goldformer.spec.yamlfile import YamlFile
 
 NAME: Final = "manifest.yaml"
 
-#: Of the folder as a whole. A file of another version is refused.
-FORMAT: Final = 1
+#: Of the folder as a whole. A file of another version is refused. Format 1 had a digest of the arrays only.
+FORMAT: Final = 2
 
 AGAIN: Final = "record it again: goldformer baseline record ADAPTER --out"
 
 #: Numbers that an array can have at all.
 _MOST: Final = 2**63 - 1
+#: Axes that an array can have in NumPy.
+_MOST_AXES: Final = 64
+#: What a check makes as it was recorded: a manifest must not ask for endless calls or for more threads than any machine
+#: has.
+MOST_DRAWN: Final = 1000
+MOST_THREADS: Final = 1024
 
 _DIGEST: Final = r"^[0-9a-f]{64}$"
 
@@ -43,11 +51,11 @@ _DIGEST: Final = r"^[0-9a-f]{64}$"
 class RequestModel(Strict):
     """A Request."""
 
-    dtypes: list[str]
-    devices: list[str]
+    dtypes: Annotated[list[str], Field(min_length=1)]
+    devices: Annotated[list[str], Field(min_length=1)]
     components: list[str]
-    drawn: Annotated[int, Field(ge=0)]
-    threads: Annotated[int, Field(ge=1)]
+    drawn: Annotated[int, Field(ge=0, le=MOST_DRAWN)]
+    threads: Annotated[int, Field(ge=1, le=MOST_THREADS)]
     tf32: bool
 
 
@@ -66,8 +74,8 @@ class OutputModel(Strict):
     """An Output without its values; `sha256` is there when these are a sample."""
 
     dtype: str
-    shape: list[Annotated[int, Field(ge=0)]]
-    tolerance: float | None = None
+    shape: Annotated[list[Annotated[int, Field(ge=0, le=_MOST)]], Field(max_length=_MOST_AXES)]
+    tolerance: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     sha256: Annotated[str, Field(pattern=_DIGEST)] | None = None
     recording: Annotated[int, Field(ge=0)] = 0
 
@@ -93,7 +101,7 @@ class ResultModel(Strict):
 
 
 class ManifestModel(Strict):
-    """The whole file; `digest` is that of what the arrays hold."""
+    """The whole file; `digest` is that of everything else in it and of what the arrays hold."""
 
     format: int
     goldformer: str
@@ -125,6 +133,12 @@ def read_manifest(folder: Path) -> ManifestModel:
     except SpecError as error:
         raise BaselineError(f"{error}\n{folder}: restore the file, or {AGAIN} {folder}") from error
     return manifest
+
+
+def manifest_digest(manifest: ManifestModel, content: str) -> str:
+    """Return the SHA-256 of all fields but the digest itself, and of `content`, the digest of the arrays."""
+    fields = manifest.model_dump(mode="json", exclude={"digest"})
+    return hashlib.sha256(json.dumps([fields, content], sort_keys=True).encode()).hexdigest()
 
 
 def _check(manifest: ManifestModel, file: YamlFile) -> None:
@@ -159,9 +173,50 @@ def _check(manifest: ManifestModel, file: YamlFile) -> None:
 # ── writing ──
 
 
-def manifest_text(baseline: Baseline, arrays: str, digest: str) -> str:
-    """The file, the same for the same baseline."""
+def manifest_text(baseline: Baseline, arrays: str, content: str) -> str:
+    """Return the file, the same for the same baseline; `content` is the digest of the file `arrays`."""
+    digest = manifest_digest(_model(baseline, arrays), content)
     return "\n".join(_lines(baseline, arrays, digest)) + "\n"
+
+
+def _model(baseline: Baseline, arrays: str) -> ManifestModel:
+    """Return what a reader will make of the file, but for the digest."""
+    request = baseline.request
+    return ManifestModel(
+        format=FORMAT,
+        goldformer=baseline.goldformer,
+        spec=baseline.spec,
+        arrays=arrays,
+        digest="0" * 64,
+        request=RequestModel(
+            dtypes=list(request.dtypes), devices=list(request.devices), components=list(request.components),
+            drawn=request.drawn, threads=request.threads, tf32=request.tf32,
+        ),
+        recordings=[
+            RecordingModel(
+                given=recording.given, name=recording.name, version=recording.version, arrays=recording.arrays,
+                conventions=dict(recording.conventions), environment=dict(recording.environment),
+            )
+            for recording in baseline.recordings
+        ],
+        results=[_result(key, entry) for key, entry in baseline.entries.items()],
+    )  # fmt: skip
+
+
+def _result(key: Key, entry: Entry) -> ResultModel:
+    outputs = {
+        name: OutputModel(
+            dtype=output.kept.dtype, shape=list(output.kept.shape), tolerance=output.tolerance,
+            sha256=output.kept.digest, recording=output.recording,
+        )
+        for name, output in entry.outputs.items()
+    }  # fmt: skip
+    ended = entry.ended
+    return ResultModel(
+        case=key.case, component=entry.component, dtype=key.dtype, device=key.device, inputs=entry.inputs,
+        outputs=outputs,
+        ended=EndedModel(reason=ended.reason, message=ended.message, recording=ended.recording) if ended else None,
+    )  # fmt: skip
 
 
 def _lines(baseline: Baseline, arrays: str, digest: str) -> Iterator[str]:

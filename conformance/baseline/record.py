@@ -86,8 +86,13 @@ def unrepeated(adapter: Adapter, spec: Spec, baseline: Baseline) -> list[Key]:
 
 
 def with_drawn(spec: Spec, request: Request) -> Spec:
-    """The spec with the drawn calls of a request among its cases."""
+    """Return the spec with the drawn calls of a request among its cases; BaselineError if it has no such component."""
     components = request.components or spec.components
+    if unknown := [name for name in components if name not in spec.contracts]:
+        raise BaselineError(
+            f"request.components: {unknown[0]!r} is no component of this spec: record the baseline again, or use the "
+            "goldformer that wrote it"
+        )
     return spec.with_cases({c.id: c for c in drawn_cases(spec, components, request.drawn)})
 
 
@@ -157,7 +162,8 @@ def note_end(verdict: Verdict, keeper: Keeper, absent: dict[Key, str]) -> None:
     if key in keeper.entries:
         return
     if verdict.bad or verdict.reason == "not-implemented":
-        message = _PLACE.sub("", verdict.message)
+        # A message may hold half a surrogate pair, which no file can.
+        message = _PLACE.sub("", verdict.message).encode("utf-8", "backslashreplace").decode("utf-8")
         case = Ended(verdict.reason, message)
         keeper.entries[key] = Entry(verdict.component, "", ended=case)
     elif not verdict.is_judged:

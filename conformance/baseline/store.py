@@ -11,6 +11,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -33,6 +34,7 @@ from goldformer.conformance.baseline.manifest import (
     ManifestModel,
     OutputModel,
     from_manifest,
+    manifest_digest,
     manifest_text,
     read_manifest,
 )
@@ -66,10 +68,13 @@ def load(folder: Path) -> Baseline:
     kept = dict(_kept(listed, stored, path, restore))
     if unknown := stored.keys() - kept.keys():
         raise BaselineError(f"{path}: {min(unknown)}: is not listed in {NAME}; {restore}")
-    if (digest := content_digest(kept)) != manifest.digest:
+    content = content_digest(kept)
+    if path.name != _name(content):
+        raise BaselineError(f"{path}: its numbers were changed: its name should be {_name(content)}; {restore}")
+    if (digest := manifest_digest(manifest, content)) != manifest.digest:
         raise BaselineError(
-            f"{folder / NAME}: digest: is {manifest.digest[:16]}…, and {path.name} holds {digest[:16]}…: "
-            f"one of the two was changed; {restore}"
+            f"{folder / NAME}: digest: is {manifest.digest[:16]}…, and the file has {digest[:16]}…: a field was "
+            f"changed after it was recorded; {restore}"
         )
     return from_manifest(manifest, kept)
 
@@ -84,8 +89,13 @@ def _listed(manifest: ManifestModel) -> Iterator[tuple[str, OutputModel, tuple[i
 
 
 def _read_at_most(path: Path, most: int) -> bytes:
-    """A file of so many bytes; BadArrays for a larger one, before it fills the memory."""
-    with path.open("rb") as stream:
+    """Return the bytes of a file; BadArrays if it has more than `most`, before it fills the memory.
+
+    BadArrays also if it is not a regular file: a pipe would be waited for, and a device may have no end.
+    """
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            raise BadArrays("is not a regular file")
         raw = stream.read(most + 1)
     if len(raw) > most:
         raise BadArrays(f"has more than {most} bytes, and what {NAME} lists takes less")
@@ -178,16 +188,21 @@ def save(folder: Path, baseline: Baseline) -> Path:
             raise BaselineError(f"{folder}: holds other files and no {NAME}; name a folder that is empty or new")
         folder.mkdir(parents=True, exist_ok=True)
         arrays = baseline.arrays
-        digest = content_digest(arrays)
-        path = folder / f"arrays-{digest[:16]}.safetensors"
+        content = content_digest(arrays)
+        path = folder / _name(content)
         _put(path, written(arrays))
-        _put(folder / NAME, manifest_text(baseline, path.name, digest).encode())
+        _put(folder / NAME, manifest_text(baseline, path.name, content).encode())
         for other in folder.iterdir():
             if other != path and (other.match("arrays-*.safetensors") or other.name.startswith(_UNFINISHED)):
                 other.unlink(missing_ok=True)
     except OSError as error:
         raise BaselineError(f"{folder}: cannot be written: {error.strerror}") from error
     return path
+
+
+def _name(content: str) -> str:
+    """Return the name of the file of arrays with that digest."""
+    return f"arrays-{content[:16]}.safetensors"
 
 
 def _is_foreign(path: Path) -> bool:

@@ -13,7 +13,7 @@ from goldformer.conformance.baseline.model import Key
 from goldformer.conformance.baseline.moves import KINDS, Kind, Move, worst_first
 from goldformer.conformance.baseline.report import cells
 from goldformer.conformance.baseline.update import ACTS, Change, changes, counted
-from goldformer.conformance.commands.console import out, plain_table, print_table, say
+from goldformer.conformance.commands.console import plain_table, print_table, say
 from goldformer.conformance.reports.text import number, wrapped
 
 #: So many moves are shown, the worst ones, and so many of one component, unless all are asked for.
@@ -24,7 +24,7 @@ _SHOWN_OF_ONE: Final = 2
 def report(drift: Drift, folder: Path, allow: Kind, *, everything: bool) -> None:
     """Print a drift: where it runs otherwise, by component, the worst moves, what explains them, and the outcome."""
     title = drift.new.recordings[-1].title
-    out.print(f"{title} against {folder}", style="bold", markup=False)
+    say(f"{title} against {folder}", "bold")
     for name, then, now in drift.environment:
         say(f"Not as it was: {name}: {then} → {now}", "yellow")
     table = plain_table("component", *KINDS, "move÷tol.", right=(*KINDS, "move÷tol."))

@@ -22,6 +22,7 @@ from goldformer.conformance.commands.console import (
     out,
     save,
     say_diagnosis,
+    say_json,
     unusable,
     words,
 )
@@ -108,7 +109,7 @@ def _check(options: Options, spec: Spec, found: Adapter) -> int:
     if not options.as_json and not options.quiet:
         _Failures(spec, verbose=options.verbose).tell_all(verdicts)
     if options.as_json:
-        out.print(json.dumps(finite(_as_json(verdicts, found, bench, spec)), ensure_ascii=False), markup=False)
+        say_json(json.dumps(finite(_as_json(verdicts, found, bench, spec)), ensure_ascii=False))
     else:
         _report(verdicts, found, spec)
     seconds, first = time.perf_counter() - start, replace(bench, dtype=selection.dtypes[0])

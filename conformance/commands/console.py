@@ -13,6 +13,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from goldformer.adapters.process.faults import printable
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.json_data import finite
 from goldformer.conformance.reports.text import closing
@@ -26,8 +27,29 @@ UNUSABLE: Final = 2
 #: As a shell has it of what Ctrl-C ended.
 STOPPED: Final = 130
 
-out = Console(highlight=False, soft_wrap=True, emoji=False)
-err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
+
+class PrintableConsole(Console):
+    """A console that escapes control characters: names and messages come from adapters, baselines and submissions."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Render a string, which is what all strings that are printed go through."""
+        return super().render_str(printable(text), **options)
+
+
+class PlainTable(Table):
+    """A table whose cells are shown as they are: brackets in them are no markup."""
+
+    def add_row(self, *cells: Any, **options: Any) -> None:
+        """Add a row of strings or of texts with a style."""
+        super().add_row(*(_plain(cell) if isinstance(cell, str) else cell for cell in cells), **options)
+
+
+def _plain(text: str) -> Text:
+    return Text(printable(text))
+
+
+out = PrintableConsole(highlight=False, soft_wrap=True, emoji=False)
+err = PrintableConsole(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
 def unusable(message: str) -> int:
@@ -41,12 +63,16 @@ def say(text: str, style: str | None = None) -> None:
     out.print(text, style=style, markup=False)
 
 
-def plain_table(*headings: str, right: Collection[str] = ()) -> Table:
-    """An empty table without lines, the columns named in `right` flush right."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
+def say_json(text: str, end: str = "\n") -> None:
+    """Print JSON, which escapes control characters by itself and would be broken by other escapes."""
+    out.print(Text(text), end=end)
+
+
+def plain_table(*headings: str, right: Collection[str] = ()) -> PlainTable:
+    """Return an empty table without lines, the columns named in `right` flush right."""
+    table = PlainTable(box=None, pad_edge=False, header_style="bold")
     for heading in headings:
-        # As a Text, since brackets in a name are no markup.
-        table.add_column(Text(heading), justify="right" if heading in right else "left", overflow="fold")
+        table.add_column(_plain(heading), justify="right" if heading in right else "left", overflow="fold")
     return table
 
 

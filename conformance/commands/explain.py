@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 
-from goldformer.conformance.commands.console import OK, out, unusable
+from goldformer.conformance.commands.console import OK, out, say_json, unusable
 from goldformer.conformance.reports.did_you_mean import unknown
 from goldformer.spec import Case, Contract, Spec, SpecError, load_spec
 from goldformer.spec.coverage import cover
@@ -30,7 +30,7 @@ def run(name: str, *, as_json: bool) -> int:
     if entry is None:
         return unusable(unknown((name,), tuple(index), "no such id") or name)
     if as_json:
-        out.print(json.dumps(entry, ensure_ascii=False, default=str), markup=False)
+        say_json(json.dumps(entry, ensure_ascii=False, default=str))
     else:
         for line in _lines(entry):
             out.print(line, markup=False)

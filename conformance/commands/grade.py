@@ -21,8 +21,8 @@ from goldformer.conformance.commands.console import (
     STOPPED,
     err,
     no_folder,
-    out,
     say,
+    say_json,
     unusable,
     words,
 )
@@ -127,7 +127,7 @@ def _grade(options: Options) -> int:
                 with options.github_output.open("a", encoding="utf-8") as steps:
                     steps.write(github.output(grade, assignment, spec))
     if options.as_json:
-        out.print(gradebook.to_json(lines, assignment, _people(found)), markup=False, end="")
+        say_json(gradebook.to_json(lines, assignment, _people(found)), end="")
     else:
         _report(lines, len(found), session, options.folder)
     return FAILS if any(line.outcome == "grader-error" for line in lines) else OK
