@@ -161,11 +161,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
         cases = plan(bench.spec)
         metafunc.parametrize("golden_case", cases, ids=[case.id for case in cases])
-    elif "component" in metafunc.fixturenames:
-        from goldformer.conformance.properties.held import PROPERTY_ID, components_of
+    elif "prop" in metafunc.fixturenames:
+        from goldformer.conformance.properties.registry import components_of
 
-        prop = bench.spec.properties[getattr(metafunc.function, PROPERTY_ID)]
-        metafunc.parametrize("component", components_of(prop, bench.spec))
+        pairs = [(c, p) for p in bench.spec.properties.values() for c in components_of(p, bench.spec)]
+        metafunc.parametrize(("component", "prop"), pairs, ids=[f"{c}-{p.id}" for c, p in pairs])
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
 from goldformer.conformance.judging.cases import Bench, Judgement, judge_case, plan
-from goldformer.conformance.properties.held import components_of, judge_property
+from goldformer.conformance.properties.judge import judge_property
+from goldformer.conformance.properties.registry import components_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +23,6 @@ class Selection:
 
 
 Check = Callable[[], Judgement]
-
-
-def load_properties() -> None:
-    """Import all test modules, which register the properties they hold: what is imported later costs a check time."""
-    for path in sorted(Path(__file__).parent.glob("test_*.py")):
-        importlib.import_module(f"goldformer.conformance.{path.stem}")
 
 
 def checks(bench: Bench, selection: Selection) -> list[Check]:

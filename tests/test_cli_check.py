@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from goldformer.conformance.cli import main
 from goldformer.conformance.judging.cases import plan
 from goldformer.conformance.judging.verdict import Verdict
-from goldformer.conformance.properties.held import components_of
+from goldformer.conformance.properties.registry import components_of
 from goldformer.conformance.reports.report_schema import Report
 
 RIGHT = """

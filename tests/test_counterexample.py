@@ -16,16 +16,14 @@ from goldformer.conformance.cli import main
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.verdict import Status
-from goldformer.conformance.properties.held import check_property
+from goldformer.conformance.properties.judge import check_property
 from goldformer.conformance.reports.text import explain_verdict
-from goldformer.conformance.run import load_properties
 from goldformer.spec import load_spec
 from goldformer.spec.goldenfile import read_entries, render
 from goldformer.spec.load import load_own_cases
 from goldformer.spec.oracle.run import with_golden
 from spoiling import keep, load
 
-load_properties()
 SPEC = load_spec()
 #: What these compare is random, runs elsewhere, or is no call of a component: no golden value shows it.
 NO_CASE = {

@@ -16,8 +16,7 @@ from goldformer.adapters.builtin import reference, textbook
 from goldformer.conformance.judging.cases import Bench, check_case, plan
 from goldformer.conformance.judging.invoke import Arguments, invoke
 from goldformer.conformance.judging.verdict import Status
-from goldformer.conformance.properties.held import check_property
-from goldformer.conformance.run import load_properties
+from goldformer.conformance.properties.judge import check_property
 
 HONEST = {"numpy": textbook, "torch": reference}
 COMPONENTS = ("softmax", "causal_mask", "scaled_dot_product_attention")
@@ -403,7 +402,6 @@ def test_random_each_call_is_wrong_and_does_not_repeat(bench_of, spec):
     bench = bench_of(random_each_call, "numpy")
     case = check_case(spec.cases["sdpa-distinct-sizes"], bench)
     assert (case.status, case.reason) == (FAILED, "wrong-value")
-    load_properties()
     repeated = check_property(spec.properties["repeat-calls"], ATTENTION, bench)
     assert (repeated.status, repeated.reason) == (FAILED, "property")
     assert repeated.message == "a second call with the same inputs gives something else"
@@ -416,7 +414,6 @@ def test_what_remembers_its_last_call_is_caught_by_calling_twice(bench_of, spec)
         calls.append(given)
         return outputs["output"] * (1 if len(calls) % 2 else 2)
 
-    load_properties()
     repeated = check_property(spec.properties["repeat-calls"], ATTENTION, bench_of(remembers, "numpy"))
     assert (repeated.status, repeated.reason) == (FAILED, "property")
     assert not repeated.detail, "it drew nothing, so there is no smallest input"

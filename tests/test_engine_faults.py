@@ -13,8 +13,7 @@ from goldformer.conformance.diagnosis.imitation import Imitator
 from goldformer.conformance.judging import measure
 from goldformer.conformance.judging.cases import check_case, judge_case
 from goldformer.conformance.judging.verdict import Status
-from goldformer.conformance.properties import held
-from goldformer.conformance.run import load_properties
+from goldformer.conformance.properties import registry
 
 RIGHT = """
 import numpy as np
@@ -60,9 +59,8 @@ def judging_explodes(monkeypatch):
     def measured(result, expected, case, contract, dtype):
         return explode() if case.id == "sm-several-rows" else right(result, expected, case, contract, dtype)
 
-    load_properties()
     monkeypatch.setattr("goldformer.conformance.judging.cases.measure", measured)
-    monkeypatch.setitem(held.HELD, "sm-shift", held.HeldProperty("sm-shift", explode, {}))
+    monkeypatch.setitem(registry._REGISTRY, "sm-shift", registry.RegisteredProperty("sm-shift", explode, {}))
 
 
 @pytest.fixture

@@ -42,12 +42,10 @@ from goldformer.adapters.textbook.targets import spread_smoothing_mass
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.verdict import Status, Verdict
-from goldformer.conformance.properties.held import HELD, check_property, components_of
+from goldformer.conformance.properties.judge import check_property
+from goldformer.conformance.properties.registry import _REGISTRY, components_of, load_properties
 from goldformer.conformance.reports.text import explain_verdict
-from goldformer.conformance.run import load_properties
 from spoiled import spoil
-
-load_properties()
 
 ATTENTION = "scaled_dot_product_attention"
 
@@ -390,7 +388,8 @@ def judge(spec):
 
 
 def test_every_property_has_someone_who_breaks_it(spec):
-    assert set(spec.properties) == set(HELD) == {*CAUGHT, *FOR_EVERY_COMPONENT}
+    load_properties(spec)
+    assert set(spec.properties) == set(_REGISTRY) == {*CAUGHT, *FOR_EVERY_COMPONENT}
 
 
 @pytest.mark.parametrize("property_", CAUGHT)
@@ -456,7 +455,7 @@ def test_equal_results_that_are_not_finite_keep_no_property(judge):
         return np.full_like(scores, np.nan)
 
     verdict = judge("sm-shift", "softmax", {"softmax": softmax}, arrays="numpy")
-    assert (verdict.status, verdict.message) == (Status.FAILED, "output is not finite, for inputs that are")
+    assert (verdict.status, verdict.message) == (Status.FAILED, "output is not finite, though all inputs are")
     (difference,) = verdict.differences
     assert (difference.wrong, difference.compared) == (1, 1)
 
@@ -481,7 +480,7 @@ def test_what_is_not_implemented_fails_its_properties_only_if_strict(strict, sta
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_a_property_of_which_rounding_decides_every_input_is_not_checkable(strict, judge, monkeypatch):
-    monkeypatch.setattr("goldformer.conformance.properties.held.least_margin", lambda dtype: math.inf)
+    monkeypatch.setattr("goldformer.conformance.properties.subject.least_margin", lambda dtype: math.inf)
     functions = {name: getattr(build_textbook(), name) for name in ("greedy_decode", "beam_search")}
     for property_, component in (("greedy-batch", "greedy_decode"), ("beam-of-one", "beam_search")):
         verdict = judge(property_, component, functions, arrays="numpy", strict=strict)

@@ -17,11 +17,9 @@ from goldformer.adapters.textbook.embedding import sinusoid_table
 from goldformer.adapters.textbook.layers import layer_norm
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.verdict import Status
-from goldformer.conformance.properties.held import check_property, components_of
-from goldformer.conformance.run import load_properties
+from goldformer.conformance.properties.judge import check_property
+from goldformer.conformance.properties.registry import components_of
 from spoiled import spoil
-
-load_properties()
 
 
 @pytest.fixture

@@ -17,8 +17,7 @@ from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.compare import compare
 from goldformer.conformance.judging.tolerance import LARGEST, SLACK, SMALLEST, UNIT_ROUNDOFF, tolerance
 from goldformer.conformance.judging.verdict import Difference, Element, Status, Verdict
-from goldformer.conformance.properties.held import check_property
-from goldformer.conformance.run import load_properties
+from goldformer.conformance.properties.judge import check_property
 
 CASE = "sdpa-distinct-sizes"  # output (2, 3, 4), weights (2, 3, 5)
 every_dtype = pytest.mark.parametrize("dtype", UNIT_ROUNDOFF)
@@ -233,7 +232,6 @@ def test_one_flipped_place_of_a_mask_is_told(spec, bench_of):
 def test_a_dtype_or_device_that_is_not_there_is_skipped(declared, where, reason, message, bench_of, spec, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     bench = bench_of(**declared, **where, softmax=lambda scores: scores)
-    load_properties()
     for verdict in (
         check_case(spec.cases["sm-several-rows"], bench),
         check_case(spec.cases["sm-no-elements"], bench),
@@ -348,7 +346,6 @@ def test_verdicts_survive_json(golden_plus, bench_of, spec):
     def no_mask(q_seq, kv_seq):
         return torch.ones(q_seq, kv_seq, dtype=torch.bool)
 
-    load_properties()
     verdicts = [
         golden_plus(CASE, "float32", {}),
         golden_plus(CASE, "float32", {(0, 1, 2): 0.5, (1, 0, 0): -0.5}),

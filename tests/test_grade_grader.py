@@ -26,7 +26,7 @@ from goldformer.conformance.grading.records import to_json
 from goldformer.conformance.grading.transcript import BadTranscript, Transcript, Unlike
 from goldformer.conformance.judging.cases import Judgement, fault, judge_case
 from goldformer.conformance.judging.verdict import Verdict
-from goldformer.conformance.properties.held import judge_property
+from goldformer.conformance.properties.judge import judge_property
 from goldformer.spec import Spec
 from homework import ADAPTER, CORRECT, NORM, SOFTMAX, UNKNOWN, UNSTABLE, YAML, OpenJail, make_exam, submitted
 
@@ -35,10 +35,11 @@ DRAWS = """
 import sys
 for name in sys.argv[1:]:
     __import__(name)
-from goldformer.conformance.properties.held import HELD
-from goldformer.conformance.run import load_properties
-load_properties()
-print([held._examples() for held in HELD.values()])
+from goldformer.conformance.properties.registry import _REGISTRY
+from goldformer.conformance.properties.registry import load_properties
+from goldformer.spec import load_spec
+load_properties(load_spec())
+print([prop.examples() for prop in _REGISTRY.values()])
 """
 
 

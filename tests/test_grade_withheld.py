@@ -27,8 +27,7 @@ from goldformer.conformance.grading.returned import OutputRecorder, summarize
 from goldformer.conformance.grading.transcript import Transcript, Unlike
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.verdict import Status
-from goldformer.conformance.properties.held import check_property
-from goldformer.conformance.run import load_properties
+from goldformer.conformance.properties.judge import check_property
 from goldformer.spec import Case, Spec
 from goldformer.spec.tables import Level
 from homework import OpenJail, make_exam, submitted, write_assignment, write_class
@@ -162,7 +161,6 @@ def test_withholding_in_a_case_of_advice_is_no_failure(attention, spec):
 
 
 def test_a_property_fails_too(attention, spec):
-    load_properties()
     simplex = spec.properties["sdpa-simplex"]
     assert check_property(simplex, SDPA, attention(WITHHELD["the output alone"])).status is Status.PASSED
     verdict = check_property(simplex, SDPA, attention(WITHHELD["the output alone"], ["weights"]))

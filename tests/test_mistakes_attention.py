@@ -10,8 +10,7 @@ from goldformer.adapters import Adapter
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.verdict import Status
-from goldformer.conformance.properties.held import check_property
-from goldformer.conformance.run import load_properties
+from goldformer.conformance.properties.judge import check_property
 
 ATTENTION = "scaled_dot_product_attention"
 MISTAKES = [id_ for id_, made in implementations().items() if made.module == "attention"]
@@ -25,7 +24,6 @@ def test_a_promoted_dtype_is_named(verdicts_on_mistake):
 
 @pytest.mark.parametrize("mistake", BY_SEVERAL_CALLS)
 def test_what_differs_from_call_to_call_is_caught_by_a_property(mistake, spec):
-    load_properties()
     adapter = Adapter.from_object(made(mistake), mistake, spec)
     prop = spec.properties[BY_SEVERAL_CALLS[mistake]]
     assert mistake in prop.catches

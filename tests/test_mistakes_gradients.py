@@ -14,8 +14,7 @@ from goldformer.conformance.diagnosis.mistakes import implementations, torch_imp
 from goldformer.conformance.diagnosis.mistakes.differentiation import DIFFERENTIATED
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.verdict import Status
-from goldformer.conformance.properties.held import check_property
-from goldformer.conformance.run import load_properties
+from goldformer.conformance.properties.judge import check_property
 
 STEP = "single_head_attention_step"
 STACKS = {"encoder", "decoder", "transformer"}
@@ -67,7 +66,6 @@ def test_a_mistake_fails_just_the_cases_that_claim_it(mistake, spec):
 @pytest.mark.parametrize("dtype", ["float64", "float16"])
 @pytest.mark.parametrize("mistake", STEPS)
 def test_a_property_fails_too(mistake, dtype, spec):
-    load_properties()
     bench = Bench(spec, Adapter.from_object(made(mistake), mistake, spec), dtype, "cpu")
     verdicts = [check_property(prop, STEP, bench) for prop in spec.properties.values() if prop.component == STEP]
     assert [v.check for v in verdicts if v.bad] == [STEPS[mistake]]

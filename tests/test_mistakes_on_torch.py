@@ -11,10 +11,8 @@ from goldformer.adapters.builtin import reference
 from goldformer.conformance.diagnosis.mistakes import torch_implementations
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.verdict import Status
-from goldformer.conformance.properties.held import check_property, components_of
-from goldformer.conformance.run import load_properties
-
-load_properties()
+from goldformer.conformance.properties.judge import check_property
+from goldformer.conformance.properties.registry import components_of
 
 HERE = r"\(.*on_torch\.py:\d+, \w+\)"
 MIXES = f"mixes devices: a tensor is made on the CPU, whatever the inputs are on \\(raised RuntimeError: .*{HERE}\\)"

@@ -10,8 +10,7 @@ from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.verdict import Status
-from goldformer.conformance.properties.held import check_property
-from goldformer.conformance.run import load_properties
+from goldformer.conformance.properties.judge import check_property
 
 COMPONENTS = {"xavier_uniform", "dropout"}
 MISTAKES = [id_ for id_, m in implementations().items() if m.module == "randomness"]
@@ -142,7 +141,6 @@ def test_evaluation_switches_dropout_off_for_good():
 
 @pytest.mark.parametrize("dtype", ["float64", "float16"])
 def test_dropout_that_stays_off_is_caught_by_the_property_that_lists_it(dtype, spec):
-    load_properties()
     bench = Bench(spec, Adapter.from_object(made("dropout-sticky"), "dropout-sticky", spec), dtype, "cpu")
     listing = [prop for prop in spec.properties.values() if "dropout-sticky" in prop.catches]
     verdicts = [check_property(prop, "dropout", bench) for prop in listing]

@@ -32,7 +32,7 @@ def softmax(scores):
 ACCEPTS_ANYTHING = RIGHT.replace('raise ValueError("scores: empty")', "return scores")
 DOUBLED = ACCEPTS_ANYTHING.replace("return powers", "return 2 * powers") + "\ndef casual_mask(): ...\n"
 
-GOLDEN, PROPERTIES = SUITE / "test_golden.py", SUITE / "test_softmax.py"
+GOLDEN, PROPERTIES = SUITE / "test_golden.py", SUITE / "test_properties.py"
 
 
 class Run:
@@ -101,8 +101,8 @@ def test_two_dtypes_give_two_tests_for_every_case_and_property(conforming, spec)
     ids = [case.id for name in ("causal_mask", "softmax") for case in spec.cases_of(name)]
     golden = re.findall(r"test_golden\.py::test_golden\[(\w+)-([\w-]+)\] PASSED", conforming.out)
     assert golden == [(dtype, id_) for dtype in ("float64", "float32") for id_ in ids]
-    properties = re.findall(r"::test_rows_on_the_simplex\[(.*)\] PASSED", conforming.out)
-    assert properties == ["float64-softmax", "float32-softmax"]
+    properties = re.findall(r"test_properties\.py::test_property\[(\w+)-softmax-sm-simplex\] PASSED", conforming.out)
+    assert properties == ["float64", "float32"]
 
 
 # A run that a fault of goldformer spoils

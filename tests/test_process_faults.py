@@ -15,9 +15,8 @@ from goldformer.adapters import AdapterError, find_adapter
 from goldformer.adapters.process import child
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.verdict import Status
-from goldformer.conformance.properties.held import check_property
+from goldformer.conformance.properties.judge import check_property
 from goldformer.conformance.reports.text import explain_verdict
-from goldformer.conformance.run import load_properties
 
 MISBEHAVING = Path(__file__).resolve().parent / "support" / "misbehaving.py"
 TIMEOUT = 0.5
@@ -217,7 +216,6 @@ def test_what_a_process_started_is_ended_with_it(misbehaving, spec):
 
 def test_a_property_asks_once_for_what_is_not_answered(misbehaving, spec, tmp_path):
     """Ten drawn inputs and a search for a smaller one would wait a hundred times."""
-    load_properties()
     start = time.monotonic()
     verdict = check_property(spec.properties["sm-shift"], "softmax", misbehaving("hang"))
     assert (verdict.status, verdict.reason) == (Status.ERRORED, "timeout")

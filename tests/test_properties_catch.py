@@ -7,11 +7,9 @@ from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.verdict import Status
-from goldformer.conformance.properties.held import check_property
-from goldformer.conformance.run import load_properties
+from goldformer.conformance.properties.judge import check_property
 from goldformer.spec import load_spec
 
-load_properties()
 SPEC = load_spec()
 #: Properties of every component: the tests of devices, of several calls and of tensors hold their claims.
 HELD_ELSEWHERE = {"device-hygiene", "repeat-calls", "no-memory", "memory-layout"}

@@ -12,8 +12,7 @@ from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.invoke import name_outputs
 from goldformer.conformance.judging.verdict import Status
-from goldformer.conformance.properties.held import check_property
-from goldformer.conformance.run import load_properties
+from goldformer.conformance.properties.judge import check_property
 
 STEP = "single_head_attention_step"
 
@@ -247,7 +246,6 @@ def test_steps_of_an_adapter_that_returns_the_input_gradient_alone_are_not_compa
         def single_head_attention_step(self, **given):
             return textbook.single_head_attention_step(**given)["x_gradient"]
 
-    load_properties()
     bench = Bench(spec, Adapter.from_object(InputGradientAlone(), "alone", spec), "float64", "cpu")
     verdict = check_property(spec.properties["shas-one-by-one"], STEP, bench)
     assert (verdict.status, verdict.message) == (Status.SKIPPED, "alone does not return w_q, w_k, w_v")

@@ -19,8 +19,8 @@ from goldformer.conformance.baseline.arrays import LARGE, sample
 from goldformer.conformance.diagnosis.imitation import Imitator
 from goldformer.conformance.judging.invoke import Arguments, Array, Result, arguments_of
 from goldformer.conformance.judging.tolerance import SLACK, SMALLEST, UNIT_ROUNDOFF, tolerance
-from goldformer.conformance.properties.counterexample import Called, evaluated
-from goldformer.conformance.properties.measuring import measured
+from goldformer.conformance.properties.counterexample import RecordedCall, evaluated
+from goldformer.conformance.properties.measuring import measure_call
 from goldformer.spec import Case, Contract, Spec
 from goldformer.spec.model import ANY, GoldenArray
 from goldformer.spec.oracle.draws import error_scale
@@ -122,8 +122,8 @@ class Standard:
         case = self.case
         arguments = _first_sample(arguments_of(case), self.contract, case)
         if case.cotangent_array is None:
-            return dict(measured(case.component, arguments, self.options).scales)
-        called = Called(case.component, arguments_of(case), {}, case.cotangent_array)
+            return dict(measure_call(case.component, arguments, self.options).scales)
+        called = RecordedCall(case.component, arguments_of(case), {}, case.cotangent_array)
         drawn = evaluated(called, self.options, self._spec)
         centres = {name: np.array([np.mean(d.samples) for d in array.ravel()]) for name, array in drawn.items()}
         return {name: error_scale(drawn[name], centre) for name, centre in centres.items()}

@@ -18,8 +18,8 @@ from goldformer.conformance.grading.score import Kinds
 from goldformer.conformance.grading.store import digest_of_folder, key_of
 from goldformer.conformance.judging.cases import Bench, Judgement, judge_case
 from goldformer.conformance.judging.verdict import Status, Verdict
-from goldformer.conformance.properties.held import components_of, judge_property
-from goldformer.conformance.run import load_properties
+from goldformer.conformance.properties.judge import judge_property
+from goldformer.conformance.properties.registry import components_of, load_properties
 from goldformer.spec import Case, Property, Spec
 from goldformer.spec.model import ANY
 
@@ -139,7 +139,7 @@ def _planned(assignment: Assignment, published: list[Case], fresh: list[Case], s
                 yield from (Planned(origin, dtype, case, name) for case in cases if case.component == name)
 
     yield from each("published", published)
-    load_properties()
+    load_properties(spec)
     for dtype in assignment.dtypes:
         for name in ordered:
             for prop in spec.properties.values():

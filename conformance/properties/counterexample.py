@@ -34,7 +34,7 @@ OTHER_SEEDS: Final = (0, 1, 1000)
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
+class RecordedCall:
     """One call of a property and what it gave: outputs, or gradients for a `cotangent`."""
 
     component: str
@@ -43,7 +43,7 @@ class Called:
     cotangent: Array | None = None
 
 
-def as_case(prop: Property, claim: str, calls: Sequence[Called], seed: int, bench: Bench) -> str:
+def as_case(prop: Property, claim: str, calls: Sequence[RecordedCall], seed: int, bench: Bench) -> str:
     """The shortest file of one case among the calls that are wrong; "" where none is, or where chance decides.
 
     `seed` is what the property drew; it draws other arrays with seeds that follow from it.
@@ -52,7 +52,7 @@ def as_case(prop: Property, claim: str, calls: Sequence[Called], seed: int, benc
     return min(files, key=lambda text: (text.count("\n"), len(text)), default="")
 
 
-def _is_wrong(call: Called, bench: Bench) -> bool:
+def _is_wrong(call: RecordedCall, bench: Bench) -> bool:
     """Whether a call gave something else than the formulas give, beyond any rounding."""
     attributes = call.arguments.attributes
     if "seed" in attributes and attributes.get("training", True):
@@ -72,7 +72,7 @@ def _is_wrong(call: Called, bench: Bench) -> bool:
     return False
 
 
-def evaluated(call: Called, options: Mapping[str, str], spec: Spec) -> Outputs:
+def evaluated(call: RecordedCall, options: Mapping[str, str], spec: Spec) -> Outputs:
     """What the formulas give for a call, or the gradients of that, perturbed at every operation."""
     inputs, params = call.arguments.inputs, call.arguments.params
     given = (inputs, params, call.arguments.attributes, options)
@@ -90,7 +90,7 @@ def evaluated(call: Called, options: Mapping[str, str], spec: Spec) -> Outputs:
     )  # fmt: skip
 
 
-def _file(prop: Property, claim: str, call: Called, seed: int, bench: Bench) -> Iterator[str]:
+def _file(prop: Property, claim: str, call: RecordedCall, seed: int, bench: Bench) -> Iterator[str]:
     """The lines of a file that `goldformer check --cases` reads."""
     arguments, contract = call.arguments, bench.spec.contracts[call.component]
     bound = check_call(contract, arguments.inputs, arguments.params, arguments.attributes)

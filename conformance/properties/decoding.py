@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from goldformer.conformance.judging.invoke import Arguments
 from goldformer.conformance.judging.tolerance import tolerance
-from goldformer.conformance.properties.held import Subject, Violation, drawn, with_inputs
-from goldformer.conformance.properties.measuring import measured
+from goldformer.conformance.properties.measuring import measure_call
+from goldformer.conformance.properties.subject import Subject, Violation, draw_arguments, with_inputs
 from goldformer.spec.draw import below
 from goldformer.spec.model import Attribute
 
@@ -33,7 +33,7 @@ def call_for(subject: Subject, component: str, seed: int, source_seq: int, **att
     Biases are left out and rows normalised to variance 1 and mean 0: what is the same at every step would hide
     what is not, and one word would follow another whatever was read.
     """
-    arguments = drawn(component, subject.bench, SIZES, seed, **STACKS, **IDS, **attributes)
+    arguments = draw_arguments(component, subject.bench, SIZES, seed, **STACKS, **IDS, **attributes)
     plain = {"gamma": 1.0, "beta": 0.0}
     params = {
         name: np.full_like(array, plain[own]) if own in plain else array
@@ -130,5 +130,5 @@ def read(subject: Subject, arguments: Arguments, sentence: Ids) -> Reading:
     moved = logits - logits.max(-1, keepdims=True)
     inputs = {"source": call.inputs["source"], "ids": sentence[None]}
     reading = Arguments(inputs, call.params, {**attributes, "bos_id": BOS})
-    scale = measured("teacher_forced", reading, subject.convention("transformer")).scales["log_probabilities"]
+    scale = measure_call("teacher_forced", reading, subject.options("transformer")).scales["log_probabilities"]
     return Reading(moved - np.log(np.exp(moved).sum(-1, keepdims=True)), tolerance(subject.bench.dtype, scale, 0.0))

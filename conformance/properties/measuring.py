@@ -16,7 +16,7 @@ _MOST: Final = 4096
 _remembered: dict[object, Measured] = {}
 
 
-def measured(formula: str, arguments: Arguments, options: dict[str, str]) -> Measured:
+def measure_call(formula: str, arguments: Arguments, options: dict[str, str]) -> Measured:
     """The error scales and the margin of one call of a formula."""
     arrays = [*arguments.inputs.items(), *arguments.params.items()]
     key = (
@@ -32,10 +32,10 @@ def measured(formula: str, arguments: Arguments, options: dict[str, str]) -> Mea
     return _remembered[key]
 
 
-def bounds(component: str, arguments: Arguments, bench: Bench) -> dict[str, float]:
+def measure_tolerances(component: str, arguments: Arguments, bench: Bench) -> dict[str, float]:
     """The tolerance of every output of one call, measured together."""
     contract = bench.spec.contracts[component]
-    scales = measured(component, arguments, bench.adapter.options(component, bench.spec)).scales
+    scales = measure_call(component, arguments, bench.adapter.options(component, bench.spec)).scales
     magnitude = 1.0 + float(np.abs(arguments.inputs["x"]).max()) if contract.computed_in_at_least else 0.0
     return {
         name: tolerance(bench.dtype, scale, magnitude, contract.computed_in_at_least) for name, scale in scales.items()

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from goldformer.conformance.judging.invoke import Arguments
-from goldformer.conformance.properties.held import Subject, with_inputs, with_params
+from goldformer.conformance.properties.subject import Subject, with_inputs, with_params
 
 
 def _order(length: int, seed: int) -> NDArray[np.int64]:
@@ -26,7 +26,7 @@ def follows_order(subject: Subject, arguments: Arguments, *tokens: str, seed: in
     permuted = with_inputs(arguments, **{name: arguments.inputs[name][..., order, :] for name in tokens})
     output, plain, other = _both(subject, arguments, permuted)
     claim = f"with the tokens in the order {order.tolist()}, the rows of the output do not come in that order"
-    subject.agree(output, other, plain[..., order, :], subject.bound(subject.component, arguments, output), claim)
+    subject.agree(output, other, plain[..., order, :], subject.tolerance(subject.component, arguments, output), claim)
 
 
 def ignores_order(subject: Subject, arguments: Arguments, *tokens: str, seed: int) -> None:
@@ -35,7 +35,7 @@ def ignores_order(subject: Subject, arguments: Arguments, *tokens: str, seed: in
     permuted = with_inputs(arguments, **{name: arguments.inputs[name][..., order, :] for name in tokens})
     output, plain, other = _both(subject, arguments, permuted)
     claim = f"the output changes when the rows of {together(tokens)} come in the order {order.tolist()}"
-    subject.agree(output, other, plain, subject.bound(subject.component, arguments, output), claim)
+    subject.agree(output, other, plain, subject.tolerance(subject.component, arguments, output), claim)
 
 
 def ignores_later(subject: Subject, arguments: Arguments, other: Arguments, *tokens: str, last: int) -> None:
@@ -43,7 +43,7 @@ def ignores_later(subject: Subject, arguments: Arguments, other: Arguments, *tok
     length = arguments.inputs[tokens[0]].shape[-2]
     keep = (np.arange(length) <= last)[:, None]
     output, plain, changed = _both(subject, arguments, _mixed(arguments, other, keep, tokens))
-    bound = subject.bound(subject.component, arguments, output)
+    bound = subject.tolerance(subject.component, arguments, output)
     claim = f"the output up to position {last} changes when later rows of {together(tokens)} are replaced"
     subject.agree(output, changed[..., : last + 1, :], plain[..., : last + 1, :], bound, claim)
 
@@ -59,21 +59,21 @@ def ignores_hidden(
     if padded_rows:
         plain, changed = plain[keep], changed[keep]
     claim = f"the output changes when what the mask hides is replaced: the samples keep {keep.sum(-1).tolist()} tokens"
-    subject.agree(output, changed, plain, subject.bound(subject.component, arguments, output), claim)
+    subject.agree(output, changed, plain, subject.tolerance(subject.component, arguments, output), claim)
 
 
 def alone_as_in_batch(subject: Subject, arguments: Arguments) -> None:
     """Violation unless the second sample alone is the second sample in the batch."""
     alone = with_inputs(arguments, **{name: array[1:2] for name, array in arguments.inputs.items()})
     output, batch, single = _both(subject, arguments, alone)
-    bound = subject.bound(subject.component, alone, output)
+    bound = subject.tolerance(subject.component, alone, output)
     subject.agree(output, batch[1:2], single, bound, "a sample gives something else in a batch than alone")
 
 
 def gives_the_same(subject: Subject, one: Arguments, other: Arguments, claim: str) -> None:
     """Violation unless two calls give one output, as far as honest code moves either."""
     output, plain, changed = _both(subject, one, other)
-    bound = max(subject.bound(subject.component, call, output) for call in (one, other))
+    bound = max(subject.tolerance(subject.component, call, output) for call in (one, other))
     subject.agree(output, changed, plain, bound, claim)
 
 

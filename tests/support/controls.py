@@ -16,8 +16,8 @@ from typing import Any
 from goldformer.adapters import DTYPES, Adapter
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.verdict import Status, Verdict
-from goldformer.conformance.properties.held import check_property, components_of
-from goldformer.conformance.run import load_properties
+from goldformer.conformance.properties.judge import check_property
+from goldformer.conformance.properties.registry import components_of
 from goldformer.spec import Spec
 
 #: A correct implementation may come this near to the tolerance, and no nearer.
@@ -69,7 +69,6 @@ def in_each_dtype(controls: Iterable[Control]) -> dict[str, Any]:
 
 def judge(spec: Spec, control: Control, dtype: str) -> Iterator[Verdict]:
     """What the suite says of a control in a dtype: every case but refusals, and in one dtype every property."""
-    load_properties()
     bench = Bench(spec, control.adapter(spec), dtype, "cpu")
     # Properties take most of the time: a control has them in one of its dtypes, and among controls all dtypes come up.
     drawn = dtype == control.dtypes[zlib.crc32(control.name.encode()) % len(control.dtypes)]

@@ -6,26 +6,27 @@ import numpy as np
 from hypothesis import strategies as st
 
 from goldformer.conformance.properties import relations
-from goldformer.conformance.properties.held import Subject, drawn, holds, with_inputs
+from goldformer.conformance.properties.registry import holds
+from goldformer.conformance.properties.subject import Subject, draw_arguments, with_inputs
 
 SIZES = {"batch": st.integers(1, 3), "n": st.integers(1, 7), "seed": st.integers(0, 999)}
 
 
 @holds("sm-simplex", **SIZES, factor=st.sampled_from([1, 4096]))
-def test_rows_on_the_simplex(subject: Subject, batch: int, n: int, seed: int, factor: int) -> None:
+def rows_on_the_simplex(subject: Subject, batch: int, n: int, seed: int, factor: int) -> None:
     """Non-negative, summing to 1; also of scores up to 8192, whose exponentials no dtype holds."""
-    arguments = drawn("softmax", subject.bench, {"batch": batch, "n": n}, seed)
+    arguments = draw_arguments("softmax", subject.bench, {"batch": batch, "n": n}, seed)
     arguments = with_inputs(arguments, scores=arguments.inputs["scores"] * factor)
     rows = subject.call("softmax", arguments)["output"]
-    bound = n * subject.bound("softmax", arguments, "output")
+    bound = n * subject.tolerance("softmax", arguments, "output")
     subject.agree("output", rows.clip(min=0), rows, 0.0, "a weight is negative")
     subject.agree("output", rows.sum(-1), np.ones(batch), bound, "the weights of a row do not sum to 1")
 
 
 @holds("sm-shift", **SIZES, shift=st.sampled_from([-1024, -8, 8, 1024]))
-def test_shift_changes_nothing(subject: Subject, batch: int, n: int, seed: int, shift: int) -> None:
+def shift_changes_nothing(subject: Subject, batch: int, n: int, seed: int, shift: int) -> None:
     """softmax(x + c) = softmax(x); the shifts keep every element exact in every dtype that is run."""
-    arguments = drawn("softmax", subject.bench, {"batch": batch, "n": n}, seed)
+    arguments = draw_arguments("softmax", subject.bench, {"batch": batch, "n": n}, seed)
     # Halves, or eights for the long shifts: shifted they still fit bfloat16's eight bits.
     scores = np.round(arguments.inputs["scores"] * 2) * max(0.5, abs(shift) / 128)
     plain, moved = with_inputs(arguments, scores=scores), with_inputs(arguments, scores=scores + shift)

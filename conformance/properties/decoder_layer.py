@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from goldformer.conformance.judging.invoke import Arguments
 from goldformer.conformance.properties import relations
-from goldformer.conformance.properties.held import Subject, drawn, holds, with_inputs
+from goldformer.conformance.properties.registry import holds
+from goldformer.conformance.properties.subject import Subject, draw_arguments, with_inputs
 
 NAME = "decoder_layer"
 
@@ -18,11 +19,11 @@ LAST = st.integers(0, 4)
 def call_for(subject: Subject, seed: int, batch: int, seq: int, source_seq: int = 3) -> Arguments:
     """A drawn target and memory."""
     sizes = {"batch": batch, "seq": seq, "source_seq": source_seq, "heads": 2, "d_k": 2, "d_v": 2}
-    return drawn(NAME, subject.bench, sizes | {"d_model": 4, "d_ff": 5}, seed, num_heads=2)
+    return draw_arguments(NAME, subject.bench, sizes | {"d_model": 4, "d_ff": 5}, seed, num_heads=2)
 
 
 @holds("dec-causality", batch=BATCH, seq=SEQ, seed=SEED, last=LAST)
-def test_later_tokens_do_not_matter(subject: Subject, batch: int, seq: int, seed: int, last: int) -> None:
+def later_tokens_do_not_matter(subject: Subject, batch: int, seq: int, seed: int, last: int) -> None:
     """Under a causal mask, row i is what it was when tokens after i are others."""
     last = min(last, seq - 2)
     mask = np.tril(np.ones((seq, seq), dtype=bool))[None, None]
@@ -31,7 +32,7 @@ def test_later_tokens_do_not_matter(subject: Subject, batch: int, seq: int, seed
 
 
 @holds("dec-memory", batch=BATCH, seq=SEQ, source_seq=st.integers(2, 4), seed=SEED)
-def test_memory_is_read_as_a_set(subject: Subject, batch: int, seq: int, source_seq: int, seed: int) -> None:
+def memory_is_read_as_a_set(subject: Subject, batch: int, seq: int, source_seq: int, seed: int) -> None:
     """Memory rows may come in any order; another memory gives another output."""
     arguments = call_for(subject, seed, batch, seq, source_seq)
     relations.ignores_order(subject, arguments, "memory", seed=seed)
@@ -41,6 +42,6 @@ def test_memory_is_read_as_a_set(subject: Subject, batch: int, seq: int, source_
         "output",
         one,
         two,
-        subject.bound(NAME, arguments, "output"),
+        subject.tolerance(NAME, arguments, "output"),
         "another memory gives the same output: the layer ignores it",
     )

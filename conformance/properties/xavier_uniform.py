@@ -5,17 +5,19 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from goldformer.conformance.properties.held import Subject, Violation, drawn, holds
+from goldformer.conformance.properties.registry import holds
+from goldformer.conformance.properties.subject import Subject, Violation, draw_arguments
 
 NAME = "xavier_uniform"
 
 
 @holds("xavier-seed", d_in=st.integers(8, 12), d_out=st.integers(8, 12), seed=st.integers(0, 999))
-def test_the_seed_decides(subject: Subject, d_in: int, d_out: int, seed: int) -> None:
+def the_seed_decides(subject: Subject, d_in: int, d_out: int, seed: int) -> None:
     """A weight of 64 elements or more is drawn twice alike by chance never."""
     sizes = {"d_in": d_in, "d_out": d_out}
     first, again, other = (
-        subject.call(NAME, drawn(NAME, subject.bench, sizes, 1, seed=s))["weight"] for s in (seed, seed, seed + 1)
+        subject.call(NAME, draw_arguments(NAME, subject.bench, sizes, 1, seed=s))["weight"]
+        for s in (seed, seed, seed + 1)
     )
     subject.agree("weight", again, first, 0.0, "the same seed gives another weight the second time")
     if np.array_equal(first, other):

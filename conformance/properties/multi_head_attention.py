@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from goldformer.conformance.judging.invoke import Arguments
 from goldformer.conformance.properties import relations
-from goldformer.conformance.properties.held import Subject, drawn, holds, with_inputs, with_params
+from goldformer.conformance.properties.registry import holds
+from goldformer.conformance.properties.subject import Subject, draw_arguments, with_inputs, with_params
 
 NAME = "multi_head_attention"
 
@@ -24,17 +25,17 @@ def self_attention(subject: Subject, seed: int, batch: int, seq: int, heads: int
     """As many queries as keys and values; each has tokens of its own, so that none can stand for another."""
     sizes = {"batch": batch, "heads": heads, "q_seq": seq, "kv_seq": seq, "d_k": width, "d_v": width}
     sizes |= dict.fromkeys(("d_query", "d_key", "d_value", "d_model"), heads * width)
-    return drawn(NAME, subject.bench, sizes, seed, num_heads=heads)
+    return draw_arguments(NAME, subject.bench, sizes, seed, num_heads=heads)
 
 
 @holds("mha-permutation", batch=BATCH, seq=SEQ, seed=SEED)
-def test_permutation_equivariance(subject: Subject, batch: int, seq: int, seed: int) -> None:
+def permutation_equivariance(subject: Subject, batch: int, seq: int, seed: int) -> None:
     """Permuted tokens give permuted rows."""
     relations.follows_order(subject, self_attention(subject, seed, batch, seq), *TOKENS, seed=seed)
 
 
 @holds("mha-causality", batch=BATCH, seq=SEQ, seed=SEED, last=LAST)
-def test_later_tokens_do_not_matter(subject: Subject, batch: int, seq: int, seed: int, last: int) -> None:
+def later_tokens_do_not_matter(subject: Subject, batch: int, seq: int, seed: int, last: int) -> None:
     """Under a causal mask, row i is what it was when tokens after i are others."""
     last = min(last, seq - 2)
     mask = np.tril(np.ones((seq, seq), dtype=bool))[None, None]
@@ -43,7 +44,7 @@ def test_later_tokens_do_not_matter(subject: Subject, batch: int, seq: int, seed
 
 
 @holds("mha-hidden-tokens", batch=st.just(2), seq=SEQ, seed=SEED)
-def test_padding_does_not_matter(subject: Subject, batch: int, seq: int, seed: int) -> None:
+def padding_does_not_matter(subject: Subject, batch: int, seq: int, seed: int) -> None:
     """Each sample has its own length; what stands behind it is irrelevant to the rows before it."""
     keep = np.arange(seq) < (1 + (seed - np.arange(batch)) % seq)[:, None]
     arguments = with_inputs(self_attention(subject, seed, batch, seq), mask=keep[:, None, None, :])
@@ -52,13 +53,13 @@ def test_padding_does_not_matter(subject: Subject, batch: int, seq: int, seed: i
 
 
 @holds("mha-batch", seq=SEQ, seed=SEED)
-def test_samples_do_not_mix(subject: Subject, seq: int, seed: int) -> None:
+def samples_do_not_mix(subject: Subject, seq: int, seed: int) -> None:
     """Sample 1 alone is sample 1 in the batch."""
     relations.alone_as_in_batch(subject, self_attention(subject, seed, 2, seq))
 
 
 @holds("mha-rotation", seq=SEQ, seed=SEED)
-def test_queries_and_keys_may_be_rotated_together(subject: Subject, seq: int, seed: int) -> None:
+def queries_and_keys_may_be_rotated_together(subject: Subject, seq: int, seed: int) -> None:
     """A rotation R behind W_Q and W_K leaves q·k of every head as it was: (qR)·(kR) = q·k."""
     arguments = self_attention(subject, seed, 1, seq, width=len(ROTATION))
     plain = {name: arguments.params[name] for name in ("w_q", "b_q", "w_k", "b_k")}
@@ -70,20 +71,20 @@ def test_queries_and_keys_may_be_rotated_together(subject: Subject, seq: int, se
 
 
 @holds("mha-linear", seq=SEQ, seed=SEED)
-def test_linear_in_the_values(subject: Subject, seq: int, seed: int) -> None:
+def linear_in_the_values(subject: Subject, seq: int, seed: int) -> None:
     """Halfway between two values the output is halfway between theirs."""
     calls = [self_attention(subject, s, 1, seq) for s in (seed, seed + 1)]
     # Halfway between 64ths of at most 2 are 128ths, which bfloat16's eight bits hold.
     one, other = (call.inputs["value"] for call in calls)
     placed = [with_inputs(calls[0], value=value) for value in (one, other, (one + other) / 2)]
     first, second, middle = (subject.call(NAME, call)["output"] for call in placed)
-    bound = max(subject.bound(NAME, call, "output") for call in placed)
+    bound = max(subject.tolerance(NAME, call, "output") for call in placed)
     claim = "halfway between two values the output is not halfway between theirs: it is not linear in the values"
     subject.agree("output", middle, (first + second) / 2, bound, claim)
 
 
 @holds("mha-head-order", seq=SEQ, seed=SEED)
-def test_heads_may_change_places(subject: Subject, seq: int, seed: int) -> None:
+def heads_may_change_places(subject: Subject, seq: int, seed: int) -> None:
     """Heads in another order give the same, if the rows of W_O that meet them move along."""
     arguments = self_attention(subject, seed, 1, seq, heads=3, width=2)
     into = [f"{letter}_{role}" for letter in "wb" for role in "qkv"]
@@ -91,7 +92,7 @@ def test_heads_may_change_places(subject: Subject, seq: int, seed: int) -> None:
 
 
 @holds("mha-heads", seq=SEQ, seed=SEED)
-def test_heads_do_not_mix(subject: Subject, seq: int, seed: int) -> None:
+def heads_do_not_mix(subject: Subject, seq: int, seed: int) -> None:
     """Where W_O takes nothing from a head, its projections may be any."""
     arguments, other = (self_attention(subject, s, 1, seq) for s in (seed, seed + 1000))
     silent = np.arange(6) // 3 == seed % 2

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from goldformer.conformance.judging.invoke import Arguments
 from goldformer.conformance.properties import relations
-from goldformer.conformance.properties.held import Subject, drawn, holds, with_inputs
+from goldformer.conformance.properties.registry import holds
+from goldformer.conformance.properties.subject import Subject, draw_arguments, with_inputs
 
 NAME = "fused_multi_head_attention"
 
@@ -19,17 +20,17 @@ D_INPUT = st.sampled_from([5, 6, 7])
 def call_for(subject: Subject, seed: int, batch: int, seq: int, d_input: int = 6, heads: int = 2) -> Arguments:
     """A drawn sequence; the embed width is 6 whatever the input's."""
     sizes = {"batch": batch, "heads": heads, "seq": seq, "d_k": 6 // heads, "d_input": d_input}
-    return drawn(NAME, subject.bench, sizes, seed, num_heads=heads)
+    return draw_arguments(NAME, subject.bench, sizes, seed, num_heads=heads)
 
 
 @holds("fmha-permutation", batch=BATCH, seq=SEQ, d_input=D_INPUT, seed=SEED)
-def test_permutation_equivariance(subject: Subject, batch: int, seq: int, d_input: int, seed: int) -> None:
+def permutation_equivariance(subject: Subject, batch: int, seq: int, d_input: int, seed: int) -> None:
     """Permuted tokens give permuted rows."""
     relations.follows_order(subject, call_for(subject, seed, batch, seq, d_input), "x", seed=seed)
 
 
 @holds("fmha-causality", batch=BATCH, seq=SEQ, seed=SEED, last=LAST)
-def test_later_tokens_do_not_matter(subject: Subject, batch: int, seq: int, seed: int, last: int) -> None:
+def later_tokens_do_not_matter(subject: Subject, batch: int, seq: int, seed: int, last: int) -> None:
     """Under a causal mask, row i is what it was when tokens after i are others."""
     last = min(last, seq - 2)
     mask = np.tril(np.ones((seq, seq), dtype=bool))[None, None]
@@ -38,13 +39,13 @@ def test_later_tokens_do_not_matter(subject: Subject, batch: int, seq: int, seed
 
 
 @holds("fmha-batch", seq=SEQ, d_input=D_INPUT, seed=SEED)
-def test_samples_do_not_mix(subject: Subject, seq: int, d_input: int, seed: int) -> None:
+def samples_do_not_mix(subject: Subject, seq: int, d_input: int, seed: int) -> None:
     """Sample 1 alone is sample 1 in the batch."""
     relations.alone_as_in_batch(subject, call_for(subject, seed, 2, seq, d_input))
 
 
 @holds("fmha-head-order", seq=SEQ, d_input=D_INPUT, seed=SEED)
-def test_heads_may_change_places(subject: Subject, seq: int, d_input: int, seed: int) -> None:
+def heads_may_change_places(subject: Subject, seq: int, d_input: int, seed: int) -> None:
     """Heads in another order give the same, if the rows of W_O that meet them move along."""
     arguments = call_for(subject, seed, 1, seq, d_input, heads=3)
     relations.ignores_head_order(subject, arguments, ["w_qkv", "b_qkv"], seed=seed)

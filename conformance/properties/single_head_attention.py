@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from goldformer.conformance.judging.invoke import Arguments
 from goldformer.conformance.properties import relations
-from goldformer.conformance.properties.held import Subject, drawn, holds
+from goldformer.conformance.properties.registry import holds
+from goldformer.conformance.properties.subject import Subject, draw_arguments
 
 NAME = "single_head_attention"
 
@@ -16,17 +17,17 @@ LAST = st.integers(0, 4)
 
 def call_for(subject: Subject, seed: int, seq: int, d_model: int, *, causal: bool) -> Arguments:
     """A drawn sequence and weights."""
-    return drawn(NAME, subject.bench, {"seq": seq, "d_model": d_model}, seed, causal=causal)
+    return draw_arguments(NAME, subject.bench, {"seq": seq, "d_model": d_model}, seed, causal=causal)
 
 
 @holds("sha-permutation", seq=SEQ, d_model=WIDTH, seed=SEED)
-def test_permutation_equivariance(subject: Subject, seq: int, d_model: int, seed: int) -> None:
+def permutation_equivariance(subject: Subject, seq: int, d_model: int, seed: int) -> None:
     """Without a mask, permuted tokens give permuted rows."""
     relations.follows_order(subject, call_for(subject, seed, seq, d_model, causal=False), "x", seed=seed)
 
 
 @holds("sha-causality", seq=SEQ, d_model=WIDTH, seed=SEED, last=LAST)
-def test_later_tokens_do_not_matter(subject: Subject, seq: int, d_model: int, seed: int, last: int) -> None:
+def later_tokens_do_not_matter(subject: Subject, seq: int, d_model: int, seed: int, last: int) -> None:
     """In the causal form, row i is what it was when tokens after i are others."""
     last = min(last, seq - 2)
     arguments, other = (call_for(subject, s, seq, d_model, causal=True) for s in (seed, seed + 1000))
@@ -34,7 +35,7 @@ def test_later_tokens_do_not_matter(subject: Subject, seq: int, d_model: int, se
 
 
 @holds("sha-hidden-gradient", seq=SEQ, d_model=WIDTH, seed=SEED, last=LAST)
-def test_later_tokens_have_no_gradient(subject: Subject, seq: int, d_model: int, seed: int, last: int) -> None:
+def later_tokens_have_no_gradient(subject: Subject, seq: int, d_model: int, seed: int, last: int) -> None:
     """In the causal form, the Jacobian of row i by tokens after i is exactly 0."""
     arguments, other = (call_for(subject, s, seq, d_model, causal=True) for s in (seed, seed + 1))
     relations.passes_no_gradient_back(subject, arguments, other.inputs["x"], "x", last=min(last, seq - 2))

@@ -5,16 +5,17 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from goldformer.conformance.properties.held import Subject, drawn, holds, with_inputs
+from goldformer.conformance.properties.registry import holds
+from goldformer.conformance.properties.subject import Subject, draw_arguments, with_inputs
 
 NAME = "encoder"
 
 
 @holds("encoder-batch", seq=st.integers(1, 3), more=st.integers(1, 2), seed=st.integers(0, 999))
-def test_padding_and_neighbours_do_not_matter(subject: Subject, seq: int, more: int, seed: int) -> None:
+def padding_and_neighbours_do_not_matter(subject: Subject, seq: int, more: int, seed: int) -> None:
     """A sample padded to the length of a longer neighbour gives, token by token, what it gives alone."""
     sizes = {"batch": 2, "seq": seq + more, "heads": 2, "d_k": 2, "d_v": 2, "d_model": 4, "d_ff": 3, "layers": 2}
-    batch = drawn(NAME, subject.bench, sizes, seed, num_heads=2, num_layers=2)
+    batch = draw_arguments(NAME, subject.bench, sizes, seed, num_heads=2, num_layers=2)
     alone = with_inputs(batch, x=batch.inputs["x"][1:, :seq])
     lengths = np.array([seq + more, seq])[:, None, None, None]
     padded = with_inputs(batch, mask=np.arange(seq + more) < lengths)
@@ -22,6 +23,6 @@ def test_padding_and_neighbours_do_not_matter(subject: Subject, seq: int, more: 
         "output",
         subject.call(NAME, padded)["output"][1:, :seq],
         subject.call(NAME, alone)["output"],
-        subject.bound(NAME, alone, "output"),
+        subject.tolerance(NAME, alone, "output"),
         f"the output of a sample changes when {more} padding follows it and a longer sample stands beside it",
     )

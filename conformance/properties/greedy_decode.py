@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from goldformer.conformance.properties.decoding import alone_and_in_batch, call_for, ending, read, words_of
-from goldformer.conformance.properties.held import Subject, Violation, holds
+from goldformer.conformance.properties.registry import holds
+from goldformer.conformance.properties.subject import Subject, Violation
 
 NAME = "greedy_decode"
 
@@ -17,7 +18,7 @@ END = st.integers(0, 4)
 
 
 @holds("greedy-teacher-forcing", source_seq=SOURCE_SEQ, max_length=LONGER, end=END, seed=SEED)
-def test_writing_is_reading(subject: Subject, source_seq: int, max_length: int, end: int, seed: int) -> None:
+def writing_is_reading(subject: Subject, source_seq: int, max_length: int, end: int, seed: int) -> None:
     """The model, given the whole sentence at once, finds each of its words the most probable, as probable as said."""
     arguments = ending(subject, NAME, call_for(subject, NAME, seed, source_seq, max_length=max_length), end)
     outputs = subject.call(NAME, arguments)
@@ -38,7 +39,7 @@ def test_writing_is_reading(subject: Subject, source_seq: int, max_length: int, 
 
 
 @holds("greedy-after-the-end", source_seq=SOURCE_SEQ, max_length=LONGER, end=st.integers(0, 2), seed=SEED)
-def test_nothing_follows_the_end(subject: Subject, source_seq: int, max_length: int, end: int, seed: int) -> None:
+def nothing_follows_the_end(subject: Subject, source_seq: int, max_length: int, end: int, seed: int) -> None:
     """After eos_id come pad_id and a score of exactly 0."""
     arguments = ending(subject, NAME, call_for(subject, NAME, seed, source_seq, max_length=max_length), end)
     outputs = subject.call(NAME, arguments)
@@ -49,10 +50,10 @@ def test_nothing_follows_the_end(subject: Subject, source_seq: int, max_length: 
 
 
 @holds("greedy-batch", source_seq=SOURCE_SEQ, max_length=LONGER, more=st.integers(1, 2), seed=SEED)
-def test_neighbours_do_not_matter(subject: Subject, source_seq: int, max_length: int, more: int, seed: int) -> None:
+def neighbours_do_not_matter(subject: Subject, source_seq: int, max_length: int, more: int, seed: int) -> None:
     """A sample padded to the length of a longer neighbour gets the sentence that it gets alone."""
     calls = alone_and_in_batch(subject, NAME, seed, source_seq, more, max_length=max_length)
-    bound = subject.decided(NAME, calls[0], "scores")
+    bound = subject.decisive_tolerance(NAME, calls[0], "scores")
     alone, batch = (subject.call(NAME, call) for call in calls)
     claim = f"the sentence of a sample changes when {more} padding follows its source and a longer one stands beside it"
     subject.agree("ids", batch["ids"][1:], alone["ids"], 0.0, claim)

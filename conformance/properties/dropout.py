@@ -9,8 +9,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from goldformer.conformance.judging.invoke import Arguments, Array
-from goldformer.conformance.properties.held import Subject, Violation, drawn, holds
+from goldformer.conformance.properties.registry import holds
 from goldformer.conformance.properties.search import EXAMPLES
+from goldformer.conformance.properties.subject import Subject, Violation, draw_arguments
 from goldformer.spec.laws import FALSE_ALARM
 
 NAME = "dropout"
@@ -24,22 +25,22 @@ SHAPE: Final = (70, 71, 72)
 def call_for(subject: Subject, seed: int, rate: float, *, training: bool = True) -> Arguments:
     """Drawn input of 300 elements, a few of them 0."""
     sizes = {"batch": 30, "n": 10}
-    return drawn(NAME, subject.bench, sizes, seed, rate=rate, training=training, seed=seed)
+    return draw_arguments(NAME, subject.bench, sizes, seed, rate=rate, training=training, seed=seed)
 
 
 @holds("dropout-values", rate=RATE, seed=SEED)
-def test_an_element_is_dropped_or_scaled_up(subject: Subject, rate: float, seed: int) -> None:
+def an_element_is_dropped_or_scaled_up(subject: Subject, rate: float, seed: int) -> None:
     """Whatever is not 0 is x/(1 − rate)."""
     arguments = call_for(subject, seed, rate)
     output = subject.call(NAME, arguments)["output"]
     kept = np.where(output == 0, 0.0, arguments.inputs["x"] / (1 - rate))
     subject.agree(
-        "output", output, kept, subject.bound(NAME, arguments, "output"), "an element is neither 0 nor x/(1 − rate)"
+        "output", output, kept, subject.tolerance(NAME, arguments, "output"), "an element is neither 0 nor x/(1 − rate)"
     )
 
 
 @holds("dropout-seed", rate=RATE, seed=SEED)
-def test_the_seed_decides(subject: Subject, rate: float, seed: int) -> None:
+def the_seed_decides(subject: Subject, rate: float, seed: int) -> None:
     """300 elements are dropped twice alike by chance never: at a rate of 0.1 less often than once in 10²⁵."""
     first, again, other = (
         subject.call(NAME, Arguments({"x": np.ones((30, 10))}, {}, {"rate": rate, "training": True, "seed": s}))
@@ -51,7 +52,7 @@ def test_the_seed_decides(subject: Subject, rate: float, seed: int) -> None:
 
 
 @holds("dropout-after-evaluation", rate=RATE, seed=SEED)
-def test_evaluation_switches_nothing_off(subject: Subject, rate: float, seed: int) -> None:
+def evaluation_switches_nothing_off(subject: Subject, rate: float, seed: int) -> None:
     """Of 300 elements none is dropped by chance never: at a rate of 0.1 less often than once in 10¹³."""
     subject.call(NAME, call_for(subject, seed, rate, training=False))
     ones = Arguments({"x": np.ones((30, 10))}, {}, {"rate": rate, "training": True, "seed": seed})
@@ -60,7 +61,7 @@ def test_evaluation_switches_nothing_off(subject: Subject, rate: float, seed: in
 
 
 @holds("dropout-independence", seed=SEED)
-def test_elements_are_dropped_one_by_one(subject: Subject, seed: int) -> None:
+def elements_are_dropped_one_by_one(subject: Subject, seed: int) -> None:
     """Along every row of every axis about half are dropped."""
     arguments = Arguments({"x": np.ones(SHAPE)}, {}, {"rate": 0.5, "training": True, "seed": seed})
     dropped = subject.call(NAME, arguments)["output"] == 0
@@ -85,7 +86,7 @@ def _entropy(share: Array) -> Array:
 
 
 @holds("dropout-evaluation", rate=st.sampled_from([0.0, 0.1, 0.5, 0.75, 1.0]), seed=SEED)
-def test_it_is_the_identity_when_not_training(subject: Subject, rate: float, seed: int) -> None:
+def it_is_the_identity_when_not_training(subject: Subject, rate: float, seed: int) -> None:
     """The output is the input, in every bit."""
     arguments = call_for(subject, seed, rate, training=False)
     output = subject.call(NAME, arguments)["output"]

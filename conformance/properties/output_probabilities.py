@@ -5,16 +5,17 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from goldformer.conformance.properties.held import Subject, drawn, holds
+from goldformer.conformance.properties.registry import holds
+from goldformer.conformance.properties.subject import Subject, draw_arguments
 
 NAME = "output_probabilities"
 
 
 @holds("out-simplex", seq=st.integers(1, 3), vocab=st.integers(2, 7), seed=st.integers(0, 999))
-def test_every_word_keeps_some(subject: Subject, seq: int, vocab: int, seed: int) -> None:
+def every_word_keeps_some(subject: Subject, seq: int, vocab: int, seed: int) -> None:
     """Rows are distributions without a zero; logits of this size underflow in no dtype."""
-    arguments = drawn(NAME, subject.bench, {"batch": 1, "seq": seq, "d_model": 3, "vocab": vocab}, seed)
+    arguments = draw_arguments(NAME, subject.bench, {"batch": 1, "seq": seq, "d_model": 3, "vocab": vocab}, seed)
     rows = subject.call(NAME, arguments)["probabilities"]
-    bound = vocab * subject.bound(NAME, arguments, "probabilities")
+    bound = vocab * subject.tolerance(NAME, arguments, "probabilities")
     subject.agree("probabilities", rows.sum(-1), np.ones((1, seq)), bound, "the words' probabilities do not sum to 1")
     subject.agree("probabilities", (rows > 0) * 1.0, np.ones(rows.shape), 0.0, "a word has a probability of 0")

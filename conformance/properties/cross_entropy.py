@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from goldformer.conformance.judging.invoke import Arguments
-from goldformer.conformance.properties.held import Subject, drawn, holds
+from goldformer.conformance.properties.registry import holds
+from goldformer.conformance.properties.subject import Subject, draw_arguments
 from goldformer.spec.draw import below
 
 NAME = "cross_entropy"
@@ -14,10 +15,10 @@ PAD = 0
 
 
 @holds("ce-padding", seq=st.integers(1, 4), more=st.integers(1, 3), vocab=st.integers(3, 6), seed=st.integers(0, 999))
-def test_padding_does_not_count(subject: Subject, seq: int, more: int, vocab: int, seed: int) -> None:
+def padding_does_not_count(subject: Subject, seq: int, more: int, vocab: int, seed: int) -> None:
     """Padding behind the targets, with whatever logits, changes neither the sum nor the number."""
     sizes = {"batch": 2, "seq": seq + more, "vocab": vocab}
-    logits = drawn(NAME, subject.bench, sizes, seed).inputs["logits"]
+    logits = draw_arguments(NAME, subject.bench, sizes, seed).inputs["logits"]
     targets = 1 + below(vocab - 1, seed, "targets", (2, seq))
     padded = np.pad(targets, ((0, 0), (0, more)), constant_values=PAD)
     plain = Arguments({"logits": logits[:, :seq], "targets": targets}, {}, {"pad_id": PAD})
@@ -26,6 +27,6 @@ def test_padding_does_not_count(subject: Subject, seq: int, more: int, vocab: in
         "loss",
         subject.call(NAME, longer)["loss"],
         subject.call(NAME, plain)["loss"],
-        subject.bound(NAME, plain, "loss"),
+        subject.tolerance(NAME, plain, "loss"),
         f"{more} positions of padding change the loss",
     )

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from goldformer.conformance.judging.invoke import Arguments
-from goldformer.conformance.properties.held import Subject, drawn, holds, with_inputs
+from goldformer.conformance.properties.registry import holds
+from goldformer.conformance.properties.subject import Subject, draw_arguments, with_inputs
 
 NAME = "positional_encoding"
 ATTENTION = "scaled_dot_product_attention"
@@ -21,13 +22,13 @@ WIDTH = st.integers(1, 4).map(lambda pairs: 2 * pairs)
 def table(subject: Subject, seq: int, d_model: int) -> tuple[NDArray[np.float64], float]:
     """The encoding alone, as what is added to zeros, and its bound."""
     arguments = Arguments({"x": np.zeros((1, seq, d_model))}, {}, {})
-    return subject.call(NAME, arguments)["output"][0], subject.bound(NAME, arguments, "output")
+    return subject.call(NAME, arguments)["output"][0], subject.tolerance(NAME, arguments, "output")
 
 
 @holds("pe-batch", batch=st.integers(2, 4), seq=st.integers(1, 5), d_model=WIDTH, seed=SEED)
-def test_same_for_every_sample(subject: Subject, batch: int, seq: int, d_model: int, seed: int) -> None:
+def same_for_every_sample(subject: Subject, batch: int, seq: int, d_model: int, seed: int) -> None:
     """What is added does not depend on the sample."""
-    arguments = drawn(NAME, subject.bench, {"batch": batch, "seq": seq, "d_model": d_model}, seed)
+    arguments = draw_arguments(NAME, subject.bench, {"batch": batch, "seq": seq, "d_model": d_model}, seed)
     same = with_inputs(arguments, x=np.broadcast_to(arguments.inputs["x"][:1], (batch, seq, d_model)).copy())
     output = subject.call(NAME, same)["output"]
     subject.agree(
@@ -44,10 +45,10 @@ def pairs(encoding: NDArray[np.float64], layout: str) -> tuple[NDArray[np.float6
 
 
 @holds("pe-shift-is-rotation", seq=st.integers(4, 9), d_model=WIDTH, shift=st.integers(1, 3))
-def test_shift_is_a_rotation(subject: Subject, seq: int, d_model: int, shift: int) -> None:
+def shift_is_a_rotation(subject: Subject, seq: int, d_model: int, shift: int) -> None:
     """Row pos + shift is row pos with every pair turned by the angle of row `shift`."""
     encoding, bound = table(subject, seq, d_model)
-    sine, cosine = pairs(encoding, subject.convention(NAME)["pe_layout"])
+    sine, cosine = pairs(encoding, subject.options(NAME)["pe_layout"])
     # One turn mixes two entries with factors of at most √2 together, each known to `bound`.
     bound *= 2 * math.sqrt(2)
     claim = f"row pos + {shift} is not row pos with each pair of sine and cosine turned by the angle of row {shift}"
@@ -58,9 +59,9 @@ def test_shift_is_a_rotation(subject: Subject, seq: int, d_model: int, shift: in
 
 
 @holds("pe-breaks-symmetry", seq=st.integers(3, 6), seed=SEED)
-def test_breaks_permutation_symmetry(subject: Subject, seq: int, seed: int) -> None:
+def breaks_permutation_symmetry(subject: Subject, seq: int, seed: int) -> None:
     """Self-attention over x + PE is not that over permuted x, permuted."""
-    arguments = drawn(NAME, subject.bench, {"batch": 2, "seq": seq, "d_model": 4}, seed)
+    arguments = draw_arguments(NAME, subject.bench, {"batch": 2, "seq": seq, "d_model": 4}, seed)
     order = np.roll(np.arange(seq), 1)
 
     def attend(x: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -70,6 +71,6 @@ def test_breaks_permutation_symmetry(subject: Subject, seq: int, seed: int) -> N
     x = arguments.inputs["x"]
     attention = Arguments({"query": x, "key": x, "value": x}, {}, {})
     subject.differ(
-        "output", attend(x[:, order]), attend(x)[:, order], subject.bound(ATTENTION, attention, "output"),
+        "output", attend(x[:, order]), attend(x)[:, order], subject.tolerance(ATTENTION, attention, "output"),
         "with the encoding added, permuting the tokens still only permutes the output",
     )  # fmt: skip

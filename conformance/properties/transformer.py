@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from goldformer.conformance.judging.invoke import Arguments
-from goldformer.conformance.properties.held import Subject, drawn, holds, with_inputs
+from goldformer.conformance.properties.registry import holds
+from goldformer.conformance.properties.subject import Subject, draw_arguments, with_inputs
 from goldformer.spec.draw import below
 
 NAME = "transformer"
@@ -21,7 +22,7 @@ STACKS = {"num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1, "pad
 def call_for(subject: Subject, seed: int, source_seq: int, seq: int) -> Arguments:
     """One sample without padding, and drawn parameters."""
     sizes = {"vocab": VOCAB, "heads": 2, "d_k": 2, "d_v": 2, "d_model": 4, "d_ff": 5}
-    arguments = drawn(NAME, subject.bench, sizes, seed, **STACKS)
+    arguments = draw_arguments(NAME, subject.bench, sizes, seed, **STACKS)
     return with_inputs(arguments, source=ids(seed, "source", source_seq), target=ids(seed, "target", seq))
 
 
@@ -31,7 +32,7 @@ def ids(seed: int, name: str, length: int) -> NDArray[np.int64]:
 
 
 @holds("model-causality", seq=SEQ, seed=SEED, last=LAST)
-def test_later_targets_do_not_matter(subject: Subject, seq: int, seed: int, last: int) -> None:
+def later_targets_do_not_matter(subject: Subject, seq: int, seed: int, last: int) -> None:
     """Logits up to a position stay when later targets are others."""
     last = min(last, seq - 2)
     arguments = call_for(subject, seed, 3, seq)
@@ -42,15 +43,13 @@ def test_later_targets_do_not_matter(subject: Subject, seq: int, seed: int, last
         "logits",
         subject.call(NAME, with_inputs(arguments, target=other))["logits"][:, : last + 1],
         subject.call(NAME, arguments)["logits"][:, : last + 1],
-        subject.bound(NAME, arguments, "logits"),
+        subject.tolerance(NAME, arguments, "logits"),
         f"the logits up to position {last} change when later words of the target are replaced",
     )
 
 
 @holds("model-padding", source_seq=SEQ, seq=SEQ, more=st.integers(1, 2), seed=SEED)
-def test_padding_and_neighbours_do_not_matter(
-    subject: Subject, source_seq: int, seq: int, more: int, seed: int
-) -> None:
+def padding_and_neighbours_do_not_matter(subject: Subject, source_seq: int, seq: int, more: int, seed: int) -> None:
     """A sample padded to the length of a longer neighbour gives what it gives alone."""
     arguments = call_for(subject, seed, source_seq, seq)
     source, target = (
@@ -64,13 +63,13 @@ def test_padding_and_neighbours_do_not_matter(
         "logits",
         subject.call(NAME, batch)["logits"][1:, :seq],
         subject.call(NAME, arguments)["logits"],
-        subject.bound(NAME, arguments, "logits"),
+        subject.tolerance(NAME, arguments, "logits"),
         f"the logits of a sample change when {more} padding follows it and a longer sample stands beside it",
     )
 
 
 @holds("model-prefix", seq=SEQ, seed=SEED, last=LAST)
-def test_reading_word_by_word(subject: Subject, seq: int, seed: int, last: int) -> None:
+def reading_word_by_word(subject: Subject, seq: int, seed: int, last: int) -> None:
     """A target that ends sooner has the logits that its words have in the whole."""
     last = min(last, seq - 2)
     whole = call_for(subject, seed, 3, seq)
@@ -79,6 +78,6 @@ def test_reading_word_by_word(subject: Subject, seq: int, seed: int, last: int) 
         "logits",
         subject.call(NAME, prefix)["logits"],
         subject.call(NAME, whole)["logits"][:, : last + 1],
-        max(subject.bound(NAME, call, "logits") for call in (prefix, whole)),
+        max(subject.tolerance(NAME, call, "logits") for call in (prefix, whole)),
         f"the logits up to position {last} change when the target ends there",
     )

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from goldformer.conformance.judging.gradient import invoke_gradient
 from goldformer.conformance.judging.invoke import Arguments, NotImplementedHere
-from goldformer.conformance.properties.held import Subject, drawn, holds
+from goldformer.conformance.properties.registry import holds
+from goldformer.conformance.properties.subject import Subject, draw_arguments
 
 NAME, ATTENTION = "single_head_attention_step", "single_head_attention"
 
@@ -19,11 +20,11 @@ RATE = 0.125
 def call_for(subject: Subject, seed: int, seq: int, d_model: int, *, causal: bool, steps: int) -> Arguments:
     """A drawn sequence, a gradient of its output, and weights."""
     sizes = {"seq": seq, "d_model": d_model}
-    return drawn(NAME, subject.bench, sizes, seed, causal=causal, learning_rate=RATE, steps=steps)
+    return draw_arguments(NAME, subject.bench, sizes, seed, causal=causal, learning_rate=RATE, steps=steps)
 
 
 @holds("shas-gradient", seq=SEQ, d_model=WIDTH, causal=st.booleans(), seed=SEED)
-def test_a_step_goes_against_the_gradient(subject: Subject, seq: int, d_model: int, *, causal: bool, seed: int) -> None:
+def a_step_goes_against_the_gradient(subject: Subject, seq: int, d_model: int, *, causal: bool, seed: int) -> None:
     """One step, against the gradients that the implementation gives for the attention itself."""
     arguments = call_for(subject, seed, seq, d_model, causal=causal, steps=1)
     bench, contract = subject.bench, subject.bench.spec.contracts[ATTENTION]
@@ -32,7 +33,7 @@ def test_a_step_goes_against_the_gradient(subject: Subject, seq: int, d_model: i
     cotangent = arguments.inputs["output_gradient"]
     gradients = invoke_gradient(bench.adapter, contract, forward, cotangent, wanted, bench.dtype, bench.device).outputs
     expected = {name: weight - RATE * gradients[name] for name, weight in arguments.params.items()}
-    bounds = subject.bounds(NAME, arguments)
+    bounds = subject.tolerances(NAME, arguments)
     for name, stepped in subject.call(NAME, arguments).items():
         less = f"is not the weight less learning_rate times its gradient by {ATTENTION}"
         claim = f"{name} {less if name in expected else f'is not the gradient of x by {ATTENTION}'}"
@@ -40,7 +41,7 @@ def test_a_step_goes_against_the_gradient(subject: Subject, seq: int, d_model: i
 
 
 @holds("shas-one-by-one", seq=SEQ, d_model=WIDTH, causal=st.booleans(), steps=st.integers(2, 4), seed=SEED)
-def test_steps_add_up(subject: Subject, seq: int, d_model: int, *, causal: bool, steps: int, seed: int) -> None:
+def steps_add_up(subject: Subject, seq: int, d_model: int, *, causal: bool, steps: int, seed: int) -> None:
     """So many steps in one call, and one step in each of so many calls."""
     arguments = call_for(subject, seed, seq, d_model, causal=causal, steps=steps)
     together = subject.call(NAME, arguments)
@@ -51,7 +52,7 @@ def test_steps_add_up(subject: Subject, seq: int, d_model: int, *, causal: bool,
     for _ in range(steps):
         last = subject.call(NAME, single)
         single = replace(single, params={name: last[name] for name in single.params})
-    bounds = subject.bounds(NAME, arguments)
+    bounds = subject.tolerances(NAME, arguments)
     for name in together:
         claim = f"{steps} steps in one call give another {name} than {steps} calls of one step"
         subject.agree(name, together[name], last[name], bounds[name], claim)

@@ -23,7 +23,8 @@ from goldformer.conformance.judging.invoke import (
     call,
     hand_over,
 )
-from goldformer.conformance.properties.held import NotAdvised, Subject, Violation, holds, with_inputs
+from goldformer.conformance.properties.registry import holds
+from goldformer.conformance.properties.subject import NotAdvised, Subject, Violation, with_inputs
 from goldformer.spec.call import check_call
 
 #: How torch says that an operation met tensors of two devices. Anything else that goes wrong on the
@@ -37,7 +38,7 @@ _REPEATED: Final = 4
 
 
 @holds("device-hygiene")
-def test_device_hygiene(subject: Subject) -> None:
+def device_hygiene(subject: Subject) -> None:
     """A tensor that was left on the CPU meets the inputs, which are on the meta device, and raises."""
     bench = subject.bench
     if bench.adapter.arrays != "torch":
@@ -62,7 +63,7 @@ def test_device_hygiene(subject: Subject) -> None:
 
 
 @holds("repeat-calls")
-def test_repeat_calls(subject: Subject) -> None:
+def repeat_calls(subject: Subject) -> None:
     """Every further call gives what the first gave, up to rounding: nothing random, nothing remembered."""
     arguments = arguments_of(working_case(subject.component, subject.bench))
     first = subject.call(subject.component, arguments)
@@ -72,7 +73,7 @@ def test_repeat_calls(subject: Subject) -> None:
 
 
 @holds("no-memory")
-def test_no_memory(subject: Subject) -> None:
+def no_memory(subject: Subject) -> None:
     """A call gives what it gave before, whatever shapes, values and masks other calls between them had."""
     arguments = arguments_of(working_case(subject.component, subject.bench))
     first = subject.call(subject.component, arguments)
@@ -102,7 +103,7 @@ def _shapes(arguments: Arguments) -> dict[str, tuple[int, ...]]:
 
 
 @holds("memory-layout")
-def test_memory_layout(subject: Subject) -> None:
+def memory_layout(subject: Subject) -> None:
     """Views, transposed or with gaps, give what contiguous arrays of the same values give."""
     if not LIBRARIES[subject.bench.adapter.arrays].views:
         raise NotCheckable(f"{subject.bench.adapter.arrays} arrays are never views of others")

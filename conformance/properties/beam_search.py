@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from goldformer.conformance.judging.invoke import Arguments
 from goldformer.conformance.properties.decoding import alone_and_in_batch, call_for, ending, read, words_of
-from goldformer.conformance.properties.held import Subject, Violation, holds
+from goldformer.conformance.properties.registry import holds
+from goldformer.conformance.properties.subject import Subject, Violation
 
 NAME = "beam_search"
 
@@ -20,11 +21,11 @@ BEAM = {"beam_size": 2, "top_beams": 2}
 def penalty(subject: Subject, words: int) -> float:
     """What the sum of log-probabilities is divided by under the adapter's length penalty (BEAM-4)."""
     options: dict[str, float] = {"none": 1, "mean": words, "gnmt": ((5 + words) / 6) ** 0.6}
-    return options[subject.convention(NAME)["length_penalty"]]
+    return options[subject.options(NAME)["length_penalty"]]
 
 
 @holds("beam-sentences", source_seq=SOURCE_SEQ, max_length=LENGTH, beam_size=st.integers(2, 4), end=END, seed=SEED)
-def test_sentences_are_distinct_and_end(
+def sentences_are_distinct_and_end(
     subject: Subject, source_seq: int, max_length: int, beam_size: int, end: int, seed: int
 ) -> None:
     """No sentence is returned twice, and after the end of each comes nothing but pad_id."""
@@ -36,9 +37,7 @@ def test_sentences_are_distinct_and_end(
 
 
 @holds("beam-teacher-forcing", source_seq=SOURCE_SEQ, max_length=st.just(3), end=END, seed=SEED)
-def test_scores_are_those_of_the_sentences(
-    subject: Subject, source_seq: int, max_length: int, end: int, seed: int
-) -> None:
+def scores_are_those_of_the_sentences(subject: Subject, source_seq: int, max_length: int, end: int, seed: int) -> None:
     """The model that reads a sentence at once finds it as probable as its score says, the first the most."""
     arguments = call_for(subject, NAME, seed, source_seq, max_length=max_length, **BEAM)
     arguments = ending(subject, NAME, arguments, end)
@@ -61,20 +60,20 @@ def test_scores_are_those_of_the_sentences(
 
 
 @holds("beam-of-one", source_seq=SOURCE_SEQ, max_length=LENGTH, seed=SEED)
-def test_one_beam_is_greedy(subject: Subject, source_seq: int, max_length: int, seed: int) -> None:
+def one_beam_is_greedy(subject: Subject, source_seq: int, max_length: int, seed: int) -> None:
     """beam_size 1 gives the sentence of greedy decoding."""
     greedy = call_for(subject, "greedy_decode", seed, source_seq, max_length=max_length)
-    subject.decided("greedy_decode", greedy, "scores")
+    subject.decisive_tolerance("greedy_decode", greedy, "scores")
     beam = Arguments(greedy.inputs, greedy.params, {**greedy.attributes, "beam_size": 1, "top_beams": 1})
     one, other = subject.call(NAME, beam)["ids"][:, 0], subject.call("greedy_decode", greedy)["ids"]
     subject.agree("ids", one, other, 0.0, "a beam of one gives another sentence than greedy decoding")
 
 
 @holds("beam-batch", source_seq=SOURCE_SEQ, max_length=LENGTH, more=st.integers(1, 2), seed=SEED)
-def test_neighbours_do_not_matter(subject: Subject, source_seq: int, max_length: int, more: int, seed: int) -> None:
+def neighbours_do_not_matter(subject: Subject, source_seq: int, max_length: int, more: int, seed: int) -> None:
     """A sample padded to the length of a longer neighbour gets the sentences that it gets alone."""
     calls = alone_and_in_batch(subject, NAME, seed, source_seq, more, max_length=max_length, **BEAM)
-    bound = subject.decided(NAME, calls[0], "scores")
+    bound = subject.decisive_tolerance(NAME, calls[0], "scores")
     alone, batch = (subject.call(NAME, call) for call in calls)
     claim = f"the sentences of a sample change when {more} padding follows its source and a longer one stands beside it"
     subject.agree("ids", batch["ids"][1:], alone["ids"], 0.0, claim)

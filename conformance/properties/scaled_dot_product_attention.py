@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from goldformer.conformance.judging.invoke import Arguments
 from goldformer.conformance.properties import relations
-from goldformer.conformance.properties.held import Subject, Violation, drawn, holds, with_inputs
+from goldformer.conformance.properties.registry import holds
+from goldformer.conformance.properties.subject import Subject, Violation, draw_arguments, with_inputs
 
 NAME = "scaled_dot_product_attention"
 
@@ -22,7 +23,7 @@ LAST = st.integers(0, 4)
 def call_for(subject: Subject, seed: int, batch: int, q_seq: int, kv_seq: int, d_v: int = 2) -> Arguments:
     """Drawn query, key and value."""
     sizes = {"batch": batch, "q_seq": q_seq, "kv_seq": kv_seq, "d_k": 3, "d_v": d_v}
-    return drawn(NAME, subject.bench, sizes, seed)
+    return draw_arguments(NAME, subject.bench, sizes, seed)
 
 
 def kept(seed: int, batch: int, kv_seq: int) -> NDArray[np.bool_]:
@@ -31,19 +32,17 @@ def kept(seed: int, batch: int, kv_seq: int) -> NDArray[np.bool_]:
 
 
 @holds("sdpa-simplex", batch=BATCH, q_seq=SEQ, kv_seq=SEQ, d_v=st.integers(1, 3), seed=SEED)
-def test_outputs_lie_within_the_values(
-    subject: Subject, batch: int, q_seq: int, kv_seq: int, d_v: int, seed: int
-) -> None:
+def outputs_lie_within_the_values(subject: Subject, batch: int, q_seq: int, kv_seq: int, d_v: int, seed: int) -> None:
     """Rows of weights are distributions; each output lies between the least and the greatest value."""
     arguments = call_for(subject, seed, batch, q_seq, kv_seq, d_v=d_v)
     outputs = subject.call(NAME, arguments)
     output, value = outputs["output"], arguments.inputs["value"]
     low, high = value.min(-2, keepdims=True), value.max(-2, keepdims=True)
-    bound = subject.bound(NAME, arguments, "output")
+    bound = subject.tolerance(NAME, arguments, "output")
     subject.agree("output", output, output.clip(low, high), bound, "an output lies outside the values it averages")
     if "weights" in outputs:
         weights = outputs["weights"]
-        bound = kv_seq * subject.bound(NAME, arguments, "weights")
+        bound = kv_seq * subject.tolerance(NAME, arguments, "weights")
         subject.agree("weights", weights.clip(min=0), weights, 0.0, "a weight is negative")
         subject.agree(
             "weights", weights.sum(-1), np.ones((batch, q_seq)), bound, "the weights of a query do not sum to 1"
@@ -51,15 +50,13 @@ def test_outputs_lie_within_the_values(
 
 
 @holds("sdpa-key-order", batch=BATCH, q_seq=SEQ, kv_seq=SEQ, seed=SEED)
-def test_order_of_keys(subject: Subject, batch: int, q_seq: int, kv_seq: int, seed: int) -> None:
+def order_of_keys(subject: Subject, batch: int, q_seq: int, kv_seq: int, seed: int) -> None:
     """Keys and values may come in any order, together."""
     relations.ignores_order(subject, call_for(subject, seed, batch, q_seq, kv_seq), "key", "value", seed=seed)
 
 
 @holds("sdpa-key-shift", batch=BATCH, q_seq=SEQ, kv_seq=SEQ, masked=st.sampled_from([False, True, True]), seed=SEED)
-def test_one_vector_for_all_keys(
-    subject: Subject, batch: int, q_seq: int, kv_seq: int, *, masked: bool, seed: int
-) -> None:
+def one_vector_for_all_keys(subject: Subject, batch: int, q_seq: int, kv_seq: int, *, masked: bool, seed: int) -> None:
     """A vector c added to every key adds q·c to every score of a query, which its softmax ignores."""
     arguments = call_for(subject, seed, batch, q_seq, kv_seq)
     arguments = with_inputs(arguments, mask=kept(seed, batch, kv_seq)[:, None, :]) if masked else arguments
@@ -70,7 +67,7 @@ def test_one_vector_for_all_keys(
 
 
 @holds("sdpa-causality", batch=BATCH, seq=SEQ, seed=SEED, last=LAST)
-def test_later_keys_do_not_matter(subject: Subject, batch: int, seq: int, seed: int, last: int) -> None:
+def later_keys_do_not_matter(subject: Subject, batch: int, seq: int, seed: int, last: int) -> None:
     """Under a causal mask, row i is what it was when keys and values after i are others."""
     last = min(last, seq - 2)
     mask = np.tril(np.ones((seq, seq), dtype=bool))
@@ -80,7 +77,7 @@ def test_later_keys_do_not_matter(subject: Subject, batch: int, seq: int, seed: 
 
 
 @holds("sdpa-hidden-gradient", batch=BATCH, seq=SEQ, seed=SEED, last=LAST)
-def test_later_keys_have_no_gradient(subject: Subject, batch: int, seq: int, seed: int, last: int) -> None:
+def later_keys_have_no_gradient(subject: Subject, batch: int, seq: int, seed: int, last: int) -> None:
     """The Jacobian of row i by keys and values after i is exactly 0."""
     mask = np.tril(np.ones((seq, seq), dtype=bool))
     arguments = with_inputs(call_for(subject, seed, batch, seq, seq), mask=mask)
@@ -89,7 +86,7 @@ def test_later_keys_have_no_gradient(subject: Subject, batch: int, seq: int, see
 
 
 @holds("sdpa-padding", batch=st.integers(2, 3), q_seq=SEQ, kv_seq=SEQ, seed=SEED)
-def test_masked_keys_do_not_matter(subject: Subject, batch: int, q_seq: int, kv_seq: int, seed: int) -> None:
+def masked_keys_do_not_matter(subject: Subject, batch: int, q_seq: int, kv_seq: int, seed: int) -> None:
     """Each sample keeps another number of keys; what stands at the others is irrelevant."""
     keep = kept(seed, batch, kv_seq)
     arguments = with_inputs(call_for(subject, seed, batch, q_seq, kv_seq), mask=keep[:, None, :])
@@ -98,13 +95,13 @@ def test_masked_keys_do_not_matter(subject: Subject, batch: int, q_seq: int, kv_
 
 
 @holds("sdpa-batch", batch=st.integers(2, 3), q_seq=SEQ, kv_seq=SEQ, seed=SEED)
-def test_samples_do_not_mix(subject: Subject, batch: int, q_seq: int, kv_seq: int, seed: int) -> None:
+def samples_do_not_mix(subject: Subject, batch: int, q_seq: int, kv_seq: int, seed: int) -> None:
     """Sample 1 alone is sample 1 in the batch."""
     relations.alone_as_in_batch(subject, call_for(subject, seed, batch, q_seq, kv_seq))
 
 
 @holds("sdpa-dropout", q_seq=st.integers(20, 25), seed=SEED)
-def test_dropout_takes_weights(subject: Subject, q_seq: int, seed: int) -> None:
+def dropout_takes_weights(subject: Subject, q_seq: int, seed: int) -> None:
     """With two identity matrices side by side as the value, the output is the weights that are left, twice."""
     size = 5
     # Small scores leave no weight that a dtype might round to 0.
@@ -125,6 +122,6 @@ def test_dropout_takes_weights(subject: Subject, q_seq: int, seed: int) -> None:
     if np.array_equal(other == 0, first == 0):
         raise Violation(f"seeds {seed} and {seed + 1} drop the same weights")
     kept = np.where(first == 0, 0.0, subject.call(NAME, arguments)["output"] / (1 - RATE))
-    bound = subject.bound(NAME, replace(arguments, attributes={"dropout_rate": RATE, "seed": seed}), "output")
+    bound = subject.tolerance(NAME, replace(arguments, attributes={"dropout_rate": RATE, "seed": seed}), "output")
     claim = "a weight is neither 0 nor what it is without dropout, divided by 1 − rate"
     subject.agree("output", first, kept, bound, claim)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from goldformer.conformance.properties import relations
-from goldformer.conformance.properties.held import Subject, drawn, holds
+from goldformer.conformance.properties.registry import holds
+from goldformer.conformance.properties.subject import Subject, draw_arguments
 
 
 @holds("ffn-positions", batch=st.integers(1, 2), seq=st.integers(2, 5), seed=st.integers(0, 999))
-def test_positions_are_computed_alone(subject: Subject, batch: int, seq: int, seed: int) -> None:
+def positions_are_computed_alone(subject: Subject, batch: int, seq: int, seed: int) -> None:
     """Permuted positions give permuted rows, and what follows a position does not matter."""
     sizes = {"batch": batch, "seq": seq, "d_model": 4, "d_ff": 6}
-    arguments, other = (drawn("feed_forward", subject.bench, sizes, s) for s in (seed, seed + 1000))
+    arguments, other = (draw_arguments("feed_forward", subject.bench, sizes, s) for s in (seed, seed + 1000))
     relations.follows_order(subject, arguments, "x", seed=seed)
     relations.ignores_later(subject, arguments, other, "x", last=0)

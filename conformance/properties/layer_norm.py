@@ -5,20 +5,21 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from goldformer.conformance.properties.held import Subject, drawn, holds, with_inputs
+from goldformer.conformance.properties.registry import holds
+from goldformer.conformance.properties.subject import Subject, draw_arguments, with_inputs
 
 NAME = "layer_norm"
 
 
 @holds("ln-rows", batch=st.integers(2, 4), d_model=st.integers(2, 6), seed=st.integers(0, 999))
-def test_rows_are_normalised_alone(subject: Subject, batch: int, d_model: int, seed: int) -> None:
+def rows_are_normalised_alone(subject: Subject, batch: int, d_model: int, seed: int) -> None:
     """Row 1 alone is row 1 among others, and lifted by one number it is still the same."""
-    arguments = drawn(NAME, subject.bench, {"batch": batch, "d_model": d_model}, seed)
+    arguments = draw_arguments(NAME, subject.bench, {"batch": batch, "d_model": d_model}, seed)
     # Quarters: lifted by 16 they still fit bfloat16's eight bits.
     x = np.round(arguments.inputs["x"] * 4) / 4
     arguments, alone, lifted = (with_inputs(arguments, x=y) for y in (x, x[1:2], x[1:2] + 16))
     row = subject.call(NAME, alone)["output"]
-    bound = subject.bound(NAME, alone, "output")
+    bound = subject.tolerance(NAME, alone, "output")
     subject.agree(
         "output",
         subject.call(NAME, arguments)["output"][1:2],
@@ -30,6 +31,6 @@ def test_rows_are_normalised_alone(subject: Subject, batch: int, d_model: int, s
         "output",
         subject.call(NAME, lifted)["output"],
         row,
-        max(bound, subject.bound(NAME, lifted, "output")),
+        max(bound, subject.tolerance(NAME, lifted, "output")),
         "adding 16 to every channel of a row changes the result",
     )

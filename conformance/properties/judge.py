@@ -1,0 +1,70 @@
+"""The verdict on one property for one component."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from goldformer.conformance.judging.cases import Bench, Judgement, as_advice, broken, fault, not_implemented, skipped
+from goldformer.conformance.judging.invoke import BadResult, NotCheckable, NotImplementedHere
+from goldformer.conformance.judging.verdict import Status, Verdict
+from goldformer.conformance.properties.counterexample import as_case
+from goldformer.conformance.properties.registry import find_property
+from goldformer.conformance.properties.subject import NotAdvised, Subject, Violation
+from goldformer.spec import Property
+
+
+def judge_property(prop: Property, component: str, bench: Bench) -> Judgement:
+    """Judge one property for one component, in the form of a golden case's judgement."""
+    return Judgement(check_property(prop, component, bench), bench)
+
+
+def check_property(prop: Property, component: str, bench: Bench) -> Verdict:
+    """Return the verdict on one property for one component; a fault of goldformer becomes an errored verdict."""
+    command = bench.command("--property", prop.id, "--component", component)
+    blank = Verdict(
+        prop.id, "property", component, prop.title, Status.PASSED, "", "", bench.dtype, bench.device,
+        prop.clauses, "property", prop.catches, reproduce=command,
+    )  # fmt: skip
+    try:
+        return _check_property(prop, component, bench, blank)
+    except Exception as error:
+        return fault(blank, error)
+
+
+def _check_property(prop: Property, component: str, bench: Bench, blank: Verdict) -> Verdict:
+    if unusable := bench.unusable():
+        return skipped(blank, *unusable)
+    subject = Subject(bench, component)
+    try:
+        find_property(prop).run(subject)
+    except NotImplementedHere as absent:
+        return not_implemented(blank, str(absent), strict=bench.strict)
+    except NotCheckable as unclear:
+        return skipped(blank, "not-checkable", str(unclear))
+    except BadResult as bad:
+        return broken(blank, bad)
+    except Violation as violation:
+        failed = _fail(prop, violation, blank, bench)
+        return as_advice(failed) if isinstance(violation, NotAdvised) and not bench.strict else failed
+    return replace(blank, ratio=subject.ratio, seconds=subject.seconds)
+
+
+def _fail(prop: Property, violation: Violation, blank: Verdict, bench: Bench) -> Verdict:
+    """Return the failed verdict of a violation, with the smallest input that shows it."""
+    # "Falsifying example: body(…" in some versions of Hypothesis, "Failing test case: body(…" in others.
+    drawn = next((n for n in getattr(violation, "__notes__", []) if "body(" in n), "")
+    differences = (violation.difference,) if violation.difference else ()
+    ratio = violation.difference.ratio if violation.difference else None
+    seed = int(violation.drawn.get("seed", 0))
+    return replace(
+        blank, status=Status.FAILED, reason="property", message=str(violation), differences=differences,
+        ratio=ratio, detail=_smallest_input(drawn), example=as_case(prop, str(violation), violation.calls, seed, bench),
+    )  # fmt: skip
+
+
+def _smallest_input(note: str) -> str:
+    """Return Hypothesis's note about the smallest failing input as one line."""
+    if not note:
+        return ""
+    inside = note.partition("(")[2].rpartition(")")[0]
+    return "smallest input: " + ", ".join(part.strip().rstrip(",") for part in inside.splitlines() if part.strip())

@@ -1,0 +1,157 @@
+"""The implementation that a property calls, the arguments it draws, and the relations it requires of results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from goldformer.adapters.arrays import Layout
+from goldformer.conformance.judging.cases import Bench
+from goldformer.conformance.judging.compare import compare
+from goldformer.conformance.judging.gradient import invoke_gradient
+from goldformer.conformance.judging.invoke import Arguments, BadResult, NotCheckable
+from goldformer.conformance.judging.tolerance import least_margin, tolerance
+from goldformer.conformance.judging.verdict import WITHHELD, Difference
+from goldformer.conformance.properties.counterexample import RecordedCall, recipe
+from goldformer.conformance.properties.measuring import measure_call, measure_tolerances
+from goldformer.spec.draw import build
+from goldformer.spec.model import Attribute
+
+Array = NDArray[Any]
+
+
+class Violation(AssertionError):
+    """A relation that does not hold, with the outputs that show it.
+
+    `calls` are the calls that the property made before it, for the arguments `drawn`.
+    """
+
+    def __init__(self, message: str, difference: Difference | None = None) -> None:
+        super().__init__(message)
+        self.difference = difference
+        self.calls: tuple[RecordedCall, ...] = ()
+        self.drawn: Mapping[str, Any] = {}
+
+
+class NotAdvised(Violation):
+    """Behaviour that a clause only advises against: a failure under --strict, and skipped without it."""
+
+
+@dataclass
+class Subject:
+    """The implementation that a property calls, and the worst ratio of its results so far."""
+
+    bench: Bench
+    component: str
+    ratio: float | None = None
+    seconds: float = 0.0
+    calls: list[RecordedCall] = field(default_factory=list)
+
+    def options(self, component: str) -> dict[str, str]:
+        """Return the options that the adapter declares for a component."""
+        return self.bench.adapter.options(component, self.bench.spec)
+
+    def call(self, component: str, arguments: Arguments, layout: Layout = "contiguous") -> Mapping[str, Array]:
+        """Return the outputs of one call; BadResult if one is missing that the bench requires."""
+        result = self.bench.call(component, arguments, layout=layout)
+        outputs = self.bench.spec.contracts[component].outputs
+        if component == self.component and (withheld := self.bench.withheld(component, result.outputs, outputs)):
+            raise BadResult(WITHHELD, withheld)
+        self.seconds += result.seconds
+        self.calls.append(RecordedCall(component, arguments, result.outputs))
+        return result.outputs
+
+    def gradient(self, component: str, arguments: Arguments, cotangent: Array, *wanted: str) -> Mapping[str, Array]:
+        """Return the gradients of the arguments `wanted`, for a gradient of the first output."""
+        bench, contract = self.bench, self.bench.spec.contracts[component]
+        specs = {**contract.inputs, **contract.params_for(arguments.attributes)}
+        given = (cotangent, {name: specs[name] for name in wanted}, bench.dtype, bench.device)
+        result = invoke_gradient(bench.adapter, contract, arguments, *given)
+        self.seconds += result.seconds
+        self.calls.append(RecordedCall(component, arguments, result.outputs, cotangent))
+        return result.outputs
+
+    def tolerance(self, component: str, arguments: Arguments, output: str) -> float:
+        """Return the tolerance of one output of a call; its error scale is measured on these inputs."""
+        return self.tolerances(component, arguments)[output]
+
+    def tolerances(self, component: str, arguments: Arguments) -> dict[str, float]:
+        """Return the tolerance of every output of a call."""
+        return measure_tolerances(component, arguments, self.bench)
+
+    def decisive_tolerance(self, component: str, arguments: Arguments, output: str) -> float:
+        """Return the tolerance of an output of a call that decides something; NotCheckable if rounding decides."""
+        call = measure_call(component, arguments, self.options(component))
+        if call.margin <= least_margin(self.bench.dtype):
+            raise NotCheckable(f"rounding to {self.bench.dtype} decides what {component} gives for the inputs drawn")
+        return tolerance(self.bench.dtype, call.scales[output], 0.0)
+
+    def agree(self, output: str, actual: Array, expected: Array, bound: float, claim: str) -> None:
+        """Raise Violation unless two results are finite and agree within twice a bound: both of them were rounded."""
+        difference = compare(output, actual, expected, 2 * bound)
+        if not np.isfinite(actual).all():
+            finite = np.where(np.isfinite(expected), expected, 0.0)
+            raise Violation(
+                f"{output} is not finite, though all inputs are", compare(output, actual, finite, 2 * bound)
+            )
+        self.ratio = max(self.ratio or 0.0, difference.ratio)
+        if difference.wrong:
+            raise Violation(claim, difference)
+
+    def repeats(
+        self, arguments: Arguments, actual: Mapping[str, Array], expected: Mapping[str, Array], claim: str
+    ) -> None:
+        """Raise Violation unless two calls of the component with equal arguments agree in their first output."""
+        name = self.bench.spec.contracts[self.component].first_output
+        exact = expected[name].dtype.kind != "f" or np.array_equal(actual[name], expected[name], equal_nan=True)
+        # Error scales take long to measure, and most repeated results are equal to the bit.
+        bound = 0.0 if exact else self.tolerance(self.component, arguments, name)
+        self.agree(name, actual[name], expected[name], bound, claim)
+
+    def differ(self, output: str, actual: Array, other: Array, bound: float, claim: str) -> None:
+        """Raise Violation unless two results differ by more than rounding; a dtype too coarse to tell passes."""
+        if 100 * bound > float(np.abs(other).max()):
+            return
+        if not compare(output, actual, other, 2 * bound).wrong:
+            raise Violation(claim)
+
+
+def draw_arguments(
+    component: str, bench: Bench, sizes: Mapping[str, int], seed: int, /, **attributes: Attribute
+) -> Arguments:
+    """Draw arguments of the contract's shapes with the spec's generator; optional arrays are left out."""
+    contract = bench.spec.contracts[component]
+    inputs, params = (
+        {
+            name: _draw_array(name, group, seed, spec.shape.sizes(sizes, _lead_axes(sizes)))
+            for name, spec in specs.items()
+            if not spec.broadcast and spec.kind == "float"
+        }
+        for group, specs in (("inputs", contract.inputs), ("params", contract.params_for(attributes)))
+    )
+    return Arguments(inputs, params, attributes)
+
+
+@lru_cache(maxsize=1 << 13)
+def _draw_array(name: str, group: str, seed: int, shape: tuple[int, ...]) -> Array:
+    # Cached, because every dtype and many properties draw the same small arrays.
+    return build(recipe(group, seed, shape), name)
+
+
+def _lead_axes(sizes: Mapping[str, int]) -> tuple[int, ...]:
+    return (sizes["batch"],) if "batch" in sizes else ()
+
+
+def with_inputs(arguments: Arguments, **changed: Array) -> Arguments:
+    """Return the same call with some inputs replaced."""
+    return replace(arguments, inputs={**arguments.inputs, **changed})
+
+
+def with_params(arguments: Arguments, **changed: Array) -> Arguments:
+    """Return the same call with some parameters replaced."""
+    return replace(arguments, params={**arguments.params, **changed})
