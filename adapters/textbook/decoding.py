@@ -215,7 +215,9 @@ def search_beams(source: Array, task: Task) -> list[list[Sentence]]:
     Each sample begins with one empty sentence, whatever the beam's size (BEAM-1).
     """
     beams = [[Sentence()] for _ in source]
-    while not all(is_over(beam, task) for beam in beams):
+    for _ in range(task.max_length):
+        if all(is_over(beam, task) for beam in beams):
+            break
         extensions = [extend_beam(source, sample, beam, task) for sample, beam in enumerate(beams)]
         beams = next_beams(beams, extensions, task)
     return beams
