@@ -4,13 +4,16 @@ PYTHON ?= python3
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: conformance test check libraries implementations docs format derive bench diagnosis example examples-other-languages dist clean
+.PHONY: conformance test test-all check libraries implementations docs format derive bench diagnosis example examples-other-languages dist clean
 
 conformance: $(STAMP)  ## The suite against the bundled reference
 	@$(BIN)/python -m pytest conformance --adapter reference -q -r fE
 
 test: $(STAMP)  ## Our own tests, with one run of the suite on the reference
 	@$(BIN)/python -m pytest tests conformance -q -r fE -n auto
+
+test-all: $(STAMP)  ## The same, with exhaustive tests in full
+	@$(BIN)/python -m pytest tests conformance -q -r fE -n auto --all
 
 check: $(STAMP)  ## Format, lint, types, import rules, spec, tests
 	@$(BIN)/ruff format --check --quiet .

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,9 +27,46 @@ Benchmark = Any
 BenchOf = Callable[..., Bench]
 
 
+#: An adapter of one right function, as a newcomer writes it.
+SOFTMAX = """
+import numpy as np
+ARRAYS = "numpy"
+def softmax(scores):
+    exps = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return exps / exps.sum(axis=-1, keepdims=True)
+"""
+
+#: The commonest mistake: the scores are not divided by √d_k.
+NO_SCALE = """
+import torch
+ARRAYS = "torch"
+def scaled_dot_product_attention(query, key, value, mask=None):
+    scores = query @ key.transpose(-2, -1)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    weights = torch.softmax(scores, dim=-1)
+    return weights @ value, weights
+"""
+
+
+def user_seconds() -> float:
+    """Return the user CPU time of all processes that were started and have ended."""
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+
+
 def command(*words: str) -> None:
-    """Run a process to its end."""
-    subprocess.run(words, check=True, capture_output=True)
+    """Run a process to its end; exit status 1 is a verdict."""
+    assert subprocess.run(words, check=False, capture_output=True).returncode in (0, 1)
+
+
+def imports(library: str) -> float:
+    """Return the user CPU time of importing an array library, the smallest of three."""
+    seconds = []
+    for _ in range(3):
+        start = user_seconds()
+        command(sys.executable, "-c", f"import {library}")
+        seconds.append(user_seconds() - start)
+    return min(seconds)
 
 
 def small(bench: Bench) -> list[Any]:
@@ -40,16 +79,38 @@ def golden(bench: Bench) -> float:
     return sum(check_case(case, bench).seconds for case in small(bench))
 
 
+@pytest.mark.benchmark(timer=user_seconds)
 def test_help(benchmark: Benchmark) -> None:
-    benchmark.extra_info["what"] = "`goldformer --help`"
+    benchmark.extra_info.update(what="`goldformer --help`", goal=0.1)
     benchmark.pedantic(command, (GOLDFORMER, "--help"), rounds=7, warmup_rounds=1)
 
 
+#: What is checked, the array library of the adapter, the options, and the goal in seconds of user CPU time.
+CHECKS = {
+    "`goldformer check soft.py --component softmax`": (SOFTMAX, "numpy", ("--component", "softmax"), 0.6),
+    "the same, one case": (SOFTMAX, "numpy", ("--case", "sm-several-rows"), 0.4),
+    "`goldformer check` of attention without its scale, both dtypes, with the diagnosis": (NO_SCALE, "torch", (), 2.5),
+}
+
+
+@pytest.mark.benchmark(timer=user_seconds)
+@pytest.mark.parametrize("what", CHECKS)
+def test_check(what: str, benchmark: Benchmark, tmp_path: Path) -> None:
+    source, library, options, goal = CHECKS[what]
+    adapter = tmp_path / "mine.py"
+    adapter.write_text(source, encoding="utf-8")
+    note = f"the import of {library} is taken off"
+    benchmark.extra_info.update(what=what, goal=goal, less=imports(library), note=note)
+    benchmark.pedantic(command, (GOLDFORMER, "check", str(adapter), *options), rounds=3, warmup_rounds=1)
+
+
+@pytest.mark.benchmark(timer=time.process_time)
 def test_load(benchmark: Benchmark) -> None:
-    benchmark.extra_info["what"] = "loading and checking the spec"
-    benchmark.pedantic(load_spec.__wrapped__, rounds=5)
+    benchmark.extra_info["what"] = "loading and checking the whole spec"
+    benchmark.pedantic(lambda: load_spec.__wrapped__(whole=True), rounds=5)
 
 
+@pytest.mark.benchmark(timer=time.process_time)
 @pytest.mark.parametrize("name", ["reference", "textbook"])
 def test_golden(name: str, benchmark: Benchmark, bench_of: BenchOf) -> None:
     bench = bench_of(name)
@@ -58,7 +119,7 @@ def test_golden(name: str, benchmark: Benchmark, bench_of: BenchOf) -> None:
     benchmark.extra_info["what"] = f"all golden cases, `{name}`, float32"
     share = (benchmark.stats.stats.median - took) / len(cases) * 1e3
     benchmark.extra_info["note"] = (
-        f"{len(cases)} cases; the harness takes {share:.2f} ms of each, its own {own:.2f} s in all"
+        f"{len(cases)} cases; the harness takes {share:.2f} ms of each (goal 0.2 ms), its own {own:.2f} s in all"
     )
 
 
@@ -85,12 +146,15 @@ def test_call(name: str, benchmark: Benchmark, bench_of: BenchOf, spec: Spec) ->
 
 
 def test_whole_suite(benchmark: Benchmark) -> None:
-    benchmark.extra_info["what"] = "`pytest conformance --adapter reference`, both dtypes, with properties"
+    benchmark.extra_info.update(
+        what="`pytest conformance --adapter reference`, both dtypes, with properties, wall", goal=15
+    )
     suite = str(Path(__file__).resolve().parent.parent / "conformance")
     words = (sys.executable, "-m", "pytest", suite, "--adapter", "reference", "-q", "-p", "no:cacheprovider")
     benchmark.pedantic(command, words, rounds=1)
 
 
+@pytest.mark.benchmark(timer=time.process_time)
 def test_derive(benchmark: Benchmark, spec: Spec) -> None:
     pytest.importorskip("flint")
     from goldformer.spec.oracle.run import with_golden
@@ -106,6 +170,7 @@ def failing(bench: Bench) -> Implementation:
     return Implementation.of(bench, [check().verdict for check in checks(bench, selection)], 0.0, drawn=True)
 
 
+@pytest.mark.benchmark(timer=time.process_time)
 @pytest.mark.parametrize("named", [False, True], ids=["without", "with"])
 def test_diagnosis(named: bool, benchmark: Benchmark, spec: Spec) -> None:  # noqa: FBT001 - parametrized
     made = implementations()["scale-missing"].make()
@@ -126,6 +191,7 @@ def test_diagnosis(named: bool, benchmark: Benchmark, spec: Spec) -> None:  # no
     benchmark.pedantic(run, (named,), rounds=3, warmup_rounds=1)
 
 
+@pytest.mark.benchmark(timer=time.process_time)
 def test_report(benchmark: Benchmark, bench_of: BenchOf, spec: Spec) -> None:
     found = failing(bench_of("textbook"))
     benchmark.extra_info["what"] = "the HTML report of a run"

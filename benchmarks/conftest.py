@@ -53,14 +53,15 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def table(timed: list[Any]) -> str:
     """A row for each benchmark: what it is, its median, and how that compares with the one that it names."""
     medians = {one.name: one.stats.median for one in timed}
-    lines = ["| what | median | against |", "|---|---:|---|"]
+    lines = ["| what | median | goal | against |", "|---|---:|---:|---|"]
     for one in timed:
-        per = one.extra_info.get("per", 1)
+        per, goal = one.extra_info.get("per", 1), one.extra_info.get("goal")
         against = one.extra_info.get("against")
         ratio = f"{medians[one.name] / medians[against]:.2f} × {_what(timed, against)}" if against in medians else ""
         facts = [ratio, one.extra_info.get("note", "")]
-        each = f"{_time(one.stats.median / per)}{' each' if per > 1 else ''}"
-        lines.append(f"| {one.extra_info['what']} | {each} | {'; '.join(filter(None, facts))} |")
+        each = f"{_time(one.stats.median / per - one.extra_info.get('less', 0))}{' each' if per > 1 else ''}"
+        aim = _time(goal) if goal else ""
+        lines.append(f"| {one.extra_info['what']} | {each} | {aim} | {'; '.join(filter(None, facts))} |")
     return "\n".join([*lines, "", machine(), ""])
 
 

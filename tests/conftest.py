@@ -28,6 +28,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
+pytest_plugins = ["sampling"]
+
 
 @pytest.fixture(scope="session")
 def spec() -> Spec:
