@@ -66,6 +66,10 @@ class Bench:
             return "device", why
         return None
 
+    def absent(self, component: str) -> str:
+        """Return that the adapter has no such function, or "": its cases then need no arguments."""
+        return "" if component in self.adapter.functions else f"{self.adapter.name} has no {component}"
+
     def command(self, *check: str) -> str:
         """The line that repeats one check."""
         words = ["goldformer", "check", self.adapter.origin, *check, "--dtype", self.dtype]
@@ -125,6 +129,8 @@ def judge_case(case: Case, bench: Bench) -> Judgement:
     try:
         if skip := bench.unusable() or _does_not_apply(case, bench):
             return Judgement(skipped(blank, *skip), bench, case)
+        if absent := bench.absent(case.component):
+            return Judgement(not_implemented(blank, absent, strict=bench.strict), bench, case)
         if case.error is not None:
             return Judgement(_or_advice(_judge_refusal(case, bench, blank), case, bench), bench, case)
         outcome, expected = call_case(case, bench), _expected(case, bench)
