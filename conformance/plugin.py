@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from goldformer.conformance.judging.verdict import Verdict
 
 KEY: Final = "goldformer"
+_SUITE: Final = Path(__file__).resolve().parent
 _BENCH: Final = pytest.StashKey["Bench"]()
 _DIAGNOSIS: Final = pytest.StashKey["Diagnosis"]()
 #: The judgements of this process that failed, by check, component and dtype.
@@ -74,12 +75,16 @@ def _runs_the_suite(config: pytest.Config) -> bool:
     """Whether this run is about the suite at all: it is asked for by its package, by its folder or by --adapter."""
     if any(argument.partition("=")[0] == "--adapter" for argument in map(str, config.invocation_params.args)):
         return True
-    here = Path(__file__).resolve().parent
     for target in (argument.partition("::")[0] for argument in config.args):
         path = Path(config.invocation_params.dir, target).resolve()
-        if target.startswith("goldformer.conformance") or path == here or here in path.parents:
+        if target.startswith("goldformer.conformance") or path == _SUITE or _SUITE in path.parents:
             return True
     return False
+
+
+def _is_of_the_suite(file: str | None) -> bool:
+    """Return True for a module that lies in the suite's own folder."""
+    return file is not None and Path(file).resolve().parent == _SUITE
 
 
 def _words(given: list[str]) -> list[str]:
@@ -150,7 +155,7 @@ def _known(given: list[str], known: tuple[str, ...], option: str) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Tests that ask for a `bench` run for every dtype, and for every case or component of theirs."""
-    if "bench" not in metafunc.fixturenames or not metafunc.module.__name__.rpartition(".")[0].endswith("conformance"):
+    if "bench" not in metafunc.fixturenames or not _is_of_the_suite(metafunc.module.__file__):
         return
     config = metafunc.config
     bench = _bench(config)
