@@ -314,6 +314,7 @@ def test_result_has_the_dtype_and_the_device_of_the_input_and_the_value_of_float
         torch.testing.assert_close(output.cpu().double(), golden, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.sample(60)
 @every_call
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_runs_on_the_meta_device_with_the_same_shapes(name, dtype):
@@ -326,6 +327,7 @@ def test_runs_on_the_meta_device_with_the_same_shapes(name, dtype):
         assert output.shape == golden.shape
 
 
+@pytest.mark.sample(10)
 @every_call
 def test_compiles_without_a_graph_break(name):
     torch.compiler.reset()
