@@ -59,14 +59,14 @@ class PlainCase:
         case = replace(self.case, inputs=inputs)
         return {name: law_of(case, name) for name in self.golden}
 
-    def compared(self, changed: Changed) -> Mapping[str, Array]:
+    def compute(self, changed: Changed) -> Mapping[str, Array]:
         """The values that are compared.
 
         A gradient comes as one number, the sum of its elements under drawn weights. Decoding searches once: with
         changed arguments it gives, as `scores`, the log-probabilities of the words that were found without a change.
         """
         if self.case.cotangent_array is not None:
-            return {name: self._slope(name, changed) for name in self.golden}
+            return {name: self.slope(name, changed) for name in self.golden}
         if {"ids", "scores"} <= set(self.contract.outputs) and "scores" in self.golden:
             return {"scores": self._rescored(changed)}
         outputs = self._outputs(changed)
@@ -85,7 +85,7 @@ class PlainCase:
 
         return now(self.case.input_arrays), now(self.case.param_arrays), now(self.case.attributes)
 
-    def _slope(self, name: str, changed: Changed) -> NDArray[np.float64]:
+    def slope(self, name: str, changed: Changed) -> NDArray[np.float64]:
         """The derivative along one direction in the space of an argument, at the elements that are compared."""
         inputs, params, _ = self._arguments(changed)
         at = {**inputs, **params}[name]

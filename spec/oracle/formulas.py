@@ -164,8 +164,8 @@ def linear(x: Objects, w: Any, b: Objects | None) -> Objects:
     The sum begins with b, as it does in the fused kernels behind nn.Linear: where b is large, every term that is
     added rounds at its size.
     """
-    if b is None or not isinstance(w, np.ndarray):
-        # A large weight multiplies in whole, and its many terms outweigh a bias.
+    if b is None or not isinstance(w, np.ndarray) or w.dtype != object:
+        # A large weight multiplies in whole: its many terms outweigh a bias. Of plain numbers no roundoff is measured.
         product: Objects = x @ w
         return product if b is None else product + b
     total = b
