@@ -19,7 +19,8 @@ from goldformer.spec.expectation import read_expectation
 from goldformer.spec.goldenfile import StoredGolden, read_golden
 from goldformer.spec.model import Array, ArraySpec, Blind, Case, Contract, is_part
 from goldformer.spec.shapes import Binder, ContractViolation
-from goldformer.spec.tables import Citation, Convention, Place
+from goldformer.spec.strict import Location
+from goldformer.spec.tables import Citation, Convention
 from goldformer.spec.yamlfile import Field, YamlFile
 
 #: The fields that decide a golden value; a title may change without a new derivation.
@@ -65,7 +66,7 @@ def read_cases(
         try:
             if case.id in built:
                 raise Refused(("id",), f"{case.id!r} is taken, see line {built[case.id].place.line}")
-            made = _build(case, contract, Place(file.path, file.line((*where, "id"))), built)
+            made = _build(case, contract, Location(file.path, file.line((*where, "id"))), built)
             _refuse_unknown_options(made, contract, conventions)
             digest = derivation_digest(file.data["cases"][index], contract, conventions)
             built[case.id] = _with_golden(made, contract, conventions, golden, digest, underived=underived)
@@ -100,7 +101,7 @@ def derivation_digest(raw: Mapping[str, Any], contract: Contract, conventions: M
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _build(model: schema.CaseModel, contract: Contract, place: Place, built: Mapping[str, Case]) -> Case:
+def _build(model: schema.CaseModel, contract: Contract, place: Location, built: Mapping[str, Case]) -> Case:
     source = None if model.source == "derived" else Citation(model.source.document, tuple(model.source.rows))
     if isinstance(model.expect, schema.ErrorModel):
         return _build_error(model, model.expect.error, contract, place, source, built)
@@ -282,7 +283,7 @@ def _with_golden(
     """Return a case with what programs wrote of it; Refused or SpecError if that does not fit."""
     entry = golden.entries.get(case.id)
     if entry is not None:
-        case = replace(case, kills=tuple(entry.kills))
+        case = replace(case, kills=entry.kills)
     if case.error is not None or case.shape_only:
         if entry is not None and entry.derivation is not None and not underived:
             raise SpecError([golden.problem(case.id, f"has golden values, but asks for none: {golden.remedy}")])
@@ -307,7 +308,7 @@ def _build_error(
     model: schema.CaseModel,
     error: str,
     contract: Contract,
-    place: Place,
+    place: Location,
     source: Citation | None,
     built: Mapping[str, Case],
 ) -> Case:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from goldformer.spec.errors import Problem, SpecError
-from goldformer.spec.tables import Citation, Clause, Document, Level, Place
+from goldformer.spec.strict import Location
+from goldformer.spec.tables import Citation, Clause, Document, Level
 
 _HEADING = re.compile(r"^### ([A-Z]+-\d+) · (MUST|SHOULD|CONVENTION) · (.+)$")
 _SOURCE = re.compile(r"^Source: (.+)\.$")
@@ -37,7 +38,7 @@ def read_clauses(path: Path, documents: Mapping[str, Document]) -> dict[str, Cla
         except ValueError as error:
             problems.append(Problem(path, start + 1, id_, str(error)))
             continue
-        clauses[id_] = Clause(id_, Level(level), title, text, sources, Place(path, start + 1))
+        clauses[id_] = Clause(id_, Level(level), title, text, sources, Location(path, start + 1))
     if problems or not clauses:
         raise SpecError(problems or [Problem(path, 1, "file", "holds no clause")])
     return clauses

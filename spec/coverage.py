@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from goldformer.spec.errors import Problem
 from goldformer.spec.model import Case, Spec
-from goldformer.spec.tables import Clause, Erratum, Level, Place, Property, Row
+from goldformer.spec.strict import Location
+from goldformer.spec.tables import Clause, DocumentRow, Erratum, Level, Property
 
 #: Clauses that every single case shows: the engine checks them on each call it makes.
 EVERY_CALL = frozenset({"CALL-1", "CALL-2", "CALL-3", "CALL-4"})
@@ -58,7 +59,7 @@ class RowCoverage:
     """A row of a document (or a section of the paper), the clauses and errata that name it, and what shows it."""
 
     document: str
-    row: Row
+    row: DocumentRow
     clauses: tuple[str, ...]
     errata: tuple[str, ...]
     proofs: Proofs
@@ -129,26 +130,28 @@ def cover(spec: Spec) -> Coverage:
     return Coverage(clauses, rows, tuple(_cover_erratum(erratum, spec) for erratum in spec.errata.values()))
 
 
-def _rows(spec: Spec) -> Iterator[tuple[str, Row]]:
+def _rows(spec: Spec) -> Iterator[tuple[str, DocumentRow]]:
     """Every row with its document; of a paper, the sections that are cited, in the paper's order."""
     citations = [(source, clause.place) for clause in spec.clauses.values() for source in clause.sources]
     citations += [(case.source, case.place) for case in spec.cases.values() if case.source is not None]
     for document in spec.documents.values():
         yield from ((document.id, row) for row in document.rows)
         known = {row.id for row in document.rows}
-        sections: dict[str, Place] = {}
+        sections: dict[str, Location] = {}
         for source, place in citations:
             for section in source.rows if source.document == document.id else ():
                 sections.setdefault(section, place)
         for section in sorted(sections.keys() - known, key=_section_order):
-            yield document.id, Row(section, section, "", sections[section])
+            row = DocumentRow.model_construct(id=section, section=section, says="")
+            row.set_place(sections[section])
+            yield document.id, row
 
 
 def _section_order(section: str) -> tuple[tuple[int, str], ...]:
     return tuple((int(part) if part.isdecimal() else 0, part) for part in section.split("."))
 
 
-def _cover_row(document: str, row: Row, clauses: Mapping[str, ClauseCoverage], spec: Spec) -> RowCoverage:
+def _cover_row(document: str, row: DocumentRow, clauses: Mapping[str, ClauseCoverage], spec: Spec) -> RowCoverage:
     citing = [
         covered
         for covered in clauses.values()
@@ -164,7 +167,7 @@ def _cover_row(document: str, row: Row, clauses: Mapping[str, ClauseCoverage], s
     )
 
 
-def names(case: Case, document: str, row: Row) -> bool:
+def names(case: Case, document: str, row: DocumentRow) -> bool:
     """Whether a case's own source is the row."""
     return case.source is not None and case.source.document == document and row.id in case.source.rows
 

@@ -9,15 +9,99 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
+from pydantic import Discriminator, Tag, model_validator
+from pydantic import Field as Constraint
 
 from goldformer.spec.errors import Problem, SpecError
 from goldformer.spec.files import replace_file
-from goldformer.spec.model import ANY, NOT_FINITE, Array, Case, Contract, Golden, GoldenArray, Kind, Wanted
-from goldformer.spec.schema_golden import GoldenCaseModel, GoldenFileModel, GoldenStatisticsModel
+from goldformer.spec.model import ANY, NOT_FINITE, Array, Case, Contract, Golden, GoldenArray, Kind, Statistic, Wanted
+from goldformer.spec.strict import Id, Items, Name, Option, Param, StrictModel
 from goldformer.spec.yamlfile import Field, YamlFile
+
+# ── the schema ──
+
+#: For readers of the JSON Schema: pydantic lets `values` be anything, since read_golden knows the kind of the output
+#: and judges each element, and doing that twice would take twice the time.
+_VALUES: Final = {
+    "description": "One value, or lists nested in the shape of the output.",
+    "anyOf": [
+        {"type": ["number", "boolean"]},
+        {"enum": list(NOT_FINITE)},
+        {"type": "array", "items": {"$ref": "#/$defs/Values"}},
+    ],
+}
+
+
+class GoldenArrayModel(StrictModel):
+    """The values of an output: all of them, or those at the probes of the case; `at` holds probes that were drawn."""
+
+    error_scale: float
+    at: list[list[int]] | None = None
+    values: Any
+
+
+class GoldenStatisticModel(StrictModel):
+    """The value of a statistic, and how far chance may move it."""
+
+    value: float
+    within: float
+
+
+class GoldenStatisticsModel(StrictModel):
+    """The statistics of a random output."""
+
+    error_scale: float
+    statistics: Annotated[dict[Statistic, GoldenStatisticModel], Constraint(min_length=1)]
+
+
+def _kind(value: Any) -> str:
+    return "as:statistics" if isinstance(value, dict) and "statistics" in value else "as:values"
+
+
+GoldenOutputModel = Annotated[
+    Annotated[GoldenArrayModel, Tag("as:values")] | Annotated[GoldenStatisticsModel, Tag("as:statistics")],
+    Discriminator(_kind),
+]
+
+
+class GoldenCaseModel(StrictModel):
+    """Everything that programs write of one case; a refusal has only `kills`."""
+
+    derivation: Annotated[str, Constraint(pattern=r"^[0-9a-f]{16}$")] | None = None
+    peak: float | None = None
+    margin: float | None = None
+    outputs: dict[Param, GoldenOutputModel] | None = None
+    options: dict[Option, dict[Param, GoldenOutputModel] | Literal["refused"]] | None = None
+    kills: Items[Id] = ()
+
+    @model_validator(mode="after")
+    def _values_are_whole(self) -> GoldenCaseModel:
+        given = {name for name in ("derivation", "peak") if getattr(self, name) is not None}
+        values = [name for name in ("outputs", "options") if getattr(self, name) is not None]
+        if len(given) not in (0, 2) or len(values) != len(given) // 2 or (self.margin is not None and not given):
+            raise ValueError("golden values need derivation, peak and either outputs or options")
+        return self
+
+
+class GoldenFileModel(StrictModel):
+    """Written by `goldformer derive` and `goldformer mistakes --matrix --write`; never by hand."""
+
+    component: Name
+    cases: dict[Id, GoldenCaseModel]
+
+    @classmethod
+    def model_json_schema(cls, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Return the JSON Schema, with the elements of values, which pydantic does not look at."""
+        schema = super().model_json_schema(*args, **kwargs)
+        schema["$defs"]["GoldenArrayModel"]["properties"]["values"] = {"$ref": "#/$defs/Values"}
+        schema["$defs"]["Values"] = _VALUES
+        return schema
+
+
+# ── reading ──
 
 
 class Numeral(str):

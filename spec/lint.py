@@ -12,7 +12,7 @@ import numpy as np
 from goldformer.spec.coverage import cover
 from goldformer.spec.errors import Problem
 from goldformer.spec.model import ANY, Case, Contract, GoldenArray, Spec
-from goldformer.spec.tables import Place
+from goldformer.spec.strict import Location
 from goldformer.spec.vacuity import vacuous
 
 #: A document's digits agree when the value lies within half a unit of the last one printed; the hair
@@ -47,7 +47,7 @@ def _untried_options(spec: Spec) -> Iterator[Problem]:
     tried = {case.convention for case in spec.cases.values()}
     for name in spec.conventions:
         if name not in tried:
-            yield Place(spec.root / "conventions.yaml", 1).problem(name, "is a convention that no case depends on")
+            yield Location(spec.root / "conventions.yaml", 1).problem(name, "is a convention that no case depends on")
 
 
 def _unclaimed_mistakes(spec: Spec) -> Iterator[Problem]:
@@ -60,7 +60,7 @@ def _unclaimed_mistakes(spec: Spec) -> Iterator[Problem]:
                 "is killed by no case and caught by no property: add a case that is meant_for it and run "
                 f"goldformer mistakes {id_} --matrix --write, or list it in the catches of a property"
             )
-            yield Place(spec.root / "mistakes.yaml", 1).problem(id_, message)
+            yield Location(spec.root / "mistakes.yaml", 1).problem(id_, message)
 
 
 def _missed_mistakes(spec: Spec) -> Iterator[Problem]:

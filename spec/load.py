@@ -7,9 +7,8 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from goldformer.spec import schema_tables
 from goldformer.spec.casefile import read_cases
 from goldformer.spec.clauses import cite, read_clauses
 from goldformer.spec.contractfile import read_contracts
@@ -17,8 +16,20 @@ from goldformer.spec.errors import Problem, SpecError
 from goldformer.spec.goldenfile import StoredGolden, golden_path, read_golden_file
 from goldformer.spec.lazy import Cases, Table
 from goldformer.spec.model import Case, Contract, Spec
-from goldformer.spec.tables import Clause, Convention, Digits, Document, Erratum, Mistake, Place, Property, Row
-from goldformer.spec.yamlfile import Field, YamlFile
+from goldformer.spec.tables import (
+    Clause,
+    Convention,
+    Document,
+    Erratum,
+    Mistake,
+    Property,
+    read_conventions,
+    read_documents,
+    read_errata,
+    read_mistakes,
+    read_properties,
+)
+from goldformer.spec.yamlfile import YamlFile
 
 #: The folder that holds the spec's data, in the checkout and in an installed wheel alike.
 ROOT = Path(__file__).resolve().parent
@@ -101,7 +112,7 @@ class _Files:
 
     @cached_property
     def _documents(self) -> Mapping[str, Document]:
-        return _read_documents(self._table("documents"))
+        return read_documents(self._table("documents"))
 
     def read_clauses(self) -> Mapping[str, Clause]:
         """Return the clauses of transformer.md."""
@@ -114,7 +125,7 @@ class _Files:
     @cached_property
     def conventions(self) -> Mapping[str, Convention]:
         """The conventions, which everything needs that calls a component."""
-        return _read_conventions(self._table("conventions"), self._clauses if self._whole else None)
+        return read_conventions(self._table("conventions"), self._clauses if self._whole else None)
 
     @cached_property
     def contracts(self) -> Mapping[str, Contract]:
@@ -127,7 +138,7 @@ class _Files:
 
     @cached_property
     def _mistakes(self) -> Mapping[str, Mistake]:
-        return _read_mistakes(self._table("mistakes"), self.contracts)
+        return read_mistakes(self._table("mistakes"), self.contracts)
 
     def read_properties(self) -> Mapping[str, Property]:
         """Return the properties."""
@@ -136,7 +147,7 @@ class _Files:
     @cached_property
     def _properties(self) -> Mapping[str, Property]:
         mistakes = self._mistakes if self._whole else None
-        return _read_properties(self._table("properties"), self.contracts, self._clauses, mistakes)
+        return read_properties(self._table("properties"), self.contracts, self._clauses, mistakes)
 
     def read_errata(self) -> Mapping[str, Erratum]:
         """Return the errata."""
@@ -144,7 +155,7 @@ class _Files:
 
     @cached_property
     def _errata(self) -> Mapping[str, Erratum]:
-        return _read_errata(self._table("errata"), self._documents, self._clauses)
+        return read_errata(self._table("errata"), self._documents, self._clauses)
 
     def _table(self, name: str) -> YamlFile:
         return YamlFile.read(self._root / f"{name}.yaml")
@@ -252,77 +263,6 @@ def _read_folder(folder: Path) -> list[YamlFile]:
     return [YamlFile.read(path) for path in _list_folder(folder)]
 
 
-def _unique(file: YamlFile, group: str, items: Iterable[Any]) -> None:
-    seen: set[str] = set()
-    for index, item in enumerate(items):
-        if item.id in seen:
-            raise SpecError([file.problem((group, index, "id"), f"{item.id!r} is taken")])
-        seen.add(item.id)
-
-
-def _read_documents(file: YamlFile) -> dict[str, Document]:
-    models = file.parse(schema_tables.DocumentsFile).documents
-    _unique(file, "documents", models)
-    for index, model in enumerate(models):
-        seen = [row.id for row in model.rows]
-        if len(set(seen)) < len(seen):
-            raise SpecError([file.problem(("documents", index, "rows"), "has a row id twice")])
-    documents = {}
-    for index, m in enumerate(models):
-        rows = [
-            Row(row.id, row.section, row.says, Place(file.path, file.line(("documents", index, "rows", i, "id"))))
-            for i, row in enumerate(m.rows)
-        ]
-        documents[m.id] = Document(m.id, m.title, m.english, m.kind, m.about, tuple(rows))
-    return documents
-
-
-def _known(file: YamlFile, where: Field, names: Iterable[str], known: Mapping[str, Any], home: str) -> None:
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise SpecError([file.problem(where, f"{unknown[0]!r} is not in {home}")])
-
-
-def _read_conventions(file: YamlFile, clauses: Mapping[str, Clause] | None) -> dict[str, Convention]:
-    models = file.parse(schema_tables.ConventionsFile).conventions
-    _unique(file, "conventions", models)
-    for index, model in enumerate(models):
-        if clauses is not None:
-            _known(file, ("conventions", index, "clause"), [model.clause], clauses, "transformer.md")
-        _known(file, ("conventions", index, "default"), [model.default], model.options, "its options")
-    return {m.id: Convention(m.id, m.title, m.clause, m.default, m.options, m.left_open or "") for m in models}
-
-
-def _read_mistakes(file: YamlFile, contracts: Mapping[str, Contract]) -> dict[str, Mistake]:
-    models = file.parse(schema_tables.MistakesFile).mistakes
-    _unique(file, "mistakes", models)
-    for index, model in enumerate(models):
-        _known(file, ("mistakes", index, "component"), [model.component], contracts, "contracts/")
-    return {m.id: Mistake(**{**m.model_dump(), "seen": tuple(m.seen)}) for m in models}
-
-
-def _read_properties(
-    file: YamlFile,
-    contracts: Mapping[str, Contract],
-    clauses: Mapping[str, Clause],
-    mistakes: Mapping[str, Mistake] | None,
-) -> dict[str, Property]:
-    models = file.parse(schema_tables.PropertiesFile).properties
-    _unique(file, "properties", models)
-    properties = {}
-    for index, m in enumerate(models):
-        where: Field = ("properties", index)
-        _known(file, (*where, "component"), {m.component} - {"*"}, contracts, "contracts/")
-        _known(file, (*where, "needs"), m.needs, contracts, "contracts/")
-        _known(file, (*where, "clauses"), m.clauses, clauses, "transformer.md")
-        if mistakes is not None:
-            _known(file, (*where, "catches"), m.catches, mistakes, "mistakes.yaml")
-        place = Place(file.path, file.line((*where, "id")))
-        lists = (tuple(m.clauses), tuple(m.catches), tuple(m.needs))
-        properties[m.id] = Property(m.id, m.component, m.title, *lists, place)
-    return properties
-
-
 def _unknown_sources(
     cases: Iterable[Case], file: YamlFile, clauses: Mapping[str, Clause], documents: Mapping[str, Document]
 ) -> Iterator[Problem]:
@@ -362,23 +302,3 @@ def _refuse_shared_ids(properties: Mapping[str, Property], cases: Collection[str
     shared = [p for p in properties.values() if p.id in cases]
     if shared:
         raise SpecError([p.place.problem("id", f"{p.id!r} is a case's id") for p in shared])
-
-
-def _read_errata(
-    file: YamlFile, documents: Mapping[str, Document], clauses: Mapping[str, Clause]
-) -> dict[str, Erratum]:
-    models = file.parse(schema_tables.ErrataFile).errata
-    _unique(file, "errata", models)
-    errata = {}
-    for index, m in enumerate(models):
-        where: Field = ("errata", index)
-        _known(file, (*where, "document"), [m.document], documents, "documents.yaml")
-        rows = {row.id: row for row in documents[m.document].rows}
-        _known(file, (*where, "rows"), m.rows, rows, f"documents.yaml under {m.document}")
-        _known(file, (*where, "clauses"), m.clauses, clauses, "transformer.md")
-        digits = tuple(Digits(d.case, d.output, tuple(tuple(i) for i in d.indices)) for d in m.digits)
-        errata[m.id] = Erratum(
-            m.id, m.document, tuple(m.rows), m.section, m.printed, m.correct, m.why,
-            tuple(m.clauses), tuple(m.proof), digits, Place(file.path, file.line((*where, "id"))),
-        )  # fmt: skip
-    return errata

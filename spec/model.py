@@ -16,6 +16,7 @@ from goldformer.spec import draw
 from goldformer.spec.draw import Recipe
 from goldformer.spec.lazy import Cases
 from goldformer.spec.shapes import Shape
+from goldformer.spec.strict import Location
 from goldformer.spec.tables import (
     Citation,
     Clause,
@@ -24,7 +25,6 @@ from goldformer.spec.tables import (
     Erratum,
     Level,
     Mistake,
-    Place,
     Property,
 )
 
@@ -248,7 +248,7 @@ class Case:
     expect: Mapping[str, Wanted]
     printed: Mapping[str, Any]
     golden: Golden | None
-    place: Place
+    place: Location
     #: Error cases: the argument at fault, and the working case that differs in that alone.
     error: str | None = None
     base: str | None = None

@@ -11,22 +11,16 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator
 from pydantic_core import PydanticCustomError
 
+from goldformer.spec.contractfile import ContractFile
+from goldformer.spec.goldenfile import GoldenCaseModel, GoldenFileModel
 from goldformer.spec.model import Statistic
-from goldformer.spec.schema_golden import GoldenCaseModel, GoldenFileModel
-from goldformer.spec.schema_tables import (
-    ContractFile,
-    ConventionsFile,
-    DocumentsFile,
-    ErrataFile,
-    MistakesFile,
-    PropertiesFile,
-)
-from goldformer.spec.schema_words import ClauseId, Id, Name, Option, Param, Strict, Text
+from goldformer.spec.strict import ClauseId, Id, Name, Option, Param, StrictModel, Text
+from goldformer.spec.tables import ConventionsFile, DocumentsFile, ErrataFile, MistakesFile, PropertiesFile
 
 Nested = list[Any]
 
 
-class DrawModel(Strict):
+class DrawModel(StrictModel):
     """Drawn by the generator of transformer.md; `step` is a power of two such as 1/32."""
 
     draw: Literal["dyadic"]
@@ -48,7 +42,7 @@ class DrawModel(Strict):
         return step
 
 
-class IdsModel(Strict):
+class IdsModel(StrictModel):
     """Integers drawn from range[0] to range[1], both included."""
 
     draw: Literal["ids"]
@@ -57,19 +51,19 @@ class IdsModel(Strict):
     shape: list[int] | None = None
 
 
-class ValuesModel(Strict):
+class ValuesModel(StrictModel):
     """Written out: nested lists, or one number."""
 
     values: Nested
     shape: list[int] | None = None
 
 
-class FillModel(Strict):
+class FillModel(StrictModel):
     fill: float | int
     shape: list[int] | None = None
 
 
-class MaskModel(Strict):
+class MaskModel(StrictModel):
     lengths: list[int] | None = None
     causal: bool = False
     shape: list[str | int]
@@ -93,7 +87,7 @@ RecipeModel = Annotated[
 ]
 
 
-class RangeModel(Strict):
+class RangeModel(StrictModel):
     """Where a number is drawn from."""
 
     range: Annotated[list[float | int], Field(min_length=2, max_length=2)]
@@ -111,24 +105,24 @@ class AllParamsModel(DrawModel):
     but: dict[Param, RecipeModel] = {}
 
 
-class ProbesModel(Strict):
+class ProbesModel(StrictModel):
     probes: Annotated[list[list[int]], Field(min_length=1)]
 
 
-class DrawnModel(Strict):
+class DrawnModel(StrictModel):
     """`drawn` places drawn by the generator, one stream per axis."""
 
     drawn: Annotated[int, Field(ge=1)]
     seed: int
 
 
-class RealModel(Strict):
+class RealModel(StrictModel):
     """The rows before each sample's length: what stands in padded rows is nobody's business."""
 
     lengths: Annotated[list[int], Field(min_length=1)]
 
 
-class StatisticsModel(Strict):
+class StatisticsModel(StrictModel):
     """Statistics of a random output."""
 
     statistics: Annotated[list[Statistic], Field(min_length=1)]
@@ -150,18 +144,18 @@ WantedModel = Annotated[
 ]
 
 
-class ErrorModel(Strict):
+class ErrorModel(StrictModel):
     """The argument at fault."""
 
     error: Param
 
 
-class SourceModel(Strict):
+class SourceModel(StrictModel):
     document: Id
     rows: Annotated[list[str], Field(min_length=1)]
 
 
-class ChangeModel(Strict):
+class ChangeModel(StrictModel):
     """The one thing in which an error case differs from its base; null takes an argument away."""
 
     attributes: dict[Name, int | bool | float] = {}
@@ -177,7 +171,7 @@ def _expect(value: Any) -> str:
     return "as:error" if isinstance(value, dict) and "error" in value else "as:outputs"
 
 
-class BlindModel(Strict):
+class BlindModel(StrictModel):
     """Arguments, or parts of their dotted names, and outputs that show nothing in a case; or `padding`."""
 
     to: Annotated[list[Param], Field(min_length=1)]
@@ -198,7 +192,7 @@ def _at_most_three(ids: list[str]) -> list[str]:
 MeantFor = Annotated[list[Id], AfterValidator(_at_most_three), Field(json_schema_extra={"maxItems": _MOST_MEANT})]
 
 
-class CaseModel(Strict):
+class CaseModel(StrictModel):
     id: Id
     title: Text
     clauses: Annotated[list[ClauseId], Field(min_length=1)]
@@ -225,7 +219,7 @@ class CaseModel(Strict):
     printed: dict[Name, Nested] = {}
 
 
-class CasesFile(Strict):
+class CasesFile(StrictModel):
     """What people write; `golden` only in a file outside the spec, whose own golden values stand in spec/golden."""
 
     component: Name
@@ -233,7 +227,7 @@ class CasesFile(Strict):
     golden: dict[Id, GoldenCaseModel] = {}
 
 
-FILES: dict[str, type[Strict]] = {
+FILES: dict[str, type[StrictModel]] = {
     "documents": DocumentsFile,
     "errata": ErrataFile,
     "conventions": ConventionsFile,

@@ -20,6 +20,7 @@ import pydantic
 import yaml
 
 from goldformer.spec.errors import Problem, SpecError
+from goldformer.spec.strict import Location
 
 #: libyaml's parser where PyYAML was built with it: ten times faster on files full of numbers.
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -93,6 +94,10 @@ class YamlFile:
         """The line on which a field begins, from 1."""
         return int(self.find(where)[0].start_mark.line) + 1
 
+    def locate(self, where: Field) -> Location:
+        """Return the location of a field."""
+        return Location(self.path, self.line(where))
+
     def problem(self, where: Field, message: str) -> Problem:
         """A Problem at one field of this file."""
         return Problem(self.path, self.line(where), dotted(where), message)
@@ -122,7 +127,9 @@ class YamlFile:
                 kind = "true or false" if isinstance(got, bool) else "a date" if isinstance(got, date) else "a number"
                 message = f"expected text, got {got}, which YAML reads as {kind}; put it in quotes"
             case _:
-                message = f"{error['msg']}, got {_short(got)}"
+                # A list of the file is a tuple of the model.
+                expected = error["msg"].replace("Tuple", "List").replace("tuple", "list")
+                message = f"{expected}, got {_short(got)}"
         return self.problem(where, message)
 
 

@@ -166,7 +166,7 @@ def test_several_processes_give_what_one_gives(spec):
 
 
 def known(id_):
-    return Mistake(id_, "softmax", f"{id_} & <others>", "", "", "", "Do not.", "", "", ())
+    return Mistake.model_construct(id=id_, component="softmax", title=f"{id_} & <others>", hint="Do not.")
 
 
 def shot(check, margin, *, listed=True, component="softmax"):
