@@ -1,4 +1,4 @@
-"""What is right: the clauses, contracts, golden cases, errata and mistakes of the Transformer, as data."""
+"""The spec as data: the clauses, contracts, golden cases, errata and mistakes of the Transformer."""
 
 from goldformer.spec.errors import Problem, SpecError
 from goldformer.spec.load import ROOT, load_spec

@@ -1,4 +1,4 @@
-"""Builds cases from their files: recipes, shapes against the contract, error cases from their base."""
+"""Files of cases: builds recipes, checks shapes against the contract, makes error cases from their base."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def read_cases(
     problems: list[Problem] = []
     if golden is None:
         golden = StoredGolden(model.golden, lambda: file, ("golden",), "take it out, and it is derived anew")
-        problems += _stray_entries(golden, [case.id for case in model.cases], file)
+        problems += _list_stray_entries(golden, [case.id for case in model.cases], file)
     elif model.component != file.path.stem:
         message = f"is {model.component!r} in a file named {file.path.name}"
         raise SpecError([file.problem(("component",), message)])
@@ -69,27 +69,27 @@ def read_cases(
             made = _build(case, contract, Location(file.path, file.line((*where, "id"))), built)
             _refuse_unknown_options(made, contract, conventions)
             digest = derivation_digest(file.data["cases"][index], contract, conventions)
-            built[case.id] = _with_golden(made, contract, conventions, golden, digest, underived=underived)
+            built[case.id] = _add_golden(made, contract, conventions, golden, digest, underived=underived)
         except Refused as refused:
             problems.append(file.problem((*where, *refused.where), f"{case.id}: {refused}"))
         except SpecError as error:
             problems += error.problems
     # A case that is refused may be one whose id was changed: its entry is no second problem.
     if not problems and not underived:
-        problems += _stray_entries(golden, [case.id for case in model.cases], file)
+        problems += _list_stray_entries(golden, [case.id for case in model.cases], file)
     if problems:
         raise SpecError(problems)
     return [built[case.id] for case in model.cases]
 
 
-def _stray_entries(golden: StoredGolden, ids: list[str], file: YamlFile) -> Iterable[Problem]:
+def _list_stray_entries(golden: StoredGolden, ids: list[str], file: YamlFile) -> Iterable[Problem]:
     for id_ in golden.entries.keys() - set(ids):
         message = f"{id_!r} is no case of {file.path.name}: {golden.remedy}"
         yield golden.problem(id_, message)
 
 
 def derivation_digest(raw: Mapping[str, Any], contract: Contract, conventions: Mapping[str, Convention]) -> str:
-    """A digest of everything in a case that its golden values follow from."""
+    """Return a digest of everything in a case that decides its golden values."""
     decisive = {key: raw[key] for key in DECISIVE if key in raw}
     decisive["component"] = contract.component
     # What is drawn follows from the arguments' names and shapes too.
@@ -108,10 +108,10 @@ def _build(model: schema.CaseModel, contract: Contract, place: Location, built: 
     if model.base is not None or model.change is not None:
         raise Refused(("base",), "only an error case has a base and a change")
     _check_layers(model.attributes, contract, ("attributes",))
-    lead, sizes = _sizes(model, contract)
-    inputs = _recipes(model.inputs, contract.inputs, sizes, lead, "inputs")
+    lead, sizes = _read_sizes(model, contract)
+    inputs = _make_recipes(model.inputs, contract.inputs, sizes, lead, "inputs")
     param_specs = contract.params_for(model.attributes)
-    params = _recipes(_each_param(model.params, param_specs), param_specs, sizes, lead, "params")
+    params = _make_recipes(_expand_params(model.params, param_specs), param_specs, sizes, lead, "params")
     case = Case(
         model.id, contract.component, model.title, tuple(model.clauses), source, tuple(model.meant_for), (),
         sizes, lead, model.equal_sizes, model.attributes, inputs, params, model.convention,
@@ -124,9 +124,9 @@ def _build(model: schema.CaseModel, contract: Contract, place: Location, built: 
     case = replace(case, sizes=dict(binder.sizes), lead=binder.lead or ())
     if model.cotangent is not None:
         first = contract.outputs[contract.first_output]
-        case = replace(case, cotangent=_recipe(model.cotangent, first, binder.sizes, case.lead, ("cotangent",)))
+        case = replace(case, cotangent=_make_recipe(model.cotangent, first, binder.sizes, case.lead, ("cotangent",)))
     case = replace(case, expect=read_expectation(model.expect, case, contract))
-    return replace(case, blind=_blind(model.blind, case))
+    return replace(case, blind=_read_blind(model.blind, case))
 
 
 def _check_layers(attributes: Mapping[str, Any], contract: Contract, where: Field) -> None:
@@ -137,7 +137,7 @@ def _check_layers(attributes: Mapping[str, Any], contract: Contract, where: Fiel
             raise Refused((*where, stack.count), f"is {count}: write at most {MOST_LAYERS}")
 
 
-def _blind(models: Iterable[schema.BlindModel], case: Case) -> tuple[Blind, ...]:
+def _read_blind(models: Iterable[schema.BlindModel], case: Case) -> tuple[Blind, ...]:
     made = tuple(Blind(tuple(model.to), model.because) for model in models)
     for part in (part for blind in made for part in blind.to):
         if not any(is_part(part, name) for name in case.subjects):
@@ -146,15 +146,17 @@ def _blind(models: Iterable[schema.BlindModel], case: Case) -> tuple[Blind, ...]
     return made
 
 
-def _shaped(recipe: Recipe, name: str) -> Array:
-    """An array of the right shape and kind; drawn numbers are not drawn yet, a large model has millions."""
+def _make_shaped(recipe: Recipe, name: str) -> Array:
+    """Return an array of the right shape and kind, with zeros for drawn numbers: a large model has millions."""
     if isinstance(recipe, draw.Dyadic | draw.Fill):
         return np.broadcast_to(np.float64(0), recipe.shape)
     return draw.build(recipe, name)
 
 
 def _check_call(case: Case, contract: Contract) -> Binder:
-    inputs, params = ({name: _shaped(recipe, name) for name, recipe in g.items()} for g in (case.inputs, case.params))
+    inputs, params = (
+        {name: _make_shaped(recipe, name) for name, recipe in g.items()} for g in (case.inputs, case.params)
+    )
     return check_call(contract, inputs, params, case.attributes)
 
 
@@ -165,7 +167,7 @@ def _bind(case: Case, contract: Contract) -> Binder:
         raise Refused(("inputs",), f"contradicts the contract: {violation}") from violation
 
 
-def _sizes(model: schema.CaseModel, contract: Contract) -> tuple[tuple[int, ...], dict[str, int]]:
+def _read_sizes(model: schema.CaseModel, contract: Contract) -> tuple[tuple[int, ...], dict[str, int]]:
     sizes: dict[str, int] = {}
     lead: tuple[int, ...] = ()
     arrays = (*contract.inputs.values(), *contract.params_for(model.attributes).values())
@@ -183,7 +185,7 @@ def _sizes(model: schema.CaseModel, contract: Contract) -> tuple[tuple[int, ...]
     return lead, sizes
 
 
-def _each_param(
+def _expand_params(
     params: schema.AllParamsModel | Mapping[str, Any], specs: Mapping[str, ArraySpec]
 ) -> Mapping[str, schema.RecipeModel]:
     if not isinstance(params, schema.AllParamsModel):
@@ -195,7 +197,7 @@ def _each_param(
     return together | params.but
 
 
-def _recipes(
+def _make_recipes(
     models: Mapping[str, Any],
     specs: Mapping[str, ArraySpec],
     sizes: Mapping[str, int],
@@ -206,14 +208,14 @@ def _recipes(
     for name, model in models.items():
         if name not in specs:
             raise Refused((group, name), f"is not in the contract, which has {', '.join(specs) or 'none'}")
-        recipes[name] = _recipe(model, specs[name], sizes, lead, (group, name))
+        recipes[name] = _make_recipe(model, specs[name], sizes, lead, (group, name))
     return recipes
 
 
-def _recipe(model: Any, spec: ArraySpec, sizes: Mapping[str, int], lead: tuple[int, ...], where: Field) -> Recipe:
+def _make_recipe(model: Any, spec: ArraySpec, sizes: Mapping[str, int], lead: tuple[int, ...], where: Field) -> Recipe:
     """Return the recipe of a model; Refused at `where` if no array follows from it."""
     try:
-        recipe = _recipe_of(model, spec, sizes, lead)
+        recipe = _convert_recipe(model, spec, sizes, lead)
     except KeyError as error:
         raise Refused(where, f"needs the size {error}: add it to sizes") from error
     except ValueError as error:
@@ -229,7 +231,7 @@ def _recipe(model: Any, spec: ArraySpec, sizes: Mapping[str, int], lead: tuple[i
     return recipe
 
 
-def _recipe_of(model: Any, spec: ArraySpec, sizes: Mapping[str, int], lead: tuple[int, ...]) -> Recipe:
+def _convert_recipe(model: Any, spec: ArraySpec, sizes: Mapping[str, int], lead: tuple[int, ...]) -> Recipe:
     if isinstance(model, schema.MaskModel):
         shape = tuple(axis if isinstance(axis, int) else sizes[axis] for axis in model.shape)
         if model.lengths is not None and len(model.lengths) != shape[0]:
@@ -238,7 +240,7 @@ def _recipe_of(model: Any, spec: ArraySpec, sizes: Mapping[str, int], lead: tupl
             raise ValueError(f"is causal, but its shape {shape} has no axis of queries")
         return draw.Mask(tuple(model.lengths) if model.lengths is not None else None, model.causal, shape)
     if isinstance(model, schema.ValuesModel):
-        return draw.Values(_written(model.values, spec, tuple(model.shape) if model.shape else None))
+        return draw.Values(_read_values(model.values, spec, tuple(model.shape) if model.shape else None))
     shape = tuple(model.shape) if model.shape is not None else spec.shape.sizes(sizes, lead)
     if isinstance(model, schema.FillModel):
         return draw.Fill(float(model.fill), shape)
@@ -251,7 +253,7 @@ def _recipe_of(model: Any, spec: ArraySpec, sizes: Mapping[str, int], lead: tupl
     return draw.Dyadic(model.seed, *draw.grid(*map(str, (*model.range, model.step))), shape)
 
 
-def _written(values: Any, spec: ArraySpec, shape: tuple[int, ...] | None) -> draw.Array:
+def _read_values(values: Any, spec: ArraySpec, shape: tuple[int, ...] | None) -> draw.Array:
     try:
         array = np.array(values)
     except ValueError as error:
@@ -271,7 +273,7 @@ def _refuse_unknown_options(case: Case, contract: Contract, conventions: Mapping
             raise Refused(("only_with", name), f"{name}: {option} is not in conventions.yaml")
 
 
-def _with_golden(
+def _add_golden(
     case: Case,
     contract: Contract,
     conventions: Mapping[str, Convention],
@@ -320,8 +322,8 @@ def _build_error(
     change = model.change
     attributes = {**base.attributes, **change.attributes}
     _check_layers(attributes, contract, ("change", "attributes"))
-    inputs = _changed(base.inputs, change.inputs, contract.inputs, base, "inputs")
-    params = _changed(base.params, change.params, contract.params_for(attributes), base, "params")
+    inputs = _apply_change(base.inputs, change.inputs, contract.inputs, base, "inputs")
+    params = _apply_change(base.params, change.params, contract.params_for(attributes), base, "params")
     case = replace(
         base, id=model.id, title=model.title, clauses=tuple(model.clauses), source=source,
         meant_for=tuple(model.meant_for), kills=(), attributes=attributes, inputs=inputs, params=params,
@@ -337,14 +339,14 @@ def _build_error(
     raise Refused(("change",), "keeps the contract, so nothing can be expected to refuse it")
 
 
-def _changed(
+def _apply_change(
     base: Mapping[str, Recipe],
     change: Mapping[str, Any],
     specs: Mapping[str, ArraySpec],
     case: Case,
     group: str,
 ) -> dict[str, Recipe]:
-    fresh = _recipes(
+    fresh = _make_recipes(
         {k: v for k, v in change.items() if v is not None}, specs, case.sizes, case.lead, f"change.{group}"
     )
     return {name: recipe for name, recipe in {**base, **fresh}.items() if name in fresh or name not in change}

@@ -1,4 +1,4 @@
-"""Reads the clauses out of transformer.md: a heading, a body, a line of sources."""
+"""The clauses of transformer.md: a heading, a body, a line of sources."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ THIS_SPEC = "this spec"
 
 
 def read_clauses(path: Path, documents: Mapping[str, Document]) -> dict[str, Clause]:
-    """Every `### ID · LEVEL · Title` block; SpecError names each block that is not one, with its line."""
+    """Read every `### ID · LEVEL · Title` block; SpecError names each malformed block, with its line."""
     lines = path.read_text(encoding="utf-8").splitlines()
     starts = [i for i, line in enumerate(lines) if line.startswith("### ")]
     clauses: dict[str, Clause] = {}

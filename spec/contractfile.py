@@ -1,4 +1,4 @@
-"""Builds contracts from contracts/*.yaml, each after those it depends on."""
+"""Files of contracts: reads contracts/*.yaml, each contract after those it depends on."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class ContractFile(StrictModel):
 
 
 def read_contracts(files: Iterable[YamlFile], conventions: Mapping[str, Convention]) -> dict[str, Contract]:
-    """All contracts in dependency order; SpecError on a bad shape, an unknown name or a cycle."""
+    """Read all contracts in dependency order; SpecError for a bad shape, an unknown name or a cycle."""
     parsed: dict[str, tuple[YamlFile, Contract]] = {}
     problems: list[Problem] = []
     for file in files:
@@ -90,16 +90,16 @@ def read_contracts(files: Iterable[YamlFile], conventions: Mapping[str, Conventi
     while len(ordered) < len(parsed):
         ready = [c for _, c in parsed.values() if c.component not in ordered and set(c.depends_on) <= set(ordered)]
         if not ready:
-            file = next(file for name, (file, _) in parsed.items() if name in _reached(name, parsed))
+            file = next(file for name, (file, _) in parsed.items() if name in _find_reachable(name, parsed))
             raise SpecError([file.problem(("depends_on",), "runs in a circle")])
         for contract in sorted(ready, key=lambda c: c.component):
             file, _ = parsed[contract.component]
-            ordered[contract.component] = _with_blocks(file, contract, ordered)
+            ordered[contract.component] = _add_blocks(file, contract, ordered)
     return ordered
 
 
-def _reached(start: str, parsed: Mapping[str, tuple[YamlFile, Contract]]) -> set[str]:
-    """All that a component depends on, directly or not."""
+def _find_reachable(start: str, parsed: Mapping[str, tuple[YamlFile, Contract]]) -> set[str]:
+    """Return all components that one depends on, directly or not."""
     reached: set[str] = set()
     waiting = [start]
     while waiting:
@@ -113,9 +113,9 @@ def _build(file: YamlFile) -> Contract:
     model = file.parse(ContractFile)
     contract = Contract(
         model.component, model.title, model.depends_on,
-        _arrays(file, "inputs", model.inputs), _arrays(file, "params", model.params),
+        _read_arrays(file, "inputs", model.inputs), _read_arrays(file, "params", model.params),
         {name: AttributeSpec(name, **a.model_dump()) for name, a in model.attributes.items()},
-        _arrays(file, "outputs", model.outputs),
+        _read_arrays(file, "outputs", model.outputs),
         model.flow or tuple(model.outputs), model.conventions, model.computed_in_at_least,
     )  # fmt: skip
     _refuse_unknown_sizes(file, contract)
@@ -123,7 +123,7 @@ def _build(file: YamlFile) -> Contract:
 
 
 def _refuse_unknown_sizes(file: YamlFile, contract: Contract) -> None:
-    """A mask and an output have only sizes that the arguments give."""
+    """Refuse a size of a mask or an output that no argument gives."""
     arguments = [spec for spec in (*contract.inputs.values(), *contract.params.values()) if not spec.broadcast]
     given = {symbol for spec in arguments for symbol in spec.shape.symbols}
     given |= {attribute.size for attribute in contract.attributes.values() if attribute.size}
@@ -134,7 +134,7 @@ def _refuse_unknown_sizes(file: YamlFile, contract: Contract) -> None:
                 raise SpecError([file.problem((group, name), message)])
 
 
-def _with_blocks(file: YamlFile, contract: Contract, known: Mapping[str, Contract]) -> Contract:
+def _add_blocks(file: YamlFile, contract: Contract, known: Mapping[str, Contract]) -> Contract:
     """Add the parameters of the components it is built of, under their prefixes and with its own sizes."""
     blocks = file.parse(ContractFile).blocks
     params, layers = dict(contract.params), []
@@ -143,7 +143,7 @@ def _with_blocks(file: YamlFile, contract: Contract, known: Mapping[str, Contrac
             message = f"{block.component!r} is not among what {contract.component} depends on"
             raise SpecError([file.problem(("blocks", prefix), message)])
         inner = {
-            name: replace(spec, shape=spec.shape.renamed(block.sizes))
+            name: replace(spec, shape=spec.shape.rename(block.sizes))
             for name, spec in known[block.component].params.items()
         }
         if block.repeat is None:
@@ -155,7 +155,7 @@ def _with_blocks(file: YamlFile, contract: Contract, known: Mapping[str, Contrac
     return replace(contract, params=params, layers=tuple(layers))
 
 
-def _arrays(file: YamlFile, group: str, models: Mapping[str, ArrayEntry]) -> dict[str, ArraySpec]:
+def _read_arrays(file: YamlFile, group: str, models: Mapping[str, ArrayEntry]) -> dict[str, ArraySpec]:
     specs = {}
     for name, model in models.items():
         where: Where = (group, name)

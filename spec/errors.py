@@ -1,4 +1,4 @@
-"""What the loader says of a spec that it refuses.
+"""The errors of a spec that the loader refuses.
 
 SpecError
 └── holds Problems, each with file, line, field, what is wrong and how to mend it

@@ -1,4 +1,4 @@
-"""Reads what a case expects of each output: all of it, its shape, some of its places, or statistics."""
+"""The expectations of a case for each output: all of it, its shape, some of its places, or statistics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ROWS = ("seq", "q_seq", "source_seq")
 
 
 def read_expectation(models: Mapping[str, Any], case: Case, contract: Contract) -> dict[str, Wanted]:
-    """What a case asks of each output, or of the gradient of each argument; Refused where that makes no sense."""
+    """Read the expectation for each output, or for the gradient of each argument; Refused if it makes no sense."""
     results = contract.results_of(case)
     if case.cotangent is not None and set(models) == {_ALL}:
         models = dict.fromkeys(results, models[_ALL])
@@ -28,7 +28,7 @@ def read_expectation(models: Mapping[str, Any], case: Case, contract: Contract) 
     for name, model in models.items():
         if name not in results:
             raise Refused(("expect", name), f"is not among what can be asked for: {', '.join(results)}")
-        expect[name] = _wanted(model, results[name], case)
+        expect[name] = _read_wanted(model, results[name], case)
         _check_chance(name, expect[name], case)
     if not expect:
         raise Refused(("expect",), f"asks for nothing; {contract.component} gives {', '.join(contract.outputs)}")
@@ -38,21 +38,21 @@ def read_expectation(models: Mapping[str, Any], case: Case, contract: Contract) 
     return expect
 
 
-def _wanted(model: Any, spec: ArraySpec, case: Case) -> Wanted:
+def _read_wanted(model: Any, spec: ArraySpec, case: Case) -> Wanted:
     if isinstance(model, str):
         return Wanted("all" if model == "all" else "shape")
     if isinstance(model, schema.StatisticsModel):
         return Wanted("statistics", statistics=tuple(model.statistics))
     shape = spec.shape.sizes(case.sizes, case.lead)
-    indices = _places(model, spec, shape)
+    indices = _list_places(model, spec, shape)
     for place in indices:
         if len(place) != len(shape) or not all(0 <= k < size for k, size in zip(place, shape, strict=True)):
             raise Refused(("expect", spec.name), f"probe {list(place)} lies outside the shape {shape}")
     return Wanted("probes", indices, drawn=isinstance(model, schema.DrawnModel))
 
 
-def _places(model: Any, spec: ArraySpec, shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """The places of an output that a case asks for."""
+def _list_places(model: Any, spec: ArraySpec, shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """List the places of an output that a case asks for."""
     if isinstance(model, schema.ProbesModel):
         return tuple(tuple(place) for place in model.probes)
     if isinstance(model, schema.DrawnModel):
@@ -67,7 +67,7 @@ def _places(model: Any, spec: ArraySpec, shape: tuple[int, ...]) -> tuple[tuple[
 
 
 def _check_chance(name: str, wanted: Wanted, case: Case) -> None:
-    """Refused unless statistics are asked of what is random, and numbers of what is not."""
+    """Refuse statistics of an output that is not random, and numbers of one that is."""
     if wanted.form == "shape":
         return
     where = ("expect", name)

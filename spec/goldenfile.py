@@ -57,13 +57,13 @@ class GoldenStatisticsModel(StrictModel):
     statistics: Annotated[dict[Statistic, GoldenStatisticModel], Constraint(min_length=1)]
 
 
-def _kind(value: Any) -> str:
+def _tag_output(value: Any) -> str:
     return "as:statistics" if isinstance(value, dict) and "statistics" in value else "as:values"
 
 
 GoldenOutputModel = Annotated[
     Annotated[GoldenArrayModel, Tag("as:values")] | Annotated[GoldenStatisticsModel, Tag("as:statistics")],
-    Discriminator(_kind),
+    Discriminator(_tag_output),
 ]
 
 
@@ -78,7 +78,7 @@ class GoldenCaseModel(StrictModel):
     kills: Items[Id] = ()
 
     @model_validator(mode="after")
-    def _values_are_whole(self) -> GoldenCaseModel:
+    def _check_complete(self) -> GoldenCaseModel:
         given = {name for name in ("derivation", "peak") if getattr(self, name) is not None}
         values = [name for name in ("outputs", "options") if getattr(self, name) is not None]
         if len(given) not in (0, 2) or len(values) != len(given) // 2 or (self.margin is not None and not given):
@@ -112,7 +112,7 @@ class Numeral(str):
 
 @dataclass(frozen=True, slots=True)
 class StoredGolden:
-    """What programs wrote of some cases by their ids, and where it stands.
+    """The entries of a golden file by the ids of their cases, and their place in the file.
 
     `find_lines` parses the file once more, for the lines of a problem: JSON's own reader has none. `remedy` says what
     to do about an entry that does not fit its case.
@@ -178,27 +178,28 @@ def read_golden(model: GoldenCaseModel, case: Case, contract: Contract, options:
         if set(given) != set(options):
             raise ValueError(f"has values for {sorted(given)}, the convention has {sorted(options)}")
         read = {
-            name: None if outputs == "refused" else _outputs(outputs, case, contract) for name, outputs in given.items()
+            name: None if outputs == "refused" else _read_outputs(outputs, case, contract)
+            for name, outputs in given.items()
         }
     else:
-        read = {ANY: _outputs(model.outputs or {}, case, contract)}
+        read = {ANY: _read_outputs(model.outputs or {}, case, contract)}
     assert model.derivation is not None, "the schema refuses values without it"
     assert model.peak is not None, "the schema refuses values without it"
     return Golden(model.derivation, float(model.peak), read, None if model.margin is None else float(model.margin))
 
 
-def _outputs(models: Any, case: Case, contract: Contract) -> dict[str, GoldenArray]:
+def _read_outputs(models: Any, case: Case, contract: Contract) -> dict[str, GoldenArray]:
     wanted = {name: want for name, want in case.expect.items() if want.form != "shape"}
     if set(models) != set(wanted):
         raise ValueError(f"has outputs {sorted(models)}, the case asks for {sorted(wanted)}")
-    return {name: _array(name, models[name], want, case, contract) for name, want in wanted.items()}
+    return {name: _read_array(name, models[name], want, case, contract) for name, want in wanted.items()}
 
 
-def _array(name: str, model: Any, want: Wanted, case: Case, contract: Contract) -> GoldenArray:
+def _read_array(name: str, model: Any, want: Wanted, case: Case, contract: Contract) -> GoldenArray:
     if isinstance(model, GoldenStatisticsModel) or want.form == "statistics":
-        return _statistics(name, model, want)
+        return _read_statistics(name, model, want)
     spec = contract.results_of(case)[name]
-    values = _values(name, model.values, spec.kind)
+    values = _read_values(name, model.values, spec.kind)
     values.flags.writeable = False
     if want.form == "probes":
         # Probes that were drawn stand beside their values; probes that were written out stand in `expect`.
@@ -212,7 +213,7 @@ def _array(name: str, model: Any, want: Wanted, case: Case, contract: Contract) 
     return GoldenArray(values, float(model.error_scale))
 
 
-def _statistics(name: str, model: Any, want: Wanted) -> GoldenArray:
+def _read_statistics(name: str, model: Any, want: Wanted) -> GoldenArray:
     given = getattr(model, "statistics", {})
     if tuple(given) != want.statistics:
         asked = ", ".join(want.statistics) or "none"
@@ -223,7 +224,7 @@ def _statistics(name: str, model: Any, want: Wanted) -> GoldenArray:
     return GoldenArray(values, float(model.error_scale), within=within)
 
 
-def _values(name: str, written: Any, kind: Kind) -> Array:
+def _read_values(name: str, written: Any, kind: Kind) -> Array:
     """Return the numbers or truth values of an output; nothing is converted into them but the words for no number."""
     kinds: dict[Kind, tuple[type, ...]] = {"bool": (bool,), "ids": (int,), "float": (int, float)}
     items = np.array(written, dtype=object)
@@ -269,7 +270,7 @@ def write_kills(path: Path, component: str, order: Iterable[str], kills: Mapping
     for id_, killed in kills.items():
         entry = {key: value for key, value in entries.get(id_, {}).items() if key != "kills"}
         entries[id_] = entry | ({"kills": list(killed)} if killed else {})
-    return write_golden_file(path, component, sorted_entries(entries, order))
+    return write_golden_file(path, component, sort_entries(entries, order))
 
 
 def render_golden(component: str, entries: Mapping[str, Any]) -> str:
@@ -283,20 +284,20 @@ def render(value: Any, indent: str = "") -> str:
         inner = indent + "  "
         items = (f"{inner}{json.dumps(key)}: {render(item, inner)}" for key, item in value.items())
         return "{\n" + ",\n".join(items) + f"\n{indent}}}"
-    return "".join(_one_line(value))
+    return "".join(_render_line(value))
 
 
-def _one_line(value: Any) -> Iterator[str]:
+def _render_line(value: Any) -> Iterator[str]:
     if isinstance(value, Numeral):
         yield value
     elif isinstance(value, Mapping):
-        yield "{" + ", ".join(f"{json.dumps(key)}: {''.join(_one_line(item))}" for key, item in value.items()) + "}"
+        yield "{" + ", ".join(f"{json.dumps(key)}: {''.join(_render_line(item))}" for key, item in value.items()) + "}"
     elif isinstance(value, list | tuple):
-        yield "[" + ", ".join("".join(_one_line(item)) for item in value) + "]"
+        yield "[" + ", ".join("".join(_render_line(item)) for item in value) + "]"
     else:
         yield json.dumps(value)
 
 
-def sorted_entries(entries: Mapping[str, Any], order: Iterable[str]) -> dict[str, Any]:
+def sort_entries(entries: Mapping[str, Any], order: Iterable[str]) -> dict[str, Any]:
     """Return the entries that say something, in the order of their cases; those without a case are left out."""
     return {id_: entries[id_] for id_ in order if entries.get(id_)}

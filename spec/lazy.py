@@ -1,4 +1,4 @@
-"""Mappings of the spec that are read from their files when something asks for them first."""
+"""Mappings of the spec that are read from their files on first use."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class CaseFiles(Protocol):
 
 
 class Cases(Mapping[str, "Case"]):
-    """The cases of a spec by their ids, and further ones behind them."""
+    """The cases of a spec by their ids, followed by further ones."""
 
     def __init__(self, files: CaseFiles, more: Mapping[str, Case] | None = None) -> None:
         self._files = files
         self._more = dict(more or {})
 
     def with_more(self, more: Mapping[str, Case]) -> Cases:
-        """Return these cases with further ones behind them."""
+        """Return these cases, followed by further ones."""
         return Cases(self._files, {**self._more, **more})
 
     def of(self, component: str) -> tuple[Case, ...]:

@@ -1,4 +1,4 @@
-"""Loads the spec, refusing whatever contradicts its schema, itself or its other files."""
+"""Loading of the spec, which refuses everything that contradicts its schema, itself or other files."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ def load_own_cases(path: Path, spec: Spec) -> list[Case]:
     values may be missing or out of date, and ids of the spec are taken.
     """
     cases: list[Case] = []
-    for file in YamlFile.read(path).listed():
+    for file in YamlFile.read(path).split_list():
         read = read_cases(file, spec.contracts, spec.conventions, underived=True)
-        problems = [*_unknown_sources(read, file, spec.clauses, spec.documents)]
-        problems += _unknown_mistakes(read, file, spec.mistakes)
+        problems = [*_list_unknown_sources(read, file, spec.clauses, spec.documents)]
+        problems += _list_unknown_mistakes(read, file, spec.mistakes)
         if problems:
             raise SpecError(problems)
         cases += read
@@ -84,7 +84,7 @@ def load_own_cases(path: Path, spec: Spec) -> list[Case]:
 
 
 class _Files:
-    """The files of a spec, each read once, when something asks for it first.
+    """The files of a spec, each read once, on first use.
 
     With `whole`, they are read to be checked: references to tables that are read for nothing else are looked up too.
     """
@@ -230,12 +230,12 @@ class _Files:
                     problems.append(case.place.problem("id", message))
                 cases[case.id] = case
         # A file of cases that is refused may be one whose name was changed: its golden file is no second problem.
-        problems = problems or [*self._stray_golden_files()]
+        problems = problems or [*self._list_stray_golden_files()]
         if problems:
             raise SpecError(problems)
         return {case.id: case for component in self.contracts for case in self._read.get(component, ())}
 
-    def _stray_golden_files(self) -> Iterator[Problem]:
+    def _list_stray_golden_files(self) -> Iterator[Problem]:
         for path in sorted((self._root / "golden").glob("*.json")):
             if not self._case_file(path.stem).exists():
                 yield Problem(path, 1, "file", f"belongs to cases/{path.stem}.yaml, which is missing: remove it")
@@ -243,10 +243,10 @@ class _Files:
     def _read_cases(self, path: Path) -> tuple[Case, ...]:
         file, golden = YamlFile.read(path), read_golden_file(golden_path(path), path.stem)
         cases = read_cases(file, self.contracts, self.conventions, golden, underived=self._underived)
-        problems = [*_unknown_sources(cases, file, self._clauses, self._documents)]
+        problems = [*_list_unknown_sources(cases, file, self._clauses, self._documents)]
         if self._whole:
-            problems += _unknown_mistakes(cases, file, self._mistakes)
-            problems += _unknown_kills(cases, golden, self._mistakes)
+            problems += _list_unknown_mistakes(cases, file, self._mistakes)
+            problems += _list_unknown_kills(cases, golden, self._mistakes)
         if problems:
             raise SpecError(problems)
         return tuple(cases)
@@ -263,7 +263,7 @@ def _read_folder(folder: Path) -> list[YamlFile]:
     return [YamlFile.read(path) for path in _list_folder(folder)]
 
 
-def _unknown_sources(
+def _list_unknown_sources(
     cases: Iterable[Case], file: YamlFile, clauses: Mapping[str, Clause], documents: Mapping[str, Document]
 ) -> Iterator[Problem]:
     for index, case in enumerate(cases):
@@ -277,7 +277,7 @@ def _unknown_sources(
                 yield _case_problem(file, index, case, "source", str(error))
 
 
-def _unknown_mistakes(cases: Iterable[Case], file: YamlFile, mistakes: Mapping[str, Mistake]) -> Iterator[Problem]:
+def _list_unknown_mistakes(cases: Iterable[Case], file: YamlFile, mistakes: Mapping[str, Mistake]) -> Iterator[Problem]:
     for index, case in enumerate(cases):
         # The catalogue is long: a file of one's own that names no mistake need not wait for it.
         for id_ in case.meant_for:
@@ -289,7 +289,9 @@ def _case_problem(file: YamlFile, index: int, case: Case, field: str, message: s
     return Problem(file.path, file.line(("cases", index, field)), f"{case.id}.{field}", message)
 
 
-def _unknown_kills(cases: Iterable[Case], golden: StoredGolden, mistakes: Mapping[str, Mistake]) -> Iterator[Problem]:
+def _list_unknown_kills(
+    cases: Iterable[Case], golden: StoredGolden, mistakes: Mapping[str, Mistake]
+) -> Iterator[Problem]:
     for case in cases:
         for id_ in case.kills:
             if id_ not in mistakes:

@@ -1,11 +1,11 @@
-"""Writes spec/README.md: what lies in the folder, and what covers each row of the documents, from the data alone."""
+"""The page spec/README.md, rendered from the data: the files, and the coverage of each row of a document."""
 
 from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 
-from goldformer.spec.coverage import Coverage, Proofs, RowCoverage, cover, totals
+from goldformer.spec.coverage import Coverage, Proofs, RowCoverage, count_totals, cover
 from goldformer.spec.model import UNSPECIFIED, Case, Spec
 from goldformer.spec.tables import Clause, Document, Property
 
@@ -58,7 +58,7 @@ Choices that correct code makes differently. The first option is the default, th
 
 
 def readme(spec: Spec) -> str:
-    """The whole page, the same for the same data."""
+    """Render the whole page; the same data gives the same page."""
     coverage = cover(spec)
     parts = [
         _HEAD,
@@ -73,8 +73,8 @@ def readme(spec: Spec) -> str:
 
 
 def numbers(spec: Spec) -> list[str]:
-    """The totals, in words."""
-    n = totals(spec)
+    """Describe the totals in words."""
+    n = count_totals(spec)
     levels = ", ".join(f"{count} {level}" for level, count in n.clauses.items())
     kinds = ", ".join(f"{count} {kind}" for kind, count in n.cases.items())
     return [
@@ -85,14 +85,14 @@ def numbers(spec: Spec) -> list[str]:
 
 
 def document_table(document: Document, coverage: Coverage) -> str:
-    """One document's rows, under its heading."""
+    """Render one document's rows under its heading."""
     name = document.title if document.title == document.english else f"{document.title} ({document.english})"
     rows = coverage.of(document.id).rows
     return f"### {document.id}\n\n{escape(name)}. {escape(document.about)}\n\n" + rows_table(rows, coverage)
 
 
 def rows_table(rows: Iterable[RowCoverage], coverage: Coverage) -> str:
-    """Rows of documents as a table: clauses, how many cases, refusals and properties, and the first of them."""
+    """Render rows of documents as a table: clauses, numbers of cases, refusals and properties, the first of them."""
     lines = []
     for covered in rows:
         links = " ".join(link(coverage.clauses[id_].clause) for id_ in covered.clauses)
@@ -100,13 +100,13 @@ def rows_table(rows: Iterable[RowCoverage], coverage: Coverage) -> str:
         section = "" if covered.row.section == covered.row.id else escape(covered.row.section)
         proofs = covered.proofs
         counts = (len(ids) for ids in (proofs.cases, proofs.refusals, proofs.properties))
-        example = folded(proofs.ids) or "**nothing**"
+        example = join_first(proofs.ids) or "**nothing**"
         lines.append((covered.row.id, section, links or "–", *map(_count, counts), example))
     return markdown_table(("row", "section", "clauses", "cases", "refusals", "properties", "shown by"), lines)
 
 
 def errata_table(coverage: Coverage) -> str:
-    """Errata as a table: id, place, what is printed, what is right, proofs."""
+    """Render errata as a table: id, place, the printed statement, the correct one, proofs."""
     lines = []
     for covered in coverage.errata:
         erratum = covered.erratum
@@ -145,12 +145,12 @@ def _conventions(spec: Spec) -> str:
 
 
 def link(clause: Clause) -> str:
-    """A clause's id, leading to its heading in transformer.md."""
+    """Return a link from a clause's id to its heading in transformer.md."""
     return f"[{clause.id}](transformer.md#{anchor(f'{clause.id} · {clause.level.value} · {clause.title}')})"
 
 
 def anchor(heading: str) -> str:
-    """The fragment by which GitHub finds a heading.
+    """Return the fragment by which GitHub finds a heading.
 
     Letters become small and spaces hyphens; of the rest digits, marks, underscores and hyphens stay, and other
     signs go without a trace, so that a sign between two spaces leaves two hyphens.
@@ -162,8 +162,8 @@ def anchor(heading: str) -> str:
 _KEPT = frozenset({"Ll", "Lm", "Lo", "Lt", "Lu", "Mc", "Me", "Mn", "Nd", "Nl", "Pc"})
 
 
-def folded(ids: Sequence[str]) -> str:
-    """Some ids and the number of the others, where there are many."""
+def join_first(ids: Sequence[str]) -> str:
+    """Join ids with commas; of many ids list the first and count the others."""
     if len(ids) <= SHOWN + 1:
         return ", ".join(ids)
     return f"{', '.join(ids[:SHOWN])} and {len(ids) - SHOWN} more"
@@ -174,14 +174,14 @@ def _count(number: int) -> str:
 
 
 def escape(text: str) -> str:
-    """Words as they are, safe from Markdown inside a table."""
+    """Escape Markdown signs inside a table."""
     for sign in ("\\", "|", "<", "*", "`", "$"):
         text = text.replace(sign, f"\\{sign}")
     return " ".join(text.split())
 
 
 def markdown_table(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown, of cells that are escaped already."""
+    """Render a Markdown table from cells that are escaped already."""
 
     def rows() -> Iterator[Sequence[str]]:
         yield headings

@@ -31,7 +31,7 @@ class DrawModel(StrictModel):
 
     @field_validator("step")
     @classmethod
-    def _a_fraction(cls, step: str | int) -> str | int:
+    def _check_step(cls, step: str | int) -> str | int:
         if isinstance(step, str) and "e" in step.lower():
             # Fraction works out 10 to that power, digit by digit.
             raise ValueError("a step is written without an exponent, such as 1/32")
@@ -69,7 +69,7 @@ class MaskModel(StrictModel):
     shape: list[str | int]
 
 
-def _recipe(value: Any) -> str | None:
+def _tag_recipe(value: Any) -> str | None:
     if not isinstance(value, dict):
         return None
     if "draw" in value:
@@ -83,12 +83,12 @@ RecipeModel = Annotated[
     | Annotated[ValuesModel, Tag("as:values")]
     | Annotated[FillModel, Tag("as:fill")]
     | Annotated[MaskModel, Tag("as:mask")],
-    Discriminator(_recipe),
+    Discriminator(_tag_recipe),
 ]
 
 
 class RangeModel(StrictModel):
-    """Where a number is drawn from."""
+    """The range from which a number is drawn."""
 
     range: Annotated[list[float | int], Field(min_length=2, max_length=2)]
     step: str | int
@@ -128,7 +128,7 @@ class StatisticsModel(StrictModel):
     statistics: Annotated[list[Statistic], Field(min_length=1)]
 
 
-def _wanted(value: Any) -> str:
+def _tag_wanted(value: Any) -> str:
     if isinstance(value, dict):
         return next((f"as:{key}" for key in ("drawn", "lengths", "statistics") if key in value), "as:probes")
     return "as:word"
@@ -140,7 +140,7 @@ WantedModel = Annotated[
     | Annotated[DrawnModel, Tag("as:drawn")]
     | Annotated[RealModel, Tag("as:lengths")]
     | Annotated[StatisticsModel, Tag("as:statistics")],
-    Discriminator(_wanted),
+    Discriminator(_tag_wanted),
 ]
 
 
@@ -163,11 +163,11 @@ class ChangeModel(StrictModel):
     params: dict[Param, RecipeModel | None] = {}
 
 
-def _params(value: Any) -> str:
+def _tag_params(value: Any) -> str:
     return "as:together" if isinstance(value, dict) and isinstance(value.get("draw"), str) else "as:each"
 
 
-def _expect(value: Any) -> str:
+def _tag_expect(value: Any) -> str:
     return "as:error" if isinstance(value, dict) and "error" in value else "as:outputs"
 
 
@@ -182,14 +182,14 @@ class BlindModel(StrictModel):
 _MOST_MEANT: Final = 3
 
 
-def _at_most_three(ids: list[str]) -> list[str]:
+def _check_count(ids: list[str]) -> list[str]:
     if len(ids) > _MOST_MEANT:
         message = f"names {len(ids)} mistakes: keep at most {_MOST_MEANT}, those that the case was designed to reveal"
         raise PydanticCustomError("meant_for", message)
     return ids
 
 
-MeantFor = Annotated[list[Id], AfterValidator(_at_most_three), Field(json_schema_extra={"maxItems": _MOST_MEANT})]
+MeantFor = Annotated[list[Id], AfterValidator(_check_count), Field(json_schema_extra={"maxItems": _MOST_MEANT})]
 
 
 class CaseModel(StrictModel):
@@ -205,7 +205,7 @@ class CaseModel(StrictModel):
     inputs: dict[Name, RecipeModel] = {}
     params: Annotated[
         Annotated[AllParamsModel, Tag("as:together")] | Annotated[dict[Param, RecipeModel], Tag("as:each")],
-        Discriminator(_params),
+        Discriminator(_tag_params),
     ] = {}
     cotangent: RecipeModel | None = None
     convention: Name | None = None
@@ -214,13 +214,13 @@ class CaseModel(StrictModel):
     change: ChangeModel | None = None
     expect: Annotated[
         Annotated[ErrorModel, Tag("as:error")] | Annotated[dict[Param, WantedModel], Tag("as:outputs")],
-        Discriminator(_expect),
+        Discriminator(_tag_expect),
     ]
     printed: dict[Name, Nested] = {}
 
 
 class CasesFile(StrictModel):
-    """What people write; `golden` only in a file outside the spec, whose own golden values stand in spec/golden."""
+    """A file of cases. Only a file outside the spec has `golden`: the spec's own golden values are in spec/golden."""
 
     component: Name
     cases: Annotated[list[CaseModel], Field(min_length=1)]

@@ -23,7 +23,7 @@ from goldformer.spec.yamlfile import YamlFile
 
 
 class Level(Enum):
-    """How binding a clause is."""
+    """The bindingness of a clause."""
 
     MUST = "MUST"
     SHOULD = "SHOULD"

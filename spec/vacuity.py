@@ -1,4 +1,4 @@
-"""What golden cases do not show: arguments that could hold anything else, and outputs that are all alike.
+"""Golden cases that cannot fail: arguments without effect, and outputs whose elements are all equal.
 
 Each argument of a case is changed, one at a time and roughly. Where that moves no compared value, whoever gets the
 argument wrong passes; where that is the point of a case, the case says so in `blind`.
@@ -36,8 +36,8 @@ _ALIKE: Final = "{} is one value everywhere"
 _SATURATED: Final = "{} is 0 or 1 everywhere"
 
 
-def vacuous(spec: Spec) -> Iterator[Problem]:
-    """Golden cases that are blind to something without saying so, or say so although they are not.
+def find_vacuous(spec: Spec) -> Iterator[Problem]:
+    """Yield the golden cases that are blind to something without saying so, or say so although they are not.
 
     A case of full size is left out: it has hundreds of parameters, and each change of one would cost a second.
     """
@@ -97,7 +97,7 @@ def _find_moved_gradients(plain: PlainCase, name: str, before: Mapping[str, Arra
 
 
 def _list_changes(case: Case, contract: Contract) -> Iterator[tuple[str, str, Changed]]:
-    """Every change of one argument, with its name and what is to be said if it does not show."""
+    """Yield every change of one argument, with its name and the message for a change without effect."""
     for name, array in {**case.input_arrays, **case.param_arrays}.items():
         if array.dtype.kind == "f":
             yield name, _ZEROS, {name: np.zeros_like(array)}
@@ -117,7 +117,7 @@ def _list_changes(case: Case, contract: Contract) -> Iterator[tuple[str, str, Ch
 
 
 def _list_moved(before: Mapping[str, Array], after: Mapping[str, Array], golden: Mapping[str, GoldenArray]) -> set[str]:
-    """The outputs of which an element moved far enough."""
+    """List the outputs of which an element moved far enough."""
     moved = set()
     for name, old in before.items():
         new = after[name]
@@ -131,7 +131,7 @@ def _list_moved(before: Mapping[str, Array], after: Mapping[str, Array], golden:
 
 
 def _list_changed_laws(plain: PlainCase, changed: Changed) -> set[str]:
-    """The random outputs whose law a change alters, or to which it leaves none."""
+    """List the random outputs whose law a change alters or makes undefined."""
     try:
         after = plain.laws(changed)
     except ValueError:
@@ -140,7 +140,7 @@ def _list_changed_laws(plain: PlainCase, changed: Changed) -> set[str]:
 
 
 def _is_saturated(array: GoldenArray) -> bool:
-    """Whether every weight is 0 or 1, as far as float32 can tell."""
+    """Return True if every weight is 0 or 1, as far as float32 can tell."""
     return bool(np.all(np.minimum(np.abs(array.values), np.abs(array.values - 1)) <= ENOUGH * array.error_scale))
 
 

@@ -22,7 +22,7 @@ from goldformer.conformance.run import load_properties
 from goldformer.spec import load_spec
 from goldformer.spec.goldenfile import read_entries, render
 from goldformer.spec.load import load_own_cases
-from goldformer.spec.oracle.run import with_golden
+from goldformer.spec.oracle.run import derive_golden
 from spoiling import keep, load
 
 load_properties()
@@ -65,7 +65,7 @@ def derived(tmp_path):
         path = tmp_path / "found.yaml"
         path.write_text(text, encoding="utf-8")
         (case,) = load_own_cases(path, SPEC)
-        return with_golden(case, SPEC)
+        return derive_golden(case, SPEC)
 
     return read
 

@@ -92,12 +92,12 @@ def test_what_rounds_nothing_has_scale_zero(compute):
 
 @pytest.mark.parametrize("value", [0.0, 1.0, -255.0, 256.0, 0.5625, 2.0**-30, 1.5 * 2.0**100])
 def test_an_input_that_bfloat16_holds_is_exact(value):
-    assert scale(Draw.given(value), value) == 0.0
+    assert scale(Draw.read(value), value) == 0.0
 
 
 @pytest.mark.parametrize("value", [0.1, 0.3, -2.2, 257.0, 1 + 2.0**-8, 9999.0])
 def test_an_input_that_bfloat16_does_not_hold_is_perturbed_once(value):
-    assert 0.8 * abs(value) < scale(Draw.given(value), value) <= abs(value) * (1 + 1e-5)
+    assert 0.8 * abs(value) < scale(Draw.read(value), value) <= abs(value) * (1 + 1e-5)
 
 
 # ── what adds up ──
@@ -194,7 +194,7 @@ def test_selecting_rows_and_making_masks_has_scale_zero():
 def test_the_uniform_row_of_one_key_and_a_masked_weight_are_exact():
     mask = np.array([[True, False, False]])
     arrays = {"query": grid(1, 1, 4), "key": grid(2, 3, 4), "value": grid(3, 3, 2), "mask": mask}
-    weights = evaluate("scaled_dot_product_attention", Draw.exact, Draw.given, arrays, {}, {}, {})["weights"]
+    weights = evaluate("scaled_dot_product_attention", Draw.exact, Draw.read, arrays, {}, {}, {})["weights"]
     assert not np.any([draw.samples for draw in weights[0, 1:]]), "a masked key has weight 0 in every sample"
     np.testing.assert_allclose(weights[0, 0].samples, 1, rtol=4 * ROUNDOFF)
 

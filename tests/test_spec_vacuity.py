@@ -14,7 +14,7 @@ from goldformer.spec import Case, Spec
 from goldformer.spec.draw import Dyadic, Fill, Ids, Values, build, grid
 from goldformer.spec.model import ANY, Blind, Golden
 from goldformer.spec.plain import PlainCase
-from goldformer.spec.vacuity import ENOUGH, vacuous
+from goldformer.spec.vacuity import ENOUGH, find_vacuous
 
 MEND = ": choose inputs that show it, or say why not in blind"
 NOTHING = "nothing that is compared moves with "
@@ -34,7 +34,7 @@ def altered(case: Case, *, inputs: Any = None, params: Any = None, **fields: Any
 
 def said(spec: Spec, case: Case) -> list[str]:
     """What is said of a case, without what it calls for."""
-    found = list(vacuous(replace(spec, cases={case.id: case})))
+    found = list(find_vacuous(replace(spec, cases={case.id: case})))
     assert all(problem.file == case.place.file and problem.line == case.place.line for problem in found)
     return [f"{problem.field}: {problem.message}".removeprefix(f"{case.id}: ").removesuffix(MEND) for problem in found]
 

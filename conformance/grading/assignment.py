@@ -236,7 +236,7 @@ def _without(file: YamlFile, model: AssignmentFile, spec: Spec) -> Iterator[Prob
 
 def _deductions(file: YamlFile, model: AssignmentFile, spec: Spec) -> Iterator[Problem]:
     asked = {name for name in model.components if name in spec.contracts}
-    asked |= {part for name in asked for part in spec.built_of(name)}
+    asked |= {part for name in asked for part in spec.list_dependencies(name)}
     seen: set[str] = set()
     for index, deduction in enumerate(model.deductions):
         where: Where = ("deductions", index)

@@ -33,7 +33,7 @@ flint.ctx.prec = PRECISION
 
 @contextmanager
 def precision(bits: int) -> Iterator[None]:
-    """Balls of so many bits, until the block ends."""
+    """Set the precision of balls, in bits, until the block ends."""
     before, flint.ctx.prec = flint.ctx.prec, bits
     try:
         yield
@@ -46,11 +46,11 @@ class Unproven(Exception):
 
 
 def exact(value: int | float) -> Any:
-    """An integer, a float that means itself, or NaN, as a ball of radius 0."""
+    """Return an integer, a float that means itself, or NaN as a ball of radius 0."""
     return flint.arb(value)
 
 
-def given(value: float) -> Any:
+def read(value: float) -> Any:
     """Return an input as it is meant: 0.3 is three tenths, not the float nearest to it.
 
     A number of few bits means itself. Every drawn number is one (a point of a dyadic grid has at most nine), and its
@@ -65,12 +65,12 @@ def _significant_bits(value: float) -> int:
 
 
 def ratio(fraction: Fraction) -> Any:
-    """A fraction, which need not be a binary one."""
+    """Return a ball around a fraction, which need not be a binary one."""
     return flint.arb(fraction.numerator) / flint.arb(fraction.denominator)
 
 
 def decimal(ball: Any) -> str:
-    """The value to DIGITS significant digits; Unproven unless the enclosure allows just that."""
+    """Format a ball with DIGITS significant digits; Unproven unless the enclosure proves all of them."""
     if not ball.is_finite():
         return "nan" if math.isnan(float(ball)) else str(float(ball))
     if ball.contains(0) and bool(abs(ball) < flint.arb(2) ** (-PRECISION // 2)):
@@ -90,10 +90,10 @@ def decimal(ball: Any) -> str:
 
 
 def decimals(balls: NDArray[Any]) -> list[str]:
-    """Every element, row-major."""
+    """Format every ball, row-major."""
     return [decimal(ball) for ball in balls.ravel()]
 
 
 def widest(balls: NDArray[Any]) -> float:
-    """The largest radius among finite balls."""
+    """Return the largest radius of the finite balls."""
     return float(np.max([float(b.rad()) for b in balls.ravel() if b.is_finite()], initial=0.0))

@@ -20,12 +20,12 @@ Number = Callable[[int | float], Any]
 
 
 def scalar(value: Any) -> Objects:
-    """An element as a 0-d array, of objects unless it is a plain number, so that NumPy's functions dispatch to it."""
+    """Return an element as a 0-d array, so that NumPy's functions dispatch to it; a plain number keeps its dtype."""
     return np.asarray(value)
 
 
 def numbers(number: Number, values: Any) -> Objects:
-    """An array of exact elements."""
+    """Return an array of exact elements."""
     made: Objects = np.frompyfunc(number, 1, 1)(np.asarray(values, dtype=object))
     return made.astype(scalar(number(0)).dtype)
 
@@ -70,17 +70,17 @@ def scaled_dot_product_attention(
     scores = query @ key.swapaxes(-1, -2)
     scaled = scores / np.sqrt(scalar(number(query.shape[-1])))
     weights = weights_of(number, scaled, mask, empty_row)
-    output = undropped(number, weights, dropout_rate) @ value
+    output = scale_kept(number, weights, dropout_rate) @ value
     return {"output": output, "weights": weights, "scores": scores, "scaled_scores": scaled}
 
 
 def dropout(number: Number, x: Objects, *, rate: Any, training: bool, seed: int) -> dict[str, Objects]:
     """DROP-2; DROP-1 while no element is dropped: of those that are, laws.py knows how many."""
     del seed
-    return {"output": undropped(number, x, rate) if training else x}
+    return {"output": scale_kept(number, x, rate) if training else x}
 
 
-def undropped(number: Number, x: Objects, rate: Any) -> Objects:
+def scale_kept(number: Number, x: Objects, rate: Any) -> Objects:
     """DROP-1: x/(1 − rate), what an element is unless it is dropped; at a rate of 1 every one is."""
     if float(rate) == 0:
         return x
@@ -152,8 +152,8 @@ def merge_heads(x: Objects) -> Objects:
     return x.swapaxes(1, 2).reshape(batch, seq, heads * width)
 
 
-def scoped(params: Mapping[str, Objects], prefix: str) -> dict[str, Objects]:
-    """The parameters under a prefix, by their names there."""
+def select_params(params: Mapping[str, Objects], prefix: str) -> dict[str, Objects]:
+    """Return the parameters under a prefix, by their names there."""
     start = f"{prefix}."
     return {name[len(start) :]: array for name, array in params.items() if name.startswith(start)}
 
@@ -196,10 +196,10 @@ def multi_head_attention(
     q, k, v = (
         split_heads(linear(x, w, b), num_heads) for x, w, b in ((query, w_q, b_q), (key, w_k, b_k), (value, w_v, b_v))
     )
-    return _attended(number, q, k, v, mask, w_o, b_o, empty_row)
+    return _attend(number, q, k, v, mask, w_o, b_o, empty_row)
 
 
-def _attended(
+def _attend(
     number: Number,
     q: Objects,
     k: Objects,
@@ -209,7 +209,7 @@ def _attended(
     b_o: Objects | None,
     empty_row: str,
 ) -> dict[str, Objects]:
-    """MHA-3, MHA-4: what queries, keys and values of all heads come to, step by step."""
+    """MHA-3, MHA-4: attend in all heads, merge them and project, step by step."""
     attended = scaled_dot_product_attention(number, q, k, v, mask, empty_row=empty_row)
     heads = attended["output"]
     steps = {"q": q, "k": k, "v": v, "scaled_scores": attended["scaled_scores"], "heads": heads}
@@ -231,7 +231,7 @@ def fused_multi_head_attention(
     """FMHA-1 … FMHA-3: one projection, cut per head into (q|k|v)."""
     qkv = linear(x, w_qkv, b_qkv)
     q, k, v = np.split(split_heads(qkv, num_heads), 3, axis=-1)
-    return {**_attended(number, q, k, v, mask, w_o, b_o, empty_row), "qkv": qkv}
+    return {**_attend(number, q, k, v, mask, w_o, b_o, empty_row), "qkv": qkv}
 
 
 def single_head_attention(

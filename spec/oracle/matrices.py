@@ -38,7 +38,7 @@ _CHUNK: Final = 1 << 23
 
 
 def is_large(array: NDArray[Any]) -> bool:
-    """Whether an array is a weight to be kept whole."""
+    """Return True if an array is a weight that stays a plain array."""
     return array.ndim == 2 and array.size >= LARGE
 
 
@@ -48,13 +48,13 @@ class Weight:
     #: NumPy leaves `array @ weight` to __rmatmul__.
     __array_ufunc__ = None
 
-    def __init__(self, values: Floats, given: Callable[[float], Any]) -> None:
+    def __init__(self, values: Floats, read: Callable[[float], Any]) -> None:
         self.values = values
         self.shape = values.shape
-        self._given = np.frompyfunc(given, 1, 1)
+        self._read = np.frompyfunc(read, 1, 1)
 
     def __getitem__(self, ids: NDArray[np.int64]) -> Objects:
-        rows: Objects = self._given(self.values[ids])
+        rows: Objects = self._read(self.values[ids])
         return rows
 
     def __rmatmul__(self, x: Objects) -> Objects:
@@ -99,7 +99,7 @@ class Weight:
         return product.reshape(noisy.shape[1:])
 
     def _squares(self, x: Floats) -> Floats:
-        """Σ p² + Σ s² of each dot product; adding an exact zero rounds nothing, and the first sum is no sum."""
+        """Return Σ p² + Σ s² of each dot product; adding an exact zero rounds nothing, and the first sum is no sum."""
         squares = np.empty((len(x), self.shape[1]))
         width = max(1, _CHUNK // x.size)
         for start in range(0, self.shape[1], width):
@@ -112,7 +112,7 @@ class Weight:
 
 
 def _common_power(values: Floats) -> int:
-    """The least k ≥ 0 for which every value times 2^k is an integer; ValueError when sums would need rounding."""
+    """Return the least k ≥ 0 for which every value times 2^k is an integer; ValueError if sums would need rounding."""
     power = 0
     while power < _MANTISSA and not np.array_equal(scaled := np.ldexp(values, power), np.rint(scaled)):
         power += 1
@@ -124,7 +124,7 @@ def _common_power(values: Floats) -> int:
 
 
 def _limbs(whole: list[int]) -> list[Floats]:
-    """Integers cut into digits to the base 2^32, the lowest first; the highest carries the sign."""
+    """Cut integers into digits to the base 2^32, the lowest first; the highest carries the sign."""
     size = max(max((n.bit_length() for n in whole), default=0) // _LIMB + 1, 2)
     packed = b"".join(n.to_bytes(size * _LIMB // 8, "little", signed=True) for n in whole)
     digits = np.frombuffer(packed, dtype="<u4").reshape(len(whole), size)
@@ -134,7 +134,7 @@ def _limbs(whole: list[int]) -> list[Floats]:
 
 
 def _normal(name: str, shape: tuple[int, ...]) -> Floats:
-    """Standard normal numbers by Box and Muller's method, the same ones for the same name."""
+    """Draw standard normal numbers by Box and Muller's method, the same ones for the same name."""
     count = math.prod(shape)
     uniform = ((draw.stream(0, name, 2 * count) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
     radius, angle = np.sqrt(-2 * np.log(uniform[:count])), 2 * np.pi * uniform[count:]
