@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -289,7 +288,7 @@ def test_the_peak_is_the_largest_number_on_the_way_since_the_reset():
 
 def test_the_peak_of_a_case_is_that_of_its_largest_option(spec: Spec):
     case, convention = spec.cases["emb-d-model-four"], spec.conventions["embedding_scale"]
-    backwards = replace(convention, options=dict(reversed([*convention.options.items()])))
+    backwards = convention.model_copy(update={"options": dict(reversed([*convention.options.items()]))})
     for conventions in (spec.conventions, {**spec.conventions, convention.id: backwards}):
         derived = derive(case, spec.contracts[case.component], conventions)
         assert derived.peak == case.golden.peak > 1, list(derived.options)
