@@ -18,36 +18,40 @@ _HEAD = """\
 # The spec
 
 What the components of a Transformer compute, as data that any language can read.
-Begin with [transformer.md](transformer.md): its first part tells how to read everything else.
+Begin with [transformer.md](transformer.md): its first part explains how to read everything else.
 
 | file | what it holds |
 |---|---|
-| [transformer.md](transformer.md) | the clauses: what each component computes, and who says so |
+| [transformer.md](transformer.md) | the clauses: what each component computes, with sources |
 | [contracts/](contracts) | for each component its arguments, parameters and results, with their shapes |
-| [cases/](cases) | for each component its cases: inputs, and what to expect of them |
-| [golden/](golden) | for each component what programs write of its cases: golden values, error scales, kills |
+| [cases/](cases) | for each component its cases: inputs and expectations |
+| [golden/](golden) | for each component the generated part of its cases: golden values, error scales, kills |
 | [properties.yaml](properties.yaml) | relations that hold for every input |
 | [conventions.yaml](conventions.yaml) | choices that correct code makes differently |
 | [documents.yaml](documents.yaml) | the source documents, and what each of them defines, row by row |
-| [errata.yaml](errata.yaml) | what the documents get wrong, and what proves it |
-| [mistakes.yaml](mistakes.yaml) | mistakes that people really make; each case has those that it kills |
+| [errata.yaml](errata.yaml) | wrong statements of the documents, with proofs |
+| [mistakes.yaml](mistakes.yaml) | mistakes that people really make, with symptoms and fixes |
 | `*.py`, [oracle/](oracle) | code that reads, checks and derives; the data is complete without it |
 
-`goldformer explain ID` shows anything that has an id, and `goldformer coverage --row W2` all that covers a row.
+`goldformer explain ID` shows anything that has an id, and `goldformer coverage --row W2` everything that covers a row.
+
+In Python `goldformer.spec.load_spec()` returns all of it as frozen objects. A file is read on first use, so that a
+check of one component reads only the files of that component. Begin with `model.py` and `load.py`; `lint.py` checks
+the spec as a whole.
 """
 
 _COVERAGE = """\
 ## Coverage
 
-Each row of a document, the clauses that cite it, and what shows it: the cases whose own source it is, which stand
-first, the cases and properties of those clauses, and the proofs of errata in it. Refusals are the cases that ask for
-an error. The paper is cited by its sections.
+Each row of a document, the clauses that cite it, and the checks that show it: first the cases whose own source it is,
+then the cases and properties of those clauses, then the proofs of errata in it. Refusals are the cases that ask for an
+error. The paper is cited by its sections.
 """
 
 _ERRATA = """\
 ## Errata
 
-What the documents get wrong. Each has its proof: cases and properties that show what is right.
+Wrong statements of the documents. Each has a proof: cases and properties that show the correct one.
 """
 
 _CONVENTIONS = """\
