@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Final
@@ -46,10 +46,10 @@ def load_spec(root: Path = ROOT, *, underived: bool = False, whole: bool = False
     is read at once and every reference between files is checked. With `underived`, golden values may be missing or out
     of date: deriving starts so.
     """
-    files = _Files(root, underived=underived, whole=whole)
+    files = SpecFiles(root, underived=underived, whole=whole)
     spec = Spec(
-        root, Table(files.read_documents), Table(files.read_clauses), Table(files.read_errata), files.conventions,
-        Table(files.read_mistakes), Table(files.read_properties), files.contracts, Cases(files),
+        root, Table(files, "documents"), Table(files, "clauses"), Table(files, "errata"), files.conventions,
+        Table(files, "mistakes"), Table(files, "properties"), files.contracts, Cases(files),
     )  # fmt: skip
     if whole:
         files.read_everything()
@@ -65,17 +65,11 @@ def load_own_cases(path: Path, spec: Spec) -> list[Case]:
     cases: list[Case] = []
     for file in YamlFile.read(path).split_list():
         read = read_cases(file, spec.contracts, spec.conventions, underived=True)
-        problems = [*_list_unknown_sources(read, file, spec.clauses, spec.documents)]
-        problems += _list_unknown_mistakes(read, file, spec.mistakes)
-        if problems:
+        if problems := [*_check_references(read, file, spec.clauses, spec.documents, spec.mistakes)]:
             raise SpecError(problems)
         cases += read
-    before = [case.id for case in cases]
-    taken = [
-        case
-        for i, case in enumerate(cases)
-        if case.id in spec.cases or case.id in spec.properties or case.id in before[:i]
-    ]
+    ids = [case.id for case in cases]
+    taken = [c for i, c in enumerate(cases) if c.id in spec.cases or c.id in spec.properties or c.id in ids[:i]]
     if taken:
         raise SpecError(
             [case.place.problem("id", f"{case.id!r} is taken: the spec has it, or a file before") for case in taken]
@@ -83,7 +77,7 @@ def load_own_cases(path: Path, spec: Spec) -> list[Case]:
     return cases
 
 
-class _Files:
+class SpecFiles:
     """The files of a spec, each read once, on first use.
 
     With `whole`, they are read to be checked: references to tables that are read for nothing else are looked up too.
@@ -99,63 +93,51 @@ class _Files:
 
     def read_everything(self) -> None:
         """Read every file; SpecError for the first table, or for all files of cases, that has problems."""
-        self.read_mistakes()
-        self.read_properties()
-        _refuse_shared_ids(self.read_properties(), self.read_all().keys())
-        self.read_errata()
+        _ = self.mistakes, self.properties
+        cases = self.read_all()
+        # `explain` and `Repeat` lines name cases and properties only by their ids.
+        if shared := [p for p in self.properties.values() if p.id in cases]:
+            raise SpecError([p.place.problem("id", f"{p.id!r} is a case's id") for p in shared])
+        _ = self.errata
 
     # ── tables ──
 
-    def read_documents(self) -> Mapping[str, Document]:
-        """Return the source documents."""
-        return self._documents
-
     @cached_property
-    def _documents(self) -> Mapping[str, Document]:
+    def documents(self) -> Mapping[str, Document]:
+        """The source documents."""
         return read_documents(self._table("documents"))
 
-    def read_clauses(self) -> Mapping[str, Clause]:
-        """Return the clauses of transformer.md."""
-        return self._clauses
-
     @cached_property
-    def _clauses(self) -> Mapping[str, Clause]:
-        return read_clauses(self._root / "transformer.md", self._documents)
+    def clauses(self) -> Mapping[str, Clause]:
+        """The clauses of transformer.md."""
+        return read_clauses(self._root / "transformer.md", self.documents)
 
     @cached_property
     def conventions(self) -> Mapping[str, Convention]:
-        """The conventions, which everything needs that calls a component."""
-        return read_conventions(self._table("conventions"), self._clauses if self._whole else None)
+        """The conventions; every call of a component needs them."""
+        return read_conventions(self._table("conventions"), self.clauses if self._whole else None)
 
     @cached_property
     def contracts(self) -> Mapping[str, Contract]:
         """The contracts, each after those it depends on."""
-        return read_contracts(_read_folder(self._root / "contracts"), self.conventions)
-
-    def read_mistakes(self) -> Mapping[str, Mistake]:
-        """Return the catalogue of mistakes."""
-        return self._mistakes
+        files = [YamlFile.read(path) for path in _list_folder(self._root / "contracts")]
+        return read_contracts(files, self.conventions)
 
     @cached_property
-    def _mistakes(self) -> Mapping[str, Mistake]:
+    def mistakes(self) -> Mapping[str, Mistake]:
+        """The catalogue of mistakes."""
         return read_mistakes(self._table("mistakes"), self.contracts)
 
-    def read_properties(self) -> Mapping[str, Property]:
-        """Return the properties."""
-        return self._properties
+    @cached_property
+    def properties(self) -> Mapping[str, Property]:
+        """The properties."""
+        mistakes = self.mistakes if self._whole else None
+        return read_properties(self._table("properties"), self.contracts, self.clauses, mistakes)
 
     @cached_property
-    def _properties(self) -> Mapping[str, Property]:
-        mistakes = self._mistakes if self._whole else None
-        return read_properties(self._table("properties"), self.contracts, self._clauses, mistakes)
-
-    def read_errata(self) -> Mapping[str, Erratum]:
-        """Return the errata."""
-        return self._errata
-
-    @cached_property
-    def _errata(self) -> Mapping[str, Erratum]:
-        return read_errata(self._table("errata"), self._documents, self._clauses)
+    def errata(self) -> Mapping[str, Erratum]:
+        """The errata."""
+        return read_errata(self._table("errata"), self.documents, self.clauses)
 
     def _table(self, name: str) -> YamlFile:
         return YamlFile.read(self._root / f"{name}.yaml")
@@ -243,10 +225,10 @@ class _Files:
     def _read_cases(self, path: Path) -> tuple[Case, ...]:
         file, golden = YamlFile.read(path), read_golden_file(golden_path(path), path.stem)
         cases = read_cases(file, self.contracts, self.conventions, golden, underived=self._underived)
-        problems = [*_list_unknown_sources(cases, file, self._clauses, self._documents)]
-        if self._whole:
-            problems += _list_unknown_mistakes(cases, file, self._mistakes)
-            problems += _list_unknown_kills(cases, golden, self._mistakes)
+        mistakes = self.mistakes if self._whole else None
+        problems = [*_check_references(cases, file, self.clauses, self.documents, mistakes)]
+        if mistakes is not None:
+            problems += _list_unknown_kills(cases, golden, mistakes)
         if problems:
             raise SpecError(problems)
         return tuple(cases)
@@ -259,34 +241,27 @@ def _list_folder(folder: Path) -> list[Path]:
     return paths
 
 
-def _read_folder(folder: Path) -> list[YamlFile]:
-    return [YamlFile.read(path) for path in _list_folder(folder)]
-
-
-def _list_unknown_sources(
-    cases: Iterable[Case], file: YamlFile, clauses: Mapping[str, Clause], documents: Mapping[str, Document]
+def _check_references(
+    cases: Iterable[Case],
+    file: YamlFile,
+    clauses: Mapping[str, Clause],
+    documents: Mapping[str, Document],
+    mistakes: Mapping[str, Mistake] | None,
 ) -> Iterator[Problem]:
+    """Yield the references of cases to clauses, documents and mistakes that do not exist; None: ignore mistakes."""
     for index, case in enumerate(cases):
-        for id_ in case.clauses:
-            if id_ not in clauses:
-                yield _case_problem(file, index, case, "clauses", f"{id_} is no clause of transformer.md")
+        found = [("clauses", f"{id_} is no clause of transformer.md") for id_ in case.clauses if id_ not in clauses]
         if case.source is not None:
             try:
                 cite(str(case.source), documents)
             except ValueError as error:
-                yield _case_problem(file, index, case, "source", str(error))
-
-
-def _list_unknown_mistakes(cases: Iterable[Case], file: YamlFile, mistakes: Mapping[str, Mistake]) -> Iterator[Problem]:
-    for index, case in enumerate(cases):
-        # The catalogue is long: a file of one's own that names no mistake need not wait for it.
-        for id_ in case.meant_for:
-            if id_ not in mistakes:
-                yield _case_problem(file, index, case, "meant_for", f"{id_!r} is not in mistakes.yaml")
-
-
-def _case_problem(file: YamlFile, index: int, case: Case, field: str, message: str) -> Problem:
-    return Problem(file.path, file.line(("cases", index, field)), f"{case.id}.{field}", message)
+                found.append(("source", str(error)))
+        if mistakes is not None:
+            # The catalogue is long: a case that names no mistake does not wait for it.
+            unknown = [id_ for id_ in case.meant_for if id_ not in mistakes]
+            found += [("meant_for", f"{id_!r} is not in mistakes.yaml") for id_ in unknown]
+        for field, message in found:
+            yield Problem(file.path, file.line(("cases", index, field)), f"{case.id}.{field}", message)
 
 
 def _list_unknown_kills(
@@ -297,10 +272,3 @@ def _list_unknown_kills(
             if id_ not in mistakes:
                 message = f"kills {id_!r}, which is not in mistakes.yaml: run goldformer mistakes --matrix --write"
                 yield golden.problem(case.id, message)
-
-
-def _refuse_shared_ids(properties: Mapping[str, Property], cases: Collection[str]) -> None:
-    """`explain` and `Repeat` lines name cases and properties by their ids alone."""
-    shared = [p for p in properties.values() if p.id in cases]
-    if shared:
-        raise SpecError([p.place.problem("id", f"{p.id!r} is a case's id") for p in shared])
