@@ -15,9 +15,9 @@ from goldformer.spec import draw, schema
 from goldformer.spec.call import check_call
 from goldformer.spec.draw import Recipe
 from goldformer.spec.errors import Problem, Refused, SpecError
-from goldformer.spec.expectation import read_expectation
 from goldformer.spec.goldenfile import StoredGolden, read_golden
-from goldformer.spec.model import Array, ArraySpec, Blind, Case, Contract, is_part
+from goldformer.spec.laws import law_of, unfit
+from goldformer.spec.model import Array, ArraySpec, Case, Contract, Wanted, is_part
 from goldformer.spec.shapes import Binder, ContractViolation
 from goldformer.spec.strict import Location
 from goldformer.spec.tables import Citation, Convention
@@ -29,6 +29,13 @@ DECISIVE = ("sizes", "attributes", "inputs", "params", "cotangent", "convention"
 MOST_NUMBERS = 2**27
 #: The layers that a stack may have. Each of them has parameters with names of their own.
 MOST_LAYERS = 1000
+
+
+#: In a gradient case: of every floating-point argument.
+_ALL = "gradients"
+
+#: The axes along which a sequence is padded.
+_ROWS = ("seq", "q_seq", "source_seq")
 
 
 def read_cases(
@@ -125,8 +132,8 @@ def _build(model: schema.CaseModel, contract: Contract, place: Location, built: 
     if model.cotangent is not None:
         first = contract.outputs[contract.first_output]
         case = replace(case, cotangent=_make_recipe(model.cotangent, first, binder.sizes, case.lead, ("cotangent",)))
-    case = replace(case, expect=read_expectation(model.expect, case, contract))
-    return replace(case, blind=_read_blind(model.blind, case))
+    case = replace(case, expect=_read_expectation(model.expect, case, contract))
+    return _check_blind(replace(case, blind=model.blind))
 
 
 def _check_layers(attributes: Mapping[str, Any], contract: Contract, where: Field) -> None:
@@ -137,13 +144,12 @@ def _check_layers(attributes: Mapping[str, Any], contract: Contract, where: Fiel
             raise Refused((*where, stack.count), f"is {count}: write at most {MOST_LAYERS}")
 
 
-def _read_blind(models: Iterable[schema.BlindModel], case: Case) -> tuple[Blind, ...]:
-    made = tuple(Blind(tuple(model.to), model.because) for model in models)
-    for part in (part for blind in made for part in blind.to):
+def _check_blind(case: Case) -> Case:
+    for part in (part for blind in case.blind for part in blind.to):
         if not any(is_part(part, name) for name in case.subjects):
             message = f"{part!r} is none of the case's arrays and outputs, nor a part of their names"
             raise Refused(("blind",), message)
-    return made
+    return case
 
 
 def _make_shaped(recipe: Recipe, name: str) -> Array:
@@ -350,3 +356,75 @@ def _apply_change(
         {k: v for k, v in change.items() if v is not None}, specs, case.sizes, case.lead, f"change.{group}"
     )
     return {name: recipe for name, recipe in {**base, **fresh}.items() if name in fresh or name not in change}
+
+
+# ── what a case expects of each output ──
+
+
+def _read_expectation(models: Mapping[str, Any], case: Case, contract: Contract) -> dict[str, Wanted]:
+    """Read the expectation for each output, or for the gradient of each argument; Refused if it makes no sense."""
+    results = contract.results_of(case)
+    if case.cotangent is not None and set(models) == {_ALL}:
+        models = dict.fromkeys(results, models[_ALL])
+    expect = {}
+    for name, model in models.items():
+        if name not in results:
+            raise Refused(("expect", name), f"is not among what can be asked for: {', '.join(results)}")
+        expect[name] = _read_wanted(model, results[name], case)
+        _check_chance(name, expect[name], case)
+    if not expect:
+        raise Refused(("expect",), f"asks for nothing; {contract.component} gives {', '.join(contract.outputs)}")
+    for name in case.printed:
+        if expect.get(name, Wanted("shape")).form != "all":
+            raise Refused(("printed", name), f"needs expect: {{{name}: all}}")
+    return expect
+
+
+def _read_wanted(model: Any, spec: ArraySpec, case: Case) -> Wanted:
+    if isinstance(model, str):
+        return Wanted("all" if model == "all" else "shape")
+    if isinstance(model, schema.StatisticsModel):
+        return Wanted("statistics", statistics=tuple(model.statistics))
+    shape = spec.shape.sizes(case.sizes, case.lead)
+    indices = _list_places(model, spec, shape)
+    for place in indices:
+        if len(place) != len(shape) or not all(0 <= k < size for k, size in zip(place, shape, strict=True)):
+            raise Refused(("expect", spec.name), f"probe {list(place)} lies outside the shape {shape}")
+    return Wanted("probes", indices, drawn=isinstance(model, schema.DrawnModel))
+
+
+def _list_places(model: Any, spec: ArraySpec, shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """List the places of an output that a case asks for."""
+    if isinstance(model, schema.ProbesModel):
+        return tuple(tuple(place) for place in model.probes)
+    if isinstance(model, schema.DrawnModel):
+        axes = [draw.below(size, model.seed, f"axis{i}", (model.drawn,)) for i, size in enumerate(shape)]
+        return tuple(dict.fromkeys(tuple(int(k) for k in place) for place in zip(*axes, strict=True)))
+    names = [str(axis) for axis in spec.shape.axes]
+    rows = next((i for i, axis in enumerate(names) if axis in _ROWS), None)
+    if rows is None or "batch" not in names or len(model.lengths) != shape[names.index("batch")]:
+        raise Refused(("expect", spec.name), f"lengths {model.lengths} do not fit the shape {spec.shape} = {shape}")
+    batch = names.index("batch")
+    return tuple(place for place in np.ndindex(shape) if place[rows] < model.lengths[place[batch]])
+
+
+def _check_chance(name: str, wanted: Wanted, case: Case) -> None:
+    """Refuse statistics of an output that is not random, and numbers of one that is."""
+    if wanted.form == "shape":
+        return
+    where = ("expect", name)
+    try:
+        law = law_of(case, name)
+    except ValueError as error:
+        raise Refused(where, str(error)) from error
+    if wanted.form != "statistics":
+        if law is not None:
+            raise Refused(where, "is random: ask for its statistics or for its shape")
+        return
+    if law is None or case.cotangent is not None:
+        raise Refused(where, "is not random: ask for all of it, for probes or for its shape")
+    if len(set(wanted.statistics)) < len(wanted.statistics):
+        raise Refused(where, f"names a statistic twice: {', '.join(wanted.statistics)}")
+    for statistic in wanted.statistics:
+        if why := unfit(law, statistic):
+            raise Refused(where, f"has no {statistic}: {why}")

@@ -7,16 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from goldformer.spec import draw
 from goldformer.spec.draw import Recipe
 from goldformer.spec.lazy import Cases
 from goldformer.spec.shapes import Shape
-from goldformer.spec.strict import Location
+from goldformer.spec.strict import Items, Location, Param, StrictModel, Text
 from goldformer.spec.tables import (
     Citation,
     Clause,
@@ -215,12 +216,11 @@ class Golden:
         return {name: golden for name, golden in agreed.items() if golden.values.size}
 
 
-@dataclass(frozen=True, slots=True)
-class Blind:
+class Blind(StrictModel):
     """Names to which a case is blind, and the reason: parts of the names of arguments and outputs, or PADDING."""
 
-    to: tuple[str, ...]
-    because: str
+    to: Annotated[Items[Param], Field(min_length=1)]
+    because: Text
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,11 @@ _MODEL: Final = frozenset(field.name for field in fields(Model)) - {"number", "p
 Changed = Mapping[str, Array | Attribute]
 
 
+def _is_of_decoder(name: str) -> bool:
+    """Return True if a name belongs to the half of the model that follows the memory."""
+    return name.startswith("decoder.") or name in ("target", "w_vocab", "b_vocab")
+
+
 @dataclass(frozen=True)
 class PlainCase:
     """A golden case under the default option of its convention, which can be computed with some arguments changed."""
@@ -73,9 +78,16 @@ class PlainCase:
         return {name: array.select(np.asarray(outputs[name])) for name, array in self.golden.items()}
 
     def _outputs(self, changed: Changed) -> Outputs:
-        options = choose_options(self.case, self.contract, self._option)
+        options: dict[str, Any] = {**choose_options(self.case, self.contract, self._option)}
+        if changed and self.case.component == "transformer" and all(map(_is_of_decoder, changed)):
+            options["memory"] = self._memory
         with np.errstate(all="ignore"):  # a changed argument may well be one that no formula is made for
             return apply(self.case.component, float, *self._arguments(changed), options)
+
+    @cached_property
+    def _memory(self) -> NDArray[Any]:
+        """The encoder's output, which no change of the decoder's half moves."""
+        return self._outputs({})["memory"]
 
     def _arguments(self, changed: Changed) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         """Return inputs, parameters and attributes."""

@@ -13,8 +13,8 @@ from pydantic_core import PydanticCustomError
 
 from goldformer.spec.contractfile import ContractFile
 from goldformer.spec.goldenfile import GoldenCaseModel, GoldenFileModel
-from goldformer.spec.model import Statistic
-from goldformer.spec.strict import ClauseId, Id, Name, Option, Param, StrictModel, Text
+from goldformer.spec.model import Blind, Statistic
+from goldformer.spec.strict import ClauseId, Id, Items, Name, Option, Param, StrictModel, Text
 from goldformer.spec.tables import ConventionsFile, DocumentsFile, ErrataFile, MistakesFile, PropertiesFile
 
 Nested = list[Any]
@@ -171,13 +171,6 @@ def _tag_expect(value: Any) -> str:
     return "as:error" if isinstance(value, dict) and "error" in value else "as:outputs"
 
 
-class BlindModel(StrictModel):
-    """Arguments, or parts of their dotted names, and outputs that show nothing in a case; or `padding`."""
-
-    to: Annotated[list[Param], Field(min_length=1)]
-    because: Text
-
-
 #: A case is designed to reveal few mistakes; how many others it happens to reveal is measured.
 _MOST_MEANT: Final = 3
 
@@ -200,7 +193,7 @@ class CaseModel(StrictModel):
     meant_for: MeantFor = []
     sizes: dict[Name, int | list[int]] = {}
     equal_sizes: Text | None = None
-    blind: list[BlindModel] = []
+    blind: Items[Blind] = ()
     attributes: dict[Name, int | bool | float] = {}
     inputs: dict[Name, RecipeModel] = {}
     params: Annotated[

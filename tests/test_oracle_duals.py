@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from goldformer.spec.oracle import balls, duals
-from goldformer.spec.oracle.derive import evaluate, scales
+from goldformer.spec.oracle.derive import evaluate, measure
 from goldformer.spec.oracle.draws import Draw, error_scale
 
 #: So small that the quotient's own error is below 10⁻³⁰, and so large that 256 bits still see it.
@@ -169,7 +169,7 @@ def test_the_scale_of_a_gradient_is_about_that_of_its_output():
     golden = dual_gradients(call, cotangent, balls.exact, balls.read, duals.unit_balls(balls.exact))
     Draw.reset()
     draws = dual_gradients(call, cotangent, Draw.exact, Draw.read, duals.unit_draw)
-    output = scales(*call[:5])["output"]
+    output = measure(*call[:5]).scales["output"]
     for name, gradient in golden.items():
         values = np.array([float(v) for v in gradient.ravel()])
         scale = error_scale(draws[name], values)

@@ -236,7 +236,7 @@ def test_the_words_that_were_found_are_scored_as_they_were_found(spec: Spec):
 
 
 def reason(*parts: str) -> tuple[Blind, ...]:
-    return (Blind(parts, "that is its point"),)
+    return (Blind(to=parts, because="that is its point"),)
 
 
 @pytest.mark.parametrize(

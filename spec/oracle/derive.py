@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
 from goldformer.spec.laws import law_of
 from goldformer.spec.model import ANY, Attribute, Case, Contract, Statistic, Wanted
@@ -59,16 +60,7 @@ class Derived:
     @classmethod
     def from_json(cls, data: Any) -> Derived:
         """Read what as_json wrote."""
-        options = {
-            option: None
-            if outputs is None
-            else {
-                n: DerivedArray(**{**a, "shape": tuple(a["shape"]), "values": tuple(a["values"])})
-                for n, a in outputs.items()
-            }
-            for option, outputs in data["options"].items()
-        }
-        return cls(data["peak"], data["widest"], options, data["margin"])
+        return TypeAdapter(cls).validate_python(data)
 
 
 def evaluate(
@@ -129,17 +121,6 @@ def measure(
         if array.dtype.kind == "O"
     }
     return Measured({name: error_scale(drawn[name], values) for name, values in centre.items()}, margin(gaps))
-
-
-def scales(
-    component: str,
-    inputs: Mapping[str, NDArray[Any]],
-    params: Mapping[str, NDArray[Any]],
-    attributes: Mapping[str, Attribute],
-    conventions: Mapping[str, str],
-) -> Mapping[str, float]:
-    """Return the error scale of each output of one call, without a proof."""
-    return measure(component, inputs, params, attributes, conventions).scales
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,12 +38,12 @@ def softmax(number: Number, scores: Objects) -> dict[str, Objects]:
 def weights_of(number: Number, scores: Objects, mask: NDArray[np.bool_] | None, empty_row: str) -> Objects:
     """SDPA-3, SDPA-6, SDPA-7: softmax over the keys that the mask leaves."""
     keep = np.ones(scores.shape, dtype=bool) if mask is None else np.broadcast_to(mask, scores.shape)
+    empty = ~keep.any(-1, keepdims=True)
     size = np.where(keep, scores.astype(np.float64), -math.inf)
     # SM-4: subtracting one exact number from a row changes nothing, and keeps exp within range.
-    shift = np.where(keep.any(-1, keepdims=True), size.max(-1, keepdims=True), 0.0)
+    shift = np.where(empty, 0.0, size.max(-1, keepdims=True))
     zero = scalar(number(0))
     e = np.where(keep, np.exp(np.where(keep, scores - shift.astype(scores.dtype), zero)), zero)
-    empty = ~keep.any(-1, keepdims=True)
     if empty.any():
         fill = {"uniform": 1, "zeros": 0, "nan": math.nan}[empty_row]
         e = np.where(empty, scalar(number(fill)), e)

@@ -224,11 +224,16 @@ class Model:
         return {name: getattr(self, name) for name in names}
 
 
-def transformer(number: Number, source: Ids, target: Ids, **model: Any) -> dict[str, Objects]:
-    """MODEL-1 … MODEL-4: one table, PE once, the two stacks, a linear map to the vocabulary."""
+def transformer(
+    number: Number, source: Ids, target: Ids, memory: Objects | None = None, **model: Any
+) -> dict[str, Objects]:
+    """MODEL-1 … MODEL-4: one table, PE once, the two stacks, a linear map to the vocabulary.
+
+    A `memory` that is known already is not computed again.
+    """
     whole = Model(number=number, **model)
     source_embedded = whole.embed(source)
-    memory = whole.encode(source_embedded, source)
+    memory = whole.encode(source_embedded, source) if memory is None else memory
     target_embedded = whole.embed(target)
     decoded = whole.decode(target_embedded, target, memory, source)
     embedded = {"source_embedded": source_embedded, "target_embedded": target_embedded}
