@@ -25,13 +25,13 @@ from goldformer.spec.yamlfile import Field, YamlFile
 
 #: The fields that decide a golden value; a title may change without a new derivation.
 DECISIVE = ("sizes", "attributes", "inputs", "params", "cotangent", "convention", "only_with", "expect")
-#: The numbers that an array may have: 1 GiB of float64, and 26 times the largest array of the spec.
+#: The most numbers that an array may have: 1 GiB of float64, and 26 times the largest array of the spec.
 MOST_NUMBERS = 2**27
-#: The layers that a stack may have. Each of them has parameters with names of their own.
+#: The most layers that a stack may have. Each has parameters with names of their own.
 MOST_LAYERS = 1000
 
 
-#: In a gradient case: of every floating-point argument.
+#: In a gradient case this name stands for every floating-point argument.
 _ALL = "gradients"
 
 #: The axes along which a sequence is padded.
@@ -56,7 +56,7 @@ def read_cases(
         raise SpecError([file.problem(("component",), f"{model.component!r} has no contract")])
     problems: list[Problem] = []
     if golden is None:
-        golden = StoredGolden(model.golden, lambda: file, ("golden",), "take it out, and it is derived anew")
+        golden = StoredGolden(model.golden, lambda: file, ("golden",), "remove it, and it is derived again")
         problems += _list_stray_entries(golden, [case.id for case in model.cases], file)
     elif model.component != file.path.stem:
         message = f"is {model.component!r} in a file named {file.path.name}"
@@ -66,7 +66,7 @@ def read_cases(
         raise SpecError([file.problem(("golden",), message)])
     contract = contracts[model.component]
     built: dict[str, Case] = {}
-    # Error cases come second: each is another case with one thing changed.
+    # Error cases come second: each changes one thing in another case.
     order = sorted(enumerate(model.cases), key=lambda item: item[1].base is not None)
     for index, case in order:
         where: Field = ("cases", index)
@@ -81,7 +81,7 @@ def read_cases(
             problems.append(file.problem((*where, *refused.where), f"{case.id}: {refused}"))
         except SpecError as error:
             problems += error.problems
-    # A case that is refused may be one whose id was changed: its entry is no second problem.
+    # If a case is refused, perhaps its id was changed: do not report its entry too.
     if not problems and not underived:
         problems += _list_stray_entries(golden, [case.id for case in model.cases], file)
     if problems:
@@ -99,7 +99,7 @@ def derivation_digest(raw: Mapping[str, Any], contract: Contract, conventions: M
     """Return a digest of everything in a case that decides its golden values."""
     decisive = {key: raw[key] for key in DECISIVE if key in raw}
     decisive["component"] = contract.component
-    # What is drawn follows from the arguments' names and shapes too.
+    # Drawn numbers depend on the names and shapes of the arguments too.
     arguments = {**contract.inputs, **contract.params_for(raw.get("attributes", {}))}
     decisive["arguments"] = {name: [spec.kind, str(spec.shape), spec.optional] for name, spec in arguments.items()}
     if "convention" in raw and raw["convention"] in conventions:

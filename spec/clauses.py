@@ -13,7 +13,7 @@ from goldformer.spec.tables import Citation, Clause, Document, Level
 _HEADING = re.compile(r"^### ([A-Z]+-\d+) · (MUST|SHOULD|CONVENTION) · (.+)$")
 _SOURCE = re.compile(r"^Source: (.+)\.$")
 
-#: What a clause cites where no document speaks.
+#: The source of a clause that no document states.
 THIS_SPEC = "this spec"
 
 
@@ -59,7 +59,7 @@ def cite(item: str, documents: Mapping[str, Document]) -> Citation:
         return Citation(THIS_SPEC, ())
     name, *rows = item.split()
     if name not in documents:
-        raise ValueError(f"cites {name!r}, which documents.yaml lacks: it has {', '.join(documents)}")
+        raise ValueError(f"cites {name!r}, which documents.yaml does not have: it has {', '.join(documents)}")
     known = {row.id for row in documents[name].rows}
     unknown = [row for row in rows if row not in known and documents[name].kind != "paper"]
     if unknown or not rows:

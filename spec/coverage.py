@@ -11,7 +11,7 @@ from goldformer.spec.model import Case, Spec
 from goldformer.spec.strict import Location
 from goldformer.spec.tables import Clause, DocumentRow, Erratum, Level, Property
 
-#: Clauses that every single case shows: the engine checks them on each call it makes.
+#: Clauses that every case shows: the engine checks them on each call.
 EVERY_CALL = frozenset({"CALL-1", "CALL-2", "CALL-3", "CALL-4"})
 
 
@@ -68,7 +68,7 @@ class RowCoverage:
         """Yield a problem if no case, property or proof of an erratum shows the row; a citation is not enough."""
         if self.proofs.ids:
             return
-        cited = f"{', '.join(self.clauses)} alone" if self.clauses else "nothing"
+        cited = f"only {', '.join(self.clauses)}" if self.clauses else "nothing"
         message = f"is shown by no case, no property and no proof of an erratum; it is cited by {cited}"
         yield self.row.place.problem(f"{self.document} {self.row.id}", message)
 
@@ -79,7 +79,7 @@ class ErratumCoverage:
 
     erratum: Erratum
     proofs: Proofs
-    #: Whether a proof shows a clause that the erratum names; a proof of something else proves nothing.
+    #: True if a proof shows a clause that the erratum names.
     to_the_point: bool
 
     def problems(self) -> Iterator[Problem]:
@@ -158,7 +158,7 @@ def _cover_row(document: str, row: DocumentRow, clauses: Mapping[str, ClauseCove
         if any(source.document == document and row.id in source.rows for source in covered.clause.sources)
     ]
     errata = [e for e in spec.errata.values() if e.document == document and row.id in e.rows]
-    # Those that name the row themselves come first: they show it best.
+    # Cases whose own source is the row come first: they show it best.
     ids = [case.id for case in spec.cases.values() if cites_row(case, document, row)]
     ids += [id_ for covered in citing for id_ in covered.proofs.ids]
     ids += [id_ for erratum in errata for id_ in erratum.proof]
@@ -209,7 +209,7 @@ def count_totals(spec: Spec) -> Totals:
     )  # fmt: skip
 
 
-#: What a case asks for.
+#: The kinds of cases, by the results that they ask for.
 KINDS = ("with golden values", "with golden gradients", "of shapes alone", "refusals")
 
 

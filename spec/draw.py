@@ -71,7 +71,7 @@ class Mask:
 Recipe = Values | Fill | Dyadic | Ids | Mask
 
 
-#: Elements that are drawn at once.
+#: The number of elements that are drawn at once.
 _PIECE = 1 << 15
 
 

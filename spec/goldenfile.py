@@ -23,8 +23,8 @@ from goldformer.spec.yamlfile import Field, YamlFile
 
 # ── the schema ──
 
-#: For readers of the JSON Schema: pydantic lets `values` be anything, since read_golden knows the kind of the output
-#: and judges each element, and doing that twice would take twice the time.
+#: For readers of the JSON Schema. pydantic accepts anything as `values`: read_golden knows the kind of the output
+#: and checks each element, and a second check would double the time.
 _VALUES: Final = {
     "description": "One value, or lists nested in the shape of the output.",
     "anyOf": [
@@ -202,7 +202,7 @@ def _read_array(name: str, model: Any, want: Wanted, case: Case, contract: Contr
     values = _read_values(name, model.values, spec.kind)
     values.flags.writeable = False
     if want.form == "probes":
-        # Probes that were drawn stand beside their values; probes that were written out stand in `expect`.
+        # Drawn probes are stored with their values; probes that are written out are in `expect`.
         at = tuple(tuple(place) for place in model.at) if model.at is not None else want.indices
         if at != want.indices or values.shape != (len(at),):
             raise ValueError(f"{name} is given at other places than the case asks for")
@@ -279,7 +279,7 @@ def render_golden(component: str, entries: Mapping[str, Any]) -> str:
 
 
 def render(value: Any, indent: str = "") -> str:
-    """Return JSON with one key a line, and each list, and each mapping of numbers alone, in one line."""
+    """Return JSON with one key a line; each list, and each mapping that holds only numbers, stands in one line."""
     if isinstance(value, Mapping) and value and not all(isinstance(item, Numeral) for item in value.values()):
         inner = indent + "  "
         items = (f"{inner}{json.dumps(key)}: {render(item, inner)}" for key, item in value.items())

@@ -1,6 +1,6 @@
 """The exact distributions of the elements of random outputs, in fractions.
 
-Each component that draws has a law for the outputs that it draws; statistics are derived from that alone.
+Each random component has a law for its random outputs; statistics are derived only from the law.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from goldformer.spec.model import Array, Case, Statistic
 
-#: How often a statistic of a correct implementation may lie outside its interval: once in 10¹².
+#: The probability that a statistic of a correct implementation lies outside its interval: one in 10¹².
 FALSE_ALARM: Final = Fraction(1, 2**40)
 
 
@@ -98,7 +98,7 @@ def _attention(case: Case, output: str) -> Law | None:
             "otherwise 0"
         )
     q_seq, kv_seq = case.sizes["q_seq"], case.sizes["kv_seq"]
-    # How many keys each element of the output sums up: the same for all queries of a sample.
+    # The number of keys that each element of the output sums: the same for all queries of a sample.
     keys, counts = np.unique(value.sum(-2), return_counts=True)
     found = zip(counts.tolist(), keys.tolist(), strict=True)
     return Discrete(tuple((q_seq * n, _sum_kept([Fraction(1, kv_seq)] * int(k), rate)) for n, k in found))

@@ -15,8 +15,8 @@ from goldformer.spec.model import ANY, Case, Contract, GoldenArray, Spec
 from goldformer.spec.strict import Location
 from goldformer.spec.vacuity import find_vacuous
 
-#: A document's digits agree when the value lies within half a unit of the last one printed; the hair
-#: lets a value on the very edge count, whichever way its author rounded.
+#: A document's digits agree if the value lies within half a unit of the last printed digit. The small
+#: excess accepts a value on the very edge, whichever way its author rounded.
 _HALF_UNIT = 0.5 + 1e-9
 
 
@@ -72,7 +72,7 @@ def _list_survivors(spec: Spec) -> Iterator[Problem]:
                 yield case.place.problem(f"{case.id}.meant_for", message)
 
 
-#: Conventions that show on some inputs alone: in an empty row, where lengths differ, in an odd width.
+#: Conventions that matter only for some inputs: empty rows, different lengths, odd widths.
 _ON_SOME_INPUTS = frozenset({"empty_row", "causal_corner", "odd_d_model"})
 
 
@@ -168,7 +168,7 @@ def find_equal_sizes(case: Case, contract: Contract) -> tuple[str, str, int] | N
     """Return the first two names of the same size, and that size; None if all differ. A size of 1 does not count."""
     sizes = {**case.sizes, **{f"lead[{i}]": size for i, size in enumerate(case.lead)}}
     for name, attribute in contract.attributes.items():
-        # What is counted from 1 is a size, whether an axis is that long or not.
+        # A number that is at least 1 is a size, even if no axis has that length.
         if attribute.kind == "int" and attribute.minimum == 1 and name in case.attributes:
             sizes.setdefault(attribute.size or name, int(case.attributes[name]))
     seen: dict[int, str] = {}

@@ -153,7 +153,7 @@ class SpecFiles:
         return self._read[component]
 
     def read_case(self, id_: str) -> Case | None:
-        """Return one case, from the files that could hold it alone; None if no file does."""
+        """Return one case, reading only the files that could hold it; None if no file does."""
         if id_ not in self._by_id and self._all is None:
             unread = (component for component in self.contracts if component not in self._read)
             for component in unread:
@@ -211,7 +211,7 @@ class SpecFiles:
                     message = f"{case.id!r} is taken, see {first.file.name}:{first.line}"
                     problems.append(case.place.problem("id", message))
                 cases[case.id] = case
-        # A file of cases that is refused may be one whose name was changed: its golden file is no second problem.
+        # If a file of cases is refused, perhaps its name was changed: do not report its golden file too.
         problems = problems or [*self._list_stray_golden_files()]
         if problems:
             raise SpecError(problems)

@@ -33,23 +33,23 @@ Array = NDArray[Any]
 Kind = Literal["float", "bool", "ids"]
 Attribute = int | bool | float
 
-#: What can be asked of a random output: the part of it that is exactly 0, its mean, that of its squares, and the
+#: The statistics of a random output: the part of it that is exactly 0, its mean, the mean of its squares, and the
 #: largest absolute value.
 Statistic = Literal["zeros", "mean", "mean_square", "largest"]
 
 #: The key of the only expectation of a case that depends on no convention.
 ANY = ""
 
-#: What an adapter declares of a convention that it leaves open.
+#: The option that an adapter declares for a convention that it leaves open.
 UNSPECIFIED = "unspecified"
 
-#: How golden files and the protocol write numbers that JSON lacks.
+#: The words of golden files and of the protocol for numbers that JSON does not have.
 NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
-#: The name under which a case says that its padding does not show.
+#: The name by which a case says that it is blind to its padding.
 PADDING = "padding"
 
-#: So many parameters make a model of full size.
+#: The number of parameters from which a model counts as full-size.
 FULL_SIZE = 1 << 22
 
 
@@ -249,10 +249,10 @@ class Case:
     printed: Mapping[str, Any]
     golden: Golden | None
     place: Location
-    #: Error cases: the argument at fault, and the working case that differs in that alone.
+    #: Error cases: the argument at fault, and the working case that differs only in that argument.
     error: str | None = None
     base: str | None = None
-    #: Gradient cases: what the first output's gradient is; `expect` then names arguments.
+    #: Gradient cases: the gradient of the first output; `expect` then names arguments.
     cotangent: Recipe | None = None
     blind: tuple[Blind, ...] = ()
 

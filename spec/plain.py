@@ -81,7 +81,7 @@ class PlainCase:
         options: dict[str, Any] = {**choose_options(self.case, self.contract, self._option)}
         if changed and self.case.component == "transformer" and all(map(_is_of_decoder, changed)):
             options["memory"] = self._memory
-        with np.errstate(all="ignore"):  # a changed argument may well be one that no formula is made for
+        with np.errstate(all="ignore"):  # a changed argument may lie outside the domain of the formula
             return apply(self.case.component, float, *self._arguments(changed), options)
 
     @cached_property
@@ -107,7 +107,7 @@ class PlainCase:
         where = ... if places is None else tuple(np.array(places).T)
         direction[where] = weights[where]
         with warnings.catch_warnings():
-            # Where a formula asks how large a number is, its imaginary part is dropped.
+            # A formula that compares magnitudes drops the imaginary part.
             warnings.simplefilter("ignore", np.exceptions.ComplexWarning)
             output = self._outputs({**changed, name: at + 1j * _STEP * direction})[self.contract.first_output]
         slope: NDArray[np.float64] = np.asarray((output * self.case.cotangent_array).sum().imag / _STEP)
@@ -123,7 +123,7 @@ class PlainCase:
         inputs, params, attributes = self._arguments(changed)
         ended = self._found == attributes["eos_id"]
         there = np.cumsum(ended, axis=-1) - ended == 0
-        # What fills the places behind the end need not be a word of the table.
+        # The fill of the places after the end need not be a word of the table.
         words = np.where(there, self._found, attributes["eos_id"])
         source = np.repeat(inputs["source"], len(words) // len(inputs["source"]), axis=0)
         options = {**attributes, **choose_options(self.case, self.contract, self._option)}

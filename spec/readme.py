@@ -9,11 +9,11 @@ from goldformer.spec.coverage import Coverage, Proofs, RowCoverage, count_totals
 from goldformer.spec.model import UNSPECIFIED, Case, Spec
 from goldformer.spec.tables import Clause, Document, Property
 
-#: How many ids a cell lists before it counts the others.
+#: The number of ids that a cell lists before it counts the others.
 SHOWN = 3
 
 _HEAD = """\
-<!-- Written by `goldformer coverage --write` from the files beside it. Change those, not this page. -->
+<!-- Written by `goldformer coverage --write` from the files beside it. Change those files, not this page. -->
 
 # The spec
 
@@ -100,7 +100,7 @@ def rows_table(rows: Iterable[RowCoverage], coverage: Coverage) -> str:
     lines = []
     for covered in rows:
         links = " ".join(link(coverage.clauses[id_].clause) for id_ in covered.clauses)
-        # Of the paper a row is a section, and has no other name.
+        # A row of the paper is a section and has no other name.
         section = "" if covered.row.section == covered.row.id else escape(covered.row.section)
         proofs = covered.proofs
         counts = (len(ids) for ids in (proofs.cases, proofs.refusals, proofs.properties))
@@ -134,7 +134,7 @@ def _components(spec: Spec) -> str:
         lines.append((name, escape(contract.title), _count(len(clauses)), file, *map(_count, counts)))
     table = markdown_table(("component", "what it is", "clauses", "cases", "refusals", "properties"), lines)
     everywhere = [p.id for p in spec.properties.values() if p.component == "*"]
-    return table + (f"\nFor every component besides: {', '.join(everywhere)}.\n" if everywhere else "")
+    return table + (f"\nFor every component also: {', '.join(everywhere)}.\n" if everywhere else "")
 
 
 def _conventions(spec: Spec) -> str:

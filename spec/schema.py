@@ -33,7 +33,7 @@ class DrawModel(StrictModel):
     @classmethod
     def _check_step(cls, step: str | int) -> str | int:
         if isinstance(step, str) and "e" in step.lower():
-            # Fraction works out 10 to that power, digit by digit.
+            # Fraction would compute 10 to that power, digit by digit.
             raise ValueError("a step is written without an exponent, such as 1/32")
         try:
             Fraction(step)
@@ -171,7 +171,7 @@ def _tag_expect(value: Any) -> str:
     return "as:error" if isinstance(value, dict) and "error" in value else "as:outputs"
 
 
-#: A case is designed to reveal few mistakes; how many others it happens to reveal is measured.
+#: A case is designed to reveal few mistakes; the others that it reveals are measured.
 _MOST_MEANT: Final = 3
 
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-#: How many axes "..." stands for is up to the call; its lengths are bound under this name.
+#: The call decides how many axes "..." stands for; their lengths are bound under this name.
 LEAD = "..."
 
 

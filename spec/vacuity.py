@@ -15,16 +15,16 @@ from goldformer.spec.errors import Problem
 from goldformer.spec.model import PADDING, Array, ArraySpec, Case, Contract, GoldenArray, Spec, is_part
 from goldformer.spec.plain import Changed, PlainCase
 
-#: What counts as a move, in units of the error scale: a hundred tolerances in float32.
+#: The least change that counts, in units of the error scale: a hundred tolerances in float32.
 ENOUGH: Final = 400 * 2.0**-24
 
-#: Weights of which each is 0 or 1 are those of a maximum as well as those of a softmax.
+#: If all of these weights are 0 or 1, a maximum passes as well as a softmax.
 _WEIGHTS: Final = frozenset({"weights", "cross_weights", "probabilities"})
 
-#: How many names a message lists.
+#: The most names that a message lists.
 _LISTED: Final = 4
 
-#: What is said of an argument that a change shows nothing of; the names stand in the braces.
+#: The messages about changes without effect; the names stand in the braces.
 _ZEROS: Final = "nothing that is compared moves with {} set to zero"
 _REVERSED: Final = "nothing that is compared moves with {} in reverse order"
 _TRANSPOSED: Final = "nothing that is compared moves with {} transposed"

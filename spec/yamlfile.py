@@ -25,14 +25,14 @@ from goldformer.spec.strict import Location
 #: libyaml's parser where PyYAML was built with it: ten times faster on files full of numbers.
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-#: The levels of lists and mappings that a file may have. The spec's own files have 10.
+#: The most nested levels of lists and mappings. The spec's own files have 10.
 DEEPEST: Final = 64
-#: The characters that a number or a date may have. float64 needs 25, and Python prints no integer of 4301 digits.
+#: The most characters of a number or a date. float64 needs 25, and Python prints no integer of 4301 digits.
 LONGEST_NUMBER: Final = 1000
-#: The problems of one file that are reported. Each costs a search for its line.
+#: The most problems of one file that are reported. Each costs a search for its line.
 MOST_PROBLEMS: Final = 100
 
-#: What may begin an anchor, an alias or a tag: it stands at the start of the text, after a space or after a token.
+#: A possible anchor, alias or tag: it stands at the start of the text, after a space or after a token.
 _MAY_REFER: Final = re.compile(r"""[&*!](?<![^\s\ufeff\[\]{},:?"'-].)(?:\S|(?<=!))""")
 
 _TAG: Final = "tag:yaml.org,2002:"
@@ -197,7 +197,7 @@ class _Loader(_Base):  # type: ignore[misc]
         libyaml composes by recursion and would end the process with a segmentation fault.
         """
         self.depth += 1
-        # A scalar is no level of its own.
+        # A scalar is not a level.
         if self.depth > DEEPEST + 1 and parent is not None:
             raise _NotPlain(
                 f"is nested deeper than {DEEPEST} levels; write it with fewer lists and mappings inside each other",

@@ -246,7 +246,7 @@ def test_golden_values_that_the_file_has_are_taken(check, tmp_path):
     ):
         result = check(spoilt).result
         assert result.exit_code == 2
-        assert result.output.endswith(f":13: golden.{said}: take it out, and it is derived anew\n")
+        assert result.output.endswith(f":13: golden.{said}: remove it, and it is derived again\n")
 
 
 def test_cases_of_several_files_and_one_of_them(check):

@@ -88,8 +88,8 @@ ROW = "is shown by no case, no property and no proof of an erratum; it is cited 
     [
         ("properties.yaml", "clauses: [SM-3]", "clauses: [SM-1]", [
             "transformer.md:15: SM-3: is a MUST that no case and no property shows",
-            f"documents.yaml:17: letters L1: {ROW} SM-3 alone",
-            f"transformer.md:15: paper 3.2.1: {ROW} SM-3 alone",
+            f"documents.yaml:17: letters L1: {ROW} only SM-3",
+            f"transformer.md:15: paper 3.2.1: {ROW} only SM-3",
         ]),
         ("transformer.md", "Source: notes R2; paper 3.10.", "Source: this spec.",
          [f"documents.yaml:9: notes R2: {ROW} nothing"]),
@@ -194,7 +194,7 @@ def test_the_rows_of_the_page(small: Spec):
         "### paper\n\nOn Softmax. Cited by section.\n",
         "| 3.10 |  | [SM-2]",
         "| [softmax](contracts/softmax.yaml) | Softmax | 3 | [2](cases/softmax.yaml) | 1 | 1 |",
-        "For every component besides: any-shape.",
+        "For every component also: any-shape.",
         "| notes-mean | notes R3 | the mean is 1 | the sum is 1 | sm-shape |",
         "| root | Which root | [SM-4](transformer.md#sm-4--convention--n) | `none`: n<br>`square`: √n \\| n |",
         "- 5 clauses: 4 MUST, 0 SHOULD, 1 CONVENTION\n",

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from goldformer.extras import install_hint
 
-#: Bits of a ball. Of the cases that are proven element by element none loses more than 140 of them.
+#: Bits of a ball. No case that is proven element by element loses more than 140 of them.
 PRECISION: Final = 256
 #: Bits of a ball in a model of full size: each of its layers widens an enclosure by about 20 bits.
 FULL_SIZE: Final = 448
-#: What float32 holds. A number that people write as a decimal and that is not binary has all 53 bits of a float64.
+#: The bits of float32. A decimal that is no binary number fills all 53 bits of a float64.
 FEW_BITS: Final = 24
 #: Significant decimal digits of a golden value.
 DIGITS: Final = 17
@@ -82,7 +82,7 @@ def decimal(ball: Any) -> str:
     exponent = Decimal(text).adjusted()
     unit = Fraction(10) ** (exponent - DIGITS + 1)
     distance = abs(ball - ratio(written))
-    # Half a unit, and a hair for the rounding of the decimal conversion itself.
+    # Half a unit, and a little more for the rounding of the decimal conversion itself.
     limit = unit * Fraction(50001, 100000)
     if not bool(distance < ratio(limit)):
         raise Unproven(f"{ball} is not proven to be {text}")

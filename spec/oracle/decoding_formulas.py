@@ -114,7 +114,7 @@ class Search:
             if all(hypothesis.ended for hypothesis in beam):
                 break
             beam = self._rank(after for hypothesis in beam for after in self.extend(hypothesis))
-            # After the last word the order alone decides what is returned.
+            # After the last word only the order matters.
             if step < self.max_length - 1:
                 beam = self._keep_best(beam)
         return beam
@@ -125,7 +125,7 @@ class Search:
         for _ in range(self.max_length):
             ranked = self._rank(after for hypothesis in beam for after in self.extend(hypothesis))
             best, rest = ranked[: self.beam_size], ranked[self.beam_size :]
-            # Who is among the best matters for those that end.
+            # For hypotheses that end it matters whether they are among the best.
             self._record_gap([s for s in best if s.ended], rest)
             self._record_gap(best, [s for s in rest if s.ended])
             aside += [s for s in best if s.ended]

@@ -24,7 +24,7 @@ Outputs = dict[str, NDArray[Any]]
 #: The formula of each component, by its name.
 FORMULAS = {**vars(formulas), **vars(layer_formulas), **vars(decoding_formulas)}
 
-#: What a formula that chooses gives beside its outputs: by how much the chosen exceeded the rejected.
+#: The extra output of formulas that choose: by how much the chosen exceeded the rejected.
 GAPS: Final = "gaps"
 
 
@@ -90,7 +90,7 @@ def apply(
     conventions: Mapping[str, str],
 ) -> Outputs:
     """Run a component's formula on arrays that are made already."""
-    # Components built of others hand their parameters on, by prefix; the others name each of theirs.
+    # Components with parts take all parameters as one mapping; the others name each parameter.
     arguments: Mapping[str, Any] = {"params": params} if any("." in name for name in params) else params
     outputs: Outputs = FORMULAS[component](number, **inputs, **arguments, **attributes, **conventions)
     return outputs

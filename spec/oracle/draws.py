@@ -2,7 +2,7 @@
 
 A Draw is SAMPLES float64 numbers that went through the same operations, each elementary result
 multiplied by 1 + ROUNDOFF·ξ with an independent ξ uniform in [−1, 1]. ROUNDOFF is far above float64's
-own and far below 1, so that the deviations measure the perturbations alone, to first order.
+own and far below 1, so that the deviations measure only the perturbations, to first order.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from goldformer.spec import draw
 SAMPLES: Final = 64
 ROUNDOFF: Final = 2.0**-34
 
-#: One long run of perturbations, walked through in order: the same formula always meets the same ones.
+#: One long run of perturbations, used in order: the same formula always gets the same ones.
 _POOL_SIZE: Final = 1 << 20
 _NOISE: NDArray[np.float64] | None = None
 
@@ -48,7 +48,7 @@ class Draw:
 
     @classmethod
     def reset(cls) -> None:
-        """Start the perturbations over, so that a scale depends on its case alone."""
+        """Start the perturbations over, so that a scale depends only on its case."""
         cls._next, cls._products, cls.peak = 0, 0, 0.0
 
     @classmethod
@@ -74,7 +74,7 @@ class Draw:
         """Perturb the result of one elementary operation by its roundoffs."""
         noise, start = _noise(), cls._next
         if start + samples.size > _POOL_SIZE:
-            # A step that shares no factor with the pool's size: wraps never repeat the same windows.
+            # The start differs after each wrap, so the same windows are never repeated.
             start = (start * 7 + 13) % 61
         cls._next = start + samples.size
         cls.peak = max(cls.peak, float(np.abs(samples[..., 0]).max()) if samples.ndim > 1 else abs(float(samples[0])))

@@ -64,7 +64,7 @@ class Dual:
         quotient = self.value / other.value
         mine = None if self.tangent is None else self.tangent / other.value
         theirs = None if other.tangent is None else other.tangent * (-quotient / other.value)
-        # Of 1/x, which is multiplied by.
+        # The slope of 1/x, for code that multiplies by the reciprocal.
         other._record_slope(float(other.value) ** -2)
         return Dual(quotient, _sum(mine, theirs))
 
@@ -91,7 +91,7 @@ class Dual:
     def sqrt(self) -> Dual:
         """(√x)' = 1/(2√x)."""
         root = self.value.sqrt()
-        # Of √x, and of 1/√x where it is divided by.
+        # The slopes of √x, and of 1/√x for code that divides by it.
         self._record_slope(0.5 / float(root))
         self._record_slope(0.5 / float(root) ** 3)
         return Dual(root, None if self.tangent is None else self.tangent / (root + root))

@@ -92,7 +92,7 @@ def xavier_uniform(number: Number, like: Objects, *, seed: int) -> dict[str, Obj
     """INIT-1: √(6/(d_in + d_out)), the largest element there can be, as it is drawn: −a + 2a·v with v up to 1."""
     del seed
     bound = np.sqrt(scalar(number(6)) / scalar(number(sum(like.shape))))
-    # As many random bits make v as the dtype holds: it is a product here so that it is rounded once.
+    # v has as many random bits as the dtype holds: it is a product here so that it is rounded once.
     v = scalar(number(1)) * scalar(number(1))
     return {"weight": np.full(like.shape, -bound + (bound + bound) * v, dtype=like.dtype)}
 
@@ -161,7 +161,7 @@ def select_params(params: Mapping[str, Objects], prefix: str) -> dict[str, Objec
 def linear(x: Objects, w: Any, b: Objects | None) -> Objects:
     """x·W, plus b where it is given.
 
-    The sum begins with b, as it does in the fused kernels behind nn.Linear: where b is large, every term that is
+    The sum begins with b, as it does in the fused kernels of nn.Linear: where b is large, every term that is
     added rounds at its size.
     """
     if b is None or not isinstance(w, np.ndarray) or w.dtype != object:

@@ -24,16 +24,16 @@ from goldformer.spec.oracle.draws import ROUNDOFF, SAMPLES, Draw
 Objects = NDArray[Any]
 Floats = NDArray[np.float64]
 
-#: From this many elements on a weight is kept whole.
+#: A weight with at least this many elements stays a plain array.
 LARGE: Final = 1 << 16
 
 #: Bits of the integers that a midpoint is cut into.
 _LIMB: Final = 32
-#: Bits of a ball before the point: what is left of its precision is the fraction that is kept.
+#: Bits of a ball before the point: the rest of its precision is the fraction.
 _WHOLE: Final = 64
-#: float64 holds every integer of so many bits.
+#: float64 holds every integer of this many bits.
 _MANTISSA: Final = 53
-#: Partial sums held at once, in elements.
+#: The most partial sums in memory at once, in elements.
 _CHUNK: Final = 1 << 23
 
 
@@ -68,7 +68,7 @@ class Weight:
         fraction = flint.ctx.prec - _WHOLE
         unit = flint.arb(2) ** fraction
         whole = [int((ball.mid() * unit).floor().unique_fmpz()) for ball in x.ravel()]
-        # Cutting at the last bit moves a midpoint by less than one unit of it.
+        # Truncation moves a midpoint by less than one unit of the last bit.
         radii = np.array([float(ball.rad()) for ball in x.ravel()]).reshape(x.shape) + 2.0**-fraction
         power = _common_power(self.values)
         weight = np.ldexp(self.values, power)
@@ -76,7 +76,7 @@ class Weight:
         for place, limb in enumerate(_limbs(whole)):
             part = limb.reshape(x.shape) @ weight
             total = total + (part.astype(np.int64).astype(object) << (_LIMB * place))
-        # One rounding a product and a sum, of numbers that are not negative: a part in 2³⁰ covers thousands.
+        # Each product and sum of non-negative numbers rounds once: one part in 2³⁰ covers thousands of roundings.
         spread = radii @ np.abs(self.values) * (1 + 2.0**-30)
         down = flint.arb(2) ** -(fraction + power)
 
@@ -92,7 +92,7 @@ class Weight:
         deviation = ROUNDOFF * np.sqrt(self._squares(samples[0]) / 3)
         noisy = exact + deviation * _normal(f"normal/{Draw.count_product()}", exact.shape)
         Draw.peak = max(Draw.peak, float(np.abs(noisy[0]).max()))
-        # The samples of one element side by side, as every other operation will want them.
+        # Put the samples of one element next to each other: every other operation reads them so.
         apart = np.ascontiguousarray(np.moveaxis(noisy, 0, -1)).reshape(-1, SAMPLES)
         product = np.empty(len(apart), dtype=object)
         product[:] = [Draw(samples) for samples in apart]

@@ -57,7 +57,7 @@ def derive_all(spec: Spec, cases: Iterable[Case], *, jobs: int, cache: Path | No
     waiting = []
     stamp = _method_stamp()
     for case in cases:
-        # Whether a case is advice decides what may be derived, and is no part of its digest.
+        # Advice changes what may be derived but is not part of the digest.
         kind = "-advice" if spec.is_advice(case) else ""
         place = cache / f"{digests[case.id]}-{stamp}{kind}.json" if cache else None
         if place is not None and place.exists():
@@ -94,7 +94,7 @@ def digest_cases(spec: Spec) -> dict[str, str]:
     return digests
 
 
-#: What only handles derivations; all else in the oracle is what they follow from.
+#: Files of the oracle that do not influence its numbers.
 _HANDLING = frozenset({"run.py", "write.py"})
 
 

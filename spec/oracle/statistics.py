@@ -15,7 +15,7 @@ from typing import Any, Final
 from goldformer.spec.laws import FALSE_ALARM, Discrete, Law, Uniform
 from goldformer.spec.model import Statistic
 
-#: What the mean of a statistic is taken of.
+#: The function of an element of which a statistic is the mean.
 _OF: Final[Mapping[Statistic, Callable[[Fraction], Fraction]]] = {
     "zeros": lambda value: Fraction(value == 0),
     "mean": lambda value: value,
@@ -40,7 +40,7 @@ def _largest(law: Law) -> Interval:
     from goldformer.spec.oracle import balls  # only deriving needs python-flint
 
     if isinstance(law, Discrete):
-        # Nothing is kept less often than FALSE_ALARM, and what is kept is that number and no other.
+        # The probability that nothing is kept is below FALSE_ALARM, and every kept element is this number.
         (magnitude,) = law.magnitudes
         return Interval(balls.ratio(magnitude), 0.0)
     bound = balls.ratio(law.square).sqrt()

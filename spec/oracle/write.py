@@ -12,7 +12,7 @@ from goldformer.spec.goldenfile import Numeral, read_entries, sort_entries, writ
 from goldformer.spec.model import ANY, Case, Wanted
 from goldformer.spec.oracle.derive import Derived, DerivedArray
 
-#: What an entry says besides its kills.
+#: The keys of an entry except its kills.
 _DERIVED = ("derivation", "peak", "margin", "outputs", "options")
 
 
