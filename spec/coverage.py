@@ -126,12 +126,12 @@ def cover(spec: Spec) -> Coverage:
         for clause in item.clauses:
             by_clause[clause].append(item.id)
     clauses = {id_: ClauseCoverage(spec.clauses[id_], Proofs.of(shown, spec)) for id_, shown in by_clause.items()}
-    rows = tuple(_cover_row(document, row, clauses, spec) for document, row in _rows(spec))
+    rows = tuple(_cover_row(document, row, clauses, spec) for document, row in _list_rows(spec))
     return Coverage(clauses, rows, tuple(_cover_erratum(erratum, spec) for erratum in spec.errata.values()))
 
 
-def _rows(spec: Spec) -> Iterator[tuple[str, DocumentRow]]:
-    """Every row with its document; of a paper, the sections that are cited, in the paper's order."""
+def _list_rows(spec: Spec) -> Iterator[tuple[str, DocumentRow]]:
+    """Yield every row with its document; for a paper, the sections that are cited, in the paper's order."""
     citations = [(source, clause.place) for clause in spec.clauses.values() for source in clause.sources]
     citations += [(case.source, case.place) for case in spec.cases.values() if case.source is not None]
     for document in spec.documents.values():

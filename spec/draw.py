@@ -76,7 +76,7 @@ _PIECE = 1 << 15
 
 
 def stream(seed: int, name: str, count: int, start: int = 0) -> NDArray[np.uint64]:
-    """`count` outputs of SplitMix64, from output `start` on, begun at the FNV-1a hash of "<seed>/<name>"."""
+    """Return `count` outputs of SplitMix64 from output `start` on; its state begins as FNV-1a of "<seed>/<name>"."""
     state = 14695981039346656037
     for byte in f"{seed}/{name}".encode():
         state = ((state ^ byte) * 1099511628211) & _MASK

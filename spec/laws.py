@@ -53,7 +53,7 @@ def law_of(case: Case, output: str) -> Law | None:
 
 
 def unfit(law: Law, statistic: Statistic) -> str | None:
-    """Why a statistic says nothing under a law, or None."""
+    """Explain why a statistic says nothing under a law; None if it does."""
     if isinstance(law, Uniform):
         return "an element that may be any number is 0 by rounding alone" if statistic == "zeros" else None
     if statistic != "largest":
@@ -67,14 +67,14 @@ def unfit(law: Law, statistic: Statistic) -> str | None:
 
 
 def _xavier_uniform(case: Case, output: str) -> Law:
-    """INIT-1."""
+    """Return the law of INIT-1."""
     del output
     d_in, d_out = case.sizes["d_in"], case.sizes["d_out"]
     return Uniform(d_in * d_out, Fraction(6, d_in + d_out))
 
 
 def _dropout(case: Case, output: str) -> Law | None:
-    """DROP-1, DROP-2."""
+    """Return the law of DROP-1 and DROP-2."""
     del output
     rate = _as_written(case.attributes["rate"])
     if not case.attributes["training"] or rate in (0, 1):
@@ -85,14 +85,14 @@ def _dropout(case: Case, output: str) -> Law | None:
 
 
 def _attention(case: Case, output: str) -> Law | None:
-    """DROP-3, where the weights are equal and each of them adds to one element of the output at most."""
+    """Return the law of DROP-3 for equal weights, each of which adds to at most one element of the output."""
     rate = _as_written(case.attributes.get("dropout_rate", 0))
     if rate in (0, 1) or output in ("scores", "scaled_scores"):
         return None
     if output == "weights":
         raise ValueError("is not specified where weights are dropped")
     value = case.input_arrays["value"]
-    if case.input_arrays["query"].any() or "mask" in case.inputs or not _choosing(value):
+    if case.input_arrays["query"].any() or "mask" in case.inputs or not _is_choice(value):
         raise ValueError(
             "has a known distribution where query is 0, there is no mask, and each row of value has at most one 1 and "
             "otherwise 0"
@@ -104,7 +104,7 @@ def _attention(case: Case, output: str) -> Law | None:
     return Discrete(tuple((q_seq * n, _sum_kept([Fraction(1, kv_seq)] * int(k), rate)) for n, k in found))
 
 
-def _choosing(value: Array) -> bool:
+def _is_choice(value: Array) -> bool:
     return bool(np.isin(value, (0, 1)).all() and (value.sum(-1) <= 1).all())
 
 

@@ -108,7 +108,7 @@ class Search:
             yield Hypothesis(words, total, score, word == self.eos_id)
 
     def search_in_beam(self) -> list[Hypothesis]:
-        """BEAM-2: search; ended hypotheses keep their place as long as none is better."""
+        """BEAM-2: ended hypotheses keep their place as long as none is better."""
         beam = self._start()
         for step in range(self.max_length):
             if all(hypothesis.ended for hypothesis in beam):
@@ -120,7 +120,7 @@ class Search:
         return beam
 
     def search_set_aside(self) -> list[Hypothesis]:
-        """BEAM-2: search; hypotheses that end among the best leave the beam, and beam_size of them end the search."""
+        """BEAM-2: hypotheses that end among the best leave the beam, and beam_size of them end the search."""
         beam, aside = self._start(), list[Hypothesis]()
         for _ in range(self.max_length):
             ranked = self._rank(after for hypothesis in beam for after in self.extend(hypothesis))

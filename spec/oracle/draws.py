@@ -111,23 +111,23 @@ class Draw:
         return float(self.samples[0])
 
     def exp(self) -> Draw:
-        """Elementary exponential."""
+        """Compute the exponential."""
         return Draw.perturb(np.exp(self.samples))
 
     def log(self) -> Draw:
-        """Elementary logarithm."""
+        """Compute the logarithm."""
         return Draw.perturb(np.log(self.samples))
 
     def sqrt(self) -> Draw:
-        """Elementary square root."""
+        """Compute the square root."""
         return Draw.perturb(np.sqrt(self.samples))
 
     def sin(self) -> Draw:
-        """Elementary sine."""
+        """Compute the sine."""
         return Draw.perturb(np.sin(self.samples))
 
     def cos(self) -> Draw:
-        """Elementary cosine."""
+        """Compute the cosine."""
         return Draw.perturb(np.cos(self.samples))
 
 

@@ -72,24 +72,24 @@ class Dual:
         return float(self.value)
 
     def exp(self) -> Dual:
-        """(e^x)' = e^x."""
+        """Apply (e^x)' = e^x."""
         value = self.value.exp()
         return self._chain(value, value)
 
     def log(self) -> Dual:
-        """(log x)' = 1/x."""
+        """Apply (log x)' = 1/x."""
         return Dual(self.value.log(), None if self.tangent is None else self.tangent / self.value)
 
     def sin(self) -> Dual:
-        """(sin x)' = cos x."""
+        """Apply (sin x)' = cos x."""
         return Dual(self.value.sin(), None if self.tangent is None else self.tangent * self.value.cos())
 
     def cos(self) -> Dual:
-        """(cos x)' = −sin x."""
+        """Apply (cos x)' = −sin x."""
         return Dual(self.value.cos(), None if self.tangent is None else self.tangent * -self.value.sin())
 
     def sqrt(self) -> Dual:
-        """(√x)' = 1/(2√x)."""
+        """Apply (√x)' = 1/(2√x)."""
         root = self.value.sqrt()
         # The slopes of √x, and of 1/√x for code that divides by it.
         self._record_slope(0.5 / float(root))

@@ -75,13 +75,13 @@ def scaled_dot_product_attention(
 
 
 def dropout(number: Number, x: Objects, *, rate: Any, training: bool, seed: int) -> dict[str, Objects]:
-    """DROP-2; DROP-1 while no element is dropped: of those that are, laws.py knows how many."""
+    """DROP-2; DROP-1 while no element is dropped: laws.py has the law of dropped elements."""
     del seed
     return {"output": scale_kept(number, x, rate) if training else x}
 
 
 def scale_kept(number: Number, x: Objects, rate: Any) -> Objects:
-    """DROP-1: x/(1 − rate), what an element is unless it is dropped; at a rate of 1 every one is."""
+    """DROP-1: x/(1 − rate), the value of an element that is kept; at a rate of 1 no element is kept."""
     if float(rate) == 0:
         return x
     kept: Objects = np.full(x.shape, number(0), dtype=x.dtype) if float(rate) == 1 else x / scalar(number(1) - rate)
