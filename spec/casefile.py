@@ -346,11 +346,7 @@ def _build_error(
 
 
 def _apply_change(
-    base: Mapping[str, Recipe],
-    change: Mapping[str, Any],
-    specs: Mapping[str, ArraySpec],
-    case: Case,
-    group: str,
+    base: Mapping[str, Recipe], change: Mapping[str, Any], specs: Mapping[str, ArraySpec], case: Case, group: str
 ) -> dict[str, Recipe]:
     fresh = _make_recipes(
         {k: v for k, v in change.items() if v is not None}, specs, case.sizes, case.lead, f"change.{group}"

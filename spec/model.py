@@ -18,16 +18,7 @@ from goldformer.spec.draw import Recipe
 from goldformer.spec.lazy import Cases
 from goldformer.spec.shapes import Shape
 from goldformer.spec.strict import Items, Location, Param, StrictModel, Text
-from goldformer.spec.tables import (
-    Citation,
-    Clause,
-    Convention,
-    Document,
-    Erratum,
-    Level,
-    Mistake,
-    Property,
-)
+from goldformer.spec.tables import Citation, Clause, Convention, Document, Erratum, Level, Mistake, Property
 
 Array = NDArray[Any]
 Kind = Literal["float", "bool", "ids"]

@@ -146,8 +146,7 @@ class Binder:
                 )
         elif known == 0 or size % known:
             raise ContractViolation(
-                f"{argument} has an axis of {size} = {axis}, which {known} does not divide",
-                (argument, *others),
+                f"{argument} has an axis of {size} = {axis}, which {known} does not divide", (argument, *others)
             )
         else:
             self.fix(unknown[0], size // known, argument)

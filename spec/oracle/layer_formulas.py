@@ -36,13 +36,7 @@ def pad_or_truncate(number: Number, x: Objects, *, length: int) -> dict[str, Obj
 
 
 def feed_forward(
-    number: Number,
-    x: Objects,
-    *,
-    w_1: Objects,
-    w_2: Objects,
-    b_1: Objects | None = None,
-    b_2: Objects | None = None,
+    number: Number, x: Objects, *, w_1: Objects, w_2: Objects, b_1: Objects | None = None, b_2: Objects | None = None
 ) -> dict[str, Objects]:
     """FFN-1: max(0, x·W_1 + b_1)·W_2 + b_2."""
     inner = linear(x, w_1, b_1)
