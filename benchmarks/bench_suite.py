@@ -157,11 +157,11 @@ def test_whole_suite(benchmark: Benchmark) -> None:
 @pytest.mark.benchmark(timer=time.process_time)
 def test_derive(benchmark: Benchmark, spec: Spec) -> None:
     pytest.importorskip("flint")
-    from goldformer.spec.oracle.run import with_golden
+    from goldformer.spec.oracle.run import derive_golden
 
     cases = [c for c in spec.cases_of("scaled_dot_product_attention") if c.golden is not None and not c.cotangent]
     benchmark.extra_info.update(what="deriving a case of attention: balls and draws", per=len(cases))
-    benchmark.pedantic(lambda: [with_golden(case, spec) for case in cases], rounds=3)
+    benchmark.pedantic(lambda: [derive_golden(case, spec) for case in cases], rounds=3)
 
 
 def failing(bench: Bench) -> Implementation:

@@ -71,15 +71,15 @@ def examine(mistake: str, way: str, left_out: frozenset[str]) -> Outcome | None:
     component = spec.mistakes[mistake].component
     book = implementations()[mistake].make()
     if way == "hidden":
-        holders = [name for name in spec.components if component in spec.built_of(name)]
+        holders = [name for name in spec.components if component in spec.list_dependencies(name)]
         if not holders:
             return None
-        component = min(holders, key=lambda name: len(spec.built_of(name)))
+        component = min(holders, key=lambda name: len(spec.list_dependencies(name)))
         book = SimpleNamespace(ARRAYS="numpy", **{component: getattr(book, component)})
     adapter = Adapter.from_object(book, mistake, spec)
     bench = Bench(spec, adapter, "float32", "cpu")
     listing = {case.component for case in spec.cases.values() if mistake in case.kills}
-    parts = spec.built_of(component) if way != "hidden" else ()
+    parts = spec.list_dependencies(component) if way != "hidden" else ()
     seen = tuple(name for name in spec.components if name in {component, *parts, *(listing if not parts else ())})
     start = time.perf_counter()
     judgements = (check() for check in checks(bench, Selection(("float32",), seen)))

@@ -1,22 +1,45 @@
-"""What is right: the clauses, contracts, golden cases, errata and mistakes of the Transformer, as data."""
+"""The spec as data: the clauses, contracts, golden cases, errata and mistakes of the Transformer."""
 
 from goldformer.spec.errors import Problem, SpecError
-from goldformer.spec.load import ROOT, load_spec
-from goldformer.spec.model import Case, Contract, Spec
-from goldformer.spec.tables import Clause, Convention, Erratum, Level, Mistake, Property
+from goldformer.spec.load import ROOT, load_own_cases, load_spec
+from goldformer.spec.model import (
+    ANY,
+    UNSPECIFIED,
+    ArraySpec,
+    AttributeSpec,
+    Case,
+    Contract,
+    Golden,
+    GoldenArray,
+    Spec,
+    Wanted,
+)
+from goldformer.spec.strict import Location
+from goldformer.spec.tables import Citation, Clause, Convention, Document, Erratum, Level, Mistake, Property
 
 __all__ = [
+    "ANY",
     "ROOT",
+    "UNSPECIFIED",
+    "ArraySpec",
+    "AttributeSpec",
     "Case",
+    "Citation",
     "Clause",
     "Contract",
     "Convention",
+    "Document",
     "Erratum",
+    "Golden",
+    "GoldenArray",
     "Level",
+    "Location",
     "Mistake",
     "Problem",
     "Property",
     "Spec",
     "SpecError",
+    "Wanted",
+    "load_own_cases",
     "load_spec",
 ]

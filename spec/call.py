@@ -1,4 +1,4 @@
-"""Whether the arguments of one call keep a component's contract."""
+"""Checks of the arguments of one call against a component's contract."""
 
 from __future__ import annotations
 

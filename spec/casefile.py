@@ -1,4 +1,4 @@
-"""Builds cases from their files: recipes, shapes against the contract, error cases from their base."""
+"""Files of cases: builds recipes, checks shapes against the contract, makes error cases from their base."""
 
 from __future__ import annotations
 
@@ -15,19 +15,27 @@ from goldformer.spec import draw, schema
 from goldformer.spec.call import check_call
 from goldformer.spec.draw import Recipe
 from goldformer.spec.errors import Problem, Refused, SpecError
-from goldformer.spec.expectation import read_expectation
 from goldformer.spec.goldenfile import StoredGolden, read_golden
-from goldformer.spec.model import Array, ArraySpec, Blind, Case, Contract, is_part
+from goldformer.spec.laws import law_of, unfit
+from goldformer.spec.model import Array, ArraySpec, Case, Contract, Wanted, is_part
 from goldformer.spec.shapes import Binder, ContractViolation
-from goldformer.spec.tables import Citation, Convention, Place
+from goldformer.spec.strict import Location
+from goldformer.spec.tables import Citation, Convention
 from goldformer.spec.yamlfile import Field, YamlFile
 
 #: The fields that decide a golden value; a title may change without a new derivation.
 DECISIVE = ("sizes", "attributes", "inputs", "params", "cotangent", "convention", "only_with", "expect")
-#: The numbers that an array may have: 1 GiB of float64, and 26 times the largest array of the spec.
+#: The most numbers that an array may have: 1 GiB of float64, and 26 times the largest array of the spec.
 MOST_NUMBERS = 2**27
-#: The layers that a stack may have. Each of them has parameters with names of their own.
+#: The most layers that a stack may have. Each has parameters with names of their own.
 MOST_LAYERS = 1000
+
+
+#: In a gradient case this name stands for every floating-point argument.
+_ALL = "gradients"
+
+#: The axes along which a sequence is padded.
+_ROWS = ("seq", "q_seq", "source_seq")
 
 
 def read_cases(
@@ -48,8 +56,8 @@ def read_cases(
         raise SpecError([file.problem(("component",), f"{model.component!r} has no contract")])
     problems: list[Problem] = []
     if golden is None:
-        golden = StoredGolden(model.golden, lambda: file, ("golden",), "take it out, and it is derived anew")
-        problems += _stray_entries(golden, [case.id for case in model.cases], file)
+        golden = StoredGolden(model.golden, lambda: file, ("golden",), "remove it, and it is derived again")
+        problems += _list_stray_entries(golden, [case.id for case in model.cases], file)
     elif model.component != file.path.stem:
         message = f"is {model.component!r} in a file named {file.path.name}"
         raise SpecError([file.problem(("component",), message)])
@@ -58,40 +66,40 @@ def read_cases(
         raise SpecError([file.problem(("golden",), message)])
     contract = contracts[model.component]
     built: dict[str, Case] = {}
-    # Error cases come second: each is another case with one thing changed.
+    # Error cases come second: each changes one thing in another case.
     order = sorted(enumerate(model.cases), key=lambda item: item[1].base is not None)
     for index, case in order:
         where: Field = ("cases", index)
         try:
             if case.id in built:
                 raise Refused(("id",), f"{case.id!r} is taken, see line {built[case.id].place.line}")
-            made = _build(case, contract, Place(file.path, file.line((*where, "id"))), built)
+            made = _build(case, contract, Location(file.path, file.line((*where, "id"))), built)
             _refuse_unknown_options(made, contract, conventions)
             digest = derivation_digest(file.data["cases"][index], contract, conventions)
-            built[case.id] = _with_golden(made, contract, conventions, golden, digest, underived=underived)
+            built[case.id] = _add_golden(made, contract, conventions, golden, digest, underived=underived)
         except Refused as refused:
             problems.append(file.problem((*where, *refused.where), f"{case.id}: {refused}"))
         except SpecError as error:
             problems += error.problems
-    # A case that is refused may be one whose id was changed: its entry is no second problem.
+    # If a case is refused, perhaps its id was changed: do not report its entry too.
     if not problems and not underived:
-        problems += _stray_entries(golden, [case.id for case in model.cases], file)
+        problems += _list_stray_entries(golden, [case.id for case in model.cases], file)
     if problems:
         raise SpecError(problems)
     return [built[case.id] for case in model.cases]
 
 
-def _stray_entries(golden: StoredGolden, ids: list[str], file: YamlFile) -> Iterable[Problem]:
+def _list_stray_entries(golden: StoredGolden, ids: list[str], file: YamlFile) -> Iterable[Problem]:
     for id_ in golden.entries.keys() - set(ids):
         message = f"{id_!r} is no case of {file.path.name}: {golden.remedy}"
         yield golden.problem(id_, message)
 
 
 def derivation_digest(raw: Mapping[str, Any], contract: Contract, conventions: Mapping[str, Convention]) -> str:
-    """A digest of everything in a case that its golden values follow from."""
+    """Return a digest of everything in a case that decides its golden values."""
     decisive = {key: raw[key] for key in DECISIVE if key in raw}
     decisive["component"] = contract.component
-    # What is drawn follows from the arguments' names and shapes too.
+    # Drawn numbers depend on the names and shapes of the arguments too.
     arguments = {**contract.inputs, **contract.params_for(raw.get("attributes", {}))}
     decisive["arguments"] = {name: [spec.kind, str(spec.shape), spec.optional] for name, spec in arguments.items()}
     if "convention" in raw and raw["convention"] in conventions:
@@ -100,17 +108,17 @@ def derivation_digest(raw: Mapping[str, Any], contract: Contract, conventions: M
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _build(model: schema.CaseModel, contract: Contract, place: Place, built: Mapping[str, Case]) -> Case:
+def _build(model: schema.CaseModel, contract: Contract, place: Location, built: Mapping[str, Case]) -> Case:
     source = None if model.source == "derived" else Citation(model.source.document, tuple(model.source.rows))
     if isinstance(model.expect, schema.ErrorModel):
         return _build_error(model, model.expect.error, contract, place, source, built)
     if model.base is not None or model.change is not None:
         raise Refused(("base",), "only an error case has a base and a change")
     _check_layers(model.attributes, contract, ("attributes",))
-    lead, sizes = _sizes(model, contract)
-    inputs = _recipes(model.inputs, contract.inputs, sizes, lead, "inputs")
+    lead, sizes = _read_sizes(model, contract)
+    inputs = _make_recipes(model.inputs, contract.inputs, sizes, lead, "inputs")
     param_specs = contract.params_for(model.attributes)
-    params = _recipes(_each_param(model.params, param_specs), param_specs, sizes, lead, "params")
+    params = _make_recipes(_expand_params(model.params, param_specs), param_specs, sizes, lead, "params")
     case = Case(
         model.id, contract.component, model.title, tuple(model.clauses), source, tuple(model.meant_for), (),
         sizes, lead, model.equal_sizes, model.attributes, inputs, params, model.convention,
@@ -123,9 +131,9 @@ def _build(model: schema.CaseModel, contract: Contract, place: Place, built: Map
     case = replace(case, sizes=dict(binder.sizes), lead=binder.lead or ())
     if model.cotangent is not None:
         first = contract.outputs[contract.first_output]
-        case = replace(case, cotangent=_recipe(model.cotangent, first, binder.sizes, case.lead, ("cotangent",)))
-    case = replace(case, expect=read_expectation(model.expect, case, contract))
-    return replace(case, blind=_blind(model.blind, case))
+        case = replace(case, cotangent=_make_recipe(model.cotangent, first, binder.sizes, case.lead, ("cotangent",)))
+    case = replace(case, expect=_read_expectation(model.expect, case, contract))
+    return _check_blind(replace(case, blind=model.blind))
 
 
 def _check_layers(attributes: Mapping[str, Any], contract: Contract, where: Field) -> None:
@@ -136,24 +144,25 @@ def _check_layers(attributes: Mapping[str, Any], contract: Contract, where: Fiel
             raise Refused((*where, stack.count), f"is {count}: write at most {MOST_LAYERS}")
 
 
-def _blind(models: Iterable[schema.BlindModel], case: Case) -> tuple[Blind, ...]:
-    made = tuple(Blind(tuple(model.to), model.because) for model in models)
-    for part in (part for blind in made for part in blind.to):
+def _check_blind(case: Case) -> Case:
+    for part in (part for blind in case.blind for part in blind.to):
         if not any(is_part(part, name) for name in case.subjects):
             message = f"{part!r} is none of the case's arrays and outputs, nor a part of their names"
             raise Refused(("blind",), message)
-    return made
+    return case
 
 
-def _shaped(recipe: Recipe, name: str) -> Array:
-    """An array of the right shape and kind; drawn numbers are not drawn yet, a large model has millions."""
+def _make_shaped(recipe: Recipe, name: str) -> Array:
+    """Return an array of the right shape and kind, with zeros for drawn numbers: a large model has millions."""
     if isinstance(recipe, draw.Dyadic | draw.Fill):
         return np.broadcast_to(np.float64(0), recipe.shape)
     return draw.build(recipe, name)
 
 
 def _check_call(case: Case, contract: Contract) -> Binder:
-    inputs, params = ({name: _shaped(recipe, name) for name, recipe in g.items()} for g in (case.inputs, case.params))
+    inputs, params = (
+        {name: _make_shaped(recipe, name) for name, recipe in g.items()} for g in (case.inputs, case.params)
+    )
     return check_call(contract, inputs, params, case.attributes)
 
 
@@ -164,7 +173,7 @@ def _bind(case: Case, contract: Contract) -> Binder:
         raise Refused(("inputs",), f"contradicts the contract: {violation}") from violation
 
 
-def _sizes(model: schema.CaseModel, contract: Contract) -> tuple[tuple[int, ...], dict[str, int]]:
+def _read_sizes(model: schema.CaseModel, contract: Contract) -> tuple[tuple[int, ...], dict[str, int]]:
     sizes: dict[str, int] = {}
     lead: tuple[int, ...] = ()
     arrays = (*contract.inputs.values(), *contract.params_for(model.attributes).values())
@@ -182,7 +191,7 @@ def _sizes(model: schema.CaseModel, contract: Contract) -> tuple[tuple[int, ...]
     return lead, sizes
 
 
-def _each_param(
+def _expand_params(
     params: schema.AllParamsModel | Mapping[str, Any], specs: Mapping[str, ArraySpec]
 ) -> Mapping[str, schema.RecipeModel]:
     if not isinstance(params, schema.AllParamsModel):
@@ -194,7 +203,7 @@ def _each_param(
     return together | params.but
 
 
-def _recipes(
+def _make_recipes(
     models: Mapping[str, Any],
     specs: Mapping[str, ArraySpec],
     sizes: Mapping[str, int],
@@ -205,14 +214,14 @@ def _recipes(
     for name, model in models.items():
         if name not in specs:
             raise Refused((group, name), f"is not in the contract, which has {', '.join(specs) or 'none'}")
-        recipes[name] = _recipe(model, specs[name], sizes, lead, (group, name))
+        recipes[name] = _make_recipe(model, specs[name], sizes, lead, (group, name))
     return recipes
 
 
-def _recipe(model: Any, spec: ArraySpec, sizes: Mapping[str, int], lead: tuple[int, ...], where: Field) -> Recipe:
+def _make_recipe(model: Any, spec: ArraySpec, sizes: Mapping[str, int], lead: tuple[int, ...], where: Field) -> Recipe:
     """Return the recipe of a model; Refused at `where` if no array follows from it."""
     try:
-        recipe = _recipe_of(model, spec, sizes, lead)
+        recipe = _convert_recipe(model, spec, sizes, lead)
     except KeyError as error:
         raise Refused(where, f"needs the size {error}: add it to sizes") from error
     except ValueError as error:
@@ -228,7 +237,7 @@ def _recipe(model: Any, spec: ArraySpec, sizes: Mapping[str, int], lead: tuple[i
     return recipe
 
 
-def _recipe_of(model: Any, spec: ArraySpec, sizes: Mapping[str, int], lead: tuple[int, ...]) -> Recipe:
+def _convert_recipe(model: Any, spec: ArraySpec, sizes: Mapping[str, int], lead: tuple[int, ...]) -> Recipe:
     if isinstance(model, schema.MaskModel):
         shape = tuple(axis if isinstance(axis, int) else sizes[axis] for axis in model.shape)
         if model.lengths is not None and len(model.lengths) != shape[0]:
@@ -237,7 +246,7 @@ def _recipe_of(model: Any, spec: ArraySpec, sizes: Mapping[str, int], lead: tupl
             raise ValueError(f"is causal, but its shape {shape} has no axis of queries")
         return draw.Mask(tuple(model.lengths) if model.lengths is not None else None, model.causal, shape)
     if isinstance(model, schema.ValuesModel):
-        return draw.Values(_written(model.values, spec, tuple(model.shape) if model.shape else None))
+        return draw.Values(_read_values(model.values, spec, tuple(model.shape) if model.shape else None))
     shape = tuple(model.shape) if model.shape is not None else spec.shape.sizes(sizes, lead)
     if isinstance(model, schema.FillModel):
         return draw.Fill(float(model.fill), shape)
@@ -250,7 +259,7 @@ def _recipe_of(model: Any, spec: ArraySpec, sizes: Mapping[str, int], lead: tupl
     return draw.Dyadic(model.seed, *draw.grid(*map(str, (*model.range, model.step))), shape)
 
 
-def _written(values: Any, spec: ArraySpec, shape: tuple[int, ...] | None) -> draw.Array:
+def _read_values(values: Any, spec: ArraySpec, shape: tuple[int, ...] | None) -> draw.Array:
     try:
         array = np.array(values)
     except ValueError as error:
@@ -270,7 +279,7 @@ def _refuse_unknown_options(case: Case, contract: Contract, conventions: Mapping
             raise Refused(("only_with", name), f"{name}: {option} is not in conventions.yaml")
 
 
-def _with_golden(
+def _add_golden(
     case: Case,
     contract: Contract,
     conventions: Mapping[str, Convention],
@@ -282,7 +291,7 @@ def _with_golden(
     """Return a case with what programs wrote of it; Refused or SpecError if that does not fit."""
     entry = golden.entries.get(case.id)
     if entry is not None:
-        case = replace(case, kills=tuple(entry.kills))
+        case = replace(case, kills=entry.kills)
     if case.error is not None or case.shape_only:
         if entry is not None and entry.derivation is not None and not underived:
             raise SpecError([golden.problem(case.id, f"has golden values, but asks for none: {golden.remedy}")])
@@ -307,7 +316,7 @@ def _build_error(
     model: schema.CaseModel,
     error: str,
     contract: Contract,
-    place: Place,
+    place: Location,
     source: Citation | None,
     built: Mapping[str, Case],
 ) -> Case:
@@ -319,8 +328,8 @@ def _build_error(
     change = model.change
     attributes = {**base.attributes, **change.attributes}
     _check_layers(attributes, contract, ("change", "attributes"))
-    inputs = _changed(base.inputs, change.inputs, contract.inputs, base, "inputs")
-    params = _changed(base.params, change.params, contract.params_for(attributes), base, "params")
+    inputs = _apply_change(base.inputs, change.inputs, contract.inputs, base, "inputs")
+    params = _apply_change(base.params, change.params, contract.params_for(attributes), base, "params")
     case = replace(
         base, id=model.id, title=model.title, clauses=tuple(model.clauses), source=source,
         meant_for=tuple(model.meant_for), kills=(), attributes=attributes, inputs=inputs, params=params,
@@ -336,14 +345,82 @@ def _build_error(
     raise Refused(("change",), "keeps the contract, so nothing can be expected to refuse it")
 
 
-def _changed(
-    base: Mapping[str, Recipe],
-    change: Mapping[str, Any],
-    specs: Mapping[str, ArraySpec],
-    case: Case,
-    group: str,
+def _apply_change(
+    base: Mapping[str, Recipe], change: Mapping[str, Any], specs: Mapping[str, ArraySpec], case: Case, group: str
 ) -> dict[str, Recipe]:
-    fresh = _recipes(
+    fresh = _make_recipes(
         {k: v for k, v in change.items() if v is not None}, specs, case.sizes, case.lead, f"change.{group}"
     )
     return {name: recipe for name, recipe in {**base, **fresh}.items() if name in fresh or name not in change}
+
+
+# ── what a case expects of each output ──
+
+
+def _read_expectation(models: Mapping[str, Any], case: Case, contract: Contract) -> dict[str, Wanted]:
+    """Read the expectation for each output, or for the gradient of each argument; Refused if it makes no sense."""
+    results = contract.results_of(case)
+    if case.cotangent is not None and set(models) == {_ALL}:
+        models = dict.fromkeys(results, models[_ALL])
+    expect = {}
+    for name, model in models.items():
+        if name not in results:
+            raise Refused(("expect", name), f"is not among what can be asked for: {', '.join(results)}")
+        expect[name] = _read_wanted(model, results[name], case)
+        _check_chance(name, expect[name], case)
+    if not expect:
+        raise Refused(("expect",), f"asks for nothing; {contract.component} gives {', '.join(contract.outputs)}")
+    for name in case.printed:
+        if expect.get(name, Wanted("shape")).form != "all":
+            raise Refused(("printed", name), f"needs expect: {{{name}: all}}")
+    return expect
+
+
+def _read_wanted(model: Any, spec: ArraySpec, case: Case) -> Wanted:
+    if isinstance(model, str):
+        return Wanted("all" if model == "all" else "shape")
+    if isinstance(model, schema.StatisticsModel):
+        return Wanted("statistics", statistics=tuple(model.statistics))
+    shape = spec.shape.sizes(case.sizes, case.lead)
+    indices = _list_places(model, spec, shape)
+    for place in indices:
+        if len(place) != len(shape) or not all(0 <= k < size for k, size in zip(place, shape, strict=True)):
+            raise Refused(("expect", spec.name), f"probe {list(place)} lies outside the shape {shape}")
+    return Wanted("probes", indices, drawn=isinstance(model, schema.DrawnModel))
+
+
+def _list_places(model: Any, spec: ArraySpec, shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """List the places of an output that a case asks for."""
+    if isinstance(model, schema.ProbesModel):
+        return tuple(tuple(place) for place in model.probes)
+    if isinstance(model, schema.DrawnModel):
+        axes = [draw.below(size, model.seed, f"axis{i}", (model.drawn,)) for i, size in enumerate(shape)]
+        return tuple(dict.fromkeys(tuple(int(k) for k in place) for place in zip(*axes, strict=True)))
+    names = [str(axis) for axis in spec.shape.axes]
+    rows = next((i for i, axis in enumerate(names) if axis in _ROWS), None)
+    if rows is None or "batch" not in names or len(model.lengths) != shape[names.index("batch")]:
+        raise Refused(("expect", spec.name), f"lengths {model.lengths} do not fit the shape {spec.shape} = {shape}")
+    batch = names.index("batch")
+    return tuple(place for place in np.ndindex(shape) if place[rows] < model.lengths[place[batch]])
+
+
+def _check_chance(name: str, wanted: Wanted, case: Case) -> None:
+    """Refuse statistics of an output that is not random, and numbers of one that is."""
+    if wanted.form == "shape":
+        return
+    where = ("expect", name)
+    try:
+        law = law_of(case, name)
+    except ValueError as error:
+        raise Refused(where, str(error)) from error
+    if wanted.form != "statistics":
+        if law is not None:
+            raise Refused(where, "is random: ask for its statistics or for its shape")
+        return
+    if law is None or case.cotangent is not None:
+        raise Refused(where, "is not random: ask for all of it, for probes or for its shape")
+    if len(set(wanted.statistics)) < len(wanted.statistics):
+        raise Refused(where, f"names a statistic twice: {', '.join(wanted.statistics)}")
+    for statistic in wanted.statistics:
+        if why := unfit(law, statistic):
+            raise Refused(where, f"has no {statistic}: {why}")

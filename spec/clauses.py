@@ -1,4 +1,4 @@
-"""Reads the clauses out of transformer.md: a heading, a body, a line of sources."""
+"""The clauses of transformer.md: a heading, a body, a line of sources."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from goldformer.spec.errors import Problem, SpecError
-from goldformer.spec.tables import Citation, Clause, Document, Level, Place
+from goldformer.spec.strict import Location
+from goldformer.spec.tables import Citation, Clause, Document, Level
 
 _HEADING = re.compile(r"^### ([A-Z]+-\d+) · (MUST|SHOULD|CONVENTION) · (.+)$")
 _SOURCE = re.compile(r"^Source: (.+)\.$")
 
-#: What a clause cites where no document speaks.
+#: The source of a clause that no document states.
 THIS_SPEC = "this spec"
 
 
 def read_clauses(path: Path, documents: Mapping[str, Document]) -> dict[str, Clause]:
-    """Every `### ID · LEVEL · Title` block; SpecError names each block that is not one, with its line."""
+    """Read every `### ID · LEVEL · Title` block; SpecError names each malformed block, with its line."""
     lines = path.read_text(encoding="utf-8").splitlines()
     starts = [i for i, line in enumerate(lines) if line.startswith("### ")]
     clauses: dict[str, Clause] = {}
@@ -37,7 +38,7 @@ def read_clauses(path: Path, documents: Mapping[str, Document]) -> dict[str, Cla
         except ValueError as error:
             problems.append(Problem(path, start + 1, id_, str(error)))
             continue
-        clauses[id_] = Clause(id_, Level(level), title, text, sources, Place(path, start + 1))
+        clauses[id_] = Clause(id_, Level(level), title, text, sources, Location(path, start + 1))
     if problems or not clauses:
         raise SpecError(problems or [Problem(path, 1, "file", "holds no clause")])
     return clauses
@@ -58,7 +59,7 @@ def cite(item: str, documents: Mapping[str, Document]) -> Citation:
         return Citation(THIS_SPEC, ())
     name, *rows = item.split()
     if name not in documents:
-        raise ValueError(f"cites {name!r}, which documents.yaml lacks: it has {', '.join(documents)}")
+        raise ValueError(f"cites {name!r}, which documents.yaml does not have: it has {', '.join(documents)}")
     known = {row.id for row in documents[name].rows}
     unknown = [row for row in rows if row not in known and documents[name].kind != "paper"]
     if unknown or not rows:

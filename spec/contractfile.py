@@ -1,21 +1,71 @@
-"""Builds contracts from contracts/*.yaml, each after those it depends on."""
+"""Files of contracts: reads contracts/*.yaml, each contract after those it depends on."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Literal
 
-from goldformer.spec import schema_tables
+from pydantic import Field
+
 from goldformer.spec.errors import Problem, SpecError
 from goldformer.spec.model import ArraySpec, AttributeSpec, Contract, Layers
 from goldformer.spec.shapes import Shape
+from goldformer.spec.strict import Items, Name, StrictModel, Text
 from goldformer.spec.tables import Convention
-from goldformer.spec.yamlfile import Field, YamlFile
+from goldformer.spec.yamlfile import Field as Where
+from goldformer.spec.yamlfile import YamlFile
+
+
+class ArrayEntry(StrictModel):
+    """An array argument or output; `shape` or `broadcast` is required."""
+
+    kind: Literal["float", "bool", "ids"]
+    shape: Items[str | int] | None = None
+    broadcast: Items[str | int] | None = None
+    optional: bool = False
+    below: Name | None = None
+    blind: Text | None = None
+
+
+class AttributeEntry(StrictModel):
+    """A plain argument."""
+
+    kind: Literal["int", "bool", "float"]
+    minimum: int | float | None = None
+    maximum: int | float | None = None
+    size: Name | None = None
+    below: Name | None = None
+    at_most: Name | None = None
+    optional: bool = False
+
+
+class BlockEntry(StrictModel):
+    """The parameters of another component, under a prefix; with `repeat`, an attribute, once for each layer."""
+
+    component: Name
+    sizes: dict[Name, Name] = {}
+    repeat: Name | None = None
+
+
+class ContractFile(StrictModel):
+    """The schema of a contract."""
+
+    component: Name
+    title: Text
+    depends_on: Items[Name]
+    inputs: dict[Name, ArrayEntry] = {}
+    params: dict[Name, ArrayEntry] = {}
+    blocks: dict[Name, BlockEntry] = {}
+    attributes: dict[Name, AttributeEntry] = {}
+    outputs: Annotated[dict[Name, ArrayEntry], Field(min_length=1)]
+    flow: Items[Name] = ()
+    conventions: Items[Name] = ()
+    computed_in_at_least: Literal["float32", "float64"] | None = None
 
 
 def read_contracts(files: Iterable[YamlFile], conventions: Mapping[str, Convention]) -> dict[str, Contract]:
-    """All contracts in dependency order; SpecError on a bad shape, an unknown name or a cycle."""
+    """Read all contracts in dependency order; SpecError for a bad shape, an unknown name or a cycle."""
     parsed: dict[str, tuple[YamlFile, Contract]] = {}
     problems: list[Problem] = []
     for file in files:
@@ -40,16 +90,16 @@ def read_contracts(files: Iterable[YamlFile], conventions: Mapping[str, Conventi
     while len(ordered) < len(parsed):
         ready = [c for _, c in parsed.values() if c.component not in ordered and set(c.depends_on) <= set(ordered)]
         if not ready:
-            file = next(file for name, (file, _) in parsed.items() if name in _reached(name, parsed))
+            file = next(file for name, (file, _) in parsed.items() if name in _find_reachable(name, parsed))
             raise SpecError([file.problem(("depends_on",), "runs in a circle")])
         for contract in sorted(ready, key=lambda c: c.component):
             file, _ = parsed[contract.component]
-            ordered[contract.component] = _with_blocks(file, contract, ordered)
+            ordered[contract.component] = _add_blocks(file, contract, ordered)
     return ordered
 
 
-def _reached(start: str, parsed: Mapping[str, tuple[YamlFile, Contract]]) -> set[str]:
-    """All that a component depends on, directly or not."""
+def _find_reachable(start: str, parsed: Mapping[str, tuple[YamlFile, Contract]]) -> set[str]:
+    """Return all components that one depends on, directly or not."""
     reached: set[str] = set()
     waiting = [start]
     while waiting:
@@ -60,20 +110,20 @@ def _reached(start: str, parsed: Mapping[str, tuple[YamlFile, Contract]]) -> set
 
 
 def _build(file: YamlFile) -> Contract:
-    model = file.parse(schema_tables.ContractFile)
+    model = file.parse(ContractFile)
     contract = Contract(
-        model.component, model.title, tuple(model.depends_on),
-        _arrays(file, "inputs", model.inputs), _arrays(file, "params", model.params),
+        model.component, model.title, model.depends_on,
+        _read_arrays(file, "inputs", model.inputs), _read_arrays(file, "params", model.params),
         {name: AttributeSpec(name, **a.model_dump()) for name, a in model.attributes.items()},
-        _arrays(file, "outputs", model.outputs),
-        tuple(model.flow or model.outputs), tuple(model.conventions), model.computed_in_at_least,
+        _read_arrays(file, "outputs", model.outputs),
+        model.flow or tuple(model.outputs), model.conventions, model.computed_in_at_least,
     )  # fmt: skip
     _refuse_unknown_sizes(file, contract)
     return contract
 
 
 def _refuse_unknown_sizes(file: YamlFile, contract: Contract) -> None:
-    """A mask and an output have only sizes that the arguments give."""
+    """Refuse a size of a mask or an output that no argument gives."""
     arguments = [spec for spec in (*contract.inputs.values(), *contract.params.values()) if not spec.broadcast]
     given = {symbol for spec in arguments for symbol in spec.shape.symbols}
     given |= {attribute.size for attribute in contract.attributes.values() if attribute.size}
@@ -84,16 +134,16 @@ def _refuse_unknown_sizes(file: YamlFile, contract: Contract) -> None:
                 raise SpecError([file.problem((group, name), message)])
 
 
-def _with_blocks(file: YamlFile, contract: Contract, known: Mapping[str, Contract]) -> Contract:
+def _add_blocks(file: YamlFile, contract: Contract, known: Mapping[str, Contract]) -> Contract:
     """Add the parameters of the components it is built of, under their prefixes and with its own sizes."""
-    blocks = file.parse(schema_tables.ContractFile).blocks
+    blocks = file.parse(ContractFile).blocks
     params, layers = dict(contract.params), []
     for prefix, block in blocks.items():
         if block.component not in known:
             message = f"{block.component!r} is not among what {contract.component} depends on"
             raise SpecError([file.problem(("blocks", prefix), message)])
         inner = {
-            name: replace(spec, shape=spec.shape.renamed(block.sizes))
+            name: replace(spec, shape=spec.shape.rename(block.sizes))
             for name, spec in known[block.component].params.items()
         }
         if block.repeat is None:
@@ -105,14 +155,14 @@ def _with_blocks(file: YamlFile, contract: Contract, known: Mapping[str, Contrac
     return replace(contract, params=params, layers=tuple(layers))
 
 
-def _arrays(file: YamlFile, group: str, models: Mapping[str, Any]) -> dict[str, ArraySpec]:
+def _read_arrays(file: YamlFile, group: str, models: Mapping[str, ArrayEntry]) -> dict[str, ArraySpec]:
     specs = {}
     for name, model in models.items():
-        where: Field = (group, name)
+        where: Where = (group, name)
         if (model.shape is None) == (model.broadcast is None):
             raise SpecError([file.problem(where, "needs either `shape` or `broadcast`")])
         try:
-            shape = Shape.parse(model.shape if model.shape is not None else model.broadcast)
+            shape = Shape.parse(model.shape or model.broadcast or ())
         except ValueError as error:
             raise SpecError([file.problem(where, str(error))]) from error
         flags = (model.broadcast is not None, model.optional, model.below, model.blind)

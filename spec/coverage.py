@@ -1,4 +1,4 @@
-"""What the cases and properties cover: every clause, every row of a document and every erratum, and what is left."""
+"""The coverage of clauses, rows of documents and errata by cases and properties."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from dataclasses import dataclass
 
 from goldformer.spec.errors import Problem
 from goldformer.spec.model import Case, Spec
-from goldformer.spec.tables import Clause, Erratum, Level, Place, Property, Row
+from goldformer.spec.strict import Location
+from goldformer.spec.tables import Clause, DocumentRow, Erratum, Level, Property
 
-#: Clauses that every single case shows: the engine checks them on each call it makes.
+#: Clauses that every case shows: the engine checks them on each call.
 EVERY_CALL = frozenset({"CALL-1", "CALL-2", "CALL-3", "CALL-4"})
 
 
 @dataclass(frozen=True, slots=True)
 class Proofs:
-    """What shows one thing, by id: cases that ask for results, cases that ask for a refusal, and properties."""
+    """The ids that show one thing: cases that ask for results, cases that ask for a refusal, and properties."""
 
     cases: tuple[str, ...]
     refusals: tuple[str, ...]
@@ -24,7 +25,7 @@ class Proofs:
 
     @classmethod
     def of(cls, ids: Iterable[str], spec: Spec) -> Proofs:
-        """Those ids that exist, each once, in the order given."""
+        """Sort the ids that exist, each once and in order, by kind."""
         once = dict.fromkeys(ids)
         cases = [spec.cases[id_] for id_ in once if id_ in spec.cases]
         return cls(
@@ -47,7 +48,7 @@ class ClauseCoverage:
     proofs: Proofs
 
     def problems(self) -> Iterator[Problem]:
-        """What lacks: a MUST needs a proof, unless every call proves it."""
+        """Yield a problem if the clause is a MUST without a proof, unless every call proves it."""
         clause = self.clause
         if not self.proofs.ids and clause.level is Level.MUST and clause.id not in EVERY_CALL:
             yield clause.place.problem(clause.id, "is a MUST that no case and no property shows")
@@ -58,16 +59,16 @@ class RowCoverage:
     """A row of a document (or a section of the paper), the clauses and errata that name it, and what shows it."""
 
     document: str
-    row: Row
+    row: DocumentRow
     clauses: tuple[str, ...]
     errata: tuple[str, ...]
     proofs: Proofs
 
     def problems(self) -> Iterator[Problem]:
-        """What lacks: to be cited is not enough, something must show it."""
+        """Yield a problem if no case, property or proof of an erratum shows the row; a citation is not enough."""
         if self.proofs.ids:
             return
-        cited = f"{', '.join(self.clauses)} alone" if self.clauses else "nothing"
+        cited = f"only {', '.join(self.clauses)}" if self.clauses else "nothing"
         message = f"is shown by no case, no property and no proof of an erratum; it is cited by {cited}"
         yield self.row.place.problem(f"{self.document} {self.row.id}", message)
 
@@ -78,11 +79,11 @@ class ErratumCoverage:
 
     erratum: Erratum
     proofs: Proofs
-    #: Whether a proof shows a clause that the erratum names; a proof of something else proves nothing.
+    #: True if a proof shows a clause that the erratum names.
     to_the_point: bool
 
     def problems(self) -> Iterator[Problem]:
-        """What lacks: proofs that exist, one of which shows what the erratum says is right."""
+        """Yield each proof that does not exist, and a problem if none of the others shows a clause of the erratum."""
         erratum = self.erratum
         for id_ in erratum.proof:
             if id_ not in self.proofs.ids:
@@ -94,14 +95,14 @@ class ErratumCoverage:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What is covered, clause by clause, row by row and erratum by erratum."""
+    """The coverage of each clause, row and erratum."""
 
     clauses: Mapping[str, ClauseCoverage]
     rows: tuple[RowCoverage, ...]
     errata: tuple[ErratumCoverage, ...]
 
     def of(self, document: str) -> Coverage:
-        """The part of one document: its rows and errata, and the clauses that cite it."""
+        """Return the coverage of one document: its rows and errata, and the clauses that cite it."""
         clauses = {
             id_: covered
             for id_, covered in self.clauses.items()
@@ -111,52 +112,54 @@ class Coverage:
         return Coverage(clauses, rows, tuple(e for e in self.errata if e.erratum.document == document))
 
     def problems(self) -> list[Problem]:
-        """Everything that nothing shows."""
+        """List the clauses, rows and errata that are not covered."""
         items: list[ClauseCoverage | RowCoverage | ErratumCoverage]
         items = [*self.clauses.values(), *self.rows, *self.errata]
         return [problem for item in items for problem in item.problems()]
 
 
 def cover(spec: Spec) -> Coverage:
-    """What covers each clause, row and erratum of a spec that loads."""
+    """Return the coverage of each clause, row and erratum."""
     by_clause: dict[str, list[str]] = {id_: [] for id_ in spec.clauses}
     showing: list[Case | Property] = [*spec.cases.values(), *spec.properties.values()]
     for item in showing:
         for clause in item.clauses:
             by_clause[clause].append(item.id)
     clauses = {id_: ClauseCoverage(spec.clauses[id_], Proofs.of(shown, spec)) for id_, shown in by_clause.items()}
-    rows = tuple(_cover_row(document, row, clauses, spec) for document, row in _rows(spec))
+    rows = tuple(_cover_row(document, row, clauses, spec) for document, row in _list_rows(spec))
     return Coverage(clauses, rows, tuple(_cover_erratum(erratum, spec) for erratum in spec.errata.values()))
 
 
-def _rows(spec: Spec) -> Iterator[tuple[str, Row]]:
-    """Every row with its document; of a paper, the sections that are cited, in the paper's order."""
+def _list_rows(spec: Spec) -> Iterator[tuple[str, DocumentRow]]:
+    """Yield every row with its document; for a paper, the sections that are cited, in the paper's order."""
     citations = [(source, clause.place) for clause in spec.clauses.values() for source in clause.sources]
     citations += [(case.source, case.place) for case in spec.cases.values() if case.source is not None]
     for document in spec.documents.values():
         yield from ((document.id, row) for row in document.rows)
         known = {row.id for row in document.rows}
-        sections: dict[str, Place] = {}
+        sections: dict[str, Location] = {}
         for source, place in citations:
             for section in source.rows if source.document == document.id else ():
                 sections.setdefault(section, place)
         for section in sorted(sections.keys() - known, key=_section_order):
-            yield document.id, Row(section, section, "", sections[section])
+            row = DocumentRow.model_construct(id=section, section=section, says="")
+            row.set_place(sections[section])
+            yield document.id, row
 
 
 def _section_order(section: str) -> tuple[tuple[int, str], ...]:
     return tuple((int(part) if part.isdecimal() else 0, part) for part in section.split("."))
 
 
-def _cover_row(document: str, row: Row, clauses: Mapping[str, ClauseCoverage], spec: Spec) -> RowCoverage:
+def _cover_row(document: str, row: DocumentRow, clauses: Mapping[str, ClauseCoverage], spec: Spec) -> RowCoverage:
     citing = [
         covered
         for covered in clauses.values()
         if any(source.document == document and row.id in source.rows for source in covered.clause.sources)
     ]
     errata = [e for e in spec.errata.values() if e.document == document and row.id in e.rows]
-    # Those that name the row themselves come first: they show it best.
-    ids = [case.id for case in spec.cases.values() if names(case, document, row)]
+    # Cases whose own source is the row come first: they show it best.
+    ids = [case.id for case in spec.cases.values() if cites_row(case, document, row)]
     ids += [id_ for covered in citing for id_ in covered.proofs.ids]
     ids += [id_ for erratum in errata for id_ in erratum.proof]
     return RowCoverage(
@@ -164,8 +167,8 @@ def _cover_row(document: str, row: Row, clauses: Mapping[str, ClauseCoverage], s
     )
 
 
-def names(case: Case, document: str, row: Row) -> bool:
-    """Whether a case's own source is the row."""
+def cites_row(case: Case, document: str, row: DocumentRow) -> bool:
+    """Return True if a case's own source is the row."""
     return case.source is not None and case.source.document == document and row.id in case.source.rows
 
 
@@ -177,7 +180,7 @@ def _cover_erratum(erratum: Erratum, spec: Spec) -> ErratumCoverage:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """How much there is: clauses by level, cases by what they ask for, and the rest by number."""
+    """The numbers of clauses by level, of cases by kind, and of everything else."""
 
     clauses: Mapping[str, int]
     cases: Mapping[str, int]
@@ -188,7 +191,7 @@ class Totals:
     mistakes: int
 
 
-def totals(spec: Spec) -> Totals:
+def count_totals(spec: Spec) -> Totals:
     """Count a spec."""
     levels = Counter(clause.level.value for clause in spec.clauses.values())
     kinds = Counter(_kind(case) for case in spec.cases.values())
@@ -206,7 +209,7 @@ def totals(spec: Spec) -> Totals:
     )  # fmt: skip
 
 
-#: What a case asks for.
+#: The kinds of cases, by the results that they ask for.
 KINDS = ("with golden values", "with golden gradients", "of shapes alone", "refusals")
 
 

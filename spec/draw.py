@@ -71,12 +71,12 @@ class Mask:
 Recipe = Values | Fill | Dyadic | Ids | Mask
 
 
-#: Elements that are drawn at once.
+#: The number of elements that are drawn at once.
 _PIECE = 1 << 15
 
 
 def stream(seed: int, name: str, count: int, start: int = 0) -> NDArray[np.uint64]:
-    """`count` outputs of SplitMix64, from output `start` on, begun at the FNV-1a hash of "<seed>/<name>"."""
+    """Return `count` outputs of SplitMix64 from output `start` on; its state begins as FNV-1a of "<seed>/<name>"."""
     state = 14695981039346656037
     for byte in f"{seed}/{name}".encode():
         state = ((state ^ byte) * 1099511628211) & _MASK
@@ -88,7 +88,7 @@ def stream(seed: int, name: str, count: int, start: int = 0) -> NDArray[np.uint6
 
 
 def _pieces(limit: int, seed: int, name: str, count: int) -> Iterator[tuple[slice, NDArray[np.int64]]]:
-    """The integers of `below`, piece by piece: all at once, a model of full size waits for memory."""
+    """Yield the integers of `below` piece by piece: a full-size model would not fit into the cache at once."""
     for start in range(0, count, _PIECE):
         piece = slice(start, min(start + _PIECE, count))
         bits = stream(seed, name, piece.stop - start, start) >> np.uint64(32)
@@ -96,7 +96,7 @@ def _pieces(limit: int, seed: int, name: str, count: int) -> Iterator[tuple[slic
 
 
 def below(limit: int, seed: int, name: str, shape: tuple[int, ...]) -> NDArray[np.int64]:
-    """Integers 0 ≤ k < limit ≤ 2³², row-major."""
+    """Draw integers 0 ≤ k < limit ≤ 2³², row-major."""
     array = np.empty(math.prod(shape), dtype=np.int64)
     for piece, drawn in _pieces(limit, seed, name, array.size):
         array[piece] = drawn
@@ -104,7 +104,7 @@ def below(limit: int, seed: int, name: str, shape: tuple[int, ...]) -> NDArray[n
 
 
 def dyadic(recipe: Dyadic, name: str) -> NDArray[np.float64]:
-    """The array a Dyadic recipe stands for; every element is exact in all tested dtypes."""
+    """Draw the array of a Dyadic recipe; every element is exact in all tested dtypes."""
     points = int((recipe.hi - recipe.lo) / recipe.step) + 1
     first = int(recipe.lo / recipe.step)
     array = np.empty(math.prod(recipe.shape), dtype=np.float64)
@@ -114,7 +114,7 @@ def dyadic(recipe: Dyadic, name: str) -> NDArray[np.float64]:
 
 
 def mask(recipe: Mask) -> NDArray[np.bool_]:
-    """The boolean array a Mask recipe stands for."""
+    """Build the boolean array of a Mask recipe."""
     keep = np.ones(recipe.shape, dtype=bool)
     columns = np.arange(recipe.shape[-1])
     if recipe.lengths is not None:
@@ -126,7 +126,7 @@ def mask(recipe: Mask) -> NDArray[np.bool_]:
 
 
 def build(recipe: Recipe, name: str) -> Array:
-    """The array of a recipe, read-only; `name` is the argument's and selects its stream."""
+    """Build the array of a recipe, read-only; the argument's `name` selects its random stream."""
     array: Array
     match recipe:
         case Values():
@@ -145,7 +145,7 @@ def build(recipe: Recipe, name: str) -> Array:
 
 @cache
 def grid(low: str, high: str, width: str) -> tuple[Fraction, Fraction, Fraction]:
-    """The ends and the step of a Dyadic recipe as they are written; ValueError unless bfloat16 holds that grid."""
+    """Parse the ends and the step of a Dyadic recipe; ValueError unless bfloat16 holds that grid."""
     lo, hi, step = Fraction(low), Fraction(high), Fraction(width)
     power = step.numerator * step.denominator
     if power <= 0 or power & (power - 1):

@@ -1,7 +1,7 @@
-"""What the loader says of a spec that it refuses.
+"""The errors of a spec that the loader refuses.
 
 SpecError
-└── holds Problems, each with file, line, field, what is wrong and how to mend it
+└── holds Problems, each with file, line, field, the fault and its fix
 Refused
 └── one thing wrong inside a case, which becomes a Problem where its file is known
 """

@@ -1,4 +1,4 @@
-"""Files that are written by the tools."""
+"""Writing of files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def replace_file(path: Path, content: str | bytes) -> None:
-    """Write a file beside its place and move it there, so that a reader never sees half of it."""
+    """Write a temporary file in the same folder and move it into place, so that a reader never sees half of it."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as stream:

@@ -9,15 +9,99 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
+from pydantic import Discriminator, Tag, model_validator
+from pydantic import Field as Constraint
 
 from goldformer.spec.errors import Problem, SpecError
 from goldformer.spec.files import replace_file
-from goldformer.spec.model import ANY, NOT_FINITE, Array, Case, Contract, Golden, GoldenArray, Kind, Wanted
-from goldformer.spec.schema_golden import GoldenCaseModel, GoldenFileModel, GoldenStatisticsModel
+from goldformer.spec.model import ANY, NOT_FINITE, Array, Case, Contract, Golden, GoldenArray, Kind, Statistic, Wanted
+from goldformer.spec.strict import Id, Items, Name, Option, Param, StrictModel
 from goldformer.spec.yamlfile import Field, YamlFile
+
+# ── the schema ──
+
+#: For readers of the JSON Schema. pydantic accepts anything as `values`: read_golden knows the kind of the output
+#: and checks each element, and a second check would double the time.
+_VALUES: Final = {
+    "description": "One value, or lists nested in the shape of the output.",
+    "anyOf": [
+        {"type": ["number", "boolean"]},
+        {"enum": list(NOT_FINITE)},
+        {"type": "array", "items": {"$ref": "#/$defs/Values"}},
+    ],
+}
+
+
+class GoldenArrayModel(StrictModel):
+    """The values of an output: all of them, or those at the probes of the case; `at` holds probes that were drawn."""
+
+    error_scale: float
+    at: list[list[int]] | None = None
+    values: Any
+
+
+class GoldenStatisticModel(StrictModel):
+    """The value of a statistic, and how far chance may move it."""
+
+    value: float
+    within: float
+
+
+class GoldenStatisticsModel(StrictModel):
+    """The statistics of a random output."""
+
+    error_scale: float
+    statistics: Annotated[dict[Statistic, GoldenStatisticModel], Constraint(min_length=1)]
+
+
+def _tag_output(value: Any) -> str:
+    return "as:statistics" if isinstance(value, dict) and "statistics" in value else "as:values"
+
+
+GoldenOutputModel = Annotated[
+    Annotated[GoldenArrayModel, Tag("as:values")] | Annotated[GoldenStatisticsModel, Tag("as:statistics")],
+    Discriminator(_tag_output),
+]
+
+
+class GoldenCaseModel(StrictModel):
+    """Everything that programs write of one case; a refusal has only `kills`."""
+
+    derivation: Annotated[str, Constraint(pattern=r"^[0-9a-f]{16}$")] | None = None
+    peak: float | None = None
+    margin: float | None = None
+    outputs: dict[Param, GoldenOutputModel] | None = None
+    options: dict[Option, dict[Param, GoldenOutputModel] | Literal["refused"]] | None = None
+    kills: Items[Id] = ()
+
+    @model_validator(mode="after")
+    def _check_complete(self) -> GoldenCaseModel:
+        given = {name for name in ("derivation", "peak") if getattr(self, name) is not None}
+        values = [name for name in ("outputs", "options") if getattr(self, name) is not None]
+        if len(given) not in (0, 2) or len(values) != len(given) // 2 or (self.margin is not None and not given):
+            raise ValueError("golden values need derivation, peak and either outputs or options")
+        return self
+
+
+class GoldenFileModel(StrictModel):
+    """Written by `goldformer derive` and `goldformer mistakes --matrix --write`; never by hand."""
+
+    component: Name
+    cases: dict[Id, GoldenCaseModel]
+
+    @classmethod
+    def model_json_schema(cls, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Return the JSON Schema, with the elements of values, which pydantic does not look at."""
+        schema = super().model_json_schema(*args, **kwargs)
+        schema["$defs"]["GoldenArrayModel"]["properties"]["values"] = {"$ref": "#/$defs/Values"}
+        schema["$defs"]["Values"] = _VALUES
+        return schema
+
+
+# ── reading ──
 
 
 class Numeral(str):
@@ -28,7 +112,7 @@ class Numeral(str):
 
 @dataclass(frozen=True, slots=True)
 class StoredGolden:
-    """What programs wrote of some cases by their ids, and where it stands.
+    """The entries of a golden file by the ids of their cases, and their place in the file.
 
     `find_lines` parses the file once more, for the lines of a problem: JSON's own reader has none. `remedy` says what
     to do about an entry that does not fit its case.
@@ -94,30 +178,31 @@ def read_golden(model: GoldenCaseModel, case: Case, contract: Contract, options:
         if set(given) != set(options):
             raise ValueError(f"has values for {sorted(given)}, the convention has {sorted(options)}")
         read = {
-            name: None if outputs == "refused" else _outputs(outputs, case, contract) for name, outputs in given.items()
+            name: None if outputs == "refused" else _read_outputs(outputs, case, contract)
+            for name, outputs in given.items()
         }
     else:
-        read = {ANY: _outputs(model.outputs or {}, case, contract)}
+        read = {ANY: _read_outputs(model.outputs or {}, case, contract)}
     assert model.derivation is not None, "the schema refuses values without it"
     assert model.peak is not None, "the schema refuses values without it"
     return Golden(model.derivation, float(model.peak), read, None if model.margin is None else float(model.margin))
 
 
-def _outputs(models: Any, case: Case, contract: Contract) -> dict[str, GoldenArray]:
+def _read_outputs(models: Any, case: Case, contract: Contract) -> dict[str, GoldenArray]:
     wanted = {name: want for name, want in case.expect.items() if want.form != "shape"}
     if set(models) != set(wanted):
         raise ValueError(f"has outputs {sorted(models)}, the case asks for {sorted(wanted)}")
-    return {name: _array(name, models[name], want, case, contract) for name, want in wanted.items()}
+    return {name: _read_array(name, models[name], want, case, contract) for name, want in wanted.items()}
 
 
-def _array(name: str, model: Any, want: Wanted, case: Case, contract: Contract) -> GoldenArray:
+def _read_array(name: str, model: Any, want: Wanted, case: Case, contract: Contract) -> GoldenArray:
     if isinstance(model, GoldenStatisticsModel) or want.form == "statistics":
-        return _statistics(name, model, want)
+        return _read_statistics(name, model, want)
     spec = contract.results_of(case)[name]
-    values = _values(name, model.values, spec.kind)
+    values = _read_values(name, model.values, spec.kind)
     values.flags.writeable = False
     if want.form == "probes":
-        # Probes that were drawn stand beside their values; probes that were written out stand in `expect`.
+        # Drawn probes are stored with their values; probes that are written out are in `expect`.
         at = tuple(tuple(place) for place in model.at) if model.at is not None else want.indices
         if at != want.indices or values.shape != (len(at),):
             raise ValueError(f"{name} is given at other places than the case asks for")
@@ -128,7 +213,7 @@ def _array(name: str, model: Any, want: Wanted, case: Case, contract: Contract) 
     return GoldenArray(values, float(model.error_scale))
 
 
-def _statistics(name: str, model: Any, want: Wanted) -> GoldenArray:
+def _read_statistics(name: str, model: Any, want: Wanted) -> GoldenArray:
     given = getattr(model, "statistics", {})
     if tuple(given) != want.statistics:
         asked = ", ".join(want.statistics) or "none"
@@ -139,7 +224,7 @@ def _statistics(name: str, model: Any, want: Wanted) -> GoldenArray:
     return GoldenArray(values, float(model.error_scale), within=within)
 
 
-def _values(name: str, written: Any, kind: Kind) -> Array:
+def _read_values(name: str, written: Any, kind: Kind) -> Array:
     """Return the numbers or truth values of an output; nothing is converted into them but the words for no number."""
     kinds: dict[Kind, tuple[type, ...]] = {"bool": (bool,), "ids": (int,), "float": (int, float)}
     items = np.array(written, dtype=object)
@@ -185,7 +270,7 @@ def write_kills(path: Path, component: str, order: Iterable[str], kills: Mapping
     for id_, killed in kills.items():
         entry = {key: value for key, value in entries.get(id_, {}).items() if key != "kills"}
         entries[id_] = entry | ({"kills": list(killed)} if killed else {})
-    return write_golden_file(path, component, sorted_entries(entries, order))
+    return write_golden_file(path, component, sort_entries(entries, order))
 
 
 def render_golden(component: str, entries: Mapping[str, Any]) -> str:
@@ -194,25 +279,25 @@ def render_golden(component: str, entries: Mapping[str, Any]) -> str:
 
 
 def render(value: Any, indent: str = "") -> str:
-    """Return JSON with one key a line, and each list, and each mapping of numbers alone, in one line."""
+    """Return JSON with one key a line; each list, and each mapping that holds only numbers, stands in one line."""
     if isinstance(value, Mapping) and value and not all(isinstance(item, Numeral) for item in value.values()):
         inner = indent + "  "
         items = (f"{inner}{json.dumps(key)}: {render(item, inner)}" for key, item in value.items())
         return "{\n" + ",\n".join(items) + f"\n{indent}}}"
-    return "".join(_one_line(value))
+    return "".join(_render_line(value))
 
 
-def _one_line(value: Any) -> Iterator[str]:
+def _render_line(value: Any) -> Iterator[str]:
     if isinstance(value, Numeral):
         yield value
     elif isinstance(value, Mapping):
-        yield "{" + ", ".join(f"{json.dumps(key)}: {''.join(_one_line(item))}" for key, item in value.items()) + "}"
+        yield "{" + ", ".join(f"{json.dumps(key)}: {''.join(_render_line(item))}" for key, item in value.items()) + "}"
     elif isinstance(value, list | tuple):
-        yield "[" + ", ".join("".join(_one_line(item)) for item in value) + "]"
+        yield "[" + ", ".join("".join(_render_line(item)) for item in value) + "]"
     else:
         yield json.dumps(value)
 
 
-def sorted_entries(entries: Mapping[str, Any], order: Iterable[str]) -> dict[str, Any]:
+def sort_entries(entries: Mapping[str, Any], order: Iterable[str]) -> dict[str, Any]:
     """Return the entries that say something, in the order of their cases; those without a case are left out."""
     return {id_: entries[id_] for id_ in order if entries.get(id_)}

@@ -1,6 +1,6 @@
-"""How the elements of a random output are distributed: exactly, in fractions.
+"""The exact distributions of the elements of random outputs, in fractions.
 
-Each component that draws has a law for the outputs that it draws; statistics are derived from that alone.
+Each random component has a law for its random outputs; statistics are derived only from the law.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from goldformer.spec.model import Array, Case, Statistic
 
-#: How often a statistic of a correct implementation may lie outside its interval: once in 10¹².
+#: The probability that a statistic of a correct implementation lies outside its interval: one in 10¹².
 FALSE_ALARM: Final = Fraction(1, 2**40)
 
 
@@ -34,7 +34,7 @@ class Discrete:
 
     @property
     def count(self) -> int:
-        """How many elements there are."""
+        """The number of elements."""
         return sum(number for number, _ in self.groups)
 
     @property
@@ -47,13 +47,13 @@ Law = Uniform | Discrete
 
 
 def law_of(case: Case, output: str) -> Law | None:
-    """The law of an output of a case, None where nothing is random; ValueError where there is none to judge by."""
+    """Return the law of an output of a case, or None if it is not random; ValueError if no law can judge it."""
     law = _LAWS.get(case.component)
     return law(case, output) if law is not None else None
 
 
 def unfit(law: Law, statistic: Statistic) -> str | None:
-    """Why a statistic says nothing under a law, or None."""
+    """Explain why a statistic says nothing under a law; None if it does."""
     if isinstance(law, Uniform):
         return "an element that may be any number is 0 by rounding alone" if statistic == "zeros" else None
     if statistic != "largest":
@@ -67,54 +67,54 @@ def unfit(law: Law, statistic: Statistic) -> str | None:
 
 
 def _xavier_uniform(case: Case, output: str) -> Law:
-    """INIT-1."""
+    """Return the law of INIT-1."""
     del output
     d_in, d_out = case.sizes["d_in"], case.sizes["d_out"]
     return Uniform(d_in * d_out, Fraction(6, d_in + d_out))
 
 
 def _dropout(case: Case, output: str) -> Law | None:
-    """DROP-1, DROP-2."""
+    """Return the law of DROP-1 and DROP-2."""
     del output
-    rate = _written(case.attributes["rate"])
+    rate = _as_written(case.attributes["rate"])
     if not case.attributes["training"] or rate in (0, 1):
         return None
     numbers, counts = np.unique(case.input_arrays["x"], return_counts=True)
     found = zip(counts.tolist(), numbers.tolist(), strict=True)
-    return Discrete(tuple((count, _dropped([_written(number)], rate)) for count, number in found))
+    return Discrete(tuple((count, _sum_kept([_as_written(number)], rate)) for count, number in found))
 
 
 def _attention(case: Case, output: str) -> Law | None:
-    """DROP-3, where the weights are equal and each of them adds to one element of the output at most."""
-    rate = _written(case.attributes.get("dropout_rate", 0))
+    """Return the law of DROP-3 for equal weights, each of which adds to at most one element of the output."""
+    rate = _as_written(case.attributes.get("dropout_rate", 0))
     if rate in (0, 1) or output in ("scores", "scaled_scores"):
         return None
     if output == "weights":
         raise ValueError("is not specified where weights are dropped")
     value = case.input_arrays["value"]
-    if case.input_arrays["query"].any() or "mask" in case.inputs or not _choosing(value):
+    if case.input_arrays["query"].any() or "mask" in case.inputs or not _is_choice(value):
         raise ValueError(
             "has a known distribution where query is 0, there is no mask, and each row of value has at most one 1 and "
             "otherwise 0"
         )
     q_seq, kv_seq = case.sizes["q_seq"], case.sizes["kv_seq"]
-    # How many keys each element of the output sums up: the same for all queries of a sample.
+    # The number of keys that each element of the output sums: the same for all queries of a sample.
     keys, counts = np.unique(value.sum(-2), return_counts=True)
     found = zip(counts.tolist(), keys.tolist(), strict=True)
-    return Discrete(tuple((q_seq * n, _dropped([Fraction(1, kv_seq)] * int(k), rate)) for n, k in found))
+    return Discrete(tuple((q_seq * n, _sum_kept([Fraction(1, kv_seq)] * int(k), rate)) for n, k in found))
 
 
-def _choosing(value: Array) -> bool:
+def _is_choice(value: Array) -> bool:
     return bool(np.isin(value, (0, 1)).all() and (value.sum(-1) <= 1).all())
 
 
-def _written(number: float) -> Fraction:
-    """A number as it is written: 0.1 is a tenth (NUM-1)."""
+def _as_written(number: float) -> Fraction:
+    """Return a number as it is written: 0.1 is a tenth (NUM-1)."""
     return Fraction(repr(number))
 
 
-def _dropped(terms: Iterable[Fraction], rate: Fraction) -> Mapping[Fraction, Fraction]:
-    """The values of a sum of terms, each 0 with probability `rate` and else divided by 1 − rate."""
+def _sum_kept(terms: Iterable[Fraction], rate: Fraction) -> Mapping[Fraction, Fraction]:
+    """Return the distribution of a sum of terms, each 0 with probability `rate` and else divided by 1 − rate."""
     values = {Fraction(0): Fraction(1)}
     for term in terms:
         longer: dict[Fraction, Fraction] = {}

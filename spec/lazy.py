@@ -1,12 +1,13 @@
-"""Mappings of the spec that are read from their files when something asks for them first."""
+"""Mappings of the spec that are read from their files on first use."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
+    from goldformer.spec.load import SpecFiles
     from goldformer.spec.model import Case
 
 Entry = TypeVar("Entry")
@@ -15,12 +16,14 @@ Entry = TypeVar("Entry")
 class Table(Mapping[str, Entry]):
     """The entries of one table by their ids."""
 
-    def __init__(self, read: Callable[[], Mapping[str, Entry]]) -> None:
-        self._read = read
+    def __init__(self, files: SpecFiles, name: str) -> None:
+        self._files = files
+        self._name = name
 
     @cached_property
     def _entries(self) -> Mapping[str, Entry]:
-        return self._read()
+        entries: Mapping[str, Entry] = getattr(self._files, self._name)
+        return entries
 
     def __getitem__(self, id_: str) -> Entry:
         return self._entries[id_]
@@ -32,31 +35,15 @@ class Table(Mapping[str, Entry]):
         return len(self._entries)
 
 
-class CaseFiles(Protocol):
-    """Reads cases: one component's, one by its id, or all of them."""
-
-    def read_component(self, component: str) -> tuple[Case, ...]:
-        """Return the cases of one component in file order, from its files alone."""
-
-    def read_case(self, id_: str) -> Case | None:
-        """Return one case, from the files of its component alone; None if no file has it."""
-
-    def read_all(self) -> Mapping[str, Case]:
-        """Return all cases in the order of the components."""
-
-    def list_killing(self, mistake: str) -> Sequence[str]:
-        """Return the components whose cases may kill a mistake, without reading these."""
-
-
 class Cases(Mapping[str, "Case"]):
-    """The cases of a spec by their ids, and further ones behind them."""
+    """The cases of a spec by their ids, followed by further ones."""
 
-    def __init__(self, files: CaseFiles, more: Mapping[str, Case] | None = None) -> None:
+    def __init__(self, files: SpecFiles, more: Mapping[str, Case] | None = None) -> None:
         self._files = files
         self._more = dict(more or {})
 
     def with_more(self, more: Mapping[str, Case]) -> Cases:
-        """Return these cases with further ones behind them."""
+        """Return these cases, followed by further ones."""
         return Cases(self._files, {**self._more, **more})
 
     def of(self, component: str) -> tuple[Case, ...]:

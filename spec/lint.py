@@ -1,4 +1,4 @@
-"""Checks of the spec that need all of it: coverage both ways, printed digits, errata, sizes, blind cases."""
+"""Checks that need the whole spec: coverage, printed digits, errata, equal sizes, blind cases."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import numpy as np
 from goldformer.spec.coverage import cover
 from goldformer.spec.errors import Problem
 from goldformer.spec.model import ANY, Case, Contract, GoldenArray, Spec
-from goldformer.spec.tables import Place
-from goldformer.spec.vacuity import vacuous
+from goldformer.spec.strict import Location
+from goldformer.spec.vacuity import find_vacuous
 
-#: A document's digits agree when the value lies within half a unit of the last one printed; the hair
-#: lets a value on the very edge count, whichever way its author rounded.
+#: A document's digits agree if the value lies within half a unit of the last printed digit. The small
+#: excess accepts a value on the very edge, whichever way its author rounded.
 _HALF_UNIT = 0.5 + 1e-9
 
 
@@ -24,34 +24,34 @@ _DIGITS = re.compile(r"-?\d*\.?\d+")
 
 
 def lint(spec: Spec) -> list[Problem]:
-    """Everything wrong with a spec that loads."""
+    """List the problems of a spec that loads."""
     return [
         *cover(spec).problems(),
-        *_untried_options(spec),
-        *_unclaimed_mistakes(spec),
-        *_missed_mistakes(spec),
-        *_digits_of_nothing(spec),
-        *_printed_digits(spec),
+        *_list_unused_conventions(spec),
+        *_list_unkilled_mistakes(spec),
+        *_list_survivors(spec),
+        *_check_errata_digits(spec),
+        *_check_printed_digits(spec),
         *lint_cases(spec),
     ]
 
 
 def lint_cases(spec: Spec) -> Iterator[Problem]:
-    """What is wrong with cases, whichever others there are."""
-    yield from _silent_on_conventions(spec)
-    yield from _equal_sizes(spec)
-    yield from vacuous(spec)
+    """Yield the problems of cases that do not depend on other cases."""
+    yield from _check_conventions(spec)
+    yield from _check_equal_sizes(spec)
+    yield from find_vacuous(spec)
 
 
-def _untried_options(spec: Spec) -> Iterator[Problem]:
+def _list_unused_conventions(spec: Spec) -> Iterator[Problem]:
     tried = {case.convention for case in spec.cases.values()}
     for name in spec.conventions:
         if name not in tried:
-            yield Place(spec.root / "conventions.yaml", 1).problem(name, "is a convention that no case depends on")
+            yield Location(spec.root / "conventions.yaml", 1).problem(name, "is a convention that no case depends on")
 
 
-def _unclaimed_mistakes(spec: Spec) -> Iterator[Problem]:
-    """A mistake that nothing is known to reveal may go unseen."""
+def _list_unkilled_mistakes(spec: Spec) -> Iterator[Problem]:
+    """Yield the mistakes that no case and no property is known to reveal."""
     killed = {id_ for case in spec.cases.values() for id_ in case.kills}
     killed |= {id_ for prop in spec.properties.values() for id_ in prop.catches}
     for id_ in spec.mistakes:
@@ -60,11 +60,11 @@ def _unclaimed_mistakes(spec: Spec) -> Iterator[Problem]:
                 "is killed by no case and caught by no property: add a case that is meant_for it and run "
                 f"goldformer mistakes {id_} --matrix --write, or list it in the catches of a property"
             )
-            yield Place(spec.root / "mistakes.yaml", 1).problem(id_, message)
+            yield Location(spec.root / "mistakes.yaml", 1).problem(id_, message)
 
 
-def _missed_mistakes(spec: Spec) -> Iterator[Problem]:
-    """A case that is meant for a mistake is measured to fail for it."""
+def _list_survivors(spec: Spec) -> Iterator[Problem]:
+    """Yield the cases that are meant for a mistake but do not kill it."""
     for case in spec.cases.values():
         for id_ in case.meant_for:
             if id_ not in case.kills:
@@ -72,12 +72,12 @@ def _missed_mistakes(spec: Spec) -> Iterator[Problem]:
                 yield case.place.problem(f"{case.id}.meant_for", message)
 
 
-#: Conventions that show on some inputs alone: in an empty row, where lengths differ, in an odd width.
+#: Conventions that matter only for some inputs: empty rows, different lengths, odd widths.
 _ON_SOME_INPUTS = frozenset({"empty_row", "causal_corner", "odd_d_model"})
 
 
-def _silent_on_conventions(spec: Spec) -> Iterator[Problem]:
-    """A golden case that is silent on a convention would fail whoever declares another option."""
+def _check_conventions(spec: Spec) -> Iterator[Problem]:
+    """Yield the golden cases that ignore a convention: whoever declares another option would fail them."""
     for case in spec.cases.values():
         if case.golden is None:
             continue
@@ -87,8 +87,8 @@ def _silent_on_conventions(spec: Spec) -> Iterator[Problem]:
                 yield case.place.problem(f"{case.id}.only_with", message)
 
 
-def _digits_of_nothing(spec: Spec) -> Iterator[Problem]:
-    """An erratum excuses digits that a case prints."""
+def _check_errata_digits(spec: Spec) -> Iterator[Problem]:
+    """Yield the errata that excuse digits which no case prints."""
     for erratum in spec.errata.values():
         for digits in erratum.digits:
             printed = spec.cases[digits.case].printed if digits.case in spec.cases else {}
@@ -96,8 +96,8 @@ def _digits_of_nothing(spec: Spec) -> Iterator[Problem]:
                 yield erratum.place.problem(erratum.id, f"{digits.case} prints no {digits.output}")
 
 
-def _printed_digits(spec: Spec) -> Iterator[Problem]:
-    """Every printed number agrees with the golden value, or an erratum says that just this one does not."""
+def _check_printed_digits(spec: Spec) -> Iterator[Problem]:
+    """Yield printed numbers that are wrong without an erratum, and errata of numbers that are right."""
     excused = {
         (d.case, d.output, index): erratum
         for erratum in spec.errata.values()
@@ -107,7 +107,7 @@ def _printed_digits(spec: Spec) -> Iterator[Problem]:
     for case in spec.cases.values():
         for output, printed in case.printed.items():
             try:
-                digits = list(_printed(case, output, printed))
+                digits = list(_read_digits(case, output, printed))
             except ValueError as error:
                 yield case.place.problem(f"{case.id}.printed.{output}", str(error))
                 continue
@@ -125,7 +125,7 @@ def _printed_digits(spec: Spec) -> Iterator[Problem]:
             yield erratum.place.problem(erratum.id, f"{case_id} prints no {output}{list(index)}")
 
 
-def _printed(case: Case, output: str, printed: Any) -> Iterator[tuple[tuple[int, ...], str, float]]:
+def _read_digits(case: Case, output: str, printed: Any) -> Iterator[tuple[tuple[int, ...], str, float]]:
     golden = _golden(case)[output]
     texts = np.array(printed, dtype=object)
     if texts.shape != golden.values.shape:
@@ -145,16 +145,16 @@ def _golden(case: Case) -> Mapping[str, GoldenArray]:
 
 
 def _unit(text: str) -> Fraction:
-    """One unit of the last digit printed: 3.50 is known to a hundredth."""
+    """Return one unit of the last digit printed: 3.50 is known to a hundredth."""
     return Fraction(1, 10 ** len(text.partition(".")[2]))
 
 
-def _equal_sizes(spec: Spec) -> Iterator[Problem]:
-    """Equal sizes hide transposed axes: they need a reason, and a reason needs equal sizes."""
+def _check_equal_sizes(spec: Spec) -> Iterator[Problem]:
+    """Yield the cases with equal sizes but no reason: equal sizes hide transposed axes. A reason needs equal sizes."""
     for case in spec.cases.values():
         if case.error is not None:
             continue
-        pair = equal_sizes(case, spec.contracts[case.component])
+        pair = find_equal_sizes(case, spec.contracts[case.component])
         if pair and not case.equal_sizes:
             message = f"{pair[0]} and {pair[1]} are both {pair[2]}; say why in equal_sizes"
             yield case.place.problem(f"{case.id}.sizes", message)
@@ -164,11 +164,11 @@ def _equal_sizes(spec: Spec) -> Iterator[Problem]:
             )
 
 
-def equal_sizes(case: Case, contract: Contract) -> tuple[str, str, int] | None:
-    """The first two names of one size, and that size; 1 says nothing."""
+def find_equal_sizes(case: Case, contract: Contract) -> tuple[str, str, int] | None:
+    """Return the first two names of the same size, and that size; None if all differ. A size of 1 does not count."""
     sizes = {**case.sizes, **{f"lead[{i}]": size for i, size in enumerate(case.lead)}}
     for name, attribute in contract.attributes.items():
-        # What is counted from 1 is a size, whether an axis is that long or not.
+        # A number that is at least 1 is a size, even if no axis has that length.
         if attribute.kind == "int" and attribute.minimum == 1 and name in case.attributes:
             sizes.setdefault(attribute.size or name, int(case.attributes[name]))
     seen: dict[int, str] = {}

@@ -1,15 +1,14 @@
-"""Loads the spec, refusing whatever contradicts its schema, itself or its other files."""
+"""Loading of the spec, which refuses everything that contradicts its schema, itself or other files."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from goldformer.spec import schema_tables
 from goldformer.spec.casefile import read_cases
 from goldformer.spec.clauses import cite, read_clauses
 from goldformer.spec.contractfile import read_contracts
@@ -17,8 +16,20 @@ from goldformer.spec.errors import Problem, SpecError
 from goldformer.spec.goldenfile import StoredGolden, golden_path, read_golden_file
 from goldformer.spec.lazy import Cases, Table
 from goldformer.spec.model import Case, Contract, Spec
-from goldformer.spec.tables import Clause, Convention, Digits, Document, Erratum, Mistake, Place, Property, Row
-from goldformer.spec.yamlfile import Field, YamlFile
+from goldformer.spec.tables import (
+    Clause,
+    Convention,
+    Document,
+    Erratum,
+    Mistake,
+    Property,
+    read_conventions,
+    read_documents,
+    read_errata,
+    read_mistakes,
+    read_properties,
+)
+from goldformer.spec.yamlfile import YamlFile
 
 #: The folder that holds the spec's data, in the checkout and in an installed wheel alike.
 ROOT = Path(__file__).resolve().parent
@@ -35,10 +46,10 @@ def load_spec(root: Path = ROOT, *, underived: bool = False, whole: bool = False
     is read at once and every reference between files is checked. With `underived`, golden values may be missing or out
     of date: deriving starts so.
     """
-    files = _Files(root, underived=underived, whole=whole)
+    files = SpecFiles(root, underived=underived, whole=whole)
     spec = Spec(
-        root, Table(files.read_documents), Table(files.read_clauses), Table(files.read_errata), files.conventions,
-        Table(files.read_mistakes), Table(files.read_properties), files.contracts, Cases(files),
+        root, Table(files, "documents"), Table(files, "clauses"), Table(files, "errata"), files.conventions,
+        Table(files, "mistakes"), Table(files, "properties"), files.contracts, Cases(files),
     )  # fmt: skip
     if whole:
         files.read_everything()
@@ -52,19 +63,13 @@ def load_own_cases(path: Path, spec: Spec) -> list[Case]:
     values may be missing or out of date, and ids of the spec are taken.
     """
     cases: list[Case] = []
-    for file in YamlFile.read(path).listed():
+    for file in YamlFile.read(path).split_list():
         read = read_cases(file, spec.contracts, spec.conventions, underived=True)
-        problems = [*_unknown_sources(read, file, spec.clauses, spec.documents)]
-        problems += _unknown_mistakes(read, file, spec.mistakes)
-        if problems:
+        if problems := [*_check_references(read, file, spec.clauses, spec.documents, spec.mistakes)]:
             raise SpecError(problems)
         cases += read
-    before = [case.id for case in cases]
-    taken = [
-        case
-        for i, case in enumerate(cases)
-        if case.id in spec.cases or case.id in spec.properties or case.id in before[:i]
-    ]
+    ids = [case.id for case in cases]
+    taken = [c for i, c in enumerate(cases) if c.id in spec.cases or c.id in spec.properties or c.id in ids[:i]]
     if taken:
         raise SpecError(
             [case.place.problem("id", f"{case.id!r} is taken: the spec has it, or a file before") for case in taken]
@@ -72,8 +77,8 @@ def load_own_cases(path: Path, spec: Spec) -> list[Case]:
     return cases
 
 
-class _Files:
-    """The files of a spec, each read once, when something asks for it first.
+class SpecFiles:
+    """The files of a spec, each read once, on first use.
 
     With `whole`, they are read to be checked: references to tables that are read for nothing else are looked up too.
     """
@@ -88,63 +93,51 @@ class _Files:
 
     def read_everything(self) -> None:
         """Read every file; SpecError for the first table, or for all files of cases, that has problems."""
-        self.read_mistakes()
-        self.read_properties()
-        _refuse_shared_ids(self.read_properties(), self.read_all().keys())
-        self.read_errata()
+        _ = self.mistakes, self.properties
+        cases = self.read_all()
+        # `explain` and `Repeat` lines name cases and properties only by their ids.
+        if shared := [p for p in self.properties.values() if p.id in cases]:
+            raise SpecError([p.place.problem("id", f"{p.id!r} is a case's id") for p in shared])
+        _ = self.errata
 
     # ── tables ──
 
-    def read_documents(self) -> Mapping[str, Document]:
-        """Return the source documents."""
-        return self._documents
+    @cached_property
+    def documents(self) -> Mapping[str, Document]:
+        """The source documents."""
+        return read_documents(self._table("documents"))
 
     @cached_property
-    def _documents(self) -> Mapping[str, Document]:
-        return _read_documents(self._table("documents"))
-
-    def read_clauses(self) -> Mapping[str, Clause]:
-        """Return the clauses of transformer.md."""
-        return self._clauses
-
-    @cached_property
-    def _clauses(self) -> Mapping[str, Clause]:
-        return read_clauses(self._root / "transformer.md", self._documents)
+    def clauses(self) -> Mapping[str, Clause]:
+        """The clauses of transformer.md."""
+        return read_clauses(self._root / "transformer.md", self.documents)
 
     @cached_property
     def conventions(self) -> Mapping[str, Convention]:
-        """The conventions, which everything needs that calls a component."""
-        return _read_conventions(self._table("conventions"), self._clauses if self._whole else None)
+        """The conventions; every call of a component needs them."""
+        return read_conventions(self._table("conventions"), self.clauses if self._whole else None)
 
     @cached_property
     def contracts(self) -> Mapping[str, Contract]:
         """The contracts, each after those it depends on."""
-        return read_contracts(_read_folder(self._root / "contracts"), self.conventions)
-
-    def read_mistakes(self) -> Mapping[str, Mistake]:
-        """Return the catalogue of mistakes."""
-        return self._mistakes
+        files = [YamlFile.read(path) for path in _list_folder(self._root / "contracts")]
+        return read_contracts(files, self.conventions)
 
     @cached_property
-    def _mistakes(self) -> Mapping[str, Mistake]:
-        return _read_mistakes(self._table("mistakes"), self.contracts)
-
-    def read_properties(self) -> Mapping[str, Property]:
-        """Return the properties."""
-        return self._properties
+    def mistakes(self) -> Mapping[str, Mistake]:
+        """The catalogue of mistakes."""
+        return read_mistakes(self._table("mistakes"), self.contracts)
 
     @cached_property
-    def _properties(self) -> Mapping[str, Property]:
-        mistakes = self._mistakes if self._whole else None
-        return _read_properties(self._table("properties"), self.contracts, self._clauses, mistakes)
-
-    def read_errata(self) -> Mapping[str, Erratum]:
-        """Return the errata."""
-        return self._errata
+    def properties(self) -> Mapping[str, Property]:
+        """The properties."""
+        mistakes = self.mistakes if self._whole else None
+        return read_properties(self._table("properties"), self.contracts, self.clauses, mistakes)
 
     @cached_property
-    def _errata(self) -> Mapping[str, Erratum]:
-        return _read_errata(self._table("errata"), self._documents, self._clauses)
+    def errata(self) -> Mapping[str, Erratum]:
+        """The errata."""
+        return read_errata(self._table("errata"), self.documents, self.clauses)
 
     def _table(self, name: str) -> YamlFile:
         return YamlFile.read(self._root / f"{name}.yaml")
@@ -160,7 +153,7 @@ class _Files:
         return self._read[component]
 
     def read_case(self, id_: str) -> Case | None:
-        """Return one case, from the files that could hold it alone; None if no file does."""
+        """Return one case, reading only the files that could hold it; None if no file does."""
         if id_ not in self._by_id and self._all is None:
             unread = (component for component in self.contracts if component not in self._read)
             for component in unread:
@@ -218,13 +211,13 @@ class _Files:
                     message = f"{case.id!r} is taken, see {first.file.name}:{first.line}"
                     problems.append(case.place.problem("id", message))
                 cases[case.id] = case
-        # A file of cases that is refused may be one whose name was changed: its golden file is no second problem.
-        problems = problems or [*self._stray_golden_files()]
+        # If a file of cases is refused, perhaps its name was changed: do not report its golden file too.
+        problems = problems or [*self._list_stray_golden_files()]
         if problems:
             raise SpecError(problems)
         return {case.id: case for component in self.contracts for case in self._read.get(component, ())}
 
-    def _stray_golden_files(self) -> Iterator[Problem]:
+    def _list_stray_golden_files(self) -> Iterator[Problem]:
         for path in sorted((self._root / "golden").glob("*.json")):
             if not self._case_file(path.stem).exists():
                 yield Problem(path, 1, "file", f"belongs to cases/{path.stem}.yaml, which is missing: remove it")
@@ -232,10 +225,10 @@ class _Files:
     def _read_cases(self, path: Path) -> tuple[Case, ...]:
         file, golden = YamlFile.read(path), read_golden_file(golden_path(path), path.stem)
         cases = read_cases(file, self.contracts, self.conventions, golden, underived=self._underived)
-        problems = [*_unknown_sources(cases, file, self._clauses, self._documents)]
-        if self._whole:
-            problems += _unknown_mistakes(cases, file, self._mistakes)
-            problems += _unknown_kills(cases, golden, self._mistakes)
+        mistakes = self.mistakes if self._whole else None
+        problems = [*_check_references(cases, file, self.clauses, self.documents, mistakes)]
+        if mistakes is not None:
+            problems += _list_unknown_kills(cases, golden, mistakes)
         if problems:
             raise SpecError(problems)
         return tuple(cases)
@@ -248,137 +241,34 @@ def _list_folder(folder: Path) -> list[Path]:
     return paths
 
 
-def _read_folder(folder: Path) -> list[YamlFile]:
-    return [YamlFile.read(path) for path in _list_folder(folder)]
-
-
-def _unique(file: YamlFile, group: str, items: Iterable[Any]) -> None:
-    seen: set[str] = set()
-    for index, item in enumerate(items):
-        if item.id in seen:
-            raise SpecError([file.problem((group, index, "id"), f"{item.id!r} is taken")])
-        seen.add(item.id)
-
-
-def _read_documents(file: YamlFile) -> dict[str, Document]:
-    models = file.parse(schema_tables.DocumentsFile).documents
-    _unique(file, "documents", models)
-    for index, model in enumerate(models):
-        seen = [row.id for row in model.rows]
-        if len(set(seen)) < len(seen):
-            raise SpecError([file.problem(("documents", index, "rows"), "has a row id twice")])
-    documents = {}
-    for index, m in enumerate(models):
-        rows = [
-            Row(row.id, row.section, row.says, Place(file.path, file.line(("documents", index, "rows", i, "id"))))
-            for i, row in enumerate(m.rows)
-        ]
-        documents[m.id] = Document(m.id, m.title, m.english, m.kind, m.about, tuple(rows))
-    return documents
-
-
-def _known(file: YamlFile, where: Field, names: Iterable[str], known: Mapping[str, Any], home: str) -> None:
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise SpecError([file.problem(where, f"{unknown[0]!r} is not in {home}")])
-
-
-def _read_conventions(file: YamlFile, clauses: Mapping[str, Clause] | None) -> dict[str, Convention]:
-    models = file.parse(schema_tables.ConventionsFile).conventions
-    _unique(file, "conventions", models)
-    for index, model in enumerate(models):
-        if clauses is not None:
-            _known(file, ("conventions", index, "clause"), [model.clause], clauses, "transformer.md")
-        _known(file, ("conventions", index, "default"), [model.default], model.options, "its options")
-    return {m.id: Convention(m.id, m.title, m.clause, m.default, m.options, m.left_open or "") for m in models}
-
-
-def _read_mistakes(file: YamlFile, contracts: Mapping[str, Contract]) -> dict[str, Mistake]:
-    models = file.parse(schema_tables.MistakesFile).mistakes
-    _unique(file, "mistakes", models)
-    for index, model in enumerate(models):
-        _known(file, ("mistakes", index, "component"), [model.component], contracts, "contracts/")
-    return {m.id: Mistake(**{**m.model_dump(), "seen": tuple(m.seen)}) for m in models}
-
-
-def _read_properties(
+def _check_references(
+    cases: Iterable[Case],
     file: YamlFile,
-    contracts: Mapping[str, Contract],
     clauses: Mapping[str, Clause],
+    documents: Mapping[str, Document],
     mistakes: Mapping[str, Mistake] | None,
-) -> dict[str, Property]:
-    models = file.parse(schema_tables.PropertiesFile).properties
-    _unique(file, "properties", models)
-    properties = {}
-    for index, m in enumerate(models):
-        where: Field = ("properties", index)
-        _known(file, (*where, "component"), {m.component} - {"*"}, contracts, "contracts/")
-        _known(file, (*where, "needs"), m.needs, contracts, "contracts/")
-        _known(file, (*where, "clauses"), m.clauses, clauses, "transformer.md")
-        if mistakes is not None:
-            _known(file, (*where, "catches"), m.catches, mistakes, "mistakes.yaml")
-        place = Place(file.path, file.line((*where, "id")))
-        lists = (tuple(m.clauses), tuple(m.catches), tuple(m.needs))
-        properties[m.id] = Property(m.id, m.component, m.title, *lists, place)
-    return properties
-
-
-def _unknown_sources(
-    cases: Iterable[Case], file: YamlFile, clauses: Mapping[str, Clause], documents: Mapping[str, Document]
 ) -> Iterator[Problem]:
+    """Yield the references of cases to clauses, documents and mistakes that do not exist; None: ignore mistakes."""
     for index, case in enumerate(cases):
-        for id_ in case.clauses:
-            if id_ not in clauses:
-                yield _case_problem(file, index, case, "clauses", f"{id_} is no clause of transformer.md")
+        found = [("clauses", f"{id_} is no clause of transformer.md") for id_ in case.clauses if id_ not in clauses]
         if case.source is not None:
             try:
                 cite(str(case.source), documents)
             except ValueError as error:
-                yield _case_problem(file, index, case, "source", str(error))
+                found.append(("source", str(error)))
+        if mistakes is not None:
+            # The catalogue is long: a case that names no mistake does not wait for it.
+            unknown = [id_ for id_ in case.meant_for if id_ not in mistakes]
+            found += [("meant_for", f"{id_!r} is not in mistakes.yaml") for id_ in unknown]
+        for field, message in found:
+            yield Problem(file.path, file.line(("cases", index, field)), f"{case.id}.{field}", message)
 
 
-def _unknown_mistakes(cases: Iterable[Case], file: YamlFile, mistakes: Mapping[str, Mistake]) -> Iterator[Problem]:
-    for index, case in enumerate(cases):
-        # The catalogue is long: a file of one's own that names no mistake need not wait for it.
-        for id_ in case.meant_for:
-            if id_ not in mistakes:
-                yield _case_problem(file, index, case, "meant_for", f"{id_!r} is not in mistakes.yaml")
-
-
-def _case_problem(file: YamlFile, index: int, case: Case, field: str, message: str) -> Problem:
-    return Problem(file.path, file.line(("cases", index, field)), f"{case.id}.{field}", message)
-
-
-def _unknown_kills(cases: Iterable[Case], golden: StoredGolden, mistakes: Mapping[str, Mistake]) -> Iterator[Problem]:
+def _list_unknown_kills(
+    cases: Iterable[Case], golden: StoredGolden, mistakes: Mapping[str, Mistake]
+) -> Iterator[Problem]:
     for case in cases:
         for id_ in case.kills:
             if id_ not in mistakes:
                 message = f"kills {id_!r}, which is not in mistakes.yaml: run goldformer mistakes --matrix --write"
                 yield golden.problem(case.id, message)
-
-
-def _refuse_shared_ids(properties: Mapping[str, Property], cases: Collection[str]) -> None:
-    """`explain` and `Repeat` lines name cases and properties by their ids alone."""
-    shared = [p for p in properties.values() if p.id in cases]
-    if shared:
-        raise SpecError([p.place.problem("id", f"{p.id!r} is a case's id") for p in shared])
-
-
-def _read_errata(
-    file: YamlFile, documents: Mapping[str, Document], clauses: Mapping[str, Clause]
-) -> dict[str, Erratum]:
-    models = file.parse(schema_tables.ErrataFile).errata
-    _unique(file, "errata", models)
-    errata = {}
-    for index, m in enumerate(models):
-        where: Field = ("errata", index)
-        _known(file, (*where, "document"), [m.document], documents, "documents.yaml")
-        rows = {row.id: row for row in documents[m.document].rows}
-        _known(file, (*where, "rows"), m.rows, rows, f"documents.yaml under {m.document}")
-        _known(file, (*where, "clauses"), m.clauses, clauses, "transformer.md")
-        digits = tuple(Digits(d.case, d.output, tuple(tuple(i) for i in d.indices)) for d in m.digits)
-        errata[m.id] = Erratum(
-            m.id, m.document, tuple(m.rows), m.section, m.printed, m.correct, m.why,
-            tuple(m.clauses), tuple(m.proof), digits, Place(file.path, file.line((*where, "id"))),
-        )  # fmt: skip
-    return errata

@@ -1,4 +1,4 @@
-"""The nouns of the spec, frozen: contracts, cases and golden values, and all of it together, once it is checked."""
+"""The frozen objects of the spec: contracts, cases, golden values, and the spec itself."""
 
 from __future__ import annotations
 
@@ -7,53 +7,45 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from goldformer.spec import draw
 from goldformer.spec.draw import Recipe
 from goldformer.spec.lazy import Cases
 from goldformer.spec.shapes import Shape
-from goldformer.spec.tables import (
-    Citation,
-    Clause,
-    Convention,
-    Document,
-    Erratum,
-    Level,
-    Mistake,
-    Place,
-    Property,
-)
+from goldformer.spec.strict import Items, Location, Param, StrictModel, Text
+from goldformer.spec.tables import Citation, Clause, Convention, Document, Erratum, Level, Mistake, Property
 
 Array = NDArray[Any]
 Kind = Literal["float", "bool", "ids"]
 Attribute = int | bool | float
 
-#: What can be asked of a random output: the part of it that is exactly 0, its mean, that of its squares, and the
+#: The statistics of a random output: the part of it that is exactly 0, its mean, the mean of its squares, and the
 #: largest absolute value.
 Statistic = Literal["zeros", "mean", "mean_square", "largest"]
 
 #: The key of the only expectation of a case that depends on no convention.
 ANY = ""
 
-#: What an adapter declares of a convention that it leaves open.
+#: The option that an adapter declares for a convention that it leaves open.
 UNSPECIFIED = "unspecified"
 
-#: How golden files and the protocol write numbers that JSON lacks.
+#: The words of golden files and of the protocol for numbers that JSON does not have.
 NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
-#: The name under which a case says that its padding does not show.
+#: The name by which a case says that it is blind to its padding.
 PADDING = "padding"
 
-#: So many parameters make a model of full size.
+#: The number of parameters from which a model counts as full-size.
 FULL_SIZE = 1 << 22
 
 
 def is_part(part: str, name: str) -> bool:
-    """Whether a name is another one or a dotted part of it: `w_q` and `encoder.0` of encoder.0.self_attention.w_q."""
+    """Return True if `part` is `name` or a dotted part of it: `w_q` and `encoder.0` of encoder.0.self_attention.w_q."""
     return f".{part}." in f".{name}."
 
 
@@ -72,7 +64,7 @@ class ArraySpec:
     below: str | None = None
     blind: str | None = None
 
-    def renamed(self, name: str) -> ArraySpec:
+    def rename(self, name: str) -> ArraySpec:
         """Return the same array under another name: a deep model has thousands, and dataclasses.replace is slow."""
         return ArraySpec(name, self.kind, self.shape, self.broadcast, self.optional, self.below, self.blind)
 
@@ -105,7 +97,7 @@ class Layers:
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """What a component takes and gives. `params` are those it always has, `layers` those of its stacks."""
+    """The arguments and results of a component. It always has `params`; `layers` are the parameters of its stacks."""
 
     component: str
     title: str
@@ -121,7 +113,7 @@ class Contract:
 
     @property
     def takes_params(self) -> bool:
-        """Whether a call has parameters at all."""
+        """True if a call has parameters at all."""
         return bool(self.params or self.layers)
 
     @property
@@ -131,17 +123,17 @@ class Contract:
         return frozenset(inputs | {name for name, spec in self.attributes.items() if spec.optional})
 
     def params_for(self, attributes: Mapping[str, Any]) -> Mapping[str, ArraySpec]:
-        """The parameters of a call with these attributes, those of every layer by their full names."""
+        """Return the parameters of a call with these attributes, those of every layer by their full names."""
         params = dict(self.params)
         for stack in self.layers:
             for index in range(int(attributes.get(stack.count, 0))):
                 for name, spec in stack.params.items():
                     full = f"{stack.prefix}.{index}.{name}"
-                    params[full] = spec.renamed(full)
+                    params[full] = spec.rename(full)
         return params
 
     def results_of(self, case: Case) -> Mapping[str, ArraySpec]:
-        """What a case may ask for, in the order in which it is compared: outputs, or gradients of arguments."""
+        """Return the outputs, or gradients of arguments, that a case may ask for, in the order of comparison."""
         if case.cotangent is None:
             return {name: self.outputs[name] for name in self.flow}
         arguments = {**self.inputs, **self.params_for(case.attributes)}
@@ -155,7 +147,7 @@ class Contract:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a case asks of one output: all of it, its shape, some of its places, or statistics of a random one."""
+    """The expectation for one output: all of it, its shape, some of its places, or statistics of a random one."""
 
     form: Literal["all", "shape", "probes", "statistics"]
     indices: tuple[tuple[int, ...], ...] = ()
@@ -175,12 +167,12 @@ class GoldenArray:
     indices: tuple[tuple[int, ...], ...] | None = None
     within: Mapping[Statistic, float] | None = None
 
-    def compared(self, output: Array) -> Array:
-        """The elements of an output that are compared with these values."""
+    def select(self, output: Array) -> Array:
+        """Return the elements of an output that are compared with these values."""
         return output if self.indices is None else output[tuple(np.array(self.indices).T)]
 
-    def where(self, others: Sequence[Array]) -> GoldenArray:
-        """The values that equal those of other arrays, as probes."""
+    def select_equal(self, others: Sequence[Array]) -> GoldenArray:
+        """Return the values that equal those of all other arrays, as probes."""
         same = np.ones(self.values.shape, dtype=bool)
         for other in others:
             same &= (self.values == other) | (np.isnan(self.values) & np.isnan(other))
@@ -208,19 +200,18 @@ class Golden:
     options: Mapping[str, Mapping[str, GoldenArray] | None]
     margin: float | None = None
 
-    def whatever_the_option(self) -> dict[str, GoldenArray]:
-        """The values that all options of the convention agree in, as probes; outputs without any are left out."""
+    def select_agreed(self) -> dict[str, GoldenArray]:
+        """Return the values that all options of the convention share, as probes; outputs without any are left out."""
         first, *others = [outputs for outputs in self.options.values() if outputs is not None]
-        agreed = {name: golden.where([o[name].values for o in others]) for name, golden in first.items()}
+        agreed = {name: golden.select_equal([o[name].values for o in others]) for name, golden in first.items()}
         return {name: golden for name, golden in agreed.items() if golden.values.size}
 
 
-@dataclass(frozen=True, slots=True)
-class Blind:
-    """What a case is blind to, and why: parts of the names of arguments and outputs, or PADDING."""
+class Blind(StrictModel):
+    """Names to which a case is blind, and the reason: parts of the names of arguments and outputs, or PADDING."""
 
-    to: tuple[str, ...]
-    because: str
+    to: Annotated[Items[Param], Field(min_length=1)]
+    because: Text
 
 
 @dataclass(frozen=True)
@@ -248,17 +239,17 @@ class Case:
     expect: Mapping[str, Wanted]
     printed: Mapping[str, Any]
     golden: Golden | None
-    place: Place
-    #: Error cases: the argument at fault, and the working case that differs in that alone.
+    place: Location
+    #: Error cases: the argument at fault, and the working case that differs only in that argument.
     error: str | None = None
     base: str | None = None
-    #: Gradient cases: what the first output's gradient is; `expect` then names arguments.
+    #: Gradient cases: the gradient of the first output; `expect` then names arguments.
     cotangent: Recipe | None = None
     blind: tuple[Blind, ...] = ()
 
     @property
     def subjects(self) -> tuple[str, ...]:
-        """What it may be blind to: its arrays, what is compared, and PADDING where it has a padding id."""
+        """The names to which it may be blind: its arrays, its results, and PADDING if it has a padding id."""
         return (*self.inputs, *self.params, *self.expect, *([PADDING] if "pad_id" in self.attributes else []))
 
     @cached_property
@@ -278,23 +269,23 @@ class Case:
 
     @cached_property
     def full_size(self) -> bool:
-        """Whether the parameters are those of a whole model, many megabytes of them."""
+        """True if the parameters are those of a whole model, many megabytes of them."""
         return sum(math.prod(recipe.shape) for recipe in self.params.values()) >= FULL_SIZE
 
     @property
     def random(self) -> bool:
-        """Whether what it asks for is drawn at random, and judged by statistics."""
+        """True if its results are random and judged by statistics."""
         return any(wanted.form == "statistics" for wanted in self.expect.values())
 
     @property
     def shape_only(self) -> bool:
-        """Whether the case asks for shapes alone, so that nothing is derived."""
+        """True if the case asks only for shapes, so that nothing is derived."""
         return all(wanted.form == "shape" for wanted in self.expect.values())
 
 
 @dataclass(frozen=True, eq=False)
 class Spec:
-    """Everything that is right. Tables and cases are read from their files when something asks for them first."""
+    """The whole spec. Tables and cases are read from their files on first use."""
 
     root: Path
     documents: Mapping[str, Document]
@@ -313,17 +304,17 @@ class Spec:
         return tuple(case for case in self.cases.values() if case.component == component)
 
     def with_cases(self, more: Mapping[str, Case]) -> Spec:
-        """Return the spec with further cases behind its own, which stay unread until something asks for them."""
+        """Return the spec with further cases after its own, which stay unread until first use."""
         if isinstance(self.cases, Cases):
             return replace(self, cases=self.cases.with_more(more))
         return replace(self, cases={**self.cases, **more})
 
     def is_advice(self, case: Case) -> bool:
-        """Whether all clauses of a case are SHOULD, so that nobody is wrong for failing it."""
+        """Return True if all clauses of a case are SHOULD, so that failing it is not wrong."""
         return {self.clauses[id_].level for id_ in case.clauses} == {Level.SHOULD}
 
-    def built_of(self, component: str) -> tuple[str, ...]:
-        """All components that one depends on, directly or not, the nearest first."""
+    def list_dependencies(self, component: str) -> tuple[str, ...]:
+        """List all components that one depends on, directly or not, the nearest first."""
         names = list(self.contracts[component].depends_on)
         for name in names:
             names += [other for other in self.contracts[name].depends_on if other not in names]

@@ -1,4 +1,4 @@
-"""A golden case computed in float64 alone: no proof, but a thousand times as quick as one."""
+"""A golden case computed in float64: without a proof, but a thousand times as fast."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from goldformer.spec.draw import Dyadic, Values
 from goldformer.spec.laws import Law, law_of
 from goldformer.spec.model import ANY, Array, Attribute, Case, Contract, GoldenArray
 from goldformer.spec.oracle.decoding_formulas import teacher_forced
-from goldformer.spec.oracle.derive import Outputs, apply, chosen
+from goldformer.spec.oracle.derive import Outputs, apply, choose_options
 from goldformer.spec.oracle.layer_formulas import Model
 from goldformer.spec.tables import Convention
 
@@ -28,9 +28,14 @@ _MODEL: Final = frozenset(field.name for field in fields(Model)) - {"number", "p
 Changed = Mapping[str, Array | Attribute]
 
 
+def _is_of_decoder(name: str) -> bool:
+    """Return True if a name belongs to the half of the model that follows the memory."""
+    return name.startswith("decoder.") or name in ("target", "w_vocab", "b_vocab")
+
+
 @dataclass(frozen=True)
 class PlainCase:
-    """A golden case under the default option of its convention, to be computed with some arguments changed."""
+    """A golden case under the default option of its convention, which can be computed with some arguments changed."""
 
     case: Case
     contract: Contract
@@ -50,43 +55,50 @@ class PlainCase:
 
     @property
     def is_random(self) -> bool:
-        """Whether statistics are compared, which follow from laws."""
+        """True if statistics are compared, which follow from laws."""
         return any(array.within is not None for array in self.golden.values())
 
     def laws(self, changed: Changed) -> Mapping[str, Law | None]:
-        """The laws of the random outputs; ValueError where there is none to judge by."""
+        """Return the laws of the random outputs; ValueError if no law can judge them."""
         inputs = {n: Values(np.asarray(changed[n])) if n in changed else r for n, r in self.case.inputs.items()}
         case = replace(self.case, inputs=inputs)
         return {name: law_of(case, name) for name in self.golden}
 
-    def compared(self, changed: Changed) -> Mapping[str, Array]:
-        """The values that are compared.
+    def compute(self, changed: Changed) -> Mapping[str, Array]:
+        """Compute the values that are compared.
 
         A gradient comes as one number, the sum of its elements under drawn weights. Decoding searches once: with
         changed arguments it gives, as `scores`, the log-probabilities of the words that were found without a change.
         """
         if self.case.cotangent_array is not None:
-            return {name: self._slope(name, changed) for name in self.golden}
+            return {name: self.slope(name, changed) for name in self.golden}
         if {"ids", "scores"} <= set(self.contract.outputs) and "scores" in self.golden:
-            return {"scores": self._rescored(changed)}
+            return {"scores": self._rescore(changed)}
         outputs = self._outputs(changed)
-        return {name: array.compared(np.asarray(outputs[name])) for name, array in self.golden.items()}
+        return {name: array.select(np.asarray(outputs[name])) for name, array in self.golden.items()}
 
     def _outputs(self, changed: Changed) -> Outputs:
-        options = chosen(self.case, self.contract, self._option)
-        with np.errstate(all="ignore"):  # a changed argument may well be one that no formula is made for
+        options: dict[str, Any] = {**choose_options(self.case, self.contract, self._option)}
+        if changed and self.case.component == "transformer" and all(map(_is_of_decoder, changed)):
+            options["memory"] = self._memory
+        with np.errstate(all="ignore"):  # a changed argument may lie outside the domain of the formula
             return apply(self.case.component, float, *self._arguments(changed), options)
 
+    @cached_property
+    def _memory(self) -> NDArray[Any]:
+        """The encoder's output, which no change of the decoder's half moves."""
+        return self._outputs({})["memory"]
+
     def _arguments(self, changed: Changed) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        """Inputs, parameters and attributes."""
+        """Return inputs, parameters and attributes."""
 
         def now(group: Mapping[str, Any]) -> dict[str, Any]:
             return {name: changed.get(name, value) for name, value in group.items()}
 
         return now(self.case.input_arrays), now(self.case.param_arrays), now(self.case.attributes)
 
-    def _slope(self, name: str, changed: Changed) -> NDArray[np.float64]:
-        """The derivative along one direction in the space of an argument, at the elements that are compared."""
+    def slope(self, name: str, changed: Changed) -> NDArray[np.float64]:
+        """Compute the derivative along one direction in the space of an argument, at the elements that are compared."""
         inputs, params, _ = self._arguments(changed)
         at = {**inputs, **params}[name]
         direction = np.zeros(at.shape)
@@ -95,7 +107,7 @@ class PlainCase:
         where = ... if places is None else tuple(np.array(places).T)
         direction[where] = weights[where]
         with warnings.catch_warnings():
-            # Where a formula asks how large a number is, its imaginary part is dropped.
+            # A formula that compares magnitudes drops the imaginary part.
             warnings.simplefilter("ignore", np.exceptions.ComplexWarning)
             output = self._outputs({**changed, name: at + 1j * _STEP * direction})[self.contract.first_output]
         slope: NDArray[np.float64] = np.asarray((output * self.case.cotangent_array).sum().imag / _STEP)
@@ -107,14 +119,14 @@ class PlainCase:
         ids = self.golden["ids"].values if "ids" in self.golden else self._outputs({})["ids"]
         return ids.reshape(-1, ids.shape[-1])
 
-    def _rescored(self, changed: Changed) -> Array:
+    def _rescore(self, changed: Changed) -> Array:
         inputs, params, attributes = self._arguments(changed)
         ended = self._found == attributes["eos_id"]
         there = np.cumsum(ended, axis=-1) - ended == 0
-        # What fills the places behind the end need not be a word of the table.
+        # The fill of the places after the end need not be a word of the table.
         words = np.where(there, self._found, attributes["eos_id"])
         source = np.repeat(inputs["source"], len(words) // len(inputs["source"]), axis=0)
-        options = {**attributes, **chosen(self.case, self.contract, self._option)}
+        options = {**attributes, **choose_options(self.case, self.contract, self._option)}
         model = {name: value for name, value in options.items() if name in _MODEL}
         bos_id = int(attributes["bos_id"])
         log = teacher_forced(float, source, words, bos_id=bos_id, params=params, **model)["log_probabilities"]

@@ -1,53 +1,57 @@
-"""Writes spec/README.md: what lies in the folder, and what covers each row of the documents, from the data alone."""
+"""The page spec/README.md, rendered from the data: the files, and the coverage of each row of a document."""
 
 from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 
-from goldformer.spec.coverage import Coverage, Proofs, RowCoverage, cover, totals
+from goldformer.spec.coverage import Coverage, Proofs, RowCoverage, count_totals, cover
 from goldformer.spec.model import UNSPECIFIED, Case, Spec
 from goldformer.spec.tables import Clause, Document, Property
 
-#: How many ids a cell lists before it counts the others.
+#: The number of ids that a cell lists before it counts the others.
 SHOWN = 3
 
 _HEAD = """\
-<!-- Written by `goldformer coverage --write` from the files beside it. Change those, not this page. -->
+<!-- Written by `goldformer coverage --write` from the files beside it. Change those files, not this page. -->
 
 # The spec
 
 What the components of a Transformer compute, as data that any language can read.
-Begin with [transformer.md](transformer.md): its first part tells how to read everything else.
+Begin with [transformer.md](transformer.md): its first part explains how to read everything else.
 
 | file | what it holds |
 |---|---|
-| [transformer.md](transformer.md) | the clauses: what each component computes, and who says so |
+| [transformer.md](transformer.md) | the clauses: what each component computes, with sources |
 | [contracts/](contracts) | for each component its arguments, parameters and results, with their shapes |
-| [cases/](cases) | for each component its cases: inputs, and what to expect of them |
-| [golden/](golden) | for each component what programs write of its cases: golden values, error scales, kills |
+| [cases/](cases) | for each component its cases: inputs and expectations |
+| [golden/](golden) | for each component the generated part of its cases: golden values, error scales, kills |
 | [properties.yaml](properties.yaml) | relations that hold for every input |
 | [conventions.yaml](conventions.yaml) | choices that correct code makes differently |
 | [documents.yaml](documents.yaml) | the source documents, and what each of them defines, row by row |
-| [errata.yaml](errata.yaml) | what the documents get wrong, and what proves it |
-| [mistakes.yaml](mistakes.yaml) | mistakes that people really make; each case has those that it kills |
+| [errata.yaml](errata.yaml) | wrong statements of the documents, with proofs |
+| [mistakes.yaml](mistakes.yaml) | mistakes that people really make, with symptoms and fixes |
 | `*.py`, [oracle/](oracle) | code that reads, checks and derives; the data is complete without it |
 
-`goldformer explain ID` shows anything that has an id, and `goldformer coverage --row W2` all that covers a row.
+`goldformer explain ID` shows anything that has an id, and `goldformer coverage --row W2` everything that covers a row.
+
+In Python `goldformer.spec.load_spec()` returns all of it as frozen objects. A file is read on first use, so that a
+check of one component reads only the files of that component. Begin with `model.py` and `load.py`; `lint.py` checks
+the spec as a whole.
 """
 
 _COVERAGE = """\
 ## Coverage
 
-Each row of a document, the clauses that cite it, and what shows it: the cases whose own source it is, which stand
-first, the cases and properties of those clauses, and the proofs of errata in it. Refusals are the cases that ask for
-an error. The paper is cited by its sections.
+Each row of a document, the clauses that cite it, and the checks that show it: first the cases whose own source it is,
+then the cases and properties of those clauses, then the proofs of errata in it. Refusals are the cases that ask for an
+error. The paper is cited by its sections.
 """
 
 _ERRATA = """\
 ## Errata
 
-What the documents get wrong. Each has its proof: cases and properties that show what is right.
+Wrong statements of the documents. Each has a proof: cases and properties that show the correct one.
 """
 
 _CONVENTIONS = """\
@@ -58,7 +62,7 @@ Choices that correct code makes differently. The first option is the default, th
 
 
 def readme(spec: Spec) -> str:
-    """The whole page, the same for the same data."""
+    """Render the whole page; the same data gives the same page."""
     coverage = cover(spec)
     parts = [
         _HEAD,
@@ -73,8 +77,8 @@ def readme(spec: Spec) -> str:
 
 
 def numbers(spec: Spec) -> list[str]:
-    """The totals, in words."""
-    n = totals(spec)
+    """Describe the totals in words."""
+    n = count_totals(spec)
     levels = ", ".join(f"{count} {level}" for level, count in n.clauses.items())
     kinds = ", ".join(f"{count} {kind}" for kind, count in n.cases.items())
     return [
@@ -85,28 +89,28 @@ def numbers(spec: Spec) -> list[str]:
 
 
 def document_table(document: Document, coverage: Coverage) -> str:
-    """One document's rows, under its heading."""
+    """Render one document's rows under its heading."""
     name = document.title if document.title == document.english else f"{document.title} ({document.english})"
     rows = coverage.of(document.id).rows
     return f"### {document.id}\n\n{escape(name)}. {escape(document.about)}\n\n" + rows_table(rows, coverage)
 
 
 def rows_table(rows: Iterable[RowCoverage], coverage: Coverage) -> str:
-    """Rows of documents as a table: clauses, how many cases, refusals and properties, and the first of them."""
+    """Render rows of documents as a table: clauses, numbers of cases, refusals and properties, the first of them."""
     lines = []
     for covered in rows:
         links = " ".join(link(coverage.clauses[id_].clause) for id_ in covered.clauses)
-        # Of the paper a row is a section, and has no other name.
+        # A row of the paper is a section and has no other name.
         section = "" if covered.row.section == covered.row.id else escape(covered.row.section)
         proofs = covered.proofs
         counts = (len(ids) for ids in (proofs.cases, proofs.refusals, proofs.properties))
-        example = folded(proofs.ids) or "**nothing**"
+        example = join_first(proofs.ids) or "**nothing**"
         lines.append((covered.row.id, section, links or "–", *map(_count, counts), example))
     return markdown_table(("row", "section", "clauses", "cases", "refusals", "properties", "shown by"), lines)
 
 
 def errata_table(coverage: Coverage) -> str:
-    """Errata as a table: id, place, what is printed, what is right, proofs."""
+    """Render errata as a table: id, place, the printed statement, the correct one, proofs."""
     lines = []
     for covered in coverage.errata:
         erratum = covered.erratum
@@ -130,7 +134,7 @@ def _components(spec: Spec) -> str:
         lines.append((name, escape(contract.title), _count(len(clauses)), file, *map(_count, counts)))
     table = markdown_table(("component", "what it is", "clauses", "cases", "refusals", "properties"), lines)
     everywhere = [p.id for p in spec.properties.values() if p.component == "*"]
-    return table + (f"\nFor every component besides: {', '.join(everywhere)}.\n" if everywhere else "")
+    return table + (f"\nFor every component also: {', '.join(everywhere)}.\n" if everywhere else "")
 
 
 def _conventions(spec: Spec) -> str:
@@ -145,12 +149,12 @@ def _conventions(spec: Spec) -> str:
 
 
 def link(clause: Clause) -> str:
-    """A clause's id, leading to its heading in transformer.md."""
+    """Return a link from a clause's id to its heading in transformer.md."""
     return f"[{clause.id}](transformer.md#{anchor(f'{clause.id} · {clause.level.value} · {clause.title}')})"
 
 
 def anchor(heading: str) -> str:
-    """The fragment by which GitHub finds a heading.
+    """Return the fragment by which GitHub finds a heading.
 
     Letters become small and spaces hyphens; of the rest digits, marks, underscores and hyphens stay, and other
     signs go without a trace, so that a sign between two spaces leaves two hyphens.
@@ -162,8 +166,8 @@ def anchor(heading: str) -> str:
 _KEPT = frozenset({"Ll", "Lm", "Lo", "Lt", "Lu", "Mc", "Me", "Mn", "Nd", "Nl", "Pc"})
 
 
-def folded(ids: Sequence[str]) -> str:
-    """Some ids and the number of the others, where there are many."""
+def join_first(ids: Sequence[str]) -> str:
+    """Join ids with commas; of many ids list the first and count the others."""
     if len(ids) <= SHOWN + 1:
         return ", ".join(ids)
     return f"{', '.join(ids[:SHOWN])} and {len(ids) - SHOWN} more"
@@ -174,14 +178,14 @@ def _count(number: int) -> str:
 
 
 def escape(text: str) -> str:
-    """Words as they are, safe from Markdown inside a table."""
+    """Escape Markdown signs inside a table."""
     for sign in ("\\", "|", "<", "*", "`", "$"):
         text = text.replace(sign, f"\\{sign}")
     return " ".join(text.split())
 
 
 def markdown_table(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown, of cells that are escaped already."""
+    """Render a Markdown table from cells that are escaped already."""
 
     def rows() -> Iterator[Sequence[str]]:
         yield headings

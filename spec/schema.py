@@ -11,22 +11,16 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator
 from pydantic_core import PydanticCustomError
 
-from goldformer.spec.model import Statistic
-from goldformer.spec.schema_golden import GoldenCaseModel, GoldenFileModel
-from goldformer.spec.schema_tables import (
-    ContractFile,
-    ConventionsFile,
-    DocumentsFile,
-    ErrataFile,
-    MistakesFile,
-    PropertiesFile,
-)
-from goldformer.spec.schema_words import ClauseId, Id, Name, Option, Param, Strict, Text
+from goldformer.spec.contractfile import ContractFile
+from goldformer.spec.goldenfile import GoldenCaseModel, GoldenFileModel
+from goldformer.spec.model import Blind, Statistic
+from goldformer.spec.strict import ClauseId, Id, Items, Name, Option, Param, StrictModel, Text
+from goldformer.spec.tables import ConventionsFile, DocumentsFile, ErrataFile, MistakesFile, PropertiesFile
 
 Nested = list[Any]
 
 
-class DrawModel(Strict):
+class DrawModel(StrictModel):
     """Drawn by the generator of transformer.md; `step` is a power of two such as 1/32."""
 
     draw: Literal["dyadic"]
@@ -37,9 +31,9 @@ class DrawModel(Strict):
 
     @field_validator("step")
     @classmethod
-    def _a_fraction(cls, step: str | int) -> str | int:
+    def _check_step(cls, step: str | int) -> str | int:
         if isinstance(step, str) and "e" in step.lower():
-            # Fraction works out 10 to that power, digit by digit.
+            # Fraction would compute 10 to that power, digit by digit.
             raise ValueError("a step is written without an exponent, such as 1/32")
         try:
             Fraction(step)
@@ -48,7 +42,7 @@ class DrawModel(Strict):
         return step
 
 
-class IdsModel(Strict):
+class IdsModel(StrictModel):
     """Integers drawn from range[0] to range[1], both included."""
 
     draw: Literal["ids"]
@@ -57,25 +51,25 @@ class IdsModel(Strict):
     shape: list[int] | None = None
 
 
-class ValuesModel(Strict):
+class ValuesModel(StrictModel):
     """Written out: nested lists, or one number."""
 
     values: Nested
     shape: list[int] | None = None
 
 
-class FillModel(Strict):
+class FillModel(StrictModel):
     fill: float | int
     shape: list[int] | None = None
 
 
-class MaskModel(Strict):
+class MaskModel(StrictModel):
     lengths: list[int] | None = None
     causal: bool = False
     shape: list[str | int]
 
 
-def _recipe(value: Any) -> str | None:
+def _tag_recipe(value: Any) -> str | None:
     if not isinstance(value, dict):
         return None
     if "draw" in value:
@@ -89,12 +83,12 @@ RecipeModel = Annotated[
     | Annotated[ValuesModel, Tag("as:values")]
     | Annotated[FillModel, Tag("as:fill")]
     | Annotated[MaskModel, Tag("as:mask")],
-    Discriminator(_recipe),
+    Discriminator(_tag_recipe),
 ]
 
 
-class RangeModel(Strict):
-    """Where a number is drawn from."""
+class RangeModel(StrictModel):
+    """The range from which a number is drawn."""
 
     range: Annotated[list[float | int], Field(min_length=2, max_length=2)]
     step: str | int
@@ -111,30 +105,30 @@ class AllParamsModel(DrawModel):
     but: dict[Param, RecipeModel] = {}
 
 
-class ProbesModel(Strict):
+class ProbesModel(StrictModel):
     probes: Annotated[list[list[int]], Field(min_length=1)]
 
 
-class DrawnModel(Strict):
+class DrawnModel(StrictModel):
     """`drawn` places drawn by the generator, one stream per axis."""
 
     drawn: Annotated[int, Field(ge=1)]
     seed: int
 
 
-class RealModel(Strict):
+class RealModel(StrictModel):
     """The rows before each sample's length: what stands in padded rows is nobody's business."""
 
     lengths: Annotated[list[int], Field(min_length=1)]
 
 
-class StatisticsModel(Strict):
+class StatisticsModel(StrictModel):
     """Statistics of a random output."""
 
     statistics: Annotated[list[Statistic], Field(min_length=1)]
 
 
-def _wanted(value: Any) -> str:
+def _tag_wanted(value: Any) -> str:
     if isinstance(value, dict):
         return next((f"as:{key}" for key in ("drawn", "lengths", "statistics") if key in value), "as:probes")
     return "as:word"
@@ -146,22 +140,22 @@ WantedModel = Annotated[
     | Annotated[DrawnModel, Tag("as:drawn")]
     | Annotated[RealModel, Tag("as:lengths")]
     | Annotated[StatisticsModel, Tag("as:statistics")],
-    Discriminator(_wanted),
+    Discriminator(_tag_wanted),
 ]
 
 
-class ErrorModel(Strict):
+class ErrorModel(StrictModel):
     """The argument at fault."""
 
     error: Param
 
 
-class SourceModel(Strict):
+class SourceModel(StrictModel):
     document: Id
     rows: Annotated[list[str], Field(min_length=1)]
 
 
-class ChangeModel(Strict):
+class ChangeModel(StrictModel):
     """The one thing in which an error case differs from its base; null takes an argument away."""
 
     attributes: dict[Name, int | bool | float] = {}
@@ -169,36 +163,29 @@ class ChangeModel(Strict):
     params: dict[Param, RecipeModel | None] = {}
 
 
-def _params(value: Any) -> str:
+def _tag_params(value: Any) -> str:
     return "as:together" if isinstance(value, dict) and isinstance(value.get("draw"), str) else "as:each"
 
 
-def _expect(value: Any) -> str:
+def _tag_expect(value: Any) -> str:
     return "as:error" if isinstance(value, dict) and "error" in value else "as:outputs"
 
 
-class BlindModel(Strict):
-    """Arguments, or parts of their dotted names, and outputs that show nothing in a case; or `padding`."""
-
-    to: Annotated[list[Param], Field(min_length=1)]
-    because: Text
-
-
-#: A case is designed to reveal few mistakes; how many others it happens to reveal is measured.
+#: A case is designed to reveal few mistakes; the others that it reveals are measured.
 _MOST_MEANT: Final = 3
 
 
-def _at_most_three(ids: list[str]) -> list[str]:
+def _check_count(ids: list[str]) -> list[str]:
     if len(ids) > _MOST_MEANT:
         message = f"names {len(ids)} mistakes: keep at most {_MOST_MEANT}, those that the case was designed to reveal"
         raise PydanticCustomError("meant_for", message)
     return ids
 
 
-MeantFor = Annotated[list[Id], AfterValidator(_at_most_three), Field(json_schema_extra={"maxItems": _MOST_MEANT})]
+MeantFor = Annotated[list[Id], AfterValidator(_check_count), Field(json_schema_extra={"maxItems": _MOST_MEANT})]
 
 
-class CaseModel(Strict):
+class CaseModel(StrictModel):
     id: Id
     title: Text
     clauses: Annotated[list[ClauseId], Field(min_length=1)]
@@ -206,12 +193,12 @@ class CaseModel(Strict):
     meant_for: MeantFor = []
     sizes: dict[Name, int | list[int]] = {}
     equal_sizes: Text | None = None
-    blind: list[BlindModel] = []
+    blind: Items[Blind] = ()
     attributes: dict[Name, int | bool | float] = {}
     inputs: dict[Name, RecipeModel] = {}
     params: Annotated[
         Annotated[AllParamsModel, Tag("as:together")] | Annotated[dict[Param, RecipeModel], Tag("as:each")],
-        Discriminator(_params),
+        Discriminator(_tag_params),
     ] = {}
     cotangent: RecipeModel | None = None
     convention: Name | None = None
@@ -220,20 +207,20 @@ class CaseModel(Strict):
     change: ChangeModel | None = None
     expect: Annotated[
         Annotated[ErrorModel, Tag("as:error")] | Annotated[dict[Param, WantedModel], Tag("as:outputs")],
-        Discriminator(_expect),
+        Discriminator(_tag_expect),
     ]
     printed: dict[Name, Nested] = {}
 
 
-class CasesFile(Strict):
-    """What people write; `golden` only in a file outside the spec, whose own golden values stand in spec/golden."""
+class CasesFile(StrictModel):
+    """A file of cases. Only a file outside the spec has `golden`: the spec's own golden values are in spec/golden."""
 
     component: Name
     cases: Annotated[list[CaseModel], Field(min_length=1)]
     golden: dict[Id, GoldenCaseModel] = {}
 
 
-FILES: dict[str, type[Strict]] = {
+FILES: dict[str, type[StrictModel]] = {
     "documents": DocumentsFile,
     "errata": ErrataFile,
     "conventions": ConventionsFile,

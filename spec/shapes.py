@@ -1,4 +1,4 @@
-"""Symbolic shapes: what `[batch, heads*d_k]` means, and whether given arrays fit it.
+"""Symbolic shapes such as `[batch, heads*d_k]`, matched against the shapes of arrays.
 
 An axis is a product of an integer and named sizes; "..." stands for any leading axes, the same
 ones wherever a contract writes it. `bind` solves a contract's shapes for the sizes of one call.
@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-#: How many axes "..." stands for is up to the call; its lengths are bound under this name.
+#: The call decides how many axes "..." stands for; their lengths are bound under this name.
 LEAD = "..."
 
 
@@ -39,12 +39,12 @@ class Axis:
         head = [str(self.factor)] if self.factor != 1 or not self.symbols else []
         return "*".join((*head, *self.symbols))
 
-    def renamed(self, names: Mapping[str, str]) -> Axis:
-        """The same axis with its symbols called otherwise."""
+    def rename(self, names: Mapping[str, str]) -> Axis:
+        """Return the axis with other names for its symbols."""
         return Axis(self.factor, tuple(names.get(symbol, symbol) for symbol in self.symbols))
 
     def size(self, sizes: Mapping[str, int]) -> int:
-        """Its length; KeyError names a symbol that `sizes` lacks."""
+        """Return its length; KeyError names a symbol that `sizes` does not have."""
         return self.factor * math.prod(sizes[symbol] for symbol in self.symbols)
 
 
@@ -64,12 +64,12 @@ class Shape:
     def __str__(self) -> str:
         return "(" + ", ".join(([LEAD] if self.lead else []) + [str(axis) for axis in self.axes]) + ")"
 
-    def renamed(self, names: Mapping[str, str]) -> Shape:
-        """The same shape with its symbols called otherwise."""
-        return Shape(tuple(axis.renamed(names) for axis in self.axes), self.lead)
+    def rename(self, names: Mapping[str, str]) -> Shape:
+        """Return the shape with other names for its symbols."""
+        return Shape(tuple(axis.rename(names) for axis in self.axes), self.lead)
 
     def sizes(self, sizes: Mapping[str, int], lead: tuple[int, ...] = ()) -> tuple[int, ...]:
-        """The concrete shape; KeyError names a missing symbol."""
+        """Return the concrete shape; KeyError names a missing symbol."""
         return (*(lead if self.lead else ()), *(axis.size(sizes) for axis in self.axes))
 
     @property
@@ -88,7 +88,7 @@ class ContractViolation(Exception):
 
 @dataclass
 class Binder:
-    """Collects the sizes of one call, remembering which argument fixed each."""
+    """The sizes of one call, and the argument that fixed each."""
 
     sizes: dict[str, int] = field(default_factory=dict)
     lead: tuple[int, ...] | None = None
@@ -96,7 +96,7 @@ class Binder:
     _waiting: list[tuple[str, Axis, int]] = field(default_factory=list)
 
     def fix(self, symbol: str, value: int, argument: str) -> None:
-        """Bind a size; ContractViolation when it is bound otherwise."""
+        """Bind a size; ContractViolation if it is bound to another value."""
         known = self.sizes.setdefault(symbol, value)
         by = self.fixed_by.setdefault(symbol, argument)
         if known != value:
@@ -122,7 +122,7 @@ class Binder:
         self._settle()
 
     def _settle(self) -> None:
-        """Solve every waiting axis that has at most one unknown, until none is left that can be."""
+        """Solve waiting axes with at most one unknown symbol until no more can be solved."""
         progress = True
         while progress:
             progress, waiting, self._waiting = False, self._waiting, []
@@ -146,8 +146,7 @@ class Binder:
                 )
         elif known == 0 or size % known:
             raise ContractViolation(
-                f"{argument} has an axis of {size} = {axis}, which {known} does not divide",
-                (argument, *others),
+                f"{argument} has an axis of {size} = {axis}, which {known} does not divide", (argument, *others)
             )
         else:
             self.fix(unknown[0], size // known, argument)

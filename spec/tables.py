@@ -1,55 +1,33 @@
-"""The nouns of the spec's tables, frozen: documents, clauses, errata, conventions, mistakes and properties."""
+"""The tables of the spec: documents, errata, conventions, mistakes and properties, and the clauses that they name.
+
+Each class is both the schema of an entry and the frozen object that the program uses. Unknown keys are refused.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
+from typing import Annotated, Final, Literal, TypeVar
 
-from goldformer.spec.errors import Problem
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
+
+from goldformer.spec.errors import SpecError
+from goldformer.spec.strict import ClauseId, Entry, Id, Items, Location, Name, Option, StrictModel, Text
+from goldformer.spec.yamlfile import Field as Where
+from goldformer.spec.yamlfile import YamlFile
+
+# ── clauses, which clauses.py reads from transformer.md ──
 
 
 class Level(Enum):
-    """How binding a clause is."""
+    """The bindingness of a clause."""
 
     MUST = "MUST"
     SHOULD = "SHOULD"
     CONVENTION = "CONVENTION"
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where in the spec's files something is written."""
-
-    file: Path
-    line: int
-
-    def problem(self, field: str, message: str) -> Problem:
-        """A Problem at this place."""
-        return Problem(self.file, self.line, field, message)
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One fact that a document defines."""
-
-    id: str
-    section: str
-    says: str
-    place: Place
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    """One of the source documents."""
-
-    id: str
-    title: str
-    english: str
-    kind: str
-    about: str
-    rows: tuple[Row, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,82 +50,222 @@ class Clause:
     title: str
     text: str
     sources: tuple[Citation, ...]
-    place: Place
+    place: Location
 
 
-@dataclass(frozen=True, slots=True)
-class Digits:
+# ── the entries of documents.yaml, errata.yaml, conventions.yaml, mistakes.yaml and properties.yaml ──
+
+
+class DocumentRow(Entry):
+    """One fact that a document defines."""
+
+    id: Annotated[str, Field(pattern=r"^[A-Z][0-9]+$")]
+    section: Text
+    says: Text
+
+
+class Document(Entry):
+    """One of the source documents."""
+
+    id: Id
+    title: Text
+    english: Text
+    kind: Literal["article", "paper"]
+    about: Text
+    rows: Items[DocumentRow]
+
+
+class Digits(StrictModel):
     """The places of a case's printed output whose digits are wrong in the document."""
 
-    case: str
-    output: str
-    indices: tuple[tuple[int, ...], ...]
+    case: Id
+    output: Name
+    indices: Items[Items[int]]
 
 
-@dataclass(frozen=True, slots=True)
-class Erratum:
-    """Something a document says that is not so, with what proves it."""
+class Erratum(Entry):
+    """A wrong statement of a document, with the cases and properties that prove it wrong."""
 
-    id: str
-    document: str
-    rows: tuple[str, ...]
-    section: str
-    printed: str
-    correct: str
-    why: str
-    clauses: tuple[str, ...]
-    proof: tuple[str, ...]
-    digits: tuple[Digits, ...]
-    place: Place
+    id: Id
+    document: Id
+    rows: Items[str]
+    section: Text
+    printed: Text
+    correct: Text
+    why: Text
+    clauses: Annotated[Items[ClauseId], Field(min_length=1)]
+    proof: Annotated[Items[Id], Field(min_length=1)]
+    digits: Items[Digits] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Convention:
+class Convention(Entry):
     """A choice that real, correct code makes differently.
 
     With `left_open` an adapter may declare it UNSPECIFIED: what depends on it is not compared. The text says for whom.
     """
 
-    id: str
-    title: str
-    clause: str
-    default: str
-    options: Mapping[str, str]
-    left_open: str = ""
+    id: Name
+    title: Text
+    clause: ClauseId
+    default: Option
+    options: Annotated[dict[Option, Text], Field(min_length=2)]
+    left_open: Text | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Mistake:
+_LINK: Final = r"^[\w.-]+/[\w.-]+(#\d+|:\S+)?( \([^()]+\))?$"
+
+
+def _check_link(text: str) -> str:
+    if not re.fullmatch(_LINK, text):
+        forms = "owner/name#12 (a thread), owner/name:path (a file) or owner/name"
+        raise PydanticCustomError("place", f"should be {forms}, with nothing behind it but a note in parentheses")
+    return text
+
+
+#: A repository, a thread in it or a file of it, and a note about that: owner/name#12 (claimed).
+Link = Annotated[str, AfterValidator(_check_link), Field(json_schema_extra={"pattern": _LINK})]
+
+
+class Mistake(Entry):
     """A named mistake that people really make.
 
-    `title` says what it is in a phrase, `does` how it is written, `symptom` what one sees of it, `why` why that is
-    wrong, `hint` how to mend it; `reveals` is the smallest input that shows it, `hides` are inputs that do not, and
-    `seen` are public places where it was made or discussed, as owner/name#thread.
+    `title` describes it in a phrase, `does` the wrong code, `symptom` its visible effect, `why` the reason why it is
+    wrong, `hint` the fix; `reveals` is the smallest input that shows it, `hides` are inputs that do not, and `seen`
+    are public places where it was made or discussed, as owner/name#thread.
     """
 
-    id: str
-    component: str
-    title: str
-    does: str
-    symptom: str
-    why: str
-    hint: str
-    reveals: str
-    hides: str
-    seen: tuple[str, ...]
+    id: Id
+    component: Name
+    title: Text
+    does: Text
+    symptom: Text
+    why: Text
+    hint: Text
+    reveals: Text
+    hides: Text
+    seen: Items[Link] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Property:
+class Property(Entry):
     """A relation that holds for every input; the suite draws the inputs. Component "*" means every one.
 
     `catches` are mistakes that it shows.
     """
 
-    id: str
-    component: str
-    title: str
-    clauses: tuple[str, ...]
-    catches: tuple[str, ...]
-    needs: tuple[str, ...]
-    place: Place
+    id: Id
+    component: Name | Literal["*"]
+    title: Text
+    clauses: Annotated[Items[ClauseId], Field(min_length=1)]
+    catches: Items[Id] = ()
+    needs: Items[Name] = ()
+
+
+# ── the files ──
+
+
+class DocumentsFile(StrictModel):
+    """The schema of documents.yaml."""
+
+    documents: Items[Document]
+
+
+class ErrataFile(StrictModel):
+    """The schema of errata.yaml."""
+
+    errata: Items[Erratum]
+
+
+class ConventionsFile(StrictModel):
+    """The schema of conventions.yaml."""
+
+    conventions: Items[Convention]
+
+
+class MistakesFile(StrictModel):
+    """The schema of mistakes.yaml."""
+
+    mistakes: Items[Mistake]
+
+
+class PropertiesFile(StrictModel):
+    """The schema of properties.yaml."""
+
+    properties: Items[Property]
+
+
+AnyEntry = TypeVar("AnyEntry", Document, Erratum, Convention, Mistake, Property)
+
+
+def _index_entries(file: YamlFile, group: str, entries: Iterable[AnyEntry]) -> dict[str, AnyEntry]:
+    """Return the entries by their ids, each with its place; SpecError if an id is taken."""
+    found: dict[str, AnyEntry] = {}
+    for index, entry in enumerate(entries):
+        where = (group, index, "id")
+        if entry.id in found:
+            raise SpecError([file.problem(where, f"{entry.id!r} is taken")])
+        entry.set_place(file.locate(where))
+        found[entry.id] = entry
+    return found
+
+
+def _check_names(file: YamlFile, where: Where, names: Iterable[str], known: Collection[str] | None, home: str) -> None:
+    """Raise SpecError for the first name that is not known; None means that the names are not checked."""
+    unknown = [] if known is None else [name for name in names if name not in known]
+    if unknown:
+        raise SpecError([file.problem(where, f"{unknown[0]!r} is not in {home}")])
+
+
+def read_documents(file: YamlFile) -> dict[str, Document]:
+    """Read documents.yaml."""
+    documents = _index_entries(file, "documents", file.parse(DocumentsFile).documents)
+    for index, document in enumerate(documents.values()):
+        where: Where = ("documents", index, "rows")
+        if len({row.id for row in document.rows}) < len(document.rows):
+            raise SpecError([file.problem(where, "has a row id twice")])
+        for i, row in enumerate(document.rows):
+            row.set_place(file.locate((*where, i, "id")))
+    return documents
+
+
+def read_conventions(file: YamlFile, clauses: Collection[str] | None) -> dict[str, Convention]:
+    """Read conventions.yaml."""
+    conventions = _index_entries(file, "conventions", file.parse(ConventionsFile).conventions)
+    for index, convention in enumerate(conventions.values()):
+        where: Where = ("conventions", index)
+        _check_names(file, (*where, "clause"), [convention.clause], clauses, "transformer.md")
+        _check_names(file, (*where, "default"), [convention.default], convention.options, "its options")
+    return conventions
+
+
+def read_mistakes(file: YamlFile, contracts: Collection[str]) -> dict[str, Mistake]:
+    """Read mistakes.yaml."""
+    mistakes = _index_entries(file, "mistakes", file.parse(MistakesFile).mistakes)
+    for index, mistake in enumerate(mistakes.values()):
+        _check_names(file, ("mistakes", index, "component"), [mistake.component], contracts, "contracts/")
+    return mistakes
+
+
+def read_properties(
+    file: YamlFile, contracts: Collection[str], clauses: Collection[str], mistakes: Collection[str] | None
+) -> dict[str, Property]:
+    """Read properties.yaml."""
+    properties = _index_entries(file, "properties", file.parse(PropertiesFile).properties)
+    for index, prop in enumerate(properties.values()):
+        where: Where = ("properties", index)
+        _check_names(file, (*where, "component"), {prop.component} - {"*"}, contracts, "contracts/")
+        _check_names(file, (*where, "needs"), prop.needs, contracts, "contracts/")
+        _check_names(file, (*where, "clauses"), prop.clauses, clauses, "transformer.md")
+        _check_names(file, (*where, "catches"), prop.catches, mistakes, "mistakes.yaml")
+    return properties
+
+
+def read_errata(file: YamlFile, documents: Mapping[str, Document], clauses: Collection[str]) -> dict[str, Erratum]:
+    """Read errata.yaml."""
+    errata = _index_entries(file, "errata", file.parse(ErrataFile).errata)
+    for index, erratum in enumerate(errata.values()):
+        where: Where = ("errata", index)
+        _check_names(file, (*where, "document"), [erratum.document], documents, "documents.yaml")
+        rows = [row.id for row in documents[erratum.document].rows]
+        _check_names(file, (*where, "rows"), erratum.rows, rows, f"documents.yaml under {erratum.document}")
+        _check_names(file, (*where, "clauses"), erratum.clauses, clauses, "transformer.md")
+    return errata

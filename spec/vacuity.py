@@ -1,4 +1,4 @@
-"""What golden cases do not show: arguments that could hold anything else, and outputs that are all alike.
+"""Golden cases that cannot fail: arguments without effect, and outputs whose elements are all equal.
 
 Each argument of a case is changed, one at a time and roughly. Where that moves no compared value, whoever gets the
 argument wrong passes; where that is the point of a case, the case says so in `blind`.
@@ -15,16 +15,16 @@ from goldformer.spec.errors import Problem
 from goldformer.spec.model import PADDING, Array, ArraySpec, Case, Contract, GoldenArray, Spec, is_part
 from goldformer.spec.plain import Changed, PlainCase
 
-#: What counts as a move, in units of the error scale: a hundred tolerances in float32.
+#: The least change that counts, in units of the error scale: a hundred tolerances in float32.
 ENOUGH: Final = 400 * 2.0**-24
 
-#: Weights of which each is 0 or 1 are those of a maximum as well as those of a softmax.
+#: If all of these weights are 0 or 1, a maximum passes as well as a softmax.
 _WEIGHTS: Final = frozenset({"weights", "cross_weights", "probabilities"})
 
-#: How many names a message lists.
+#: The most names that a message lists.
 _LISTED: Final = 4
 
-#: What is said of an argument that a change shows nothing of; the names stand in the braces.
+#: The messages about changes without effect; the names stand in the braces.
 _ZEROS: Final = "nothing that is compared moves with {} set to zero"
 _REVERSED: Final = "nothing that is compared moves with {} in reverse order"
 _TRANSPOSED: Final = "nothing that is compared moves with {} transposed"
@@ -36,8 +36,8 @@ _ALIKE: Final = "{} is one value everywhere"
 _SATURATED: Final = "{} is 0 or 1 everywhere"
 
 
-def vacuous(spec: Spec) -> Iterator[Problem]:
-    """Golden cases that are blind to something without saying so, or say so although they are not.
+def find_vacuous(spec: Spec) -> Iterator[Problem]:
+    """Yield the golden cases that are blind to something without saying so, or say so although they are not.
 
     A case of full size is left out: it has hundreds of parameters, and each change of one would cost a second.
     """
@@ -48,31 +48,56 @@ def vacuous(spec: Spec) -> Iterator[Problem]:
         plain = PlainCase(case, contract, spec.conventions)
         arguments = {**contract.inputs, **contract.params_for(case.attributes)}
         found: dict[str, list[str]] = {}
-        for name, what, moved in _looked_at(plain):
-            if not moved:
-                found.setdefault(what, []).append(name)
-            elif name in arguments and arguments[name].blind and _is_seen(plain, moved):
-                message = f"moves {', '.join(sorted(moved))}, but the contract calls {name} blind"
-                yield case.place.problem(f"{case.id}.{name}", message)
-        yield from _unexcused(case, arguments, found)
-        yield from _stale(case, {name for names in found.values() for name in names})
+        for name, message, moved in _try_changes(plain):
+            first = next(moved, None)
+            if first is None:
+                found.setdefault(message, []).append(name)
+            elif name in arguments and arguments[name].blind:
+                moving = {first, *moved}
+                if contract.first_output in moving or case.cotangent is not None:
+                    text = f"moves {', '.join(sorted(moving))}, but the contract calls {name} blind"
+                    yield case.place.problem(f"{case.id}.{name}", text)
+        yield from _list_unexcused(case, arguments, found)
+        yield from _list_stale_excuses(case, {name for names in found.values() for name in names})
 
 
-def _looked_at(plain: PlainCase) -> Iterator[tuple[str, str, set[str]]]:
-    """What was looked at, what is to be said of it if it shows nothing, and the outputs in which it shows."""
-    before = None if plain.is_random else plain.compared({})
-    for name, what, changed in _changes(plain.case, plain.contract):
-        moved = _redrawn(plain, changed) if before is None else _moved(before, plain.compared(changed), plain.golden)
-        yield name, what, moved | _own_gradient(plain, name)
+def _try_changes(plain: PlainCase) -> Iterator[tuple[str, str, Iterator[str]]]:
+    """Yield for each change the argument, the message if nothing moves, and the results that move, found on demand.
+
+    A gradient case with n arguments has n results, each computed on its own: the first that moves is mostly enough.
+    """
+    before = None if plain.is_random else plain.compute({})
+    for name, message, changed in _list_changes(plain.case, plain.contract):
+        if before is None:
+            yield name, message, iter(_list_changed_laws(plain, changed))
+        elif plain.case.cotangent is None:
+            yield name, message, iter(_list_moved(before, plain.compute(changed), plain.golden))
+        else:
+            yield name, message, _find_moved_gradients(plain, name, before, changed)
     for name, array in plain.golden.items():
         if array.within is None and array.values.size > 1:
-            yield name, _ALIKE, set() if np.all(array.values == array.values.flat[0]) else {name}
+            yield name, _ALIKE, iter(() if np.all(array.values == array.values.flat[0]) else (name,))
             if name in _WEIGHTS:
-                yield name, _SATURATED, set() if _is_saturated(array) else {name}
+                yield name, _SATURATED, iter(() if _is_saturated(array) else (name,))
 
 
-def _changes(case: Case, contract: Contract) -> Iterator[tuple[str, str, Changed]]:
-    """Every change of one argument, with its name and what is to be said if it does not show."""
+def _find_moved_gradients(plain: PlainCase, name: str, before: Mapping[str, Array], changed: Changed) -> Iterator[str]:
+    """Yield the gradients that a change moves.
+
+    A gradient shows its own argument too: an argument that is only added moves no other gradient.
+    """
+    own = plain.golden.get(name)
+    shown = own is not None and bool(np.any(np.abs(own.values) > ENOUGH * own.error_scale))
+    if shown:
+        yield name
+    for other in plain.golden:
+        if not (shown and other == name):
+            after = {other: plain.slope(other, changed)}
+            yield from _list_moved({other: before[other]}, after, plain.golden)
+
+
+def _list_changes(case: Case, contract: Contract) -> Iterator[tuple[str, str, Changed]]:
+    """Yield every change of one argument, with its name and the message for a change without effect."""
     for name, array in {**case.input_arrays, **case.param_arrays}.items():
         if array.dtype.kind == "f":
             yield name, _ZEROS, {name: np.zeros_like(array)}
@@ -91,8 +116,8 @@ def _changes(case: Case, contract: Contract) -> Iterator[tuple[str, str, Changed
         yield PADDING, _NO_PADDING, {"pad_id": min(int(case.attributes["pad_id"]), *ids) - 1}
 
 
-def _moved(before: Mapping[str, Array], after: Mapping[str, Array], golden: Mapping[str, GoldenArray]) -> set[str]:
-    """The outputs of which an element moved far enough."""
+def _list_moved(before: Mapping[str, Array], after: Mapping[str, Array], golden: Mapping[str, GoldenArray]) -> set[str]:
+    """List the outputs of which an element moved far enough."""
     moved = set()
     for name, old in before.items():
         new = after[name]
@@ -105,8 +130,8 @@ def _moved(before: Mapping[str, Array], after: Mapping[str, Array], golden: Mapp
     return moved
 
 
-def _redrawn(plain: PlainCase, changed: Changed) -> set[str]:
-    """The random outputs whose law a change alters, or to which it leaves none."""
+def _list_changed_laws(plain: PlainCase, changed: Changed) -> set[str]:
+    """List the random outputs whose law a change alters or makes undefined."""
     try:
         after = plain.laws(changed)
     except ValueError:
@@ -114,25 +139,14 @@ def _redrawn(plain: PlainCase, changed: Changed) -> set[str]:
     return {name for name, law in plain.laws({}).items() if law != after[name]}
 
 
-def _own_gradient(plain: PlainCase, name: str) -> set[str]:
-    """A case of gradients shows an argument by its own gradient too: what is only added moves no other one."""
-    if plain.case.cotangent is None or name not in plain.golden:
-        return set()
-    array = plain.golden[name]
-    return {name} if np.any(np.abs(array.values) > ENOUGH * array.error_scale) else set()
-
-
 def _is_saturated(array: GoldenArray) -> bool:
-    """Whether every weight is 0 or 1, as far as float32 can tell."""
+    """Return True if every weight is 0 or 1, as far as float32 can tell."""
     return bool(np.all(np.minimum(np.abs(array.values), np.abs(array.values - 1)) <= ENOUGH * array.error_scale))
 
 
-def _is_seen(plain: PlainCase, moved: set[str]) -> bool:
-    """Whether a move refutes that an argument has no effect: a step on the way may well repeat it."""
-    return plain.contract.first_output in moved or plain.case.cotangent is not None
-
-
-def _unexcused(case: Case, arguments: Mapping[str, ArraySpec], found: Mapping[str, list[str]]) -> Iterator[Problem]:
+def _list_unexcused(
+    case: Case, arguments: Mapping[str, ArraySpec], found: Mapping[str, list[str]]
+) -> Iterator[Problem]:
     excuses = [part for blind in case.blind for part in blind.to]
     for what, names in found.items():
         silent = [
@@ -146,7 +160,7 @@ def _unexcused(case: Case, arguments: Mapping[str, ArraySpec], found: Mapping[st
             yield case.place.problem(case.id, message)
 
 
-def _stale(case: Case, found: set[str]) -> Iterator[Problem]:
+def _list_stale_excuses(case: Case, found: set[str]) -> Iterator[Problem]:
     for blind in case.blind:
         for part in blind.to:
             if shown := [name for name in case.subjects if is_part(part, name) and name not in found]:

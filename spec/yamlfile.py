@@ -1,4 +1,4 @@
-"""YAML that remembers its lines: strict parsing, and where each field was written.
+"""YAML with lines: strict parsing, and the line of each field.
 
 A file may come from anybody, so it is read as plain data: lists, mappings and scalars. Anchors, aliases, tags and merge
 keys are refused, and so are files nested deeper than DEEPEST and numbers longer than LONGEST_NUMBER.
@@ -20,18 +20,19 @@ import pydantic
 import yaml
 
 from goldformer.spec.errors import Problem, SpecError
+from goldformer.spec.strict import Location
 
 #: libyaml's parser where PyYAML was built with it: ten times faster on files full of numbers.
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-#: The levels of lists and mappings that a file may have. The spec's own files have 10.
+#: The most nested levels of lists and mappings. The spec's own files have 10.
 DEEPEST: Final = 64
-#: The characters that a number or a date may have. float64 needs 25, and Python prints no integer of 4301 digits.
+#: The most characters of a number or a date. float64 needs 25, and Python prints no integer of 4301 digits.
 LONGEST_NUMBER: Final = 1000
-#: The problems of one file that are reported. Each costs a search for its line.
+#: The most problems of one file that are reported. Each costs a search for its line.
 MOST_PROBLEMS: Final = 100
 
-#: What may begin an anchor, an alias or a tag: it stands at the start of the text, after a space or after a token.
+#: A possible anchor, alias or tag: it stands at the start of the text, after a space or after a token.
 _MAY_REFER: Final = re.compile(r"""[&*!](?<![^\s\ufeff\[\]{},:?"'-].)(?:\S|(?<=!))""")
 
 _TAG: Final = "tag:yaml.org,2002:"
@@ -63,7 +64,7 @@ class YamlFile:
                 _refuse_bad_keys(path, node)
                 return cls(path, text, loader.construct_document(node), node)
         except _NotPlain as error:
-            where = dotted(_path_to(node, error.node))
+            where = format_field(_path_to(node, error.node))
             raise SpecError([Problem(path, error.line, where, str(error))]) from error
         except yaml.reader.ReaderError as error:
             line = _line_at(text, error.position)
@@ -72,15 +73,15 @@ class YamlFile:
             line = error.problem_mark.line + 1 if error.problem_mark else 1
             raise SpecError([Problem(path, line, "file", f"is not YAML: {error.problem}")]) from error
 
-    def listed(self) -> list[YamlFile]:
-        """The items of a list, each as a file that knows its lines in this one; a file that is no list alone."""
+    def split_list(self) -> list[YamlFile]:
+        """Split a list into files that know their lines in this one; return a file that is no list as it is."""
         if not isinstance(self.node, yaml.SequenceNode):
             return [self]
         items = zip(self.data, self.node.value, strict=True)
         return [YamlFile(self.path, self.text, data, node) for data, node in items]
 
     def find(self, where: Field) -> tuple[yaml.Node, yaml.Node]:
-        """The key and value nodes of a field, or of its nearest ancestor that exists."""
+        """Return the key and value nodes of a field, or of its nearest ancestor that exists."""
         key = value = self.node
         for step in where:
             found = _child(value, step)
@@ -90,12 +91,16 @@ class YamlFile:
         return key, value
 
     def line(self, where: Field) -> int:
-        """The line on which a field begins, from 1."""
+        """Return the line on which a field begins, from 1."""
         return int(self.find(where)[0].start_mark.line) + 1
 
+    def locate(self, where: Field) -> Location:
+        """Return the location of a field."""
+        return Location(self.path, self.line(where))
+
     def problem(self, where: Field, message: str) -> Problem:
-        """A Problem at one field of this file."""
-        return Problem(self.path, self.line(where), dotted(where), message)
+        """Return a Problem at one field of this file."""
+        return Problem(self.path, self.line(where), format_field(where), message)
 
     def parse(self, model: type[Model]) -> Model:
         """Validate against a pydantic model; SpecError lists what does not fit, at most MOST_PROBLEMS of it."""
@@ -122,12 +127,14 @@ class YamlFile:
                 kind = "true or false" if isinstance(got, bool) else "a date" if isinstance(got, date) else "a number"
                 message = f"expected text, got {got}, which YAML reads as {kind}; put it in quotes"
             case _:
-                message = f"{error['msg']}, got {_short(got)}"
+                # A list of the file is a tuple of the model.
+                expected = error["msg"].replace("Tuple", "List").replace("tuple", "list")
+                message = f"{expected}, got {_short(got)}"
         return self.problem(where, message)
 
 
 def keys_at(model: type[pydantic.BaseModel], where: Field) -> list[str]:
-    """The keys that may stand at a place in a file of a model, of whatever kind the place is there."""
+    """List the keys that a model allows at a field, whichever member of a union the field may be."""
     schema = _json_schema(model)
 
     def kinds(part: Any) -> Iterator[dict[str, Any]]:
@@ -157,7 +164,7 @@ def _json_schema(model: type[pydantic.BaseModel]) -> dict[str, Any]:
 
 
 def _unknown_key(word: str, known: list[str]) -> str:
-    """What to say of a key that may not stand there: which one is meant, or which there are."""
+    """Describe an unknown key: suggest the one that is meant, or list those that are known."""
     if word in known:
         return "does not go with the other keys that are here"
     close = difflib.get_close_matches(word, known, n=1)
@@ -190,7 +197,7 @@ class _Loader(_Base):  # type: ignore[misc]
         libyaml composes by recursion and would end the process with a segmentation fault.
         """
         self.depth += 1
-        # A scalar is no level of its own.
+        # A scalar is not a level.
         if self.depth > DEEPEST + 1 and parent is not None:
             raise _NotPlain(
                 f"is nested deeper than {DEEPEST} levels; write it with fewer lists and mappings inside each other",
@@ -202,7 +209,7 @@ class _Loader(_Base):  # type: ignore[misc]
         self.depth -= 1
 
 
-def _bounded(kind: str, construct: Callable[[Any, yaml.ScalarNode], Any]) -> Callable[[Any, yaml.ScalarNode], Any]:
+def _limit_length(kind: str, construct: Callable[[Any, yaml.ScalarNode], Any]) -> Callable[[Any, yaml.ScalarNode], Any]:
     """Wrap a constructor of PyYAML, which raises whatever Python raises for a scalar that only looks like `kind`."""
 
     def construct_bounded(loader: Any, node: yaml.ScalarNode) -> Any:
@@ -220,9 +227,9 @@ def _bounded(kind: str, construct: Callable[[Any, yaml.ScalarNode], Any]) -> Cal
     return construct_bounded
 
 
-_Loader.add_constructor(f"{_TAG}int", _bounded("an integer", _Base.construct_yaml_int))
-_Loader.add_constructor(f"{_TAG}float", _bounded("a number", _Base.construct_yaml_float))
-_Loader.add_constructor(f"{_TAG}timestamp", _bounded("a date", _Base.construct_yaml_timestamp))
+_Loader.add_constructor(f"{_TAG}int", _limit_length("an integer", _Base.construct_yaml_int))
+_Loader.add_constructor(f"{_TAG}float", _limit_length("a number", _Base.construct_yaml_float))
+_Loader.add_constructor(f"{_TAG}timestamp", _limit_length("a date", _Base.construct_yaml_timestamp))
 
 
 def _refuse_references(source: str) -> None:
@@ -280,8 +287,8 @@ def _path_to(root: yaml.Node | None, wanted: yaml.Node | None) -> Field:
     return ()
 
 
-def dotted(where: Field) -> str:
-    """A field's path as people write it: cases[3].inputs.query."""
+def format_field(where: Field) -> str:
+    """Format the path of a field as people write it: cases[3].inputs.query."""
     text = ""
     for step in where:
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
@@ -307,7 +314,7 @@ def _child(node: yaml.Node, step: str | int) -> tuple[yaml.Node, yaml.Node] | No
 
 
 def _decode(path: Path) -> str:
-    """A file's text with its line breaks as they are; SpecError when it is not there or not UTF-8."""
+    """Return a file's text with its line breaks as they are; SpecError if it cannot be read or is not UTF-8."""
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -320,7 +327,7 @@ def _decode(path: Path) -> str:
 
 
 def _refuse_bad_keys(path: Path, node: yaml.Node) -> None:
-    """Keys are words, and YAML says that they are unique; PyYAML keeps the last one silently."""
+    """Refuse keys that are no words or stand twice: PyYAML silently keeps the last one."""
     waiting = [node]
     while waiting:
         current = waiting.pop()

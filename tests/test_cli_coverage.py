@@ -153,7 +153,7 @@ def test_a_row_that_nothing_shows_is_1(coverage, gap):
     assert result.exit_code == 1
     assert result.stdout.splitlines()[-1].endswith(
         "documents.yaml:17: letters L1: is shown by no case, no property and no proof of an erratum; "
-        "it is cited by SM-3 alone"
+        "it is cited by only SM-3"
     )
     assert coverage("--row", "R1").exit_code == 0
 

@@ -117,8 +117,8 @@ def noted(spec, monkeypatch):
     mistake, prop = spec.mistakes["scale-missing"], spec.properties["sdpa-simplex"]
     changed = replace(
         spec,
-        mistakes={**spec.mistakes, mistake.id: replace(mistake, symptom="", seen=tuple(PLACES))},
-        properties={**spec.properties, prop.id: replace(prop, catches=(mistake.id,))},
+        mistakes={**spec.mistakes, mistake.id: mistake.model_copy(update={"symptom": "", "seen": tuple(PLACES)})},
+        properties={**spec.properties, prop.id: prop.model_copy(update={"catches": (mistake.id,)})},
     )
     monkeypatch.setattr("goldformer.conformance.commands.explain.load_spec", lambda: changed)
     return mistake.id

@@ -21,7 +21,7 @@ from goldformer.conformance.reports.text import explain_verdict
 from goldformer.spec import load_spec
 from goldformer.spec.goldenfile import read_entries, render
 from goldformer.spec.load import load_own_cases
-from goldformer.spec.oracle.run import with_golden
+from goldformer.spec.oracle.run import derive_golden
 from spoiling import keep, load
 
 SPEC = load_spec()
@@ -63,7 +63,7 @@ def derived(tmp_path):
         path = tmp_path / "found.yaml"
         path.write_text(text, encoding="utf-8")
         (case,) = load_own_cases(path, SPEC)
-        return with_golden(case, SPEC)
+        return derive_golden(case, SPEC)
 
     return read
 
@@ -245,7 +245,7 @@ def test_golden_values_that_the_file_has_are_taken(check, tmp_path):
     ):
         result = check(spoilt).result
         assert result.exit_code == 2
-        assert result.output.endswith(f":13: golden.{said}: take it out, and it is derived anew\n")
+        assert result.output.endswith(f":13: golden.{said}: remove it, and it is derived again\n")
 
 
 def test_cases_of_several_files_and_one_of_them(check):

@@ -15,9 +15,9 @@ from click.testing import CliRunner
 
 from goldformer.conformance.cli import main
 from goldformer.spec import ROOT
+from goldformer.spec.goldenfile import GoldenArrayModel, GoldenCaseModel, GoldenFileModel, GoldenStatisticsModel
 from goldformer.spec.readme import anchor
 from goldformer.spec.schema import CaseModel, CasesFile
-from goldformer.spec.schema_golden import GoldenArrayModel, GoldenCaseModel, GoldenFileModel, GoldenStatisticsModel
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 DOCS = REPOSITORY / "docs"

@@ -512,7 +512,7 @@ def test_places_are_of_components_and_their_parts_and_said_once(spec):
         assert component in spec.contracts
         assert len({place.words for place in places}) == len(places)
         for place in places:
-            assert place.parts <= {component, *spec.built_of("transformer")}, place
+            assert place.parts <= {component, *spec.list_dependencies("transformer")}, place
 
 
 def test_a_backward_pass_has_no_place_and_in_a_projection_only_what_is_done_to_one_can_be_made():

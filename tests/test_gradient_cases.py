@@ -263,7 +263,7 @@ def test_no_hidden_unit_can_change_its_sign_by_rounding(spec, inner_layers):
             Draw.reset()
             conventions = {case.convention: option} if case.convention else {}
             call = (case.input_arrays, case.param_arrays, case.attributes, conventions)
-            evaluate(case.component, Draw.exact, Draw.given, *call)
+            evaluate(case.component, Draw.exact, Draw.read, *call)
             assert inner_layers
             for inner in inner_layers:
                 middle = np.array([np.mean(draw.samples) for draw in inner.ravel()])

@@ -123,7 +123,7 @@ def test_what_no_case_lists_is_judged_by_the_properties_that_do(spec):
     mistaken = implementations()["nondeterminism"]
 
     def kill(*catches):
-        repeat = replace(spec.properties["repeat-calls"], catches=catches)
+        repeat = spec.properties["repeat-calls"].model_copy(update={"catches": catches})
         return measure(mistaken, "float32", [], replace(spec, properties={"repeat-calls": repeat}))
 
     (cell,) = kill("nondeterminism").by
@@ -166,7 +166,7 @@ def test_several_processes_give_what_one_gives(spec):
 
 
 def known(id_):
-    return Mistake(id_, "softmax", f"{id_} & <others>", "", "", "", "Do not.", "", "", ())
+    return Mistake.model_construct(id=id_, component="softmax", title=f"{id_} & <others>", hint="Do not.")
 
 
 def shot(check, margin, *, listed=True, component="softmax"):
@@ -266,7 +266,7 @@ def test_what_nothing_reveals_yet_is_written_wherever_a_case_fails_for_it_by_far
 def test_what_is_known_spreads_to_no_case_that_does_not_claim_it(case, of_cases, spec):
     one = kill("one", shot("a", 50, listed=False), shot("b", 50))
     assert measured_kills([one], of_cases(case("a"), case("b", "one"))) == {"a": (), "b": ("one",)}
-    caught = replace(spec.properties["sm-shift"], catches=("new",))
+    caught = spec.properties["sm-shift"].model_copy(update={"catches": ("new",)})
     by_a_property = replace(of_cases(case("a")), properties={"sm-shift": caught})
     assert measured_kills([kill("new", shot("a", 50, listed=False))], by_a_property) == {"a": ()}
 

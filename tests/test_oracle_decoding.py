@@ -27,7 +27,7 @@ from goldformer.spec.model import Wanted
 from goldformer.spec.oracle import balls
 from goldformer.spec.oracle.derive import FORMULAS, GAPS, Derived, derive, down, evaluate, measure
 from goldformer.spec.oracle.draws import ROUNDOFF, SAMPLES, Draw, margin
-from goldformer.spec.oracle.run import Outcome, moved
+from goldformer.spec.oracle.run import Outcome, describe_move
 from spoiling import keep
 
 GREEDY, BEAM = "greedy_decode", "beam_search"
@@ -56,7 +56,7 @@ def outputs(component, params, source=SOURCE, **more):
     """What the formula gives in balls."""
     conventions: dict[str, str] = {name: more.pop(name) for name in ("beam_finish", "length_penalty") if name in more}
     attributes = STACKS | IDS | more
-    return evaluate(component, balls.exact, balls.given, {"source": source}, params, attributes, conventions)
+    return evaluate(component, balls.exact, balls.read, {"source": source}, params, attributes, conventions)
 
 
 def floats(array):
@@ -158,7 +158,7 @@ def test_more_sentences_than_there_are_cannot_be_returned(params):
 def test_a_sentence_read_at_once_has_the_scores_it_was_written_with(params):
     written = outputs(GREEDY, params, max_length=4)
     arguments = ({"source": SOURCE, "ids": written["ids"]}, params, STACKS | {"bos_id": BOS}, {})
-    read = evaluate("teacher_forced", balls.exact, balls.given, *arguments)["log_probabilities"]
+    read = evaluate("teacher_forced", balls.exact, balls.read, *arguments)["log_probabilities"]
     for sample, row in enumerate(written["ids"]):
         count = [*row.tolist(), EOS].index(EOS) + 1
         terms = [float(read[sample, t, word]) for t, word in enumerate(row[:count])]
@@ -387,7 +387,7 @@ def test_a_margin_that_moved_is_told(spec: Spec, now, said):
     case = spec.cases["greedy-ends-at-step-2"]
     assert case.golden.margin == 0.00518
     result = derived(case, spec)
-    assert moved(Outcome(case, "", replace(result, margin=now), cached=False)) == said
+    assert describe_move(Outcome(case, "", replace(result, margin=now), cached=False)) == said
 
 
 def test_every_decision_of_the_suite_is_one_that_float32_makes(spec: Spec):

@@ -487,20 +487,20 @@ def test_the_cache_is_stamped_with_the_source_that_values_follow_from(monkeypatc
 
 
 def test_whoever_has_golden_values_is_derived_and_nobody_else(spec: Spec):
-    assert [case.id for case in run.derivable(spec)] == [case.id for case in spec.cases.values() if case.golden]
-    assert [case.id for case in run.derivable(spec, ["sm-four-axes", "sm-no-elements"])] == ["sm-four-axes"]
+    assert [case.id for case in run.list_derivable(spec)] == [case.id for case in spec.cases.values() if case.golden]
+    assert [case.id for case in run.list_derivable(spec, ["sm-four-axes", "sm-no-elements"])] == ["sm-four-axes"]
 
 
 def test_processes_derive_what_one_does(copy: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.undo()
     spec = load_spec.__wrapped__(copy)
-    cases = run.derivable(spec, ["sm-one-row-by-hand", "sm-shifted-pair", "mask-causal-4"])
+    cases = run.list_derivable(spec, ["sm-one-row-by-hand", "sm-shifted-pair", "mask-causal-4"])
     outcomes = {o.case.id: o for o in run.derive_all(spec, cases, jobs=2, cache=None)}
     assert set(outcomes) == {case.id for case in cases}
     for case in cases:
         assert outcomes[case.id].derived == derive(case, spec.contracts[case.component], spec.conventions)
         assert not outcomes[case.id].cached
-        assert run.moved(outcomes[case.id]) is None
+        assert run.describe_move(outcomes[case.id]) is None
 
 
 # ── inputs ──
@@ -519,7 +519,7 @@ def test_every_drawn_number_enters_the_derivation_exactly(spec: Spec) -> None:
         for exactly in (lo + point * step for point in range(int((hi - lo) / step) + 1)):
             value = float(exactly)
             assert Fraction(value) == exactly
-            assert balls.given(value) == flint.arb(value), (id_, value)
+            assert balls.read(value) == flint.arb(value), (id_, value)
             if Fraction(repr(value)) != exactly:
                 shortened.add(id_)
     assert shortened == {"ln-variance-of-one-trillionth"}
@@ -527,5 +527,5 @@ def test_every_drawn_number_enters_the_derivation_exactly(spec: Spec) -> None:
 
 @pytest.mark.parametrize("value", [0.3, -0.1, 1e-6, 1e-12, 2.0**-24 + 1e-12])
 def test_a_written_decimal_is_the_decimal_and_not_the_nearest_float(value: float) -> None:
-    assert balls.given(value).overlaps(balls.ratio(Fraction(repr(value))))
-    assert not balls.given(value).overlaps(flint.arb(value))
+    assert balls.read(value).overlaps(balls.ratio(Fraction(repr(value))))
+    assert not balls.read(value).overlaps(flint.arb(value))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from goldformer.conformance.judging.tolerance import SLACK, SMALLEST, UNIT_ROUNDOFF
 from goldformer.spec import Spec
-from goldformer.spec.oracle.derive import derive, evaluate, scales, up
+from goldformer.spec.oracle.derive import derive, evaluate, measure, up
 from goldformer.spec.oracle.draws import ROUNDOFF, SAMPLES, Draw, error_scale
 from goldformer.spec.oracle.duals import Dual, unit_draw
 
@@ -92,12 +91,12 @@ def test_what_rounds_nothing_has_scale_zero(compute):
 
 @pytest.mark.parametrize("value", [0.0, 1.0, -255.0, 256.0, 0.5625, 2.0**-30, 1.5 * 2.0**100])
 def test_an_input_that_bfloat16_holds_is_exact(value):
-    assert scale(Draw.given(value), value) == 0.0
+    assert scale(Draw.read(value), value) == 0.0
 
 
 @pytest.mark.parametrize("value", [0.1, 0.3, -2.2, 257.0, 1 + 2.0**-8, 9999.0])
 def test_an_input_that_bfloat16_does_not_hold_is_perturbed_once(value):
-    assert 0.8 * abs(value) < scale(Draw.given(value), value) <= abs(value) * (1 + 1e-5)
+    assert 0.8 * abs(value) < scale(Draw.read(value), value) <= abs(value) * (1 + 1e-5)
 
 
 # ── what adds up ──
@@ -144,11 +143,11 @@ def call(seed: int) -> dict[str, np.ndarray]:
 
 
 def test_scales_do_not_depend_on_what_ran_before():
-    first = scales("scaled_dot_product_attention", call(1), {}, {}, {})
-    scales("softmax", {"scores": grid(9, 4, 11)}, {}, {}, {})
+    first = measure("scaled_dot_product_attention", call(1), {}, {}, {}).scales
+    measure("softmax", {"scores": grid(9, 4, 11)}, {}, {}, {})
     sum(exact(*range(50)))
-    assert scales("scaled_dot_product_attention", call(1), {}, {}, {}) == first
-    assert scales("scaled_dot_product_attention", call(2), {}, {}, {}) != first
+    assert measure("scaled_dot_product_attention", call(1), {}, {}, {}).scales == first
+    assert measure("scaled_dot_product_attention", call(2), {}, {}, {}).scales != first
 
 
 def test_a_case_is_derived_alike_in_any_order(spec: Spec):
@@ -186,15 +185,15 @@ def test_the_pool_of_perturbations_may_run_out_and_starts_elsewhere():
 def test_selecting_rows_and_making_masks_has_scale_zero():
     ids, table = np.array([[2, 0, 3], [1, 1, 2]]), grid(1, 4, 5)
     arguments = ({"ids": ids}, {"table": table}, {})
-    assert scales("token_embedding", *arguments, {"embedding_scale": "none"}) == {"output": 0.0}
-    assert scales("token_embedding", *arguments, {"embedding_scale": "sqrt_d_model"})["output"] > 1
-    assert scales("causal_mask", {}, {}, {"q_seq": 3, "kv_seq": 4}, {}) == {}
+    assert measure("token_embedding", *arguments, {"embedding_scale": "none"}).scales == {"output": 0.0}
+    assert measure("token_embedding", *arguments, {"embedding_scale": "sqrt_d_model"}).scales["output"] > 1
+    assert measure("causal_mask", {}, {}, {"q_seq": 3, "kv_seq": 4}, {}).scales == {}
 
 
 def test_the_uniform_row_of_one_key_and_a_masked_weight_are_exact():
     mask = np.array([[True, False, False]])
     arrays = {"query": grid(1, 1, 4), "key": grid(2, 3, 4), "value": grid(3, 3, 2), "mask": mask}
-    weights = evaluate("scaled_dot_product_attention", Draw.exact, Draw.given, arrays, {}, {}, {})["weights"]
+    weights = evaluate("scaled_dot_product_attention", Draw.exact, Draw.read, arrays, {}, {}, {})["weights"]
     assert not np.any([draw.samples for draw in weights[0, 1:]]), "a masked key has weight 0 in every sample"
     np.testing.assert_allclose(weights[0, 0].samples, 1, rtol=4 * ROUNDOFF)
 
@@ -229,7 +228,7 @@ def test_the_scale_covers_what_numpy_errs_and_is_not_far_above(component, comput
         arrays = inputs(seed)
         truth = compute(**arrays)
         narrow = compute(**{name: array.astype(dtype) for name, array in arrays.items()})
-        for name, factor in scales(component, arrays, {}, {}, {}).items():
+        for name, factor in measure(component, arrays, {}, {}, {}).scales.items():
             assert narrow[name].dtype == dtype
             error = np.abs(narrow[name].astype(np.float64) - truth[name]).max()
             assert error <= SLACK * (UNIT_ROUNDOFF[dtype] * factor + SMALLEST[dtype]), f"{name}, seed {seed}"
@@ -243,7 +242,7 @@ def test_the_scale_covers_what_numpy_errs_and_is_not_far_above(component, comput
 def test_arithmetic_of_a_narrower_dtype_lies_far_outside():
     arrays = call(3)
     narrow = attention(**{name: array.astype("float16") for name, array in arrays.items()})
-    for name, factor in scales("scaled_dot_product_attention", arrays, {}, {}, {}).items():
+    for name, factor in measure("scaled_dot_product_attention", arrays, {}, {}, {}).scales.items():
         error = np.abs(narrow[name].astype(np.float64) - attention(**arrays)[name]).max()
         assert error > 100 * SLACK * UNIT_ROUNDOFF["float32"] * factor, name
 
@@ -260,7 +259,7 @@ def test_a_sum_that_begins_with_its_bias_rounds_at_the_size_of_the_bias():
     for term in (x[0, 0] * w[:, 0]).astype(np.float32):
         total += term
     error = abs(float(total) - exact_logit)
-    scale_of_logits = scales("output_probabilities", *given)["logits"]
+    scale_of_logits = measure("output_probabilities", *given).scales["logits"]
     assert error <= SLACK / 2 * UNIT_ROUNDOFF["float32"] * scale_of_logits
     # Rounded once at that size would not have been enough.
     assert scale_of_logits > 4 * exact_logit
@@ -269,7 +268,7 @@ def test_a_sum_that_begins_with_its_bias_rounds_at_the_size_of_the_bias():
 def test_a_loss_is_a_difference_of_numbers_as_large_as_the_logits():
     """log Σ e^z − z_y, as LOSS-2 prints it."""
     logits, targets = np.array([[[64.0, 32.0]]]), np.array([[0]])
-    found = scales("cross_entropy", {"logits": logits, "targets": targets}, {}, {"pad_id": -1}, {})
+    found = measure("cross_entropy", {"logits": logits, "targets": targets}, {}, {"pad_id": -1}, {}).scales
     assert 32 < found["token_losses"] < 128
 
 
@@ -289,7 +288,7 @@ def test_the_peak_is_the_largest_number_on_the_way_since_the_reset():
 
 def test_the_peak_of_a_case_is_that_of_its_largest_option(spec: Spec):
     case, convention = spec.cases["emb-d-model-four"], spec.conventions["embedding_scale"]
-    backwards = replace(convention, options=dict(reversed([*convention.options.items()])))
+    backwards = convention.model_copy(update={"options": dict(reversed([*convention.options.items()]))})
     for conventions in (spec.conventions, {**spec.conventions, convention.id: backwards}):
         derived = derive(case, spec.contracts[case.component], conventions)
         assert derived.peak == case.golden.peak > 1, list(derived.options)
@@ -298,7 +297,7 @@ def test_the_peak_of_a_case_is_that_of_its_largest_option(spec: Spec):
 @pytest.mark.parametrize(("factor", "peak"), [(1.0, 20), (32.0, 32 * 32 * 20)])
 def test_the_peak_of_attention_is_its_largest_score(factor, peak):
     arrays = {"query": np.full((2, 5), 2.0) * factor, "key": np.full((3, 5), 2.0) * factor, "value": np.ones((3, 2))}
-    scales("scaled_dot_product_attention", arrays, {}, {}, {})
+    measure("scaled_dot_product_attention", arrays, {}, {}, {})
     assert Draw.peak == pytest.approx(peak)
 
 
@@ -322,7 +321,7 @@ def test_every_row_of_a_tangent_counts_for_the_peak():
 
 # An input that eight bits hold is never rounded, yet float16 cannot hold 131072: honest code would fail.
 def test_an_input_counts_for_the_peak():
-    scales("token_embedding", {"ids": np.array([[0]])}, {"table": np.array([[131072.0]])}, {}, {})
+    measure("token_embedding", {"ids": np.array([[0]])}, {"table": np.array([[131072.0]])}, {}, {})
     assert Draw.peak >= 131072
 
 

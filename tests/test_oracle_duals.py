@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from goldformer.spec.oracle import balls, duals
-from goldformer.spec.oracle.derive import evaluate, scales
+from goldformer.spec.oracle.derive import evaluate, measure
 from goldformer.spec.oracle.draws import Draw, error_scale
 
 #: So small that the quotient's own error is below 10⁻³⁰, and so large that 256 bits still see it.
@@ -84,7 +84,7 @@ def weighted(call, cotangent, name, place, step):
     component, inputs, params, attributes, conventions, output = call
 
     def moved(arrays):
-        made = {n: np.frompyfunc(balls.given, 1, 1)(a) if a.dtype.kind == "f" else a for n, a in arrays.items()}
+        made = {n: np.frompyfunc(balls.read, 1, 1)(a) if a.dtype.kind == "f" else a for n, a in arrays.items()}
         if name in made:
             made[name] = made[name].copy()
             made[name][place] = made[name][place] + step
@@ -107,9 +107,9 @@ def evaluate_made(component, inputs, params, attributes, conventions):
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_duals_agree_with_difference_quotients(call):
     component, inputs, params, attributes, conventions, output = call
-    shape = evaluate(component, balls.exact, balls.given, inputs, params, attributes, conventions)[output].shape
+    shape = evaluate(component, balls.exact, balls.read, inputs, params, attributes, conventions)[output].shape
     cotangent = drawn(9, *shape) if shape else np.array(1.5)
-    gradients = dual_gradients(call, cotangent, balls.exact, balls.given, duals.unit_balls(balls.exact))
+    gradients = dual_gradients(call, cotangent, balls.exact, balls.read, duals.unit_balls(balls.exact))
     assert set(gradients) == {n for n, a in {**inputs, **params}.items() if a.dtype.kind == "f"}
     for name, gradient in gradients.items():
         # Every element of small arrays, a few of large ones: each quotient runs the formula twice.
@@ -122,7 +122,7 @@ def test_duals_agree_with_difference_quotients(call):
 
 @pytest.mark.parametrize("wave", [np.sin, np.cos])
 def test_waves_agree_with_difference_quotients(wave):
-    one, angle = balls.exact(1), balls.given(0.75)
+    one, angle = balls.exact(1), balls.read(0.75)
     seeded = wave(np.array([duals.Dual(angle, one)], dtype=object))[0]
     assert seeded.value.overlaps(wave(np.array([angle], dtype=object))[0])
     up, down = wave(np.array([angle + STEP, angle - STEP], dtype=object))
@@ -136,12 +136,12 @@ def test_the_backward_pass_of_the_training_step_is_that_of_duals(causal):
     inputs, square = {"x": drawn(10, 4, 3)}, {f"w_{role}": drawn(11 + i, 3, 3) for i, role in enumerate("qkv")}
     cotangent = drawn(14, 4, 3)
     call = ("single_head_attention", inputs, square, {"causal": causal}, {}, "output")
-    gradients = dual_gradients(call, cotangent, balls.exact, balls.given, duals.unit_balls(balls.exact))
+    gradients = dual_gradients(call, cotangent, balls.exact, balls.read, duals.unit_balls(balls.exact))
     how = {"causal": causal, "learning_rate": 0.1, "steps": 1}
     stepped = evaluate(
         "single_head_attention_step",
         balls.exact,
-        balls.given,
+        balls.read,
         {**inputs, "output_gradient": cotangent},
         square,
         how,
@@ -157,7 +157,7 @@ def test_the_backward_pass_of_the_training_step_is_that_of_duals(causal):
 def test_what_a_mask_hides_has_exactly_no_gradient():
     mask = np.array([[True, True, False], [True, False, False]])
     call = ("scaled_dot_product_attention", {**TOKENS, "mask": mask}, {}, {}, {}, "output")
-    gradients = dual_gradients(call, drawn(9, 2, 2, 2), balls.exact, balls.given, duals.unit_balls(balls.exact))
+    gradients = dual_gradients(call, drawn(9, 2, 2, 2), balls.exact, balls.read, duals.unit_balls(balls.exact))
     for name in ("key", "value"):
         assert balls.decimals(gradients[name][:, 2]) == ["0"] * gradients[name][:, 2].size
         assert balls.decimals(gradients[name][:, 1]) != ["0"] * gradients[name][:, 1].size
@@ -166,10 +166,10 @@ def test_what_a_mask_hides_has_exactly_no_gradient():
 def test_the_scale_of_a_gradient_is_about_that_of_its_output():
     call = CALLS["two heads"]
     cotangent = drawn(9, 1, 2, 4)
-    golden = dual_gradients(call, cotangent, balls.exact, balls.given, duals.unit_balls(balls.exact))
+    golden = dual_gradients(call, cotangent, balls.exact, balls.read, duals.unit_balls(balls.exact))
     Draw.reset()
-    draws = dual_gradients(call, cotangent, Draw.exact, Draw.given, duals.unit_draw)
-    output = scales(*call[:5])["output"]
+    draws = dual_gradients(call, cotangent, Draw.exact, Draw.read, duals.unit_draw)
+    output = measure(*call[:5]).scales["output"]
     for name, gradient in golden.items():
         values = np.array([float(v) for v in gradient.ravel()])
         scale = error_scale(draws[name], values)

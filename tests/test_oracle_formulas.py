@@ -223,7 +223,7 @@ def in_loops(component, m, inputs, params, attributes, conventions):
 
 
 def in_balls(component, inputs, params, attributes, conventions):
-    return evaluate(component, balls.exact, balls.given, inputs, params, attributes, conventions)
+    return evaluate(component, balls.exact, balls.read, inputs, params, attributes, conventions)
 
 
 # ── small inputs at 50 digits ──

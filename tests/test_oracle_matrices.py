@@ -20,10 +20,10 @@ def elements(make, shape, seed):
 
 
 def test_a_product_of_balls_encloses_the_exact_one_and_is_hardly_wider():
-    x = elements(balls.given, (2, 3, 7), 1) * balls.exact(10) ** 5
+    x = elements(balls.read, (2, 3, 7), 1) * balls.exact(10) ** 5
     x[0, 0, 0] = balls.exact(0)
-    whole = x @ matrices.Weight(WEIGHT, balls.given)
-    single = x @ np.frompyfunc(balls.given, 1, 1)(WEIGHT)
+    whole = x @ matrices.Weight(WEIGHT, balls.read)
+    single = x @ np.frompyfunc(balls.read, 1, 1)(WEIGHT)
     assert whole.shape == single.shape == (2, 3, 6)
     for mine, other in zip(whole.ravel(), single.ravel(), strict=True):
         assert mine.overlaps(other)
@@ -32,9 +32,9 @@ def test_a_product_of_balls_encloses_the_exact_one_and_is_hardly_wider():
 
 
 def test_the_radii_of_the_factor_are_carried_on():
-    wide = balls.given(0.5) + flint.arb(0, 1e-9)
+    wide = balls.read(0.5) + flint.arb(0, 1e-9)
     x = np.array([[wide] * 7], dtype=object)
-    whole = x @ matrices.Weight(WEIGHT, balls.given)
+    whole = x @ matrices.Weight(WEIGHT, balls.read)
     least = 1e-9 * np.abs(WEIGHT).sum(0)
     radii = [float(ball.rad()) for ball in whole[0]]
     assert (radii >= least).all()
@@ -44,9 +44,9 @@ def test_the_radii_of_the_factor_are_carried_on():
 def test_a_product_of_draws_scatters_as_the_one_element_by_element():
     """Both deviations of 64 samples estimate one deviation, to about a tenth each; the mean over all is closer."""
     Draw.reset()
-    x = elements(Draw.given, (40, 7), 2)
-    whole = x @ matrices.Weight(WEIGHT, Draw.given)
-    single = x @ np.frompyfunc(Draw.given, 1, 1)(WEIGHT)
+    x = elements(Draw.read, (40, 7), 2)
+    whole = x @ matrices.Weight(WEIGHT, Draw.read)
+    single = x @ np.frompyfunc(Draw.read, 1, 1)(WEIGHT)
     centre = np.vectorize(lambda d: d.samples.mean())(single)
     assert np.vectorize(lambda d: d.samples.mean())(whole) == pytest.approx(centre, abs=20 * ROUNDOFF)
     own = np.stack([d.samples for d in x.ravel()]).reshape(40, 7, -1)
@@ -65,13 +65,13 @@ def test_exact_zeros_add_no_roundoff():
     x = np.array([[Draw.exact(v) for v in (3, 0, 0, 0, 0, 0, 0)]], dtype=object)
     weight = np.zeros((7, 2))
     weight[0] = [2.0, 0.0]
-    first, second = (x @ matrices.Weight(weight, Draw.given))[0]
+    first, second = (x @ matrices.Weight(weight, Draw.read))[0]
     assert 0 < np.abs(first.samples - 6).max() < 40 * ROUNDOFF  # one product, six samples' deviations of ±6
     assert not second.samples.any()
 
 
 def test_ids_select_rows_as_elements():
-    rows = matrices.Weight(WEIGHT, balls.given)[np.array([[2, 0], [6, 2]])]
+    rows = matrices.Weight(WEIGHT, balls.read)[np.array([[2, 0], [6, 2]])]
     assert rows.shape == (2, 2, 6)
     assert rows.astype(float).tolist() == WEIGHT[[[2, 0], [6, 2]]].tolist()
 
@@ -81,7 +81,7 @@ def test_a_weight_off_every_grid_is_refused(value):
     weight = np.full((7, 2), value)
     x = np.array([[balls.exact(1)] * 7], dtype=object)
     with pytest.raises(ValueError, match=r"^a large weight must lie on a grid: its sums of 32-bit integers need"):
-        x @ matrices.Weight(weight, balls.given)
+        x @ matrices.Weight(weight, balls.read)
 
 
 def test_a_full_size_case_is_narrowed_to_the_samples_of_its_probes(spec):

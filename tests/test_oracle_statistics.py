@@ -251,7 +251,7 @@ def test_what_is_stored_is_what_is_derived_now(id_, spec: Spec):
     case = spec.cases[id_]
     derived = derive(case, spec.contracts[case.component], spec.conventions)
     outcome = run.Outcome(case, "", derived, cached=False)
-    assert run.moved(outcome) is None
+    assert run.describe_move(outcome) is None
     (name,) = case.expect
     golden = case.golden.options[ANY][name]
 
@@ -260,9 +260,9 @@ def test_what_is_stored_is_what_is_derived_now(id_, spec: Spec):
 
     wider = {**golden.within, "mean": golden.within["mean"] * 1.001}
     moved = f"{name}: what chance may do differs from what is derived now"
-    assert run.moved(with_golden(replace(golden, within=wider))) == moved
+    assert run.describe_move(with_golden(replace(golden, within=wider))) == moved
     moved = f"{name}: golden values differ from those derived now"
-    assert run.moved(with_golden(replace(golden, values=golden.values * (1 + 1e-15) + 1e-30))) == moved
+    assert run.describe_move(with_golden(replace(golden, values=golden.values * (1 + 1e-15) + 1e-30))) == moved
 
 
 def test_statistics_are_written_one_a_line():

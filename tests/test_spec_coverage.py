@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from goldformer.spec import ROOT, Spec, load_spec
-from goldformer.spec.coverage import Proofs, cover, names, totals
-from goldformer.spec.readme import anchor, escape, folded, readme
+from goldformer.spec.coverage import Proofs, cites_row, count_totals, cover
+from goldformer.spec.readme import anchor, escape, join_first, readme
 
 
 @pytest.fixture
@@ -88,8 +88,8 @@ ROW = "is shown by no case, no property and no proof of an erratum; it is cited 
     [
         ("properties.yaml", "clauses: [SM-3]", "clauses: [SM-1]", [
             "transformer.md:15: SM-3: is a MUST that no case and no property shows",
-            f"documents.yaml:17: letters L1: {ROW} SM-3 alone",
-            f"transformer.md:15: paper 3.2.1: {ROW} SM-3 alone",
+            f"documents.yaml:17: letters L1: {ROW} only SM-3",
+            f"transformer.md:15: paper 3.2.1: {ROW} only SM-3",
         ]),
         ("transformer.md", "Source: notes R2; paper 3.10.", "Source: this spec.",
          [f"documents.yaml:9: notes R2: {ROW} nothing"]),
@@ -111,13 +111,13 @@ def test_what_nothing_shows_is_a_gap(small_spec: Path, file, old, new, found):
 
 
 def test_totals_count_clauses_by_level_and_cases_by_what_they_ask_for(small: Spec, spec: Spec):
-    n = totals(small)
+    n = count_totals(small)
     assert n.clauses == {"MUST": 4, "SHOULD": 0, "CONVENTION": 1}
     assert list(n.cases.values()) == [0, 0, 2, 1]
     assert (n.golden_numbers, n.properties, n.conventions, n.errata, n.mistakes) == (0, 2, 1, 1, 0)
     # 16 truth values; weights (3, 3) and so on of the gradient; under each of three options 4 × 4 numbers.
     some = {id_: spec.cases[id_] for id_ in ("mask-causal-4", "sm-gradient", "pe-walkthrough-4x4")}
-    n = totals(replace(spec, cases=some))
+    n = count_totals(replace(spec, cases=some))
     gradient = some["sm-gradient"].golden.options[""]["scores"].values.size
     assert list(n.cases.values()) == [2, 1, 0, 0]
     assert n.golden_numbers == 16 + gradient + 3 * 16
@@ -194,7 +194,7 @@ def test_the_rows_of_the_page(small: Spec):
         "### paper\n\nOn Softmax. Cited by section.\n",
         "| 3.10 |  | [SM-2]",
         "| [softmax](contracts/softmax.yaml) | Softmax | 3 | [2](cases/softmax.yaml) | 1 | 1 |",
-        "For every component besides: any-shape.",
+        "For every component also: any-shape.",
         "| notes-mean | notes R3 | the mean is 1 | the sum is 1 | sm-shape |",
         "| root | Which root | [SM-4](transformer.md#sm-4--convention--n) | `none`: n<br>`square`: √n \\| n |",
         "- 5 clauses: 4 MUST, 0 SHOULD, 1 CONVENTION\n",
@@ -214,7 +214,7 @@ def test_a_row_that_nothing_shows_stands_out_on_the_page(small_spec: Path):
     [("", ""), ("a", "a"), ("a b c d", "a, b, c, d"), ("a b c d e", "a, b, c and 2 more")],
 )
 def test_long_lists_of_ids_are_folded(ids, text):
-    assert folded(ids.split()) == text
+    assert join_first(ids.split()) == text
 
 
 def test_words_are_safe_from_markdown():
@@ -250,7 +250,7 @@ def test_the_whole_spec_is_covered(spec: Spec):
     coverage = cover(spec)
     assert [str(problem) for problem in coverage.problems()] == []
     # And more: every row of a document has a case or an erratum that names it.
-    named = {(r.document, r.row.id): r.errata or [c for c in spec.cases.values() if names(c, r.document, r.row)]
+    named = {(r.document, r.row.id): r.errata or [c for c in spec.cases.values() if cites_row(c, r.document, r.row)]
              for r in coverage.rows if spec.documents[r.document].kind != "paper"}  # fmt: skip
     assert [row for row, by in named.items() if not by] == []
 

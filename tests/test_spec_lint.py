@@ -86,7 +86,7 @@ def test_a_document_row_that_nobody_cites_is_found(copy: Path):
 def test_a_row_that_clauses_cite_and_nothing_shows_is_found(copy: Path):
     new = "### SM-77 · SHOULD · Unshown\n\nSo be it.\n\nSource: java J99.\n\n### SM-1 ·"
     found = fresh(copy, NO_ROW, ("transformer.md", "### SM-1 ·", new))
-    assert [problem.split(": ", 1)[1] for problem in found] == [f"{UNSHOWN}SM-77 alone"]
+    assert [problem.split(": ", 1)[1] for problem in found] == [f"{UNSHOWN}only SM-77"]
 
 
 @pytest.mark.parametrize(

@@ -380,7 +380,7 @@ REFERENCES = {
     "document row": ("rows: [J1]", "rows: [J9]", "source", "cites rows ['J9'] of java, which has J1, J2, J3, J4"),
     "document": (
         "document: java", "document: jav", "source",
-        "cites 'jav', which documents.yaml lacks: it has walkthrough, primer, n9, java, illustrated, paper",
+        "cites 'jav', which documents.yaml does not have: it has walkthrough, primer, n9, java, illustrated, paper",
     ),
 }  # fmt: skip
 

@@ -14,7 +14,7 @@ from goldformer.spec import Case, Spec
 from goldformer.spec.draw import Dyadic, Fill, Ids, Values, build, grid
 from goldformer.spec.model import ANY, Blind, Golden
 from goldformer.spec.plain import PlainCase
-from goldformer.spec.vacuity import ENOUGH, vacuous
+from goldformer.spec.vacuity import ENOUGH, find_vacuous
 
 MEND = ": choose inputs that show it, or say why not in blind"
 NOTHING = "nothing that is compared moves with "
@@ -34,7 +34,7 @@ def altered(case: Case, *, inputs: Any = None, params: Any = None, **fields: Any
 
 def said(spec: Spec, case: Case) -> list[str]:
     """What is said of a case, without what it calls for."""
-    found = list(vacuous(replace(spec, cases={case.id: case})))
+    found = list(find_vacuous(replace(spec, cases={case.id: case})))
     assert all(problem.file == case.place.file and problem.line == case.place.line for problem in found)
     return [f"{problem.field}: {problem.message}".removeprefix(f"{case.id}: ").removesuffix(MEND) for problem in found]
 
@@ -196,7 +196,7 @@ def test_plain_numbers_are_the_golden_ones(spec: Spec):
         how = plain(spec, case)
         if how.is_random or {"ids", "scores"} <= set(how.contract.outputs):
             continue
-        for name, values in how.compared({}).items():
+        for name, values in how.compute({}).items():
             golden = how.golden[name]
             within = 64 * 2.0**-53 * golden.error_scale
             np.testing.assert_allclose(values, golden.values, rtol=0, atol=within, err_msg=f"{case.id} {name}")
@@ -207,7 +207,7 @@ def test_plain_numbers_are_the_golden_ones(spec: Spec):
 def test_a_slope_is_the_golden_gradient_along_one_direction(spec: Spec):
     case = spec.cases["sdpa-gradient"]
     how = plain(spec, case)
-    slopes = how.compared({})
+    slopes = how.compute({})
     assert set(slopes) == set(how.golden)
     for name, golden in how.golden.items():
         weights = build(Dyadic(0, *grid("-1", "1", "1/256"), golden.values.shape), name)
@@ -217,18 +217,18 @@ def test_a_slope_is_the_golden_gradient_along_one_direction(spec: Spec):
 def test_a_slope_goes_by_the_places_that_are_compared(spec: Spec):
     """Where no query may see a key, its gradient is 0; elsewhere it is not."""
     case = spec.cases["sdpa-gradient-exactly-zero"]
-    assert {name: float(slope) for name, slope in plain(spec, case).compared({}).items()} == {"key": 0, "value": 0}
+    assert {name: float(slope) for name, slope in plain(spec, case).compute({}).items()} == {"key": 0, "value": 0}
     [array, *others] = case.golden.options[ANY].values()
     elsewhere = replace(case, golden=replace(case.golden, options={ANY: {"key": replace(array, indices=((0, 0, 0),))}}))
     assert len(others) == 1
-    assert float(plain(spec, elsewhere).compared({})["key"]) != 0
+    assert float(plain(spec, elsewhere).compute({})["key"]) != 0
 
 
 def test_the_words_that_were_found_are_scored_as_they_were_found(spec: Spec):
     case = spec.cases["greedy-distinct-sizes"]
     how = plain(spec, case)
     there = how.golden["token_scores"].values
-    found = how.compared({})["scores"]
+    found = how.compute({})["scores"]
     np.testing.assert_allclose(found, there[there != 0], rtol=0, atol=1e-12)
 
 
@@ -236,7 +236,7 @@ def test_the_words_that_were_found_are_scored_as_they_were_found(spec: Spec):
 
 
 def reason(*parts: str) -> tuple[Blind, ...]:
-    return (Blind(parts, "that is its point"),)
+    return (Blind(to=parts, because="that is its point"),)
 
 
 @pytest.mark.parametrize(

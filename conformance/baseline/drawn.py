@@ -9,7 +9,7 @@ from typing import Final
 from goldformer.spec import Case, Contract, Spec
 from goldformer.spec.draw import Dyadic, Ids, Mask, Recipe
 from goldformer.spec.model import ArraySpec, Attribute, Wanted
-from goldformer.spec.tables import Place
+from goldformer.spec.strict import Location
 
 #: A small model of today. From 256 columns on, weights are so large that error scales are measured by whole matrices:
 #: a model of this width takes a second or two, and one of 64 columns half a minute.
@@ -57,7 +57,7 @@ def _case(contract: Contract, seed: int, spec: Spec) -> Case:
         clauses=(), source=None, meant_for=(), kills=(), sizes=SIZES, lead=_LEAD, equal_sizes=None,
         attributes=attributes, inputs=inputs, params=params, convention=None, only_with={},
         expect=dict.fromkeys(contract.outputs, Wanted("shape")), printed={}, golden=None,
-        place=Place(spec.root / "cases" / "drawn", 1),
+        place=Location(spec.root / "cases" / "drawn", 1),
     )  # fmt: skip
 
 

@@ -204,7 +204,7 @@ class _Call:
             kept = self.after.outputs[name].kept
             if kept.digest is not None and golden.indices is not None:
                 continue
-            got = kept.values if kept.digest is not None else golden.compared(kept.values)
+            got = kept.values if kept.digest is not None else golden.select(kept.values)
             at_least = standard.contract.computed_in_at_least
             own = tolerance(self.key.dtype, golden.error_scale, golden.magnitude, at_least)
             bound = own if precision is None else max(own, precision.tolerance(golden))

@@ -26,7 +26,7 @@ from goldformer.conformance.baseline.model import (
 )
 from goldformer.spec import SpecError
 from goldformer.spec.oracle.write import number
-from goldformer.spec.schema_words import Strict
+from goldformer.spec.strict import StrictModel
 from goldformer.spec.yamlfile import YamlFile
 
 NAME: Final = "manifest.yaml"
@@ -48,7 +48,7 @@ MOST_THREADS: Final = 1024
 _DIGEST: Final = r"^[0-9a-f]{64}$"
 
 
-class RequestModel(Strict):
+class RequestModel(StrictModel):
     """A Request."""
 
     dtypes: Annotated[list[str], Field(min_length=1)]
@@ -59,7 +59,7 @@ class RequestModel(Strict):
     tf32: bool
 
 
-class RecordingModel(Strict):
+class RecordingModel(StrictModel):
     """A Recording."""
 
     given: str
@@ -70,7 +70,7 @@ class RecordingModel(Strict):
     environment: dict[str, str]
 
 
-class OutputModel(Strict):
+class OutputModel(StrictModel):
     """An Output without its values; `sha256` is there when these are a sample."""
 
     dtype: str
@@ -80,7 +80,7 @@ class OutputModel(Strict):
     recording: Annotated[int, Field(ge=0)] = 0
 
 
-class EndedModel(Strict):
+class EndedModel(StrictModel):
     """An Ended."""
 
     reason: str
@@ -88,7 +88,7 @@ class EndedModel(Strict):
     recording: Annotated[int, Field(ge=0)] = 0
 
 
-class ResultModel(Strict):
+class ResultModel(StrictModel):
     """A Key with its Entry."""
 
     case: str
@@ -100,7 +100,7 @@ class ResultModel(Strict):
     ended: EndedModel | None = None
 
 
-class ManifestModel(Strict):
+class ManifestModel(StrictModel):
     """The whole file; `digest` is that of everything else in it and of what the arrays hold."""
 
     format: int

@@ -168,11 +168,11 @@ def _own_cases(files: Iterable[Path], spec: Spec) -> dict[str, Case]:
 def _derived(case: Case, spec: Spec) -> Case:
     try:
         from goldformer.spec.oracle.balls import Unproven  # fails where python-flint is missing
-        from goldformer.spec.oracle.run import with_golden
+        from goldformer.spec.oracle.run import derive_golden
     except ImportError as error:
         raise Underivable(f"{case.id} has no golden values, and {error}") from error
     try:
-        return with_golden(case, spec)
+        return derive_golden(case, spec)
     except Unproven as error:
         raise Underivable(str(error)) from error
 

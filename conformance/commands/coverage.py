@@ -11,9 +11,9 @@ from typing import Any, Final
 from goldformer.conformance.commands.console import FAILS, OK, plain_table, print_table, say, unusable
 from goldformer.conformance.reports.did_you_mean import unknown
 from goldformer.spec import ROOT, Spec, SpecError, load_spec
-from goldformer.spec.coverage import Coverage, Proofs, RowCoverage, cover, names, totals
+from goldformer.spec.coverage import Coverage, Proofs, RowCoverage, cites_row, count_totals, cover
 from goldformer.spec.files import replace_file
-from goldformer.spec.readme import document_table, errata_table, escape, folded, numbers, readme
+from goldformer.spec.readme import document_table, errata_table, escape, join_first, numbers, readme
 
 
 def run(*, document: str | None, row: str | None, form: str, write: bool, only_check: bool, root: Path | None) -> int:
@@ -108,7 +108,7 @@ def _tables(part: Coverage) -> None:
     rows = plain_table("row", "clauses", *_COUNTS, "shown by", right=_COUNTS)
     for covered in part.rows:
         counts = (_count(ids) for ids in asdict(covered.proofs).values())
-        shown = folded(covered.proofs.ids) or "nothing"
+        shown = join_first(covered.proofs.ids) or "nothing"
         name = f"{covered.document} {covered.row.id}"
         rows.add_row(name, " ".join(covered.clauses) or "–", *counts, shown, style=_style(covered.proofs))
     errata = plain_table("erratum", "in", "proven by")
@@ -139,7 +139,7 @@ def _as_json(part: Coverage, spec: Spec) -> dict[str, Any]:
             {"erratum": e.erratum.id, "document": e.erratum.document, "rows": e.erratum.rows, **asdict(e.proofs)}
             for e in part.errata
         ],
-        "totals": asdict(totals(spec)),
+        "totals": asdict(count_totals(spec)),
         "gaps": [str(problem) for problem in part.problems()],
     }
 
@@ -176,7 +176,9 @@ def _show_row(spec: Spec, part: Coverage, row: str, form: str) -> int:
 def _groups(covered: RowCoverage, spec: Spec) -> dict[str, list[tuple[str, str]]]:
     """What belongs to a row, each with its title; groups without members are left out."""
     proofs = covered.proofs
-    own = {id_ for id_ in (*proofs.cases, *proofs.refusals) if names(spec.cases[id_], covered.document, covered.row)}
+    own = {
+        id_ for id_ in (*proofs.cases, *proofs.refusals) if cites_row(spec.cases[id_], covered.document, covered.row)
+    }
 
     def cases(ids: Iterable[str], *, named: bool) -> list[tuple[str, str]]:
         return [(id_, spec.cases[id_].title) for id_ in ids if (id_ in own) is named]

@@ -17,14 +17,14 @@ def run(*, only_check: bool, cases: tuple[str, ...], jobs: int | None, no_cache:
     """Derive, then write or compare; the exit status."""
     try:
         from goldformer.spec.oracle import balls  # fails where python-flint is missing
-        from goldformer.spec.oracle.run import default_cache, derivable, derive_all, moved, write_all
+        from goldformer.spec.oracle.run import default_cache, derive_all, describe_move, list_derivable, write_all
 
         spec = load_spec((root or ROOT).resolve(), underived=not only_check, whole=True)
     except (ImportError, SpecError) as error:
         return unusable(str(error))
     if message := unknown(words(cases), spec.cases, "--case"):
         return unusable(message)
-    wanted = derivable(spec, words(cases))
+    wanted = list_derivable(spec, words(cases))
     start = time.perf_counter()
     derivations = derive_all(
         spec, wanted, jobs=jobs or os.cpu_count() or 1, cache=None if no_cache else default_cache()
@@ -44,7 +44,7 @@ def run(*, only_check: bool, cases: tuple[str, ...], jobs: int | None, no_cache:
         f"{count} values of {len(outcomes)} cases, {fresh} cases derived anew, widest ball {widest:.0e}, {took:.1f} s"
     )
     if only_check:
-        differing = [(o.case, why) for o in outcomes if (why := moved(o))]
+        differing = [(o.case, why) for o in outcomes if (why := describe_move(o))]
         for case, why in differing:
             out.print(f"{case.place.file}:{case.place.line}: {case.id}: {why}", markup=False)
         out.print(f"{'moved: ' + str(len(differing)) + ' of' if differing else 'proven:'} {done}", markup=False)

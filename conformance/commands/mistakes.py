@@ -29,7 +29,7 @@ from goldformer.conformance.reports.did_you_mean import unknown
 from goldformer.conformance.reports.text import number
 from goldformer.spec import ROOT, Mistake, Spec, SpecError, load_spec
 from goldformer.spec.goldenfile import golden_path, write_kills
-from goldformer.spec.readme import folded
+from goldformer.spec.readme import join_first
 
 #: The dtype whose kills are written: coarser ones hide mistakes, and in a finer one more fails than most people see.
 WRITTEN: Final = "float32"
@@ -131,7 +131,7 @@ def _print(matrix: KillMatrix, spec: Spec) -> None:
     table = plain_table("mistake", "component", "caught by", "margin", "cases", right=("caught by", "margin"))
     for kill in matrix.kills:
         caught = f"{len(kill.by)} of {len(kill.listed)}"
-        names = folded([cell.check for cell in kill.by]) or "nothing"
+        names = join_first([cell.check for cell in kill.by]) or "nothing"
         sound = kill.caught and not kill.untrue
         table.add_row(
             kill.mistake.id, kill.mistake.component, caught, number(kill.margin), names, style=None if sound else "red"
@@ -160,7 +160,7 @@ def _findings(matrix: KillMatrix, spec: Spec) -> Iterator[str]:
     killers = sum(map(len, matrix.redundant.values()))
     yield f"- {_counted('cases that kill nothing which no other case of their component kills', killers)}"
     for component, ids in matrix.redundant.items():
-        yield f"  - {component}, {len(ids)} of {len(spec.cases_of(component))}: {folded(ids)}"
+        yield f"  - {component}, {len(ids)} of {len(spec.cases_of(component))}: {join_first(ids)}"
     if matrix.not_made:
         yield f"- nobody makes {len(matrix.not_made)}: {', '.join(m.id for m in matrix.not_made)}"
     yield f"- {sum(len(kill.cells) for kill in matrix.kills)} checks in {matrix.seconds:.1f} s"

@@ -82,6 +82,6 @@ def _as_golden(golden: GoldenArray, values: np.ndarray[Any, Any]) -> GoldenArray
         # Chance moves both what was given and the imitation.
         doubled = {name: 2 * width for name, width in golden.within.items()}
         return replace(golden, values=statistics_of(values, golden), within=doubled)
-    made = replace(golden, values=golden.compared(values))
+    made = replace(golden, values=golden.select(values))
     grown = made.magnitude / golden.magnitude if golden.magnitude else 1.0
     return replace(made, error_scale=golden.error_scale * max(grown, 1.0) if math.isfinite(grown) else math.inf)

@@ -158,7 +158,7 @@ class Imitator:
         case = failure.case
         component = case.component
         # What nothing known explains in a part, nothing known explains in the whole.
-        if any(2 * self._explained[part] < self._looked_at[part] for part in self.spec.built_of(component)):
+        if any(2 * self._explained[part] < self._looked_at[part] for part in self.spec.list_dependencies(component)):
             return {}
         size = sum(array.size for array in (*case.input_arrays.values(), *case.param_arrays.values()))
         if size > _LARGE or case.cotangent is not None:
@@ -205,7 +205,7 @@ class Imitator:
 
     def _known(self, component: str) -> list[Candidate]:
         """What explained earlier cases of a component, or of a part of it: parts come first in a run."""
-        parts = (*reversed(self.spec.built_of(component)), component)
+        parts = (*reversed(self.spec.list_dependencies(component)), component)
         return list(dict.fromkeys(candidate for part in parts for candidate in self._fitted[part]))
 
     def _listed(self, component: str) -> set[str]:
@@ -225,7 +225,7 @@ class Imitator:
     def _far(self, component: str) -> Iterator[Candidate]:
         """The mistakes of a component's parts that no case of the component lists."""
         listed = self._listed(component)
-        parts = self.spec.built_of(component)
+        parts = self.spec.list_dependencies(component)
         homes = {id_: self.spec.mistakes[id_].component for id_ in implementations() if id_ not in listed}
         far = (id_ for id_, home in homes.items() if home in parts and self._shows_in_one_call(id_, home))
         yield from self._named(far)

@@ -181,7 +181,7 @@ def able_to_show(mistake: Mistake, spec: Spec) -> list[Case]:
 
     A model of full size takes seconds, so its cases are among them only when they list it.
     """
-    touched = {name for name in spec.components if mistake.component in (name, *spec.built_of(name))}
+    touched = {name for name in spec.components if mistake.component in (name, *spec.list_dependencies(name))}
     return [
         case
         for case in spec.cases.values()

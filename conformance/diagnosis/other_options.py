@@ -46,7 +46,7 @@ def _leave_open(judgement: Judgement, case: Case, name: str, result: Result) -> 
     if case.golden is None or not convention.left_open or bench.adapter.leaves_open(name, case.component):
         return ""
     contract = bench.spec.contracts[case.component]
-    differences = measure(result, case.golden.whatever_the_option(), case, contract, bench.dtype)
+    differences = measure(result, case.golden.select_agreed(), case, contract, bench.dtype)
     if not differences or any(d.wrong for d in differences):
         return ""
     said = f'declare CONVENTIONS = {{"{name}": "{UNSPECIFIED}"}}, and {convention.left_open}'

@@ -133,5 +133,5 @@ def failing_roots(verdicts: Iterable[Verdict], spec: Spec) -> tuple[list[str], l
     failing = {v.component for v in verdicts if v.bad}
 
     ordered = [c for c in spec.components if c in failing]
-    roots = [c for c in ordered if failing.isdisjoint(spec.built_of(c))]
+    roots = [c for c in ordered if failing.isdisjoint(spec.list_dependencies(c))]
     return roots, [c for c in ordered if c not in roots]

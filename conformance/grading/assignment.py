@@ -21,7 +21,7 @@ from goldformer.conformance.judging.cases import plan
 from goldformer.conformance.judging.verdict import Reason
 from goldformer.spec import Case, Spec, SpecError
 from goldformer.spec.errors import Problem
-from goldformer.spec.schema_words import Id, Name, Strict, Text
+from goldformer.spec.strict import Id, Name, StrictModel, Text
 from goldformer.spec.yamlfile import Field as Where
 from goldformer.spec.yamlfile import YamlFile
 
@@ -45,7 +45,7 @@ _LIMITS: Final = Limits()
 _FEEDBACK: Final = Feedback()
 
 
-class PartModel(Strict):
+class PartModel(StrictModel):
     """What a component is worth; `golden` and `properties` are weights.
 
     Rule `share` gives the share of checks that pass, `all` nothing unless all do.
@@ -57,14 +57,14 @@ class PartModel(Strict):
     rule: Literal["share", "all"] = "share"
 
 
-class FreshModel(Strict):
+class FreshModel(StrictModel):
     """How many cases to draw for each component, and from what; without a seed, grading draws one and keeps it."""
 
     cases: Annotated[int, Field(ge=0, le=32)] = 4
     seed: Text | None = None
 
 
-class LimitsModel(Strict):
+class LimitsModel(StrictModel):
     """What a submission may use: times in seconds, sizes in MiB."""
 
     call: Seconds = _LIMITS.call
@@ -79,7 +79,7 @@ class LimitsModel(Strict):
     files: Count = _LIMITS.files
 
 
-class DeductionModel(Strict):
+class DeductionModel(StrictModel):
     """What a named mistake, or a reason for which checks fail, costs once; `note` is told to the student."""
 
     points: Points
@@ -88,7 +88,7 @@ class DeductionModel(Strict):
     note: str = ""
 
 
-class FeedbackModel(Strict):
+class FeedbackModel(StrictModel):
     """What a student is shown."""
 
     diagnosis: bool = _FEEDBACK.diagnosis
@@ -108,7 +108,7 @@ Worth = Annotated[
 ]
 
 
-class AssignmentFile(Strict):
+class AssignmentFile(StrictModel):
     """assignment.yaml. Files are named from its folder; a component may be given its points alone.
 
     `without` are cases and properties that are left out, each by its id or by a pattern such as sdpa-dropout*.
@@ -236,7 +236,7 @@ def _without(file: YamlFile, model: AssignmentFile, spec: Spec) -> Iterator[Prob
 
 def _deductions(file: YamlFile, model: AssignmentFile, spec: Spec) -> Iterator[Problem]:
     asked = {name for name in model.components if name in spec.contracts}
-    asked |= {part for name in asked for part in spec.built_of(name)}
+    asked |= {part for name in asked for part in spec.list_dependencies(name)}
     seen: set[str] = set()
     for index, deduction in enumerate(model.deductions):
         where: Where = ("deductions", index)

@@ -25,7 +25,7 @@ from goldformer.conformance.judging.tolerance import LARGEST, least_margin
 from goldformer.spec import Case, Spec, SpecError
 from goldformer.spec.casefile import derivation_digest, read_cases
 from goldformer.spec.goldenfile import render
-from goldformer.spec.lint import equal_sizes, lint_cases
+from goldformer.spec.lint import find_equal_sizes, lint_cases
 from goldformer.spec.load import load_own_cases
 from goldformer.spec.model import ANY
 from goldformer.spec.yamlfile import YamlFile
@@ -178,7 +178,7 @@ class _Component:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / f"{self.component}.yaml"
             case = self._read(path, raw)
-            if equal_sizes(case, self.contract):
+            if find_equal_sizes(case, self.contract):
                 raw = {**raw, "equal_sizes": "sizes that are equal are so in the case that this one is like"}
                 case = self._read(path, raw)
             if _given(case) in self.seen:
@@ -198,13 +198,13 @@ class _Component:
 
     def _refuse_monotony(self, case: Case) -> None:
         """Refuse what decodes one word over and over, or one sentence for all, before it is proven that it does."""
-        from goldformer.spec.oracle.derive import apply, chosen
+        from goldformer.spec.oracle.derive import apply, choose_options
 
         if not {"ids", "scores"} <= set(self.contract.outputs):
             return
         option = self.spec.conventions[case.convention].default if case.convention else ANY
         given = (case.input_arrays, case.param_arrays, case.attributes)
-        ids = apply(self.component, float, *given, chosen(case, self.contract, option))["ids"]
+        ids = apply(self.component, float, *given, choose_options(case, self.contract, option))["ids"]
         sentences = ids.reshape(-1, ids.shape[-1])
         if len(np.unique(sentences)) < _WORDS or len(np.unique(sentences, axis=0)) < 2:
             raise Unfit("too few words are decoded")

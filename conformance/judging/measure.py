@@ -27,7 +27,7 @@ def measure(
                 continue
             bound = tolerance(dtype, golden.error_scale, golden.magnitude, contract.computed_in_at_least)
             label = name if case.cotangent is None else f"gradient of {name}"
-            differences.append(compare(label, golden.compared(got), golden.values, bound, golden.indices))
+            differences.append(compare(label, golden.select(got), golden.values, bound, golden.indices))
     return differences
 
 

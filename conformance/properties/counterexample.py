@@ -78,15 +78,15 @@ def evaluated(call: RecordedCall, options: Mapping[str, str], spec: Spec) -> Out
     given = (inputs, params, call.arguments.attributes, options)
     Draw.reset()
     if call.cotangent is None:
-        return evaluate(call.component, Draw.exact, Draw.given, *given)
+        return evaluate(call.component, Draw.exact, Draw.read, *given)
     return duals.gradients(
         lambda number, element: evaluate(
-            call.component, number, element, *given, lambda value: duals.Dual(Draw.given(value))
+            call.component, number, element, *given, lambda value: duals.Dual(Draw.read(value))
         ),
         {name: array for name, array in {**inputs, **params}.items() if array.dtype.kind == "f"},
-        np.asarray(np.frompyfunc(Draw.given, 1, 1)(call.cotangent)),
+        np.asarray(np.frompyfunc(Draw.read, 1, 1)(call.cotangent)),
         spec.contracts[call.component].first_output,
-        Draw.exact, Draw.given, duals.unit_draw,
+        Draw.exact, Draw.read, duals.unit_draw,
     )  # fmt: skip
 
 

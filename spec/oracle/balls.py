@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from goldformer.extras import install_hint
 
-#: Bits of a ball. Of the cases that are proven element by element none loses more than 140 of them.
+#: Bits of a ball. No case that is proven element by element loses more than 140 of them.
 PRECISION: Final = 256
 #: Bits of a ball in a model of full size: each of its layers widens an enclosure by about 20 bits.
 FULL_SIZE: Final = 448
-#: What float32 holds. A number that people write as a decimal and that is not binary has all 53 bits of a float64.
+#: The bits of float32. A decimal that is no binary number fills all 53 bits of a float64.
 FEW_BITS: Final = 24
 #: Significant decimal digits of a golden value.
 DIGITS: Final = 17
@@ -33,7 +33,7 @@ flint.ctx.prec = PRECISION
 
 @contextmanager
 def precision(bits: int) -> Iterator[None]:
-    """Balls of so many bits, until the block ends."""
+    """Set the precision of balls, in bits, until the block ends."""
     before, flint.ctx.prec = flint.ctx.prec, bits
     try:
         yield
@@ -46,11 +46,11 @@ class Unproven(Exception):
 
 
 def exact(value: int | float) -> Any:
-    """An integer, a float that means itself, or NaN, as a ball of radius 0."""
+    """Return an integer, a float that means itself, or NaN as a ball of radius 0."""
     return flint.arb(value)
 
 
-def given(value: float) -> Any:
+def read(value: float) -> Any:
     """Return an input as it is meant: 0.3 is three tenths, not the float nearest to it.
 
     A number of few bits means itself. Every drawn number is one (a point of a dyadic grid has at most nine), and its
@@ -65,12 +65,12 @@ def _significant_bits(value: float) -> int:
 
 
 def ratio(fraction: Fraction) -> Any:
-    """A fraction, which need not be a binary one."""
+    """Return a ball around a fraction, which need not be a binary one."""
     return flint.arb(fraction.numerator) / flint.arb(fraction.denominator)
 
 
 def decimal(ball: Any) -> str:
-    """The value to DIGITS significant digits; Unproven unless the enclosure allows just that."""
+    """Format a ball with DIGITS significant digits; Unproven unless the enclosure proves all of them."""
     if not ball.is_finite():
         return "nan" if math.isnan(float(ball)) else str(float(ball))
     if ball.contains(0) and bool(abs(ball) < flint.arb(2) ** (-PRECISION // 2)):
@@ -82,7 +82,7 @@ def decimal(ball: Any) -> str:
     exponent = Decimal(text).adjusted()
     unit = Fraction(10) ** (exponent - DIGITS + 1)
     distance = abs(ball - ratio(written))
-    # Half a unit, and a hair for the rounding of the decimal conversion itself.
+    # Half a unit, and a little more for the rounding of the decimal conversion itself.
     limit = unit * Fraction(50001, 100000)
     if not bool(distance < ratio(limit)):
         raise Unproven(f"{ball} is not proven to be {text}")
@@ -90,10 +90,10 @@ def decimal(ball: Any) -> str:
 
 
 def decimals(balls: NDArray[Any]) -> list[str]:
-    """Every element, row-major."""
+    """Format every ball, row-major."""
     return [decimal(ball) for ball in balls.ravel()]
 
 
 def widest(balls: NDArray[Any]) -> float:
-    """The largest radius among finite balls."""
+    """Return the largest radius of the finite balls."""
     return float(np.max([float(b.rad()) for b in balls.ravel() if b.is_finite()], initial=0.0))

@@ -1,4 +1,4 @@
-"""The formulas of decoding; how they are written is told in formulas.py.
+"""The formulas of decoding, written as formulas.py explains.
 
 Which words come next is decided on floats: a ball's midpoint, a draw's first sample. So each formula also gives
 `gaps`: by how much the chosen exceeded the rejected, at every decision on which its result depends. From them
@@ -21,7 +21,7 @@ from goldformer.spec.oracle.layer_formulas import Ids, Model, log_softmax, trans
 
 @dataclass(frozen=True)
 class Reader:
-    """DEC-1: one sample of the source, read once, and what may follow a beginning."""
+    """DEC-1: one sample of the source, read once, and the log-probabilities of the next word."""
 
     model: Model
     source: Ids
@@ -31,8 +31,8 @@ class Reader:
     def __post_init__(self) -> None:
         object.__setattr__(self, "memory", self.model.encode(self.model.embed(self.source), self.source))
 
-    def following(self, words: Sequence[int]) -> Objects:
-        """The log-probability of every word of the vocabulary after these."""
+    def score_next(self, words: Sequence[int]) -> Objects:
+        """Return the log-probability of every word of the vocabulary after these words."""
         read = np.array([[self.bos_id, *words]])
         decoded = self.model.decode(self.model.embed(read), read, self.memory, self.source)
         return log_softmax(self.model.number, self.model.logits(decoded)[0, -1])
@@ -50,23 +50,23 @@ def greedy_decode(
         reader = Reader(how, sentence[None], bos_id)
         words: list[int] = []
         while len(words) < max_length and eos_id not in words:
-            terms = reader.following(words)
-            best, *others = _best_first(terms, among_equals)
+            terms = reader.score_next(words)
+            best, *others = _sort_best_first(terms, among_equals)
             gaps += [terms[best] - terms[other] for other in others[:1]]
             ids[sample, len(words)], token_scores[sample, len(words)] = best, terms[best]
             words.append(best)
-    return {"ids": ids, "scores": token_scores.sum(-1), "token_scores": token_scores, "gaps": _row(gaps)}
+    return {"ids": ids, "scores": token_scores.sum(-1), "token_scores": token_scores, "gaps": _make_row(gaps)}
 
 
 def teacher_forced(number: Number, source: Ids, ids: Ids, *, bos_id: int, **model: Any) -> dict[str, Objects]:
-    """DEC-1, DEC-5: how probable every word was at each place of given sentences, read in one call of the model."""
+    """DEC-1, DEC-5: the log-probability of every word at each place of given sentences, in one call of the model."""
     target = np.concatenate([np.full((len(ids), 1), bos_id), ids[:, :-1]], axis=1)
     return {"log_probabilities": log_softmax(number, transformer(number, source, target, **model)["logits"])}
 
 
 @dataclass(frozen=True)
-class Sentence:
-    """Words, the sum of their log-probabilities, and what sentences are compared by."""
+class Hypothesis:
+    """The words of a sentence, the sum of their log-probabilities, and the score that ranks it."""
 
     words: tuple[int, ...]
     total: Any
@@ -74,8 +74,8 @@ class Sentence:
     ended: bool = False
 
 
-def penalised(number: Number, total: Any, words: int, length_penalty: str) -> Any:
-    """BEAM-4: the score of a sentence of so many words, from the sum of their log-probabilities."""
+def penalise(number: Number, total: Any, words: int, length_penalty: str) -> Any:
+    """BEAM-4: compute the score of a hypothesis from its number of words and the sum of their log-probabilities."""
     if length_penalty == "mean":
         return total / number(words)
     if length_penalty == "gnmt":
@@ -96,68 +96,68 @@ class Search:
     among_equals: str
     gaps: list[Any]
 
-    def extended(self, sentence: Sentence) -> Iterator[Sentence]:
-        """BEAM-1: the sentence with every word behind it, the lowest id first; one that has ended as it is."""
-        if sentence.ended:
-            yield sentence
+    def extend(self, hypothesis: Hypothesis) -> Iterator[Hypothesis]:
+        """BEAM-1: append every word to a hypothesis, the lowest id first; one that has ended stays as it is."""
+        if hypothesis.ended:
+            yield hypothesis
             return
         number = self.reader.model.number
-        for word, term in enumerate(self.reader.following(sentence.words)):
-            words, total = (*sentence.words, word), sentence.total + term
-            score = penalised(number, total, len(words), self.length_penalty)
-            yield Sentence(words, total, score, word == self.eos_id)
+        for word, term in enumerate(self.reader.score_next(hypothesis.words)):
+            words, total = (*hypothesis.words, word), hypothesis.total + term
+            score = penalise(number, total, len(words), self.length_penalty)
+            yield Hypothesis(words, total, score, word == self.eos_id)
 
-    def in_beam(self) -> list[Sentence]:
-        """BEAM-2: ended sentences keep their place as long as none is better."""
-        beam = self._empty()
+    def search_in_beam(self) -> list[Hypothesis]:
+        """BEAM-2: ended hypotheses keep their place as long as none is better."""
+        beam = self._start()
         for step in range(self.max_length):
-            if all(sentence.ended for sentence in beam):
+            if all(hypothesis.ended for hypothesis in beam):
                 break
-            beam = self._ranked(after for sentence in beam for after in self.extended(sentence))
-            # After the last word the order alone decides what is returned.
+            beam = self._rank(after for hypothesis in beam for after in self.extend(hypothesis))
+            # After the last word only the order matters.
             if step < self.max_length - 1:
-                beam = self._kept(beam)
+                beam = self._keep_best(beam)
         return beam
 
-    def set_aside(self) -> list[Sentence]:
-        """BEAM-2: what ends among the best leaves the beam, and beam_size of these end the search."""
-        beam, aside = self._empty(), list[Sentence]()
+    def search_set_aside(self) -> list[Hypothesis]:
+        """BEAM-2: hypotheses that end among the best leave the beam, and beam_size of them end the search."""
+        beam, aside = self._start(), list[Hypothesis]()
         for _ in range(self.max_length):
-            ranked = self._ranked(after for sentence in beam for after in self.extended(sentence))
+            ranked = self._rank(after for hypothesis in beam for after in self.extend(hypothesis))
             best, rest = ranked[: self.beam_size], ranked[self.beam_size :]
-            # Who is among the best matters for those that end.
-            self._decided([s for s in best if s.ended], rest)
-            self._decided(best, [s for s in rest if s.ended])
+            # For hypotheses that end it matters whether they are among the best.
+            self._record_gap([s for s in best if s.ended], rest)
+            self._record_gap(best, [s for s in rest if s.ended])
             aside += [s for s in best if s.ended]
             if len(aside) >= self.beam_size:
-                return self._ranked(aside)
-            beam = self._kept([s for s in ranked if not s.ended])
-        return self._ranked(aside + beam)
+                return self._rank(aside)
+            beam = self._keep_best([s for s in ranked if not s.ended])
+        return self._rank(aside + beam)
 
-    def _empty(self) -> list[Sentence]:
+    def _start(self) -> list[Hypothesis]:
         zero = self.reader.model.number(0)
-        return [Sentence((), zero, zero)]
+        return [Hypothesis((), zero, zero)]
 
-    def _ranked(self, sentences: Iterable[Sentence]) -> list[Sentence]:
-        """Best first; equals as they come, those of the better sentence and of lower ids before others."""
-        listed = list(sentences)
-        return [listed[place] for place in _best_first([s.score for s in listed], self.among_equals)]
+    def _rank(self, hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
+        """Sort best first; equals keep their order, the better hypothesis and the lower id first."""
+        listed = list(hypotheses)
+        return [listed[place] for place in _sort_best_first([s.score for s in listed], self.among_equals)]
 
-    def _kept(self, ranked: list[Sentence]) -> list[Sentence]:
-        self._decided(ranked[: self.beam_size], ranked[self.beam_size :])
+    def _keep_best(self, ranked: list[Hypothesis]) -> list[Hypothesis]:
+        self._record_gap(ranked[: self.beam_size], ranked[self.beam_size :])
         return ranked[: self.beam_size]
 
-    def _decided(self, chosen: list[Sentence], rejected: list[Sentence]) -> None:
-        """Record that the last of the chosen was preferred to the first of the rejected, if there are both."""
+    def _record_gap(self, chosen: list[Hypothesis], rejected: list[Hypothesis]) -> None:
+        """Record the gap between the last chosen and the first rejected hypothesis, if there are both."""
         self.gaps.extend(one.score - other.score for one, other in zip(chosen[-1:], rejected[:1], strict=False))
 
-    def best(self, beam_finish: str, top_beams: int) -> list[Sentence]:
-        """BEAM-3: the best of what is left, best first."""
-        found = self.in_beam() if beam_finish == "in_beam" else self.set_aside()
+    def find_best(self, beam_finish: str, top_beams: int) -> list[Hypothesis]:
+        """BEAM-3: search, and return the best hypotheses, best first."""
+        found = self.search_in_beam() if beam_finish == "in_beam" else self.search_set_aside()
         if len(found) < top_beams:
             raise ValueError(f"top_beams is {top_beams}, but the search ends with {len(found)} sentences")
         for place in range(top_beams):
-            self._decided(found[: place + 1], found[place + 1 :])
+            self._record_gap(found[: place + 1], found[place + 1 :])
         return found[:top_beams]
 
 
@@ -175,7 +175,7 @@ def beam_search(
     among_equals: str = "first",
     **model: Any,
 ) -> dict[str, NDArray[Any]]:
-    """BEAM-1 … BEAM-5: the best beam_size extensions at each step, the best top_beams sentences at the end."""
+    """BEAM-1 … BEAM-5: the best beam_size extensions at each step, the best top_beams hypotheses at the end."""
     how = Model(number=number, **model)
     ids = np.full((len(source), top_beams, max_length), how.pad_id)
     scores = numbers(number, np.zeros(ids.shape[:2], dtype=int))
@@ -183,14 +183,14 @@ def beam_search(
     for sample, words in enumerate(source):
         reader = Reader(how, words[None], bos_id)
         search = Search(reader, eos_id, max_length, beam_size, length_penalty, among_equals, gaps)
-        for place, sentence in enumerate(search.best(beam_finish, top_beams)):
-            ids[sample, place, : len(sentence.words)] = sentence.words
-            scores[sample, place] = sentence.score
-    return {"ids": ids, "scores": scores, "gaps": _row(gaps)}
+        for place, hypothesis in enumerate(search.find_best(beam_finish, top_beams)):
+            ids[sample, place, : len(hypothesis.words)] = hypothesis.words
+            scores[sample, place] = hypothesis.score
+    return {"ids": ids, "scores": scores, "gaps": _make_row(gaps)}
 
 
-def _best_first(scores: Iterable[Any], among_equals: str) -> list[int]:
-    """The places of the scores from the best to the worst."""
+def _sort_best_first(scores: Iterable[Any], among_equals: str) -> list[int]:
+    """Return the places of the scores from the best to the worst."""
     falling = np.array([-float(score) for score in scores])
     if among_equals == "last":
         order = len(falling) - 1 - np.argsort(falling[::-1], kind="stable")
@@ -199,7 +199,7 @@ def _best_first(scores: Iterable[Any], among_equals: str) -> list[int]:
     return [int(place) for place in order]
 
 
-def _row(elements: list[Any]) -> Objects:
+def _make_row(elements: list[Any]) -> Objects:
     row: Objects = np.empty(len(elements), dtype=object)
     row[:] = elements
     return row

@@ -1,4 +1,4 @@
-"""Derives one case: golden values in balls, error scales in draws."""
+"""Derivation of one case: golden values in balls, error scales in draws."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
 from goldformer.spec.laws import law_of
 from goldformer.spec.model import ANY, Attribute, Case, Contract, Statistic, Wanted
@@ -23,7 +24,7 @@ Outputs = dict[str, NDArray[Any]]
 #: The formula of each component, by its name.
 FORMULAS = {**vars(formulas), **vars(layer_formulas), **vars(decoding_formulas)}
 
-#: What a formula that chooses gives beside its outputs: by how much the chosen exceeded the rejected.
+#: The extra output of formulas that choose: by how much the chosen exceeded the rejected.
 GAPS: Final = "gaps"
 
 
@@ -42,7 +43,7 @@ class DerivedArray:
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """What `goldformer derive` writes for one case; an option that refuses the call is None.
+    """The derivation of one case, as `goldformer derive` writes it; an option that refuses the call is None.
 
     `margin` is that of its decisions, the smallest over all options; None where nothing is chosen, or only ties.
     """
@@ -53,39 +54,30 @@ class Derived:
     margin: float | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data, for the cache of derivations."""
+        """Return plain data, for the cache of derivations."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: Any) -> Derived:
-        """The inverse of as_json."""
-        options = {
-            option: None
-            if outputs is None
-            else {
-                n: DerivedArray(**{**a, "shape": tuple(a["shape"]), "values": tuple(a["values"])})
-                for n, a in outputs.items()
-            }
-            for option, outputs in data["options"].items()
-        }
-        return cls(data["peak"], data["widest"], options, data["margin"])
+        """Read what as_json wrote."""
+        return TypeAdapter(cls).validate_python(data)
 
 
 def evaluate(
     component: str,
     number: formulas.Number,
-    given: Callable[[float], Any],
+    read: Callable[[float], Any],
     inputs: Mapping[str, NDArray[Any]],
     params: Mapping[str, NDArray[Any]],
     attributes: Mapping[str, Attribute],
     conventions: Mapping[str, str],
     constant: Callable[[float], Any] | None = None,
 ) -> Outputs:
-    """Run a component's formula on the elements that `given` and `number` make, attributes by `constant`."""
-    make = np.frompyfunc(given, 1, 1)
+    """Run a component's formula on the elements that `read` and `number` make, attributes by `constant`."""
+    make = np.frompyfunc(read, 1, 1)
     made = {n: make(a) if a.dtype.kind == "f" else a for n, a in inputs.items()}
-    weights = {n: Weight(a, given) if is_large(a) else make(a) for n, a in params.items()}
-    plain = {n: (constant or given)(value) if isinstance(value, float) else value for n, value in attributes.items()}
+    weights = {n: Weight(a, read) if is_large(a) else make(a) for n, a in params.items()}
+    plain = {n: (constant or read)(value) if isinstance(value, float) else value for n, value in attributes.items()}
     return apply(component, number, made, weights, plain, conventions)
 
 
@@ -98,7 +90,7 @@ def apply(
     conventions: Mapping[str, str],
 ) -> Outputs:
     """Run a component's formula on arrays that are made already."""
-    # Components built of others hand their parameters on, by prefix; the others name each of theirs.
+    # Components with parts take all parameters as one mapping; the others name each parameter.
     arguments: Mapping[str, Any] = {"params": params} if any("." in name for name in params) else params
     outputs: Outputs = FORMULAS[component](number, **inputs, **arguments, **attributes, **conventions)
     return outputs
@@ -106,7 +98,7 @@ def apply(
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What draws tell of one call without a proof: the error scale of each output, the margin of its decisions."""
+    """The error scale of each output of one call and the margin of its decisions, measured by draws without a proof."""
 
     scales: Mapping[str, float]
     margin: float
@@ -121,7 +113,7 @@ def measure(
 ) -> Measured:
     """Measure one call: what properties on drawn inputs need."""
     Draw.reset()
-    drawn = evaluate(component, Draw.exact, Draw.given, inputs, params, attributes, conventions)
+    drawn = evaluate(component, Draw.exact, Draw.read, inputs, params, attributes, conventions)
     gaps = drawn.pop(GAPS, np.empty(0, dtype=object))
     centre = {
         name: np.array([np.mean(d.samples) for d in array.ravel()])
@@ -131,27 +123,16 @@ def measure(
     return Measured({name: error_scale(drawn[name], values) for name, values in centre.items()}, margin(gaps))
 
 
-def scales(
-    component: str,
-    inputs: Mapping[str, NDArray[Any]],
-    params: Mapping[str, NDArray[Any]],
-    attributes: Mapping[str, Attribute],
-    conventions: Mapping[str, str],
-) -> Mapping[str, float]:
-    """The error scale of each output of one call, without a proof."""
-    return measure(component, inputs, params, attributes, conventions).scales
-
-
 @dataclass(frozen=True, slots=True)
 class _Method:
-    """How a case is evaluated: its outputs, or the gradients of its arguments for its cotangent."""
+    """The evaluation of a case: its outputs, or the gradients of its arguments for its cotangent."""
 
     case: Case
     contract: Contract
     conventions: Mapping[str, str]
 
     def samples(self) -> list[int] | None:
-        """The samples that a full-size case has probes in, to which its call is narrowed; None means all."""
+        """List the samples that a full-size case probes, to which its call is narrowed; None means all."""
         if not any(map(is_large, self.case.param_arrays.values())):
             return None
         wanted = [want for want in self.case.expect.values() if want.form != "shape"]
@@ -160,7 +141,7 @@ class _Method:
         return sorted({place[0] for want in wanted for place in want.indices})
 
     def inputs(self) -> Mapping[str, NDArray[Any]]:
-        """The inputs, of the samples that matter: samples do not mix (MODEL-6)."""
+        """Return the inputs of the samples that matter: samples do not mix (MODEL-6)."""
         samples = self.samples()
         if samples is None:
             return self.case.input_arrays
@@ -168,7 +149,7 @@ class _Method:
         return {n: a[samples] if n in batched else a for n, a in self.case.input_arrays.items()}
 
     def places(self, want: Wanted) -> Any:
-        """Where in the outputs the places that a case asks for are."""
+        """Return the index of the places that a case asks for in an output."""
         if want.form != "probes":
             return ...
         places = np.array(want.indices).T
@@ -176,12 +157,12 @@ class _Method:
             places[0] = np.searchsorted(samples, places[0])
         return tuple(places)
 
-    def choosing(self, among_equals: str) -> _Method:
-        """The same, with the first or the last chosen among equals."""
+    def choose_among_equals(self, among_equals: str) -> _Method:
+        """Return the same method, with the first or the last chosen among equals."""
         return replace(self, conventions={**self.conventions, "among_equals": among_equals})
 
     def run(
-        self, number: formulas.Number, given: Callable[[float], Any], unit: Callable[[int, int], Any]
+        self, number: formulas.Number, read: Callable[[float], Any], unit: Callable[[int, int], Any]
     ) -> Mapping[str, NDArray[Any]]:
         """Evaluate on one kind of elements."""
         case = self.case
@@ -191,24 +172,24 @@ class _Method:
             return evaluate(case.component, number, element, *call, constant)
 
         if case.cotangent_array is None:
-            return formula(number, given, given)
+            return formula(number, read, read)
         floats = {n: a for n, a in {**case.input_arrays, **case.param_arrays}.items() if a.dtype.kind == "f"}
-        cotangent = np.frompyfunc(given, 1, 1)(case.cotangent_array)
+        cotangent = np.frompyfunc(read, 1, 1)(case.cotangent_array)
         return duals.gradients(
-            lambda dual, seeded: formula(dual, seeded, lambda v: duals.Dual(given(v))),
-            floats, cotangent, self.contract.first_output, number, given, unit,
+            lambda dual, seed: formula(dual, seed, lambda v: duals.Dual(read(v))),
+            floats, cotangent, self.contract.first_output, number, read, unit,
         )  # fmt: skip
 
 
-def chosen(case: Case, contract: Contract, option: str) -> Mapping[str, str]:
-    """The conventions that a case's formula is run under, with this option of the case's own."""
+def choose_options(case: Case, contract: Contract, option: str) -> Mapping[str, str]:
+    """Return the conventions for the formula of a case, with this option of the case's own convention."""
     # The formulas know the conventions of their own component; the rest of only_with concerns others.
     fixed = {name: option for name, option in case.only_with.items() if name in contract.conventions}
     return {**fixed, case.convention: option} if case.convention else fixed
 
 
 def derive(case: Case, contract: Contract, conventions: Mapping[str, Convention], *, advice: bool = False) -> Derived:
-    """The golden values of a case under every option of its convention; `advice` says that it binds nobody.
+    """Derive the golden values of a case under every option; `advice` means that all its clauses are SHOULD.
 
     Unproven where a value or a decision is not certain, and where a tie leaves open what the case asks for.
     """
@@ -221,23 +202,23 @@ def derive(case: Case, contract: Contract, conventions: Mapping[str, Convention]
         if option == "refused":
             derived[option] = None
             continue
-        how = _Method(case, contract, chosen(case, contract, option))
+        how = _Method(case, contract, choose_options(case, contract, option))
         with balls.precision(balls.PRECISION if how.samples() is None else balls.FULL_SIZE):
-            proven = how.run(balls.exact, balls.given, duals.unit_balls(balls.exact))
+            proven = how.run(balls.exact, balls.read, duals.unit_balls(balls.exact))
         Draw.reset()
-        drawn = how.run(Draw.exact, Draw.given, duals.unit_draw)
+        drawn = how.run(Draw.exact, Draw.read, duals.unit_draw)
         peak = max(peak, Draw.peak)
         if GAPS in proven:
             least = min(least, _margin(how, proven, drawn, advice=advice))
         wanted = {name: want for name, want in case.expect.items() if want.form != "shape"}
-        derived[option] = {name: _derived(how, name, proven[name], drawn[name]) for name in wanted}
+        derived[option] = {name: _derive_output(how, name, proven[name], drawn[name]) for name in wanted}
         floats = [proven[name][how.places(want)] for name, want in wanted.items() if proven[name].dtype.kind == "O"]
         widest = max([widest, *map(balls.widest, floats)])
     return Derived(up(peak), widest, derived, down(least) if math.isfinite(least) else None)
 
 
-def _derived(how: _Method, name: str, proven: NDArray[Any], drawn: NDArray[Any]) -> DerivedArray:
-    """What a case asks of one output, with its error scale."""
+def _derive_output(how: _Method, name: str, proven: NDArray[Any], drawn: NDArray[Any]) -> DerivedArray:
+    """Return the values of one output that a case asks for, with its error scale."""
     from goldformer.spec.oracle import balls
 
     want = how.case.expect[name]
@@ -255,7 +236,7 @@ def _derived(how: _Method, name: str, proven: NDArray[Any], drawn: NDArray[Any])
 def _margin(
     how: _Method, proven: Mapping[str, NDArray[Any]], drawn: Mapping[str, NDArray[Any]], *, advice: bool
 ) -> float:
-    """The margin of the decisions of one call, ties left out; Unproven as for `derive`."""
+    """Return the margin of the decisions of one call, without ties; Unproven as for `derive`."""
     from goldformer.spec.oracle import balls
 
     case = how.case
@@ -267,7 +248,7 @@ def _margin(
         equals = f"{case.id}: {ties} of its {len(gaps)} decisions are between exactly equal candidates"
         if ids and not advice:
             raise balls.Unproven(f"{equals}: ask for no {' and '.join(ids)}, or cite clauses that are SHOULD alone")
-        other = how.choosing("last").run(balls.exact, balls.given, duals.unit_balls(balls.exact))
+        other = how.choose_among_equals("last").run(balls.exact, balls.read, duals.unit_balls(balls.exact))
         if any(balls.decimals(other[n]) != balls.decimals(proven[n]) for n in (GAPS, *case.expect) if n not in ids):
             raise balls.Unproven(f"{equals}, and what is expected depends on which of them is chosen")
     if len(drawn[GAPS]) != len(gaps) or (not ties and any(np.any(proven[name] != drawn[name]) for name in ids)):
@@ -287,7 +268,7 @@ def _statistics(case: Case, output: str, names: tuple[Statistic, ...], scale: fl
 
 
 def up(value: float) -> float:
-    """Rounded up to three significant digits, so that a stored scale is short and no smaller than measured."""
+    """Round up to three significant digits, so that a stored scale is short and no smaller than measured."""
     if value == 0.0 or not math.isfinite(value):
         return value
     unit = 10.0 ** (math.floor(math.log10(abs(value))) - 2)
@@ -295,5 +276,5 @@ def up(value: float) -> float:
 
 
 def down(value: float) -> float:
-    """Rounded down to three significant digits, so that a stored margin is no larger than measured."""
+    """Round down to three significant digits, so that a stored margin is no larger than measured."""
     return -up(-value)

@@ -2,7 +2,7 @@
 
 A Draw is SAMPLES float64 numbers that went through the same operations, each elementary result
 multiplied by 1 + ROUNDOFF·ξ with an independent ξ uniform in [−1, 1]. ROUNDOFF is far above float64's
-own and far below 1, so that the deviations measure the perturbations alone, to first order.
+own and far below 1, so that the deviations measure only the perturbations, to first order.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from goldformer.spec import draw
 SAMPLES: Final = 64
 ROUNDOFF: Final = 2.0**-34
 
-#: One long run of perturbations, walked through in order: the same formula always meets the same ones.
+#: One long run of perturbations, used in order: the same formula always gets the same ones.
 _POOL_SIZE: Final = 1 << 20
 _NOISE: NDArray[np.float64] | None = None
 
@@ -48,33 +48,33 @@ class Draw:
 
     @classmethod
     def reset(cls) -> None:
-        """Start the perturbations over, so that a scale depends on its case alone."""
+        """Start the perturbations over, so that a scale depends only on its case."""
         cls._next, cls._products, cls.peak = 0, 0, 0.0
 
     @classmethod
     def count_product(cls) -> int:
-        """How many products with whole matrices came before this one since `reset`."""
+        """Count a product with a whole matrix, and return the number of products before it since `reset`."""
         cls._products += 1
         return cls._products - 1
 
     @classmethod
     def exact(cls, value: int | float) -> Draw:
-        """The same number in all samples."""
+        """Return the same number in all samples."""
         return cls(np.full(SAMPLES, float(value)), zero=value == 0)
 
     @classmethod
-    def given(cls, value: float) -> Draw:
-        """An input: perturbed unless eight significant bits, bfloat16's, hold it exactly."""
+    def read(cls, value: float) -> Draw:
+        """Read an input: perturb it unless eight significant bits, bfloat16's, hold it exactly."""
         cls.peak = max(cls.peak, abs(value))
         held = math.ldexp(math.frexp(value)[0], 8).is_integer()
-        return cls.exact(value) if held else cls.rounded(np.full(SAMPLES, value))
+        return cls.exact(value) if held else cls.perturb(np.full(SAMPLES, value))
 
     @classmethod
-    def rounded(cls, samples: Samples) -> Draw:
-        """The result of one elementary operation, with its roundoffs."""
+    def perturb(cls, samples: Samples) -> Draw:
+        """Perturb the result of one elementary operation by its roundoffs."""
         noise, start = _noise(), cls._next
         if start + samples.size > _POOL_SIZE:
-            # A step that shares no factor with the pool's size: wraps never repeat the same windows.
+            # The start differs after each wrap, so the same windows are never repeated.
             start = (start * 7 + 13) % 61
         cls._next = start + samples.size
         cls.peak = max(cls.peak, float(np.abs(samples[..., 0]).max()) if samples.ndim > 1 else abs(float(samples[0])))
@@ -84,8 +84,8 @@ class Draw:
         if isinstance(other, Draw):
             if self.zero:
                 return Draw(other.samples, zero=other.zero)
-            return self if other.zero else Draw.rounded(self.samples + other.samples)
-        return self if other == 0 else Draw.rounded(self.samples + other)
+            return self if other.zero else Draw.perturb(self.samples + other.samples)
+        return self if other == 0 else Draw.perturb(self.samples + other)
 
     __radd__ = __add__
 
@@ -99,40 +99,40 @@ class Draw:
         if isinstance(other, Draw):
             if self.zero or other.zero:
                 return Draw.exact(0)
-            return Draw.rounded(self.samples * other.samples)
-        return Draw.rounded(self.samples * other)
+            return Draw.perturb(self.samples * other.samples)
+        return Draw.perturb(self.samples * other)
 
     __rmul__ = __mul__
 
     def __truediv__(self, other: Any) -> Draw:
-        return Draw.rounded(self.samples / (other.samples if isinstance(other, Draw) else other))
+        return Draw.perturb(self.samples / (other.samples if isinstance(other, Draw) else other))
 
     def __float__(self) -> float:
         return float(self.samples[0])
 
     def exp(self) -> Draw:
-        """Elementary exponential."""
-        return Draw.rounded(np.exp(self.samples))
+        """Compute the exponential."""
+        return Draw.perturb(np.exp(self.samples))
 
     def log(self) -> Draw:
-        """Elementary logarithm."""
-        return Draw.rounded(np.log(self.samples))
+        """Compute the logarithm."""
+        return Draw.perturb(np.log(self.samples))
 
     def sqrt(self) -> Draw:
-        """Elementary square root."""
-        return Draw.rounded(np.sqrt(self.samples))
+        """Compute the square root."""
+        return Draw.perturb(np.sqrt(self.samples))
 
     def sin(self) -> Draw:
-        """Elementary sine."""
-        return Draw.rounded(np.sin(self.samples))
+        """Compute the sine."""
+        return Draw.perturb(np.sin(self.samples))
 
     def cos(self) -> Draw:
-        """Elementary cosine."""
-        return Draw.rounded(np.cos(self.samples))
+        """Compute the cosine."""
+        return Draw.perturb(np.cos(self.samples))
 
 
 def error_scale(draws: NDArray[Any], golden: NDArray[np.float64]) -> float:
-    """The largest deviation from the golden values, over samples and elements, in units of ROUNDOFF."""
+    """Return the largest deviation from the golden values, over samples and elements, in units of ROUNDOFF."""
     samples = np.stack([d.samples for d in draws.ravel()]) if draws.size else np.zeros((0, SAMPLES))
     deviation = np.abs(samples - golden.reshape(-1, 1))
     finite = deviation[np.isfinite(deviation)]
@@ -140,7 +140,7 @@ def error_scale(draws: NDArray[Any], golden: NDArray[np.float64]) -> float:
 
 
 def margin(gaps: NDArray[Any], golden: NDArray[np.float64] | None = None) -> float:
-    """The unit roundoff at which an honest evaluation may close one of these gaps; infinite where there is none.
+    """Return the unit roundoff at which an honest evaluation may close one of these gaps; infinite without gaps.
 
     A gap is what a chosen candidate exceeds a rejected one by; without golden values its mean stands for it.
     """

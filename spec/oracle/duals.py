@@ -28,13 +28,13 @@ class Dual:
         self.value = value
         self.tangent = tangent
 
-    def _met(self, slope: float) -> None:
-        """A slope that honest code forms on the way to a gradient, though the product rule here does not."""
+    def _record_slope(self, slope: float) -> None:
+        """Record a slope that honest code forms on the way to a gradient, though the product rule here does not."""
         if self.tangent is not None and isinstance(self.value, Draw):
             Draw.peak = max(Draw.peak, abs(slope))
 
     def _chain(self, value: Any, slope: Any) -> Dual:
-        """f(self) with the derivative `slope` there."""
+        """Return f(self), given its value and the derivative `slope` there."""
         return Dual(value, None if self.tangent is None else self.tangent * slope)
 
     def __add__(self, other: Any) -> Dual:
@@ -64,36 +64,36 @@ class Dual:
         quotient = self.value / other.value
         mine = None if self.tangent is None else self.tangent / other.value
         theirs = None if other.tangent is None else other.tangent * (-quotient / other.value)
-        # Of 1/x, which is multiplied by.
-        other._met(float(other.value) ** -2)
+        # The slope of 1/x, for code that multiplies by the reciprocal.
+        other._record_slope(float(other.value) ** -2)
         return Dual(quotient, _sum(mine, theirs))
 
     def __float__(self) -> float:
         return float(self.value)
 
     def exp(self) -> Dual:
-        """(e^x)' = e^x."""
+        """Apply (e^x)' = e^x."""
         value = self.value.exp()
         return self._chain(value, value)
 
     def log(self) -> Dual:
-        """(log x)' = 1/x."""
+        """Apply (log x)' = 1/x."""
         return Dual(self.value.log(), None if self.tangent is None else self.tangent / self.value)
 
     def sin(self) -> Dual:
-        """(sin x)' = cos x."""
+        """Apply (sin x)' = cos x."""
         return Dual(self.value.sin(), None if self.tangent is None else self.tangent * self.value.cos())
 
     def cos(self) -> Dual:
-        """(cos x)' = −sin x."""
+        """Apply (cos x)' = −sin x."""
         return Dual(self.value.cos(), None if self.tangent is None else self.tangent * -self.value.sin())
 
     def sqrt(self) -> Dual:
-        """(√x)' = 1/(2√x)."""
+        """Apply (√x)' = 1/(2√x)."""
         root = self.value.sqrt()
-        # Of √x, and of 1/√x where it is divided by.
-        self._met(0.5 / float(root))
-        self._met(0.5 / float(root) ** 3)
+        # The slopes of √x, and of 1/√x for code that divides by it.
+        self._record_slope(0.5 / float(root))
+        self._record_slope(0.5 / float(root) ** 3)
         return Dual(root, None if self.tangent is None else self.tangent / (root + root))
 
 
@@ -104,14 +104,14 @@ def _sum(one: Tangent, other: Tangent) -> Tangent:
 
 
 def unit_draw(count: int, k: int) -> Draw:
-    """The k-th unit tangent of `count` inputs, as one Draw of that many rows."""
+    """Return the k-th unit tangent of `count` inputs, as one Draw of that many rows."""
     samples = np.zeros((count, SAMPLES))
     samples[k] = 1.0
     return Draw(samples)
 
 
 def unit_balls(ball: Callable[[int], Any]) -> Callable[[int, int], Objects]:
-    """What makes the k-th unit tangent as an array of balls."""
+    """Return a function that makes the k-th unit tangent as an array of balls."""
 
     def unit(count: int, k: int) -> Objects:
         tangent = np.empty(count, dtype=object)
@@ -127,23 +127,23 @@ def gradients(
     cotangent: Objects,
     output: str,
     number: Callable[[Any], Any],
-    given: Callable[[float], Any],
+    read: Callable[[float], Any],
     unit: Callable[[int, int], Tangent],
 ) -> dict[str, Objects]:
-    """The gradient of Σ cotangent·output by every element of `arrays`, as arrays of elements.
+    """Return the gradient of Σ cotangent·output by every element of `arrays`, as arrays of elements.
 
-    `formula(number, given)` runs the component's formula on elements made by these two; `given` is
+    `formula(number, read)` runs the component's formula on elements made by these two; `read` is
     called once for each element of `arrays`, in order. `unit(count, k)` is the k-th unit tangent.
     """
     count = sum(array.size for array in arrays.values())
     made = 0
 
-    def seeded(value: float) -> Dual:
+    def seed(value: float) -> Dual:
         nonlocal made
         made += 1
-        return Dual(given(value), unit(count, made - 1))
+        return Dual(read(value), unit(count, made - 1))
 
-    outputs = formula(lambda value: Dual(number(value)), seeded)
+    outputs = formula(lambda value: Dual(number(value)), seed)
     assert made == count, "every input element is made once, in the order of `arrays`"
     total: Tangent = None
     # A loss has no axes; NumPy hands such an array out as its element.
@@ -151,11 +151,11 @@ def gradients(
     for weight, result in zip(weights, results, strict=True):
         if result.tangent is not None:
             total = _sum(total, result.tangent * weight)
-    return _apart(total, arrays)
+    return _split_tangent(total, arrays)
 
 
-def _apart(total: Tangent, arrays: Mapping[str, NDArray[np.float64]]) -> dict[str, Objects]:
-    """One long tangent cut into arrays of their inputs' shapes."""
+def _split_tangent(total: Tangent, arrays: Mapping[str, NDArray[np.float64]]) -> dict[str, Objects]:
+    """Cut one long tangent into arrays of their inputs' shapes."""
     rows = [Draw(samples) for samples in total.samples] if isinstance(total, Draw) else list(total)
     cut: dict[str, Objects] = {}
     for name, array in arrays.items():

@@ -20,12 +20,12 @@ Number = Callable[[int | float], Any]
 
 
 def scalar(value: Any) -> Objects:
-    """An element as a 0-d array, of objects unless it is a plain number, so that NumPy's functions dispatch to it."""
+    """Return an element as a 0-d array, so that NumPy's functions dispatch to it; a plain number keeps its dtype."""
     return np.asarray(value)
 
 
 def numbers(number: Number, values: Any) -> Objects:
-    """An array of exact elements."""
+    """Return an array of exact elements."""
     made: Objects = np.frompyfunc(number, 1, 1)(np.asarray(values, dtype=object))
     return made.astype(scalar(number(0)).dtype)
 
@@ -38,12 +38,12 @@ def softmax(number: Number, scores: Objects) -> dict[str, Objects]:
 def weights_of(number: Number, scores: Objects, mask: NDArray[np.bool_] | None, empty_row: str) -> Objects:
     """SDPA-3, SDPA-6, SDPA-7: softmax over the keys that the mask leaves."""
     keep = np.ones(scores.shape, dtype=bool) if mask is None else np.broadcast_to(mask, scores.shape)
+    empty = ~keep.any(-1, keepdims=True)
     size = np.where(keep, scores.astype(np.float64), -math.inf)
     # SM-4: subtracting one exact number from a row changes nothing, and keeps exp within range.
-    shift = np.where(keep.any(-1, keepdims=True), size.max(-1, keepdims=True), 0.0)
+    shift = np.where(empty, 0.0, size.max(-1, keepdims=True))
     zero = scalar(number(0))
     e = np.where(keep, np.exp(np.where(keep, scores - shift.astype(scores.dtype), zero)), zero)
-    empty = ~keep.any(-1, keepdims=True)
     if empty.any():
         fill = {"uniform": 1, "zeros": 0, "nan": math.nan}[empty_row]
         e = np.where(empty, scalar(number(fill)), e)
@@ -70,18 +70,18 @@ def scaled_dot_product_attention(
     scores = query @ key.swapaxes(-1, -2)
     scaled = scores / np.sqrt(scalar(number(query.shape[-1])))
     weights = weights_of(number, scaled, mask, empty_row)
-    output = undropped(number, weights, dropout_rate) @ value
+    output = scale_kept(number, weights, dropout_rate) @ value
     return {"output": output, "weights": weights, "scores": scores, "scaled_scores": scaled}
 
 
 def dropout(number: Number, x: Objects, *, rate: Any, training: bool, seed: int) -> dict[str, Objects]:
-    """DROP-2; DROP-1 while no element is dropped: of those that are, laws.py knows how many."""
+    """DROP-2; DROP-1 while no element is dropped: laws.py has the law of dropped elements."""
     del seed
-    return {"output": undropped(number, x, rate) if training else x}
+    return {"output": scale_kept(number, x, rate) if training else x}
 
 
-def undropped(number: Number, x: Objects, rate: Any) -> Objects:
-    """DROP-1: x/(1 − rate), what an element is unless it is dropped; at a rate of 1 every one is."""
+def scale_kept(number: Number, x: Objects, rate: Any) -> Objects:
+    """DROP-1: x/(1 − rate), the value of an element that is kept; at a rate of 1 no element is kept."""
     if float(rate) == 0:
         return x
     kept: Objects = np.full(x.shape, number(0), dtype=x.dtype) if float(rate) == 1 else x / scalar(number(1) - rate)
@@ -92,7 +92,7 @@ def xavier_uniform(number: Number, like: Objects, *, seed: int) -> dict[str, Obj
     """INIT-1: √(6/(d_in + d_out)), the largest element there can be, as it is drawn: −a + 2a·v with v up to 1."""
     del seed
     bound = np.sqrt(scalar(number(6)) / scalar(number(sum(like.shape))))
-    # As many random bits make v as the dtype holds: it is a product here so that it is rounded once.
+    # v has as many random bits as the dtype holds: it is a product here so that it is rounded once.
     v = scalar(number(1)) * scalar(number(1))
     return {"weight": np.full(like.shape, -bound + (bound + bound) * v, dtype=like.dtype)}
 
@@ -152,8 +152,8 @@ def merge_heads(x: Objects) -> Objects:
     return x.swapaxes(1, 2).reshape(batch, seq, heads * width)
 
 
-def scoped(params: Mapping[str, Objects], prefix: str) -> dict[str, Objects]:
-    """The parameters under a prefix, by their names there."""
+def select_params(params: Mapping[str, Objects], prefix: str) -> dict[str, Objects]:
+    """Return the parameters under a prefix, by their names there."""
     start = f"{prefix}."
     return {name[len(start) :]: array for name, array in params.items() if name.startswith(start)}
 
@@ -161,11 +161,11 @@ def scoped(params: Mapping[str, Objects], prefix: str) -> dict[str, Objects]:
 def linear(x: Objects, w: Any, b: Objects | None) -> Objects:
     """x·W, plus b where it is given.
 
-    The sum begins with b, as it does in the fused kernels behind nn.Linear: where b is large, every term that is
+    The sum begins with b, as it does in the fused kernels of nn.Linear: where b is large, every term that is
     added rounds at its size.
     """
-    if b is None or not isinstance(w, np.ndarray):
-        # A large weight multiplies in whole, and its many terms outweigh a bias.
+    if b is None or not isinstance(w, np.ndarray) or w.dtype != object:
+        # A large weight multiplies in whole: its many terms outweigh a bias. Of plain numbers no roundoff is measured.
         product: Objects = x @ w
         return product if b is None else product + b
     total = b
@@ -196,10 +196,10 @@ def multi_head_attention(
     q, k, v = (
         split_heads(linear(x, w, b), num_heads) for x, w, b in ((query, w_q, b_q), (key, w_k, b_k), (value, w_v, b_v))
     )
-    return _attended(number, q, k, v, mask, w_o, b_o, empty_row)
+    return _attend(number, q, k, v, mask, w_o, b_o, empty_row)
 
 
-def _attended(
+def _attend(
     number: Number,
     q: Objects,
     k: Objects,
@@ -209,7 +209,7 @@ def _attended(
     b_o: Objects | None,
     empty_row: str,
 ) -> dict[str, Objects]:
-    """MHA-3, MHA-4: what queries, keys and values of all heads come to, step by step."""
+    """MHA-3, MHA-4: attend in all heads, merge them and project, step by step."""
     attended = scaled_dot_product_attention(number, q, k, v, mask, empty_row=empty_row)
     heads = attended["output"]
     steps = {"q": q, "k": k, "v": v, "scaled_scores": attended["scaled_scores"], "heads": heads}
@@ -231,7 +231,7 @@ def fused_multi_head_attention(
     """FMHA-1 … FMHA-3: one projection, cut per head into (q|k|v)."""
     qkv = linear(x, w_qkv, b_qkv)
     q, k, v = np.split(split_heads(qkv, num_heads), 3, axis=-1)
-    return {**_attended(number, q, k, v, mask, w_o, b_o, empty_row), "qkv": qkv}
+    return {**_attend(number, q, k, v, mask, w_o, b_o, empty_row), "qkv": qkv}
 
 
 def single_head_attention(

@@ -1,4 +1,4 @@
-"""The formulas of layers, stacks, the whole model and the loss; how they are written is told in formulas.py."""
+"""The formulas of layers, stacks, the whole model and the loss, written as formulas.py explains."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from goldformer.spec.oracle.formulas import (
     padding_mask,
     positional_encoding,
     scalar,
-    scoped,
+    select_params,
     softmax,
     token_embedding,
 )
@@ -36,13 +36,7 @@ def pad_or_truncate(number: Number, x: Objects, *, length: int) -> dict[str, Obj
 
 
 def feed_forward(
-    number: Number,
-    x: Objects,
-    *,
-    w_1: Objects,
-    w_2: Objects,
-    b_1: Objects | None = None,
-    b_2: Objects | None = None,
+    number: Number, x: Objects, *, w_1: Objects, w_2: Objects, b_1: Objects | None = None, b_2: Objects | None = None
 ) -> dict[str, Objects]:
     """FFN-1: max(0, x·W_1 + b_1)·W_2 + b_2."""
     inner = linear(x, w_1, b_1)
@@ -90,15 +84,15 @@ def encoder_layer(
     """LAYER-1: self-attention, then the feed-forward network, each with residual and normalisation."""
 
     def attend(y: Objects) -> dict[str, Objects]:
-        mine = scoped(params, "self_attention")
+        mine = select_params(params, "self_attention")
         return multi_head_attention(number, y, y, y, mask, num_heads=num_heads, **mine, empty_row=empty_row)
 
     def feed(y: Objects) -> dict[str, Objects]:
-        return feed_forward(number, y, **scoped(params, "feed_forward"))
+        return feed_forward(number, y, **select_params(params, "feed_forward"))
 
     how = (norm_placement, layer_norm_eps)
-    attended, attention = _sublayer(number, x, attend, scoped(params, "norm_1"), *how)
-    output, _ = _sublayer(number, attended, feed, scoped(params, "norm_2"), *how)
+    attended, attention = _sublayer(number, x, attend, select_params(params, "norm_1"), *how)
+    output, _ = _sublayer(number, attended, feed, select_params(params, "norm_2"), *how)
     return {"output": output, "attended": attended, "weights": attention["weights"]}
 
 
@@ -119,20 +113,24 @@ def decoder_layer(
 
     def attend(y: Objects, other: Objects | None, mask: Mask, prefix: str) -> dict[str, Objects]:
         kv = y if other is None else other
-        mine = scoped(params, prefix)
+        mine = select_params(params, prefix)
         return multi_head_attention(number, y, kv, kv, mask, num_heads=num_heads, **mine, empty_row=empty_row)
 
     def feed(y: Objects) -> dict[str, Objects]:
-        return feed_forward(number, y, **scoped(params, "feed_forward"))
+        return feed_forward(number, y, **select_params(params, "feed_forward"))
 
     how = (norm_placement, layer_norm_eps)
     attended, own = _sublayer(
-        number, x, lambda y: attend(y, None, self_mask, "self_attention"), scoped(params, "norm_1"), *how
+        number, x, lambda y: attend(y, None, self_mask, "self_attention"), select_params(params, "norm_1"), *how
     )
     crossed, cross = _sublayer(
-        number, attended, lambda y: attend(y, memory, memory_mask, "cross_attention"), scoped(params, "norm_2"), *how
+        number,
+        attended,
+        lambda y: attend(y, memory, memory_mask, "cross_attention"),
+        select_params(params, "norm_2"),
+        *how,
     )
-    output, _ = _sublayer(number, crossed, feed, scoped(params, "norm_3"), *how)
+    output, _ = _sublayer(number, crossed, feed, select_params(params, "norm_3"), *how)
     return {
         "output": output,
         "attended": attended,
@@ -148,7 +146,7 @@ def encoder(
     """STACK-1: each layer takes the output of the one before it, with weights of its own."""
     layers = []
     for index in range(num_layers):
-        mine = scoped(params, f"encoder.{index}")
+        mine = select_params(params, f"encoder.{index}")
         x = encoder_layer(number, x, mask, num_heads=num_heads, params=mine, **how)["output"]
         layers.append(x)
     return {"output": x, "layers": np.stack(layers)}
@@ -169,7 +167,7 @@ def decoder(
     """STACK-2: as the encoder; every layer attends to the same memory."""
     layers = []
     for index in range(num_layers):
-        mine = scoped(params, f"decoder.{index}")
+        mine = select_params(params, f"decoder.{index}")
         x = decoder_layer(number, x, memory, self_mask, memory_mask, num_heads=num_heads, params=mine, **how)["output"]
         layers.append(x)
     return {"output": x, "layers": np.stack(layers)}
@@ -192,12 +190,12 @@ class Model:
     empty_row: str = "uniform"
 
     def encode(self, embedded: Objects, source: Ids) -> Objects:
-        """The memory: the encoder's output."""
+        """Return the memory: the encoder's output."""
         mask = padding_mask(self.number, source, pad_id=self.pad_id)["mask"]
         return encoder(self.number, embedded, mask, num_layers=self.num_encoder_layers, **self._common)["output"]
 
     def decode(self, embedded: Objects, target: Ids, memory: Objects, source: Ids) -> Objects:
-        """The decoder's output."""
+        """Return the decoder's output."""
         seq = target.shape[1]
         source_mask, target_mask = (padding_mask(self.number, i, pad_id=self.pad_id)["mask"] for i in (source, target))
         target_mask = target_mask & causal_mask(self.number, q_seq=seq, kv_seq=seq)["mask"]
@@ -205,11 +203,11 @@ class Model:
         return decoder(self.number, *given, num_layers=self.num_decoder_layers, **self._common)["output"]
 
     def logits(self, decoded: Objects) -> Objects:
-        """One number for each word at each position of the target."""
+        """Return one number for each word at each position of the target."""
         return linear(decoded, self.params["w_vocab"], self.params.get("b_vocab"))
 
     def embed(self, ids: Ids) -> Objects:
-        """Rows of the table, with their positions."""
+        """Return rows of the table, with their positional encoding."""
         table, scale = self.params["table"], self.embedding_scale
         rows = token_embedding(self.number, ids, table=table, embedding_scale=scale)["output"]
         return positional_encoding(self.number, rows, pe_layout=self.pe_layout)["output"]
@@ -220,11 +218,16 @@ class Model:
         return {name: getattr(self, name) for name in names}
 
 
-def transformer(number: Number, source: Ids, target: Ids, **model: Any) -> dict[str, Objects]:
-    """MODEL-1 … MODEL-4: one table, PE once, the two stacks, a linear map to the vocabulary."""
+def transformer(
+    number: Number, source: Ids, target: Ids, memory: Objects | None = None, **model: Any
+) -> dict[str, Objects]:
+    """MODEL-1 … MODEL-4: one table, PE once, the two stacks, a linear map to the vocabulary.
+
+    A `memory` that is known already is not computed again.
+    """
     whole = Model(number=number, **model)
     source_embedded = whole.embed(source)
-    memory = whole.encode(source_embedded, source)
+    memory = whole.encode(source_embedded, source) if memory is None else memory
     target_embedded = whole.embed(target)
     decoded = whole.decode(target_embedded, target, memory, source)
     embedded = {"source_embedded": source_embedded, "target_embedded": target_embedded}

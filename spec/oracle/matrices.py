@@ -24,21 +24,21 @@ from goldformer.spec.oracle.draws import ROUNDOFF, SAMPLES, Draw
 Objects = NDArray[Any]
 Floats = NDArray[np.float64]
 
-#: From this many elements on a weight is kept whole.
+#: A weight with at least this many elements stays a plain array.
 LARGE: Final = 1 << 16
 
 #: Bits of the integers that a midpoint is cut into.
 _LIMB: Final = 32
-#: Bits of a ball before the point: what is left of its precision is the fraction that is kept.
+#: Bits of a ball before the point: the rest of its precision is the fraction.
 _WHOLE: Final = 64
-#: float64 holds every integer of so many bits.
+#: float64 holds every integer of this many bits.
 _MANTISSA: Final = 53
-#: Partial sums held at once, in elements.
+#: The most partial sums in memory at once, in elements.
 _CHUNK: Final = 1 << 23
 
 
 def is_large(array: NDArray[Any]) -> bool:
-    """Whether an array is a weight to be kept whole."""
+    """Return True if an array is a weight that stays a plain array."""
     return array.ndim == 2 and array.size >= LARGE
 
 
@@ -48,13 +48,13 @@ class Weight:
     #: NumPy leaves `array @ weight` to __rmatmul__.
     __array_ufunc__ = None
 
-    def __init__(self, values: Floats, given: Callable[[float], Any]) -> None:
+    def __init__(self, values: Floats, read: Callable[[float], Any]) -> None:
         self.values = values
         self.shape = values.shape
-        self._given = np.frompyfunc(given, 1, 1)
+        self._read = np.frompyfunc(read, 1, 1)
 
     def __getitem__(self, ids: NDArray[np.int64]) -> Objects:
-        rows: Objects = self._given(self.values[ids])
+        rows: Objects = self._read(self.values[ids])
         return rows
 
     def __rmatmul__(self, x: Objects) -> Objects:
@@ -68,7 +68,7 @@ class Weight:
         fraction = flint.ctx.prec - _WHOLE
         unit = flint.arb(2) ** fraction
         whole = [int((ball.mid() * unit).floor().unique_fmpz()) for ball in x.ravel()]
-        # Cutting at the last bit moves a midpoint by less than one unit of it.
+        # Truncation moves a midpoint by less than one unit of the last bit.
         radii = np.array([float(ball.rad()) for ball in x.ravel()]).reshape(x.shape) + 2.0**-fraction
         power = _common_power(self.values)
         weight = np.ldexp(self.values, power)
@@ -76,7 +76,7 @@ class Weight:
         for place, limb in enumerate(_limbs(whole)):
             part = limb.reshape(x.shape) @ weight
             total = total + (part.astype(np.int64).astype(object) << (_LIMB * place))
-        # One rounding a product and a sum, of numbers that are not negative: a part in 2³⁰ covers thousands.
+        # Each product and sum of non-negative numbers rounds once: one part in 2³⁰ covers thousands of roundings.
         spread = radii @ np.abs(self.values) * (1 + 2.0**-30)
         down = flint.arb(2) ** -(fraction + power)
 
@@ -92,14 +92,14 @@ class Weight:
         deviation = ROUNDOFF * np.sqrt(self._squares(samples[0]) / 3)
         noisy = exact + deviation * _normal(f"normal/{Draw.count_product()}", exact.shape)
         Draw.peak = max(Draw.peak, float(np.abs(noisy[0]).max()))
-        # The samples of one element side by side, as every other operation will want them.
+        # Put the samples of one element next to each other: every other operation reads them so.
         apart = np.ascontiguousarray(np.moveaxis(noisy, 0, -1)).reshape(-1, SAMPLES)
         product = np.empty(len(apart), dtype=object)
         product[:] = [Draw(samples) for samples in apart]
         return product.reshape(noisy.shape[1:])
 
     def _squares(self, x: Floats) -> Floats:
-        """Σ p² + Σ s² of each dot product; adding an exact zero rounds nothing, and the first sum is no sum."""
+        """Return Σ p² + Σ s² of each dot product; adding an exact zero rounds nothing, and the first sum is no sum."""
         squares = np.empty((len(x), self.shape[1]))
         width = max(1, _CHUNK // x.size)
         for start in range(0, self.shape[1], width):
@@ -112,7 +112,7 @@ class Weight:
 
 
 def _common_power(values: Floats) -> int:
-    """The least k ≥ 0 for which every value times 2^k is an integer; ValueError when sums would need rounding."""
+    """Return the least k ≥ 0 for which every value times 2^k is an integer; ValueError if sums would need rounding."""
     power = 0
     while power < _MANTISSA and not np.array_equal(scaled := np.ldexp(values, power), np.rint(scaled)):
         power += 1
@@ -124,7 +124,7 @@ def _common_power(values: Floats) -> int:
 
 
 def _limbs(whole: list[int]) -> list[Floats]:
-    """Integers cut into digits to the base 2^32, the lowest first; the highest carries the sign."""
+    """Cut integers into digits to the base 2^32, the lowest first; the highest carries the sign."""
     size = max(max((n.bit_length() for n in whole), default=0) // _LIMB + 1, 2)
     packed = b"".join(n.to_bytes(size * _LIMB // 8, "little", signed=True) for n in whole)
     digits = np.frombuffer(packed, dtype="<u4").reshape(len(whole), size)
@@ -134,7 +134,7 @@ def _limbs(whole: list[int]) -> list[Floats]:
 
 
 def _normal(name: str, shape: tuple[int, ...]) -> Floats:
-    """Standard normal numbers by Box and Muller's method, the same ones for the same name."""
+    """Draw standard normal numbers by Box and Muller's method, the same ones for the same name."""
     count = math.prod(shape)
     uniform = ((draw.stream(0, name, 2 * count) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
     radius, angle = np.sqrt(-2 * np.log(uniform[:count])), 2 * np.pi * uniform[count:]

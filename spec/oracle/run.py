@@ -1,4 +1,4 @@
-"""Derives many cases on all cores, never the same one twice, and says what moved."""
+"""Derivation of many cases on all cores, with a cache, and the comparison with stored golden values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SCALE_DRIFT = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One derived case; `cached` when an earlier run had derived just this."""
+    """One derived case; `cached` if an earlier run derived exactly this case."""
 
     case: Case
     digest: str
@@ -38,26 +38,26 @@ class Outcome:
     cached: bool
 
 
-def derivable(spec: Spec, only: Iterable[str] = ()) -> list[Case]:
-    """The cases that have golden values; `only` narrows them to some ids."""
+def list_derivable(spec: Spec, only: Iterable[str] = ()) -> list[Case]:
+    """List the cases that have golden values; `only` narrows them to some ids."""
     wanted = set(only)
     cases = [case for case in spec.cases.values() if case.error is None and not case.shape_only]
     return [case for case in cases if not wanted or case.id in wanted]
 
 
 def default_cache() -> Path:
-    """Where derivations are remembered: goldformer/derivations under $XDG_CACHE_HOME or ~/.cache."""
+    """Return the folder of the cache of derivations: goldformer/derivations under $XDG_CACHE_HOME or ~/.cache."""
     home = os.environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "goldformer" / "derivations"
 
 
 def derive_all(spec: Spec, cases: Iterable[Case], *, jobs: int, cache: Path | None) -> Iterator[Outcome]:
-    """Derive cases in parallel, yielding each as it is done; without a cache every one is derived anew."""
-    digests = digests_of(spec)
+    """Derive cases in parallel and yield each as it is done; without a cache every one is derived again."""
+    digests = digest_cases(spec)
     waiting = []
     stamp = _method_stamp()
     for case in cases:
-        # Whether a case is advice decides what may be derived, and is no part of its digest.
+        # Advice changes what may be derived but is not part of the digest.
         kind = "-advice" if spec.is_advice(case) else ""
         place = cache / f"{digests[case.id]}-{stamp}{kind}.json" if cache else None
         if place is not None and place.exists():
@@ -84,8 +84,8 @@ def derive_all(spec: Spec, cases: Iterable[Case], *, jobs: int, cache: Path | No
             yield Outcome(case, digests[case.id], derived, cached=False)
 
 
-def digests_of(spec: Spec) -> dict[str, str]:
-    """The derivation digest of every case as its file stands now."""
+def digest_cases(spec: Spec) -> dict[str, str]:
+    """Return the derivation digest of every case as its file stands now."""
     digests: dict[str, str] = {}
     for path in sorted((spec.root / "cases").glob("*.yaml")):
         file = YamlFile.read(path)
@@ -94,12 +94,12 @@ def digests_of(spec: Spec) -> dict[str, str]:
     return digests
 
 
-#: What only handles derivations; all else in the oracle is what they follow from.
+#: Files of the oracle that do not influence its numbers.
 _HANDLING = frozenset({"run.py", "write.py"})
 
 
 def _method_stamp() -> str:
-    """Changes with the method's own source and with python-flint, so that a new method derives everything."""
+    """Return a digest of the method's source and of python-flint's version: a new method derives everything again."""
     stamp = hashlib.sha256(version("python-flint").encode())
     oracle = Path(__file__).parent
     method = sorted(path for path in oracle.glob("*.py") if path.name not in _HANDLING)
@@ -123,14 +123,14 @@ def write_all(outcomes: Iterable[Outcome], spec: Spec) -> list[Path]:
     ]
 
 
-def moved(outcome: Outcome) -> str | None:
-    """How a case's stored golden values differ from the derivation, or None."""
+def describe_move(outcome: Outcome) -> str | None:
+    """Describe how a case's stored golden values differ from the derivation; None if they do not."""
     golden = outcome.case.golden
     if golden is None:
         return "has no golden values, or was changed since they were derived"
     for name in ("peak", "margin"):
         stored, now = getattr(golden, name), getattr(outcome.derived, name)
-        if _drifted(stored, now):
+        if _has_drifted(stored, now):
             return f"{name} {stored} is {now} now"
     if set(golden.options) != set(outcome.derived.options):
         return f"has values for {sorted(golden.options)}, derived {sorted(outcome.derived.options)}"
@@ -146,7 +146,7 @@ def moved(outcome: Outcome) -> str | None:
     return None
 
 
-def _drifted(stored: float | None, derived: float | None) -> bool:
+def _has_drifted(stored: float | None, derived: float | None) -> bool:
     if stored is None or derived is None:
         return stored is not derived
     return abs(stored - derived) > SCALE_DRIFT * derived
@@ -158,21 +158,21 @@ def _difference(stored: GoldenArray, derived: DerivedArray) -> str | None:
         return "golden values differ from those derived now"
     if stored.within != derived.within:
         return "what chance may do differs from what is derived now"
-    if _drifted(stored.error_scale, derived.error_scale):
+    if _has_drifted(stored.error_scale, derived.error_scale):
         return f"error scale {stored.error_scale} is {derived.error_scale} now"
     return None
 
 
 def _values(derived: DerivedArray, kind: str) -> NDArray[Any]:
-    """Derived decimals as an array: floats, or the integers (i) or truth values (b) that are derived as words."""
+    """Return derived texts as an array of floats, of integers (i) or of truth values (b)."""
     readers: dict[str, Callable[[str], float]] = {"b": lambda v: v == "true", "i": int}
     dtypes = {"b": np.bool_, "i": np.int64}
     read = readers.get(kind, float)
     return np.array([read(v) for v in derived.values], dtype=dtypes.get(kind, np.float64)).reshape(derived.shape)
 
 
-def with_golden(case: Case, spec: Spec) -> Case:
-    """A case with its golden values as they are derived now; Unproven as for `derive`."""
+def derive_golden(case: Case, spec: Spec) -> Case:
+    """Return a case with its golden values as they are derived now; Unproven as for `derive`."""
     contract = spec.contracts[case.component]
     derived = derive(case, contract, spec.conventions, advice=spec.is_advice(case))
     kinds = {name: {"bool": "b", "ids": "i"}.get(array.kind, "f") for name, array in contract.results_of(case).items()}

@@ -15,7 +15,7 @@ from typing import Any, Final
 from goldformer.spec.laws import FALSE_ALARM, Discrete, Law, Uniform
 from goldformer.spec.model import Statistic
 
-#: What the mean of a statistic is taken of.
+#: The function of an element of which a statistic is the mean.
 _OF: Final[Mapping[Statistic, Callable[[Fraction], Fraction]]] = {
     "zeros": lambda value: Fraction(value == 0),
     "mean": lambda value: value,
@@ -32,7 +32,7 @@ class Interval:
 
 
 def statistics(law: Law, names: tuple[Statistic, ...]) -> dict[Statistic, Interval]:
-    """The statistics of a law, which has all that are named (`laws.unfit`)."""
+    """Compute the statistics of a law, which has all that are named (`laws.unfit`)."""
     return {name: _largest(law) if name == "largest" else _mean(law, name) for name in names}
 
 
@@ -40,7 +40,7 @@ def _largest(law: Law) -> Interval:
     from goldformer.spec.oracle import balls  # only deriving needs python-flint
 
     if isinstance(law, Discrete):
-        # Nothing is kept less often than FALSE_ALARM, and what is kept is that number and no other.
+        # The probability that nothing is kept is below FALSE_ALARM, and every kept element is this number.
         (magnitude,) = law.magnitudes
         return Interval(balls.ratio(magnitude), 0.0)
     bound = balls.ratio(law.square).sqrt()
@@ -69,7 +69,7 @@ def _mean(law: Law, name: Statistic) -> Interval:
 
 
 def _bernstein(variance: Any, reach: Any, count: int) -> float:
-    """How far the mean of so many independent terms strays but for FALSE_ALARM.
+    """Bound the deviation of the mean of `count` independent terms, with FALSE_ALARM the probability of a larger one.
 
     Bernstein's inequality: with terms that lie within `reach` of their means, and `variance` the mean of their
     variances, P(|mean − its expectation| ≥ t) ≤ 2·exp(−n·t²/2 / (variance + reach·t/3)). Solved for t.
@@ -82,5 +82,5 @@ def _bernstein(variance: Any, reach: Any, count: int) -> float:
 
 
 def _above(ball: Any) -> float:
-    """A float that is certainly not less than a ball."""
+    """Return a float that is certainly not less than a ball."""
     return math.nextafter(float(ball.upper()), math.inf) if not bool(ball == 0) else 0.0

@@ -1,4 +1,4 @@
-"""Turns derivations into entries of golden files, and writes them."""
+"""Golden files written from derivations."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from goldformer.spec.goldenfile import Numeral, read_entries, sorted_entries, write_golden_file
+from goldformer.spec.goldenfile import Numeral, read_entries, sort_entries, write_golden_file
 from goldformer.spec.model import ANY, Case, Wanted
 from goldformer.spec.oracle.derive import Derived, DerivedArray
 
-#: What an entry says besides its kills.
+#: The keys of an entry except its kills.
 _DERIVED = ("derivation", "peak", "margin", "outputs", "options")
 
 
@@ -33,7 +33,7 @@ def write_golden(path: Path, cases: Mapping[str, Case], derived: Mapping[str, tu
             made = {}
         entries[id_] = made | ({"kills": entry["kills"]} if "kills" in entry else {})
     component = path.stem
-    return write_golden_file(path, component, sorted_entries(entries, cases))
+    return write_golden_file(path, component, sort_entries(entries, cases))
 
 
 def golden_entry(digest: str, derived: Derived, wanted: Mapping[str, Wanted]) -> dict[str, Any]:
