@@ -118,10 +118,10 @@ def test_what_goes_on_being_written_is_late_all_the_same(monkeypatch):
 class Endless(child.Pipes):
     """Pipes to nobody."""
 
-    def _ended(self):
+    def _has_ended(self):
         return False
 
-    def _closed(self, size, which="output"):
+    def _explain_closed_pipe(self, size, which="output"):
         raise AssertionError(which)
 
 
