@@ -232,8 +232,8 @@ def answers(by_hand, spec, *lines):
 
 
 def test_another_version_and_what_the_contract_has_not_are_refused_with_32602(by_hand, spec):
-    assert "answers `initialize`\nwith the error −32602" in PAGE
-    assert "What the contract does not have among `params` is refused with −32602" in PAGE
+    assert "answers `initialize` with the error −32602" in PAGE
+    assert "Refuse an unknown argument with −32602" in PAGE
     (hello, call, *_), spoilt = REQUESTS, []
     spoilt.append(hello.replace('"protocol":1', '"protocol":2'))
     spoilt.append(call.replace('"params":{', '"params":{"axis":0,'))
