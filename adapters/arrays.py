@@ -144,8 +144,9 @@ class Torch:
     def make(self, array: Array, dtype: str, device: str) -> Any:
         """Make a fresh contiguous tensor; on the meta device it has no values."""
         tensor = self._torch.from_numpy(np.array(array))
-        wanted = getattr(self._torch, dtype) if array.dtype.kind == "f" else tensor.dtype
-        return tensor.to(device=device, dtype=wanted)
+        if array.dtype.kind == "f" and dtype != "float64":
+            tensor = tensor.to(getattr(self._torch, dtype))
+        return tensor if device == "cpu" else tensor.to(device)
 
     def lay_out(self, array: Any, layout: Layout) -> Any:
         """Return a view, or the array itself for the contiguous layout."""
@@ -167,10 +168,8 @@ class Torch:
 
     def numpy(self, array: Any) -> Array:
         """Detach the tensor, copy it to the CPU, and widen floats to float64."""
-        tensor = array.detach().cpu()
-        if tensor.is_floating_point():
-            tensor = tensor.double()
-        values: Array = tensor.resolve_conj().resolve_neg().numpy()
+        tensor = array.detach()
+        values: Array = (tensor.double() if tensor.is_floating_point() else tensor).numpy(force=True)
         return values
 
     def same(self, one: Any, other: Any) -> bool:

@@ -203,10 +203,11 @@ def bind_arguments(function: Callable[..., Any], contract: Contract, given: Mapp
     names = list_parameters(function)
     if names is None:
         return given
+    optional = contract.optional  # computed at each access
     for name in given:
-        if name in contract.optional and name not in names:
+        if name in optional and name not in names:
             raise NotImplementedError(f"{contract.component} takes no {name}")
-    absent = contract.optional & contract.inputs.keys() & names - given.keys()
+    absent = optional & contract.inputs.keys() & names - given.keys()
     return {**given, **dict.fromkeys(absent)}
 
 
