@@ -131,8 +131,8 @@ def _find_declaration(conventions: Mapping[str, str], name: str, component: str)
     return conventions.get(f"{component}.{name}", conventions.get(name))
 
 
-def _read_choice(given: Any, known: tuple[str, ...], what: str) -> tuple[str, ...]:
-    names = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
+def _read_choice(declared: Any, known: tuple[str, ...], what: str) -> tuple[str, ...]:
+    names = tuple(declared) if isinstance(declared, Iterable) and not isinstance(declared, str) else (declared,)
     unknown = [name for name in names if name not in known]
     if unknown or not names:
         actual = f"has {unknown[0]!r}" if unknown else "is empty"
@@ -140,10 +140,10 @@ def _read_choice(given: Any, known: tuple[str, ...], what: str) -> tuple[str, ..
     return names
 
 
-def _read_conventions(given: Any, origin: str, spec: Spec) -> Mapping[str, str]:
-    if not isinstance(given, Mapping):
-        raise AdapterError(f'{origin}: CONVENTIONS is {given!r}: write a mapping such as {{"empty_row": "zeros"}}')
-    for key, option in given.items():
+def _read_conventions(declared: Any, origin: str, spec: Spec) -> Mapping[str, str]:
+    if not isinstance(declared, Mapping):
+        raise AdapterError(f'{origin}: CONVENTIONS is {declared!r}: write a mapping such as {{"empty_row": "zeros"}}')
+    for key, option in declared.items():
         component, _, name = str(key).rpartition(".")
         if name not in spec.conventions:
             raise AdapterError(f"{origin}: CONVENTIONS has {key!r}; conventions are {', '.join(spec.conventions)}")
@@ -158,7 +158,7 @@ def _read_conventions(given: Any, origin: str, spec: Spec) -> Mapping[str, str]:
         if option not in known:
             options = ", ".join(known)
             raise AdapterError(f"{origin}: CONVENTIONS has {key!r}: {option!r}; its options are {options}")
-    return dict(given)
+    return dict(declared)
 
 
 def _explain_wrong_parameters(function: Callable[..., Any], contract: Contract) -> str | None:
@@ -194,7 +194,7 @@ def list_parameters(function: Callable[..., Any]) -> frozenset[str] | None:
     return frozenset(p.name for p in parameters)
 
 
-def bind_arguments(function: Callable[..., Any], contract: Contract, given: Mapping[str, Any]) -> Mapping[str, Any]:
+def bind_arguments(function: Callable[..., Any], contract: Contract, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the arguments to call a function with; NotImplementedError if it does not take an optional one of these.
 
     An absent optional input is passed as None. An absent optional attribute is not passed: the function's own default
@@ -202,13 +202,13 @@ def bind_arguments(function: Callable[..., Any], contract: Contract, given: Mapp
     """
     names = list_parameters(function)
     if names is None:
-        return given
+        return arguments
     optional = contract.optional  # computed at each access
-    for name in given:
+    for name in arguments:
         if name in optional and name not in names:
             raise NotImplementedError(f"{contract.component} takes no {name}")
-    absent = optional & contract.inputs.keys() & names - given.keys()
-    return {**given, **dict.fromkeys(absent)}
+    absent = optional & contract.inputs.keys() & names - arguments.keys()
+    return {**arguments, **dict.fromkeys(absent)}
 
 
 def _find_misspelt_components(thing: Any, found: Mapping[str, Any], spec: Spec) -> list[str]:

@@ -116,7 +116,7 @@ def test_the_library_of_arrays_that_are_sent():
     assert wire.make(np.array([3]), "float32", "cpu").dtype == "int64"
     assert wire.differentiate(lambda leaves: None, {}, made) is None
     assert wire.unavailable("cpu") is None
-    assert wire.unavailable("cuda") == "an implementation in another process is given no arrays on cuda"
+    assert wire.unavailable("cuda") == "an implementation in another process gets no arrays on cuda"
 
 
 # Arrays that are none

@@ -127,14 +127,14 @@ def transformer(
     stacks = {"encoder_layers": num_encoder_layers, "decoder_layers": num_decoder_layers}
     length = max(source.shape[1], target.shape[1])
     model, state = _make_model(params, num_heads, length, **stacks)
-    given = {
+    arguments = {
         "input_ids": source,
         "attention_mask": source != pad_id,
         "decoder_input_ids": target,
         "decoder_attention_mask": target != pad_id,
         "output_hidden_states": True,
     }
-    result = functional_call(model, state, (), given)
+    result = functional_call(model, state, (), arguments)
     return {
         "logits": result.logits,
         "memory": result.encoder_last_hidden_state,
@@ -188,9 +188,9 @@ class _Generation(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, **given: Any) -> Any:
+    def forward(self, **arguments: Any) -> Any:
         """Call generate()."""
-        return self.model.generate(**given)
+        return self.model.generate(**arguments)
 
 
 def _generate(
@@ -204,8 +204,8 @@ def _generate(
         max_new_tokens=max_length, decoder_start_token_id=bos_id, eos_token_id=model["eos_id"], pad_token_id=pad_id,
         do_sample=False, output_scores=True, return_dict_in_generate=True, **how,
     )  # fmt: skip
-    given = {"inputs": source, "attention_mask": source != pad_id, "generation_config": config}
-    generated = functional_call(_Generation(running), {f"model.{name}": x for name, x in state.items()}, (), given)
+    arguments = {"inputs": source, "attention_mask": source != pad_id, "generation_config": config}
+    generated = functional_call(_Generation(running), {f"model.{name}": x for name, x in state.items()}, (), arguments)
     words = generated.sequences[:, 1:]
     return F.pad(words, (0, max_length - words.shape[1]), value=pad_id), generated, running
 

@@ -59,9 +59,9 @@ class OnnxGraphs:
         self, query: Array, key: Array, value: Array, mask: Array | None = None
     ) -> tuple[Array, Array]:
         """Call Attention over four axes; return output, and the weights as its fourth output."""
-        given = {"q": query, "k": key, "v": value} | ({} if mask is None else {"m": mask})
-        body = f"y, pk, pv, w = Attention <qk_matmul_output_mode = 3> ({', '.join(given)})"
-        output, weights = self._run(body, {name: four_axes(x, query.ndim) for name, x in given.items()}, "w")
+        inputs = {"q": query, "k": key, "v": value} | ({} if mask is None else {"m": mask})
+        body = f"y, pk, pv, w = Attention <qk_matmul_output_mode = 3> ({', '.join(inputs)})"
+        output, weights = self._run(body, {name: four_axes(x, query.ndim) for name, x in inputs.items()}, "w")
         scores = (*query.shape[:-1], key.shape[-2])
         return output.reshape(*query.shape[:-1], value.shape[-1]), weights.reshape(scores)
 
@@ -76,7 +76,7 @@ class OnnxGraphs:
         params: Params,
     ) -> tuple[Array, Array]:
         """Call Attention over three axes, which splits and joins the heads; return output and weights."""
-        given = {"query": query, "key": key, "value": value} | ({} if mask is None else {"mask": four_axes(mask, 4)})
+        inputs = {"query": query, "key": key, "value": value} | ({} if mask is None else {"mask": four_axes(mask, 4)})
         steps = [
             _linear(role, name, f"w_{role}", f"b_{role}", params)
             for role, name in (("q", "query"), ("k", "key"), ("v", "value"))
@@ -85,7 +85,7 @@ class OnnxGraphs:
         masked = "" if mask is None else ", mask"
         steps.append(f"joined, pk, pv, w = Attention <{heads}> (q, k, v{masked})")
         steps.append(_linear("y", "joined", "w_o", "b_o", params))
-        output, weights = self._run("\n".join(steps), {**given, **params}, "w")
+        output, weights = self._run("\n".join(steps), {**inputs, **params}, "w")
         return output, weights
 
     def feed_forward(self, x: Array, *, params: Params) -> tuple[Array, Array]:
@@ -103,8 +103,8 @@ class OnnxGraphs:
 
     def one_hot(self, ids: Array, *, vocab: int) -> Array:
         """Call OneHot with the values 0 and 1."""
-        given = {"ids": ids, "depth": np.array(vocab), "values": np.array([0, 1])}
-        return self._run("y = OneHot (ids, depth, values)", given, y="int64")[0]
+        inputs = {"ids": ids, "depth": np.array(vocab), "values": np.array([0, 1])}
+        return self._run("y = OneHot (ids, depth, values)", inputs, y="int64")[0]
 
     def pad_or_truncate(self, x: Array, *, length: int) -> Array:
         """Call Pad, which truncates for a negative number."""
@@ -113,20 +113,20 @@ class OnnxGraphs:
 
     def cross_entropy(self, logits: Array, targets: Array, *, pad_id: int) -> tuple[Array, Array]:
         """Call SoftmaxCrossEntropyLoss, whose ignore_index is the padding; return the mean, and each token."""
-        given = {"logits": logits.swapaxes(1, 2), "targets": targets}  # it takes the words on axis 1
+        inputs = {"logits": logits.swapaxes(1, 2), "targets": targets}  # it takes the words on axis 1
         ignored = f"ignore_index = {pad_id}"
         loss, each = (
-            self._run(f"y = SoftmaxCrossEntropyLoss <{ignored}, reduction = {how}> (logits, targets)", given)[0]
+            self._run(f"y = SoftmaxCrossEntropyLoss <{ignored}, reduction = {how}> (logits, targets)", inputs)[0]
             for how in ('"mean"', '"none"')
         )
         return loss, each
 
     def dropout(self, x: Array, *, rate: float, training: bool, seed: int) -> Array:
         """Call Dropout with its seed."""
-        given = {"x": x, "rate": np.array(rate, dtype=x.dtype), "training": np.array(training)}
+        inputs = {"x": x, "rate": np.array(rate, dtype=x.dtype), "training": np.array(training)}
         # A program that ran before may continue its random numbers, as a session of ONNX Runtime does.
         self.programs.clear()
-        return self._run(f"y = Dropout <seed = {seed}> (x, rate, training)", given)[0]
+        return self._run(f"y = Dropout <seed = {seed}> (x, rate, training)", inputs)[0]
 
     def _run(self, body: str, inputs: Params, *more: str, y: str = "") -> list[Array]:
         """Run a graph; return y, in the dtype of the floats unless another is named, and the outputs in `more`."""

@@ -67,7 +67,7 @@ class Wire:
 
     def unavailable(self, device: str) -> str | None:
         """Return None for the CPU: messages are made in its memory."""
-        return None if device == "cpu" else f"an implementation in another process is given no arrays on {device}"
+        return None if device == "cpu" else f"an implementation in another process gets no arrays on {device}"
 
     def make(self, array: Array, dtype: str, device: str) -> WireArray:
         """Round floats to `dtype`; leave ids and masks unchanged."""

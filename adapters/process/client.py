@@ -83,12 +83,12 @@ class Client:
         assert self.handshake is not None  # _ensure_started sets it
         return self.handshake
 
-    def call(self, method: str, given: Mapping[str, Any]) -> dict[str, Any] | None:
+    def call(self, method: str, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
         """Call a method and return its arrays by name; NotImplementedError or CallFault if it returns none."""
         with self._lock:
             child, handshake = self._ensure_started()
             try:
-                result = self._ask(child, method, encode_arguments(given, handshake.encoding))
+                result = self._ask(child, method, encode_arguments(arguments, handshake.encoding))
             except TooLarge as error:
                 raise CallFault("too-large", f"{method} cannot be called: {error}") from error
             try:
@@ -199,7 +199,7 @@ class Client:
     def _no_answer(self, method: str, error: WireError, child: Peer) -> CallFault:
         """Return the fault for a line that does not answer the request."""
         stray = isinstance(error, Stray)
-        hint = ". Standard output is for messages alone: log to standard error" if stray else ""
+        hint = ". Standard output is only for messages: log to standard error" if stray else ""
         return _protocol_fault(f"wrote what is no answer to {method}: {error}{hint}", child)
 
     def _no_result(self, method: str, error: WireError, child: Peer) -> CallFault:
@@ -265,7 +265,7 @@ def adapter_object(client: Client, contracts: Iterable[str]) -> Any:
 
 
 def _make_function(client: Client, method: str) -> Callable[..., Any]:
-    def function(**given: Any) -> Any:
-        return client.call(method, given)
+    def function(**arguments: Any) -> Any:
+        return client.call(method, arguments)
 
     return function

@@ -92,12 +92,12 @@ class Server:
         if component not in (self._list_gradients() if gradient else self.adapter.functions):
             raise _Refusal(METHOD_NOT_FOUND, f"{self.adapter.name} has no {request.method}")
         contract = self.spec.contracts[component]
-        given = self._decode_arguments(contract, request.params, gradient=gradient)
+        arguments = self._decode_arguments(contract, request.params, gradient=gradient)
         if gradient:
             own = self.adapter.gradients.get(component)
-            returned = self._run(own, contract, given) if own else self._differentiate(contract, given)
+            returned = self._run(own, contract, arguments) if own else self._differentiate(contract, arguments)
         else:
-            returned = self._run(self.adapter.functions[component], contract, given)
+            returned = self._run(self.adapter.functions[component], contract, arguments)
         if returned is None:
             return None
         named = _name_outputs(returned, contract)
@@ -110,11 +110,15 @@ class Server:
         automatic = [c.component for c in contracts if c.outputs[c.first_output].kind == "float"]
         return list(dict.fromkeys([*own, *automatic]))
 
-    def _differentiate(self, contract: Contract, given: dict[str, Any]) -> dict[str, Any]:
+    def _differentiate(self, contract: Contract, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return the gradients of all float arguments, by the autodiff of the adapter's library."""
-        params: Mapping[str, Any] = given.get("params", {})
-        floats = {name: given[name] for name, spec in contract.inputs.items() if spec.kind == "float" and name in given}
-        function, plain = self.adapter.functions[contract.component], {**given}
+        params: Mapping[str, Any] = arguments.get("params", {})
+        floats = {
+            name: arguments[name]
+            for name, spec in contract.inputs.items()
+            if spec.kind == "float" and name in arguments
+        }
+        function, plain = self.adapter.functions[contract.component], {**arguments}
         cotangent = plain.pop("cotangent")
 
         def first_output(tracked: Mapping[str, Any]) -> Any:
@@ -130,11 +134,11 @@ class Server:
 
         return dict(self._run(gradients, contract, {}))
 
-    def _run(self, function: Callable[..., Any], contract: Contract, given: dict[str, Any]) -> Any:
+    def _run(self, function: Callable[..., Any], contract: Contract, arguments: dict[str, Any]) -> Any:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                return function(**bind_arguments(function, contract, given))
+                return function(**bind_arguments(function, contract, arguments))
         except NotImplementedError as error:
             what = str(error) or f"{contract.component} raises NotImplementedError"
             raise _Refusal(NOT_IMPLEMENTED, what) from error
@@ -161,27 +165,29 @@ class Server:
 
     def _decode_arguments(self, contract: Contract, params: Mapping[str, Any], *, gradient: bool) -> dict[str, Any]:
         arrays = {*contract.inputs, *(("cotangent",) if gradient else ())}
-        given: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         for name, value in params.items():
             at = f"params.{name}"
             if name in arrays:
-                given[name] = self._make_array(decode_array(value, at), at)
+                arguments[name] = self._make_array(decode_array(value, at), at)
             elif name == "params" and contract.takes_params:
                 parameters = decode_arrays(value, at)
-                given[name] = {inner: self._make_array(array, f"{at}.{inner}") for inner, array in parameters.items()}
+                arguments[name] = {
+                    inner: self._make_array(array, f"{at}.{inner}") for inner, array in parameters.items()
+                }
             elif name in contract.attributes:
                 if type(value) not in (int, float, bool):
                     raise WireError.at(at, value, "a number, true or false")
-                given[name] = value
+                arguments[name] = value
             else:
                 known = [*arrays, *contract.attributes, *(("params",) if contract.takes_params else ())]
                 raise WireError(f"{at} is no argument of {contract.component}, which takes {', '.join(sorted(known))}")
         needed = {*contract.inputs, *contract.attributes, *arrays} - contract.optional
-        if missing := sorted(needed - given.keys()):
+        if missing := sorted(needed - arguments.keys()):
             raise WireError(f"params.{missing[0]} is missing")
         if contract.takes_params:
-            given.setdefault("params", {})
-        return given
+            arguments.setdefault("params", {})
+        return arguments
 
     def _make_array(self, array: WireArray, at: str) -> Any:
         """Make an array of the adapter's library."""

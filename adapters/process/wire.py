@@ -148,11 +148,11 @@ def _not_a_number(word: str, name: str) -> WireError:
 
 
 def _make_object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
+    result = dict(pairs)
+    if len(result) < len(pairs):
         ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)
         raise WireError(f"the message has the key {abbreviate(twice)} twice in one object")
-    return made
+    return result
 
 
 def _refuse_deep(message: Any) -> None:
@@ -278,19 +278,19 @@ def _refuse_other_types(data: list[Any], kinds: tuple[type, ...], at: str, expec
         raise WireError.at(f"{at}[{odd}]", data[odd], expected)
 
 
-def encode_arguments(given: Mapping[str, Any], encoding: Encoding) -> dict[str, Any]:
+def encode_arguments(arguments: Mapping[str, Any], encoding: Encoding) -> dict[str, Any]:
     """Encode the arguments of a call: arrays, mappings of arrays, and plain numbers."""
-    size = sum(array.values.size * np.dtype(_BYTES[array.dtype]).itemsize for array in _list_arrays(given))
+    size = sum(array.values.size * np.dtype(_BYTES[array.dtype]).itemsize for array in _list_arrays(arguments))
     # Check before encoding: base64 takes 4 bytes for 3, and numbers take more.
     if size * 4 // 3 > MAX_MESSAGE and encoding == "base64":
         raise TooLarge(
             f"the arrays take {_format_mib(size * 4 // 3)}; a message holds {_format_mib(MAX_MESSAGE)} at most"
         )
-    return {name: _encode_argument(value, encoding) for name, value in given.items()}
+    return {name: _encode_argument(value, encoding) for name, value in arguments.items()}
 
 
-def _list_arrays(given: Mapping[str, Any]) -> list[WireArray]:
-    inner = [value.values() if isinstance(value, Mapping) else (value,) for value in given.values()]
+def _list_arrays(arguments: Mapping[str, Any]) -> list[WireArray]:
+    inner = [value.values() if isinstance(value, Mapping) else (value,) for value in arguments.values()]
     return [value for values in inner for value in values if isinstance(value, WireArray)]
 
 

@@ -20,7 +20,7 @@ IDS: Final = "batch seq"
 
 @step
 def softmax(scores: Array) -> Array:
-    """Return exp(s − max) / Σ exp(s − max) over the last axis, (..., n) as given."""
+    """Return exp(s − max) / Σ exp(s − max) over the last axis, (..., n)."""
     axis_sizes({"scores": "... n"}, scores=scores)
     # A masked score is the lowest finite number. Minus the maximum it overflows to −inf, whose power 0 is right.
     # With a fill of −inf an empty row becomes NaN, without a warning, as in the frameworks.

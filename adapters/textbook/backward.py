@@ -177,7 +177,7 @@ def add_rows(table: Array, ids: Array, rows: Array) -> None:
 
 @step
 def feed_forward_gradient(x: Array, cotangent: Array, *, params: Params) -> Gradients:
-    """Return the gradients of x (batch, seq, d_model), w_1, w_2 and the biases that are given."""
+    """Return the gradients of x (batch, seq, d_model), w_1, w_2 and the present biases."""
     inner = project(x, params, "1")
     hidden = activation(inner)
     inner_gradient = activation_gradient(inner, cotangent @ params["w_2"].T)

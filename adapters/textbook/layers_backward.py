@@ -81,7 +81,7 @@ def multi_head_attention_gradient(
 def fused_multi_head_attention_gradient(
     x: Array, cotangent: Array, mask: Array | None = None, *, num_heads: int, params: Params
 ) -> Gradients:
-    """Return the gradients of x (batch, seq, d_input) and of the parameters that are given."""
+    """Return the gradients of x (batch, seq, d_input) and of the given parameters."""
     forward = fused_multi_head_attention(x, mask, num_heads=num_heads, params=params)
     of_heads, gradients = heads_backward(forward, cotangent, mask, params)
     # The order of the columns is [heads, q|k|v, d_k].
@@ -155,7 +155,7 @@ def feed_through_gradient(x: Array, cotangent: Array, *, params: Params) -> tupl
 def encoder_layer_gradient(
     x: Array, cotangent: Array, mask: Array | None = None, *, num_heads: int, params: Params
 ) -> Gradients:
-    """Return the gradients of x (batch, seq, d_model) and of the parameters that are given."""
+    """Return the gradients of x (batch, seq, d_model) and of the given parameters."""
     attended = encoder_layer(x, mask, num_heads=num_heads, params=params)["attended"]
     common: dict[str, Any] = {"mask": mask, "num_heads": num_heads, "params": params}
     attend = partial(self_attend, **common), partial(self_attend_gradient, **common)
@@ -176,7 +176,7 @@ def decoder_layer_gradient(
     num_heads: int,
     params: Params,
 ) -> Gradients:
-    """Return the gradients of x, memory (batch, source_seq, d_model) and of the parameters that are given."""
+    """Return the gradients of x, memory (batch, source_seq, d_model) and of the given parameters."""
     common: dict[str, Any] = {"num_heads": num_heads, "params": params}
     forward = decoder_layer(x, memory, self_mask, memory_mask, **common)
     mine, other = {"mask": self_mask, **common}, {"memory": memory, "mask": memory_mask, **common}
@@ -315,6 +315,6 @@ def sum_table_gradients(of_source: Array, of_target: Array) -> Array:
 
 @step
 def output_probabilities_gradient(x: Array, cotangent: Array, *, params: Params) -> Gradients:
-    """Return the gradients of x (batch, seq, d_model), w_vocab and b_vocab, if it is given."""
+    """Return the gradients of x (batch, seq, d_model), w_vocab and, if present, b_vocab."""
     logits = softmax_backward(output_probabilities(x, params=params)["probabilities"], cotangent)
     return {"x": logits @ params["w_vocab"].T, **projection_gradients(x, logits, params, "vocab")}

@@ -157,11 +157,11 @@ class Boxed(Client):
         self._limits = limits
         self._spent = 0.0
 
-    def call(self, method: str, given: Mapping[str, Any]) -> dict[str, Any] | None:
+    def call(self, method: str, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
         """The arrays that a call gives, by name; NotImplementedError or CallFault when there are none."""
         if self._spent >= self._limits.total:
             raise CallFault("timeout", self._all_spent())
-        return super().call(method, given)
+        return super().call(method, arguments)
 
     def close(self) -> None:
         """End what was started: nothing is left to be said to it."""
