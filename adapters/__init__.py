@@ -1,4 +1,4 @@
-"""How an implementation is called: the adapter protocol, finding and loading, and the built-in adapters."""
+"""Calls of implementations: the adapter protocol, finding and loading, and the built-in adapters."""
 
 from goldformer.adapters.find import BUILT_IN, OF_LIBRARIES, find_adapter
 from goldformer.adapters.protocol import DTYPES, Adapter, AdapterError

@@ -1,4 +1,4 @@
-"""The array libraries that adapters speak: how to hand arrays over, and how to read what comes back."""
+"""The array libraries of adapters: make their arrays, and read the arrays that they return."""
 
 from __future__ import annotations
 
@@ -14,51 +14,51 @@ from goldformer.adapters.process.arrays import Wire
 DType = Literal["float64", "float32", "float16", "bfloat16"]
 Array = NDArray[Any]
 
-#: How the elements of an array lie in memory: row by row without a gap, as a view of the array with its last two axes
-#: swapped, or as every other element of an array twice as large, which has zeros between them.
+#: The memory layout of an array: row by row without gaps, a view of an array with its last two axes swapped, or a view
+#: of every other element of an array twice as large, with zeros between them.
 Layout = Literal["contiguous", "transposed", "strided"]
 
 
 class ArrayLibrary(Protocol):
-    """One array library. Arrays of the suite are NumPy's: float64, bool or int64."""
+    """One array library. The suite's own arrays are NumPy's: float64, bool or int64."""
 
     name: str
     type_name: str
     dtypes: tuple[str, ...]
     devices: tuple[str, ...]
-    #: Whether its arrays can be views of others.
+    #: True if its arrays can be views of others.
     views: bool
-    #: Whether it differentiates by itself what its arrays went through.
+    #: True if it has automatic differentiation.
     differentiates: bool
 
     def unavailable(self, device: str) -> str | None:
-        """Why a device cannot be used here, or None."""
+        """Return the reason why a device cannot be used here, or None."""
 
     def make(self, array: Array, dtype: str, device: str) -> Any:
-        """A fresh array of the library: floats rounded to `dtype`, ids int64, masks boolean."""
+        """Make a fresh array of the library: floats rounded to `dtype`, ids int64, masks boolean."""
 
-    def laid_out(self, array: Any, layout: Layout) -> Any:
-        """The same values laid out so; an array of one axis has none to swap."""
+    def lay_out(self, array: Any, layout: Layout) -> Any:
+        """Return the same values in a memory layout; an array of one axis has no axes to swap."""
 
     def is_array(self, thing: Any) -> bool:
-        """Whether it is an array of this library."""
+        """Return True if `thing` is an array of this library."""
 
     def dtype(self, array: Any) -> str:
-        """Its dtype's name, such as float32, bool or int64."""
+        """Return the name of its dtype, such as float32, bool or int64."""
 
     def device(self, array: Any) -> str:
-        """The kind of device it is on, such as cpu or cuda."""
+        """Return the kind of device that it is on, such as cpu or cuda."""
 
     def numpy(self, array: Any) -> Array:
-        """Its values: every float widened to float64, exactly."""
+        """Return its values, every float widened to float64 exactly."""
 
     def same(self, one: Any, other: Any) -> bool:
-        """Whether two arrays hold the same bits, NaN included."""
+        """Return True if two arrays hold equal values; NaN equals NaN."""
 
     def differentiate(
         self, run: Callable[[Mapping[str, Any]], Any], leaves: Mapping[str, Any], cotangent: Any
     ) -> dict[str, Any] | None:
-        """Gradients of the leaves for a gradient of what `run` gives; None without automatic differentiation."""
+        """Return the gradients of the leaves, given that of the output of `run`; None without autodiff."""
 
 
 class NumPy:
@@ -72,46 +72,46 @@ class NumPy:
     differentiates = False
 
     def unavailable(self, device: str) -> str | None:
-        """NumPy has the CPU alone."""
+        """Return None for the CPU, the only device of NumPy."""
         return None if device == "cpu" else f"NumPy arrays live on the CPU, not on {device}"
 
     def make(self, array: Array, dtype: str, device: str) -> Array:
-        """A writable copy."""
+        """Return a writable copy."""
         del device
         return array.astype(dtype if array.dtype.kind == "f" else array.dtype, copy=True)
 
-    def laid_out(self, array: Array, layout: Layout) -> Array:
-        """A view, but where it is contiguous."""
+    def lay_out(self, array: Array, layout: Layout) -> Array:
+        """Return a view, or the array itself for the contiguous layout."""
         if layout == "strided":
             return np.stack((array, np.zeros_like(array)), axis=-1)[..., 0]
         return array.swapaxes(-1, -2).copy().swapaxes(-1, -2) if layout == "transposed" and array.ndim > 1 else array
 
     def is_array(self, thing: Any) -> bool:
-        """NumPy's scalars count: they are what an operation on 0-d arrays gives."""
+        """Return True for arrays and for NumPy's scalars, which operations on 0-d arrays return."""
         return isinstance(thing, (np.ndarray, np.generic))
 
     def dtype(self, array: Any) -> str:
-        """NumPy's own name."""
+        """Return NumPy's own name."""
         return str(array.dtype)
 
     def device(self, array: Any) -> str:
-        """Always cpu."""
+        """Return cpu."""
         del array
         return "cpu"
 
     def numpy(self, array: Any) -> Array:
-        """Widened to float64."""
+        """Return the values, floats widened to float64."""
         plain = np.asarray(array)
         return plain.astype(np.float64) if plain.dtype.kind == "f" else plain
 
     def same(self, one: Any, other: Any) -> bool:
-        """Equal bits."""
+        """Compare the values; NaN equals NaN."""
         return bool(np.array_equal(one, other, equal_nan=one.dtype.kind == "f"))
 
     def differentiate(
         self, run: Callable[[Mapping[str, Any]], Any], leaves: Mapping[str, Any], cotangent: Any
     ) -> dict[str, Any] | None:
-        """NumPy has none."""
+        """Return None: NumPy has no autodiff."""
         del run, leaves, cotangent
         return None
 
@@ -133,7 +133,7 @@ class Torch:
         return torch
 
     def unavailable(self, device: str) -> str | None:
-        """CUDA needs a driver and a GPU, and `cuda:1` a second one."""
+        """Return the reason why there is no such GPU, or None; `cuda:1` is the second one."""
         if not device.startswith("cuda"):
             return None
         if not self._torch.cuda.is_available():
@@ -142,49 +142,48 @@ class Torch:
         return None if index < count else f"there are {count} CUDA GPUs here, no {device}"
 
     def make(self, array: Array, dtype: str, device: str) -> Any:
-        """A fresh contiguous tensor; on the meta device it has no values."""
+        """Make a fresh contiguous tensor; on the meta device it has no values."""
         tensor = self._torch.from_numpy(np.array(array))
-        wanted = getattr(self._torch, dtype) if array.dtype.kind == "f" else tensor.dtype
-        return tensor.to(device=device, dtype=wanted)
+        if array.dtype.kind == "f" and dtype != "float64":
+            tensor = tensor.to(getattr(self._torch, dtype))
+        return tensor if device == "cpu" else tensor.to(device)
 
-    def laid_out(self, array: Any, layout: Layout) -> Any:
-        """A view, but where it is contiguous."""
+    def lay_out(self, array: Any, layout: Layout) -> Any:
+        """Return a view, or the array itself for the contiguous layout."""
         if layout == "strided":
             return self._torch.stack((array, self._torch.zeros_like(array)), dim=-1)[..., 0]
         return array.mT.contiguous().mT if layout == "transposed" and array.ndim > 1 else array
 
     def is_array(self, thing: Any) -> bool:
-        """Subclasses such as nn.Parameter are tensors."""
+        """Return True for tensors and their subclasses, such as nn.Parameter."""
         return isinstance(thing, self._torch.Tensor)
 
     def dtype(self, array: Any) -> str:
-        """Without the torch. prefix."""
+        """Return the name without the prefix torch."""
         return str(array.dtype).removeprefix("torch.")
 
     def device(self, array: Any) -> str:
-        """The device's type, without its index."""
+        """Return the type of the device, without its index."""
         return str(array.device.type)
 
     def numpy(self, array: Any) -> Array:
-        """Detached, on the CPU, widened to float64."""
-        tensor = array.detach().cpu()
-        if tensor.is_floating_point():
-            tensor = tensor.double()
-        values: Array = tensor.resolve_conj().resolve_neg().numpy()
+        """Detach the tensor, copy it to the CPU, and widen floats to float64."""
+        tensor = array.detach()
+        values: Array = (tensor.double() if tensor.is_floating_point() else tensor).numpy(force=True)
         return values
 
     def same(self, one: Any, other: Any) -> bool:
-        """Equal bits; NaN equals NaN."""
+        """Compare the values; NaN equals NaN."""
         if self._torch.equal(one, other):
             return True
-        # Only now the costly way: NaN differs from itself.
+        # NaN differs from itself, so equal NaNs need this slower comparison.
         both = one.is_floating_point() and self._torch.equal(one.isnan(), other.isnan())
         return bool(both and self._torch.equal(one.nan_to_num(), other.nan_to_num()))
 
     def differentiate(
         self, run: Callable[[Mapping[str, Any]], Any], leaves: Mapping[str, Any], cotangent: Any
     ) -> dict[str, Any] | None:
-        """By autograd; a leaf that no gradient reaches is left out."""
+        """Differentiate by autograd; leave out a leaf that no gradient reaches."""
         tracked = {name: tensor.requires_grad_() for name, tensor in leaves.items()}
         output = run(tracked)
         if not self.is_array(output) or not output.requires_grad:
@@ -208,11 +207,11 @@ class Jax:
         import jax  # seconds, and an optional dependency
 
         # Without it float64 silently becomes float32, and ids int32.
-        jax.config.update("jax_enable_x64", True)  # noqa: FBT003 - jax takes it by position alone
+        jax.config.update("jax_enable_x64", True)  # noqa: FBT003 - jax takes it only by position
         return jax
 
     def unavailable(self, device: str) -> str | None:
-        """CUDA needs jax's CUDA build and a GPU, and `cuda:1` a second one."""
+        """Return the reason why there is no such device, or None; CUDA needs the CUDA build of jax."""
         kind, _, index = device.partition(":")
         try:
             count = len(self._jax.devices(kind))
@@ -221,47 +220,47 @@ class Jax:
         return None if int(index or 0) < count else f"there are {count} {kind} devices here, no {device}"
 
     def make(self, array: Array, dtype: str, device: str) -> Any:
-        """A fresh array, which no one can change."""
+        """Make a fresh array; arrays of jax are immutable."""
         kind, _, index = device.partition(":")
         values = self._jax.numpy.array(array, dtype=dtype if array.dtype.kind == "f" else array.dtype)
         return self._jax.device_put(values, self._jax.devices(kind)[int(index or 0)])
 
-    def laid_out(self, array: Any, layout: Layout) -> Any:
-        """JAX keeps how an array lies in memory to itself."""
+    def lay_out(self, array: Any, layout: Layout) -> Any:
+        """Return the array: JAX does not expose the memory layout."""
         del layout
         return array
 
     def is_array(self, thing: Any) -> bool:
-        """What is traced for a gradient counts."""
+        """Return True for arrays, also for those traced for a gradient."""
         return isinstance(thing, self._jax.Array)
 
     def dtype(self, array: Any) -> str:
-        """NumPy's name, bfloat16 among them."""
+        """Return NumPy's name, or bfloat16."""
         return str(array.dtype)
 
     def device(self, array: Any) -> str:
-        """The platform, which is cuda where jax calls it gpu."""
+        """Return the platform; jax's gpu is cuda."""
         platform = str(next(iter(array.devices())).platform)
         return "cuda" if platform == "gpu" else platform
 
     def numpy(self, array: Any) -> Array:
-        """Widened to float64."""
+        """Return the values, floats widened to float64."""
         floating = self._jax.numpy.issubdtype(array.dtype, np.floating)
         return np.asarray(array).astype(np.float64) if floating else np.asarray(array)
 
     def same(self, one: Any, other: Any) -> bool:
-        """Equal bits; NaN equals NaN."""
+        """Compare the values; NaN equals NaN."""
         mine, theirs = self.numpy(one), self.numpy(other)
         return bool(np.array_equal(mine, theirs, equal_nan=mine.dtype.kind == "f"))
 
     def differentiate(
         self, run: Callable[[Mapping[str, Any]], Any], leaves: Mapping[str, Any], cotangent: Any
     ) -> dict[str, Any] | None:
-        """By jax.vjp; a leaf that no gradient reaches has one of zeros."""
+        """Differentiate by jax.vjp; a leaf that no gradient reaches has a gradient of zeros."""
         try:
             _, backward = self._jax.vjp(run, dict(leaves))
             (gradients,) = backward(cotangent)
-        except (TypeError, ValueError) as error:  # an output of another form, shape or dtype than the cotangent
+        except (TypeError, ValueError) as error:  # the output differs from the cotangent in form, shape or dtype
             raise RuntimeError(str(error)) from error
         return dict(gradients)
 

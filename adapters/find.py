@@ -1,4 +1,4 @@
-"""Finds an adapter by name: a built-in, a file, an installed entry point, a dotted module, or a command."""
+"""Find an adapter by its name: a built-in, a file, an installed entry point, a dotted module, or a command."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from goldformer.adapters.protocol import Adapter, AdapterError
 from goldformer.extras import install_hint
 from goldformer.spec import Spec
 
-#: What the name of an adapter begins with that is a command: a process that speaks the protocol.
+#: The prefix of a command: an adapter in a process of its own, which speaks the protocol.
 COMMAND: Final = "cmd:"
 
 GROUP: Final = "goldformer.adapters"
@@ -49,7 +49,7 @@ OF_LIBRARIES: Final = {
     "tinygrad": "goldformer.adapters.libraries.tinygrad",
 }
 
-#: What an adapter may need: its name, and the extra that installs it, by the package that is imported.
+#: By imported package: the name of the library, and the extra that installs it.
 NEEDED: Final = {
     "torch": ("PyTorch", "torch"),
     "jax": ("JAX", "jax"),
@@ -63,24 +63,27 @@ NEEDED: Final = {
     "tinygrad": ("tinygrad", "tinygrad"),
 }
 
-_COME_WITH_US: Final = {**BUILT_IN, **OF_LIBRARIES}
+_OWN: Final = {**BUILT_IN, **OF_LIBRARIES}
 
 
 def find_adapter(name: str, spec: Spec, timeout: float = TIMEOUT) -> Adapter:
-    """Load the adapter that `name` means; AdapterError says why it cannot be, and what to write instead.
+    """Load the adapter of a name; AdapterError says why that fails, and what to write instead.
 
-    `timeout` is in seconds, for each call of an adapter that is a process.
+    `timeout` is the limit in seconds for each call of an adapter in a process of its own.
     """
     if name.startswith(COMMAND):
-        return _process(name, spec, timeout)
+        return _find_process(name, spec, timeout)
     adapter = Adapter.from_object(_load(name), name, spec)
-    must_have(adapter.arrays, name)
+    require_arrays(adapter.arrays, name)
     return adapter
 
 
-def _process(name: str, spec: Spec, timeout: float) -> Adapter:
-    """Return the adapter of a command, which is started and asked what it implements."""
-    from goldformer.adapters.process.client import adapter_object, command_client  # adapters in Python need none of it
+def _find_process(name: str, spec: Spec, timeout: float) -> Adapter:
+    """Start a command, ask it what it implements, and return its adapter."""
+    from goldformer.adapters.process.client import (  # only adapters in other processes need it
+        adapter_object,
+        command_client,
+    )
 
     try:
         thing = adapter_object(command_client(name.removeprefix(COMMAND), timeout), spec.contracts)
@@ -88,9 +91,9 @@ def _process(name: str, spec: Spec, timeout: float) -> Adapter:
         raise AdapterError(f"{name}: {error}") from error
     except CallFault as fault:
         lines = "".join(f"\n    {line}" for line in fault.detail.splitlines())
-        told = f"\n  Standard error ends with:{lines}" if lines else ""
+        stderr = f"\n  Standard error ends with:{lines}" if lines else ""
         refused = "it refused initialize: " if fault.reason == "raised" else ""
-        raise AdapterError(f"{name}: {refused}{fault}{told}") from fault
+        raise AdapterError(f"{name}: {refused}{fault}{stderr}") from fault
     try:
         return replace(Adapter.from_object(thing, name, spec), timeout=timeout)
     except AdapterError:
@@ -99,7 +102,7 @@ def _process(name: str, spec: Spec, timeout: float) -> Adapter:
 
 
 def _load(name: str) -> Any:
-    if target := _COME_WITH_US.get(name):
+    if target := _OWN.get(name):
         return _import(name, target)
     if name.endswith(".py") or "/" in name or "\\" in name or Path(name).is_file():
         return _import_file(Path(name))
@@ -107,17 +110,17 @@ def _load(name: str) -> Any:
         if entry.name == name:
             return _import(name, entry.value)
     module = name.partition(":")[0]
-    if "." in module or _exists(module):
+    if "." in module or _is_installed(module):
         return _import(name, name)
     installed = [entry.name for entry in entry_points(group=GROUP)]
-    close = difflib.get_close_matches(name, [*_COME_WITH_US, *installed], n=1)
-    known = ", ".join([*_COME_WITH_US, *installed])
+    close = difflib.get_close_matches(name, [*_OWN, *installed], n=1)
+    known = ", ".join([*_OWN, *installed])
     guess = f" Did you mean {close[0]}?" if close else ""
     what = 'a file (my_adapter.py), a dotted module, a command ("cmd: …"), or one of'
     raise AdapterError(f"no adapter {name!r}.{guess} Give {what}: {known}")
 
 
-def _exists(module: str) -> bool:
+def _is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):
@@ -131,7 +134,7 @@ def _import(name: str, target: str) -> Any:
         for part in filter(None, attribute.split(".")):
             thing = getattr(thing, part)
     except (Exception, SystemExit) as error:
-        raise _explain(name, error) from error
+        raise _explain_import_error(name, error) from error
     return thing
 
 
@@ -145,7 +148,7 @@ def _import_file(path: Path) -> Any:
     if spec is None or spec.loader is None:
         program = shlex.quote(str(path) if path.is_absolute() or len(path.parts) > 1 else f"./{path}")
         raise AdapterError(f'{path}: not a Python file; give one that ends in .py, or a program as "cmd: {program}"')
-    # What lies beside an adapter can be imported by it: usually the implementation itself.
+    # An adapter imports the files next to it: usually the implementation itself.
     sys.path.insert(0, str(path.resolve().parent))
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
@@ -153,34 +156,34 @@ def _import_file(path: Path) -> Any:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[module_name]
-        raise _explain(str(path), error) from error
+        raise _explain_import_error(str(path), error) from error
     return module
 
 
-def must_have(arrays: str, name: str) -> None:
-    """AdapterError when the library of arrays that an adapter asks for is not installed; it says how to install it."""
-    if arrays in NEEDED and not _exists(arrays):
-        raise _needs(name, arrays)
+def require_arrays(arrays: str, name: str) -> None:
+    """Raise AdapterError, which says how to install it, if the array library of an adapter is not installed."""
+    if arrays in NEEDED and not _is_installed(arrays):
+        raise _missing_package_error(name, arrays)
 
 
-def _needs(name: str, package: str) -> AdapterError:
+def _missing_package_error(name: str, package: str) -> AdapterError:
     library, extra = NEEDED[package]
     return AdapterError(f"{name} needs {library}, which is not installed: {install_hint(extra)}")
 
 
-def _explain(name: str, error: BaseException) -> AdapterError:
-    """Why an import failed, with the line of the adapter at fault."""
+def _explain_import_error(name: str, error: BaseException) -> AdapterError:
+    """Return the error for a failed import; it names the line of the adapter at fault."""
     if isinstance(error, ModuleNotFoundError) and error.name in NEEDED:
-        return _needs(name, error.name)
+        return _missing_package_error(name, error.name)
     if isinstance(error, SyntaxError):
         where = f"{error.filename}:{error.lineno}"
         line = f"\n    {error.text.strip()}" if error.text else ""
         return AdapterError(f"{name} is not valid Python: {error.msg} ({where}){line}")
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
     theirs = [f for f in frames if f.filename != __file__]
-    # The innermost frame beside the adapter is where it went wrong, not what it called in a library.
-    beside = [f for f in theirs if Path(f.filename).parent == Path(theirs[0].filename).parent]
-    where = f" ({beside[-1].filename}:{beside[-1].lineno})" if beside else ""
-    alone = "relative import with no known parent" in str(error)
-    hint = ". What lies beside an adapter is imported by its plain name: `from my_model import …`" if alone else ""
+    # The innermost frame in the adapter's folder is the line at fault; deeper frames are in libraries.
+    own = [f for f in theirs if Path(f.filename).parent == Path(theirs[0].filename).parent]
+    where = f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
+    relative = "relative import with no known parent" in str(error)
+    hint = ". An adapter imports a file next to it by its plain name: `from my_model import …`" if relative else ""
     return AdapterError(f"{name} could not be imported: {type(error).__name__}: {error}{where}{hint}")

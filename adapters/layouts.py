@@ -1,8 +1,8 @@
-"""From this project's form to the layouts that implementations use, for NumPy, torch and JAX arrays alike.
+"""Conversions from this project's layouts to those of implementations, for NumPy, torch and JAX arrays.
 
-Here a weight is (in, out), a mask is boolean with True = may attend, batches come first, and the columns of
-a fused projection are laid out per head, [heads, q|k|v, d_k]. Nothing is copied where a view will do, nothing
-given is changed, and neither torch nor jax is imported.
+Here a weight is (in, out), a mask is boolean with True = may attend, batches come first, and the columns of a fused
+projection are ordered per head, [heads, q|k|v, d_k]. The functions return views where possible, change no argument,
+and import neither torch nor jax.
 """
 
 from collections.abc import Mapping
@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-# A NumPy array, a torch tensor or a jax array: what a function is given is what it gives back.
+# A NumPy array, a torch tensor or a jax array; a function returns the type that it was called with.
 Array = Any
 
 
 def linear_weight(weight: Array) -> Array:
-    """Return the weight of nn.Linear, (out, in), for a weight (in, out); and the other way round."""
+    """Return the weight of nn.Linear, (out, in), for a weight (in, out), or the reverse."""
     return weight.swapaxes(0, 1)
 
 
@@ -33,8 +33,8 @@ def batch_first(x: Array) -> Array:
 def four_axes(x: Array, axes: int) -> Array:
     """Return (batch, heads, rows, columns) for an array or a mask of attention whose queries have `axes` axes.
 
-    Of two axes neither is a batch, and of three the first is; what is absent becomes 1. A mask of fewer axes than
-    the queries broadcasts from the right.
+    Two axes are (rows, columns), three are (batch, rows, columns); absent axes get the size 1. A mask with fewer axes
+    than the queries broadcasts from the right.
     """
     if not 2 <= axes <= 4:
         raise NotImplementedError(f"attention over {axes} axes, not over (batch, heads, seq, width) or fewer")
@@ -43,14 +43,14 @@ def four_axes(x: Array, axes: int) -> Array:
 
 
 def sequence_first_heads(x: Array) -> Array:
-    """Return (batch, seq, heads, width) for x (batch, heads, seq, width); and the other way round."""
+    """Return (batch, seq, heads, width) for x (batch, heads, seq, width), or the reverse."""
     return x.swapaxes(1, 2)
 
 
 def part(params: Mapping[str, Array], name: str) -> dict[str, Array]:
     """Return the parameters of one part of a component, by their names within it.
 
-    `part(params, "encoder.0")` gives self_attention.w_q and so on, and of that "self_attention" gives w_q.
+    `part(params, "encoder.0")` has self_attention.w_q and so on; `part` of that and "self_attention" has w_q.
     """
     start = f"{name}."
     return {key.removeprefix(start): value for key, value in params.items() if key.startswith(start)}
@@ -62,8 +62,8 @@ def part(params: Mapping[str, Array], name: str) -> dict[str, Array]:
 def stack_qkv(fused: Array, num_heads: int) -> Array:
     """Return columns laid out [q|k|v, heads, d_k] for columns laid out [heads, q|k|v, d_k].
 
-    Takes a weight (in, 3·heads·d_k) or a bias (3·heads·d_k,). Stacked is the layout of GPT-2's c_attn, timm's
-    qkv and, transposed, nn.MultiheadAttention's in_proj_weight; per head is that of Megatron and GPT-NeoX.
+    It takes a weight (in, 3·heads·d_k) or a bias (3·heads·d_k,). [q|k|v, heads] is the layout of GPT-2's c_attn, timm's
+    qkv and, transposed, nn.MultiheadAttention's in_proj_weight; [heads, q|k|v] is that of Megatron and GPT-NeoX.
     """
     return _swap_blocks(fused, num_heads, 3)
 
@@ -96,15 +96,15 @@ def _swap_blocks(x: Array, outer: int, inner: int) -> Array:
 
 
 def ignore_mask(mask: Array) -> Array:
-    """Return the mask of nn.MultiheadAttention's sense: True = ignore."""
+    """Return the mask as nn.MultiheadAttention reads it: True = ignore."""
     return ~mask
 
 
 def additive_mask(mask: Array, dtype: Any, fill: float = -inf) -> Array:
     """Return a float mask to add to the scores: 0 where they may attend, the fill elsewhere.
 
-    `dtype` is that of the scores, NumPy's or torch's as the mask is. OverflowError for a finite fill that it
-    cannot hold: −1e9 in float16.
+    `dtype` is that of the scores, of NumPy or torch like the mask. OverflowError for a finite fill that it cannot
+    hold, such as −1e9 in float16.
     """
     if hasattr(mask, "masked_fill"):
         added = mask.new_zeros(mask.shape, dtype=dtype)
@@ -119,9 +119,9 @@ def additive_mask(mask: Array, dtype: Any, fill: float = -inf) -> Array:
 
 
 def key_padding(mask: Array, *, batch: int, kv_seq: int) -> Array | None:
-    """Return a mask of keys alone as (batch, kv_seq), still True = may attend, and None for any other mask.
+    """Return a mask of keys as (batch, kv_seq), still True = may attend, or None for any other mask.
 
-    The shape decides, never the values: (batch, 1, 1, kv_seq), (1, kv_seq) and (kv_seq,) are masks of keys.
+    Only the shape decides: (batch, 1, 1, kv_seq), (1, kv_seq) and (kv_seq,) are masks of keys.
     """
     samples, heads, queries, keys = _four_axes(mask).shape
     if heads != 1 or queries != 1:
@@ -132,7 +132,7 @@ def key_padding(mask: Array, *, batch: int, kv_seq: int) -> Array | None:
 def flatten_heads(mask: Array, *, batch: int, heads: int, q_seq: int, kv_seq: int) -> Array:
     """Return the mask as (batch·heads, q_seq, kv_seq), the three-axis attn_mask of nn.MultiheadAttention.
 
-    The heads of a sample lie side by side: row b·heads + h is head h of sample b.
+    Row b·heads + h is head h of sample b.
     """
     full = _broadcast_to(_four_axes(mask), (batch, heads, q_seq, kv_seq))
     return full.reshape(batch * heads, q_seq, kv_seq)

@@ -1,4 +1,4 @@
-"""The options of the conventions, each as a few steps of the textbook replaced; the textbook has the defaults."""
+"""The options of the conventions as replaced steps of the textbook, which follows the defaults."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -21,12 +21,12 @@ from goldformer.adapters.textbook.embedding import (
 from goldformer.adapters.textbook.heads import Params
 from goldformer.adapters.textbook.layers import (
     SubLayer,
+    add_prefix,
     layer_norm,
     layer_norm_eps,
     norm_params,
     note_sum,
     run_sublayer,
-    under,
 )
 from goldformer.adapters.textbook.layers_backward import SubLayerBackward, join_residual_gradient, sublayer_gradient
 from goldformer.adapters.textbook.steps import Replacements, around, instead
@@ -36,14 +36,14 @@ from goldformer.adapters.textbook.targets import spread_smoothing_mass
 
 
 def empty_rows_of_zeros(original: Callable[..., Array], scaled: Array, mask: Array | None) -> Array:
-    """Return the weights, with no weight at all in a row without a key, (..., q_seq, kv_seq)."""
+    """Return the weights, all 0 in a row without a key, (..., q_seq, kv_seq)."""
     weights = original(scaled, mask)
     return weights if mask is None else weights * mask.any(-1, keepdims=True).astype(weights.dtype)
 
 
 def align_bottom_right(original: Callable[..., Array], *, q_seq: int, kv_seq: int) -> Array:
-    """Return the causal mask by which the last query sees every key, (q_seq, kv_seq)."""
-    original(q_seq=q_seq, kv_seq=kv_seq)  # refuses sizes that are no sizes
+    """Return the causal mask in which the last query sees every key, (q_seq, kv_seq)."""
+    original(q_seq=q_seq, kv_seq=kv_seq)  # refuses bad sizes
     return can_see(np.arange(q_seq)[:, None] + kv_seq - q_seq, np.arange(kv_seq))
 
 
@@ -59,24 +59,24 @@ def scale_embedding(original: Callable[..., Array], ids: Array, *, params: Param
 def scale_embedding_gradient(
     original: Callable[..., Gradients], ids: Array, cotangent: Array, *, params: Params
 ) -> Gradients:
-    """Return the gradient of table, whose rows count with the factor with which they are read."""
+    """Return the gradient of table, multiplied by the same √d_model."""
     return original(ids, cotangent * math.sqrt(cotangent.shape[-1]), params=params)
 
 
 def concatenate_waves(d_model: int) -> list[tuple[float, Wave]]:
-    """Return all sines before all cosines; an odd width has one sine more."""
+    """Return all sines before all cosines; an odd width has one more sine."""
     half = d_model - d_model // 2
     sines: list[tuple[float, Wave]] = [(pair, np.sin) for pair in range(half)]
     return sines + [(pair, np.cos) for pair in range(d_model - half)]
 
 
 def tensor2tensor_exponent(pair: float, d_model: int) -> float:
-    """Return the exponent by which the last frequency is 1/10000 exactly."""
+    """Return the exponent with which the last frequency is exactly 1/10000."""
     return 2 * pair / max(d_model - 2, 1)
 
 
 def refuse_odd_width(original: Callable[..., Array], x: Array) -> Array:
-    """Return x plus the encoding; a sine without its cosine is an error."""
+    """Return x plus the encoding; raise for an odd width, where a sine has no cosine."""
     if x.ndim == 3 and x.shape[-1] % 2:
         raise ValueError(f"x: d_model is {x.shape[-1]}, which is odd")
     return original(x)
@@ -88,9 +88,9 @@ def refuse_odd_width(original: Callable[..., Array], x: Array) -> Array:
 def normalise_input(
     x: Array, function: SubLayer, *, number: int, sums: list[Array], params: Params
 ) -> tuple[Array, Array]:
-    """Return x + f(LN(x)) and what else f gives."""
-    output, extra = function(layer_norm(x, params=norm_params(params, number)))
-    return note_sum(x, output, sums), extra
+    """Return x + f(LN(x)) and the second result of f."""
+    output, second = function(layer_norm(x, params=norm_params(params, number)))
+    return note_sum(x, output, sums), second
 
 
 def normalise_input_gradient(
@@ -101,19 +101,19 @@ def normalise_input_gradient(
     mine = norm_params(params, number)
     through, gradients = backward(layer_norm(x, params=mine), cotangent)
     of_norm = layer_norm_gradient(x, through, params=mine)
-    return join_residual_gradient(cotangent, of_norm.pop("x")), gradients | under(f"norm_{number}", of_norm)
+    return join_residual_gradient(cotangent, of_norm.pop("x")), gradients | add_prefix(f"norm_{number}", of_norm)
 
 
 # Targets and beams
 
 
 def spread_among_others(target: Array, smoothing: float) -> Array | float:
-    """Return s/(vocab − 1) for every word but the target's own, (batch, seq, vocab)."""
+    """Return s/(vocab − 1) for every word other than the target's own, (batch, seq, vocab)."""
     return np.asarray((1 - target) * smoothing / (target.shape[-1] - 1))
 
 
 def set_aside_ended(beam: list[Sentence], extensions: list[list[Sentence]], task: Task) -> list[Sentence]:
-    """Return the next beam, which sentences that have ended leave."""
+    """Return the next beam; sentences that have ended leave it."""
     before = [sentence for sentence in beam if has_ended(sentence, task)]
     ranked = rank_sentences(s for s in chain.from_iterable(extensions) if s not in before)
     aside = before + [s for s in ranked[: task.beam_size] if has_ended(s, task)]
@@ -121,10 +121,10 @@ def set_aside_ended(beam: list[Sentence], extensions: list[list[Sentence]], task
     return aside if len(aside) >= task.beam_size else aside + alive
 
 
-#: By convention and option, what is done instead; an option that is not here is a default.
+#: The replaced steps by convention and option; the defaults need none.
 OPTIONS: Final[Mapping[tuple[str, str], Replacements]] = {
     ("empty_row", "zeros"): {weigh_keys: around(empty_rows_of_zeros)},
-    # Of a row of −∞ alone there is no softmax.
+    # The softmax of a row that holds only −∞ is NaN.
     ("empty_row", "nan"): {mask_fill: instead(lambda dtype: -math.inf)},  # noqa: ARG005 - whatever the dtype
     ("causal_corner", "bottom_right"): {causal_mask: around(align_bottom_right)},
     ("embedding_scale", "sqrt_d_model"): {

@@ -1,7 +1,6 @@
-"""What an adapter is, once loaded: named functions and what they declare.
+"""The adapter of an implementation: its functions by component, and its declarations.
 
-AdapterError
-└── raised for whatever makes an adapter unusable as a whole; one broken function is not that
+AdapterError is raised for an adapter that is unusable as a whole. One broken function does not raise it.
 """
 
 from __future__ import annotations
@@ -23,27 +22,27 @@ DTYPES: Final[tuple[DType, ...]] = get_args(DType)
 
 DEVICES: Final = ("cpu", "cuda")
 
-#: How the message of a function ends that `goldformer new` wrote and nobody has filled in.
+#: The end of the message that a function written by `goldformer new` raises until someone fills it in.
 TO_BE_WRITTEN: Final = "call yours here"
 
-#: Libraries whose functions stand in an adapter to be used there, and happen to be called like a component.
+#: Array libraries; an adapter may import one of their functions that happens to have the name of a component.
 _TOOLS: Final = frozenset(
     {"cupy", "flax", "jax", "jaxlib", "keras", "mlx", "numpy", "scipy", "tensorflow", "tinygrad", "torch"}
 )
 
 
 class AdapterError(Exception):
-    """An adapter that cannot be used at all; the message says what to do."""
+    """The adapter cannot be used at all; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
     """An implementation under test.
 
-    `functions` holds what is implemented, `gradients` hand-written backward functions; `broken` says, by
-    component, why a function there cannot be called as the contract calls it; `hints` are remarks for a
-    reader, such as a misspelt component; `close` ends what it started, such as a process; `timeout` is what each
-    call of that process may take, in seconds, and None of an adapter that is none.
+    `functions` holds the implemented components, `gradients` the hand-written backward functions.
+    `broken` gives, by component, the reason why a function cannot be called with the contract's arguments.
+    `hints` are remarks for a reader, such as a misspelt component. `close` ends what the adapter started, such as a
+    process. `timeout` is the longest that a call of that process may take, in seconds; None without a process.
     """
 
     origin: str
@@ -61,44 +60,49 @@ class Adapter:
     timeout: float | None = None
 
     def convention(self, name: str, component: str, spec: Spec) -> str:
-        """The option it declares for a component, or the documents' choice, also where it leaves it open."""
-        return declared_option(self.conventions, name, component, spec)
+        """Return the option declared for a component; the documents' choice if none is declared or it is left open."""
+        return _find_option(self.conventions, name, component, spec)
 
     def leaves_open(self, name: str, component: str) -> bool:
-        """Whether it declares that what depends on a convention is not to be compared."""
-        return _declared(self.conventions, name, component) == UNSPECIFIED
+        """Return True if outputs that depend on the convention must not be compared."""
+        return _find_declaration(self.conventions, name, component) == UNSPECIFIED
 
     def options(self, component: str, spec: Spec) -> dict[str, str]:
-        """The options it declares for all conventions of a component, or the documents' choices."""
-        return declared_options(self.conventions, component, spec)
+        """Return the option for each convention of a component, as `convention` does for one."""
+        return find_options(self.conventions, component, spec)
 
     @classmethod
     def from_object(cls, thing: Any, origin: str, spec: Spec) -> Adapter:
-        """Read the names an adapter module (or any object) defines; AdapterError on a bad declaration."""
+        """Read the names that an adapter module (or any object) defines; AdapterError for a bad declaration."""
         arrays = str(getattr(thing, "ARRAYS", ""))
         if arrays not in LIBRARIES:
-            got = f"is {arrays!r}" if arrays else "is missing"
-            raise AdapterError(
-                f"{origin}: ARRAYS {got}: write ARRAYS = " + " or ".join(f'"{n}"' for n in LIBRARIES if n != Wire.name)
-            )
+            actual = f"is {arrays!r}" if arrays else "is missing"
+            known = " or ".join(f'"{name}"' for name in LIBRARIES if name != Wire.name)
+            raise AdapterError(f"{origin}: ARRAYS {actual}: write ARRAYS = {known}")
         library = LIBRARIES[arrays]
-        taken = cls.of_our_own(thing, origin, spec, arrays=arrays)
-        names = taken.functions
+        unchecked = cls.from_trusted(thing, origin, spec, arrays=arrays)
+        found = unchecked.functions
         return replace(
-            taken,
+            unchecked,
             name=str(getattr(thing, "NAME", origin)),
             version=str(getattr(thing, "VERSION", "")),
-            conventions=_conventions(getattr(thing, "CONVENTIONS", {}), origin, spec),
-            dtypes=_choice(getattr(thing, "DTYPES", library.dtypes), library.dtypes, f"{origin}: DTYPES"),
-            devices=_choice(getattr(thing, "DEVICES", library.devices), DEVICES, f"{origin}: DEVICES"),
-            broken={name: why for name, f in names.items() if (why := _wrong_parameters(f, spec.contracts[name]))},
-            hints=(*_misspelt(thing, names, spec), *_undeclared(thing), *_imported(names)),
+            conventions=_read_conventions(getattr(thing, "CONVENTIONS", {}), origin, spec),
+            dtypes=_read_choice(getattr(thing, "DTYPES", library.dtypes), library.dtypes, f"{origin}: DTYPES"),
+            devices=_read_choice(getattr(thing, "DEVICES", library.devices), DEVICES, f"{origin}: DEVICES"),
+            broken={
+                name: why for name, f in found.items() if (why := _explain_wrong_parameters(f, spec.contracts[name]))
+            },
+            hints=(
+                *_find_misspelt_components(thing, found, spec),
+                *_find_misspelt_declarations(thing),
+                *_find_library_functions(found),
+            ),
             close=getattr(thing, "CLOSE", lambda: None),
         )
 
     @classmethod
-    def of_our_own(cls, thing: Any, origin: str, spec: Spec, *, arrays: str = "numpy") -> Adapter:
-        """Take an object's components as they are, with all that its array library has: of what nobody need check."""
+    def from_trusted(cls, thing: Any, origin: str, spec: Spec, *, arrays: str = "numpy") -> Adapter:
+        """Read the components of an object that needs no checks; it supports all that its array library supports."""
         return cls(
             origin=origin,
             name=origin,
@@ -112,35 +116,34 @@ class Adapter:
         )
 
 
-def declared_option(conventions: Mapping[str, str], name: str, component: str, spec: Spec) -> str:
-    """The option that CONVENTIONS declare for a component, or the documents' choice, also where they leave it open."""
-    said = _declared(conventions, name, component)
-    return spec.conventions[name].default if said in (None, UNSPECIFIED) else said
+def find_options(conventions: Mapping[str, str], component: str, spec: Spec) -> dict[str, str]:
+    """Return the option that CONVENTIONS declare, or the documents' choice, for each convention of a component."""
+    contract = spec.contracts[component]
+    return {name: _find_option(conventions, name, component, spec) for name in contract.conventions}
 
 
-def _declared(conventions: Mapping[str, str], name: str, component: str) -> str | None:
+def _find_option(conventions: Mapping[str, str], name: str, component: str, spec: Spec) -> str:
+    declared = _find_declaration(conventions, name, component)
+    return spec.conventions[name].default if declared in (None, UNSPECIFIED) else declared
+
+
+def _find_declaration(conventions: Mapping[str, str], name: str, component: str) -> str | None:
     return conventions.get(f"{component}.{name}", conventions.get(name))
 
 
-def declared_options(conventions: Mapping[str, str], component: str, spec: Spec) -> dict[str, str]:
-    """The options that CONVENTIONS declare for all conventions of a component, or the documents' choices."""
-    contract = spec.contracts[component]
-    return {name: declared_option(conventions, name, component, spec) for name in contract.conventions}
-
-
-def _choice(given: Any, known: tuple[str, ...], what: str) -> tuple[str, ...]:
-    names = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
+def _read_choice(declared: Any, known: tuple[str, ...], what: str) -> tuple[str, ...]:
+    names = tuple(declared) if isinstance(declared, Iterable) and not isinstance(declared, str) else (declared,)
     unknown = [name for name in names if name not in known]
     if unknown or not names:
-        got = f"has {unknown[0]!r}" if unknown else "is empty"
-        raise AdapterError(f"{what} {got}; known are " + ", ".join(f'"{name}"' for name in known))
+        actual = f"has {unknown[0]!r}" if unknown else "is empty"
+        raise AdapterError(f"{what} {actual}; known are " + ", ".join(f'"{name}"' for name in known))
     return names
 
 
-def _conventions(given: Any, origin: str, spec: Spec) -> Mapping[str, str]:
-    if not isinstance(given, Mapping):
-        raise AdapterError(f'{origin}: CONVENTIONS is {given!r}: write a mapping such as {{"empty_row": "zeros"}}')
-    for key, option in given.items():
+def _read_conventions(declared: Any, origin: str, spec: Spec) -> Mapping[str, str]:
+    if not isinstance(declared, Mapping):
+        raise AdapterError(f'{origin}: CONVENTIONS is {declared!r}: write a mapping such as {{"empty_row": "zeros"}}')
+    for key, option in declared.items():
         component, _, name = str(key).rpartition(".")
         if name not in spec.conventions:
             raise AdapterError(f"{origin}: CONVENTIONS has {key!r}; conventions are {', '.join(spec.conventions)}")
@@ -155,33 +158,33 @@ def _conventions(given: Any, origin: str, spec: Spec) -> Mapping[str, str]:
         if option not in known:
             options = ", ".join(known)
             raise AdapterError(f"{origin}: CONVENTIONS has {key!r}: {option!r}; its options are {options}")
-    return dict(given)
+    return dict(declared)
 
 
-def _wrong_parameters(function: Callable[..., Any], contract: Contract) -> str | None:
-    """Why a function cannot be called with the contract's names, or None."""
+def _explain_wrong_parameters(function: Callable[..., Any], contract: Contract) -> str | None:
+    """Return the reason why a function cannot be called with the contract's names, or None."""
     names = [*contract.inputs, *contract.attributes, *(["params"] if contract.takes_params else [])]
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
-        return None  # a builtin does not tell; calling it will
+        return None  # a builtin has no signature; the call will tell
     if any(p.kind is p.POSITIONAL_ONLY for p in parameters):
         return f"takes positional-only parameters; the suite calls it by name: {', '.join(names)}"
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    taken = {p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
-    required = {p.name for p in parameters if p.default is p.empty and p.name in taken}
+    own = {p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+    required = {p.name for p in parameters if p.default is p.empty and p.name in own}
     unknown = sorted(required - set(names))
-    missing = [name for name in names if name not in taken and name not in contract.optional and not takes_any]
-    # An input that a call has not is None; an attribute is not passed.
-    bare = [name for name in contract.attributes if name in contract.optional and name in required]
-    wrong = {"requires": unknown, "does not take": missing, "gives no default to": bare}
+    missing = [name for name in names if name not in own and name not in contract.optional and not takes_any]
+    # An absent optional input is passed as None; an absent optional attribute is not passed.
+    no_default = [name for name in contract.attributes if name in contract.optional and name in required]
+    wrong = {"requires": unknown, "does not take": missing, "gives no default to": no_default}
     parts = [f"{what} {', '.join(which)}" for what, which in wrong.items() if which]
     return f"{' and '.join(parts)}; the suite calls it with {', '.join(names)}" if parts else None
 
 
 @cache
-def accepted(function: Callable[..., Any]) -> frozenset[str] | None:
-    """The names of the parameters that a function takes; None when it takes any, or does not tell."""
+def list_parameters(function: Callable[..., Any]) -> frozenset[str] | None:
+    """Return the names of a function's parameters; None if it takes any name or has no signature."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -191,29 +194,30 @@ def accepted(function: Callable[..., Any]) -> frozenset[str] | None:
     return frozenset(p.name for p in parameters)
 
 
-def fitted(function: Callable[..., Any], contract: Contract, given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The arguments of a call as a function takes them; NotImplementedError for what the function has not.
+def bind_arguments(function: Callable[..., Any], contract: Contract, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the arguments to call a function with; NotImplementedError if it does not take an optional one of these.
 
-    An optional input that the call has not is None; an optional attribute is not passed: its default is the
-    function's own.
+    An absent optional input is passed as None. An absent optional attribute is not passed: the function's own default
+    holds.
     """
-    names = accepted(function)
+    names = list_parameters(function)
     if names is None:
-        return given
-    for name in given:
-        if name in contract.optional and name not in names:
+        return arguments
+    optional = contract.optional  # computed at each access
+    for name in arguments:
+        if name in optional and name not in names:
             raise NotImplementedError(f"{contract.component} takes no {name}")
-    left_out = contract.optional & contract.inputs.keys() & names - given.keys()
-    return {**given, **dict.fromkeys(left_out)}
+    absent = optional & contract.inputs.keys() & names - arguments.keys()
+    return {**arguments, **dict.fromkeys(absent)}
 
 
-def _misspelt(thing: Any, found: Mapping[str, Any], spec: Spec) -> list[str]:
-    """Public functions whose name is nearly a component that is not there."""
+def _find_misspelt_components(thing: Any, found: Mapping[str, Any], spec: Spec) -> list[str]:
+    """Return hints on public functions whose name is close to that of a missing component."""
     absent = [name for name in spec.contracts if name not in found]
     hints = []
     for name in dir(thing):
         value = inspect.getattr_static(thing, name, None)
-        # A class called Decoder is what a component is built with, and no component.
+        # A class Decoder builds a component; it is not one.
         if name.startswith("_") or name in spec.contracts or inspect.isclass(value) or not callable(value):
             continue
         if close := difflib.get_close_matches(name, absent, n=1, cutoff=0.85):
@@ -221,8 +225,8 @@ def _misspelt(thing: Any, found: Mapping[str, Any], spec: Spec) -> list[str]:
     return hints if found or hints else [f"nothing in it is named as a component, such as {absent[0]}"]
 
 
-def _undeclared(thing: Any) -> list[str]:
-    """Constants whose name is nearly that of a declaration that is not there, and whose value could be one."""
+def _find_misspelt_declarations(thing: Any) -> list[str]:
+    """Return hints on constants whose name is close to that of a missing declaration and whose value could be one."""
     absent = [name for name in ("CONVENTIONS", "DTYPES") if not hasattr(thing, name)]
     hints = []
     for name in dir(thing):
@@ -232,13 +236,13 @@ def _undeclared(thing: Any) -> list[str]:
     return hints
 
 
-def _imported(found: Mapping[str, Any]) -> list[str]:
-    """Components that are the very function of an array library, as an import by name leaves them there."""
+def _find_library_functions(found: Mapping[str, Any]) -> list[str]:
+    """Return hints on components that are a function of an array library, imported by its name."""
     hints = []
     for name, function in found.items():
-        # Of what is no function, such as a compiled one, the module is that of its class.
+        # The __module__ of a callable that is not a function, such as a compiled one, is that of its class.
         source = str(function.__module__) if inspect.isroutine(function) else ""
         if source.partition(".")[0] in _TOOLS:
-            told = f"{name} comes from {source} and is judged as yours"
-            hints.append(f"{told}: if that is not meant, import the module and not the name")
+            advice = "if that is not meant, import the module and not the name"
+            hints.append(f"{name} comes from {source} and is judged as yours: {advice}")
     return hints

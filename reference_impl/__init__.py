@@ -1,13 +1,13 @@
 """A Transformer in PyTorch, written to be read.
 
-What has no parameters is a plain function: softmax, attention, masks, positions, losses. What has parameters is a
-module, and its forward is the only place where it is computed. A function form of it, such as multi_head_attention,
-takes the parameters as arguments and lends them to a module. Nothing is fused and nothing is fast.
+A computation without parameters is a plain function: softmax, attention, masks, positions, losses. A computation with
+parameters is the forward of a module, and stands nowhere else. Its function form, such as multi_head_attention, takes
+the parameters as arguments and builds the module from them. Nothing is fused and nothing is fast.
 
-Public functions and modules check their arguments, once, and refuse them with a sentence that says what to do. The
-computations of _functional, which functions and modules share, check nothing.
+Public functions and modules check their arguments once, and refuse them with a message that says what to do. The
+computations in _functional, which functions and modules share, check nothing.
 
-Axes, in comments, docstrings and messages, and what the paper calls them:
+Axes, in comments, docstrings and messages, and their names in the paper:
 
     batch, heads        heads is h
     q_seq, kv_seq, seq  the lengths; seq where queries and keys are the same sequence
@@ -18,19 +18,19 @@ Axes, in comments, docstrings and messages, and what the paper calls them:
     d_ff                d_ff, the width inside the feed-forward network
     layers              N, the layers of a stack
     vocab               the rows of the embedding table, the words that logits score
-    max_length          the places for the words of a decoded sentence
+    max_length          the largest number of words in a decoded sentence
     beams, top_beams    the sentences that beam search keeps at a step, and those that it returns
 
 Vectors are rows: y = x·W + b with W of (in, out), the transpose of nn.Linear's weight.
 Masks are boolean, True = may attend.
-Layers, stacks and the model take their parameters as one mapping, named as the state dict of the module names
-them: self_attention.w_q, encoder.0.norm_1.gamma.
-Only the modules have dropout, and only in training mode. Modules draw from PyTorch's own random numbers; the
-functions that draw take a seed.
+Layers, stacks and the model take their parameters as one mapping, with the names of the module's state dict:
+self_attention.w_q, encoder.0.norm_1.gamma.
+Only the modules have dropout, and only in training mode. Modules use PyTorch's own random numbers; random functions
+take a seed.
 
-The sources, by the names the docstrings use: "walkthrough", "primer", "n9", "java" and "illustrated" are the
-five documents of spec/documents.yaml, with the number or the title of a section; "paper" is Vaswani et al.,
-Attention Is All You Need, 2017, arXiv:1706.03762.
+The docstrings name their sources: "walkthrough", "primer", "n9", "java" and "illustrated" are the five documents of
+spec/documents.yaml, with the number or the title of a section; "paper" is Vaswani et al., Attention Is All You Need,
+2017, arXiv:1706.03762.
 """
 
 from goldformer.reference_impl.beam_search import BeamResult, beam_search

@@ -9,10 +9,10 @@ import math
 import torch
 from torch import Tensor
 
-from goldformer.reference_impl._random import drop, seeded
+from goldformer.reference_impl._random import drop, make_generator
 
 
-def wide(x: Tensor) -> Tensor:
+def widen(x: Tensor) -> Tensor:
     """Widen float16 and bfloat16 to float32; leave wider types as they are."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
@@ -35,12 +35,12 @@ def token_embedding(ids: Tensor, table: Tensor) -> Tensor:
 
 
 def sinusoid_table(seq: int, d_model: int, *, dtype: torch.dtype, device: torch.device | str | None) -> Tensor:
-    """Write the positions as sines and cosines."""
+    """Encode the positions as sines and cosines."""
     # A sine forgets whole turns but not the error of its angle, and an angle near 5000 is rounded in steps of
     # 0.0005 by float32, 4 by float16 and 32 by bfloat16: five turns. So angles, sines and cosines are computed in
-    # float64, whatever dtype is asked for, and rounded to it last.
+    # float64, and the result is rounded to the dtype asked for.
     channel = torch.arange(d_model, device=device)  # (d_model,)
-    widest = angle_dtype(channel.device)
+    widest = choose_angle_dtype(channel.device)
     position = torch.arange(seq, dtype=widest, device=device)[:, None]  # (seq, 1)
     two_i = (channel - channel % 2).to(widest)  # (d_model,): 0 0 2 2 4 4 …, a pair shares its angle
     angle = position / 10000.0 ** (two_i / d_model)  # (seq, d_model)
@@ -48,7 +48,7 @@ def sinusoid_table(seq: int, d_model: int, *, dtype: torch.dtype, device: torch.
     return table.to(dtype)
 
 
-def angle_dtype(device: torch.device) -> torch.dtype:
+def choose_angle_dtype(device: torch.device) -> torch.dtype:
     """Return the widest dtype of a device: float64, but float32 on mps, which has no float64."""
     return torch.float32 if device.type == "mps" else torch.float64
 
@@ -106,7 +106,7 @@ def log_softmax(scores: Tensor) -> Tensor:
     # As in softmax the largest score is moved to 0. The logarithm of the quotient would be −inf where the quotient
     # is rounded to 0; the difference of the logarithms is right there too. float32 for the half types: the sum
     # of a vocabulary of 65505 words is beyond float16.
-    rows = wide(scores)  # (..., n)
+    rows = widen(scores)  # (..., n)
     moved = rows - rows.amax(dim=-1, keepdim=True).detach()  # (..., n)
     total = moved.exp().sum(dim=-1, keepdim=True)  # (..., 1)
     return (moved - total.log()).to(scores.dtype)  # (..., n)
@@ -134,8 +134,8 @@ def scaled_dot_product_attention(
     weights = softmax(scores)  # (..., q_seq, kv_seq)
     kept = weights  # (..., q_seq, kv_seq)
     if dropout_rate is not None:
-        # Not normalised again: that the rows sum to 1 on average is what dropout means.
-        kept = drop(weights, dropout_rate, seeded(seed, weights.device))  # (..., q_seq, kv_seq)
+        # Not normalised again: with dropout the rows sum to 1 on average only.
+        kept = drop(weights, dropout_rate, make_generator(seed, weights.device))  # (..., q_seq, kv_seq)
     output = kept @ value  # (..., q_seq, d_v)
     return output, weights
 

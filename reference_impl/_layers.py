@@ -1,12 +1,17 @@
 """The parts that encoder and decoder share: the residual connection around a sub-layer, and the stack of layers."""
 
-from collections.abc import Callable, Iterable
-from typing import Any, TypedDict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, Self, TypedDict
 
 import torch
 from torch import Tensor, nn
 
-from goldformer.reference_impl._checks import check_positive_int
+from goldformer.reference_impl._building import build, build_inner
+from goldformer.reference_impl._checks import ATTENTION, FEED_FORWARD, Block, check_positive_int, pick_params
+from goldformer.reference_impl._random import skip_dropout
+from goldformer.reference_impl.feed_forward import FeedForward
+from goldformer.reference_impl.layer_norm import EPS, LayerNorm
+from goldformer.reference_impl.multi_head_attention import MultiHeadAttention
 
 
 class LayerSettings(TypedDict, total=False):
@@ -22,8 +27,25 @@ class LayerSettings(TypedDict, total=False):
 class ResidualLayer(nn.Module):
     """A layer that adds the output of each of its sub-layers to the sub-layer's input, and normalises."""
 
+    blocks: ClassVar[Mapping[str, Block]]  # the sub-layers and norms, in the order of the computation
     norm_first: bool
     dropout: nn.Module
+
+    @classmethod
+    def from_params(cls, params: Mapping[str, Tensor], num_heads: int, *, norm_first: bool) -> Self:
+        """Build a layer from parameters that the function form has checked; it has no dropout."""
+        parts: dict[str, nn.Module] = {}
+        for name, block in cls.blocks.items():
+            own = pick_params(params, name, block)
+            if block is ATTENTION:
+                parts[name] = build_inner(MultiHeadAttention, num_heads=num_heads, **own)
+            elif block is FEED_FORWARD:
+                parts[name] = build_inner(FeedForward, dropout=skip_dropout, **own)
+            else:
+                parts[name] = build_inner(LayerNorm, eps=EPS, **own)
+        d_model = params["norm_1.gamma"].shape[0]
+        settings = {"d_model": d_model, "num_heads": num_heads, "norm_first": norm_first, "dropout": skip_dropout}
+        return build(cls, **settings, **parts)
 
     def add_and_norm(
         self, x: Tensor, sublayer: Callable[[Tensor], tuple[Tensor, Tensor]], norm: Callable[[Tensor], Tensor]
@@ -39,7 +61,7 @@ class ResidualLayer(nn.Module):
         return total if self.norm_first else norm(total), detail
 
 
-def through(layers: Iterable[Callable[..., Any]], x: Tensor, *others: Tensor | None) -> list[Tensor]:
+def run_layers(layers: Iterable[Callable[..., Any]], x: Tensor, *others: Tensor | None) -> list[Tensor]:
     """Hand x from layer to layer, the others to every layer, and return the output of each layer."""
     outputs = []
     for layer in layers:

@@ -1,15 +1,20 @@
-"""Random numbers: from a seed for the functions, from PyTorch's own generator for the modules."""
+"""Random numbers: from a seed for the functions, from PyTorch's own generator for the modules.
+
+Dropout, and the parameters that the modules start with.
+"""
 
 import math
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from goldformer.reference_impl._checks import check_fraction
 
 
-def seeded(seed: Any, device: torch.device) -> torch.Generator:
+def make_generator(seed: Any, device: torch.device) -> torch.Generator:
     """Make a generator of random numbers from a checked seed, on the device of the tensor that it fills."""
-    # The meta device has no numbers and no generators: it takes one of the CPU and leaves it unchanged.
+    # The meta device has no generators; it accepts one of the CPU and draws nothing from it.
     return torch.Generator("cpu" if device.type == "meta" else device).manual_seed(seed)
 
 
@@ -18,12 +23,30 @@ def drop(x: Tensor, rate: float, generator: torch.Generator | None = None) -> Te
 
     Shapes:   x (...) → (...)
     """
-    # In float32 whatever x is: of the 256 numbers that bfloat16 has between 0 and 1 none is a tenth.
-    drawn = torch.rand(x.shape, generator=generator, device=x.device, dtype=torch.float32)  # (...)
+    # In float32 whatever x is: of the 256 numbers that bfloat16 would draw from, none is a tenth.
+    uniform = torch.rand(x.shape, generator=generator, device=x.device, dtype=torch.float32)  # (...)
     # At a rate of 1 nothing is kept, and there is no 1 / 0 to scale it by.
     kept = x / (1 - rate) if rate < 1 else x  # (...)
     # Select, do not multiply: 0 · inf is NaN.
-    return kept.masked_fill(drawn < rate, 0.0)  # (...)
+    return kept.masked_fill(uniform < rate, 0.0)  # (...)
+
+
+def skip_dropout(x: Tensor) -> Tensor:
+    """Return x: the function forms have no dropout."""
+    return x
+
+
+class _Dropout(nn.Dropout):
+    """PyTorch's dropout by the formula of ours, with PyTorch's own random numbers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return drop(x, self.p) if self.training else x
+
+
+def make_dropout(p: float) -> nn.Dropout:
+    """Make the dropout of a module: in training an entry is 0 with probability p, the rest grows by 1/(1 − p)."""
+    check_fraction("dropout", p)
+    return _Dropout(p)
 
 
 def xavier_matrix(
@@ -43,3 +66,13 @@ def xavier_matrix(
     # In float32 at least: bfloat16 would draw one of 256 numbers, and round it down on average.
     matrix = torch.empty(d_in, d_out, device=device, dtype=torch.promote_types(dtype, torch.float32))
     return matrix.uniform_(-bound, bound, generator=generator).to(dtype)
+
+
+def xavier_weight(d_in: int, d_out: int, device: torch.device | str | None, dtype: torch.dtype | None) -> nn.Parameter:
+    """Start a weight Xavier-uniform, as walkthrough 3 does, from PyTorch's own random numbers."""
+    return nn.Parameter(xavier_matrix(d_in, d_out, device, dtype))
+
+
+def zero_bias(d_out: int, device: torch.device | str | None, dtype: torch.dtype | None) -> nn.Parameter:
+    """Start a bias at zero, as walkthrough 3 does."""
+    return nn.Parameter(torch.zeros(d_out, device=device, dtype=dtype))

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from goldformer.reference_impl._checks import check_at_most, check_choice, check_positive_int
-from goldformer.reference_impl._checks_ids import can_read
-from goldformer.reference_impl._functional import log_softmax, wide
+from goldformer.reference_impl._checks import can_read, check_at_most, check_choice, check_positive_int
+from goldformer.reference_impl._functional import log_softmax, widen
 
 Finish: TypeAlias = Literal["in_beam", "set_aside"]
 LengthPenalty: TypeAlias = Literal["none", "mean", "gnmt"]
@@ -40,7 +39,7 @@ def beam_search(
     length_penalty: LengthPenalty = "none",
     norm_first: bool = False,
 ) -> BeamResult:
-    """Write the sentences of highest score that a search finds which keeps beam_size of them at every step.
+    """Search for the sentences of highest score, keeping the best beam_size of them at every step.
 
     Formula:  sum(y_0 … y_t) = sum(y_0 … y_(t−1)) + log softmax(z_t)[y_t], from 0 for the empty sentence, z_t the
               logits after the last of (bos_id, y_0 … y_(t−1));  score = sum / penalty(n) for n words, eos_id
@@ -53,13 +52,13 @@ def beam_search(
     Source:   illustrated on the output layer; the penalty "gnmt": paper, section 6.1
 
     A sentence that has ended is not extended. With finish="in_beam" it keeps its place and competes with the
-    extensions of the others, until all that are kept have ended. With "set_aside" it leaves the beam, if it is among
-    the beam_size best extensions of its step, and the beam goes on with the best that do not end, until beam_size
-    sentences have left it; short of that, those in the beam after max_length words join them.
+    extensions of the others, until all kept sentences have ended. With "set_aside" a sentence that ends leaves the beam
+    if it is among the beam_size best extensions of its step. The beam goes on with the best extensions that do not end,
+    until beam_size sentences have left it, or until max_length words; then those in the beam join the others.
     Among equals the extensions of the better sentence come first, then the lowest id. A small vocabulary may have
     fewer than beam_size extensions: then all are kept. A sentence of probability 0 does not count.
     """
-    # Imported here, as the methods of the model call this function.
+    # Imported here because the methods of the model call this function.
     from goldformer.reference_impl.transformer import Transformer
 
     model = Transformer.from_params(
@@ -83,21 +82,21 @@ def beam_search(
         """Read (batch, beams, t) words after bos_id, and score each next word: (batch, beams, vocab)."""
         beams = words.shape[1]
         target = pad(words, (1, 0), value=bos_id).flatten(0, 1)  # (batch·beams, 1 + t)
-        # The beams of a sample are neighbours, and read the same source.
+        # The beams of a sample are adjacent, and read the same source.
         shared = memory.repeat_interleave(beams, dim=0), source.repeat_interleave(beams, dim=0)
         z = model.next_logits(target, *shared)  # (batch·beams, vocab)
-        return log_softmax(wide(z)).reshape(-1, beams, z.shape[-1])  # (batch, beams, vocab)
+        return log_softmax(widen(z)).reshape(-1, beams, z.shape[-1])  # (batch, beams, vocab)
 
     search = _Search(next_log_probs, eos_id, max_length, beam_size, length_penalty)
     empty = _Sentences(
         torch.empty(source.shape[0], 1, 0, dtype=torch.int64, device=source.device),
-        wide(model.table).new_zeros(source.shape[0], 1),
+        widen(model.table).new_zeros(source.shape[0], 1),
     )
     found = search.in_beam(empty) if finish == "in_beam" else search.set_aside(empty)
     _check_number(found.sums, top_beams)
     words, scores = found.words[:, :top_beams], search.scores(found)[:, :top_beams]
     after_end = (words == eos_id).cumsum(dim=-1) > 1  # (batch, top_beams, t)
-    # Not with pad, whose value is a float: it would round a large pad_id.
+    # Not with pad: its value is a float, which would round a large pad_id.
     ids = words.new_full((*words.shape[:2], max_length), pad_id)  # (batch, top_beams, max_length)
     ids[..., : words.shape[-1]] = words.masked_fill(after_end, pad_id)
     return BeamResult(ids, scores.to(model.table.dtype))
@@ -106,16 +105,16 @@ def beam_search(
 class _Sentences(NamedTuple):
     """Sentences of every sample, best first.
 
-    They share one length: eos_id is repeated after the end of a shorter one. Samples share one number of places: a
-    place without a sentence has the sum −inf, and so have all its extensions.
+    All have one length: a shorter one repeats eos_id after its end. All samples have one number of places: a place
+    without a sentence has the sum −inf, and so do its extensions.
     """
 
     words: Tensor  # (batch, beams, t)
     sums: Tensor  # (batch, beams), of log-probabilities
 
-    def only(self, wanted: Tensor) -> "_Sentences":
-        """Empty the places that are not wanted (batch, beams)."""
-        return _Sentences(self.words, self.sums.masked_fill(~wanted, -math.inf))
+    def select(self, kept: Tensor) -> "_Sentences":
+        """Empty the places outside ``kept`` (batch, beams)."""
+        return _Sentences(self.words, self.sums.masked_fill(~kept, -math.inf))
 
 
 class _Search(NamedTuple):
@@ -130,7 +129,7 @@ class _Search(NamedTuple):
     def in_beam(self, beam: _Sentences) -> _Sentences:
         """Keep sentences that have ended in the beam, until all in it have ended."""
         for _ in range(self.max_length):
-            over = self.ended(beam.words) | beam.sums.isneginf()  # (batch, beams)
+            over = self.has_ended(beam.words) | beam.sums.isneginf()  # (batch, beams)
             if can_read(over) and over.all():
                 break
             beam = self.best_extensions(beam, self.extend(beam))
@@ -146,7 +145,7 @@ class _Search(NamedTuple):
             sums = self.extend(beam)  # (batch, beams, vocab)
             best = self.best_extensions(beam, sums)
             beam = self.best_extensions(beam, sums.masked_fill(self.is_eos(sums), -math.inf))
-            aside = self.join(aside, best.only(self.ended(best.words)))
+            aside = self.join(aside, best.select(self.has_ended(best.words)))
         return self.join(aside, beam)
 
     def extend(self, beam: _Sentences) -> Tensor:
@@ -154,14 +153,14 @@ class _Search(NamedTuple):
         log_probs = self.next_log_probs(beam.words)  # (batch, beams, vocab)
         # A sentence that has ended is only extended by eos_id once more, which adds 0.
         itself = torch.zeros_like(log_probs).masked_fill(~self.is_eos(log_probs), -math.inf)
-        ended = self.ended(beam.words)[..., None]  # (batch, beams, 1)
+        ended = self.has_ended(beam.words)[..., None]  # (batch, beams, 1)
         return beam.sums[..., None] + torch.where(ended, itself, log_probs)
 
     def best_extensions(self, beam: _Sentences, sums: Tensor) -> _Sentences:
         """Keep the beam_size best of all extensions of a sample, whatever sentences they continue."""
         vocab = sums.shape[-1]
-        num_words = self.num_words(beam.words) + ~self.ended(beam.words)  # (batch, beams)
-        scores = self.penalised(sums, num_words[..., None])  # (batch, beams, vocab)
+        num_words = self.num_words(beam.words) + ~self.has_ended(beam.words)  # (batch, beams)
+        scores = self.penalise(sums, num_words[..., None])  # (batch, beams, vocab)
         best = self.best(scores.flatten(1))  # (batch, beam_size)
         before = beam.words.take_along_dim((best // vocab)[..., None], dim=1)  # (batch, beam_size, t)
         words = torch.cat((before, (best % vocab)[..., None]), dim=-1)  # (batch, beam_size, t + 1)
@@ -172,7 +171,7 @@ class _Search(NamedTuple):
 
         A sample that has set enough aside takes in no more: it only waits for the others.
         """
-        others = others.only(~self.is_full(aside)[:, None])
+        others = others.select(~self.is_full(aside)[:, None])
         longer = others.words.shape[-1] - aside.words.shape[-1]
         words = torch.cat((pad(aside.words, (0, longer), value=self.eos_id), others.words), dim=1)
         both = _Sentences(words, torch.cat((aside.sums, others.sums), dim=1))
@@ -192,19 +191,19 @@ class _Search(NamedTuple):
         """Return which of the scored words, (batch, beams, vocab), is eos_id: (vocab,)."""
         return torch.arange(scores.shape[-1], device=scores.device) == self.eos_id
 
-    def ended(self, words: Tensor) -> Tensor:
+    def has_ended(self, words: Tensor) -> Tensor:
         """Return which sentences hold eos_id, (batch, beams, t) → (batch, beams)."""
         return (words == self.eos_id).any(dim=-1)
 
     def num_words(self, words: Tensor) -> Tensor:
         """Count the words of a sentence, eos_id once, (batch, beams, t) → (batch, beams)."""
-        return (words != self.eos_id).sum(dim=-1) + self.ended(words)
+        return (words != self.eos_id).sum(dim=-1) + self.has_ended(words)
 
     def scores(self, sentences: _Sentences) -> Tensor:
         """Compute the scores that sentences are compared by: (batch, beams)."""
-        return self.penalised(sentences.sums, self.num_words(sentences.words))
+        return self.penalise(sentences.sums, self.num_words(sentences.words))
 
-    def penalised(self, sums: Tensor, num_words: Tensor) -> Tensor:
+    def penalise(self, sums: Tensor, num_words: Tensor) -> Tensor:
         """Divide sums by the penalty for num_words words."""
         n = num_words.to(sums.dtype)
         if self.length_penalty == "mean":
@@ -215,7 +214,7 @@ class _Search(NamedTuple):
 
 
 def _check_number(sums: Tensor, top_beams: int) -> None:
-    # Every step keeps all extensions or beam_size of them, so too few means that no more sentences are so short.
+    # Every step keeps all extensions or beam_size of them, so too few means that no other sentence is as short.
     fewest, sample = sums.shape[1], 0
     if can_read(sums):
         numbers = (~sums.isneginf()).sum(dim=1)  # (batch,)

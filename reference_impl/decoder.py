@@ -6,29 +6,23 @@ from typing import Any, NamedTuple, Self, Unpack
 import torch
 from torch import Tensor, nn
 
+from goldformer.reference_impl._building import build, select_params
 from goldformer.reference_impl._checks import (
+    DECODER_LAYER,
     Size,
     check_axes,
     check_bool,
     check_floating,
     check_mask,
+    check_params,
     check_positive_int,
     check_same_dtype_and_device,
+    number_blocks,
 )
-from goldformer.reference_impl._checks_params import (
-    ATTENTION,
-    DECODER_LAYER,
-    FEED_FORWARD,
-    NORM,
-    check_params,
-    numbered,
-    pick,
-)
-from goldformer.reference_impl._dropout import make_dropout, unchanged
-from goldformer.reference_impl._layers import LayerSettings, ResidualLayer, make_stack, through
-from goldformer.reference_impl._lending import lend, lend_inner, scoped
+from goldformer.reference_impl._layers import LayerSettings, ResidualLayer, make_stack, run_layers
+from goldformer.reference_impl._random import make_dropout
 from goldformer.reference_impl.feed_forward import FeedForward
-from goldformer.reference_impl.layer_norm import EPS, LayerNorm
+from goldformer.reference_impl.layer_norm import LayerNorm
 from goldformer.reference_impl.multi_head_attention import MultiHeadAttention
 
 
@@ -103,7 +97,7 @@ def decoder(
     """
     check_positive_int("num_layers", num_layers)
     check_bool("norm_first", norm_first)
-    check_params(params, numbered("decoder", DECODER_LAYER, num_layers), num_heads, _inputs(x, memory))
+    check_params(params, number_blocks("decoder", DECODER_LAYER, num_layers), num_heads, _inputs(x, memory))
     stack = Decoder.from_params(params, num_heads, num_layers, norm_first=norm_first)
     return stack.forward(x, memory, self_mask, memory_mask)
 
@@ -118,6 +112,8 @@ class DecoderLayer(ResidualLayer):
     Parameters: those of self_attention, norm_1, cross_attention, norm_2, feed_forward and norm_3; in the state
     dict by the names that decoder_layer reads.
     """
+
+    blocks = DECODER_LAYER
 
     def __init__(
         self,
@@ -141,27 +137,6 @@ class DecoderLayer(ResidualLayer):
         self.feed_forward = FeedForward(d_model, d_ff, dropout=dropout, bias=bias, device=device, dtype=dtype)
         self.norm_3 = LayerNorm(d_model, device=device, dtype=dtype)
         self.dropout = make_dropout(dropout)
-
-    @classmethod
-    def from_params(cls, params: Mapping[str, Tensor], num_heads: int, *, norm_first: bool) -> Self:
-        """Make a layer of the caller's parameters, which decoder_layer has checked; it has no dropout."""
-        return lend(
-            cls,
-            d_model=params["norm_1.gamma"].shape[0],
-            num_heads=num_heads,
-            norm_first=norm_first,
-            self_attention=lend_inner(
-                MultiHeadAttention, num_heads=num_heads, **pick(params, "self_attention", ATTENTION)
-            ),
-            norm_1=lend_inner(LayerNorm, eps=EPS, **pick(params, "norm_1", NORM)),
-            cross_attention=lend_inner(
-                MultiHeadAttention, num_heads=num_heads, **pick(params, "cross_attention", ATTENTION)
-            ),
-            norm_2=lend_inner(LayerNorm, eps=EPS, **pick(params, "norm_2", NORM)),
-            feed_forward=lend_inner(FeedForward, dropout=unchanged, **pick(params, "feed_forward", FEED_FORWARD)),
-            norm_3=lend_inner(LayerNorm, eps=EPS, **pick(params, "norm_3", NORM)),
-            dropout=unchanged,
-        )
 
     def forward(
         self, x: Tensor, memory: Tensor, self_mask: Tensor | None = None, memory_mask: Tensor | None = None
@@ -213,13 +188,13 @@ class Decoder(nn.Module):
 
     @classmethod
     def from_params(cls, params: Mapping[str, Tensor], num_heads: int, num_layers: int, *, norm_first: bool) -> Self:
-        """Make a stack of the caller's parameters, which decoder has checked; it has no dropout."""
-        layers = (scoped(params, f"decoder.{i}") for i in range(num_layers))
-        return lend(cls, decoder=[DecoderLayer.from_params(p, num_heads, norm_first=norm_first) for p in layers])
+        """Build a stack from parameters that decoder has checked; it has no dropout."""
+        layers = (select_params(params, f"decoder.{i}") for i in range(num_layers))
+        return build(cls, decoder=[DecoderLayer.from_params(p, num_heads, norm_first=norm_first) for p in layers])
 
     def forward(
         self, x: Tensor, memory: Tensor, self_mask: Tensor | None = None, memory_mask: Tensor | None = None
     ) -> DecoderResult:
         """Compute decoder, in training with dropout."""
-        outputs = through(self.decoder, x, memory, self_mask, memory_mask)  # layers × (batch, seq, d_model)
+        outputs = run_layers(self.decoder, x, memory, self_mask, memory_mask)  # layers × (batch, seq, d_model)
         return DecoderResult(outputs[-1], torch.stack(outputs))

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from goldformer.reference_impl._checks import check_bool, check_fraction, check_seed, check_tensors
-from goldformer.reference_impl._random import drop, seeded
+from goldformer.reference_impl._random import drop, make_generator
 
 
 def dropout(x: Tensor, *, rate: float, training: bool, seed: int) -> Tensor:
@@ -22,4 +22,4 @@ def dropout(x: Tensor, *, rate: float, training: bool, seed: int) -> Tensor:
     check_bool("training", training)
     check_seed("seed", seed)
 
-    return drop(x, rate, seeded(seed, x.device)) if training else x
+    return drop(x, rate, make_generator(seed, x.device)) if training else x

@@ -6,21 +6,21 @@ from typing import Any, NamedTuple, Self, Unpack
 import torch
 from torch import Tensor, nn
 
-from goldformer.reference_impl._checks import check_axes, check_bool, check_floating, check_mask, check_positive_int
-from goldformer.reference_impl._checks_params import (
-    ATTENTION,
+from goldformer.reference_impl._building import build, select_params
+from goldformer.reference_impl._checks import (
     ENCODER_LAYER,
-    FEED_FORWARD,
-    NORM,
+    check_axes,
+    check_bool,
+    check_floating,
+    check_mask,
     check_params,
-    numbered,
-    pick,
+    check_positive_int,
+    number_blocks,
 )
-from goldformer.reference_impl._dropout import make_dropout, unchanged
-from goldformer.reference_impl._layers import LayerSettings, ResidualLayer, make_stack, through
-from goldformer.reference_impl._lending import lend, lend_inner, scoped
+from goldformer.reference_impl._layers import LayerSettings, ResidualLayer, make_stack, run_layers
+from goldformer.reference_impl._random import make_dropout
 from goldformer.reference_impl.feed_forward import FeedForward
-from goldformer.reference_impl.layer_norm import EPS, LayerNorm
+from goldformer.reference_impl.layer_norm import LayerNorm
 from goldformer.reference_impl.multi_head_attention import MultiHeadAttention
 
 
@@ -82,7 +82,9 @@ def encoder(
     """
     check_positive_int("num_layers", num_layers)
     check_bool("norm_first", norm_first)
-    check_params(params, numbered("encoder", ENCODER_LAYER, num_layers), num_heads, {"x": (x, "batch seq d_model")})
+    check_params(
+        params, number_blocks("encoder", ENCODER_LAYER, num_layers), num_heads, {"x": (x, "batch seq d_model")}
+    )
     return Encoder.from_params(params, num_heads, num_layers, norm_first=norm_first).forward(x, mask)
 
 
@@ -92,6 +94,8 @@ class EncoderLayer(ResidualLayer):
     Parameters: those of self_attention, norm_1, feed_forward and norm_2; in the state dict by the names that
     encoder_layer reads.
     """
+
+    blocks = ENCODER_LAYER
 
     def __init__(
         self,
@@ -113,23 +117,6 @@ class EncoderLayer(ResidualLayer):
         self.feed_forward = FeedForward(d_model, d_ff, dropout=dropout, bias=bias, device=device, dtype=dtype)
         self.norm_2 = LayerNorm(d_model, device=device, dtype=dtype)
         self.dropout = make_dropout(dropout)
-
-    @classmethod
-    def from_params(cls, params: Mapping[str, Tensor], num_heads: int, *, norm_first: bool) -> Self:
-        """Make a layer of the caller's parameters, which encoder_layer has checked; it has no dropout."""
-        return lend(
-            cls,
-            d_model=params["norm_1.gamma"].shape[0],
-            num_heads=num_heads,
-            norm_first=norm_first,
-            self_attention=lend_inner(
-                MultiHeadAttention, num_heads=num_heads, **pick(params, "self_attention", ATTENTION)
-            ),
-            norm_1=lend_inner(LayerNorm, eps=EPS, **pick(params, "norm_1", NORM)),
-            feed_forward=lend_inner(FeedForward, dropout=unchanged, **pick(params, "feed_forward", FEED_FORWARD)),
-            norm_2=lend_inner(LayerNorm, eps=EPS, **pick(params, "norm_2", NORM)),
-            dropout=unchanged,
-        )
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> EncoderLayerResult:
         """Compute encoder_layer, in training with dropout."""
@@ -166,11 +153,11 @@ class Encoder(nn.Module):
 
     @classmethod
     def from_params(cls, params: Mapping[str, Tensor], num_heads: int, num_layers: int, *, norm_first: bool) -> Self:
-        """Make a stack of the caller's parameters, which encoder has checked; it has no dropout."""
-        layers = (scoped(params, f"encoder.{i}") for i in range(num_layers))
-        return lend(cls, encoder=[EncoderLayer.from_params(p, num_heads, norm_first=norm_first) for p in layers])
+        """Build a stack from parameters that encoder has checked; it has no dropout."""
+        layers = (select_params(params, f"encoder.{i}") for i in range(num_layers))
+        return build(cls, encoder=[EncoderLayer.from_params(p, num_heads, norm_first=norm_first) for p in layers])
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> EncoderResult:
         """Compute encoder, in training with dropout."""
-        outputs = through(self.encoder, x, mask)  # layers × (batch, seq, d_model)
+        outputs = run_layers(self.encoder, x, mask)  # layers × (batch, seq, d_model)
         return EncoderResult(outputs[-1], torch.stack(outputs))

@@ -4,10 +4,9 @@ import torch
 from torch import Tensor, nn
 
 from goldformer.reference_impl import _functional as functional
+from goldformer.reference_impl._building import build
 from goldformer.reference_impl._checks import check_positive_int, check_tensors
-from goldformer.reference_impl._dropout import make_dropout, unchanged
-from goldformer.reference_impl._lending import lend
-from goldformer.reference_impl._parameters import xavier_weight, zero_bias
+from goldformer.reference_impl._random import make_dropout, skip_dropout, xavier_weight, zero_bias
 
 
 def feed_forward(
@@ -21,7 +20,7 @@ def feed_forward(
     Errors:   TypeError unless all are floating-point tensors of one dtype; ValueError for shapes that do not fit
     Source:   n9 "前馈传播", primer 3.1, illustrated on the encoder; paper, section 3.3, equation (2)
     """
-    return lend(FeedForward, w_1=w_1, w_2=w_2, b_1=b_1, b_2=b_2, dropout=unchanged).forward(x)
+    return build(FeedForward, w_1=w_1, w_2=w_2, b_1=b_1, b_2=b_2, dropout=skip_dropout).forward(x)
 
 
 class FeedForward(nn.Module):

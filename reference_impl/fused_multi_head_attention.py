@@ -4,9 +4,9 @@ import torch
 from torch import Tensor, nn
 
 from goldformer.reference_impl import _functional as functional
+from goldformer.reference_impl._building import build
 from goldformer.reference_impl._checks import check_heads_divide, check_mask, check_positive_int, check_tensors
-from goldformer.reference_impl._lending import lend
-from goldformer.reference_impl._parameters import xavier_weight, zero_bias
+from goldformer.reference_impl._random import xavier_weight, zero_bias
 
 
 def cut_fused(qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -54,7 +54,7 @@ def fused_multi_head_attention(
     The output is as wide as w_o, whatever the width of x: walkthrough's own code reshapes to the width of x
     and fails where the two differ.
     """
-    module = lend(FusedMultiHeadAttention, num_heads=num_heads, w_qkv=w_qkv, w_o=w_o, b_qkv=b_qkv, b_o=b_o)
+    module = build(FusedMultiHeadAttention, num_heads=num_heads, w_qkv=w_qkv, w_o=w_o, b_qkv=b_qkv, b_o=b_o)
     return module.forward(x, mask)
 
 

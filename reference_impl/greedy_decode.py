@@ -1,4 +1,4 @@
-"""Greedy decoding: a sentence for every source, written word by word, always the word of the largest logit."""
+"""Greedy decoding: each word of a sentence is the one with the largest logit."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -6,8 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from goldformer.reference_impl._checks_ids import can_read
-from goldformer.reference_impl._functional import log_softmax, wide
+from goldformer.reference_impl._checks import can_read
+from goldformer.reference_impl._functional import log_softmax, widen
 
 
 class GreedyResult(NamedTuple):
@@ -42,10 +42,10 @@ def greedy_decode(
               an eos_id outside the vocabulary; ValueError for a max_length below 1
     Source:   illustrated on the output layer; paper, section 3.1
 
-    Where there is nothing to read, on the meta device and under torch.compile, all max_length steps are taken:
-    the result is the same.
+    On the meta device and under torch.compile, where no values can be read, all max_length steps are taken; the result
+    is the same.
     """
-    # Imported here, as the methods of the model call this function.
+    # Imported here because the methods of the model call this function.
     from goldformer.reference_impl.transformer import Transformer
 
     model = Transformer.from_params(
@@ -62,21 +62,21 @@ def greedy_decode(
     memory = model.run_encoder(source)  # (batch, source_seq, d_model)
     read = torch.full((batch, 1), bos_id, device=device)  # (batch, 1 + t), int64: what the decoder reads
     ids = torch.full((batch, max_length), pad_id, device=device)  # (batch, max_length), int64
-    token_scores = wide(model.table).new_zeros(batch, max_length)  # (batch, max_length)
+    token_scores = widen(model.table).new_zeros(batch, max_length)  # (batch, max_length)
     for t in range(max_length):
-        # Without the first word that is read: bos_id may be the same as eos_id, and ends nothing.
+        # Ignore the first word: bos_id may equal eos_id, and does not end the sentence.
         ended = (read[:, 1:] == eos_id).any(dim=1)  # (batch,)
         if can_read(ended) and ended.all():
             break
-        z = wide(model.next_logits(read, memory, source))  # (batch, vocab)
+        z = widen(model.next_logits(read, memory, source))  # (batch, vocab)
         word = z.argmax(dim=-1)  # (batch,): the first of equals, as torch promises
         score = log_softmax(z).gather(-1, word[:, None])[:, 0]  # (batch,)
         ids[:, t] = word.where(~ended, pad_id)
         token_scores[:, t] = score.where(~ended, 0.0)
-        # A sample that has ended waits for the others. What it reads does not matter, but must be a word: pad_id
-        # need be none.
+        # A sample that has ended waits for the others. The words that it reads do not matter, but must be in the
+        # vocabulary, and pad_id need not be.
         read = torch.cat((read, word[:, None]), dim=1)  # (batch, 1 + t + 1)
 
-    # Summed before the half types are rounded to.
+    # Sum before rounding to a half type.
     scores = token_scores.sum(dim=1)  # (batch,)
     return GreedyResult(ids, scores.to(model.table.dtype), token_scores.to(model.table.dtype))

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from goldformer.reference_impl._checks import check_seed, check_tensors
-from goldformer.reference_impl._random import seeded, xavier_matrix
+from goldformer.reference_impl._random import make_generator, xavier_matrix
 
 
 def xavier_uniform(like: Tensor, seed: int) -> Tensor:
@@ -22,4 +22,4 @@ def xavier_uniform(like: Tensor, seed: int) -> Tensor:
     check_seed("seed", seed)
 
     d_in, d_out = like.shape
-    return xavier_matrix(d_in, d_out, like.device, like.dtype, seeded(seed, like.device))
+    return xavier_matrix(d_in, d_out, like.device, like.dtype, make_generator(seed, like.device))

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from goldformer.reference_impl import _functional as functional
+from goldformer.reference_impl._building import build
 from goldformer.reference_impl._checks import check_positive_int, check_positive_number, check_tensors
-from goldformer.reference_impl._lending import lend
 
 # That of nn.LayerNorm, which n9 uses.
 EPS: Final = 1e-5
@@ -24,7 +24,7 @@ def layer_norm(x: Tensor, *, gamma: Tensor, beta: Tensor, eps: float = EPS) -> T
               Layer Normalization, arXiv:1607.06450, section 3
     """
     check_positive_number("eps", eps)
-    return lend(LayerNorm, gamma=gamma, beta=beta, eps=eps).forward(x)
+    return build(LayerNorm, gamma=gamma, beta=beta, eps=eps).forward(x)
 
 
 class LayerNorm(nn.Module):
@@ -55,13 +55,13 @@ class LayerNorm(nn.Module):
         # float16 ends at 65504: the square of any difference from 256 on is inf there, and the row would become 0.
         # bfloat16 holds the squares, but a mean of 8 bits leaves its own rounding in every difference. So the rows of
         # both are computed in float32, and rounded to their dtype last.
-        row = functional.wide(x)  # (..., d_model)
+        row = functional.widen(x)  # (..., d_model)
         mean = row.mean(dim=-1, keepdim=True)  # (..., 1)
         # Differences first, then squares: the mean of x² less the square of the mean cancels for rows far from 0.
         centred = row - mean  # (..., d_model)
         variance = (centred * centred).mean(dim=-1, keepdim=True)  # (..., 1), over d_model and not d_model − 1
         normalised = centred / (variance + self.eps).sqrt()  # (..., d_model)
-        return (normalised * functional.wide(self.gamma) + functional.wide(self.beta)).to(x.dtype)  # (..., d_model)
+        return (normalised * functional.widen(self.gamma) + functional.widen(self.beta)).to(x.dtype)  # (..., d_model)
 
     def _check_input(self, x: Tensor) -> None:
         """Refuse arguments that do not fit the parameters."""

@@ -5,15 +5,18 @@ from torch import Tensor
 
 from goldformer.reference_impl._checks import (
     Size,
+    can_read,
     check_axes,
     check_floating,
     check_fraction,
+    check_ids,
+    check_ids_below,
     check_positive_int,
     check_same_device,
+    check_special_id,
     check_tensors,
 )
-from goldformer.reference_impl._checks_ids import can_read, check_ids, check_ids_below, check_special_id
-from goldformer.reference_impl._functional import log_softmax, wide
+from goldformer.reference_impl._functional import log_softmax, widen
 
 
 def one_hot(ids: Tensor, vocab: int) -> Tensor:
@@ -77,9 +80,9 @@ def cross_entropy(logits: Tensor, targets: Tensor, pad_id: int) -> tuple[Tensor,
             f"leave batches of padding out"
         )
 
-    # Padded rows are emptied before the logarithm and not only after it: were there a NaN or an inf among them,
-    # the 0 of its loss would come back from the logarithm's derivative as 0 · NaN, and reach every weight.
-    rows = wide(logits).masked_fill(~real[..., None], 0.0)  # (batch, seq, vocab)
+    # Padded rows are set to 0 before the logarithm, not only after it: with a NaN or an inf in such a row, the gradient
+    # 0 of its loss times the derivative of the logarithm would be 0 · NaN, and reach every weight.
+    rows = widen(logits).masked_fill(~real[..., None], 0.0)  # (batch, seq, vocab)
     index = targets.masked_fill(~real, 0).long()[..., None]  # (batch, seq, 1)
     losses = -log_softmax(rows).gather(-1, index)[..., 0]  # (batch, seq)
     losses = losses.masked_fill(~real, 0.0)  # (batch, seq)
@@ -98,7 +101,7 @@ def kl_divergence(target: Tensor, logits: Tensor) -> Tensor:
     """
     check_tensors({"target": (target, "... n"), "logits": (logits, "... n")})
 
-    p, log_q = wide(target), log_softmax(wide(logits))  # 2 × (..., n)
+    p, log_q = widen(target), log_softmax(widen(logits))  # 2 × (..., n)
     # log 0 is −inf and 0 · −inf is NaN. A word of probability 0 gets log 1 and a difference of 0: that makes its
     # term 0, and the derivatives through it finite.
     absent = p == 0  # (..., n)

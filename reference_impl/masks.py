@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from goldformer.reference_impl import _functional as functional
-from goldformer.reference_impl._checks import check_positive_int
-from goldformer.reference_impl._checks_ids import check_ids, check_special_id
+from goldformer.reference_impl._checks import check_ids, check_positive_int, check_special_id
 
 
 def causal_mask(q_seq: int, kv_seq: int, *, device: torch.device | str | None = None) -> Tensor:

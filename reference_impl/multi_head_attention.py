@@ -4,9 +4,9 @@ import torch
 from torch import Tensor, nn
 
 from goldformer.reference_impl import _functional as functional
+from goldformer.reference_impl._building import build
 from goldformer.reference_impl._checks import check_heads_divide, check_mask, check_positive_int, check_tensors
-from goldformer.reference_impl._lending import lend
-from goldformer.reference_impl._parameters import xavier_weight, zero_bias
+from goldformer.reference_impl._random import xavier_weight, zero_bias
 
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
@@ -76,7 +76,7 @@ def multi_head_attention(
               w_q and w_v
     Source:   walkthrough 3, n9 "多头注意力机制"; paper, section 3.2.2
     """
-    module = lend(
+    module = build(
         MultiHeadAttention,
         num_heads=num_heads,
         w_q=w_q,

@@ -16,7 +16,7 @@ def sinusoid_table(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """Write positions 0 … seq − 1 as sines and cosines of d_model / 2 frequencies.
+    """Encode positions 0 … seq − 1 as sines and cosines of d_model / 2 frequencies.
 
     Formula:  PE[pos, 2i]     = sin(pos / 10000^(2i / d_model))
               PE[pos, 2i + 1] = cos(pos / 10000^(2i / d_model))
@@ -45,10 +45,10 @@ def positional_encoding(x: Tensor) -> Tensor:
 
 
 class PositionalEncoding(nn.Module):
-    """The positional encoding with its first ``max_len`` rows at hand.
+    """The positional encoding with its first ``max_len`` rows precomputed.
 
     Buffer: pe (1, max_len, d_model), saved and moved with the module but not trained; its name and shape are
-    those of n9. Sequences longer than ``max_len`` are encoded too; their table is formed at every call.
+    those of n9. Sequences longer than ``max_len`` are encoded too; their table is computed at every call.
     """
 
     pe: Tensor
@@ -77,8 +77,8 @@ class PositionalEncoding(nn.Module):
         return x + self.pe[:, :seq]  # (batch, seq, d_model)
 
     def _apply(self, *args: Any, **kwargs: Any) -> Self:
-        # The hook behind .to(), .double() and .cuda(). A cast alone carries the rounding of an old dtype into
-        # a wide one: .double() would leave rows that are right to 3e-8 only. So the rows are formed again.
+        # .to(), .double() and .cuda() call this. A cast alone would keep the rounding of the old dtype: after
+        # .double() the rows would be right to 3e-8 only. So the rows are computed again.
         before = self.pe.dtype
         super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]  # torch leaves it unannotated
         if self.pe.dtype != before:

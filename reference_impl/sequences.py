@@ -1,10 +1,9 @@
-"""Preparation of sequences: brought to one length, and shifted to what the decoder reads."""
+"""Sequences of one length, and the target shifted to the right for the decoder."""
 
 import torch
 from torch import Tensor
 
-from goldformer.reference_impl._checks import check_positive_int, check_tensors
-from goldformer.reference_impl._checks_ids import check_ids, check_special_id
+from goldformer.reference_impl._checks import check_ids, check_positive_int, check_special_id, check_tensors
 
 
 def pad_or_truncate(x: Tensor, length: int) -> Tensor:
@@ -25,7 +24,7 @@ def pad_or_truncate(x: Tensor, length: int) -> Tensor:
 
 
 def shift_right(ids: Tensor, bos_id: int) -> Tensor:
-    """Shift a target to what the decoder reads when it predicts it: the word before, and bos_id before the first.
+    """Shift a target to the right: before each word the decoder reads the word before it, and bos_id before the first.
 
     Formula:  output[b, 0] = bos_id,  output[b, t] = ids[b, t − 1]; the last id is dropped
     Shapes:   ids (batch, seq) → (batch, seq), in the dtype of ids

@@ -7,15 +7,15 @@ import torch
 from torch import Tensor, nn
 
 from goldformer.reference_impl import _functional as functional
+from goldformer.reference_impl._building import build
 from goldformer.reference_impl._checks import check_bool, check_not_negative, check_positive_int, check_tensors
-from goldformer.reference_impl._lending import lend
-from goldformer.reference_impl._parameters import xavier_weight
+from goldformer.reference_impl._random import xavier_weight
 
 
 class SingleHeadResult(NamedTuple):
     """Every matrix of the worked example, the result first.
 
-    ``scores`` are QKᵀ as the document prints them: before the division by √d_model and before the mask.
+    ``scores`` are QKᵀ as the document prints them, before the division by √d_model and before the mask.
     """
 
     output: Tensor  # (seq, d_model)
@@ -37,7 +37,7 @@ def single_head_attention(x: Tensor, *, w_q: Tensor, w_k: Tensor, w_v: Tensor, c
     Source:   java "公式解析部分" and "代码实现"; paper, section 3.2.1
     """
     check_bool("causal", causal)
-    return lend(SingleHeadAttention, w_q=w_q, w_k=w_k, w_v=w_v, causal=causal).forward(x)
+    return build(SingleHeadAttention, w_q=w_q, w_k=w_k, w_v=w_v, causal=causal).forward(x)
 
 
 class SingleHeadGradientResult(NamedTuple):
@@ -71,7 +71,7 @@ def single_head_attention_gradient(
     Source:   java "代码实现", its backward
     """
     check_bool("causal", causal)
-    return lend(SingleHeadAttention, w_q=w_q, w_k=w_k, w_v=w_v, causal=causal).gradient(x, output_gradient)
+    return build(SingleHeadAttention, w_q=w_q, w_k=w_k, w_v=w_v, causal=causal).gradient(x, output_gradient)
 
 
 def single_head_attention_step(
@@ -97,10 +97,10 @@ def single_head_attention_step(
     check_positive_int("steps", steps)
     check_bool("causal", causal)
 
-    module = lend(SingleHeadAttention, w_q=w_q, w_k=w_k, w_v=w_v, causal=causal)
+    module = build(SingleHeadAttention, w_q=w_q, w_k=w_k, w_v=w_v, causal=causal)
     for _ in range(steps):
         gradient = module.gradient(x, output_gradient)
-        # None of the three moves before all gradients are computed, that of x included: each depends on all weights.
+        # All gradients are computed before a weight changes, also that of x: each depends on all weights.
         module.w_q = module.w_q - learning_rate * gradient.w_q  # (d_model, d_model)
         module.w_k = module.w_k - learning_rate * gradient.w_k  # (d_model, d_model)
         module.w_v = module.w_v - learning_rate * gradient.w_v  # (d_model, d_model)
@@ -169,14 +169,14 @@ class SingleHeadAttention(nn.Module):
         scores = scaled / math.sqrt(x.shape[-1])  # (seq, seq)
         # scores = query · keyᵀ
         query, key = scores @ forward.key, scores.T @ forward.query  # 2 × (seq, d_model)
-        # query = x · w_q, and so on for key and value: x was read three times, and gets three gradients.
+        # query = x · w_q, and so on for key and value: x is used three times, so three gradients add up.
         for_x = query @ self.w_q.T + key @ self.w_k.T + value @ self.w_v.T  # (seq, d_model)
         return SingleHeadGradientResult(for_x, x.T @ query, x.T @ key, x.T @ value)
 
     @torch.no_grad()
     def step(self, x: Tensor, output_gradient: Tensor, learning_rate: float) -> Tensor:
         """Train as single_head_attention_step does, once and in place, and return the gradient of x (seq, d_model)."""
-        moved = single_head_attention_step(
+        trained = single_head_attention_step(
             x,
             output_gradient,
             w_q=self.w_q,
@@ -185,7 +185,7 @@ class SingleHeadAttention(nn.Module):
             causal=self.causal,
             learning_rate=learning_rate,
         )
-        self.w_q.copy_(moved.w_q)
-        self.w_k.copy_(moved.w_k)
-        self.w_v.copy_(moved.w_v)
-        return moved.x_gradient
+        self.w_q.copy_(trained.w_q)
+        self.w_k.copy_(trained.w_k)
+        self.w_v.copy_(trained.w_v)
+        return trained.x_gradient

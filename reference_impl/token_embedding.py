@@ -4,9 +4,14 @@ import torch
 from torch import Tensor, nn
 
 from goldformer.reference_impl import _functional as functional
-from goldformer.reference_impl._checks import check_positive_int, check_same_device, check_tensors
-from goldformer.reference_impl._checks_ids import check_ids, check_ids_in_table
-from goldformer.reference_impl._lending import lend
+from goldformer.reference_impl._building import build
+from goldformer.reference_impl._checks import (
+    check_ids,
+    check_ids_in_table,
+    check_positive_int,
+    check_same_device,
+    check_tensors,
+)
 
 
 def token_embedding(ids: Tensor, table: Tensor) -> Tensor:
@@ -19,7 +24,7 @@ def token_embedding(ids: Tensor, table: Tensor) -> Tensor:
               shapes; IndexError for an id outside 0 … vocab − 1, naming the first (not under torch.compile)
     Source:   walkthrough 2; paper, section 3.4
     """
-    return lend(TokenEmbedding, table=table).forward(ids)
+    return build(TokenEmbedding, table=table).forward(ids)
 
 
 class TokenEmbedding(nn.Module):

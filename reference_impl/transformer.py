@@ -7,22 +7,29 @@ import torch
 from torch import Tensor, nn
 
 from goldformer.reference_impl import _functional as functional
+from goldformer.reference_impl._building import build
 from goldformer.reference_impl._checks import (
+    DECODER_LAYER,
+    ENCODER_LAYER,
+    MODEL,
     Size,
     check_axes,
     check_bool,
     check_floating,
+    check_ids,
+    check_ids_in_table,
     check_int,
+    check_params,
     check_positive_int,
     check_same_device,
     check_same_dtype_and_device,
+    check_special_id,
+    check_word_id,
+    number_blocks,
+    pick_params,
 )
-from goldformer.reference_impl._checks_ids import check_ids, check_ids_in_table, check_special_id, check_word_id
-from goldformer.reference_impl._checks_params import DECODER_LAYER, ENCODER_LAYER, MODEL, check_params, numbered, pick
-from goldformer.reference_impl._dropout import make_dropout, unchanged
-from goldformer.reference_impl._layers import LayerSettings, make_stack, through
-from goldformer.reference_impl._lending import lend
-from goldformer.reference_impl._parameters import xavier_weight, zero_bias
+from goldformer.reference_impl._layers import LayerSettings, make_stack, run_layers
+from goldformer.reference_impl._random import make_dropout, skip_dropout, xavier_weight, zero_bias
 from goldformer.reference_impl.beam_search import BeamResult, Finish, LengthPenalty, beam_search
 from goldformer.reference_impl.decoder import Decoder, DecoderLayer
 from goldformer.reference_impl.encoder import Encoder, EncoderLayer
@@ -81,7 +88,7 @@ class Transformer(nn.Module):
 
     Parameters: table (vocab, d_model), for source and target, w_vocab (d_model, vocab), b_vocab unless
     ``bias=False``, and those of the layers; in the state dict by the names that transformer reads, and nothing
-    else: the rows of the positional encoding are formed at every call. The settings are the keywords of the layers.
+    else: the positional encoding is computed at every call. The settings are the keywords of the layers.
     """
 
     def __init__(
@@ -122,23 +129,23 @@ class Transformer(nn.Module):
         pad_id: int,
         norm_first: bool = False,
     ) -> Self:
-        """Make a model of the caller's parameters, named as transformer names them; it has no dropout."""
+        """Build a model from the caller's parameters, named as in transformer; it has no dropout."""
         check_positive_int("num_encoder_layers", num_encoder_layers)
         check_positive_int("num_decoder_layers", num_decoder_layers)
         check_bool("norm_first", norm_first)
-        blocks = numbered("encoder", ENCODER_LAYER, num_encoder_layers)
-        blocks |= numbered("decoder", DECODER_LAYER, num_decoder_layers)
+        blocks = number_blocks("encoder", ENCODER_LAYER, num_encoder_layers)
+        blocks |= number_blocks("decoder", DECODER_LAYER, num_decoder_layers)
         check_params(params, {"": MODEL, **blocks}, num_heads)
 
-        return lend(
+        return build(
             cls,
             num_heads=num_heads,
             pad_id=pad_id,
             norm_first=norm_first,
-            **pick(params, "", MODEL),
+            **pick_params(params, "", MODEL),
             encoder=Encoder.from_params(params, num_heads, num_encoder_layers, norm_first=norm_first).encoder,
             decoder=Decoder.from_params(params, num_heads, num_decoder_layers, norm_first=norm_first).decoder,
-            dropout=unchanged,
+            dropout=skip_dropout,
         )
 
     def forward(self, source: Tensor, target: Tensor) -> TransformerResult:
@@ -177,17 +184,17 @@ class Transformer(nn.Module):
     def run_encoder(self, source: Tensor) -> Tensor:
         """Make the memory (batch, source_seq, d_model) of a source (batch, source_seq)."""
         mask = functional.padding_mask(source, self.pad_id)  # (batch, 1, 1, source_seq)
-        return through(self.encoder, self.embed(source), mask)[-1]  # (batch, source_seq, d_model)
+        return run_layers(self.encoder, self.embed(source), mask)[-1]  # (batch, source_seq, d_model)
 
     def run_decoder(self, target: Tensor, memory: Tensor, source: Tensor) -> Tensor:
         """Make the decoder's output (batch, seq, d_model) of a target (batch, seq); the source shows its padding."""
         seq = target.shape[1]
-        # Both at once. Padding alone, as in the example of n9, shows every position the word that it is to predict.
+        # Both masks. With padding alone, as in the example of n9, every position sees the word that it must predict.
         causal = functional.causal_mask(seq, seq, device=target.device)  # (seq, seq)
         self_mask = causal & functional.padding_mask(target, self.pad_id)  # (batch, 1, seq, seq)
         # The keys of the cross-attention are the source's, so its padding counts here and not the target's.
         memory_mask = functional.padding_mask(source, self.pad_id)  # (batch, 1, 1, source_seq)
-        return through(self.decoder, self.embed(target), memory, self_mask, memory_mask)[-1]  # (batch, seq, d_model)
+        return run_layers(self.decoder, self.embed(target), memory, self_mask, memory_mask)[-1]  # (batch, seq, d_model)
 
     def score_words(self, decoded: Tensor) -> Tensor:
         """Make the logits (batch, seq, vocab) of the decoder's output (batch, seq, d_model)."""
@@ -204,9 +211,9 @@ class Transformer(nn.Module):
     def greedy_decode(self, source: Tensor, *, bos_id: int, eos_id: int, max_length: int) -> GreedyResult:
         """Compute greedy_decode with the parameters of the module, without gradients.
 
-        There is no dropout in it, not even in training, and the module stays in the mode in which it is.
+        It uses no dropout, not even in training mode, and leaves the mode of the module unchanged.
         """
-        return greedy_decode(source, bos_id=bos_id, eos_id=eos_id, max_length=max_length, **self._as_keywords())
+        return greedy_decode(source, bos_id=bos_id, eos_id=eos_id, max_length=max_length, **self._collect_keywords())
 
     @torch.no_grad()
     def beam_search(
@@ -231,11 +238,11 @@ class Transformer(nn.Module):
             top_beams=top_beams,
             finish=finish,
             length_penalty=length_penalty,
-            **self._as_keywords(),
+            **self._collect_keywords(),
         )
 
-    def _as_keywords(self) -> dict[str, Any]:
-        # The functions have no dropout: so decoding needs no eval mode, which it would have to set and put back.
+    def _collect_keywords(self) -> dict[str, Any]:
+        # The functions have no dropout, so decoding need not switch the module to eval mode and back.
         return {
             "num_heads": self.num_heads,
             "num_encoder_layers": len(self.encoder),
@@ -246,7 +253,7 @@ class Transformer(nn.Module):
         }
 
     def check_decoding(self, source: Any, bos_id: Any, eos_id: Any, max_length: Any) -> None:
-        """Refuse arguments that no sentence can be written with."""
+        """Refuse arguments with which decoding is impossible."""
         self._check_ids(source=source)
         check_word_id("bos_id", bos_id, "begins what the decoder reads", self.table.shape[0])
         check_word_id("eos_id", eos_id, "ends a sentence", self.table.shape[0])

@@ -179,7 +179,7 @@ def test_a_program_in_this_folder_is_not_taken_for_a_module(refused, tmp_path, m
 
 def test_a_relative_import_says_what_to_write(refused, adapter_file):
     path = adapter_file('ARRAYS = "numpy"\nfrom .my_model import softmax\n')
-    assert f"({path}:2). What lies beside an adapter is imported by its plain name: `from my_model" in refused(path)
+    assert f"({path}:2). An adapter imports a file next to it by its plain name: `from my_model" in refused(path)
 
 
 # Files that cannot be imported

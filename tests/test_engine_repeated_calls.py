@@ -131,7 +131,7 @@ def test_a_layout_keeps_the_values_and_not_the_memory(array, layout):
     for name, library in LIBRARIES.items():
         if not library.views:
             continue
-        laid = library.laid_out(library.make(array, "float32", "cpu"), layout)
+        laid = library.lay_out(library.make(array, "float32", "cpu"), layout)
         assert np.array_equal(library.numpy(laid), array)
         assert library.dtype(laid) == library.dtype(library.make(array, "float32", "cpu"))
         contiguous = laid.is_contiguous() if name == "torch" else laid.flags.c_contiguous

@@ -66,7 +66,7 @@ FAULTS = {
     "garbage": (
         "protocol",
         "the process wrote what is no answer to softmax: the message is not JSON: 'computing softmax ...'. "
-        "Standard output is for messages alone: log to standard error",
+        "Standard output is only for messages: log to standard error",
     ),
     "hang": (
         "timeout",
@@ -117,10 +117,10 @@ def test_what_goes_on_being_written_is_late_all_the_same(monkeypatch):
 class Endless(child.Pipes):
     """Pipes to nobody."""
 
-    def _ended(self):
+    def _has_ended(self):
         return False
 
-    def _closed(self, size, which="output"):
+    def _explain_closed_pipe(self, size, which="output"):
         raise AssertionError(which)
 
 
@@ -293,7 +293,7 @@ def test_a_traceback_is_kept(misbehaving, spec):
          "initialize. Last on standard error: \"class not found\"\n  Standard error ends with:\n    class not found"),
         ("cmd: sh -c 'echo hello; sleep 9'", "wrote what is no answer to initialize: the message is not JSON"),
         ("cmd: sleep 9", "the process gave no answer within 0.5 s when it was asked for initialize"),
-        ("cmd: sh -c 'echo [0.5]; sleep 9'", "the message is [0.5], expected an object. Standard output is for "),
+        ("cmd: sh -c 'echo [0.5]; sleep 9'", "the message is [0.5], expected an object. Standard output is only for "),
         ("cmd: cat", "the reply has neither a result nor an error; it has ['jsonrpc', 'id', 'method', ...]"),
     ],
 )  # fmt: skip

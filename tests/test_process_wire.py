@@ -11,16 +11,20 @@ import pytest
 import torch
 
 from goldformer.adapters.arrays import LIBRARIES
-from goldformer.adapters.process.arrays import HELD_AS, WireArray, rounded
+from goldformer.adapters.process.arrays import NUMPY_DTYPES, WireArray, round_to_dtype
 from goldformer.adapters.process.faults import TooLarge, WireError
-from goldformer.adapters.process.messages import BadRequest, error_line, read_reply, read_request, request_line
 from goldformer.adapters.process.schema import ENCODINGS, MAX_ELEMENTS, MAX_MESSAGE
 from goldformer.adapters.process.wire import (
+    BadRequest,
     decode_array,
     decode_arrays,
     encode_arguments,
     encode_array,
+    error_line,
     from_line,
+    read_reply,
+    read_request,
+    request_line,
     to_line,
 )
 
@@ -31,7 +35,7 @@ FLOATS = {
     "bfloat16": [0.1, -0.0, math.pi, 1e-40, 3.38e38, math.inf, -math.inf, math.nan, 256.0],
 }
 ARRAYS = {
-    **{dtype: WireArray(dtype, rounded(np.array(values), dtype)) for dtype, values in FLOATS.items()},
+    **{dtype: WireArray(dtype, round_to_dtype(np.array(values), dtype)) for dtype, values in FLOATS.items()},
     "int64": WireArray("int64", np.array([[0, -1, 2**63 - 1], [7, -(2**63), 2**53 + 1]])),
     "bool": WireArray("bool", np.array([[[True]], [[False]]])),
     "one number": WireArray("float32", np.array([2.5], np.float32).reshape(())),
@@ -46,7 +50,11 @@ def test_an_array_comes_back_bit_for_bit(name, encoding):
     array = ARRAYS[name]
     sent = json.loads(to_line({"it": encode_array(array, encoding)}))["it"]
     back = decode_array(sent, "it")
-    assert (back.dtype, back.shape, back.values.dtype) == (array.dtype, array.shape, np.dtype(HELD_AS[array.dtype]))
+    assert (back.dtype, back.shape, back.values.dtype) == (
+        array.dtype,
+        array.shape,
+        np.dtype(NUMPY_DTYPES[array.dtype]),
+    )
     assert back.values.tobytes() == np.ascontiguousarray(array.values).tobytes()
 
 
@@ -87,10 +95,10 @@ def test_bfloat16_is_rounded_once_and_half_to_even():
         2.0**-134: 0.0,
         1.5 * 2.0**-133: 2.0**-132,
     }
-    got = rounded(np.array(list(cases)), "bfloat16")
+    got = round_to_dtype(np.array(list(cases)), "bfloat16")
     assert got.astype(np.float64).tolist() == list(cases.values())
-    assert np.isnan(rounded(np.array([math.nan]), "bfloat16")).all()
-    assert rounded(np.array(0.1), "bfloat16").shape == ()
+    assert np.isnan(round_to_dtype(np.array([math.nan]), "bfloat16")).all()
+    assert round_to_dtype(np.array(0.1), "bfloat16").shape == ()
 
 
 def test_the_library_of_arrays_that_are_sent():
@@ -108,7 +116,7 @@ def test_the_library_of_arrays_that_are_sent():
     assert wire.make(np.array([3]), "float32", "cpu").dtype == "int64"
     assert wire.differentiate(lambda leaves: None, {}, made) is None
     assert wire.unavailable("cpu") is None
-    assert wire.unavailable("cuda") == "an implementation in another process is given no arrays on cuda"
+    assert wire.unavailable("cuda") == "an implementation in another process gets no arrays on cuda"
 
 
 # Arrays that are none

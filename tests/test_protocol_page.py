@@ -19,9 +19,8 @@ from pydantic import TypeAdapter, ValidationError
 from goldformer.adapters import find_adapter
 from goldformer.adapters.process import TIMEOUT, client, schema
 from goldformer.adapters.process.faults import WireError
-from goldformer.adapters.process.messages import BadRequest, read_reply, read_request
 from goldformer.adapters.process.server import Server, serve
-from goldformer.adapters.process.wire import decode_array, encode_array, from_line
+from goldformer.adapters.process.wire import BadRequest, decode_array, encode_array, from_line, read_reply, read_request
 from goldformer.conformance.cli import main
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.verdict import UNANSWERED, WITHIN_LIMITS, Status
@@ -35,7 +34,7 @@ REPLIES = [got for _, got in CONVERSATION]
 JSON = [line for block in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
 HANDSHAKES = [line for line in JSON if "jsonrpc" in line]
 ARRAYS = [json.loads(line) for line in JSON if "jsonrpc" not in line]
-ANY_REQUEST, ANY_REPLY = TypeAdapter(schema.Request), TypeAdapter(schema.Reply)
+ANY_REQUEST, ANY_REPLY = TypeAdapter(schema.AnyRequest), TypeAdapter(schema.AnyReply)
 
 
 @pytest.fixture(scope="module")
@@ -233,8 +232,8 @@ def answers(by_hand, spec, *lines):
 
 
 def test_another_version_and_what_the_contract_has_not_are_refused_with_32602(by_hand, spec):
-    assert "answers `initialize`\nwith the error −32602" in PAGE
-    assert "What the contract does not have among `params` is refused with −32602" in PAGE
+    assert "answers `initialize` with the error −32602" in PAGE
+    assert "Refuse an unknown argument with −32602" in PAGE
     (hello, call, *_), spoilt = REQUESTS, []
     spoilt.append(hello.replace('"protocol":1', '"protocol":2'))
     spoilt.append(call.replace('"params":{', '"params":{"axis":0,'))
@@ -284,13 +283,13 @@ def test_the_schema_names_every_message_and_forbids_what_is_unknown():
         "InitializeRequest", "ShutdownRequest", "CallRequest",
         "InitializeReply", "CallReply", "ShutdownReply", "ErrorReply",
     }  # fmt: skip
-    for name in (*messages, "ArrayModel", "Handshake", "Hello", "ErrorObject"):
+    for name in (*messages, "ArrayObject", "Handshake", "Hello", "ErrorObject"):
         assert made["$defs"][name]["additionalProperties"] is False
 
 
 @pytest.mark.parametrize("data", [None, 1, {"a": 1}])
 def test_what_the_schema_says_of_data_is_what_is_read(data):
-    forms = schema.json_schema()["$defs"]["ArrayModel"]["properties"]["data"]["oneOf"]
+    forms = schema.json_schema()["$defs"]["ArrayObject"]["properties"]["data"]["oneOf"]
     assert [form["type"] for form in forms] == ["string", "array"]
     with pytest.raises(WireError):
         decode_array({"dtype": "float64", "shape": [1], "data": data}, "it")

@@ -15,7 +15,7 @@ from goldformer.reference_impl import (
     sinusoid_table,
     token_embedding,
 )
-from goldformer.reference_impl._functional import angle_dtype
+from goldformer.reference_impl._functional import choose_angle_dtype
 
 BATCH, SEQ, D_MODEL, VOCAB = 3, 5, 14, 29
 NARROW = [torch.float32, torch.float16, torch.bfloat16]
@@ -96,9 +96,9 @@ def test_a_narrow_table_is_the_wide_one_rounded(d_model, dtype):
 
 
 def test_float64_is_used_wherever_the_device_has_it():
-    assert angle_dtype(torch.device("cpu")) == torch.float64
-    assert angle_dtype(torch.device("cuda", 0)) == torch.float64
-    assert angle_dtype(torch.device("mps")) == torch.float32
+    assert choose_angle_dtype(torch.device("cpu")) == torch.float64
+    assert choose_angle_dtype(torch.device("cuda", 0)) == torch.float64
+    assert choose_angle_dtype(torch.device("mps")) == torch.float32
 
 
 def test_a_shift_of_position_is_one_fixed_rotation_for_all_positions():

@@ -65,7 +65,7 @@ SIZES = (14, 2, 23)
 IDS = torch.tensor([[1, 2, 3, 4, 5], [6, 7, 8, 0, 0], [9, 0, 0, 0, 0]])
 LINEAR = "make the two agree (weights are (in, out): transpose those of nn.Linear)"
 EMPTY = "without an empty axis: leave empty batches and sequences out"
-NOT_READ = "and must hold nothing that is not read: leave it out, or mend its spelling or the number of layers"
+NOT_READ = "and must hold nothing that is not read: leave it out, or fix its spelling or the number of layers"
 BOOLEAN = "and must be torch.bool, True = may attend: convert a mask of ones and zeros with"
 TABLE = "the rows of table: use the vocabulary that the table was made for, or a longer table"
 
@@ -725,7 +725,7 @@ def test_decoding_refuses_what_is_no_int(name, value, kind):
         (
             {"params": {"tabel": torch.zeros(29, 14)}},
             "params has 'tabel' and must hold nothing that is not read: "
-            "leave it out, or mend its spelling or the number of layers",
+            "leave it out, or fix its spelling or the number of layers",
         ),
     ],
 )

@@ -17,7 +17,7 @@ from goldformer.adapters.textbook.layers import (
     ENCODER_LAYER,
     run_decoder_layer,
     run_encoder_layer,
-    stack_of,
+    stack_params,
 )
 from goldformer.adapters.textbook.model import OUTPUT_LAYER, TRANSFORMER, embed, embed_target, target_mask
 from goldformer.adapters.textbook.steps import around
@@ -42,7 +42,7 @@ def padded_ids(seed, lengths, seq):
 
 SOURCE, TARGET = padded_ids(1, SOURCE_LENGTHS, SOURCE_SEQ), padded_ids(2, LENGTHS, SEQ)
 MODEL = {name: axes for name, axes in TRANSFORMER.items() if name not in ("source", "target")}
-MODEL |= stack_of("encoder", ENCODER_LAYER, ENCODER_LAYERS) | stack_of("decoder", DECODER_LAYER, DECODER_LAYERS)
+MODEL |= stack_params("encoder", ENCODER_LAYER, ENCODER_LAYERS) | stack_params("decoder", DECODER_LAYER, DECODER_LAYERS)
 
 
 def model_arguments(dtype="float64"):

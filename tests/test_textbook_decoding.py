@@ -25,7 +25,7 @@ from goldformer.adapters.textbook.decoding import (
     penalty_length,
     select_best,
 )
-from goldformer.adapters.textbook.layers import DECODER_LAYER, ENCODER_LAYER, stack_of
+from goldformer.adapters.textbook.layers import DECODER_LAYER, ENCODER_LAYER, stack_params
 from goldformer.adapters.textbook.losses import pick_targets
 from goldformer.adapters.textbook.model import log_softmax, memory_mask, source_mask
 from goldformer.adapters.textbook.steps import around, instead, replacing
@@ -41,7 +41,7 @@ textbook = build_textbook()
 
 
 MODEL = {name: axes for name, axes in DECODING.items() if name != "source"}
-MODEL |= stack_of("encoder", ENCODER_LAYER, 1) | stack_of("decoder", DECODER_LAYER, 2)
+MODEL |= stack_params("encoder", ENCODER_LAYER, 1) | stack_params("decoder", DECODER_LAYER, 2)
 LAYERS = {"num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 2}
 
 

@@ -26,7 +26,7 @@ from goldformer.adapters.textbook.layers import (
     run_decoder_layer,
     run_encoder_layer,
     run_sublayer,
-    stack_of,
+    stack_params,
 )
 from goldformer.adapters.textbook.steps import around
 from goldformer.conformance.diagnosis.mistakes import implementations
@@ -58,9 +58,9 @@ ARGUMENTS = {
     "layer_norm": partial(arguments, NORM),
     "encoder_layer": partial(arguments, ENCODER_LAYER, masks=ENCODER_MASKS, num_heads=HEADS),
     "decoder_layer": partial(arguments, DECODER_LAYER, memory=True, masks=DECODER_MASKS, num_heads=HEADS),
-    "encoder": partial(arguments, stack_of("encoder", ENCODER_LAYER, LAYERS), masks=ENCODER_MASKS, **STACK),
+    "encoder": partial(arguments, stack_params("encoder", ENCODER_LAYER, LAYERS), masks=ENCODER_MASKS, **STACK),
     "decoder": partial(
-        arguments, stack_of("decoder", DECODER_LAYER, LAYERS), memory=True, masks=DECODER_MASKS, **STACK
+        arguments, stack_params("decoder", DECODER_LAYER, LAYERS), memory=True, masks=DECODER_MASKS, **STACK
     ),
 }
 every_component = pytest.mark.parametrize("component", ARGUMENTS)

@@ -10,7 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from goldformer.adapters.builtin import torch_nn_fast_path as adapter
 from goldformer.adapters.textbook.build import build_textbook
-from goldformer.adapters.textbook.layers import ENCODER_LAYER, stack_of
+from goldformer.adapters.textbook.layers import ENCODER_LAYER, stack_params
 from goldformer.conformance.judging.verdict import Status
 from torch_variants import UNIT_ROUNDOFF, draw, every_dtype, tensors
 
@@ -28,7 +28,7 @@ MASKS = {
     "causal and lengths": CAUSAL & LENGTHS,
     "by head": np.stack([CAUSAL, np.ones_like(CAUSAL)]),
 }
-TABLES = {"encoder_layer": ENCODER_LAYER, "encoder": stack_of("encoder", ENCODER_LAYER, LAYERS)}
+TABLES = {"encoder_layer": ENCODER_LAYER, "encoder": stack_params("encoder", ENCODER_LAYER, LAYERS)}
 KERNEL, NEST = "aten::_transformer_encoder_layer_fwd", "aten::_nested_tensor_from_mask"
 #: The profiler tells of a kernel twice: on its way to the adapter's own counter, and on its way on.
 TOLD = 2

@@ -19,7 +19,7 @@ from goldformer.adapters.textbook.layers import (
     norm_params,
     note_sum,
     run_sublayer,
-    stack_of,
+    stack_params,
 )
 from goldformer.adapters.textbook.steps import around
 from spoiled import spoil
@@ -57,8 +57,8 @@ X = {"x": "batch seq d_model"}
 PARAMS = {
     "encoder_layer": ENCODER_LAYER,
     "decoder_layer": DECODER_LAYER,
-    "encoder": stack_of("encoder", ENCODER_LAYER, LAYERS),
-    "decoder": stack_of("decoder", DECODER_LAYER, LAYERS),
+    "encoder": stack_params("encoder", ENCODER_LAYER, LAYERS),
+    "decoder": stack_params("decoder", DECODER_LAYER, LAYERS),
 }
 MASKS = {
     "none": (None, None),

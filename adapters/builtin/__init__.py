@@ -1,1 +1,1 @@
-"""The adapters that come with goldformer; adapters/find.py gives them their names."""
+"""The built-in adapters; adapters/find.py names them."""

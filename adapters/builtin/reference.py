@@ -41,9 +41,8 @@ def scaled_dot_product_attention(
     seed: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return output, weights, scores and scaled_scores."""
-    attended = reference_impl.scaled_dot_product_attention(
-        query, key, value, mask, dropout_rate=dropout_rate, seed=seed
-    )
+    attention = reference_impl.scaled_dot_product_attention
+    attended = attention(query, key, value, mask, dropout_rate=dropout_rate, seed=seed)
     return *attended, reference_impl.attention_scores(query, key), reference_impl.scaled_scores(query, key)
 
 
@@ -79,7 +78,7 @@ def fused_multi_head_attention(
 
 
 def _steps(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, ...]:
-    """Return q, k and v, and their scaled scores and heads."""
+    """Return q, k, v, their scaled scores, and the heads."""
     heads, _ = reference_impl.scaled_dot_product_attention(q, k, v, mask)
     return q, k, v, reference_impl.scaled_scores(q, k), heads
 
@@ -110,7 +109,7 @@ def feed_forward(x: Tensor, *, params: Mapping[str, Tensor]) -> tuple[Tensor, Te
 
 
 def layer_norm(x: Tensor, *, params: Mapping[str, Tensor]) -> Tensor:
-    """Return the rows normalised, with the eps of nn.LayerNorm."""
+    """Return the normalised rows, with the eps of nn.LayerNorm."""
     return reference_impl.layer_norm(x, gamma=params["gamma"], beta=params["beta"])
 
 

@@ -1,4 +1,4 @@
-"""The adapter of the NumPy textbook: its components, as they are."""
+"""The adapter of the NumPy textbook."""
 
 from typing import Final
 

@@ -8,7 +8,7 @@ torch-nn-flash           attention through its flash backend, which on the CPU t
 torch-nn-fast-path       the encoder's fused kernel, in torch_nn_fast_path.py
 
 There is no transformer: nn.Transformer starts from vectors, and PyTorch has no positional encoding to make them.
-There is no label_smoothing: it is a part of F.cross_entropy that gives the loss alone.
+There is no label_smoothing: it is a part of F.cross_entropy, which returns only the loss.
 """
 
 import warnings
@@ -34,8 +34,8 @@ from goldformer.adapters.layouts import (
 Backend = Literal["default", "math", "flash"]
 Params = Mapping[str, Tensor]
 
-# Since 2.5 F.scaled_dot_product_attention gives an empty row zeros; before it gave NaN, on every backend.
-# nn.MultiheadAttention goes through it unless asked for its weights: then it takes a plain softmax, and NaN.
+# Since 2.5 F.scaled_dot_product_attention returns zeros for an empty row; before, NaN, on every backend.
+# nn.MultiheadAttention calls it unless weights are requested: then it uses a plain softmax, and returns NaN.
 _EMPTY_ROW: Final = "zeros" if torch.__version__ >= "2.5" else "nan"
 
 _LAYERS: Final = ("encoder_layer", "decoder_layer", "encoder", "decoder")
@@ -47,7 +47,7 @@ _BACKENDS: Final = {"math": SDPBackend.MATH, "flash": SDPBackend.FLASH_ATTENTION
 class TorchNN:
     """One way to call PyTorch's layers; its methods are the components that PyTorch has.
 
-    With a backend chosen nn.MultiheadAttention is not asked for weights: with them it uses no backend.
+    With a chosen backend no weights are requested from nn.MultiheadAttention: with weights it uses no backend.
     """
 
     backend: Backend = "default"
@@ -67,33 +67,33 @@ class TorchNN:
 
     @property
     def CONVENTIONS(self) -> dict[str, str]:  # noqa: N802 - the protocol's name
-        """What an empty row gives, found by calling each variant in each dtype, and where the norm stands."""
+        """The output of an empty row, found by calling each variant in each dtype, and the place of the norm."""
         found = {f"{component}.empty_row": _EMPTY_ROW for component in ("scaled_dot_product_attention", *_LAYERS)}
-        found["multi_head_attention.empty_row"] = "nan" if self._weights else _EMPTY_ROW
+        found["multi_head_attention.empty_row"] = "nan" if self._wants_weights else _EMPTY_ROW
         return found | ({"norm_placement": "pre"} if self.norm_first else {})
 
     def softmax(self, scores: Tensor) -> Tensor:
-        """F.softmax over the last axis."""
+        """Call F.softmax over the last axis."""
         return F.softmax(scores, dim=-1)
 
     def token_embedding(self, ids: Tensor, *, params: Params) -> Tensor:
-        """F.embedding, which nn.Embedding calls."""
+        """Call F.embedding, which nn.Embedding calls."""
         return F.embedding(ids, params["table"])
 
     def causal_mask(self, *, q_seq: int, kv_seq: int) -> Tensor:
-        """Where nn.Transformer's causal mask, a square of 0 and −inf, adds 0."""
+        """Return True where nn.Transformer's causal mask, a square of 0 and −inf, is 0."""
         if q_seq != kv_seq:
             raise NotImplementedError("nn.Transformer.generate_square_subsequent_mask is square")
         return nn.Transformer.generate_square_subsequent_mask(q_seq) == 0
 
     def xavier_uniform(self, like: Tensor, *, seed: int) -> Tensor:
-        """nn.init.xavier_uniform_ with a generator, on an empty (in, out)."""
+        """Call nn.init.xavier_uniform_ with a generator, on an empty (in, out)."""
         generator = torch.Generator("cpu" if like.is_meta else like.device).manual_seed(seed)
         return nn.init.xavier_uniform_(torch.empty_like(like), generator=generator)
 
     def dropout(self, x: Tensor, *, rate: float, training: bool, seed: int) -> Tensor:
-        """F.dropout, which takes no generator, under a seed of its own."""
-        with layers.seeded(seed):
+        """Call F.dropout, which takes no generator, under a seed of its own."""
+        with layers.fork_seed(seed):
             return F.dropout(x, rate, training)
 
     def scaled_dot_product_attention(
@@ -106,9 +106,9 @@ class TorchNN:
         dropout_rate: float = 0.0,
         seed: int | None = None,
     ) -> Tensor:
-        """F.scaled_dot_product_attention, which gives the output alone."""
+        """Call F.scaled_dot_product_attention, which returns only the output."""
         if query.ndim == 4 and self.backend != "math" and key.shape[-2] != value.shape[-2]:
-            # Not run: with four axes nothing checks it, and the kernel reads behind the shorter of the two.
+            # Do not run it: with four axes nothing checks the lengths, and the kernel reads past the shorter one.
             raise NotImplementedError("key and value of two lengths: a read out of bounds, pytorch/pytorch#193728")
         if dropout_rate < 0:
             raise NotImplementedError("a dropout_p below 0: some kernels refuse it, others take it for 0")
@@ -116,7 +116,7 @@ class TorchNN:
             # It documents any mask that broadcasts, but some kernels take no (kv_seq,) and no three axes.
             mask = mask[(None,) * (query.ndim - mask.ndim)]
             mask = additive_mask(mask, query.dtype) if self.additive_masks else mask
-        with self._kernel(), layers.seeded(seed):
+        with self._select_kernel(), layers.fork_seed(seed):
             return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout_rate)
 
     def multi_head_attention(
@@ -129,44 +129,43 @@ class TorchNN:
         num_heads: int,
         params: Params,
     ) -> tuple[Tensor, Tensor] | Tensor:
-        """nn.MultiheadAttention: output, and weights per head unless a backend is chosen."""
+        """Call nn.MultiheadAttention; return output and, without a chosen backend, weights per head."""
         layer = layers.attention(params, num_heads=num_heads, batch_first=self.batch_first)
-        # Without dropout training differs from evaluation in one thing: it never takes the fast path, one
-        # fused kernel that knows no backends.
-        layer.train(not self._weights)
+        # Without dropout, training mode only disables the fast path, a fused kernel that ignores the backend.
+        layer.train(not self._wants_weights)
         inputs = [query, key, value]
         if not self.batch_first:
             inputs = [sequence_first(x) for x in inputs]
-        options: dict[str, Any] = {"need_weights": self._weights, "average_attn_weights": False}
-        options |= self._masks(mask, query, key, num_heads)
-        with self._kernel():
-            output, weights = functional_call(layer, layers.attention_state(params), tuple(inputs), options)
+        options: dict[str, Any] = {"need_weights": self._wants_weights, "average_attn_weights": False}
+        options |= self._make_masks(mask, query, key, num_heads)
+        with self._select_kernel():
+            output, weights = functional_call(layer, layers.map_attention(params), tuple(inputs), options)
         if not self.batch_first:
             output = batch_first(output)
-        return (output, weights) if self._weights else output
+        return (output, weights) if self._wants_weights else output
 
     def feed_forward(self, x: Tensor, *, params: Params) -> tuple[Tensor, Tensor]:
-        """F.linear, F.relu, F.linear: output and hidden."""
+        """Call F.linear, F.relu and F.linear; return output and hidden."""
         hidden = F.relu(F.linear(x, linear_weight(params["w_1"]), params.get("b_1")))
         return F.linear(hidden, linear_weight(params["w_2"]), params.get("b_2")), hidden
 
     def layer_norm(self, x: Tensor, *, params: Params) -> Tensor:
-        """F.layer_norm over the last axis, with its own eps."""
+        """Call F.layer_norm over the last axis, with its own eps."""
         return F.layer_norm(x, x.shape[-1:], params["gamma"], params["beta"])
 
     def encoder_layer(self, x: Tensor, mask: Tensor | None = None, *, num_heads: int, params: Params) -> Tensor:
-        """nn.TransformerEncoderLayer, which gives the output alone."""
-        layer = layers.encoder_layer(params, num_heads=num_heads, **self._how)
-        masks = self._masks(mask, x, x, num_heads, ("src_key_padding_mask", "src_mask"))
-        return self._run(layer, layers.layer_state(params), (x,), masks)
+        """Call nn.TransformerEncoderLayer, which returns only the output."""
+        layer = layers.encoder_layer(params, num_heads=num_heads, **self._options)
+        masks = self._make_masks(mask, x, x, num_heads, ("src_key_padding_mask", "src_mask"))
+        return self._run(layer, layers.map_layer(params), (x,), masks)
 
     def encoder(
         self, x: Tensor, mask: Tensor | None = None, *, num_heads: int, num_layers: int, params: Params
     ) -> Tensor:
-        """nn.TransformerEncoder without a final norm: the output alone."""
-        stack = layers.encoder(params, num_heads=num_heads, num_layers=num_layers, **self._how)
-        masks = self._masks(mask, x, x, num_heads, ("src_key_padding_mask", "mask"))
-        return self._run(stack, layers.stack_state(params, "encoder", num_layers), (x,), masks)
+        """Call nn.TransformerEncoder without a final norm, which returns only the output."""
+        stack = layers.encoder(params, num_heads=num_heads, num_layers=num_layers, **self._options)
+        masks = self._make_masks(mask, x, x, num_heads, ("src_key_padding_mask", "mask"))
+        return self._run(stack, layers.map_stack(params, "encoder", num_layers), (x,), masks)
 
     def decoder_layer(
         self,
@@ -178,10 +177,10 @@ class TorchNN:
         num_heads: int,
         params: Params,
     ) -> Tensor:
-        """nn.TransformerDecoderLayer, which gives the output alone."""
-        layer = layers.decoder_layer(params, num_heads=num_heads, **self._how)
-        masks = self._decoder_masks(x, memory, self_mask, memory_mask, num_heads)
-        return self._run(layer, layers.layer_state(params), (x, memory), masks)
+        """Call nn.TransformerDecoderLayer, which returns only the output."""
+        layer = layers.decoder_layer(params, num_heads=num_heads, **self._options)
+        masks = self._make_decoder_masks(x, memory, self_mask, memory_mask, num_heads)
+        return self._run(layer, layers.map_layer(params), (x, memory), masks)
 
     def decoder(
         self,
@@ -194,57 +193,57 @@ class TorchNN:
         num_layers: int,
         params: Params,
     ) -> Tensor:
-        """nn.TransformerDecoder without a final norm: the output alone."""
-        stack = layers.decoder(params, num_heads=num_heads, num_layers=num_layers, **self._how)
-        masks = self._decoder_masks(x, memory, self_mask, memory_mask, num_heads)
-        return self._run(stack, layers.stack_state(params, "decoder", num_layers), (x, memory), masks)
+        """Call nn.TransformerDecoder without a final norm, which returns only the output."""
+        stack = layers.decoder(params, num_heads=num_heads, num_layers=num_layers, **self._options)
+        masks = self._make_decoder_masks(x, memory, self_mask, memory_mask, num_heads)
+        return self._run(stack, layers.map_stack(params, "decoder", num_layers), (x, memory), masks)
 
     def pad_or_truncate(self, x: Tensor, *, length: int) -> Tensor:
-        """F.pad of the rows' axis, which cuts where it is told to add a negative number."""
+        """Call F.pad on the axis of the rows, which truncates for a negative number."""
         return F.pad(x, (0, 0, 0, length - x.shape[1]))
 
     def shift_right(self, ids: Tensor, *, bos_id: int) -> Tensor:
-        """F.pad, one id more in front and one less at the end."""
+        """Call F.pad, which adds an id at the front and drops the last one."""
         return F.pad(ids, (1, -1), value=bos_id)
 
     def one_hot(self, ids: Tensor, *, vocab: int) -> Tensor:
-        """F.one_hot."""
+        """Call F.one_hot."""
         return F.one_hot(ids, vocab)
 
     def output_probabilities(self, x: Tensor, *, params: Params) -> tuple[Tensor, Tensor]:
-        """F.linear and F.softmax: probabilities and logits."""
+        """Call F.linear and F.softmax; return probabilities and logits."""
         logits = F.linear(x, linear_weight(params["w_vocab"]), params.get("b_vocab"))
         return F.softmax(logits, dim=-1), logits
 
     def cross_entropy(self, logits: Tensor, targets: Tensor, *, pad_id: int) -> tuple[Tensor, Tensor]:
-        """F.cross_entropy, whose ignore_index is the padding: the mean, and the loss of every token."""
+        """Call F.cross_entropy, whose ignore_index is the padding; return the mean, and the loss of every token."""
         words = logits.transpose(1, 2)  # it takes them on axis 1
         loss = F.cross_entropy(words, targets, ignore_index=pad_id)
         return loss, F.cross_entropy(words, targets, ignore_index=pad_id, reduction="none")
 
     def kl_divergence(self, target: Tensor, logits: Tensor) -> Tensor:
-        """F.kl_div of log-probabilities, summed over the words."""
+        """Call F.kl_div of log-probabilities, summed over the words."""
         return F.kl_div(F.log_softmax(logits, dim=-1), target, reduction="none").sum(dim=-1)
 
     @property
-    def _weights(self) -> bool:
+    def _wants_weights(self) -> bool:
         return self.backend == "default"
 
     @property
-    def _how(self) -> dict[str, bool]:
+    def _options(self) -> dict[str, bool]:
         return {"batch_first": self.batch_first, "norm_first": self.norm_first}
 
     def _run(self, module: nn.Module, state: Params, inputs: tuple[Tensor, ...], masks: Mapping[str, Tensor]) -> Tensor:
         """Return the output, batch first, of a layer or stack with the numbers of `state`."""
-        # The fast path, which evaluation takes when the heads are even in number, gives NaN where a row is empty,
-        # and every other way zeros. Without a mask no row is empty; with one it is not taken.
+        # The fast path, which evaluation takes for an even number of heads, returns NaN for an empty row; the other
+        # paths return zeros. Without a mask no row is empty; with a mask training mode disables the fast path.
         module.train(bool(masks) or self.backend != "default")
-        given = inputs if self.batch_first else tuple(sequence_first(x) for x in inputs)
-        with self._kernel():
-            output: Tensor = functional_call(module, dict(state), given, dict(masks))
+        ordered = inputs if self.batch_first else tuple(sequence_first(x) for x in inputs)
+        with self._select_kernel():
+            output: Tensor = functional_call(module, dict(state), ordered, dict(masks))
         return output if self.batch_first else batch_first(output)
 
-    def _masks(
+    def _make_masks(
         self,
         mask: Tensor | None,
         query: Tensor,
@@ -252,31 +251,31 @@ class TorchNN:
         num_heads: int,
         names: tuple[str, str] = ("key_padding_mask", "attn_mask"),
     ) -> dict[str, Tensor]:
-        """Return the mask under one of the two names, as layers.masks does."""
-        return layers.masks(mask, query, key, num_heads, names, additive=self.additive_masks)
+        """Return the mask under one of the two names, as layers.make_masks does."""
+        return layers.make_masks(mask, query, key, num_heads, names, additive=self.additive_masks)
 
-    def _decoder_masks(
+    def _make_decoder_masks(
         self, x: Tensor, memory: Tensor, self_mask: Tensor | None, memory_mask: Tensor | None, num_heads: int
     ) -> dict[str, Tensor]:
         """Return the masks of both attentions, each under one of its two names."""
-        masks = self._masks(self_mask, x, x, num_heads, ("tgt_key_padding_mask", "tgt_mask"))
-        return masks | self._masks(memory_mask, x, memory, num_heads, ("memory_key_padding_mask", "memory_mask"))
+        masks = self._make_masks(self_mask, x, x, num_heads, ("tgt_key_padding_mask", "tgt_mask"))
+        return masks | self._make_masks(memory_mask, x, memory, num_heads, ("memory_key_padding_mask", "memory_mask"))
 
     @contextmanager
-    def _kernel(self) -> Iterator[None]:
-        """Hold attention to the backend; NotImplementedError, with PyTorch's reason, where it declines."""
+    def _select_kernel(self) -> Iterator[None]:
+        """Restrict attention to the backend; NotImplementedError, with PyTorch's reason, if it has no kernel."""
         if self.backend == "default":
             yield
             return
-        # PyTorch tells the reason in warnings, and then raises without it.
-        with sdpa_kernel(_BACKENDS[self.backend]), warnings.catch_warnings(record=True) as told:
+        # PyTorch gives the reason in warnings, and then raises without it.
+        with sdpa_kernel(_BACKENDS[self.backend]), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
                 yield
             except RuntimeError as error:
                 if "No available kernel" not in str(error):
                     raise
-                reasons = [str(warning.message).partition(" (Triggered")[0] for warning in told]
+                reasons = [str(warning.message).partition(" (Triggered")[0] for warning in caught]
                 why = " ".join(why for why in reasons if not why.endswith("because:"))
                 raise NotImplementedError(f"no {self.backend} kernel: {why or 'no reason given'}") from error
 

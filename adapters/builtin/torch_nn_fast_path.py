@@ -1,8 +1,8 @@
 """The adapter of PyTorch's fast path: nn.TransformerEncoderLayer and nn.TransformerEncoder, one fused kernel a layer.
 
-Evaluation without gradients takes it, where the heads are even in number. Under a mask of keys that hides the last
-tokens of each sample alone, a stack goes on in nested tensors, which leave these tokens out and give them rows of 0.
-PyTorch takes another way without a word where it must: that is declined, so that all that is judged is the kernel's.
+Evaluation without gradients takes it for an even number of heads. With a mask of keys that hides only the last tokens
+of each sample, a stack uses nested tensors, which leave these tokens out and return rows of 0 for them. Where PyTorch
+silently takes another path, the adapter raises NotImplementedError, so that only the kernel is judged.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,41 +21,41 @@ VERSION: Final = torch.__version__
 ARRAYS: Final = "torch"
 DTYPES: Final = ("float64", "float32", "float16", "bfloat16")
 
-# The kernel takes a plain softmax. In a nested tensor no query is without a key: such a sample has no tokens at all.
+# The kernel uses a plain softmax. In a nested tensor every query has a key: a sample without keys has no tokens.
 CONVENTIONS: Final = {"empty_row": "nan"}
 
 Params = Mapping[str, Tensor]
 
-_HOW: Final = {"batch_first": True, "norm_first": False}
+_OPTIONS: Final = {"batch_first": True, "norm_first": False}
 
 
 def encoder_layer(x: Tensor, mask: Tensor | None = None, *, num_heads: int, params: Params) -> Tensor:
-    """nn.TransformerEncoderLayer as one kernel, which gives the output alone."""
-    layer = layers.encoder_layer(params, num_heads=num_heads, **_HOW)
-    masks = layers.masks(mask, x, x, num_heads, ("src_key_padding_mask", "src_mask"))
-    with fused(times=1):
-        return _evaluated(layer, layers.layer_state(params), x, masks)
+    """Call nn.TransformerEncoderLayer as one kernel; return only the output."""
+    layer = layers.encoder_layer(params, num_heads=num_heads, **_OPTIONS)
+    masks = layers.make_masks(mask, x, x, num_heads, ("src_key_padding_mask", "src_mask"))
+    with require_kernel(times=1):
+        return _evaluate(layer, layers.map_layer(params), x, masks)
 
 
 def encoder(x: Tensor, mask: Tensor | None = None, *, num_heads: int, num_layers: int, params: Params) -> Tensor:
-    """nn.TransformerEncoder as one kernel a layer, without a final norm: the output alone."""
-    stack = layers.encoder(params, num_heads=num_heads, num_layers=num_layers, nested=not num_heads % 2, **_HOW)
-    masks = layers.masks(mask, x, x, num_heads, ("src_key_padding_mask", "mask"))
-    with fused(times=num_layers):
-        return _evaluated(stack, layers.stack_state(params, "encoder", num_layers), x, masks)
+    """Call nn.TransformerEncoder as one kernel a layer, without a final norm; return only the output."""
+    stack = layers.encoder(params, num_heads=num_heads, num_layers=num_layers, nested=not num_heads % 2, **_OPTIONS)
+    masks = layers.make_masks(mask, x, x, num_heads, ("src_key_padding_mask", "mask"))
+    with require_kernel(times=num_layers):
+        return _evaluate(stack, layers.map_stack(params, "encoder", num_layers), x, masks)
 
 
 @contextmanager
-def fused(times: int) -> Iterator[None]:
-    """Raise NotImplementedError at the end unless the kernel of the fast path ran so many times."""
+def require_kernel(times: int) -> Iterator[None]:
+    """Raise NotImplementedError at the end unless the kernel of the fast path ran `times` times."""
     with _Kernels() as ran:
         yield
     if ran.count != times:
         raise NotImplementedError("PyTorch's fast path asks for an even number of heads and for no gradients")
 
 
-class _Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch has it so
-    """Counts how often the kernel runs."""
+class _Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped
+    """Counter of the runs of the kernel."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -69,6 +69,6 @@ class _Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch h
         return func(*args, **(kwargs or {}))
 
 
-def _evaluated(module: nn.Module, state: Params, x: Tensor, masks: Mapping[str, Tensor]) -> Tensor:
+def _evaluate(module: nn.Module, state: Params, x: Tensor, masks: Mapping[str, Tensor]) -> Tensor:
     output: Tensor = functional_call(module.eval(), dict(state), (x,), dict(masks))
     return output

@@ -1,7 +1,7 @@
-"""PyTorch's attention, layers and stacks without numbers, and the parameters that they borrow for a call.
+"""PyTorch's attention, layers and stacks without numbers, and the parameters of a call by their names.
 
-A layer stands on the meta device, where building it costs nothing. `torch.func.functional_call` runs it with the
-parameters given, so gradients reach those.
+A layer is built on the meta device, where it costs nothing. `torch.func.functional_call` runs it with the parameters
+of the call, so gradients reach those.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,13 +15,13 @@ from goldformer.adapters.layouts import additive_mask, flatten_heads, ignore_mas
 
 Params = Mapping[str, Tensor]
 
-# Its feed-forward network stands in the layer itself, and so do its norms.
+# Its feed-forward network and its norms are part of the layer itself.
 _ATTENTIONS: Final = {"self_attention": "self_attn", "cross_attention": "multihead_attn"}
 
 
 @contextmanager
-def seeded(seed: int | None) -> Iterator[None]:
-    """Seed PyTorch's own random numbers, and give them back as they were; without a seed do nothing."""
+def fork_seed(seed: int | None) -> Iterator[None]:
+    """Seed PyTorch's own random numbers, and restore their state at the end; without a seed do nothing."""
     if seed is None:
         yield
         return
@@ -31,7 +31,7 @@ def seeded(seed: int | None) -> Iterator[None]:
 
 
 def attention(params: Params, *, num_heads: int, batch_first: bool) -> nn.MultiheadAttention:
-    """Return nn.MultiheadAttention of the parameters' widths; NotImplementedError where it has no such widths."""
+    """Return nn.MultiheadAttention of the parameters' widths; NotImplementedError if it cannot have them."""
     return nn.MultiheadAttention(
         _embed_dim(params),
         num_heads,
@@ -44,29 +44,29 @@ def attention(params: Params, *, num_heads: int, batch_first: bool) -> nn.Multih
     )
 
 
-def encoder_layer(params: Params, **how: Any) -> nn.TransformerEncoderLayer:
-    """Return nn.TransformerEncoderLayer of the parameters' widths; `how` is num_heads, batch_first, norm_first."""
-    return nn.TransformerEncoderLayer(**_layer_options(params, **how))
+def encoder_layer(params: Params, **options: Any) -> nn.TransformerEncoderLayer:
+    """Return nn.TransformerEncoderLayer of the parameters' widths; `options` are num_heads, batch_first, norm_first."""
+    return nn.TransformerEncoderLayer(**_layer_options(params, **options))
 
 
-def decoder_layer(params: Params, **how: Any) -> nn.TransformerDecoderLayer:
-    """Return nn.TransformerDecoderLayer of the parameters' widths; `how` is num_heads, batch_first, norm_first."""
+def decoder_layer(params: Params, **options: Any) -> nn.TransformerDecoderLayer:
+    """Return nn.TransformerDecoderLayer of the parameters' widths; `options` are num_heads, batch_first, norm_first."""
     _embed_dim(part(params, "cross_attention"))
-    return nn.TransformerDecoderLayer(**_layer_options(params, **how))
+    return nn.TransformerDecoderLayer(**_layer_options(params, **options))
 
 
-def encoder(params: Params, *, num_layers: int, nested: bool = False, **how: Any) -> nn.TransformerEncoder:
-    """Return nn.TransformerEncoder without a final norm, which may take nested tensors if it is told so."""
-    layer = encoder_layer(part(params, "encoder.0"), **how)
+def encoder(params: Params, *, num_layers: int, nested: bool = False, **options: Any) -> nn.TransformerEncoder:
+    """Return nn.TransformerEncoder without a final norm, which may use nested tensors if `nested`."""
+    layer = encoder_layer(part(params, "encoder.0"), **options)
     return nn.TransformerEncoder(layer, num_layers, enable_nested_tensor=nested)
 
 
-def decoder(params: Params, *, num_layers: int, **how: Any) -> nn.TransformerDecoder:
+def decoder(params: Params, *, num_layers: int, **options: Any) -> nn.TransformerDecoder:
     """Return nn.TransformerDecoder without a final norm."""
-    return nn.TransformerDecoder(decoder_layer(part(params, "decoder.0"), **how), num_layers)
+    return nn.TransformerDecoder(decoder_layer(part(params, "decoder.0"), **options), num_layers)
 
 
-def masks(
+def make_masks(
     mask: Tensor | None,
     query: Tensor,
     key: Tensor,
@@ -75,7 +75,7 @@ def masks(
     *,
     additive: bool = False,
 ) -> dict[str, Tensor]:
-    """Return the mask under the first name, (batch, kv_seq), if that can hold it, else under the second."""
+    """Return the mask under the first name if it is a mask of keys, (batch, kv_seq), else under the second."""
     if mask is None:
         return {}
     (batch, q_seq, _), kv_seq = query.shape, key.shape[1]
@@ -85,7 +85,7 @@ def masks(
     return {name: additive_mask(mine, query.dtype) if additive else ignore_mask(mine)}
 
 
-def attention_state(params: Params) -> dict[str, Tensor]:
+def map_attention(params: Params) -> dict[str, Tensor]:
     """Return the parameters by the names in nn.MultiheadAttention: weights (out, in), q, k and v in one if they can."""
     weights = {role: linear_weight(params[f"w_{role}"]) for role in "qkvo"}
     state: dict[str, Tensor] = {"out_proj.weight": weights["o"]}
@@ -93,26 +93,26 @@ def attention_state(params: Params) -> dict[str, Tensor]:
         state["in_proj_weight"] = torch.cat([weights[role] for role in "qkv"])
     else:
         state |= {f"{role}_proj_weight": weights[role] for role in "qkv"}
-    # It has all biases or none; one that is absent here is zero there, or, if all are, left alone.
-    bias = {role: _bias(params.get(f"b_{role}"), weights[role]) for role in "qkvo"}
+    # It has all biases or none: an absent bias becomes zeros, unless all are absent.
+    bias = {role: _fill_bias(params.get(f"b_{role}"), weights[role]) for role in "qkvo"}
     if any(params.get(f"b_{role}") is not None for role in "qkvo"):
         state |= {"in_proj_bias": torch.cat([bias[role] for role in "qkv"]), "out_proj.bias": bias["o"]}
     return state
 
 
-def layer_state(params: Params) -> dict[str, Tensor]:
+def map_layer(params: Params) -> dict[str, Tensor]:
     """Return the parameters by the names in nn.TransformerEncoderLayer and nn.TransformerDecoderLayer."""
     state: dict[str, Tensor] = {}
     for name, theirs in _ATTENTIONS.items():
         if mine := part(params, name):
-            # bias=False would take the norms' beta along with all biases: the layers always have them.
-            zeros = {f"b_{role}": _bias(None, linear_weight(mine[f"w_{role}"])) for role in "qkvo"}
-            given = {bias: value for bias, value in mine.items() if value is not None}
-            state |= {f"{theirs}.{key}": value for key, value in attention_state(zeros | given).items()}
+            # bias=False would also remove the beta of the norms, so the layers always have biases.
+            zeros = {f"b_{role}": _fill_bias(None, linear_weight(mine[f"w_{role}"])) for role in "qkvo"}
+            present = {bias: value for bias, value in mine.items() if value is not None}
+            state |= {f"{theirs}.{key}": value for key, value in map_attention(zeros | present).items()}
     feed = part(params, "feed_forward")
     for number in (1, 2):
         weight = linear_weight(feed[f"w_{number}"])
-        bias = _bias(feed.get(f"b_{number}"), weight)
+        bias = _fill_bias(feed.get(f"b_{number}"), weight)
         state |= {f"linear{number}.weight": weight, f"linear{number}.bias": bias}
     for number in (1, 2, 3):
         if norm := part(params, f"norm_{number}"):
@@ -120,9 +120,9 @@ def layer_state(params: Params) -> dict[str, Tensor]:
     return state
 
 
-def stack_state(params: Params, stack: str, num_layers: int) -> dict[str, Tensor]:
+def map_stack(params: Params, stack: str, num_layers: int) -> dict[str, Tensor]:
     """Return the parameters by the names in nn.TransformerEncoder and nn.TransformerDecoder."""
-    layers = {index: layer_state(part(params, f"{stack}.{index}")) for index in range(num_layers)}
+    layers = {index: map_layer(part(params, f"{stack}.{index}")) for index in range(num_layers)}
     return {f"layers.{index}.{name}": value for index, state in layers.items() for name, value in state.items()}
 
 
@@ -141,7 +141,7 @@ def _layer_options(params: Params, *, num_heads: int, batch_first: bool, norm_fi
 
 
 def _embed_dim(params: Params) -> int:
-    """Return the one width that nn.MultiheadAttention has, or raise NotImplementedError if there are several."""
+    """Return the one width of nn.MultiheadAttention; NotImplementedError if the parameters have several."""
     d_query, embed_dim = params["w_q"].shape
     widths = {"query": d_query, "heads·d_v": params["w_v"].shape[1], "output": params["w_o"].shape[1]}
     for what, width in widths.items():
@@ -151,6 +151,6 @@ def _embed_dim(params: Params) -> int:
     return embed_dim
 
 
-def _bias(given: Tensor | None, weight: Tensor) -> Tensor:
-    """Return the bias, or one of zeros for a weight (out, in)."""
-    return weight.new_zeros(len(weight)) if given is None else given
+def _fill_bias(bias: Tensor | None, weight: Tensor) -> Tensor:
+    """Return the bias, or zeros for a weight (out, in)."""
+    return weight.new_zeros(len(weight)) if bias is None else bias

@@ -1,1 +1,1 @@
-"""The adapters of libraries that people use, each an extra of its own: the mapping between two forms, and no more."""
+"""The adapters of popular libraries, each an extra of its own; they only convert arguments and outputs."""

@@ -1,6 +1,6 @@
 """The adapter of Equinox: its layers, which take one sample, under jax.vmap.
 
-It has no layers of a Transformer, no loss, and no attention without projections among its public names.
+Its public names have no layers of a Transformer, no loss, and no attention without projections.
 """
 
 from collections.abc import Mapping
@@ -24,21 +24,21 @@ Params = Mapping[str, Array]
 
 
 def token_embedding(ids: Array, *, params: Params) -> Array:
-    """eqx.nn.Embedding, which takes one id."""
+    """Call eqx.nn.Embedding, which takes one id."""
     return jax.vmap(jax.vmap(eqx.nn.Embedding(weight=params["table"])))(ids)
 
 
 def layer_norm(x: Array, *, params: Params) -> Array:
-    """eqx.nn.LayerNorm over one vector, with its own eps."""
-    layer = _with(eqx.nn.LayerNorm(x.shape[-1]), weight=params["gamma"], bias=params["beta"])
+    """Call eqx.nn.LayerNorm over one vector, with its own eps."""
+    layer = _replace_leaves(eqx.nn.LayerNorm(x.shape[-1]), weight=params["gamma"], bias=params["beta"])
     rows = jax.vmap(layer)(x.reshape(-1, x.shape[-1]))
     return rows.reshape(x.shape)
 
 
 def feed_forward(x: Array, *, params: Params) -> Array:
-    """eqx.nn.MLP of one hidden layer, which gives the output alone."""
+    """Call eqx.nn.MLP of one hidden layer, which returns only the output."""
     (d_model, d_ff), d_out = params["w_1"].shape, params["w_2"].shape[1]
-    biases = {"use_bias": _has(params, "b_1"), "use_final_bias": _has(params, "b_2")}
+    biases = {"use_bias": _has_bias(params, "b_1"), "use_final_bias": _has_bias(params, "b_2")}
     shape = eqx.filter_eval_shape(eqx.nn.MLP, d_model, d_out, d_ff, depth=1, activation=jax.nn.relu, **biases, key=_KEY)
     first, second = (_linear(layer, params, str(i)) for i, layer in enumerate(shape.layers, start=1))
     network = eqx.tree_at(lambda mlp: mlp.layers, shape, (first, second))
@@ -54,7 +54,7 @@ def multi_head_attention(
     num_heads: int,
     params: Params,
 ) -> Array:
-    """eqx.nn.MultiheadAttention, with a mask as large as the scores: the output alone."""
+    """Call eqx.nn.MultiheadAttention, whose mask is as large as the scores; return only the output."""
     layer = _attention(params, num_heads)
     if mask is None:
         return jax.vmap(layer)(query, key, value)
@@ -63,11 +63,11 @@ def multi_head_attention(
 
 
 def dropout(x: Array, *, rate: float, training: bool, seed: int) -> Array:
-    """eqx.nn.Dropout under a key of the seed."""
+    """Call eqx.nn.Dropout under a key of the seed."""
     return eqx.nn.Dropout(float(rate))(x, key=jax.random.key(seed), inference=not training)
 
 
-# What a layer that is given its numbers is built with: nothing is drawn.
+# The key for building a layer whose parameters are replaced: no random numbers are used.
 _KEY: Final = jax.random.key(0)
 
 
@@ -76,28 +76,30 @@ def _attention(params: Params, num_heads: int) -> Any:
         raise ValueError(f"num_heads: {num_heads} heads do not divide the columns of w_q, w_k and w_v")
     roles = {"query": "q", "key": "k", "value": "v", "output": "o"}
     sizes = {f"{name}_size": params[f"w_{role}"].shape[0] for name, role in roles.items() if role != "o"}
-    biases = {f"use_{name}_bias": _has(params, f"b_{role}") for name, role in roles.items()}
+    biases = {f"use_{name}_bias": _has_bias(params, f"b_{role}") for name, role in roles.items()}
     shape = eqx.filter_eval_shape(
         eqx.nn.MultiheadAttention, num_heads, **sizes, **biases, key=_KEY,
         output_size=params["w_o"].shape[1],
         qk_size=params["w_q"].shape[1] // num_heads,
         vo_size=params["w_v"].shape[1] // num_heads,
     )  # fmt: skip
-    return _with(shape, **{f"{n}_proj": _linear(getattr(shape, f"{n}_proj"), params, r) for n, r in roles.items()})
+    return _replace_leaves(
+        shape, **{f"{n}_proj": _linear(getattr(shape, f"{n}_proj"), params, r) for n, r in roles.items()}
+    )
 
 
 def _linear(shape: Any, params: Params, name: str) -> Any:
-    """Return eqx.nn.Linear of its shape, with the numbers of a weight and its bias."""
+    """Return eqx.nn.Linear of its shape, with a weight and its bias."""
     weight, bias = linear_weight(params[f"w_{name}"]), params.get(f"b_{name}")
     if weight.shape != shape.weight.shape or (bias is not None and bias.shape != weight.shape[:1]):
         raise ValueError(f"w_{name} or b_{name}: eqx.nn.Linear has {shape.weight.shape} here, not {weight.shape}")
-    return _with(shape, weight=weight) if bias is None else _with(shape, weight=weight, bias=bias)
+    return _replace_leaves(shape, weight=weight) if bias is None else _replace_leaves(shape, weight=weight, bias=bias)
 
 
-def _with(module: Any, **leaves: Any) -> Any:
-    """Return a module with other leaves."""
+def _replace_leaves(module: Any, **leaves: Any) -> Any:
+    """Return the module with some leaves replaced."""
     return eqx.tree_at(lambda m: [getattr(m, name) for name in leaves], module, list(leaves.values()))
 
 
-def _has(params: Params, name: str) -> bool:
+def _has_bias(params: Params, name: str) -> bool:
     return params.get(name) is not None

@@ -13,28 +13,28 @@ from jax import Array
 from jax import numpy as jnp
 
 from goldformer.adapters.layouts import four_axes, sequence_first_heads
-from goldformer.adapters.libraries.jax_nn import in_pieces
+from goldformer.adapters.libraries.jax_nn import attend_in_pieces
 
 NAME: Final = "flax"
 VERSION: Final = flax.__version__
 ARRAYS: Final = "jax"
 
-# Masked scores are filled with a finite number, and nnx.LayerNorm has an epsilon of its own.
+# It fills masked scores with a finite number, and nnx.LayerNorm has its own epsilon.
 CONVENTIONS: Final = {"empty_row": "uniform", "layer_norm_eps": "1e-6"}
 
 Params = Mapping[str, Array]
 
 
 def token_embedding(ids: Array, *, params: Params) -> Any:
-    """nnx.Embed."""
-    # It gives what it was built for, whatever its table is in.
-    layer = _empty(nnx.Embed, *params["table"].shape, dtype=params["table"].dtype)
+    """Call nnx.Embed."""
+    # It returns the dtype that it was built for, whatever the dtype of its table is.
+    layer = _build_without_numbers(nnx.Embed, *params["table"].shape, dtype=params["table"].dtype)
     layer.embedding = nnx.Param(params["table"])
     return layer(ids)
 
 
 def causal_mask(*, q_seq: int, kv_seq: int) -> Any:
-    """nnx.make_causal_mask, which is square."""
+    """Call nnx.make_causal_mask, which is square."""
     if q_seq != kv_seq:
         raise NotImplementedError("nnx.make_causal_mask is square")
     return nnx.make_causal_mask(jnp.zeros(q_seq), dtype=bool)[0]
@@ -49,11 +49,11 @@ def scaled_dot_product_attention(
     dropout_rate: float = 0.0,
     seed: int = 0,
 ) -> Array:
-    """nnx.dot_product_attention of values in pieces as wide as the keys, which gives the output alone."""
+    """Call nnx.dot_product_attention with pieces of the values as wide as the keys; return only the output."""
     q, k, v = (sequence_first_heads(four_axes(x, query.ndim)) for x in (query, key, value))
-    how = {"mask": None if mask is None else four_axes(mask, query.ndim), "dropout_rate": dropout_rate}
-    dropped = jax.random.key(seed)
-    output = in_pieces(lambda piece: nnx.dot_product_attention(q, k, piece, dropout_rng=dropped, **how), k, v)
+    options = {"mask": None if mask is None else four_axes(mask, query.ndim), "dropout_rate": dropout_rate}
+    rng = jax.random.key(seed)
+    output = attend_in_pieces(lambda piece: nnx.dot_product_attention(q, k, piece, dropout_rng=rng, **options), k, v)
     return sequence_first_heads(output).reshape(*query.shape[:-1], value.shape[-1])
 
 
@@ -66,7 +66,7 @@ def multi_head_attention(
     num_heads: int,
     params: Params,
 ) -> Any:
-    """nnx.MultiHeadAttention, whose weights have an axis for the heads: the output alone."""
+    """Call nnx.MultiHeadAttention, whose weights have an axis for the heads; return only the output."""
     rows = {role: params[f"w_{role}"].shape[0] for role in "qkv"}
     columns = {role: params[f"w_{role}"].shape[1] for role in "qkv"}
     if rows["k"] != rows["v"] or len(set(columns.values())) > 1:
@@ -74,7 +74,7 @@ def multi_head_attention(
         raise NotImplementedError(f"{limit}: {rows} channels go to {columns}")
     d_model = params["w_o"].shape[1]
     biased = any(params.get(f"b_{role}") is not None for role in "qkvo")
-    layer = _empty(
+    layer = _build_without_numbers(
         nnx.MultiHeadAttention, num_heads, rows["q"], columns["q"], d_model,
         in_kv_features=rows["k"], use_bias=biased, decode=False,
     )  # fmt: skip
@@ -82,45 +82,45 @@ def multi_head_attention(
         kernel = params[f"w_{role}"].reshape(projection.kernel.shape)
         projection.kernel = nnx.Param(kernel)
         if biased:  # it has all biases or none
-            given = params.get(f"b_{role}")
-            bias = jnp.zeros(projection.bias.shape, kernel.dtype) if given is None else given
+            bias = params.get(f"b_{role}")
+            bias = jnp.zeros(projection.bias.shape, kernel.dtype) if bias is None else bias
             projection.bias = nnx.Param(bias.reshape(projection.bias.shape))
     return layer(query, key, value, mask=None if mask is None else four_axes(mask, 4))
 
 
 def feed_forward(x: Array, *, params: Params) -> tuple[Any, Any]:
-    """nnx.Linear, nnx.relu, nnx.Linear: output and hidden."""
+    """Call nnx.Linear, nnx.relu and nnx.Linear; return output and hidden."""
     hidden = nnx.relu(_linear(params, "1")(x))
     return _linear(params, "2")(hidden), hidden
 
 
 def layer_norm(x: Array, *, params: Params) -> Any:
-    """nnx.LayerNorm, with its own epsilon."""
-    layer = _empty(nnx.LayerNorm, x.shape[-1])
+    """Call nnx.LayerNorm, with its own epsilon."""
+    layer = _build_without_numbers(nnx.LayerNorm, x.shape[-1])
     layer.scale, layer.bias = nnx.Param(params["gamma"]), nnx.Param(params["beta"])
     return layer(x)
 
 
 def output_probabilities(x: Array, *, params: Params) -> tuple[Any, Any]:
-    """nnx.Linear and nnx.softmax: probabilities and logits."""
+    """Call nnx.Linear and nnx.softmax; return probabilities and logits."""
     logits = _linear(params, "vocab")(x)
     return nnx.softmax(logits), logits
 
 
 def dropout(x: Array, *, rate: float, training: bool, seed: int) -> Any:
-    """nnx.Dropout under a stream of the seed."""
+    """Call nnx.Dropout under a stream of the seed."""
     return nnx.Dropout(rate, rngs=nnx.Rngs(seed))(x, deterministic=not training)
 
 
-def _empty(layer: Any, *arguments: Any, **options: Any) -> Any:
-    """Return a layer of shapes alone, whose numbers are still to come."""
+def _build_without_numbers(layer: Any, *arguments: Any, **options: Any) -> Any:
+    """Return a layer that has shapes but no numbers yet."""
     return nnx.eval_shape(lambda: layer(*arguments, **options, rngs=nnx.Rngs(0)))
 
 
 def _linear(params: Params, name: str) -> Any:
     """Return nnx.Linear of a weight (in, out), and of its bias if there is one."""
     weight, bias = params[f"w_{name}"], params.get(f"b_{name}")
-    layer = _empty(nnx.Linear, *weight.shape, use_bias=bias is not None)
+    layer = _build_without_numbers(nnx.Linear, *weight.shape, use_bias=bias is not None)
     layer.kernel = nnx.Param(weight)
     if bias is not None:
         layer.bias = nnx.Param(bias)

@@ -21,41 +21,41 @@ CONVENTIONS: Final = {"empty_row": "uniform"}
 
 
 def softmax(scores: Array) -> Array:
-    """jax.nn.softmax over the last axis."""
+    """Call jax.nn.softmax over the last axis."""
     return jax.nn.softmax(scores, axis=-1)
 
 
 def scaled_dot_product_attention(query: Array, key: Array, value: Array, mask: Array | None = None) -> Array:
-    """jax.nn.dot_product_attention, which gives the output alone, of values in pieces as wide as the keys."""
+    """Call jax.nn.dot_product_attention with pieces of the values as wide as the keys; return only the output."""
     q, k, v = (sequence_first_heads(four_axes(x, query.ndim)) for x in (query, key, value))
     masked = None if mask is None else four_axes(mask, query.ndim)
-    output = in_pieces(lambda piece: jax.nn.dot_product_attention(q, k, piece, mask=masked), k, v)
+    output = attend_in_pieces(lambda piece: jax.nn.dot_product_attention(q, k, piece, mask=masked), k, v)
     return sequence_first_heads(output).reshape(*query.shape[:-1], value.shape[-1])
 
 
 def layer_norm(x: Array, *, params: Mapping[str, Array]) -> Array:
-    """jax.nn.standardize over the last axis, with its own eps, and then gamma and beta."""
+    """Call jax.nn.standardize over the last axis, with its own eps, then apply gamma and beta."""
     return jax.nn.standardize(x, axis=-1) * params["gamma"] + params["beta"]
 
 
 def one_hot(ids: Array, *, vocab: int) -> Array:
-    """jax.nn.one_hot, in the integers of the ids."""
+    """Call jax.nn.one_hot, with the dtype of the ids."""
     return jax.nn.one_hot(ids, vocab, dtype=ids.dtype)
 
 
 def xavier_uniform(like: Array, *, seed: int) -> Any:
-    """jax.nn.initializers.glorot_uniform."""
+    """Call jax.nn.initializers.glorot_uniform."""
     return jax.nn.initializers.glorot_uniform()(jax.random.key(seed), like.shape, like.dtype)
 
 
-def in_pieces(attend: Callable[[Array], Array], key: Array, value: Array) -> Array:
-    """Return what `attend` makes of values cut into pieces as wide as the keys, the last one filled up with zeros.
+def attend_in_pieces(attend: Callable[[Array], Array], key: Array, value: Array) -> Array:
+    """Cut the values into pieces as wide as the keys, the last one padded with zeros, and `attend` to each piece.
 
-    jax.nn.dot_product_attention demands d_v = d_k; no column of the values depends on another.
+    jax.nn.dot_product_attention needs d_v = d_k. The columns of the values are independent of each other.
     """
     d_k, d_v = key.shape[-1], value.shape[-1]
     if d_k in (d_v, 0):
         return attend(value)
-    filled = jnp.pad(value, [(0, 0)] * (value.ndim - 1) + [(0, -d_v % d_k)])
-    pieces = jnp.split(filled, filled.shape[-1] // d_k, axis=-1)
+    padded = jnp.pad(value, [(0, 0)] * (value.ndim - 1) + [(0, -d_v % d_k)])
+    pieces = jnp.split(padded, padded.shape[-1] // d_k, axis=-1)
     return jnp.concatenate([attend(piece) for piece in pieces], axis=-1)[..., :d_v]

@@ -1,6 +1,6 @@
-"""The adapter of Keras 3: its layers, operators and losses, over PyTorch, or over JAX where KERAS_BACKEND says so.
+"""The adapter of Keras 3: its layers, operators and losses, on PyTorch, or on JAX if KERAS_BACKEND says so.
 
-It has no layers of a Transformer; label smoothing is a part of its losses that gives no distribution.
+It has no layers of a Transformer. Label smoothing is a part of its losses, which return no distribution.
 """
 
 import os
@@ -17,10 +17,10 @@ NAME: Final = "keras"
 VERSION: Final = keras.__version__
 ARRAYS: Final = keras.backend.backend()
 
-# It gives float64 to no one: its result_type of float64 and float32 is float32.
+# It never returns float64: its result_type of float64 and float32 is float32.
 DTYPES: Final = ("float32", "float16", "bfloat16")
 
-# The operator adds a large negative number to masked scores, and the layer's softmax drops what is masked.
+# The operator adds a large negative number to masked scores; the layer's softmax drops masked scores.
 CONVENTIONS: Final = {"empty_row": "uniform", "multi_head_attention.empty_row": "zeros"}
 
 # A torch tensor or a jax array.
@@ -29,24 +29,24 @@ Params = Mapping[str, Array]
 
 
 def softmax(scores: Array) -> Array:
-    """keras.ops.softmax over the last axis."""
+    """Call keras.ops.softmax over the last axis."""
     return keras.ops.softmax(scores, axis=-1)
 
 
 def token_embedding(ids: Array, *, params: Params) -> Array:
-    """keras.layers.Embedding."""
+    """Call keras.layers.Embedding."""
     layer = keras.layers.Embedding(*params["table"].shape, dtype=_dtype(params["table"]))
     return _call(layer, [params["table"]], ids)
 
 
 def layer_norm(x: Array, *, params: Params) -> Array:
-    """keras.layers.LayerNormalization, whose own epsilon, 1e-3, is no option, with 1e-5."""
+    """Call keras.layers.LayerNormalization with the epsilon 1e-5; its own, 1e-3, is not an option of the spec."""
     layer = keras.layers.LayerNormalization(epsilon=1e-5, dtype=_dtype(x))
     return _call(layer, [params["gamma"], params["beta"]], x)
 
 
 def scaled_dot_product_attention(query: Array, key: Array, value: Array, mask: Array | None = None) -> Array:
-    """keras.ops.dot_product_attention, which gives the output alone."""
+    """Call keras.ops.dot_product_attention, which returns only the output."""
     q, k, v = (sequence_first_heads(four_axes(x, query.ndim)) for x in (query, key, value))
     output = keras.ops.dot_product_attention(q, k, v, mask=None if mask is None else four_axes(mask, query.ndim))
     return sequence_first_heads(output).reshape(*query.shape[:-1], value.shape[-1])
@@ -61,7 +61,7 @@ def multi_head_attention(
     num_heads: int,
     params: Params,
 ) -> tuple[Array, Array]:
-    """keras.layers.MultiHeadAttention, whose weights have an axis for the heads: output and weights."""
+    """Call keras.layers.MultiHeadAttention, whose weights have an axis for the heads; return output and weights."""
     biased = any(params.get(f"b_{role}") is not None for role in "qkvo")
     layer = keras.layers.MultiHeadAttention(
         num_heads,
@@ -72,40 +72,40 @@ def multi_head_attention(
         dtype=_dtype(query),
     )
     layer.build(query.shape, value.shape, key.shape)
-    given = []
+    values = []
     for role in "qkvo":
         weight = params[f"w_{role}"]
-        given.append(weight)
+        values.append(weight)
         if biased:  # it has all biases or none
             bias = params.get(f"b_{role}")
-            given.append(keras.ops.zeros_like(weight[0]) if bias is None else bias)
-    weights = [x.reshape(own.shape) for x, own in zip(given, layer.trainable_variables, strict=True)]
+            values.append(keras.ops.zeros_like(weight[0]) if bias is None else bias)
+    weights = [x.reshape(own.shape) for x, own in zip(values, layer.trainable_variables, strict=True)]
     masked = None if mask is None else four_axes(mask, 4)
-    # Keyword arguments: its order is query, value, key.
-    how = {"query": query, "value": value, "key": key, "attention_mask": masked, "return_attention_scores": True}
-    (output, scores), _ = layer.stateless_call(weights, _state(layer), **how)
+    # Keyword arguments, because its order is query, value, key.
+    options = {"query": query, "value": value, "key": key, "attention_mask": masked, "return_attention_scores": True}
+    (output, scores), _ = layer.stateless_call(weights, _list_state(layer), **options)
     return output, scores
 
 
 def feed_forward(x: Array, *, params: Params) -> tuple[Array, Array]:
-    """keras.layers.Dense with ReLU, and keras.layers.Dense: output and hidden."""
+    """Call keras.layers.Dense with ReLU, and keras.layers.Dense; return output and hidden."""
     hidden = _dense(x, params, "1", activation="relu")
     return _dense(hidden, params, "2"), hidden
 
 
 def output_probabilities(x: Array, *, params: Params) -> tuple[Array, Array]:
-    """keras.layers.Dense and keras.ops.softmax: probabilities and logits."""
+    """Call keras.layers.Dense and keras.ops.softmax; return probabilities and logits."""
     logits = _dense(x, params, "vocab")
     return keras.ops.softmax(logits), logits
 
 
 def one_hot(ids: Array, *, vocab: int) -> Array:
-    """keras.ops.one_hot."""
+    """Call keras.ops.one_hot."""
     return keras.ops.one_hot(ids, vocab, dtype="int64")
 
 
 def cross_entropy(logits: Array, targets: Array, *, pad_id: int) -> tuple[Array, Array]:
-    """keras.losses.SparseCategoricalCrossentropy, whose ignore_class is the padding: the mean, and every token."""
+    """Call SparseCategoricalCrossentropy, whose ignore_class is the padding; return the mean, and each token."""
     loss, each = (
         keras.losses.SparseCategoricalCrossentropy(
             from_logits=True, ignore_class=pad_id, reduction=how, dtype=_dtype(logits)
@@ -116,38 +116,38 @@ def cross_entropy(logits: Array, targets: Array, *, pad_id: int) -> tuple[Array,
 
 
 def kl_divergence(target: Array, logits: Array) -> Array:
-    """keras.losses.kl_divergence, which takes probabilities."""
+    """Call keras.losses.kl_divergence, which takes probabilities."""
     return keras.losses.kl_divergence(target, keras.ops.softmax(logits))
 
 
 def xavier_uniform(like: Array, *, seed: int) -> Array:
-    """keras.initializers.GlorotUniform."""
+    """Call keras.initializers.GlorotUniform."""
     return keras.initializers.GlorotUniform(seed)(like.shape, dtype=_dtype(like))
 
 
 def dropout(x: Array, *, rate: float, training: bool, seed: int) -> Array:
-    """keras.layers.Dropout with its seed."""
+    """Call keras.layers.Dropout with its seed."""
     return keras.layers.Dropout(rate, seed=seed, dtype=_dtype(x))(x, training=training)
 
 
 def _dense(x: Array, params: Params, name: str, **how: Any) -> Array:
-    """Return what keras.layers.Dense makes of x with a weight (in, out), and with its bias if there is one."""
+    """Apply keras.layers.Dense to x, with a weight (in, out) and its bias if there is one."""
     weight, bias = params[f"w_{name}"], params.get(f"b_{name}")
     layer = keras.layers.Dense(weight.shape[1], use_bias=bias is not None, dtype=_dtype(x), **how)
     return _call(layer, [weight] if bias is None else [weight, bias], x)
 
 
 def _call(layer: Any, weights: list[Array], x: Array) -> Array:
-    """Return what a layer makes of x with the weights given instead of its own."""
+    """Apply a layer to x with other weights than its own."""
     layer.build(x.shape)
-    for given, own in zip(weights, layer.trainable_variables, strict=True):
-        if tuple(given.shape) != tuple(own.shape):
-            raise ValueError(f"{own.path} has shape {tuple(own.shape)} here, not {tuple(given.shape)}")
-    output, _ = layer.stateless_call(weights, _state(layer), x)
+    for weight, own in zip(weights, layer.trainable_variables, strict=True):
+        if tuple(weight.shape) != tuple(own.shape):
+            raise ValueError(f"{own.path} has shape {tuple(own.shape)} here, not {tuple(weight.shape)}")
+    output, _ = layer.stateless_call(weights, _list_state(layer), x)
     return output
 
 
-def _state(layer: Any) -> list[Array]:
+def _list_state(layer: Any) -> list[Array]:
     return [variable.value for variable in layer.non_trainable_variables]
 
 

@@ -1,7 +1,7 @@
-"""The components as graphs of ONNX operators, in ONNX's text form, for whatever runs such a graph.
+"""The components as graphs of ONNX operators, in ONNX's text form.
 
-What the standard has one operator for is that operator; multi-head attention, feed-forward network and output layer
-are the operators that an exported model has there. Its losses start from logits; it has no positional encoding.
+A component is one operator if the standard has it; multi-head attention, feed-forward network and output layer are the
+operators of an exported model. The losses start from logits. There is no positional encoding.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ from goldformer.adapters.layouts import four_axes
 Array = NDArray[Any]
 Params = Mapping[str, Array]
 
-#: A graph, ready to run: from its inputs by name to its outputs in order.
+#: A graph that is ready to run: maps inputs by name to outputs in order.
 Program = Callable[[dict[str, Array]], list[Array]]
 
 # Attention came with opset 23.
@@ -28,7 +28,7 @@ _ELEMENTS: Final = {"float64": "double", "float32": "float", "float16": "float16
 
 @dataclass(frozen=True)
 class OnnxGraphs:
-    """The components by the operators of ONNX, where `load` makes a program of a graph."""
+    """The components as operators of ONNX; `load` makes a program of a graph."""
 
     NAME: str
     VERSION: str
@@ -40,28 +40,28 @@ class OnnxGraphs:
     DTYPES = ("float64", "float32", "float16")
 
     def softmax(self, scores: Array) -> Array:
-        """Softmax over the last axis."""
+        """Call Softmax over the last axis."""
         return self._run("y = Softmax <axis = -1> (scores)", {"scores": scores})[0]
 
     def layer_norm(self, x: Array, *, params: Params) -> Array:
-        """LayerNormalization over the last axis, with its own epsilon, 1e-5."""
+        """Call LayerNormalization over the last axis, with its own epsilon, 1e-5."""
         return self._run("y = LayerNormalization <axis = -1> (x, gamma, beta)", {"x": x, **params})[0]
 
     def token_embedding(self, ids: Array, *, params: Params) -> Array:
-        """Gather of rows."""
+        """Call Gather on the rows."""
         return self._run("y = Gather <axis = 0> (table, ids)", {"table": params["table"], "ids": ids})[0]
 
     def causal_mask(self, *, q_seq: int, kv_seq: int) -> Array:
-        """Trilu of ones."""
+        """Call Trilu on ones."""
         return self._run("y = Trilu <upper = 0> (x)", {"x": np.ones((q_seq, kv_seq), dtype=bool)}, y="bool")[0]
 
     def scaled_dot_product_attention(
         self, query: Array, key: Array, value: Array, mask: Array | None = None
     ) -> tuple[Array, Array]:
-        """Attention over four axes: output, and the weights as its fourth output."""
-        given = {"q": query, "k": key, "v": value} | ({} if mask is None else {"m": mask})
-        body = f"y, pk, pv, w = Attention <qk_matmul_output_mode = 3> ({', '.join(given)})"
-        output, weights = self._run(body, {name: four_axes(x, query.ndim) for name, x in given.items()}, "w")
+        """Call Attention over four axes; return output, and the weights as its fourth output."""
+        inputs = {"q": query, "k": key, "v": value} | ({} if mask is None else {"m": mask})
+        body = f"y, pk, pv, w = Attention <qk_matmul_output_mode = 3> ({', '.join(inputs)})"
+        output, weights = self._run(body, {name: four_axes(x, query.ndim) for name, x in inputs.items()}, "w")
         scores = (*query.shape[:-1], key.shape[-2])
         return output.reshape(*query.shape[:-1], value.shape[-1]), weights.reshape(scores)
 
@@ -75,8 +75,8 @@ class OnnxGraphs:
         num_heads: int,
         params: Params,
     ) -> tuple[Array, Array]:
-        """Attention over three axes, which splits and joins the heads, between projections: output and weights."""
-        given = {"query": query, "key": key, "value": value} | ({} if mask is None else {"mask": four_axes(mask, 4)})
+        """Call Attention over three axes, which splits and joins the heads; return output and weights."""
+        inputs = {"query": query, "key": key, "value": value} | ({} if mask is None else {"mask": four_axes(mask, 4)})
         steps = [
             _linear(role, name, f"w_{role}", f"b_{role}", params)
             for role, name in (("q", "query"), ("k", "key"), ("v", "value"))
@@ -85,63 +85,63 @@ class OnnxGraphs:
         masked = "" if mask is None else ", mask"
         steps.append(f"joined, pk, pv, w = Attention <{heads}> (q, k, v{masked})")
         steps.append(_linear("y", "joined", "w_o", "b_o", params))
-        output, weights = self._run("\n".join(steps), {**given, **params}, "w")
+        output, weights = self._run("\n".join(steps), {**inputs, **params}, "w")
         return output, weights
 
     def feed_forward(self, x: Array, *, params: Params) -> tuple[Array, Array]:
-        """MatMul, Add, Relu, MatMul, Add: output and hidden."""
+        """Call MatMul, Add, Relu, MatMul and Add; return output and hidden."""
         steps = [_linear("before", "x", "w_1", "b_1", params), "hidden = Relu (before)"]
         steps.append(_linear("y", "hidden", "w_2", "b_2", params))
         output, hidden = self._run("\n".join(steps), {"x": x, **params}, "hidden")
         return output, hidden
 
     def output_probabilities(self, x: Array, *, params: Params) -> tuple[Array, Array]:
-        """MatMul, Add, Softmax: probabilities and logits."""
+        """Call MatMul, Add and Softmax; return probabilities and logits."""
         steps = [_linear("logits", "x", "w_vocab", "b_vocab", params), "y = Softmax <axis = -1> (logits)"]
         probabilities, logits = self._run("\n".join(steps), {"x": x, **params}, "logits")
         return probabilities, logits
 
     def one_hot(self, ids: Array, *, vocab: int) -> Array:
-        """OneHot of 0 and 1."""
-        given = {"ids": ids, "depth": np.array(vocab), "values": np.array([0, 1])}
-        return self._run("y = OneHot (ids, depth, values)", given, y="int64")[0]
+        """Call OneHot with the values 0 and 1."""
+        inputs = {"ids": ids, "depth": np.array(vocab), "values": np.array([0, 1])}
+        return self._run("y = OneHot (ids, depth, values)", inputs, y="int64")[0]
 
     def pad_or_truncate(self, x: Array, *, length: int) -> Array:
-        """Pad, which cuts where it is told to add a negative number."""
+        """Call Pad, which truncates for a negative number."""
         pads = np.array([0, 0, 0, 0, length - x.shape[1], 0])
         return self._run("y = Pad (x, pads)", {"x": x, "pads": pads})[0]
 
     def cross_entropy(self, logits: Array, targets: Array, *, pad_id: int) -> tuple[Array, Array]:
-        """SoftmaxCrossEntropyLoss, whose ignore_index is the padding: the mean, and the loss of every token."""
-        given = {"logits": logits.swapaxes(1, 2), "targets": targets}  # it takes the words on axis 1
+        """Call SoftmaxCrossEntropyLoss, whose ignore_index is the padding; return the mean, and each token."""
+        inputs = {"logits": logits.swapaxes(1, 2), "targets": targets}  # it takes the words on axis 1
         ignored = f"ignore_index = {pad_id}"
         loss, each = (
-            self._run(f"y = SoftmaxCrossEntropyLoss <{ignored}, reduction = {how}> (logits, targets)", given)[0]
+            self._run(f"y = SoftmaxCrossEntropyLoss <{ignored}, reduction = {how}> (logits, targets)", inputs)[0]
             for how in ('"mean"', '"none"')
         )
         return loss, each
 
     def dropout(self, x: Array, *, rate: float, training: bool, seed: int) -> Array:
-        """Dropout with its seed."""
-        given = {"x": x, "rate": np.array(rate, dtype=x.dtype), "training": np.array(training)}
-        # A program that ran before may go on in its random numbers, as a session of ONNX Runtime does.
+        """Call Dropout with its seed."""
+        inputs = {"x": x, "rate": np.array(rate, dtype=x.dtype), "training": np.array(training)}
+        # A program that ran before may continue its random numbers, as a session of ONNX Runtime does.
         self.programs.clear()
-        return self._run(f"y = Dropout <seed = {seed}> (x, rate, training)", given)[0]
+        return self._run(f"y = Dropout <seed = {seed}> (x, rate, training)", inputs)[0]
 
     def _run(self, body: str, inputs: Params, *more: str, y: str = "") -> list[Array]:
-        """Return y, in the dtype of the floats unless another is named, and what else is asked for."""
+        """Run a graph; return y, in the dtype of the floats unless another is named, and the outputs in `more`."""
         kinds = {name: _ELEMENTS[str(x.dtype)] for name, x in inputs.items()}
         own = y or next(kind for kind in kinds.values() if kind not in ("int64", "bool"))
-        taken = ", ".join(f"{kind}[] {name}" for name, kind in kinds.items())
-        given = ", ".join(f"{own}[] {name}" for name in ("y", *more))
-        text = f"{_HEAD} component ({taken}) => ({given}) {{\n{body}\n}}"
+        arguments = ", ".join(f"{kind}[] {name}" for name, kind in kinds.items())
+        results = ", ".join(f"{own}[] {name}" for name in ("y", *more))
+        text = f"{_HEAD} component ({arguments}) => ({results}) {{\n{body}\n}}"
         if text not in self.programs:
             self.programs[text] = self.load(onnx.parser.parse_model(text))
         return self.programs[text](dict(inputs))
 
 
 def _linear(result: str, x: str, weight: str, bias: str, params: Params) -> str:
-    """Return the step that multiplies by a weight, and adds the bias if there is one."""
+    """Return the text of a multiplication by a weight and, if there is a bias, its addition."""
     if params.get(bias) is None:
         return f"{result} = MatMul ({x}, {weight})"
     return f"{result}_product = MatMul ({x}, {weight})\n{result} = Add ({result}_product, {bias})"

@@ -13,12 +13,12 @@ from goldformer.adapters.libraries.onnx_graphs import Array, OnnxGraphs, Params,
 
 @dataclass(frozen=True)
 class OnnxRuntime(OnnxGraphs):
-    """What ONNX Runtime needs beyond the standard."""
+    """The operators of ONNX, with masks as large as the scores, which ONNX Runtime needs."""
 
     def scaled_dot_product_attention(
         self, query: Array, key: Array, value: Array, mask: Array | None = None
     ) -> tuple[Array, Array]:
-        """Attention with a mask as large as the scores: it broadcasts none along queries or keys."""
+        """Call Attention with a mask as large as the scores: it does not broadcast along queries or keys."""
         if mask is not None:
             mask = np.broadcast_to(mask, (*query.shape[:-1], key.shape[-2]))
         return super().scaled_dot_product_attention(query, key, value, mask)
@@ -26,9 +26,9 @@ class OnnxRuntime(OnnxGraphs):
     def multi_head_attention(
         self, query: Array, key: Array, value: Array, mask: Array | None = None, *, num_heads: int, params: Params
     ) -> tuple[Array, Array]:
-        """Attention with a mask as large as the scores, and with one head at least."""
+        """Call Attention with a mask as large as the scores, and with at least one head."""
         if num_heads < 1:
-            # Not run: it divides by q_num_heads, and the process ends.
+            # Do not run it: it divides by q_num_heads, and the process ends.
             raise NotImplementedError("no heads: ONNX Runtime ends the whole process, a division by zero")
         if mask is not None:
             mask = np.broadcast_to(mask, (query.shape[0], num_heads, query.shape[1], key.shape[1]))
@@ -38,7 +38,7 @@ class OnnxRuntime(OnnxGraphs):
 def _load(model: onnx.ModelProto) -> Program:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
-    options.log_severity_level = 4  # what it refuses it also logs
+    options.log_severity_level = 4  # it raises and logs every error
     try:
         session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     except NoKernel as error:

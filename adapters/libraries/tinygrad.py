@@ -1,6 +1,6 @@
 """The adapter of tinygrad: its tensors' attention, softmax, norm and losses, on NumPy arrays.
 
-Its CPU device needs clang; `DEV=PYTHON` in the environment chooses the device that emulates one, slowly.
+Its CPU device needs clang; `DEV=PYTHON` in the environment chooses a slow device that emulates one.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ NAME: Final = "tinygrad"
 VERSION: Final = version("tinygrad")
 ARRAYS: Final = "numpy"
 
-# Masked scores are added −∞.
+# It adds −∞ to masked scores.
 CONVENTIONS: Final = {"empty_row": "nan"}
 
 Array = NDArray[Any]
@@ -25,20 +25,20 @@ Params = Mapping[str, Array]
 
 
 def softmax(scores: Array) -> Array:
-    """Tensor.softmax over the last axis."""
-    return _array(Tensor(scores).softmax(-1))
+    """Call Tensor.softmax over the last axis."""
+    return _to_numpy(Tensor(scores).softmax(-1))
 
 
 def token_embedding(ids: Array, *, params: Params) -> Array:
-    """nn.Embedding."""
+    """Call nn.Embedding."""
     layer = nn.Embedding(*params["table"].shape)
     layer.weight = Tensor(params["table"])
-    return _array(layer(Tensor(ids)))
+    return _to_numpy(layer(Tensor(ids)))
 
 
 def causal_mask(*, q_seq: int, kv_seq: int) -> Array:
-    """Tensor.tril of ones."""
-    return _array(Tensor.ones(q_seq, kv_seq, dtype=dtypes.bool).tril())
+    """Call Tensor.tril of ones."""
+    return _to_numpy(Tensor.ones(q_seq, kv_seq, dtype=dtypes.bool).tril())
 
 
 def scaled_dot_product_attention(
@@ -50,60 +50,60 @@ def scaled_dot_product_attention(
     dropout_rate: float = 0.0,
     seed: int = 0,
 ) -> Array:
-    """Tensor.scaled_dot_product_attention, which gives the output alone."""
+    """Call Tensor.scaled_dot_product_attention, which returns only the output."""
     masked = None if mask is None else Tensor(mask)
     attend = Tensor(query).scaled_dot_product_attention
-    return _training(seed, lambda: attend(Tensor(key), Tensor(value), attn_mask=masked, dropout_p=dropout_rate))
+    return _compute_seeded(seed, lambda: attend(Tensor(key), Tensor(value), attn_mask=masked, dropout_p=dropout_rate))
 
 
 def layer_norm(x: Array, *, params: Params) -> Array:
-    """nn.LayerNorm, with its own eps."""
+    """Call nn.LayerNorm, with its own eps."""
     layer = nn.LayerNorm(x.shape[-1])
     layer.weight, layer.bias = Tensor(params["gamma"]), Tensor(params["beta"])
-    return _array(layer(Tensor(x)))
+    return _to_numpy(layer(Tensor(x)))
 
 
 def feed_forward(x: Array, *, params: Params) -> tuple[Array, Array]:
-    """nn.Linear, Tensor.relu, nn.Linear: output and hidden."""
+    """Call nn.Linear, Tensor.relu and nn.Linear; return output and hidden."""
     hidden = _linear(params, "1")(Tensor(x)).relu()
-    return _array(_linear(params, "2")(hidden)), _array(hidden)
+    return _to_numpy(_linear(params, "2")(hidden)), _to_numpy(hidden)
 
 
 def output_probabilities(x: Array, *, params: Params) -> tuple[Array, Array]:
-    """nn.Linear and Tensor.softmax: probabilities and logits."""
+    """Call nn.Linear and Tensor.softmax; return probabilities and logits."""
     logits = _linear(params, "vocab")(Tensor(x))
-    return _array(logits.softmax(-1)), _array(logits)
+    return _to_numpy(logits.softmax(-1)), _to_numpy(logits)
 
 
 def one_hot(ids: Array, *, vocab: int) -> Array:
-    """Tensor.one_hot."""
-    return _array(Tensor(ids).one_hot(vocab).cast(dtypes.int64))
+    """Call Tensor.one_hot."""
+    return _to_numpy(Tensor(ids).one_hot(vocab).cast(dtypes.int64))
 
 
 def cross_entropy(logits: Array, targets: Array, *, pad_id: int) -> tuple[Array, Array]:
-    """Tensor.sparse_categorical_crossentropy, whose ignore_index is the padding: the mean, and every token."""
+    """Call sparse_categorical_crossentropy, whose ignore_index is the padding; return the mean, and each token."""
     loss, each = (
         Tensor(logits).sparse_categorical_crossentropy(Tensor(targets), ignore_index=pad_id, reduction=how)
         for how in ("mean", "none")
     )
-    return _array(loss), _array(each)
+    return _to_numpy(loss), _to_numpy(each)
 
 
 def xavier_uniform(like: Array, *, seed: int) -> Array:
-    """Tensor.glorot_uniform."""
-    return _training(seed, lambda: Tensor.glorot_uniform(*like.shape, dtype=str(like.dtype)))
+    """Call Tensor.glorot_uniform."""
+    return _compute_seeded(seed, lambda: Tensor.glorot_uniform(*like.shape, dtype=str(like.dtype)))
 
 
 def dropout(x: Array, *, rate: float, training: bool, seed: int) -> Array:
-    """Tensor.dropout."""
-    return _training(seed, lambda: Tensor(x).dropout(rate), training=training)
+    """Call Tensor.dropout."""
+    return _compute_seeded(seed, lambda: Tensor(x).dropout(rate), training=training)
 
 
-def _training(seed: int, compute: Callable[[], Any], *, training: bool = True) -> Array:
-    """Return what is computed in training, or not, under a seed."""
+def _compute_seeded(seed: int, compute: Callable[[], Any], *, training: bool = True) -> Array:
+    """Compute under a seed, in training mode or not, and return the array."""
     Tensor.manual_seed(seed)
     with Context(TRAINING=int(training)):
-        return _array(compute())
+        return _to_numpy(compute())
 
 
 def _linear(params: Params, name: str) -> Any:
@@ -115,6 +115,6 @@ def _linear(params: Params, name: str) -> Any:
     return layer
 
 
-def _array(tensor: Any) -> Array:
+def _to_numpy(tensor: Any) -> Array:
     array: Array = tensor.numpy()
     return array

@@ -1,10 +1,10 @@
-"""Implementations outside this process, in any language: the protocol's messages, the client and the server.
+"""Implementations in other processes, in any language: the messages of the protocol, the client and the server.
 
-docs/protocol.md specifies the protocol. `arrays`, `schema` and `wire` hold its messages and do no input or
-output; `child` starts and ends a process, `client` speaks to it, and `server` answers for an adapter.
+docs/protocol.md specifies the protocol. `arrays`, `schema` and `wire` convert its messages, without input or output.
+`child` starts and ends a process, `client` calls it, and `server` answers for an adapter.
 """
 
 from typing import Final
 
-#: Seconds that a call, or the handshake, may take.
+#: The limit in seconds for a call and for the handshake.
 TIMEOUT: Final = 60.0

@@ -1,4 +1,4 @@
-"""Arrays that are sent between processes: a dtype's name and values, bfloat16 included."""
+"""Arrays of the protocol: the name of a dtype and the values, bfloat16 included."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-#: The NumPy dtype that holds the values of each dtype; NumPy has no bfloat16, and every one is a float32.
-HELD_AS: Final[Mapping[str, type[np.generic]]] = {
+#: The NumPy dtype that holds the values of each dtype. NumPy has no bfloat16; every bfloat16 is also a float32.
+NUMPY_DTYPES: Final[Mapping[str, type[np.generic]]] = {
     "float64": np.float64,
     "float32": np.float32,
     "float16": np.float16,
@@ -24,26 +24,26 @@ HELD_AS: Final[Mapping[str, type[np.generic]]] = {
 
 @dataclass(frozen=True, eq=False)
 class WireArray:
-    """An array of the protocol: the values are of the NumPy dtype that HELD_AS gives for `dtype`."""
+    """An array of the protocol; the dtype of `values` is `NUMPY_DTYPES[dtype]`."""
 
     dtype: str
     values: Array
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its lengths."""
+        """The lengths of its axes."""
         return self.values.shape
 
 
-def rounded(values: Array, dtype: str) -> Array:
-    """Float64 values rounded once to a float dtype, half to even, and infinite beyond its range."""
+def round_to_dtype(values: Array, dtype: str) -> Array:
+    """Round float64 values once to a float dtype, half to even; values beyond its range become infinite."""
     with np.errstate(over="ignore", invalid="ignore"):
-        nearest = values.astype(HELD_AS[dtype])
+        nearest = values.astype(NUMPY_DTYPES[dtype])
     return _to_bfloat16(values, nearest) if dtype == "bfloat16" else nearest
 
 
 def _to_bfloat16(values: Array, nearest: Array) -> Array:
-    """The nearest float32 cut to its upper half, as one rounding of the float64 values and not as two."""
+    """Round to bfloat16 from `nearest`, the values in float32, as if the float64 values were rounded once."""
     bits = nearest.view(np.uint32)
     tie = (bits & 0xFFFF) == 0x8000
     away = np.where(values > nearest, np.float32(np.inf), np.float32(-np.inf))
@@ -56,7 +56,7 @@ def _to_bfloat16(values: Array, nearest: Array) -> Array:
 
 
 class Wire:
-    """WireArray: what the functions of an implementation in another process take and give."""
+    """WireArray: the arguments and outputs of an implementation in another process."""
 
     name = "process"
     type_name = "WireArray"
@@ -66,47 +66,47 @@ class Wire:
     differentiates = False
 
     def unavailable(self, device: str) -> str | None:
-        """What is sent between processes lies in memory."""
-        return None if device == "cpu" else f"an implementation in another process is given no arrays on {device}"
+        """Return None for the CPU: messages are made in its memory."""
+        return None if device == "cpu" else f"an implementation in another process gets no arrays on {device}"
 
     def make(self, array: Array, dtype: str, device: str) -> WireArray:
-        """Floats rounded to `dtype`; ids and masks as they are."""
+        """Round floats to `dtype`; leave ids and masks unchanged."""
         del device
         if array.dtype.kind == "f":
-            return WireArray(dtype, rounded(array, dtype))
+            return WireArray(dtype, round_to_dtype(array, dtype))
         return WireArray("bool" if array.dtype.kind == "b" else "int64", array)
 
-    def laid_out(self, array: WireArray, layout: str) -> WireArray:
-        """What is sent has no layout."""
+    def lay_out(self, array: WireArray, layout: str) -> WireArray:
+        """Return the array: a message has no memory layout."""
         del layout
         return array
 
     def is_array(self, thing: Any) -> bool:
-        """Nothing else is sent."""
+        """Return True for a WireArray."""
         return isinstance(thing, WireArray)
 
     def dtype(self, array: Any) -> str:
-        """As the protocol names it."""
+        """Return the protocol's name of the dtype."""
         return str(array.dtype)
 
     def device(self, array: Any) -> str:
-        """Always cpu."""
+        """Return cpu."""
         del array
         return "cpu"
 
     def numpy(self, array: Any) -> Array:
-        """Its values, floats widened."""
+        """Return the values, floats widened to float64."""
         values: Array = array.values
         return values.astype(np.float64) if values.dtype.kind == "f" else values
 
     def same(self, one: Any, other: Any) -> bool:
-        """Equal values; NaN equals NaN."""
+        """Compare dtypes and values; NaN equals NaN."""
         floats = one.values.dtype.kind == "f"
         return bool(one.dtype == other.dtype and np.array_equal(one.values, other.values, equal_nan=floats))
 
     def differentiate(
         self, run: Callable[[Mapping[str, Any]], Any], leaves: Mapping[str, Any], cotangent: Any
     ) -> dict[str, Any] | None:
-        """No graph reaches into another process."""
+        """Return None: autodiff does not reach into another process."""
         del run, leaves, cotangent
         return None

@@ -1,9 +1,7 @@
-"""A child process and its three pipes: a line to it, a line from it, within a time and in bounded memory.
+"""A child process and its three pipes: send a line and receive a line, within a time limit and in bounded memory.
 
-ChildFault
-└── raised when no line came; the process is then of no further use
-Pipes   lines over any three descriptors
-Child   those of a command
+Pipes works on any three descriptors; Child starts a command and has its pipes. ChildFault is raised when no line came;
+the process is then not used again.
 """
 
 from __future__ import annotations
@@ -21,20 +19,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import IO, Final
 
-from goldformer.adapters.process.faults import FaultReason, printable, shown
+from goldformer.adapters.process.faults import FaultReason, abbreviate, printable
 from goldformer.adapters.process.schema import MAX_MESSAGE
 
-#: How much of standard error is kept.
+#: The number of bytes of standard error that are kept.
 TAIL: Final = 8 << 10
 _CHUNK: Final = 1 << 20
-#: How long a process that closed its standard output is given to end, so that its exit status is known.
+#: The seconds that a process has to end after it closed its standard output, so that its exit status is known.
 _GRACE: Final = 1.0
-#: How often one looks whether a process that is silent is still there.
-_LOOK: Final = 0.2
+#: The seconds between two checks of whether a silent process is still running.
+_POLL: Final = 0.2
 
 
 class ChildFault(Exception):
-    """Why no line came, as a verb phrase whose subject is the process."""
+    """No line came; the message is a verb phrase whose subject is the process."""
 
     def __init__(self, reason: FaultReason, message: str) -> None:
         super().__init__(message)
@@ -42,10 +40,7 @@ class ChildFault(Exception):
 
 
 class Pipes(ABC):
-    """Lines to a process and from it, while what it writes to standard error is kept aside.
-
-    The descriptors do not block.
-    """
+    """Lines to and from a process; the end of its standard error is kept. The descriptors do not block."""
 
     def __init__(self, stdin: int, stdout: int, stderr: int) -> None:
         self._stdin, self._stdout, self._stderr = stdin, stdout, stderr
@@ -56,7 +51,7 @@ class Pipes(ABC):
         self._tail = b""
 
     def exchange(self, message: bytes, seconds: float) -> bytes:
-        """Send a line and return the next one; ChildFault when none comes within so many seconds."""
+        """Send a line and return the next one; ChildFault if none comes within `seconds`."""
         deadline = time.monotonic() + seconds
         unsent = self._write(memoryview(message))
         if unsent:
@@ -68,23 +63,23 @@ class Pipes(ABC):
                 self._ready.unregister(self._stdin)
 
     def stderr_tail(self) -> str:
-        """The last that it wrote to standard error."""
+        """Return the end of what it wrote to standard error."""
         return printable(self._tail.decode("utf-8", "replace")).strip("\n")
 
     def _line(self, unsent: memoryview, deadline: float, seconds: float) -> bytes:
-        # One array: who writes byte by byte would make millions of them.
+        # One array grows in place: a process that writes byte by byte would otherwise make millions of copies.
         read, self._unread = bytearray(self._unread), b""
         end, late, more = read.find(b"\n"), False, False
         while end < 0:
             if len(read) > MAX_MESSAGE:
                 raise ChildFault("protocol", f"sent more than {MAX_MESSAGE >> 20} MiB without a line break")
             if late and not more:
-                # What was there in time has been read; who goes on writing is not listened to.
-                raise ChildFault("timeout", _late(seconds, len(read), len(unsent)))
+                # Everything that came in time has been read. A process that goes on writing is not waited for.
+                raise ChildFault("timeout", _explain_timeout(seconds, len(read), len(unsent)))
             late, more = time.monotonic() >= deadline, False
-            events = self._ready.select(min(_LOOK, max(0.0, deadline - time.monotonic())))
-            if not events and self._ended():
-                raise self._closed(len(read))  # what it started may hold its pipes open
+            events = self._ready.select(min(_POLL, max(0.0, deadline - time.monotonic())))
+            if not events and self._has_ended():
+                raise self._explain_closed_pipe(len(read))  # a process that it started may hold its pipes open
             ready = [key.fd for key, _ in events]
             if self._stderr in ready:
                 self._read_stderr()
@@ -95,39 +90,39 @@ class Pipes(ABC):
             if self._stdout in ready:
                 chunk = _read(self._stdout)
                 if chunk == b"":
-                    raise self._closed(len(read))
+                    raise self._explain_closed_pipe(len(read))
                 if chunk:
                     read += chunk
                     end = read.find(b"\n", len(read) - len(chunk))
                     more = len(chunk) == _CHUNK
         line, self._unread = bytes(memoryview(read)[:end]), bytes(memoryview(read)[end + 1 :])
         if unsent:
-            raise self._early(line)
+            raise self._explain_early_answer(line)
         return line
 
     def _write(self, data: memoryview) -> memoryview:
-        """What is left of the data when the pipe is full."""
+        """Write until the pipe is full, and return the rest of the data."""
         try:
             while data:
                 data = data[os.write(self._stdin, data[:_CHUNK]) :]
         except BlockingIOError:
             pass
         except OSError as error:
-            raise self._closed(0, "input") from error
+            raise self._explain_closed_pipe(0, "input") from error
         return data
 
     @abstractmethod
-    def _ended(self) -> bool:
-        """Whether the process has ended."""
+    def _has_ended(self) -> bool:
+        """Return True if the process has ended."""
 
     @abstractmethod
-    def _closed(self, size: int, which: str = "output") -> ChildFault:
-        """What it means that a pipe is closed, after so many bytes of a message: most often, that it ended."""
+    def _explain_closed_pipe(self, size: int, which: str = "output") -> ChildFault:
+        """Return the fault for a closed pipe, after `size` bytes of a message; usually the process has ended."""
 
-    def _early(self, line: bytes) -> ChildFault:
-        """What it means that an answer came before the request was read."""
+    def _explain_early_answer(self, line: bytes) -> ChildFault:
+        """Return the fault for an answer that came before the whole request was read."""
         text = line[:60].decode("utf-8", "replace")
-        return ChildFault("protocol", f"answered before it had read the whole request: {shown(text)}")
+        return ChildFault("protocol", f"answered before it had read the whole request: {abbreviate(text)}")
 
     def _read_stderr(self) -> bool:
         chunk = _read(self._stderr)
@@ -138,11 +133,11 @@ class Pipes(ABC):
         return bool(chunk)
 
     def _keep(self, chunk: bytes) -> None:
-        """Keep the last of what was written to standard error."""
+        """Keep the end of what was written to standard error."""
         self._tail = (self._tail + chunk)[-TAIL:]
 
     def _drain(self) -> None:
-        """Read what is left of standard error, without waiting for more; a flood of it is cut off."""
+        """Read the rest of standard error without waiting for more, up to a limit."""
         with contextlib.suppress(KeyError, OSError, ValueError):
             for _ in range(64):
                 if not self._read_stderr():
@@ -150,10 +145,10 @@ class Pipes(ABC):
 
 
 class Child(Pipes):
-    """A process in a session of its own, so that it and what it starts can be ended together."""
+    """A process in a session of its own, so that it and the processes that it starts can be ended together."""
 
     def __init__(self, words: Sequence[str]) -> None:
-        """Start it; OSError when it cannot be."""
+        """Start the command; OSError if that fails."""
         self._process = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
             start_new_session=True,
@@ -164,25 +159,25 @@ class Child(Pipes):
         super().__init__(*(_descriptor(pipe) for pipe in pipes))
 
     def end(self, grace: float = 0.0) -> None:
-        """End it and all that it started, after so many seconds in which it may end by itself, and reap it."""
+        """Wait `grace` seconds for it to end, then kill and reap it and the processes that it started."""
         if self._end.detach():
             self._drain()
             self._ready.close()
             _end(self._process, self.owner, grace)
 
-    def _ended(self) -> bool:
-        return _status(self._process) is not None
+    def _has_ended(self) -> bool:
+        return _read_status(self._process) is not None
 
-    def _closed(self, size: int, which: str = "output") -> ChildFault:
+    def _explain_closed_pipe(self, size: int, which: str = "output") -> ChildFault:
         half = f" in the middle of a message, after {size} bytes without a line break" if size else ""
-        status = _status_within(self._process, _GRACE)
+        status = _wait_for_status(self._process, _GRACE)
         if status is None:
             return ChildFault("protocol", f"closed its standard {which} and goes on running{half}")
-        return ChildFault("crashed", f"ended with {describe(status)}{half}")
+        return ChildFault("crashed", f"ended with {describe_status(status)}{half}")
 
 
-def describe(status: int) -> str:
-    """An exit status, or the signal that ended a process, in words."""
+def describe_status(status: int) -> str:
+    """Describe an exit status, or the signal that ended a process."""
     if status >= 0:
         return f"exit status {status}"
     try:
@@ -191,45 +186,45 @@ def describe(status: int) -> str:
         return f"signal {-status}"
 
 
-def _late(seconds: float, received: int, unsent: int) -> str:
+def _explain_timeout(seconds: float, received: int, unsent: int) -> str:
     if received:
         return f"sent {received} bytes but no line break within {seconds:g} s: half a message"
     return f"gave no answer within {seconds:g} s" + (", and did not read all of the request" if unsent else "")
 
 
 def _descriptor(pipe: IO[bytes] | None) -> int:
-    assert pipe is not None  # all three were asked for
-    return unblocked(pipe.fileno())
+    assert pipe is not None  # Popen was called with three pipes
+    return prepare_pipe(pipe.fileno())
 
 
-def unblocked(pipe: int) -> int:
-    """The same end of a pipe, which from now on does not block, and is as wide as it may be."""
+def prepare_pipe(pipe: int) -> int:
+    """Make a pipe non-blocking and as large as possible, and return its descriptor."""
     os.set_blocking(pipe, False)
     if sys.platform == "linux":
-        # A message of megabytes wakes each side once for every time it is filled.
+        # Each time the pipe is full both sides wake up; a larger pipe wakes them less often.
         with contextlib.suppress(OSError):
             fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _CHUNK)
     return pipe
 
 
 def _read(descriptor: int) -> bytes | None:
-    """What is there; b"" at the end, None when nothing is there now."""
+    """Read what is available; b"" at the end, None if nothing is available now."""
     try:
         return os.read(descriptor, _CHUNK)
     except BlockingIOError:
         return None
 
 
-def _status_within(process: subprocess.Popen[bytes], seconds: float) -> int | None:
-    """The exit status (a signal's number negated) of a process that ends by itself; None while it runs."""
+def _wait_for_status(process: subprocess.Popen[bytes], seconds: float) -> int | None:
+    """Wait for the exit status (a signal's number negated) of a process; None if it still runs after `seconds`."""
     deadline = time.monotonic() + seconds
-    while (status := _status(process)) is None and time.monotonic() < deadline:
+    while (status := _read_status(process)) is None and time.monotonic() < deadline:
         time.sleep(0.001)
     return status
 
 
-def _status(process: subprocess.Popen[bytes]) -> int | None:
-    # Not reaped, where the system can tell without: its number still stands for its group, which is ended later.
+def _read_status(process: subprocess.Popen[bytes]) -> int | None:
+    # Do not reap the process if the system allows: its id still names its group, which is killed later.
     if not hasattr(os, "waitid"):
         return process.poll()
     found = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
@@ -239,12 +234,12 @@ def _status(process: subprocess.Popen[bytes]) -> int | None:
 
 
 def _end(process: subprocess.Popen[bytes], owner: int, grace: float) -> None:
-    """Close its input, wait a little, kill its group, and reap it; a forked copy of the suite leaves it alone."""
+    """Close its input, wait `grace` seconds, kill its group, and reap it; do nothing in a fork of the suite."""
     if os.getpid() != owner:
         return
     if process.stdin is not None:
         process.stdin.close()
-    _status_within(process, grace)
+    _wait_for_status(process, grace)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -1,9 +1,9 @@
-"""The suite's side: speaks to one process, starts it again after a fault, and gives it the form of an adapter.
+"""The suite's side of the protocol: call one process, restart it after a fault, and present it as an adapter.
 
-Peer              the other end: a line to it, a line from it
-Client            its calls, by whatever makes a Peer
-command_client    a Client of a command
-adapter_object    a Client as an adapter module
+Peer              the other end: send a line, receive a line
+Client            the calls of a process
+command_client    makes the Client of a command
+adapter_object    makes an adapter object of a Client
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from goldformer import __version__
 from goldformer.adapters.process import TIMEOUT
 from goldformer.adapters.process.arrays import Wire
 from goldformer.adapters.process.child import TAIL, Child, ChildFault
-from goldformer.adapters.process.faults import CallFault, NoSuchMethod, Stray, TooLarge, WireError, clipped, printable
-from goldformer.adapters.process.messages import read_reply, request_line
+from goldformer.adapters.process.faults import CallFault, NoSuchMethod, Stray, TooLarge, WireError, clip_text, printable
 from goldformer.adapters.process.schema import (
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
@@ -32,44 +31,43 @@ from goldformer.adapters.process.schema import (
     ErrorObject,
     Handshake,
 )
-from goldformer.adapters.process.wire import decode_arrays, encode_arguments, validated
+from goldformer.adapters.process.wire import decode_arrays, encode_arguments, read_reply, request_line, validate_model
 
-#: After so many starts in a row that failed, it is not started again.
-_STARTS: Final = 3
-#: How much of an error's message is kept; of what explains it further, as much as of standard error.
+#: The number of consecutive failed starts after which the process is not started again.
+_MOST_STARTS: Final = 3
+#: The number of characters of an error's message that are kept; its details are cut like standard error.
 _LONGEST_MESSAGE: Final = 2000
-#: How a line of standard error begins that a runtime adds below what happened: Rust's and Node's.
-_NOT_TELLING: Final = ("note: ", "stack backtrace:", "Node.js v")
-#: Seconds that it may take over ending.
-_FAREWELL: Final = 1.0
+#: The beginnings of lines that the runtimes of Rust and Node print below the error itself.
+_RUNTIME_NOTES: Final = ("note: ", "stack backtrace:", "Node.js v")
+#: The seconds that a process has to end when it is asked to.
+_SHUTDOWN_SECONDS: Final = 1.0
 
 
 class Peer(Protocol):
-    """The other end of a conversation, and the process that started it."""
+    """The other end of a conversation."""
 
     @property
     def owner(self) -> int:
-        """The process that started it; a fork of that one is not to speak to it."""
+        """The id of the process that started it; a fork of that process must not use it."""
 
     def exchange(self, message: bytes, seconds: float) -> bytes:
-        """Send a line and return the next one; ChildFault when none comes within so many seconds."""
+        """Send a line and return the next one; ChildFault if none comes within `seconds`."""
 
     def end(self, grace: float = 0.0) -> None:
-        """End it, after so many seconds in which it may end by itself."""
+        """Wait `grace` seconds for it to end, then kill it."""
 
     def stderr_tail(self) -> str:
-        """The last that it wrote beside its answers."""
+        """Return the end of what it wrote to standard error."""
 
 
 class Client:
     """A process that answers calls, one at a time.
 
-    `spawn` starts it, and may raise CallFault. What the underscored methods below `_ask` say of faults, a subclass may
-    say otherwise.
+    `spawn` starts it, and may raise CallFault. A subclass may override the methods below `_ask`, which word the faults.
     """
 
     def __init__(self, spawn: Callable[[], Peer], timeout: float = TIMEOUT) -> None:
-        """Remember how to start it; it is started by the first call."""
+        """Remember how to start it; the first call starts it."""
         self._spawn = spawn
         self._timeout = timeout
         self._child: Peer | None = None
@@ -79,52 +77,52 @@ class Client:
         self.handshake: Handshake | None = None
 
     def start(self) -> Handshake:
-        """Start it and shake hands; CallFault when that fails."""
+        """Start it and do the handshake; CallFault if that fails."""
         with self._lock:
-            self._started()
-        assert self.handshake is not None  # by _started
+            self._ensure_started()
+        assert self.handshake is not None  # _ensure_started sets it
         return self.handshake
 
-    def call(self, method: str, given: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The arrays that a call gives, by name; NotImplementedError or CallFault when there are none."""
+    def call(self, method: str, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Call a method and return its arrays by name; NotImplementedError or CallFault if it returns none."""
         with self._lock:
-            child, handshake = self._started()
+            child, handshake = self._ensure_started()
             try:
-                result = self._ask(child, method, encode_arguments(given, handshake.encoding))
+                result = self._ask(child, method, encode_arguments(arguments, handshake.encoding))
             except TooLarge as error:
                 raise CallFault("too-large", f"{method} cannot be called: {error}") from error
             try:
                 return None if result is None else decode_arrays(result, "result")
             except WireError as error:
-                # Its answer came in time and in its place: the process itself is sound.
+                # The answer came in time and in order, so the process can be used again.
                 raise self._no_result(method, error, child) from error
 
     def close(self) -> None:
-        """Ask it to end, and end it; a later call starts it again."""
+        """Ask it to shut down, and end it; a later call starts it again."""
         with self._lock:
-            child, self._child = self._mine(), None
+            child, self._child = self._own_child(), None
             if child is None:
                 return
             self._id += 1
             with contextlib.suppress(ChildFault):
-                child.exchange(request_line(self._id, "shutdown", {}), _FAREWELL)
-            child.end(_FAREWELL)
+                child.exchange(request_line(self._id, "shutdown", {}), _SHUTDOWN_SECONDS)
+            child.end(_SHUTDOWN_SECONDS)
 
     def watch(self, wrap: Callable[[Callable[[], Peer]], Callable[[], Peer]]) -> None:
-        """Start from now on what `wrap` makes of what starts it."""
+        """Replace the function that starts the process by `wrap` of it."""
         self._spawn = wrap(self._spawn)
 
-    def _mine(self) -> Peer | None:
-        """The process that was started here: a fork of the suite starts its own."""
+    def _own_child(self) -> Peer | None:
+        """Return the child if this process started it: a fork of the suite starts its own."""
         return self._child if self._child is not None and self._child.owner == os.getpid() else None
 
-    def _started(self) -> tuple[Peer, Handshake]:
-        child = self._mine()
+    def _ensure_started(self) -> tuple[Peer, Handshake]:
+        child = self._own_child()
         if child is not None and self.handshake is not None:
             return child, self.handshake
-        if len(self._failed) >= _STARTS:
+        if len(self._failed) >= _MOST_STARTS:
             last = self._failed[-1]
-            raise CallFault(last.reason, f"was not started again after {_STARTS} failures: {last}", last.detail)
+            raise CallFault(last.reason, f"was not started again after {_MOST_STARTS} failures: {last}", last.detail)
         try:
             self._child = child = self._spawn()
             handshake = self._shake_hands(child)
@@ -139,19 +137,19 @@ class Client:
         hello = {"protocol": PROTOCOL, "suite": f"goldformer {__version__}"}
         try:
             result = self._ask(child, "initialize", hello)
-            return validated(Handshake, result, "result")
+            return validate_model(Handshake, result, "result")
         except NotImplementedError as error:
             self._abandon(child)
-            raise _protocol("answers initialize as a method that it has not", child) from error
+            raise _protocol_fault("answers initialize as a method that it has not", child) from error
         except WireError as error:
             self._abandon(child)
-            raise _protocol(f"answered initialize with what is no handshake: {error}", child) from error
+            raise _protocol_fault(f"answered initialize with what is no handshake: {error}", child) from error
         except CallFault:
             self._abandon(child)
             raise
 
     def _ask(self, child: Peer, method: str, params: Mapping[str, Any]) -> Any:
-        """The result of one request; WireError when it is too large."""
+        """Send a request and return its result; WireError if the request is too large."""
         self._id += 1
         message = request_line(self._id, method, params)
         try:
@@ -164,68 +162,68 @@ class Client:
             self._abandon(child)
             raise self._no_answer(method, error, child) from error
         except BaseException:
-            self._abandon(child)  # interrupted in the middle: its answer would come too late
+            self._abandon(child)  # interrupted: the answer would be read as that to the next request
             raise
         if not isinstance(reply, ErrorObject):
             return reply
-        message_text = printable(clipped(reply.message, _LONGEST_MESSAGE))
+        message_text = printable(clip_text(reply.message, _LONGEST_MESSAGE))
         if reply.code in (METHOD_NOT_FOUND, NOT_IMPLEMENTED):
             absent = NoSuchMethod if reply.code == METHOD_NOT_FOUND else NotImplementedError
             raise absent(message_text or f"{method} is not implemented")
-        detail = printable(clipped(reply.data, TAIL)) if isinstance(reply.data, str) else ""
+        detail = printable(clip_text(reply.data, TAIL)) if isinstance(reply.data, str) else ""
         if reply.code in (PARSE_ERROR, INVALID_REQUEST):
-            raise _protocol(f"could not read the request {method}: {message_text}", child)
-        raise self._raised(message_text or "an error without a message", reply.code, detail)
+            raise _protocol_fault(f"could not read the request {method}: {message_text}", child)
+        raise self._explain_error(message_text or "an error without a message", reply.code, detail)
 
     def _abandon(self, child: Peer) -> None:
         child.end()
         self._child = None
 
     def _exchange(self, child: Peer, message: bytes, method: str) -> bytes:
-        """The answer to one request; ChildFault when none comes in time."""
+        """Send a request and return the answer; ChildFault if none comes in time."""
         del method
         return child.exchange(message, self._timeout)
 
     def _fault(self, fault: ChildFault, method: str, child: Peer) -> CallFault:
-        """No line came."""
-        told = child.stderr_tail()
-        last = f'. Last on standard error: "{_telling(told)[:200]}"' if told else ""
+        """Return the fault for a request to which no line came."""
+        stderr = child.stderr_tail()
+        last = f'. Last on standard error: "{_find_cause_line(stderr)[:200]}"' if stderr else ""
         what = f"the process {fault} when it was asked for {method}{last}"
         if fault.reason == "timeout":
             what += (
                 ". Is standard output flushed after every line? Else give it longer with --timeout "
                 "(of pytest: --call-timeout), or find out where it waits"
             )
-        return CallFault(fault.reason, what, told)
+        return CallFault(fault.reason, what, stderr)
 
     def _no_answer(self, method: str, error: WireError, child: Peer) -> CallFault:
-        """A line came that does not answer the request."""
+        """Return the fault for a line that does not answer the request."""
         stray = isinstance(error, Stray)
-        hint = ". Standard output is for messages alone: log to standard error" if stray else ""
-        return _protocol(f"wrote what is no answer to {method}: {error}{hint}", child)
+        hint = ". Standard output is only for messages: log to standard error" if stray else ""
+        return _protocol_fault(f"wrote what is no answer to {method}: {error}{hint}", child)
 
     def _no_result(self, method: str, error: WireError, child: Peer) -> CallFault:
-        """It answered with something else than arrays."""
-        return _protocol(f"answered {method} with what is no result: {error}", child)
+        """Return the fault for an answer that holds something other than arrays."""
+        return _protocol_fault(f"answered {method} with what is no result: {error}", child)
 
-    def _raised(self, message: str, code: int, detail: str) -> CallFault:
-        """It answered with an error."""
+    def _explain_error(self, message: str, code: int, detail: str) -> CallFault:
+        """Return the fault for an answer that is an error."""
         return CallFault("raised", f"{message} (code {code})", detail)
 
 
-def _protocol(what: str, child: Peer) -> CallFault:
+def _protocol_fault(what: str, child: Peer) -> CallFault:
     return CallFault("protocol", f"the process {what}", child.stderr_tail())
 
 
-def _telling(told: str) -> str:
-    """The last line of standard error that says what happened, and not from where it was called."""
-    lines = told.splitlines()
-    said = [line for line in lines if line.strip() and not line[0].isspace() and not line.startswith(_NOT_TELLING)]
-    return (said or lines)[-1].strip()
+def _find_cause_line(stderr: str) -> str:
+    """Return the last line of standard error that names the error, and no line of its stack trace."""
+    lines = stderr.splitlines()
+    causes = [line for line in lines if line.strip() and not line[0].isspace() and not line.startswith(_RUNTIME_NOTES)]
+    return (causes or lines)[-1].strip()
 
 
 def command_client(command: str, timeout: float = TIMEOUT) -> Client:
-    """The client of a command; ValueError for one that is no list of words."""
+    """Make the client of a command; ValueError if the command cannot be split into words."""
     words = shlex.split(command)
     if not words:
         raise ValueError("the command is empty")
@@ -240,9 +238,9 @@ def command_client(command: str, timeout: float = TIMEOUT) -> Client:
 
 
 def adapter_object(client: Client, contracts: Iterable[str]) -> Any:
-    """What an adapter module defines, by a process, which is started; CallFault when it cannot be.
+    """Start a process and return an object with the names of an adapter module; CallFault if it cannot be started.
 
-    ValueError when a component that it names is none.
+    ValueError if it names an unknown component.
     """
     handshake = client.start()
     known = list(contracts)
@@ -262,12 +260,12 @@ def adapter_object(client: Client, contracts: Iterable[str]) -> Any:
         DTYPES=tuple(handshake.dtypes),
         DEVICES=("cpu",),
         CLOSE=client.close,
-        **{method: _function(client, method) for method in methods},
+        **{method: _make_function(client, method) for method in methods},
     )
 
 
-def _function(client: Client, method: str) -> Callable[..., Any]:
-    def function(**given: Any) -> Any:
-        return client.call(method, given)
+def _make_function(client: Client, method: str) -> Callable[..., Any]:
+    def function(**arguments: Any) -> Any:
+        return client.call(method, arguments)
 
     return function

@@ -1,11 +1,11 @@
-"""What goes wrong when an implementation is called outside this process.
+"""The errors of calls of implementations in other processes.
 
-WireError     a message that is not one of the protocol's
-├── TooLarge  one beyond its limits
-├── Stray     a line that is no message at all, such as one meant for a log
+WireError     a message that does not follow the protocol
+├── TooLarge  a message beyond its limits
+├── Stray     a line that is no message, such as a line of a log
 └── Unasked   a reply to no request
-CallFault     a call that gave no result, and whose fault that is
-NoSuchMethod  a process that denies a method which it listed
+CallFault     a call without a result, and the reason
+NoSuchMethod  a process denies a method that it listed
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import re
 import reprlib
 from typing import Any, Final, Literal
 
-#: Why a call gave no result: the implementation raised; its process ended; it gave no answer in time; what it
-#: wrote is no answer; what the call says does not fit into a message. Where a process runs within limits: it asked
-#: for more memory, printed more, or was killed by the system; or it did what no honest answer needs.
+#: The reason why a call has no result: the implementation raised; its process ended; no answer came in time; it wrote
+#: something other than an answer; the arguments do not fit into a message. For a process within limits also: it used
+#: too much memory, printed too much, or was killed by the system; it interfered with the connection.
 FaultReason = Literal[
     "raised",
     "crashed",
@@ -32,7 +32,7 @@ FaultReason = Literal[
 
 
 class _Json(reprlib.Repr):
-    """What was read from JSON, in the words of JSON."""
+    """Short representations in the notation of JSON."""
 
     def repr1(self, x: Any, level: int) -> str:
         if x is None or isinstance(x, bool):
@@ -48,39 +48,39 @@ for _short in (_SHORT, _SHORT_JSON):
     _short.maxlist = _short.maxdict = 3
     _short.maxlevel = 2
 
-#: In the place of what a message does not have.
+#: Stands for a field that a message does not have.
 MISSING: Final = object()
-#: What is expected where an integer is.
+#: Matches the expectation of an integer.
 _INTEGER: Final = re.compile(r"\d|(an )?integer")
 
 
 class WireError(ValueError):
-    """What was written is not a message of the protocol; the text names the field, what was got and expected."""
+    """A message does not follow the protocol; the text names the field, its value and the expected value."""
 
     @classmethod
-    def at(cls, field: str, got: Any, expected: str) -> WireError:
-        """An error at a field."""
-        if got is MISSING:
+    def at(cls, field: str, actual: Any, expected: str) -> WireError:
+        """Make the error of one field."""
+        if actual is MISSING:
             return cls(f"{field} is missing, expected {expected}")
-        whole = isinstance(got, float) and got.is_integer() and _INTEGER.match(expected)
+        whole = isinstance(actual, float) and actual.is_integer() and _INTEGER.match(expected)
         hint = "; an integer is written without a fraction" if whole else ""
-        return cls(f"{field} is {printable(_SHORT_JSON.repr(got))}, expected {expected}{hint}")
+        return cls(f"{field} is {printable(_SHORT_JSON.repr(actual))}, expected {expected}{hint}")
 
 
 class TooLarge(WireError):
-    """An array or a message beyond the protocol's limits."""
+    """An array or a message is beyond the protocol's limits."""
 
 
 class Stray(WireError):
-    """A line that is no message at all."""
+    """A line is no message."""
 
 
 class Unasked(WireError):
-    """A reply to another request than the one that was made."""
+    """A reply is not the answer to the request."""
 
 
 class CallFault(Exception):
-    """A call that gave no result; the text says why in a sentence, `detail` holds what explains it further."""
+    """A call has no result; the message is the reason, `detail` explains it further."""
 
     def __init__(self, reason: FaultReason, message: str, detail: str = "") -> None:
         super().__init__(message)
@@ -89,16 +89,16 @@ class CallFault(Exception):
 
 
 class NoSuchMethod(NotImplementedError):
-    """The process says that it has not the method, which it listed when it shook hands."""
+    """The process denies a method that it listed in its handshake."""
 
 
-def shown(value: Any) -> str:
-    """A value of any size and kind in a few words that can be printed."""
+def abbreviate(value: Any) -> str:
+    """Return a short printable representation of any value."""
     return printable(_SHORT.repr(value))
 
 
-def clipped(text: str, most: int) -> str:
-    """A text, or the beginning and the end of one that has more than so many characters, which is what tells most."""
+def clip_text(text: str, most: int) -> str:
+    """Return the text, or its beginning and its end if it has more than `most` characters."""
     if len(text) <= most:
         return text
     half = most // 2
@@ -106,8 +106,8 @@ def clipped(text: str, most: int) -> str:
 
 
 def printable(text: str) -> str:
-    """The text without what would steer a terminal or cannot be encoded; line breaks and tabs stay."""
-    # Most texts are, and long ones have many lines.
+    """Escape control characters and characters that cannot be encoded, other than line breaks and tabs."""
+    # The fast path: most texts are printable.
     if text.isprintable() or text.replace("\n", "").replace("\t", "").isprintable():
         return text
     return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)

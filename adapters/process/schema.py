@@ -1,6 +1,6 @@
-"""The messages of the protocol as pydantic models; `goldformer schema protocol` prints them as a JSON Schema.
+"""The messages of the protocol as pydantic models; `goldformer schema protocol` prints their JSON Schema.
 
-Unknown keys are refused everywhere and nothing is converted.
+Unknown keys are refused, and no value is converted.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, WithJsonSchema
 
-#: The version of the protocol that is spoken here.
+#: The version of the protocol.
 PROTOCOL: Final = 1
 
-# The limits of the protocol.
+# The limits of the protocol
 MAX_MESSAGE: Final = 64 << 20
 MAX_DEPTH: Final = 16
 #: Lists and objects: a message has a few for each of its arrays, and brackets in texts count.
@@ -39,7 +39,7 @@ NOT_IMPLEMENTED: Final = -32001
 Id = Annotated[int, Field(ge=0)]
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 Size = Annotated[int, Field(ge=0, le=MAX_ELEMENTS)]
-#: Read in wire.py: a list of millions of numbers is checked there all at once.
+#: Checked in wire.py, which checks a list of millions of numbers at once.
 Data = Annotated[
     Any,
     WithJsonSchema(
@@ -57,13 +57,13 @@ Data = Annotated[
 ]
 
 
-class Strict(BaseModel):
-    """An object without unknown keys and without conversions."""
+class ProtocolObject(BaseModel):
+    """An object that refuses unknown keys and converts no value."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class ArrayModel(Strict):
+class ArrayObject(ProtocolObject):
     """An array: its elements flat and row-major, as numbers or as base64 of their little-endian bytes."""
 
     dtype: WireDType
@@ -71,15 +71,15 @@ class ArrayModel(Strict):
     data: Data
 
 
-class Hello(Strict):
-    """What the suite says of itself."""
+class Hello(ProtocolObject):
+    """The parameters of initialize: a description of the suite."""
 
     protocol: int
     suite: str
 
 
-class Handshake(Strict):
-    """What an implementation says of itself."""
+class Handshake(ProtocolObject):
+    """The result of initialize: a description of the implementation."""
 
     protocol: Literal[1]
     name: Annotated[str, Field(min_length=1)]
@@ -92,16 +92,16 @@ class Handshake(Strict):
     encoding: Encoding = "numbers"
 
 
-class ErrorObject(Strict):
-    """Why there is no result; `data` may hold a traceback."""
+class ErrorObject(ProtocolObject):
+    """The reason why there is no result; `data` may hold a stack trace."""
 
     code: int
     message: str
     data: Any = None
 
 
-class Message(Strict):
-    """What every message has."""
+class Message(ProtocolObject):
+    """The field of every message."""
 
     jsonrpc: Literal["2.0"]
 
@@ -119,7 +119,7 @@ class CallRequest(Message):
 
     id: Id
     method: Name
-    params: dict[str, ArrayModel | dict[str, ArrayModel] | bool | int | float]
+    params: dict[str, ArrayObject | dict[str, ArrayObject] | bool | int | float]
 
 
 class ShutdownRequest(Message):
@@ -141,7 +141,7 @@ class CallReply(Message):
     """The answer to a call: outputs by name; or, of a gradient, arguments and parameters by name."""
 
     id: Id
-    result: dict[str, ArrayModel]
+    result: dict[str, ArrayObject]
 
 
 class ShutdownReply(Message):
@@ -152,21 +152,21 @@ class ShutdownReply(Message):
 
 
 class ErrorReply(Message):
-    """The answer instead of a result; the id is null only where the request had none that could be read."""
+    """The answer in place of a result; the id is null only if the id of the request could not be read."""
 
     id: Id | None
     error: ErrorObject
 
 
-Request = InitializeRequest | ShutdownRequest | CallRequest
-Reply = InitializeReply | CallReply | ShutdownReply | ErrorReply
+AnyRequest = InitializeRequest | ShutdownRequest | CallRequest
+AnyReply = InitializeReply | CallReply | ShutdownReply | ErrorReply
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of all messages."""
-    made = TypeAdapter[Any](Request | Reply).json_schema()
+    """Return the JSON Schema of all messages."""
+    messages = TypeAdapter[Any](AnyRequest | AnyReply).json_schema()
     head = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"The messages of goldformer's protocol, version {PROTOCOL}",
     }
-    return {**head, **made}
+    return {**head, **messages}

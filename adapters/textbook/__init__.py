@@ -1,21 +1,18 @@
-"""The Transformer a second time, in plain NumPy: small functions, one for each step of the textbook.
+"""The Transformer in plain NumPy: one small function for each step, to be read next to the clauses.
 
-It is written from the clauses alone and in other ways than the reference: heads are cut out and put back one
-by one, the positional encoding is written channel by channel. Results keep the dtype of the inputs: every constant
-is a Python float, which promotes nothing, and what is formed in a wider dtype, positional encoding and layer
-normalisation, is rounded to it.
+It is an independent witness: a mistake in a formula that it shared with the oracle or the reference would be in the
+golden values and in the code compared with them, and no case would fail. So it is written from the clauses only, and
+in other ways: heads are cut out and put back one by one, the positional encoding is written channel by channel.
 
-It shares no formula with the oracle, although one set of formulas could serve both. A mistake in a shared formula
-would be in the golden values and in the implementation that is compared with them, and no case would fail; so would
-a misread clause. As it is, golden values, reference and textbook are three readings of the clauses, and the textbook
-passes every case in float64, float32 and float16 without having seen the oracle. It also does what the oracle
-cannot: it computes in those dtypes as other people's code does, so that an imitated mistake rounds as theirs.
+Results keep the dtype of the inputs: every constant is a Python float, which promotes nothing. Positional encoding and
+layer normalisation, which are computed in a wider dtype, are rounded to it. So a mistake that replaces a step rounds as
+other people's code does; the oracle cannot do that.
 
 A known mistake is one step replaced, everywhere or in one place. The package itself exports the components.
 
-steps            what a step is, and how one is replaced
-build            the textbook with steps replaced, as an adapter
-checks           axes that agree, ids that exist, masks that fit
+steps            mark a function as a step, and replace it
+build            make an adapter of the textbook with steps replaced
+checks           check axes, ids and masks
 randomness       Xavier-uniform weights and dropout
 attention        softmax, scaled dot-product attention and masks
 embedding        token embedding and positional encoding

@@ -7,11 +7,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from goldformer.adapters.textbook.checks import Array, at_least_one, axis_sizes, check_integers, spread_mask
+from goldformer.adapters.textbook.checks import Array, axis_sizes, broadcast_mask, check_integers, require_one
 from goldformer.adapters.textbook.randomness import drop_elements
 from goldformer.adapters.textbook.steps import step
 
-# The axes of every argument, as axis_sizes reads them.
+# The axes of the arguments, as axis_sizes reads them
 ATTENTION: Final = {"query": "... q_seq d_k", "key": "... kv_seq d_k", "value": "... kv_seq d_v"}
 IDS: Final = "batch seq"
 
@@ -20,10 +20,10 @@ IDS: Final = "batch seq"
 
 @step
 def softmax(scores: Array) -> Array:
-    """Return exp(s − max) / Σ exp(s − max) over the last axis, (..., n) as given."""
+    """Return exp(s − max) / Σ exp(s − max) over the last axis, (..., n)."""
     axis_sizes({"scores": "... n"}, scores=scores)
-    # A masked score is the lowest number there is: less the maximum it overflows to −inf, rightly.
-    # A replacement that fills with −inf leaves NaN in an empty row, as silently as the frameworks do.
+    # A masked score is the lowest finite number. Minus the maximum it overflows to −inf, whose power 0 is right.
+    # With a fill of −inf an empty row becomes NaN, without a warning, as in the frameworks.
     with np.errstate(over="ignore", invalid="ignore"):
         powers = np.exp(subtract_maximum(scores))
         return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
@@ -31,7 +31,7 @@ def softmax(scores: Array) -> Array:
 
 @step
 def subtract_maximum(scores: Array) -> Array:
-    """Return the scores less the maximum of their row, so that no power overflows."""
+    """Subtract the maximum of each row, so that no power overflows."""
     return np.asarray(scores - scores.max(axis=-1, keepdims=True))
 
 
@@ -49,7 +49,7 @@ def scaled_dot_product_attention(
     sizes = axis_sizes(ATTENTION, query=query, key=key, value=value)
     scores = score_keys(query, key)
     scaled = scores / score_divisor(sizes)
-    mask = None if mask is None else spread_mask("mask", mask, scores.shape)
+    mask = None if mask is None else broadcast_mask("mask", mask, scores.shape)
     weights = weigh_keys(scaled, mask)
     kept = weights if dropout_rate is None else drop_weights(scaled, mask, dropout_rate, seed)
     output = sum_values(kept, value)
@@ -64,26 +64,26 @@ def score_keys(query: Array, key: Array) -> Array:
 
 @step
 def score_divisor(sizes: Mapping[str, Any]) -> float | Array:
-    """Return √d_k, given the sizes of all axes; under "..." stand the leading ones, (batch, heads)."""
+    """Return √d_k; `sizes` has the size of each axis, and under "..." the leading ones, (batch, heads)."""
     return math.sqrt(sizes["d_k"])
 
 
 @step
 def weigh_keys(scaled: Array, mask: Array | None) -> Array:
-    """Return the softmax of the scores that the mask leaves, (..., q_seq, kv_seq)."""
+    """Return the softmax of the scores where the mask is True, (..., q_seq, kv_seq)."""
     return softmax_over_keys(scaled if mask is None else fill_masked(scaled, mask))
 
 
 @step
 def softmax_over_keys(scores: Array) -> Array:
-    """Return the softmax over the keys, which are on the last axis (SDPA-3)."""
+    """Return the softmax over the keys, the last axis (SDPA-3)."""
     return softmax(scores)
 
 
 @step
 def fill_masked(scaled: Array, mask: Array) -> Array:
-    """Return the scores with the fill where the mask is False."""
-    # A fill that the dtype cannot hold becomes −inf there.
+    """Replace the scores by the fill where the mask is False."""
+    # A fill beyond the dtype becomes −inf.
     with np.errstate(over="ignore"):
         fill = scaled.dtype.type(mask_fill(scaled.dtype))
     return np.where(mask, scaled, fill)
@@ -91,13 +91,13 @@ def fill_masked(scaled: Array, mask: Array) -> Array:
 
 @step
 def mask_fill(dtype: npt.DTypeLike) -> float:
-    """Return the lowest finite number: below every score, and a row of it alone is uniform (SDPA-7)."""
+    """Return the lowest finite number; the softmax of a row that holds nothing else is uniform (SDPA-7)."""
     return float(np.finfo(dtype).min)
 
 
 @step
 def drop_weights(scaled: Array, mask: Array | None, rate: float, seed: int | None) -> Array:
-    """Return the weights after dropout, which leaves the scores and the sums of the rows alone (DROP-3)."""
+    """Return the weights after dropout; they are not normalised again (DROP-3)."""
     return drop_elements(weigh_keys(scaled, mask), "dropout_rate", rate, seed)
 
 
@@ -112,21 +112,21 @@ def sum_values(weights: Array, value: Array) -> Array:
 
 @step
 def causal_mask(*, q_seq: int, kv_seq: int) -> Array:
-    """Return which query sees which key, (q_seq, kv_seq), the diagonal starting top left."""
+    """Return True where a query sees a key, (q_seq, kv_seq); the diagonal starts top left."""
     for name, size in (("q_seq", q_seq), ("kv_seq", kv_seq)):
-        at_least_one(name, size, "a mask has at least one row and one column")
+        require_one(name, size, "a mask has at least one row and one column")
     return can_see(np.arange(q_seq)[:, None], np.arange(kv_seq))
 
 
 @step
 def can_see(query: Array, key: Array) -> Array:
-    """Return for positions of queries and keys whether the query sees the key."""
+    """Return True where the position of the key is not after that of the query."""
     return np.asarray(key <= query)
 
 
 @step
 def padding_mask(ids: Array, *, pad_id: int) -> Array:
-    """Return where ids is not padding, as (batch, 1, 1, seq) to serve all heads and all queries."""
+    """Return True where ids is not padding, (batch, 1, 1, seq) for all heads and all queries."""
     axis_sizes({"ids": IDS}, ids=ids)
     check_integers("ids", ids)
     return np.asarray(ids != pad_id)[:, None, None, :]

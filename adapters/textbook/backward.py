@@ -1,7 +1,7 @@
-"""Backward passes written by hand, and the training steps of the java class that they make.
+"""Backward passes written by hand, and the training steps of the java class.
 
-A backward pass is named as its component with _gradient behind it. It takes the component's arguments and the
-cotangent, the gradient of the first output, and returns the gradients of the arguments by their names.
+A backward pass has the name of its component followed by _gradient. It takes the component's arguments and the
+cotangent, the gradient of the first output, and returns the gradients of the arguments by name.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from goldformer.adapters.textbook.attention import (
     score_divisor,
     softmax,
 )
-from goldformer.adapters.textbook.checks import Array, at_least_one, axis_sizes, spread_mask
+from goldformer.adapters.textbook.checks import Array, axis_sizes, broadcast_mask, require_one
 from goldformer.adapters.textbook.heads import SINGLE_HEAD, Params, project, single_head_attention
 from goldformer.adapters.textbook.layers import (
     activation,
@@ -42,7 +42,7 @@ def softmax_gradient(scores: Array, cotangent: Array) -> Gradients:
 
 @step
 def softmax_backward(weights: Array, gradient: Array) -> Array:
-    """Return P·(dP − row term): a score moves its own weight, and all of its row through the sum (GRAD-1)."""
+    """Return P·(dP − row term): a score changes its own weight, and by the sum all weights of its row (GRAD-1)."""
     return weights * (gradient - softmax_row_term(weights, gradient))
 
 
@@ -63,12 +63,12 @@ def scaled_dot_product_attention_gradient(
 
 @step
 def attention_backward(forward: Mapping[str, Array], cotangent: Array, mask: Array | None) -> Gradients:
-    """Return the gradients of query, key and value, given these and the weights of the forward pass."""
+    """Return the gradients of query, key and value; `forward` holds these and the weights."""
     query, key, value, weights = (forward[name] for name in ("query", "key", "value", "weights"))
     sizes = axis_sizes(ATTENTION, query=query, key=key, value=value)
     scaled = softmax_backward(weights, np.einsum("...qv,...kv->...qk", cotangent, value))
     if mask is not None:
-        scaled = mask_gradient(scaled, spread_mask("mask", mask, scaled.shape))
+        scaled = mask_gradient(scaled, broadcast_mask("mask", mask, scaled.shape))
     scores = scores_gradient(scaled, sizes)
     return {
         "query": np.einsum("...qk,...kd->...qd", scores, key),
@@ -79,7 +79,7 @@ def attention_backward(forward: Mapping[str, Array], cotangent: Array, mask: Arr
 
 @step
 def mask_gradient(gradient: Array, mask: Array) -> Array:
-    """Return the gradient of the scaled scores with 0 where the mask hides one (GRAD-2, GRAD-3)."""
+    """Set the gradient of masked scores to 0 (GRAD-2, GRAD-3)."""
     return np.where(mask, gradient, np.zeros_like(gradient))
 
 
@@ -102,7 +102,7 @@ def single_head_attention_gradient(x: Array, cotangent: Array, *, causal: bool, 
 
 @step
 def projection_backward(forward: Mapping[str, Array], cotangent: Array, *, causal: bool) -> Gradients:
-    """Return the gradients of query, key and value by the names of their weights; none flows above the diagonal."""
+    """Return the gradients of query, key and value by the names of their weights, 0 above a causal diagonal."""
     seq = len(cotangent)
     mask = causal_mask(q_seq=seq, kv_seq=seq) if causal else None
     gradients = attention_backward(forward, cotangent, mask)
@@ -128,7 +128,7 @@ def single_head_attention_step(
 ) -> dict[str, Array]:
     """Return x_gradient (seq, d_model) of the last step, and w_q, w_k and w_v after it."""
     axis_sizes(TRAINING_STEP, x=x, output_gradient=output_gradient, **params)
-    at_least_one("steps", steps, "training takes at least one step")
+    require_one("steps", steps, "training takes at least one step")
     # Not learning_rate < 0, which lets NaN pass.
     if not learning_rate >= 0:
         raise ValueError(f"learning_rate: {learning_rate}, but a step goes against the gradient, by 0 or more")
@@ -143,10 +143,10 @@ def single_head_attention_step(
 
 @step
 def take_step(weights: Params, x: Array, projected: Gradients, learning_rate: float) -> tuple[Array, dict[str, Array]]:
-    """Return the gradient of x by the weights of the forward pass (SHA-6), and the weights after the step."""
+    """Return the gradient of x, with the weights of the forward pass (SHA-6), and the weights after the step."""
     gradients = weight_gradients(x, projected)
-    moved = {name: move_weight(weight, gradients[name], learning_rate) for name, weight in weights.items()}
-    return input_gradient(projected, weights), moved
+    updated = {name: move_weight(weight, gradients[name], learning_rate) for name, weight in weights.items()}
+    return input_gradient(projected, weights), updated
 
 
 @step
@@ -160,7 +160,7 @@ def move_weight(weight: Array, gradient: Array, learning_rate: float) -> Array:
 
 @step
 def token_embedding_gradient(ids: Array, cotangent: Array, *, params: Params) -> Gradients:
-    """Return the gradient of table, (vocab, d_model): each row the sum over the places of its word."""
+    """Return the gradient of table, (vocab, d_model): each row sums over the positions of its word."""
     gradient = np.zeros_like(params["table"])
     add_rows(gradient, ids, cotangent)
     return {"table": gradient}
@@ -168,7 +168,7 @@ def token_embedding_gradient(ids: Array, cotangent: Array, *, params: Params) ->
 
 @step
 def add_rows(table: Array, ids: Array, rows: Array) -> None:
-    """Add each row to that of its id in the table, in place; an id may come more than once."""
+    """Add each row to the row of its id in the table, in place; an id may occur more than once."""
     np.add.at(table, ids, rows)
 
 
@@ -177,7 +177,7 @@ def add_rows(table: Array, ids: Array, rows: Array) -> None:
 
 @step
 def feed_forward_gradient(x: Array, cotangent: Array, *, params: Params) -> Gradients:
-    """Return the gradients of x (batch, seq, d_model), w_1, w_2 and the biases that are given."""
+    """Return the gradients of x (batch, seq, d_model), w_1, w_2 and the present biases."""
     inner = project(x, params, "1")
     hidden = activation(inner)
     inner_gradient = activation_gradient(inner, cotangent @ params["w_2"].T)
@@ -188,7 +188,7 @@ def feed_forward_gradient(x: Array, cotangent: Array, *, params: Params) -> Grad
 
 @step
 def projection_gradients(x: Array, gradient: Array, params: Params, role: str) -> Gradients:
-    """Return the gradients of the weight of a role and of its bias, if it has one: sums over all tokens."""
+    """Return the gradients of the weight of a role and of its bias, if any: sums over all tokens."""
     gradients = {f"w_{role}": np.einsum("bti,bto->io", x, gradient)}
     if f"b_{role}" in params:
         gradients[f"b_{role}"] = gradient.sum(axis=(0, 1))
@@ -197,7 +197,7 @@ def projection_gradients(x: Array, gradient: Array, params: Params, role: str) -
 
 @step
 def activation_gradient(inner: Array, gradient: Array) -> Array:
-    """Return the gradient of what the ReLU reads: 0 where that is not positive."""
+    """Return the gradient of the input of the ReLU: 0 where the input is not positive."""
     return np.where(inner > 0, gradient, np.zeros_like(gradient))
 
 
@@ -223,7 +223,7 @@ def layer_norm_gradient(x: Array, cotangent: Array, *, params: Params) -> Gradie
 
 @step
 def statistics_gradient(normal: Array, gradient: Array) -> Array | float:
-    """Return what mean and variance take away, which depend on every channel of the row."""
+    """Return the part that flows through mean and variance, which depend on all channels of the row."""
     return np.asarray(channel_mean(gradient) + normal * channel_mean(gradient * normal))
 
 

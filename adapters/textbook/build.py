@@ -6,12 +6,12 @@ from typing import Any, Final
 from goldformer.adapters import textbook
 from goldformer.adapters.textbook.steps import Replacements, Step, bind_replacements, stack_replacements
 
-#: Every component, and its backward pass where one is written by hand.
+#: All components and hand-written backward passes.
 COMPONENTS: Final[tuple[Step, ...]] = tuple(getattr(textbook, name) for name in textbook.__all__)
 
 
 def build_textbook(*layers: Replacements, **declarations: Any) -> SimpleNamespace:
-    """Return an adapter: the components with steps replaced, later layers over earlier ones, and its declarations."""
+    """Return an adapter object: the components with steps replaced, later layers last, and its declarations."""
     replaced = stack_replacements(layers, {})
     components = {component.__name__: bind_replacements(component, replaced) for component in COMPONENTS}
     return SimpleNamespace(**{"ARRAYS": "numpy"} | declarations | components)

@@ -1,4 +1,4 @@
-"""Checks of arguments before anything is computed: axes that agree, ids that exist, masks that fit."""
+"""Checks of arguments before the computation: axes that agree, ids that exist, masks that fit."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -11,15 +11,15 @@ Array = npt.NDArray[Any]
 
 
 def axis_sizes(table: Mapping[str, str], /, **arrays: Array | None) -> dict[str, Any]:
-    """Return the size of each axis, or raise ValueError naming the argument that does not fit the table.
+    """Return the size of each axis; ValueError names the argument that does not fit the table.
 
-    The table gives the axes of every argument; "?" marks one that may be absent, "..." takes any leading axes.
+    The table lists the axes of every argument. "?" marks an optional one, "..." stands for any leading axes.
     """
     sizes: dict[str, Any] = {}
     seen_in: dict[str, str] = {}
     for name, line in table.items():
         array = arrays.get(name)
-        optional, axes = read_axes(line)
+        optional, axes = parse_axes(line)
         if array is None:
             if optional:
                 continue
@@ -45,13 +45,13 @@ def axis_sizes(table: Mapping[str, str], /, **arrays: Array | None) -> dict[str,
 
 
 @cache
-def read_axes(line: str) -> tuple[bool, tuple[str, ...]]:
-    """Return whether an argument may be absent, and its axes, of a line of a table."""
+def parse_axes(line: str) -> tuple[bool, tuple[str, ...]]:
+    """Parse a line of a table: return True if the argument is optional, and its axes."""
     return line.startswith("?"), tuple(line.removeprefix("? ").split())
 
 
-def at_least_one(name: str, number: int, what: str) -> None:
-    """Raise ValueError unless the number is 1 or more; `what` says why it must be."""
+def require_one(name: str, number: int, what: str) -> None:
+    """Raise ValueError unless the number is 1 or more; `what` gives the reason."""
     if number < 1:
         raise ValueError(f"{name}: {number}, but {what}")
 
@@ -63,15 +63,15 @@ def check_integers(name: str, ids: Array) -> None:
 
 
 def check_ids(name: str, ids: Array, vocab: int, where: str) -> None:
-    """Raise unless ids are whole numbers in 0 … vocab − 1; `where` says what they are looked up in."""
+    """Raise unless ids are whole numbers in 0 … vocab − 1; `where` names the table that they index."""
     check_integers(name, ids)
     for end in (ids.min(), ids.max()):
         if not 0 <= end < vocab:
             raise IndexError(f"{name}: {end} is not in 0 … {vocab - 1}, {where}")
 
 
-def spread_mask(name: str, mask: Array, shape: tuple[int, ...]) -> Array:
-    """Return the mask spread over all scores, or raise if it does not fit them."""
+def broadcast_mask(name: str, mask: Array, shape: tuple[int, ...]) -> Array:
+    """Return the mask broadcast to the shape of the scores; raise if it does not fit."""
     if mask.dtype != np.bool_:
         raise TypeError(f"{name}: dtype {mask.dtype}, but a mask is boolean, True = may attend")
     try:

@@ -12,13 +12,13 @@ from goldformer.adapters.textbook.steps import step
 
 Wave = Callable[[Array], Array]
 
-# The axes of every argument, as axis_sizes reads them.
+# The axes of the arguments, as axis_sizes reads them
 EMBEDDING: Final = {"ids": IDS, "table": "vocab d_model"}
 
 
 @step
 def token_embedding(ids: Array, *, params: Mapping[str, Array]) -> Array:
-    """Return the table's row for each id, with no factor √d_model (EMB-3), (batch, seq, d_model)."""
+    """Return the table's row for each id, without a factor √d_model (EMB-3), (batch, seq, d_model)."""
     sizes = axis_sizes(EMBEDDING, ids=ids, **params)
     check_ids("ids", ids, sizes["vocab"], "the rows of table")
     return params["table"][ids]
@@ -26,26 +26,26 @@ def token_embedding(ids: Array, *, params: Mapping[str, Array]) -> Array:
 
 @step
 def positional_encoding(x: Array) -> Array:
-    """Return x plus the encoding, formed and added in float64 and rounded once to the dtype of x."""
+    """Return x plus the encoding, computed and added in float64 and rounded once to the dtype of x."""
     axis_sizes({"x": "batch seq d_model"}, x=x)
     return add_encoding(x, encode_positions(x))
 
 
 @step
 def add_encoding(x: Array, encoding: Array) -> Array:
-    """Return the sum, with no other factor, in the dtype of x (PE-3)."""
+    """Return the sum, without factors, in the dtype of x (PE-3)."""
     return (x + encoding).astype(x.dtype)
 
 
 @step
 def encode_positions(x: Array) -> Array:
-    """Return the rows of its tokens' positions, the same for every sample, in float64 whatever x is (PE-5)."""
+    """Return the encoding of the positions of x, the same for every sample, in float64 (PE-5)."""
     return sinusoid_table(x.shape[1], x.shape[2], np.dtype(np.float64))
 
 
 @step
 def sinusoid_table(seq: int, d_model: int, dtype: npt.DTypeLike) -> Array:
-    """Return the encoding of the positions, (seq, d_model), one channel after the other."""
+    """Return the encoding of the positions, (seq, d_model), computed channel by channel."""
     position = token_positions(seq).astype(dtype)
     columns = [wave(position * angular_frequency(pair, d_model)) for pair, wave in channel_waves(d_model)]
     return np.stack(columns, axis=-1)
@@ -59,13 +59,13 @@ def token_positions(seq: int) -> Array:
 
 @step
 def channel_waves(d_model: int) -> list[tuple[float, Wave]]:
-    """Return for each channel its pair and its wave: sine and cosine of pair i on 2i and 2i + 1."""
+    """Return the pair and the wave of each channel: sine and cosine of pair i on 2i and 2i + 1."""
     return [(channel // 2, np.cos if channel % 2 else np.sin) for channel in range(d_model)]
 
 
 @step
 def angular_frequency(pair: float, d_model: int) -> float:
-    """Return the radians per position of a pair of channels, 10000^(−exponent)."""
+    """Return 10000^(−exponent), the radians per position of a pair of channels."""
     return float(wavelength_base() ** -frequency_exponent(pair, d_model))
 
 

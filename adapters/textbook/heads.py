@@ -1,4 +1,4 @@
-"""Multi-head attention, separate and fused, and single-head attention: heads are cut out and put back one by one."""
+"""Multi-head attention, separate and fused, and single-head attention; heads are cut out and put back one by one."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -11,7 +11,7 @@ from goldformer.adapters.textbook.steps import step
 
 Params = Mapping[str, Array]
 
-# The axes of every argument, as axis_sizes reads them.
+# The axes of the arguments, as axis_sizes reads them
 MULTI_HEAD: Final = {
     "query": "batch q_seq d_query",
     "key": "batch kv_seq d_key",
@@ -52,7 +52,7 @@ def multi_head_attention(
     num_heads: int,
     params: Params,
 ) -> dict[str, Array]:
-    """Return output (batch, q_seq, d_model) and, head by head, (batch, heads, …), the steps on the way to it."""
+    """Return output (batch, q_seq, d_model) and the intermediate results of each head, (batch, heads, …)."""
     axis_sizes(MULTI_HEAD, query=query, key=key, value=value, **params)
     inputs = {"q": query, "k": key, "v": value}
     heads = (project_heads(x, params, role, num_heads) for role, x in inputs.items())
@@ -63,7 +63,7 @@ def multi_head_attention(
 def fused_multi_head_attention(
     x: Array, mask: Array | None = None, *, num_heads: int, params: Params
 ) -> dict[str, Array]:
-    """Return output (batch, seq, E), qkv (batch, seq, 3·E) and, head by head, (batch, heads, …), the steps."""
+    """Return output (batch, seq, E), qkv (batch, seq, 3·E) and the intermediate results of each head."""
     sizes = axis_sizes(FUSED, x=x, **params)
     if sizes["3*heads*d_k"] != 3 * sizes["heads*d_k"]:
         raise ValueError(f"w_qkv: {sizes['3*heads*d_k']} columns are not 3 times w_o's {len(params['w_o'])}")
@@ -95,7 +95,7 @@ def project_heads(x: Array, params: Params, role: str, num_heads: int) -> Array:
 
 @step
 def project_attention(x: Array, params: Params, role: str) -> Array:
-    """Return x projected by an attention's own parameters: those of q, k, v, qkv or o."""
+    """Return x projected with the parameters of an attention: q, k, v, qkv or o."""
     return project(x, params, role)
 
 
@@ -117,7 +117,7 @@ def apply_affine(x: Array, weight: Array, bias: Array | None) -> Array:
 
 @step
 def head_width(columns: int, parts: int) -> int:
-    """Return the width of one of `parts` equal parts, or raise if there is none."""
+    """Return the width of one of `parts` equal parts; raise if the columns do not divide."""
     if parts < 1 or columns % parts:
         raise ValueError(f"num_heads: {columns} columns do not divide into {parts} equal parts")
     return columns // parts
@@ -135,14 +135,14 @@ def split_fused(qkv: Array, num_heads: int) -> tuple[Array, Array, Array]:
     """Return query, key and value, (batch, heads, seq, d_k), of columns laid out [heads, q|k|v, d_k]."""
     width = head_width(qkv.shape[-1], 3 * num_heads)
     heads = split_heads(qkv, num_heads)
-    # Copies: over strided views einsum may add in another order.
+    # Copies: einsum may add the terms of strided views in another order.
     query, key, value = (heads[..., i * width : (i + 1) * width].copy() for i in range(3))
     return query, key, value
 
 
 @step
 def attend_heads(query: Array, key: Array, value: Array, *, mask: Array | None, params: Params) -> dict[str, Array]:
-    """Return the heads attended, merged and projected by W_O, and the steps on the way; one mask for all (MHA-6)."""
+    """Attend with each head, all with one mask (MHA-6), merge, project by W_O; return all intermediate results."""
     attended = attend_projected(query, key, value, mask)
     heads = attended["output"]
     output = project_attention(merge_heads(heads), params, "o")
@@ -153,11 +153,11 @@ def attend_heads(query: Array, key: Array, value: Array, *, mask: Array | None, 
 
 @step
 def attend_projected(query: Array, key: Array, value: Array, mask: Array | None) -> dict[str, Array]:
-    """Return what the queries, keys and values give, once projected."""
+    """Attend with projected queries, keys and values."""
     return scaled_dot_product_attention(query, key, value, mask)
 
 
 @step
 def merge_heads(heads: Array) -> Array:
-    """Return (batch, seq, heads·width): the heads side by side."""
+    """Return (batch, seq, heads·width): the columns of each head, one block after another."""
     return np.concatenate([heads[:, h] for h in range(heads.shape[1])], axis=-1)

@@ -7,17 +7,17 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from goldformer.adapters.layouts import part
-from goldformer.adapters.textbook.checks import Array, at_least_one, axis_sizes, spread_mask
+from goldformer.adapters.textbook.checks import Array, axis_sizes, broadcast_mask, require_one
 from goldformer.adapters.textbook.heads import Params, multi_head_attention, project
 from goldformer.adapters.textbook.steps import step
 
 Entry = TypeVar("Entry")
-#: A sub-layer, as a function of what it reads: its result, and what else it gives.
+#: A sub-layer: maps its input to its output and a second result, such as the weights.
 SubLayer = Callable[[Array], tuple[Array, Array]]
 
 TOKENS: Final = "batch seq d_model"
 
-# The axes of every parameter, as axis_sizes reads them.
+# The axes of the parameters, as axis_sizes reads them
 FEED_FORWARD: Final = {"w_1": "d_model d_ff", "b_1": "? d_ff", "w_2": "d_ff d_model", "b_2": "? d_model"}
 NORM: Final = {"gamma": "d_model", "beta": "d_model"}
 HEADS: Final = {
@@ -32,31 +32,31 @@ HEADS: Final = {
 }
 
 
-def under(prefix: str, table: Mapping[str, Entry]) -> dict[str, Entry]:
-    """Return a table of parameters with the name of their part in front of theirs."""
-    return {f"{prefix}.{name}": axes for name, axes in table.items()}
+def add_prefix(prefix: str, table: Mapping[str, Entry]) -> dict[str, Entry]:
+    """Return the table with the name of a part, and a dot, before each name."""
+    return {f"{prefix}.{name}": entry for name, entry in table.items()}
 
 
 ENCODER_LAYER: Final = {
-    **under("self_attention", HEADS),
-    **under("norm_1", NORM),
-    **under("feed_forward", FEED_FORWARD),
-    **under("norm_2", NORM),
+    **add_prefix("self_attention", HEADS),
+    **add_prefix("norm_1", NORM),
+    **add_prefix("feed_forward", FEED_FORWARD),
+    **add_prefix("norm_2", NORM),
 }
 DECODER_LAYER: Final = {
-    **under("self_attention", HEADS),
-    **under("norm_1", NORM),
-    **under("cross_attention", HEADS),
-    **under("norm_2", NORM),
-    **under("feed_forward", FEED_FORWARD),
-    **under("norm_3", NORM),
+    **add_prefix("self_attention", HEADS),
+    **add_prefix("norm_1", NORM),
+    **add_prefix("cross_attention", HEADS),
+    **add_prefix("norm_2", NORM),
+    **add_prefix("feed_forward", FEED_FORWARD),
+    **add_prefix("norm_3", NORM),
 }
 
 
-def stack_of(stack: str, layer: Mapping[str, str], num_layers: int) -> dict[str, str]:
-    """Return the table of the parameters of a stack, encoder.0.… and so on."""
-    at_least_one(f"{stack} layers", num_layers, "a stack has at least one")
-    numbered = (under(f"{stack}.{index}", layer) for index in range(num_layers))
+def stack_params(stack: str, layer: Mapping[str, str], num_layers: int) -> dict[str, str]:
+    """Return the axes of the parameters of a stack, encoder.0.… and so on."""
+    require_one(f"{stack} layers", num_layers, "a stack has at least one")
+    numbered = (add_prefix(f"{stack}.{index}", layer) for index in range(num_layers))
     return {name: axes for table in numbered for name, axes in table.items()}
 
 
@@ -84,7 +84,7 @@ def activation(x: Array) -> Array:
 def layer_norm(x: Array, *, params: Params) -> Array:
     """Return (x − mean)/√(variance + eps)·gamma + beta, (..., d_model)."""
     axis_sizes({"x": "... d_model", **NORM}, x=x, **params)
-    # The square of 256 overflows float16: as frameworks do, it is formed in float32 at least, and rounded once.
+    # The square of 256 overflows float16: compute in float32 at least, as frameworks do, and round once.
     wide = x.astype(np.promote_types(x.dtype, np.float32))
     centred = subtract_mean(wide)
     normal = centred / norm_denominator(channel_variance(centred))
@@ -93,7 +93,7 @@ def layer_norm(x: Array, *, params: Params) -> Array:
 
 @step
 def subtract_mean(x: Array) -> Array:
-    """Return each token's channels without their mean."""
+    """Subtract the mean of each token's channels."""
     return np.asarray(x - channel_mean(x))
 
 
@@ -105,7 +105,7 @@ def channel_mean(x: Array) -> Array:
 
 @step
 def channel_variance(centred: Array) -> Array:
-    """Return the mean square of what is left without the mean, (..., 1): biased, divided by d_model."""
+    """Return the mean square of the centred channels, (..., 1): the biased variance, divided by d_model."""
     return channel_mean(np.square(centred))
 
 
@@ -123,7 +123,7 @@ def layer_norm_eps() -> float:
 
 @step
 def scale_and_shift(normal: Array, params: Params) -> Array:
-    """Return every channel times its gamma plus its beta."""
+    """Multiply each channel by its gamma and add its beta."""
     return normal * params["gamma"] + params["beta"]
 
 
@@ -134,30 +134,27 @@ def scale_and_shift(normal: Array, params: Params) -> Array:
 def run_sublayer(
     x: Array, function: SubLayer, *, number: int, sums: list[Array], params: Params
 ) -> tuple[Array, Array]:
-    """Return LN(x + f(x)) and what else f gives."""
-    output, extra = function(x)
-    return layer_norm(note_sum(x, output, sums), params=norm_params(params, number)), extra
+    """Return LN(x + f(x)) and the second result of f."""
+    output, second = function(x)
+    return layer_norm(note_sum(x, output, sums), params=norm_params(params, number)), second
 
 
 def note_sum(x: Array, output: Array, sums: list[Array]) -> Array:
-    """Return the sum of a sub-layer and its residual, and append it to those of the sub-layers before.
-
-    `sums` begins with the input of the whole layer.
-    """
+    """Return x plus the output of a sub-layer, and append it to `sums`, which begins with the input of the layer."""
     sums.append(add_residual(x, output, sums))
     return sums[-1]
 
 
 @step
 def add_residual(x: Array, output: Array, sums: list[Array]) -> Array:
-    """Return the output of a sub-layer plus its own input, and nothing of the `sums` before."""
+    """Return x plus the output of its sub-layer; a mistake may add an earlier one of `sums` instead."""
     del sums
     return x + output
 
 
 @step
 def norm_params(params: Params, number: int) -> Params:
-    """Return gamma and beta of the sub-layer of that number, counted from 1."""
+    """Return gamma and beta of a sub-layer, counted from 1."""
     return part(params, f"norm_{number}")
 
 
@@ -227,7 +224,7 @@ def decoder_layer(
     sizes = axis_sizes(table, x=x, memory=memory, **params)
     for name, mask, keys in (("self_mask", self_mask, "seq"), ("memory_mask", memory_mask, "source_seq")):
         if mask is not None:
-            spread_mask(name, mask, (sizes["batch"], num_heads, sizes["seq"], sizes[keys]))
+            broadcast_mask(name, mask, (sizes["batch"], num_heads, sizes["seq"], sizes[keys]))
     sums = [x]
     common: dict[str, Any] = {"num_heads": num_heads, "params": params}
     attend = partial(self_attend, mask=self_mask, **common)
@@ -246,7 +243,7 @@ def encoder(
     x: Array, mask: Array | None = None, *, num_heads: int, num_layers: int, params: Params
 ) -> dict[str, Array]:
     """Return output (batch, seq, d_model) and layers (layers, batch, seq, d_model)."""
-    axis_sizes({"x": TOKENS, **stack_of("encoder", ENCODER_LAYER, num_layers)}, x=x, **params)
+    axis_sizes({"x": TOKENS, **stack_params("encoder", ENCODER_LAYER, num_layers)}, x=x, **params)
     layer = partial(run_encoder_layer, mask=mask, num_heads=num_heads, params=params)
     return run_stack(x, layer, num_layers)
 
@@ -263,7 +260,7 @@ def decoder(
     params: Params,
 ) -> dict[str, Array]:
     """Return output (batch, seq, d_model) and layers (layers, batch, seq, d_model)."""
-    axis_sizes({"x": TOKENS, **stack_of("decoder", DECODER_LAYER, num_layers)}, x=x, **params)
+    axis_sizes({"x": TOKENS, **stack_params("decoder", DECODER_LAYER, num_layers)}, x=x, **params)
     common: dict[str, Any] = {"self_mask": self_mask, "memory_mask": memory_mask, "num_heads": num_heads}
     layer = partial(run_decoder_layer, memory=memory, **common, params=params)
     return run_stack(x, layer, num_layers)
@@ -271,9 +268,9 @@ def decoder(
 
 @step
 def run_stack(x: Array, layer: Callable[..., Array], num_layers: int) -> dict[str, Array]:
-    """Return the output of the last of the layers, each reading the one before (MODEL-2), and those of all.
+    """Run the layers, each on the output of the one before (MODEL-2); return the last output and all outputs.
 
-    The norm of the last layer is in its output already, and no norm follows (STACK-1).
+    No norm follows: the last layer ends with its own (STACK-1).
     """
     outputs = []
     for index in range(num_layers):
@@ -284,7 +281,7 @@ def run_stack(x: Array, layer: Callable[..., Array], num_layers: int) -> dict[st
 
 @step
 def run_encoder_layer(x: Array, *, index: int, mask: Array | None, num_heads: int, params: Params) -> Array:
-    """Return the output of the encoder's layer of that index, (batch, seq, d_model)."""
+    """Return the output of one layer of the encoder, (batch, seq, d_model)."""
     return encoder_layer(x, mask, num_heads=num_heads, params=layer_params(params, "encoder", index))["output"]
 
 
@@ -299,7 +296,7 @@ def run_decoder_layer(
     num_heads: int,
     params: Params,
 ) -> Array:
-    """Return the output of the decoder's layer of that index, (batch, seq, d_model); all attend alike (STACK-2)."""
+    """Return the output of one layer of the decoder; all layers use the same memory and masks (STACK-2)."""
     mine = layer_params(params, "decoder", index)
     return decoder_layer(x, memory, self_mask, memory_mask, num_heads=num_heads, params=mine)["output"]
 

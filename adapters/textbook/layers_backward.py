@@ -1,6 +1,6 @@
 """Backward passes of multi-head attention, of the layers, of the stacks and of the whole model, by hand.
 
-Each is made of the backward passes of its parts, so a step that is replaced there is replaced here.
+Each uses the backward passes of its parts, so a step that is replaced there is replaced here.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,6 +29,7 @@ from goldformer.adapters.textbook.heads import (
 )
 from goldformer.adapters.textbook.layers import (
     SubLayer,
+    add_prefix,
     cross_attend,
     decoder,
     decoder_layer,
@@ -38,7 +39,6 @@ from goldformer.adapters.textbook.layers import (
     layer_params,
     norm_params,
     self_attend,
-    under,
 )
 from goldformer.adapters.textbook.model import (
     memory_mask,
@@ -49,8 +49,8 @@ from goldformer.adapters.textbook.model import (
 )
 from goldformer.adapters.textbook.steps import step
 
-#: The backward pass of a sub-layer: of what it reads and the gradient of what it gives, the gradient of what it
-#: reads, and those of its parameters by their names in the layer.
+#: The backward pass of a sub-layer: maps its input and the gradient of its output to the gradient of the input and
+#: those of its parameters, by their names in the layer.
 SubLayerBackward = Callable[[Array, Array], tuple[Array, Gradients]]
 
 # Multi-head attention
@@ -67,7 +67,7 @@ def multi_head_attention_gradient(
     num_heads: int,
     params: Params,
 ) -> Gradients:
-    """Return the gradients of query, key and value, each as it is given, and of the parameters that are given."""
+    """Return the gradients of query, key, value and the given parameters."""
     forward = multi_head_attention(query, key, value, mask, num_heads=num_heads, params=params)
     of_heads, gradients = heads_backward(forward, cotangent, mask, params)
     for role, (name, x) in zip("qkv", {"query": query, "key": key, "value": value}.items(), strict=True):
@@ -81,10 +81,10 @@ def multi_head_attention_gradient(
 def fused_multi_head_attention_gradient(
     x: Array, cotangent: Array, mask: Array | None = None, *, num_heads: int, params: Params
 ) -> Gradients:
-    """Return the gradients of x (batch, seq, d_input) and of the parameters that are given."""
+    """Return the gradients of x (batch, seq, d_input) and of the given parameters."""
     forward = fused_multi_head_attention(x, mask, num_heads=num_heads, params=params)
     of_heads, gradients = heads_backward(forward, cotangent, mask, params)
-    # The columns lie [heads, q|k|v, d_k].
+    # The order of the columns is [heads, q|k|v, d_k].
     projected = merge_heads(np.concatenate([of_heads[name] for name in ("query", "key", "value")], axis=-1))
     gradients["x"] = projected @ params["w_qkv"].T
     return gradients | projection_gradients(x, projected, params, "qkv")
@@ -94,7 +94,7 @@ def fused_multi_head_attention_gradient(
 def heads_backward(
     forward: Mapping[str, Array], cotangent: Array, mask: Array | None, params: Params
 ) -> tuple[Gradients, Gradients]:
-    """Return the gradients of query, key and value, head by head, and those of w_o and b_o."""
+    """Return the gradients of query, key and value of each head, and those of w_o and b_o."""
     gradients = projection_gradients(merge_heads(forward["heads"]), cotangent, params, "o")
     heads = split_heads(cotangent @ params["w_o"].T, forward["heads"].shape[1])
     attended = {"query": forward["q"], "key": forward["k"], "value": forward["v"], "weights": forward["weights"]}
@@ -108,17 +108,17 @@ def heads_backward(
 def sublayer_gradient(
     x: Array, function: SubLayer, backward: SubLayerBackward, cotangent: Array, *, number: int, params: Params
 ) -> tuple[Array, Gradients]:
-    """Return the gradient of what a sub-layer reads, and those of its parameters by their names in the layer."""
+    """Return the gradient of the input of a sub-layer, and those of its parameters by their names in the layer."""
     output, _ = function(x)
     normed = layer_norm_gradient(x + output, cotangent, params=norm_params(params, number))
     total = normed.pop("x")
     through, gradients = backward(x, total)
-    return join_residual_gradient(total, through), gradients | under(f"norm_{number}", normed)
+    return join_residual_gradient(total, through), gradients | add_prefix(f"norm_{number}", normed)
 
 
 @step
 def join_residual_gradient(bypass: Array, through: Array) -> Array:
-    """Return the sum of what flows back around a sub-layer and through it."""
+    """Add the gradients that flow back around a sub-layer and through it."""
     return bypass + through
 
 
@@ -126,36 +126,36 @@ def join_residual_gradient(bypass: Array, through: Array) -> Array:
 def self_attend_gradient(
     x: Array, cotangent: Array, mask: Array | None, *, num_heads: int, params: Params
 ) -> tuple[Array, Gradients]:
-    """Return the gradient of x, which is query, key and value in one, and those of the parameters."""
+    """Return the gradient of x, which is query, key and value, and those of the parameters."""
     mine = part(params, "self_attention")
     gradients = multi_head_attention_gradient(x, x, x, cotangent, mask, num_heads=num_heads, params=mine)
     from_all = gradients.pop("query") + gradients.pop("key") + gradients.pop("value")
-    return from_all, under("self_attention", gradients)
+    return from_all, add_prefix("self_attention", gradients)
 
 
 @step
 def cross_attend_gradient(
     x: Array, cotangent: Array, memory: Array, mask: Array | None, *, num_heads: int, params: Params
 ) -> tuple[Array, Gradients]:
-    """Return the gradient of x, and with those of the parameters that of memory, keys and values in one."""
+    """Return the gradient of x, and those of the parameters and of memory, which is key and value."""
     mine = part(params, "cross_attention")
     gradients = multi_head_attention_gradient(x, memory, memory, cotangent, mask, num_heads=num_heads, params=mine)
     from_x, from_memory = gradients.pop("query"), gradients.pop("key") + gradients.pop("value")
-    return from_x, {"memory": from_memory, **under("cross_attention", gradients)}
+    return from_x, {"memory": from_memory, **add_prefix("cross_attention", gradients)}
 
 
 @step
 def feed_through_gradient(x: Array, cotangent: Array, *, params: Params) -> tuple[Array, Gradients]:
-    """Return the gradient of what the layer's feed-forward network reads, and those of its parameters."""
+    """Return the gradient of the input of the feed-forward network, and those of its parameters."""
     gradients = feed_forward_gradient(x, cotangent, params=part(params, "feed_forward"))
-    return gradients.pop("x"), under("feed_forward", gradients)
+    return gradients.pop("x"), add_prefix("feed_forward", gradients)
 
 
 @step
 def encoder_layer_gradient(
     x: Array, cotangent: Array, mask: Array | None = None, *, num_heads: int, params: Params
 ) -> Gradients:
-    """Return the gradients of x (batch, seq, d_model) and of the parameters that are given."""
+    """Return the gradients of x (batch, seq, d_model) and of the given parameters."""
     attended = encoder_layer(x, mask, num_heads=num_heads, params=params)["attended"]
     common: dict[str, Any] = {"mask": mask, "num_heads": num_heads, "params": params}
     attend = partial(self_attend, **common), partial(self_attend_gradient, **common)
@@ -176,7 +176,7 @@ def decoder_layer_gradient(
     num_heads: int,
     params: Params,
 ) -> Gradients:
-    """Return the gradients of x, memory (batch, source_seq, d_model) and of the parameters that are given."""
+    """Return the gradients of x, memory (batch, source_seq, d_model) and of the given parameters."""
     common: dict[str, Any] = {"num_heads": num_heads, "params": params}
     forward = decoder_layer(x, memory, self_mask, memory_mask, **common)
     mine, other = {"mask": self_mask, **common}, {"memory": memory, "mask": memory_mask, **common}
@@ -236,9 +236,9 @@ def decoder_gradient(
 def stack_gradient(
     inputs: list[Array], cotangent: Array, backward: Callable[[Array, Array, int], Gradients]
 ) -> tuple[Array, list[Gradients]]:
-    """Return the gradient of what the first layer reads, and those of each layer's other arguments.
+    """Return the gradient of the input of the first layer, and those of each layer's other arguments.
 
-    `inputs` is what each layer reads, and `backward` gives of it, a cotangent and the layer's index the gradients.
+    `inputs` holds the input of each layer; `backward` takes an input, a cotangent and the index of the layer.
     """
     of_layers: list[Gradients] = []
     for index in reversed(range(len(inputs))):
@@ -250,13 +250,13 @@ def stack_gradient(
 
 @step
 def sum_memory_gradients(of_layers: list[Array]) -> Array:
-    """Return the gradient of the memory, of what it is to each layer: their sum, as every layer reads it."""
+    """Sum the gradients of the memory over the layers, all of which read it."""
     return np.asarray(sum(of_layers[1:], of_layers[0]))
 
 
 def number_layers(stack: str, of_layers: list[Gradients]) -> Gradients:
-    """Return the gradients of all layers by the parameters' names in the stack."""
-    return {n: g for index, mine in enumerate(of_layers) for n, g in under(f"{stack}.{index}", mine).items()}
+    """Return the gradients of all layers by the names of the parameters in the stack."""
+    return {n: g for index, mine in enumerate(of_layers) for n, g in add_prefix(f"{stack}.{index}", mine).items()}
 
 
 # The whole model
@@ -303,18 +303,18 @@ def transformer_gradient(
 
 @step
 def embed_gradient(ids: Array, gradient: Array, params: Params) -> Array:
-    """Return the gradient of the table by one side's rows, to which the positions are only added."""
+    """Return the gradient of the table from one side; adding positions does not change it."""
     return token_embedding_gradient(ids, gradient, params={"table": params["table"]})["table"]
 
 
 @step
 def sum_table_gradients(of_source: Array, of_target: Array) -> Array:
-    """Return the gradient of the one table that both sides read, (vocab, d_model)."""
+    """Add the gradients of the table, which both sides read, (vocab, d_model)."""
     return of_source + of_target
 
 
 @step
 def output_probabilities_gradient(x: Array, cotangent: Array, *, params: Params) -> Gradients:
-    """Return the gradients of x (batch, seq, d_model), w_vocab and b_vocab, if it is given."""
+    """Return the gradients of x (batch, seq, d_model), w_vocab and, if present, b_vocab."""
     logits = softmax_backward(output_probabilities(x, params=params)["probabilities"], cotangent)
     return {"x": logits @ params["w_vocab"].T, **projection_gradients(x, logits, params, "vocab")}

@@ -10,7 +10,7 @@ from goldformer.adapters.textbook.model import log_softmax
 from goldformer.adapters.textbook.steps import step
 from goldformer.adapters.textbook.targets import one_hot
 
-# The axes of arguments, as axis_sizes reads them.
+# The axes of the arguments, as axis_sizes reads them
 CROSS_ENTROPY: Final = {"logits": "batch seq vocab", "targets": "batch seq"}
 KL_DIVERGENCE: Final = {"target": "... n", "logits": "... n"}
 
@@ -24,7 +24,7 @@ def cross_entropy(logits: Array, targets: Array, *, pad_id: int) -> dict[str, Ar
     check_ids("targets", targets, sizes["vocab"], "the columns of logits")
     counts = find_words(targets, pad_id)
     token_losses = np.where(counts, -score_targets(logits, targets), 0)
-    # The mean over no target at all is 0/0: NaN, as silently as the frameworks give it.
+    # The mean over no target is 0/0: NaN without a warning, as in the frameworks.
     with np.errstate(invalid="ignore"):
         loss = token_losses.sum() / count_targets(counts)
     return {"loss": np.asarray(loss), "token_losses": token_losses}
@@ -43,28 +43,28 @@ def pick_targets(scores: Array, targets: Array) -> Array:
 
 @step
 def find_words(targets: Array, pad_id: int) -> Array:
-    """Return which targets count: those that are not padding, (batch, seq)."""
+    """Return True for the targets that count, which are not padding, (batch, seq)."""
     return np.asarray(targets != pad_id)
 
 
 @step
 def count_targets(counts: Array) -> int:
-    """Return how many count: what the sum is divided by."""
+    """Count the targets: the sum is divided by this number."""
     return int(counts.sum())
 
 
 @step
 def cross_entropy_gradient(logits: Array, targets: Array, cotangent: Array, *, pad_id: int) -> dict[str, Array]:
-    """Return the gradient of logits, (softmax − one-hot)/number of targets that count, 0 where one is padding."""
+    """Return the gradient of logits: (softmax − one-hot)/number of targets, and 0 where a target is padding."""
     counts = find_words(targets, pad_id)
-    beside = softmax(logits) - one_hot(targets, vocab=logits.shape[-1]).astype(logits.dtype)
-    terms = np.where(counts[..., None], beside, np.zeros_like(beside))
+    errors = softmax(logits) - one_hot(targets, vocab=logits.shape[-1]).astype(logits.dtype)
+    terms = np.where(counts[..., None], errors, np.zeros_like(errors))
     return {"logits": average_gradient(terms * cotangent, counts)}
 
 
 @step
 def average_gradient(gradient: Array, counts: Array) -> Array:
-    """Return the gradient of the sum divided by how many count, as the loss is."""
+    """Divide the gradient of the sum by the number of targets, as in the loss."""
     return gradient / count_targets(counts)
 
 
@@ -81,18 +81,18 @@ def kl_divergence(target: Array, logits: Array) -> Array:
 @step
 def kl_terms(target: Array, log_q: Array) -> Array:
     """Return p·(log p − log q) of every word, and 0 where p is 0."""
-    there = target > 0
+    present = target > 0
     terms = np.zeros_like(target)
-    terms[there] = target[there] * (np.log(target[there]) - log_q[there])
+    terms[present] = target[present] * (np.log(target[present]) - log_q[present])
     return terms
 
 
 @step
 def kl_divergence_gradient(target: Array, logits: Array, cotangent: Array) -> dict[str, Array]:
-    """Return the gradients of target, log p + 1 − log q, and of logits, q·Σp − p; 0 of a target that is 0."""
-    there = target > 0
+    """Return the gradients of target, log p + 1 − log q or 0 where p is 0, and of logits, q·Σp − p."""
+    present = target > 0
     of_target = np.zeros_like(target)
-    of_target[there] = np.log(target[there]) + 1 - log_softmax(logits)[there]
+    of_target[present] = np.log(target[present]) + 1 - log_softmax(logits)[present]
     of_logits = softmax(logits) * target.sum(axis=-1, keepdims=True) - target
     rows = cotangent[..., None]
     return {"target": of_target * rows, "logits": of_logits * rows}

@@ -1,4 +1,4 @@
-"""The whole model, from ids to logits, and its output layer, probabilities and their logarithms."""
+"""The whole model, from ids to logits, and its output layer: probabilities and their logarithms."""
 
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ from goldformer.adapters.textbook.heads import Params, project
 from goldformer.adapters.textbook.layers import TOKENS, decoder, encoder
 from goldformer.adapters.textbook.steps import step
 
-# The axes of arguments, as axis_sizes reads them.
+# The axes of the arguments, as axis_sizes reads them
 OUTPUT_LAYER: Final = {"w_vocab": "d_model vocab", "b_vocab": "? vocab"}
 TRANSFORMER: Final = {"source": "batch source_seq", "target": "batch seq", "table": "vocab d_model", **OUTPUT_LAYER}
 
@@ -52,51 +52,51 @@ def transformer(
 
 @step
 def embed_source(source: Array, pad_id: int, params: Params) -> Array:
-    """Return the rows of the source with their positions, (batch, source_seq, d_model)."""
+    """Embed the source and add its positions, (batch, source_seq, d_model)."""
     return embed(source, pad_id, params)
 
 
 @step
 def embed_target(target: Array, pad_id: int, params: Params) -> Array:
-    """Return the rows of the target with their positions, of the same table (MODEL-1), (batch, seq, d_model)."""
+    """Embed the target with the same table (MODEL-1) and add its positions, (batch, seq, d_model)."""
     return embed(target, pad_id, params)
 
 
 @step
 def embed(ids: Array, pad_id: int, params: Params) -> Array:
-    """Return the rows of the table with their positions, padding as any word, (batch, tokens, d_model)."""
+    """Embed the ids, padding like any word, and add their positions, (batch, tokens, d_model)."""
     del pad_id
     return positional_encoding(token_embedding(ids, params={"table": params["table"]}))
 
 
 @step
 def word_mask(ids: Array, pad_id: int) -> Array:
-    """Return where the ids of source or target are words and not padding, (batch, 1, 1, tokens)."""
+    """Return True where the ids of source or target are not padding, (batch, 1, 1, tokens)."""
     return padding_mask(ids, pad_id=pad_id)
 
 
 @step
 def source_mask(source: Array, pad_id: int) -> Array:
-    """Return the mask of the encoder: padding."""
+    """Return the mask of the encoder, which hides padding."""
     return word_mask(source, pad_id)
 
 
 @step
 def target_mask(target: Array, pad_id: int) -> Array:
-    """Return the mask of the decoder's self-attention: neither padding nor later positions (LAYER-5)."""
+    """Return the mask of the decoder's self-attention, which hides padding and later positions (LAYER-5)."""
     seq = target.shape[1]
     return np.asarray(word_mask(target, pad_id) & causal_mask(q_seq=seq, kv_seq=seq))  # (batch, 1, seq, seq)
 
 
 @step
 def memory_mask(source: Array, pad_id: int) -> Array:
-    """Return the mask of the cross-attention: the padding of the source, whose positions are the keys."""
+    """Return the mask of the cross-attention, which hides the padding of the source: its positions are the keys."""
     return word_mask(source, pad_id)
 
 
 @step
 def select_memory(encoded: dict[str, Array]) -> Array:
-    """Return what the decoder attends to: the last encoder layer's output (LAYER-4)."""
+    """Return the memory: the output of the last encoder layer (LAYER-4)."""
     return encoded["output"]
 
 

@@ -1,4 +1,4 @@
-"""What is drawn at random: the weights that a layer begins with, and dropout."""
+"""Random numbers: the initial weights of a layer, and dropout."""
 
 import math
 
@@ -26,7 +26,7 @@ def xavier_bound(d_in: int, d_out: int) -> float:
 
 @step
 def draw_weight(shape: tuple[int, ...], bound: float, random: np.random.Generator) -> Array:
-    """Return numbers drawn evenly between −bound and bound."""
+    """Draw numbers uniformly between −bound and bound."""
     return random.uniform(-bound, bound, shape)
 
 
@@ -35,25 +35,25 @@ def draw_weight(shape: tuple[int, ...], bound: float, random: np.random.Generato
 
 @step
 def dropout(x: Array, *, rate: float, training: bool, seed: int) -> Array:
-    """Return x with elements dropped in training, and x in evaluation, whatever the rate, (..., n)."""
+    """Drop elements of x in training; return x in evaluation, whatever the rate, (..., n)."""
     axis_sizes({"x": "... n"}, x=x)
     return drop_elements(x, "rate", rate, seed) if training else x
 
 
 @step
 def drop_elements(x: Array, name: str, rate: float, seed: int | None) -> Array:
-    """Return 0 where an element is dropped, and the element scaled up elsewhere; `name` is the rate's own."""
+    """Set dropped elements to 0 and scale up the others; `name` is the argument that holds the rate."""
     if not 0 <= rate <= 1:
         raise ValueError(f"{name}: {rate} is not in 0 … 1")
-    keeps = draw_dropout_mask(x.shape, rate, np.random.default_rng(seed))
-    # At a rate of 1 what would be scaled up is not kept.
+    kept = draw_dropout_mask(x.shape, rate, np.random.default_rng(seed))
+    # At a rate of 1 scaling divides by 0, but no element is kept.
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(keeps, scale_up(x, rate), np.zeros_like(x))
+        return np.where(kept, scale_up(x, rate), np.zeros_like(x))
 
 
 @step
 def draw_dropout_mask(shape: tuple[int, ...], rate: float, random: np.random.Generator) -> Array:
-    """Return True where an element is kept: each by itself, with probability 1 − rate."""
+    """Draw True for each element that is kept, independently, with probability 1 − rate."""
     return random.random(shape) >= rate
 
 

@@ -1,12 +1,12 @@
-"""Named steps, and how one is replaced: in the calls under a context, without touching the textbook.
+"""Named steps, which a context replaces without changing the textbook.
 
-A step is a plain function under the decorator `step`, which looks up a replacement at every call. Replacements come
-in layers: each is given the step as the layers below have it, and may call it or not.
+A step is a function with the decorator `step`, which looks up a replacement at every call. Replacements come in layers:
+each receives the step as the layers below left it, and may call it.
 
     with replacing({score_divisor: instead(lambda sizes: 1.0)}):
         scaled_dot_product_attention(query, key, value)  # the scores are not divided
 
-A context variable holds the replacements, so another thread, which begins with a context of its own, sees none.
+A context variable holds the replacements, so another thread, which starts with a context of its own, sees none.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,18 +20,18 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 Step = Callable[..., Any]
-#: Returns what is done instead of a step, given the step as it is below.
+#: Maps a step, as the layers below left it, to the function that replaces it.
 Replacement = Callable[[Step], Step]
 Replacements = Mapping[Step, Replacement]
 
-#: Each step as the textbook has it.
+#: The textbook's own function of each step.
 _ORIGINALS: Final[dict[Step, Step]] = {}
 
 _replaced: Final[ContextVar[Mapping[Step, Step]]] = ContextVar("replaced", default={})  # noqa: B039 - never changed
 
 
 def step(function: Callable[P, R]) -> Callable[P, R]:
-    """Return the function as a step, which can be replaced."""
+    """Make the function a step, which can be replaced."""
     current = _replaced.get
 
     @wraps(function)
@@ -45,12 +45,12 @@ def step(function: Callable[P, R]) -> Callable[P, R]:
 
 @dataclass(frozen=True, slots=True)
 class Instead:
-    """The replacement by a function that does not call the step: what else replaces the step below it is lost."""
+    """A replacement that does not call the step, so that replacements of the step below it have no effect."""
 
     function: Step
 
     def __call__(self, original: Step) -> Step:
-        """Return the function, whatever the step is below."""
+        """Return the function and ignore the step."""
         del original
         return self.function
 
@@ -61,12 +61,12 @@ def instead(function: Step) -> Instead:
 
 
 def around(function: Step) -> Replacement:
-    """Return the replacement by a function that takes the step as it is below, and then the step's parameters."""
+    """Return the replacement by a function that takes the step and then the step's parameters."""
     return lambda original: partial(function, original)
 
 
 def stack_replacements(layers: Iterable[Replacements], below: Mapping[Step, Step]) -> dict[Step, Step]:
-    """Return what is done instead of each replaced step, later layers over earlier ones."""
+    """Return the function for each replaced step; later layers replace what earlier ones left."""
     replaced = dict(below)
     for layer in layers:
         for key, replacement in layer.items():
@@ -78,7 +78,7 @@ def stack_replacements(layers: Iterable[Replacements], below: Mapping[Step, Step
 
 @contextmanager
 def replacing(*layers: Replacements) -> Iterator[None]:
-    """Replace steps in the calls inside, over what is replaced already."""
+    """Replace steps in the calls inside the context, on top of existing replacements."""
     token = _replaced.set(stack_replacements(layers, _replaced.get()))
     try:
         yield
@@ -87,7 +87,7 @@ def replacing(*layers: Replacements) -> Iterator[None]:
 
 
 def bind_replacements(function: Callable[P, R], replaced: Mapping[Step, Step]) -> Callable[P, R]:
-    """Return the function with these steps replaced in every call, and no other."""
+    """Return the function with exactly these steps replaced in every call."""
 
     @wraps(function)
     def run(*args: P.args, **named: P.kwargs) -> R:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from goldformer.adapters.textbook.attention import IDS
-from goldformer.adapters.textbook.checks import Array, at_least_one, axis_sizes, check_ids, check_integers
+from goldformer.adapters.textbook.checks import Array, axis_sizes, check_ids, check_integers, require_one
 from goldformer.adapters.textbook.layers import TOKENS
 from goldformer.adapters.textbook.steps import step
 
@@ -12,19 +12,13 @@ from goldformer.adapters.textbook.steps import step
 def pad_or_truncate(x: Array, *, length: int) -> Array:
     """Return (batch, length, d_model)."""
     axis_sizes({"x": TOKENS}, x=x)
-    at_least_one("length", length, "a sequence has at least one row")
-    return pad_sequence(truncate_sequence(x, length), length)
-
-
-@step
-def truncate_sequence(x: Array, length: int) -> Array:
-    """Return the first `length` rows."""
-    return x[:, :length]
+    require_one("length", length, "a sequence has at least one row")
+    return pad_sequence(x[:, :length], length)
 
 
 @step
 def pad_sequence(x: Array, length: int) -> Array:
-    """Return rows of zeros after the last, up to `length`."""
+    """Append rows of zeros up to `length`."""
     return np.pad(x, ((0, 0), (0, length - x.shape[1]), (0, 0)))
 
 
@@ -38,9 +32,9 @@ def shift_right(ids: Array, *, bos_id: int) -> Array:
 
 @step
 def one_hot(ids: Array, *, vocab: int) -> Array:
-    """Return 1 at the id and 0 elsewhere, (batch, seq, vocab)."""
+    """Return 1 at each id and 0 elsewhere, (batch, seq, vocab)."""
     axis_sizes({"ids": IDS}, ids=ids)
-    at_least_one("vocab", vocab, "a vocabulary has at least one word")
+    require_one("vocab", vocab, "a vocabulary has at least one word")
     check_ids("ids", ids, vocab, "the words of vocab")
     return np.eye(vocab, dtype=np.int64)[ids]
 
@@ -51,17 +45,11 @@ def label_smoothing(target: Array, *, smoothing: float) -> Array:
     axis_sizes({"target": "batch seq vocab"}, target=target)
     if not 0 <= smoothing <= 1:
         raise ValueError(f"smoothing: {smoothing} is not in 0 … 1")
-    return keep_target_mass(target, smoothing) + spread_smoothing_mass(target, smoothing)
-
-
-@step
-def keep_target_mass(target: Array, smoothing: float) -> Array:
-    """Return what the target keeps, (1 − s) of all."""
-    return target * (1 - smoothing)
+    return target * (1 - smoothing) + spread_smoothing_mass(target, smoothing)
 
 
 @step
 def spread_smoothing_mass(target: Array, smoothing: float) -> Array | float:
-    """Return what every word gets, the target's own included: s/vocab."""
+    """Return s/vocab, the mass that every word gets, also the target's own."""
     vocab: int = target.shape[-1]
     return smoothing / vocab

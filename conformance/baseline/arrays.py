@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, TensorSpec, deserialize, serialize
 
-from goldformer.adapters.process.arrays import rounded
+from goldformer.adapters.process.arrays import round_to_dtype
 from goldformer.spec import draw
 
 Array = NDArray[Any]
@@ -114,7 +114,7 @@ def _in_numpy(dtype: str) -> np.dtype[Any]:
 def _held(values: Array, dtype: str) -> Array:
     """An array in its own dtype, little-endian and row by row; exact where the values are of that dtype."""
     if dtype.startswith(("float", "bfloat")):
-        values = rounded(np.where(np.isnan(values), np.nan, values), dtype)
+        values = round_to_dtype(np.where(np.isnan(values), np.nan, values), dtype)
         if dtype == "bfloat16":
             values = (values.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
     return np.ascontiguousarray(values.astype(_in_numpy(dtype), copy=False))

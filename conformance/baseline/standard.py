@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from goldformer.adapters.protocol import declared_options
+from goldformer.adapters.protocol import find_options
 from goldformer.conformance.baseline.arrays import LARGE, sample
 from goldformer.conformance.diagnosis.imitation import Imitator
 from goldformer.conformance.judging.invoke import Arguments, Array, Result, arguments_of
@@ -63,7 +63,7 @@ class Standards:
 
     def of(self, case: Case, conventions: Mapping[str, str]) -> Standard:
         """What a case is judged by under declared conventions."""
-        options = declared_options(conventions, case.component, self.spec)
+        options = find_options(conventions, case.component, self.spec)
         key = (case.id, tuple(options.items()))
         if key not in self._made:
             self._made[key] = Standard(case, self.spec, options, self.imitator)

@@ -14,7 +14,7 @@ from typing import Final
 
 from goldformer import __version__
 from goldformer.adapters import AdapterError
-from goldformer.adapters.find import must_have
+from goldformer.adapters.find import require_arrays
 from goldformer.conformance.commands.console import (
     FAILS,
     OK,
@@ -104,7 +104,7 @@ def _grade(options: Options) -> int:
     assignment = read_assignment(options.assignment, spec)
     arrays = declared(assignment.adapter.read_bytes(), spec, (part.component for part in assignment.parts)).arrays
     if options.scheduler is None:
-        must_have(arrays, str(assignment.adapter))
+        require_arrays(arrays, str(assignment.adapter))
     solution = Solution.of(assignment, options.solution)
     found = find_submissions(options.submissions, single=options.single)
     chosen = _chosen(found, options)

@@ -323,7 +323,9 @@ class Imitator:
             layers += [only_at(candidate.place, one.steps) if candidate.place else one.steps for one in made]
             if candidate.place:
                 layers.append(TRACKED)
-            self._adapters[key] = Adapter.of_our_own(build_textbook(*layers), "+".join(candidate.causes), self.spec)
+            self._adapters[key] = Adapter.from_trusted(
+                build_textbook(*layers), "+".join(candidate.causes), self.spec
+            )
         return self._adapters[key]
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
-from goldformer.adapters.process.faults import shown
+from goldformer.adapters.process.faults import abbreviate
 from goldformer.conformance.grading.model import Limits
 
 _MIB: Final = 1 << 20
@@ -80,13 +80,13 @@ def _walk(folder: Path, prefix: str) -> Iterator[tuple[str, Path]]:
             continue
         name = checked_name(prefix + entry.name)
         if entry.is_symlink():
-            raise BadSubmission(f"{shown(name)} is a link: hand in the file itself")
+            raise BadSubmission(f"{abbreviate(name)} is a link: hand in the file itself")
         if entry.is_dir(follow_symlinks=False):
             yield from _walk(Path(entry.path), f"{name}/")
         elif entry.is_file(follow_symlinks=False):
             yield name, Path(entry.path)
         else:
-            raise BadSubmission(f"{shown(name)} is neither a file nor a folder")
+            raise BadSubmission(f"{abbreviate(name)} is neither a file nor a folder")
 
 
 def read_file(path: Path, limits: Limits) -> bytes:
@@ -94,7 +94,7 @@ def read_file(path: Path, limits: Limits) -> bytes:
     with io.BufferedReader(_opened(path)) as stream:
         data = stream.read(limits.size * _MIB + 1)
     if len(data) > limits.size * _MIB:
-        raise BadSubmission(f"{shown(path.name)} is larger than {limits.size} MiB")
+        raise BadSubmission(f"{abbreviate(path.name)} is larger than {limits.size} MiB")
     return data
 
 
@@ -102,10 +102,10 @@ def _opened(path: Path) -> io.FileIO:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
-        raise BadSubmission(f"{shown(path.name)} cannot be read: {error.strerror}") from error
+        raise BadSubmission(f"{abbreviate(path.name)} cannot be read: {error.strerror}") from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise BadSubmission(f"{shown(path.name)} is no file")
+        raise BadSubmission(f"{abbreviate(path.name)} is no file")
     return io.FileIO(descriptor)
 
 
@@ -130,7 +130,7 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, UnicodeDecodeError) as error:
-        raise BadSubmission(f"{shown(path.name)} is no readable zip: {error}") from error
+        raise BadSubmission(f"{abbreviate(path.name)} is no readable zip: {error}") from error
 
 
 class _Sparing(io.BufferedReader):
@@ -161,7 +161,7 @@ def read_zip(archive: zipfile.ZipFile, limits: Limits, under: str = "") -> dict[
             continue
         room.one_more()
         if name in files:
-            raise BadSubmission(f"the zip has {shown(name)} twice")
+            raise BadSubmission(f"the zip has {abbreviate(name)} twice")
         files[name] = _inflated(archive, info, name, room)
     _refuse_file_and_folder(files)
     return files
@@ -171,16 +171,16 @@ def _is_folder(info: zipfile.ZipInfo, name: str) -> bool:
     kind = stat.S_IFMT(info.external_attr >> 16)
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
         what = "a link" if kind == stat.S_IFLNK else "no ordinary file"
-        raise BadSubmission(f"{shown(name)} is {what} in the zip: hand in the file itself")
+        raise BadSubmission(f"{abbreviate(name)} is {what} in the zip: hand in the file itself")
     return info.is_dir()
 
 
 def _inflated(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, room: _Room) -> bytes:
     """A file's bytes, counted as they come: what the archive says of their number is only said."""
     if info.flag_bits & _ENCRYPTED:
-        raise BadSubmission(f"{shown(name)} is encrypted in the zip")
+        raise BadSubmission(f"{abbreviate(name)} is encrypted in the zip")
     if info.compress_type not in _PACKING:
-        raise BadSubmission(f"{shown(name)} is packed in a way that is not read; use an ordinary zip")
+        raise BadSubmission(f"{abbreviate(name)} is packed in a way that is not read; use an ordinary zip")
     chunks, size = [], 0
     try:
         with archive.open(info) as stream:
@@ -188,10 +188,10 @@ def _inflated(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, room: 
                 size += len(chunk)
                 room.take(len(chunk))
                 if size > max(_HARMLESS, _RATIO * info.compress_size):
-                    raise BadSubmission(f"{shown(name)} unpacks to more than {_RATIO} times its size")
+                    raise BadSubmission(f"{abbreviate(name)} unpacks to more than {_RATIO} times its size")
                 chunks.append(chunk)
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError) as error:
-        raise BadSubmission(f"{shown(name)} cannot be unpacked: {error}") from error
+        raise BadSubmission(f"{abbreviate(name)} cannot be unpacked: {error}") from error
     return b"".join(chunks)
 
 
@@ -205,13 +205,13 @@ def checked_name(name: str) -> str:
     name = unicodedata.normalize("NFC", name)
     steps = name.split("/")
     if name.startswith("/") or "\\" in name or ":" in name:
-        raise BadSubmission(f"the name {shown(name)} is not relative, or has a backslash or a colon")
+        raise BadSubmission(f"the name {abbreviate(name)} is not relative, or has a backslash or a colon")
     if ".." in steps or "." in steps or "" in steps:
-        raise BadSubmission(f"the name {shown(name)} leads out of its folder or is none")
+        raise BadSubmission(f"the name {abbreviate(name)} leads out of its folder or is none")
     if not name.isprintable():
-        raise BadSubmission(f"the name {shown(name)} has characters that cannot be printed")
+        raise BadSubmission(f"the name {abbreviate(name)} has characters that cannot be printed")
     if len(name.encode()) > _LONGEST_NAME or len(steps) > _DEEPEST:
-        raise BadSubmission(f"the name {shown(name)} is too long or too deep")
+        raise BadSubmission(f"the name {abbreviate(name)} is too long or too deep")
     return name
 
 
@@ -228,4 +228,4 @@ def _refuse_file_and_folder(names: Iterable[str]) -> None:
         steps = name.split("/")
         for depth in range(1, len(steps)):
             if (parent := "/".join(steps[:depth])) in taken:
-                raise BadSubmission(f"the zip has {shown(parent)} as a file and as a folder")
+                raise BadSubmission(f"the zip has {abbreviate(parent)} as a file and as a folder")

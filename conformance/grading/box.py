@@ -14,9 +14,9 @@ import traceback
 from collections.abc import Callable
 from typing import Any, BinaryIO, Final
 
-from goldformer.adapters.process.messages import error_line
 from goldformer.adapters.process.schema import MAX_MESSAGE, PARSE_ERROR, RAISED
 from goldformer.adapters.process.server import Server
+from goldformer.adapters.process.wire import error_line
 from goldformer.adapters.protocol import Adapter, AdapterError
 from goldformer.conformance.grading.mounts import ours
 from goldformer.spec import Spec
@@ -61,7 +61,7 @@ def _answering(box: str, spec: Spec) -> Callable[[bytes], tuple[bytes, bool]]:
     """What answers a line: the adapter; or, where that cannot be imported, why."""
     told = _Telling(box)
     try:
-        server = Server(_adapter(box, spec), spec, told=told.in_full)
+        server = Server(_adapter(box, spec), spec, format_error=told.in_full)
     except AdapterError as error:
         problem, detail = str(error), ""
     except BaseException as error:

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
-from goldformer.adapters.process.child import ChildFault, Pipes, describe, unblocked
+from goldformer.adapters.process.child import ChildFault, Pipes, describe_status, prepare_pipe
 from goldformer.adapters.process.client import Client, Peer
 from goldformer.adapters.process.faults import CallFault, FaultReason, Unasked, WireError
 from goldformer.conformance.grading.model import Limits
@@ -52,7 +52,7 @@ class BoxPeer(Pipes):
         self._pid = pid
         self._ending: Mapping[str, Any] | None = None
         self._descriptors = weakref.finalize(self, _closed, pipes, self.owner)
-        super().__init__(*map(unblocked, pipes))
+        super().__init__(*map(prepare_pipe, pipes))
 
     def problem(self, seconds: float) -> str:
         """Why it is not shut in, once it has said so; empty when it is. Nothing of the submission has run then."""
@@ -78,7 +78,7 @@ class BoxPeer(Pipes):
         """End it and all that it started, after so many seconds in which it may end by itself."""
         if self._descriptors.alive:
             deadline = time.monotonic() + grace
-            while not self._ended() and time.monotonic() < deadline:
+            while not self._has_ended() and time.monotonic() < deadline:
                 time.sleep(0.001)
             with contextlib.suppress(ChildFault):
                 self._drain()
@@ -103,14 +103,14 @@ class BoxPeer(Pipes):
         if self._printed > self._limits.output * _MIB:
             raise ChildFault("output-limit", f"printed more than {self._limits.output} MiB")
 
-    def _ended(self) -> bool:
+    def _has_ended(self) -> bool:
         return self._ending is not None or self._keeper.look(self._pid)
 
-    def _closed(self, size: int, which: str = "output") -> ChildFault:
+    def _explain_closed_pipe(self, size: int, which: str = "output") -> ChildFault:
         del which
         half = f" in the middle of an answer, after {size} bytes" if size else ""
         deadline = time.monotonic() + _GRACE
-        while not self._ended():
+        while not self._has_ended():
             if time.monotonic() >= deadline:
                 return ChildFault("protocol", f"closed its connection and goes on running{half}")
             time.sleep(0.001)
@@ -118,7 +118,7 @@ class BoxPeer(Pipes):
         reason, what = _why(self._end(), self._limits)
         return ChildFault(reason, f"{what}{half}")
 
-    def _early(self, line: bytes) -> ChildFault:
+    def _explain_early_answer(self, line: bytes) -> ChildFault:
         del line
         return _unasked()
 
@@ -144,8 +144,8 @@ def _why(ending: Mapping[str, Any], limits: Limits) -> tuple[FaultReason, str]:
     if status == -signal.SIGXFSZ:
         return "output-limit", f"wrote a file of more than {limits.file} MiB"
     if status < 0:
-        return "killed", f"was ended by {describe(status)}"
-    return "crashed", f"ended with {describe(status)}"
+        return "killed", f"was ended by {describe_status(status)}"
+    return "crashed", f"ended with {describe_status(status)}"
 
 
 class Boxed(Client):
@@ -157,16 +157,16 @@ class Boxed(Client):
         self._limits = limits
         self._spent = 0.0
 
-    def call(self, method: str, given: Mapping[str, Any]) -> dict[str, Any] | None:
+    def call(self, method: str, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
         """The arrays that a call gives, by name; NotImplementedError or CallFault when there are none."""
         if self._spent >= self._limits.total:
             raise CallFault("timeout", self._all_spent())
-        return super().call(method, given)
+        return super().call(method, arguments)
 
     def close(self) -> None:
         """End what was started: nothing is left to be said to it."""
         with self._lock:
-            child, self._child = self._mine(), None
+            child, self._child = self._own_child(), None
             if child is not None:
                 child.end()
 
@@ -205,7 +205,7 @@ class Boxed(Client):
         reason: FaultReason = "tampered" if isinstance(error, Unasked) else "protocol"
         return CallFault(reason, f"the process wrote what is no answer to {method}: {error}", told)
 
-    def _raised(self, message: str, code: int, detail: str) -> CallFault:
+    def _explain_error(self, message: str, code: int, detail: str) -> CallFault:
         del code
         limits = self._limits
         if _MEMORY.match(message):

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from goldformer.adapters.arrays import LIBRARIES, ArrayLibrary, Layout
 from goldformer.adapters.process.arrays import Wire
-from goldformer.adapters.process.faults import CallFault, clipped
-from goldformer.adapters.protocol import Adapter, fitted
+from goldformer.adapters.process.faults import CallFault, clip_text
+from goldformer.adapters.protocol import Adapter, bind_arguments
 from goldformer.conformance.judging.verdict import Reason
 from goldformer.spec import Case, Contract
 from goldformer.spec.call import check_call
@@ -120,7 +120,7 @@ def hand_over(
     """The keyword arguments of a call: arrays of the adapter's library, `params` as one mapping."""
 
     def made(arrays: Mapping[str, Array]) -> dict[str, Any]:
-        return {n: library.laid_out(library.make(a, dtype, device), layout) for n, a in arrays.items()}
+        return {n: library.lay_out(library.make(a, dtype, device), layout) for n, a in arrays.items()}
 
     given = {**made(arguments.inputs), **arguments.attributes}
     return {**given, "params": made(arguments.params)} if contract.takes_params else given
@@ -135,7 +135,7 @@ def call(adapter: Adapter, contract: Contract, given: Mapping[str, Any]) -> tupl
     if why := adapter.broken.get(component):
         raise BadResult("wrong-parameters", f"{component} {why}")
     try:
-        given = fitted(function, contract, given)
+        given = bind_arguments(function, contract, given)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             start = time.perf_counter()
@@ -197,7 +197,7 @@ def name_outputs(returned: Any, contract: Contract) -> dict[str, Any]:
     if isinstance(returned, Mapping):
         unknown = [key for key in returned if key not in names]
         if unknown or contract.first_output not in returned:
-            got = clipped(", ".join(map(str, returned)), _LONGEST) or "nothing"
+            got = clip_text(", ".join(map(str, returned)), _LONGEST) or "nothing"
             raise BadResult("not-an-array", f"returned a mapping of {got}; the contract has {', '.join(names)}")
         return {name: value for name, value in returned.items() if value is not None or name == contract.first_output}
     if isinstance(returned, tuple):

@@ -4,7 +4,7 @@ __all__ = ["__version__"]
 
 
 def __getattr__(name: str) -> str:
-    """Look the version up when it is asked for: importlib.metadata costs more than all of --help."""
+    """Look up the version when it is used: importlib.metadata takes longer than all of --help."""
     if name == "__version__":
         from importlib.metadata import version
 

@@ -2,6 +2,6 @@
 
 from goldformer.conformance.cli import main
 
-# A process that grades is started anew, and imports this file under another name.
+# A spawned grading process imports this file again, under another name.
 if __name__ == "__main__":
     main(prog_name="goldformer")

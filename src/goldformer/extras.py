@@ -1,11 +1,11 @@
-"""How to install what is missing. goldformer is not on PyPI yet, so a hint names the packages that an extra needs."""
+"""Hints to install missing packages. goldformer is not on PyPI yet, so a hint names the packages of an extra."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
 
-#: The packages of each extra, as pyproject.toml lists them; those of "" are what goldformer needs without any extra.
+#: The packages of each extra, as in pyproject.toml; "" holds those that goldformer needs without an extra.
 PACKAGES: Final[Mapping[str, tuple[str, ...]]] = {
     "": (
         "click", "hypothesis", "jinja2", "numpy", "pydantic", "pytest", "pyyaml", "rich", "safetensors",
@@ -28,5 +28,5 @@ PACKAGES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def install_hint(extra: str, pip: str = "pip") -> str:
-    """Return the command that installs what an extra needs."""
+    """Return the command that installs the packages of an extra."""
     return f"{pip} install {' '.join(PACKAGES[extra])}"

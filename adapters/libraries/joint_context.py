@@ -1,4 +1,4 @@
-"""Keys and values of two inputs for attentions that take both from one: side by side, with zeros where they cross."""
+"""Join keys and values for attentions that project both from one input."""
 
 from collections.abc import Mapping
 
@@ -6,11 +6,10 @@ import torch
 from torch import Tensor
 
 
-def one_context(key: Tensor, value: Tensor, params: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return key and value side by side, and the parameters with w_k and w_v of as many rows.
+def join_context(key: Tensor, value: Tensor, params: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    """Concatenate key and value, and pad w_k and w_v with rows of zeros, so that the projections stay the same.
 
-    The rows of w_k that meet the value, and those of w_v that meet the key, are zeros, so the projections are those
-    of the two inputs. RuntimeError where key and value differ in batch or length.
+    RuntimeError if key and value differ in batch or length.
     """
     w_k, w_v = params["w_k"], params["w_v"]
     if key.shape[-1] != len(w_k) or value.shape[-1] != len(w_v):
