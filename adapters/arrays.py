@@ -106,7 +106,9 @@ class NumPy:
 
     def same(self, one: Any, other: Any) -> bool:
         """Equal bits."""
-        return bool(np.array_equal(one, other, equal_nan=one.dtype.kind == "f"))
+        # NaN differs from itself: only where there is one, the costly way.
+        equal = np.array_equal(one, other) or (one.dtype.kind == "f" and np.array_equal(one, other, equal_nan=True))
+        return bool(equal)
 
     def differentiate(
         self, run: Callable[[Mapping[str, Any]], Any], leaves: Mapping[str, Any], cotangent: Any
@@ -143,9 +145,12 @@ class Torch:
 
     def make(self, array: Array, dtype: str, device: str) -> Any:
         """A fresh contiguous tensor; on the meta device it has no values."""
-        tensor = self._torch.from_numpy(np.array(array))
-        wanted = getattr(self._torch, dtype) if array.dtype.kind == "f" else tensor.dtype
-        return tensor.to(device=device, dtype=wanted)
+        # NumPy rounds to these two as torch does, in the copy that is needed anyway. It rounds to halves differently.
+        by_numpy = array.dtype.kind == "f" and dtype in ("float32", "float64")
+        tensor = self._torch.from_numpy(array.astype(dtype) if by_numpy else np.array(array))
+        if array.dtype.kind == "f" and not by_numpy:
+            tensor = tensor.to(getattr(self._torch, dtype))
+        return tensor if device == "cpu" else tensor.to(device)
 
     def laid_out(self, array: Any, layout: Layout) -> Any:
         """A view, but where it is contiguous."""
@@ -167,11 +172,10 @@ class Torch:
 
     def numpy(self, array: Any) -> Array:
         """Detached, on the CPU, widened to float64."""
-        tensor = array.detach().cpu()
-        if tensor.is_floating_point():
-            tensor = tensor.double()
-        values: Array = tensor.resolve_conj().resolve_neg().numpy()
-        return values
+        if array.dtype == self._torch.bfloat16:
+            array = array.double()  # NumPy has no bfloat16
+        values: Array = array.numpy(force=True)
+        return values.astype(np.float64, copy=False) if values.dtype.kind == "f" else values
 
     def same(self, one: Any, other: Any) -> bool:
         """Equal bits; NaN equals NaN."""

@@ -103,7 +103,7 @@ class Layers:
     params: Mapping[str, ArraySpec]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Contract:
     """What a component takes and gives. `params` are those it always has, `layers` those of its stacks."""
 
@@ -124,7 +124,7 @@ class Contract:
         """Whether a call has parameters at all."""
         return bool(self.params or self.layers)
 
-    @property
+    @cached_property
     def optional(self) -> frozenset[str]:
         """The inputs and attributes that a call may leave out."""
         inputs = {name for name, spec in self.inputs.items() if spec.optional}

@@ -12,6 +12,7 @@ import shlex
 import traceback
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -68,11 +69,8 @@ class Bench:
 
     def command(self, *check: str) -> str:
         """The line that repeats one check."""
-        words = ["goldformer", "check", self.adapter.origin, *check, "--dtype", self.dtype]
-        words += ["--device", self.device] if self.device != "cpu" else []
-        timeout = self.adapter.timeout
-        words += ["--timeout", f"{timeout:.15g}"] if timeout not in (None, TIMEOUT) else []
-        return shlex.join([*words, "--strict"] if self.strict else words)
+        options = _join_options(self.dtype, self.device, self.adapter.timeout, strict=self.strict)
+        return f"goldformer check {shlex.quote(self.adapter.origin)} {shlex.join(check)} {options}"
 
     def withheld(self, component: str, outputs: Collection[str], expected: Collection[str]) -> str:
         """Name the expected outputs that are required and missing, and say what to return; empty if none is missing."""
@@ -93,6 +91,14 @@ class Bench:
         contract = self.spec.contracts[component]
         how: dict[str, Any] = {"untouched": untouched, "layout": layout}
         return invoke(self.adapter, contract, arguments, self.dtype, self.device, **how)
+
+
+@lru_cache
+def _join_options(dtype: str, device: str, timeout: float | None, *, strict: bool) -> str:
+    """Join the options of a command line that repeats a check; cached, because every verdict has one."""
+    words = ["--dtype", dtype, *(["--device", device] if device != "cpu" else [])]
+    words += ["--timeout", f"{timeout:.15g}"] if timeout not in (None, TIMEOUT) else []
+    return shlex.join([*words, "--strict"] if strict else words)
 
 
 #: What a call gave, or why there is nothing to compare.
@@ -231,8 +237,13 @@ def _blank(case: Case, bench: Bench) -> Verdict:
 
 def _named(case: Case, bench: Bench) -> tuple[str, ...]:
     """The options that choose a case, with its file if that is no part of the spec."""
-    own = () if case.place.file.is_relative_to(bench.spec.root) else ("--cases", str(case.place.file))
+    own = () if _is_within(case.place.file, bench.spec.root) else ("--cases", str(case.place.file))
     return (*own, "--case", case.id)
+
+
+@lru_cache(maxsize=1 << 10)
+def _is_within(file: Path, folder: Path) -> bool:
+    return file.is_relative_to(folder)
 
 
 def skipped(blank: Verdict, reason: Reason, message: str) -> Verdict:

@@ -47,16 +47,26 @@ class NotCheckable(CallProblem):
 
 
 class BadResult(CallProblem):
-    """The implementation raised, or broke the contract; `detail` is for a closer look.
+    """The implementation raised, or broke the contract.
 
-    `unreached` are the arguments that no gradient reaches, where that is the fault.
+    `detail` is for a closer look: a text, or the exception that the implementation raised. `unreached` are the
+    arguments that no gradient reaches, where that is the reason.
     """
 
-    def __init__(self, reason: Reason, message: str, detail: str = "", unreached: Collection[str] = ()) -> None:
+    def __init__(
+        self, reason: Reason, message: str, detail: str | BaseException = "", unreached: Collection[str] = ()
+    ) -> None:
         super().__init__(message)
         self.reason: Reason = reason
-        self.detail = detail
         self.unreached = frozenset(unreached)
+        self._detail = detail
+
+    @property
+    def detail(self) -> str:
+        """The text for a closer look; an exception becomes its traceback only here, because that takes long."""
+        if isinstance(self._detail, BaseException):
+            self._detail = "".join(traceback.format_exception(self._detail))
+        return self._detail
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +130,10 @@ def hand_over(
     """The keyword arguments of a call: arrays of the adapter's library, `params` as one mapping."""
 
     def made(arrays: Mapping[str, Array]) -> dict[str, Any]:
-        return {n: library.laid_out(library.make(a, dtype, device), layout) for n, a in arrays.items()}
+        fresh = {name: library.make(array, dtype, device) for name, array in arrays.items()}
+        if layout == "contiguous":
+            return fresh
+        return {name: library.laid_out(array, layout) for name, array in fresh.items()}
 
     given = {**made(arguments.inputs), **arguments.attributes}
     return {**given, "params": made(arguments.params)} if contract.takes_params else given
@@ -149,13 +162,17 @@ def call(adapter: Adapter, contract: Contract, given: Mapping[str, Any]) -> tupl
         head = "raised " if fault.reason == "raised" else ""
         raise BadResult(fault.reason, f"{head}{fault}", fault.detail) from fault
     except (Exception, SystemExit) as error:
-        frames = traceback.extract_tb(error.__traceback__)[1:]
-        # The last line of the implementation's own, not of what it called in a library.
-        frame = next((f for f in reversed(frames) if "site-packages" not in f.filename), next(iter(frames), None))
-        where = f" ({frame.filename}:{frame.lineno}, {frame.name})" if frame else ""
-        text = "".join(traceback.format_exception(error))
         hint = _missing_parameter(error, given.get("params"))
-        raise BadResult("raised", f"raised {type(error).__name__}: {error}{where}{hint}", text) from error
+        message = f"raised {type(error).__name__}: {error}{_locate(error)}{hint}"
+        raise BadResult("raised", message, error) from error
+
+
+def _locate(error: BaseException) -> str:
+    """Return the last line of the implementation's own code, not of a library that it calls, in brackets."""
+    lines = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)][1:]
+    own = (place for place in reversed(lines) if "site-packages" not in place[0].co_filename)
+    code, line = next(own, lines[0] if lines else (None, 0))
+    return f" ({code.co_filename}:{line}, {code.co_name})" if code else ""
 
 
 def _missing_parameter(error: BaseException, params: Any) -> str:
