@@ -1,9 +1,9 @@
-"""One call of an implementation, checked against the contract both ways.
+"""Call an implementation, and check the arguments and the result against the contract.
 
 CallProblem
-├── NotImplementedHere   the adapter lacks the component, or declines this variant: skipped
-├── NotCheckable         this relation cannot be looked at here, whatever the adapter has: skipped
-└── BadResult            it was called rightly and raised, or returned what the contract forbids
+├── NotImplementedHere   the adapter has no such component, or declines this variant: skipped
+├── NotCheckable         this check is impossible here, whatever the adapter does: skipped
+└── BadResult            a correct call raised, or returned what the contract forbids
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from goldformer.spec.shapes import Binder
 Array = NDArray[Any]
 _MOST_NAMES: Final = 12
 
-#: How much is said of the names that came back, in characters.
+#: The length, in characters, to which a list of returned names is cut.
 _LONGEST: Final = 500
 
 
@@ -39,11 +39,11 @@ class CallProblem(Exception):
 
 
 class NotImplementedHere(CallProblem):
-    """The component, or this variant of it, is not there; the text is the reason."""
+    """The component, or this variant of it, is missing; the text is the reason."""
 
 
 class NotCheckable(CallProblem):
-    """Nothing that the adapter could implement would change it; the text is the reason."""
+    """The check is impossible, and nothing in the adapter could change that; the text is the reason."""
 
 
 class BadResult(CallProblem):
@@ -87,7 +87,7 @@ class Arguments:
 
 
 def arguments_of(case: Case) -> Arguments:
-    """The call that a case makes."""
+    """Return the arguments of a case."""
     return Arguments(case.input_arrays, case.param_arrays, case.attributes)
 
 
@@ -101,15 +101,15 @@ def invoke(
     untouched: bool = True,
     layout: Layout = "contiguous",
 ) -> Result:
-    """Call a component and read its outputs; CallProblem when there is nothing to compare.
+    """Call a component and read its outputs; CallProblem if there is nothing to compare.
 
-    Without `untouched`, nobody looks whether the caller's arrays were changed.
+    With `untouched`, check that the call did not change the caller's arrays.
     """
     binder = check_call(contract, arguments.inputs, arguments.params, arguments.attributes)
     library = LIBRARIES[adapter.arrays]
     handed = hand_over(library, contract, arguments, dtype, device, layout)
     returned, seconds = call(adapter, contract, handed)
-    # What is sent to another process stays as it was here.
+    # Another process gets copies and cannot change these arrays.
     if untouched and adapter.arrays != Wire.name:
         check_untouched(library, handed, hand_over(library, contract, arguments, dtype, device))
     named = name_outputs(returned, contract)
@@ -127,7 +127,7 @@ def hand_over(
     device: str,
     layout: Layout = "contiguous",
 ) -> dict[str, Any]:
-    """The keyword arguments of a call: arrays of the adapter's library, `params` as one mapping."""
+    """Make the keyword arguments of a call: arrays of the adapter's library, `params` as one mapping."""
 
     def made(arrays: Mapping[str, Array]) -> dict[str, Any]:
         fresh = {name: library.make(array, dtype, device) for name, array in arrays.items()}
@@ -140,7 +140,7 @@ def hand_over(
 
 
 def call(adapter: Adapter, contract: Contract, given: Mapping[str, Any]) -> tuple[Any, float]:
-    """Run the adapter's function; what it raises becomes a CallProblem, what it warns of is its own affair."""
+    """Run the adapter's function; its exceptions become a CallProblem, its warnings are ignored."""
     component = contract.component
     function = adapter.functions.get(component)
     if function is None:
@@ -176,7 +176,7 @@ def _locate(error: BaseException) -> str:
 
 
 def _missing_parameter(error: BaseException, params: Any) -> str:
-    """What the mapping of parameters has, where the function asked it for something else."""
+    """Return the names of the parameters if the function asked for one that is missing, or ""."""
     asked = error.args[0] if isinstance(error, KeyError) and error.args else None
     if not isinstance(asked, str) or not isinstance(params, Mapping) or asked in params:
         return ""
@@ -186,8 +186,8 @@ def _missing_parameter(error: BaseException, params: Any) -> str:
 
 
 def check_untouched(library: ArrayLibrary, handed: Mapping[str, Any], fresh: Mapping[str, Any]) -> None:
-    """CALL-2: BadResult when an array that was handed over no longer holds what it held."""
-    # What `params` gained or lost is the adapter's own affair: every call is handed a new mapping.
+    """Raise BadResult if the call changed an array of the caller (CALL-2)."""
+    # Names added to or removed from `params` do not matter: every call gets a new mapping.
     for name, value in handed.items():
         if name not in fresh:
             continue
@@ -198,15 +198,15 @@ def check_untouched(library: ArrayLibrary, handed: Mapping[str, Any], fresh: Map
             raise BadResult("mutated-input", message)
 
 
-#: The floats that have fewer bits than one, which no promotion leads to.
+#: The floats with fewer bits than a dtype. No promotion leads to them.
 _NARROWER: Final = {"float64": ("float32", "float16", "bfloat16"), "float32": ("float16", "bfloat16")}
 
 
 def name_outputs(returned: Any, contract: Contract) -> dict[str, Any]:
-    """What was returned, by output name; BadResult when it has no such form."""
+    """Return the returned values by output name; BadResult if they have no such form."""
     names = tuple(contract.outputs)
     if isinstance(returned, list) and all(hasattr(value, "shape") for value in returned):
-        # Of arrays, in the contract's order; a list of numbers is meant as one array, and is none.
+        # A list of arrays counts as a tuple. A list of numbers is meant as one array, and is none.
         returned = tuple(returned)
     first = returned[0] if isinstance(returned, tuple) and returned else returned
     if first is None:
@@ -225,7 +225,7 @@ def name_outputs(returned: Any, contract: Contract) -> dict[str, Any]:
 
 
 def read_array(library: ArrayLibrary, spec: ArraySpec, value: Any, binder: Binder, dtype: str, device: str) -> Array:
-    """One output as a NumPy array, once its type, shape, dtype and device are right."""
+    """Check the type, shape, dtype and device of an output, and return it as a NumPy array."""
     name = spec.name
     if not library.is_array(value):
         raise BadResult("not-an-array", f"{name} is {_article(type(value).__name__)}: return a {library.type_name}")
