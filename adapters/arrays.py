@@ -106,7 +106,9 @@ class NumPy:
 
     def same(self, one: Any, other: Any) -> bool:
         """Compare the values; NaN equals NaN."""
-        return bool(np.array_equal(one, other, equal_nan=one.dtype.kind == "f"))
+        # NaN differs from itself, so equal NaNs need the slower comparison.
+        equal = np.array_equal(one, other) or (one.dtype.kind == "f" and np.array_equal(one, other, equal_nan=True))
+        return bool(equal)
 
     def differentiate(
         self, run: Callable[[Mapping[str, Any]], Any], leaves: Mapping[str, Any], cotangent: Any
@@ -143,8 +145,10 @@ class Torch:
 
     def make(self, array: Array, dtype: str, device: str) -> Any:
         """Make a fresh contiguous tensor; on the meta device it has no values."""
-        tensor = self._torch.from_numpy(np.array(array))
-        if array.dtype.kind == "f" and dtype != "float64":
+        # NumPy rounds to these two as torch does, in the copy that is needed anyway. It rounds to halves differently.
+        by_numpy = array.dtype.kind == "f" and dtype in ("float32", "float64")
+        tensor = self._torch.from_numpy(array.astype(dtype) if by_numpy else np.array(array))
+        if array.dtype.kind == "f" and not by_numpy:
             tensor = tensor.to(getattr(self._torch, dtype))
         return tensor if device == "cpu" else tensor.to(device)
 
@@ -168,9 +172,10 @@ class Torch:
 
     def numpy(self, array: Any) -> Array:
         """Detach the tensor, copy it to the CPU, and widen floats to float64."""
-        tensor = array.detach()
-        values: Array = (tensor.double() if tensor.is_floating_point() else tensor).numpy(force=True)
-        return values
+        if array.dtype == self._torch.bfloat16:
+            array = array.double()  # NumPy has no bfloat16
+        values: Array = array.numpy(force=True)
+        return values.astype(np.float64, copy=False) if values.dtype.kind == "f" else values
 
     def same(self, one: Any, other: Any) -> bool:
         """Compare the values; NaN equals NaN."""

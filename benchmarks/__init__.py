@@ -1,1 +1,1 @@
-"""What the suite costs."""
+"""The benchmarks: the cost of the suite, of diagnosis and of grading."""

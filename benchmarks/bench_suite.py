@@ -70,12 +70,12 @@ def imports(library: str) -> float:
 
 
 def small(bench: Bench) -> list[Any]:
-    """The golden cases without the model of full size, which is PyTorch's time and nobody else's."""
+    """Return the golden cases without the full-size model, which measures PyTorch only."""
     return [case for case in plan(bench.spec) if not case.full_size]
 
 
 def golden(bench: Bench) -> float:
-    """Run all of them; the implementation's own seconds."""
+    """Run all of them; return the seconds of the implementation itself."""
     return sum(check_case(case, bench).seconds for case in small(bench))
 
 
@@ -165,7 +165,7 @@ def test_derive(benchmark: Benchmark, spec: Spec) -> None:
 
 
 def failing(bench: Bench) -> Implementation:
-    """A whole run on attention without the scale, in float32."""
+    """Run the suite on attention without the scale, in float32."""
     selection = Selection(("float32",), ("scaled_dot_product_attention", "multi_head_attention"))
     return Implementation.of(bench, [check().verdict for check in checks(bench, selection)], 0.0, drawn=True)
 

@@ -1,4 +1,4 @@
-"""What the benchmarks share, and the table that a run of them leaves."""
+"""The fixtures of the benchmarks, and the table of their results."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from goldformer.spec import Spec, load_spec
 
 @pytest.fixture(scope="session")
 def spec() -> Spec:
-    """The spec, loaded once."""
+    """Load the spec once."""
     return load_spec()
 
 
 @pytest.fixture(scope="session")
 def bench_of(spec: Spec) -> Callable[..., Bench]:
-    """An adapter by its name, on the bench in float32."""
+    """Return a function that finds an adapter by its name, for float32."""
 
     def make(name: str) -> Bench:
         adapter = find_adapter(name, spec)
@@ -36,7 +36,7 @@ def bench_of(spec: Spec) -> Callable[..., Bench]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Where to write the table."""
+    """Add the option that names the file of the table."""
     parser.addoption("--table", type=Path, help="write the results as a table in Markdown")
 
 
@@ -51,7 +51,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def table(timed: list[Any]) -> str:
-    """A row for each benchmark: what it is, its median, and how that compares with the one that it names."""
+    """Write a row for each benchmark: its subject, its median, and the ratio to the benchmark that it names."""
     medians = {one.name: one.stats.median for one in timed}
     lines = ["| what | median | goal | against |", "|---|---:|---:|---|"]
     for one in timed:
@@ -77,6 +77,6 @@ def _time(seconds: float) -> str:
 
 
 def machine() -> str:
-    """What it all ran on, in a line."""
+    """Describe the machine in a line."""
     facts = environment() | {"torch": version("torch")}
     return f"Measured on {os.cpu_count()} cores: {', '.join(f'{name} {value}' for name, value in facts.items())}."

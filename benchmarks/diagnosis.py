@@ -1,11 +1,11 @@
-"""How well mistakes are named: each one made by itself, hidden in a larger component, and unknown to the diagnosis.
+"""The quality of the diagnosis: each mistake made by itself, hidden in a larger component, and unknown to it.
 
 Run with `make diagnosis`. Every mistake that NumPy can express is made on the textbook and the suite's golden cases
 and properties are run on it in float32:
 
 - alone: its component is there and so are those it is built of;
 - hidden: only the smallest component that contains it is there, as in an implementation that exposes whole layers;
-- unknown: one mistake in five, drawn at random, is left out of the diagnosis: what is said of those all the same.
+- unknown: one mistake in five, drawn at random, is left out of the diagnosis, which must not name another one.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.run import Numerics, Selection, checks
 from goldformer.spec import Spec, load_spec
 
-#: One mistake in so many is left out.
+#: One mistake in this many is left out.
 FOLDS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was said of one mistake: `place` is where it is named, 1 for first, None when it is not."""
+    """The findings about one mistake: `place` is its rank among them, 1 for first, None if it is not named."""
 
     mistake: str
     way: str
@@ -51,7 +51,7 @@ class Outcome:
         if not self.caught:
             return "not caught"
         if self.way == "unknown":
-            # What the cases list may still name it; what is told from results alone cannot.
+            # The lists of the cases may still name it; a comparison of results cannot.
             return "said to be another" if "This is:" in self.said else "caught, and not said to be another"
         if self.place is not None:
             return "first" if self.place == 1 else "among three" if self.place <= 3 else "later"
@@ -60,13 +60,13 @@ class Outcome:
 
 @cache
 def spec_() -> Spec:
-    """The spec, read once in each process."""
+    """Load the spec once in each process."""
     Numerics().apply("numpy")
     return load_spec()
 
 
 def examine(mistake: str, way: str, left_out: frozenset[str]) -> Outcome | None:
-    """Run the suite on one mistake; None where there is nothing it could be hidden in."""
+    """Run the suite on one mistake; None if no component can hide it."""
     spec = spec_()
     component = spec.mistakes[mistake].component
     book = implementations()[mistake].make()
@@ -86,7 +86,7 @@ def examine(mistake: str, way: str, left_out: frozenset[str]) -> Outcome | None:
     verdicts = Diagnosis(spec, left_out).explain_all(judgements)
     remarks = list(diagnose(verdicts, spec))
     said = "\n".join(f"{remark.label}: {remark.text}" for remark in remarks)
-    # What is said to be it comes before what could be it, whichever component it is said of.
+    # Certain findings come before possible ones, whatever their component.
     naming = [
         remark.text for label in ("This is", CLOSEST, "Or", "Could be") for remark in remarks if remark.label == label
     ]
@@ -95,7 +95,7 @@ def examine(mistake: str, way: str, left_out: frozenset[str]) -> Outcome | None:
 
 
 def tasks(seed: int) -> Iterator[tuple[str, str, frozenset[str]]]:
-    """All that is examined, the mistakes left out drawn by a seed."""
+    """Yield all tasks; the seed draws the mistakes that are left out."""
     ids = list(implementations())
     for mistake in ids:
         yield mistake, "alone", frozenset()

@@ -1,4 +1,4 @@
-"""How fast a class is graded: `goldformer grade`, against a fresh pytest process for each submission.
+"""The speed of grading a class: `goldformer grade`, against a fresh pytest process for each submission.
 
 Run with `python -m benchmarks.grading`. The submissions are the ready attention assignment's solution and the same
 with mistakes that students make, in turn. Both ways run on the same machine, one after the other; each of them begins
@@ -22,7 +22,7 @@ import click
 
 from goldformer.conformance.commands.assignment import READY
 
-#: What each student does otherwise than the solution: a text in it, and what stands in its place.
+#: The difference of each student from the solution: a text in it, and its replacement.
 MISTAKES: Final[tuple[tuple[str, str], ...]] = (
     ("", ""),
     (" / math.sqrt(query.shape[-1])", ""),
@@ -42,7 +42,7 @@ MISTAKES: Final[tuple[tuple[str, str], ...]] = (
 
 
 def write_class(folder: Path, count: int) -> list[Path]:
-    """So many submissions, no two of them equal."""
+    """Write a number of submissions, no two of them equal."""
     solution = (READY / "attention" / "solution.py").read_text(encoding="utf-8")
     folder.mkdir()
     written = []
@@ -78,7 +78,7 @@ def cost(words: list[str], place: Path, tell: Callable[[str], None] = lambda _: 
 
 
 def pytest_each(submissions: list[Path], folder: Path, components: str) -> Cost:
-    """A process of pytest for each submission."""
+    """Run one pytest process for each submission."""
     total = Cost(0.0, 0.0, 0.0)
     for submission in submissions:
         place = folder / submission.stem
@@ -96,7 +96,7 @@ def _path(place: Path) -> str:
 
 
 def grade(submissions: Path, out: Path, jobs: int, assignment: Path) -> tuple[Cost, float]:
-    """`goldformer grade`, and the seconds between the first grade and the last."""
+    """Run `goldformer grade`; also return the seconds between the first grade and the last."""
     words = [sys.executable, "-m", "goldformer.conformance.cli", "grade", str(submissions), "--out", str(out)]
     stamps: list[float] = []
 

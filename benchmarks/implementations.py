@@ -28,10 +28,10 @@ REPOSITORY: Final = Path(__file__).resolve().parent.parent
 FOLDER: Final = REPOSITORY / "build" / "implementations"
 PAGE: Final = REPOSITORY / "docs" / "implementations.md"
 
-#: Seconds that one implementation may take in one dtype; what takes longer is left out, and named.
+#: The seconds that one implementation may take in one dtype; a slower one is left out, and named.
 LIMIT: Final = {"float64": 900, "float32": 900, "float16": 900, "bfloat16": 900}
 
-#: What is not run: on the device that tinygrad has without a compiler thousands of elements take minutes.
+#: The components that are not run: without a compiler tinygrad takes minutes for thousands of elements.
 LEFT_OUT: Final = {"tinygrad": ("dropout", "xavier_uniform", "scaled_dot_product_attention")}
 
 _HEAD: Final = """# Implementations
@@ -49,13 +49,13 @@ Found = Mapping[str, Mapping[str, Any]]
 
 
 def run(name: str, dtype: str, components: Sequence[str]) -> dict[str, Any]:
-    """What an implementation is found to do in a dtype; where there is nothing, `problem` says why."""
+    """Compare an implementation in a dtype; without results, `problem` says why."""
     target = FOLDER / f"{name}-{dtype}.json"
     wanted = [c for c in components if c not in LEFT_OUT.get(name, ())]
     words = ["goldformer.conformance.cli", "compare", name, "--dtype", dtype, "--component", ",".join(wanted)]
     command = [sys.executable, "-W", "ignore", "-m", *words, "--jobs", "1", "--json", str(target)]
     target.unlink(missing_ok=True)
-    # A session of its own, as the command starts a process too, and both are to end.
+    # A session of its own, because the command starts a process too, and both must end.
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True) as comparing:
         try:
             comparing.wait(LIMIT[dtype])
@@ -67,14 +67,14 @@ def run(name: str, dtype: str, components: Sequence[str]) -> dict[str, Any]:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(comparing.pid, signal.SIGKILL)
     kept = {key: found[key] for key in ("name", "version", "components", "seconds", "problem")}
-    # Not on the page: for who looks into what fails.
+    # The page does not show them; they are for debugging.
     kept["failures"] = {verdict["check"]: verdict["message"] for verdict in found.get("failures", ())}
     target.write_text(json.dumps(kept), encoding="utf-8")
     return kept
 
 
 def page(runs: Mapping[str, Found], components: Sequence[str]) -> str:
-    """The page of some runs: by implementation, and by dtype."""
+    """Render the page of some runs, by implementation and by dtype."""
     parts = [_HEAD.format(environment=_environment())]
     rows = []
     for name, found in runs.items():
@@ -87,7 +87,7 @@ def page(runs: Mapping[str, Found], components: Sequence[str]) -> str:
 
 
 def _environment() -> str:
-    """Python, and what the implementations compute with."""
+    """Return the versions of Python and of the array libraries."""
     found = [f"Python {platform.python_version()}"]
     for package in ("numpy", "torch", "jax"):
         with contextlib.suppress(PackageNotFoundError):
@@ -119,7 +119,7 @@ def _section(name: str, found: Found, components: Sequence[str]) -> Iterator[str
 
 
 def _line(cells: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """How many pass in each dtype, and the worst ratio of all."""
+    """Return the checks that pass in each dtype, and the worst ratio of all."""
     drawn = [_drawn(cells.get(dtype)) for dtype in DTYPES]
     ratios = [float(tally["worst_ratio"]) for tally in cells.values() if tally["worst_ratio"] is not None]
     return [*drawn, number(max(ratios)) if ratios else "–"]
@@ -138,7 +138,7 @@ def _judged(tally: Mapping[str, Any]) -> int:
 
 
 def _all(components: Sequence[Mapping[str, Any]], dtype: str) -> dict[str, Any]:
-    """The sum of all components."""
+    """Add up all components."""
     tallies = [cell["dtypes"][dtype] for cell in components]
     ratios = [float(tally["worst_ratio"]) for tally in tallies if tally["worst_ratio"] is not None]
     counts = {kind: sum(tally[kind] for tally in tallies) for kind in ("passed", "failed", "errored")}
@@ -146,7 +146,7 @@ def _all(components: Sequence[Mapping[str, Any]], dtype: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run, and write the page."""
+    """Run the implementations, and write the page."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     names, components = [*BUILT_IN, *OF_LIBRARIES], load_spec().components
     for name in sys.argv[1:] or names:
@@ -157,7 +157,7 @@ def main() -> None:
 
 
 def write(names: Sequence[str], components: Sequence[str]) -> None:
-    """Write the page of what is kept."""
+    """Write the page of all stored runs."""
     runs: dict[str, dict[str, Any]] = {name: {} for name in names}
     for name in names:
         for dtype in DTYPES:

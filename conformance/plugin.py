@@ -1,7 +1,7 @@
 """The pytest plugin: options, one test per case and dtype, a summary by component.
 
 Loaded by every pytest run of an environment that has goldformer, so importing it is cheap (neither
-torch nor hypothesis nor the spec) and it keeps quiet unless tests of the suite are collected.
+torch nor hypothesis nor the spec) and it prints nothing unless tests of the suite are collected.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _VERDICT: Final = pytest.StashKey["Verdict"]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The suite's options. --strict is pytest's own; given to the suite it also fails what is not implemented."""
+    """Add the suite's options. --strict is pytest's own; for the suite it also fails what is not implemented."""
     group = parser.getgroup("goldformer", "conformance of a Transformer implementation (goldformer)")
     group.addoption(
         "--adapter",
@@ -61,7 +61,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Workers of pytest-xdist send their reports on; the controller sums up, and refuses bad options at once."""
+    """Register the summary and refuse bad options, in the controller of pytest-xdist only."""
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Summary(config), "goldformer-summary")
         if _runs_the_suite(config):
@@ -72,7 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _runs_the_suite(config: pytest.Config) -> bool:
-    """Whether this run is about the suite at all: it is asked for by its package, by its folder or by --adapter."""
+    """Return True if this run asks for the suite: by its package, by its folder or by --adapter."""
     if any(argument.partition("=")[0] == "--adapter" for argument in map(str, config.invocation_params.args)):
         return True
     for target in (argument.partition("::")[0] for argument in config.args):
@@ -92,7 +92,7 @@ def _words(given: list[str]) -> list[str]:
 
 
 def _bench(config: pytest.Config) -> Bench:
-    """The adapter on its bench, loaded once; a usage error ends the run with pytest's exit code 4."""
+    """Load the adapter once; a usage error ends the run with pytest's exit code 4."""
     if _BENCH not in config.stash:
         from goldformer.adapters import DTYPES, AdapterError, find_adapter
         from goldformer.conformance.diagnosis.explain import Diagnosis
@@ -122,7 +122,7 @@ def _bench(config: pytest.Config) -> Bench:
 
 
 def _guard(config: pytest.Config) -> None:
-    """Watch for what moved since a baseline, where there is one."""
+    """Compare with a baseline, if --baseline names one."""
     folder = config.getoption("--baseline")
     if folder is None:
         return
@@ -136,14 +136,14 @@ def _guard(config: pytest.Config) -> None:
 
 
 def _arguments(config: pytest.Config) -> list[str]:
-    """The command line; a worker of pytest-xdist has its controller's."""
+    """Return the command line; a worker of pytest-xdist has that of its controller."""
     worker: dict[str, Any] = getattr(config, "workerinput", {})
     return list(worker.get(KEY, config.invocation_params.args))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Hand the command line to a worker of pytest-xdist."""
+    """Send the command line to a worker of pytest-xdist."""
     node.workerinput[KEY] = [str(a) for a in node.config.invocation_params.args]
 
 
@@ -154,7 +154,7 @@ def _known(given: list[str], known: tuple[str, ...], option: str) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Tests that ask for a `bench` run for every dtype, and for every case or component of theirs."""
+    """Parametrise tests that ask for a `bench` by dtype, and by case or by component and property."""
     if "bench" not in metafunc.fixturenames or not _is_of_the_suite(metafunc.module.__file__):
         return
     config = metafunc.config
@@ -174,7 +174,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what --component does not name."""
+    """Deselect the tests of components that --component does not name."""
     chosen = _words(config.getoption("--component"))
     if chosen:
         kept: list[pytest.Item] = []
@@ -186,7 +186,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _component(item: pytest.Item) -> str | None:
-    """The component that a test of the suite is about."""
+    """Return the component that a test of the suite checks, or None for any other test."""
     params: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
     if "bench" not in params:
         return None
@@ -223,7 +223,7 @@ def _key(verdict: Verdict) -> tuple[str, str, str]:
 
 
 def _properties(verdict: Verdict) -> list[tuple[str, object]]:
-    """What JUnit XML tells of a verdict beside its outcome, by name; without what is empty."""
+    """Return the properties of a verdict for JUnit XML, by name, without empty ones."""
     told = {
         "component": verdict.component, "dtype": verdict.dtype, "device": verdict.device, "reason": verdict.reason,
         "clauses": " ".join(verdict.clauses), "ratio": verdict.ratio, "repeat": verdict.reproduce,
@@ -233,7 +233,7 @@ def _properties(verdict: Verdict) -> list[tuple[str, object]]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Let the report carry the verdict, and say in one line what is wrong.
+    """Attach the verdict to the report, and say in one line what is wrong.
 
     The line is for JUnit XML and for pytest's short summary, which prints all of it where `CI` is set.
     """
@@ -248,7 +248,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 class Summary:
-    """Collects the verdicts that reports carry, from workers of pytest-xdist too, and sums them up."""
+    """The summary of the verdicts that reports carry, from workers of pytest-xdist too."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
@@ -256,7 +256,7 @@ class Summary:
         self.start = time.perf_counter()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """A verdict travels as an attribute of its report."""
+        """Collect the verdict, which is an attribute of its report."""
         verdict = getattr(report, KEY, None)
         if verdict is not None:
             from goldformer.conformance.judging.verdict import Verdict
@@ -265,7 +265,7 @@ class Summary:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Refuse a run in which everything was skipped; tell a fault of goldformer from a failure of the adapter."""
+        """Refuse a run in which everything was skipped; give a fault of goldformer its own exit status."""
         if self.verdicts:
             from goldformer.conformance.reports.text import nothing_was_checked
 
@@ -276,7 +276,7 @@ class Summary:
                 session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Component by component; then what to mend first and which known mistakes fit."""
+        """Print a table of components, what to fix first, and the known mistakes that match."""
         if not self.verdicts:
             return
         from goldformer.adapters import DTYPES
@@ -286,7 +286,7 @@ class Summary:
         # In the order of the spec: workers of pytest-xdist report in any.
         order = {check: place for place, check in enumerate((*bench.spec.cases, *bench.spec.properties))}
         self.verdicts.sort(key=lambda v: (DTYPES.index(v.dtype), order[v.check]))
-        # Processes of pytest-xdist keep their judgements to themselves: what they found late is not added there.
+        # Workers of pytest-xdist do not send their judgements, so late matches are added only without workers.
         diagnosis: Diagnosis = self.config.stash[_DIAGNOSIS]
         failed = self.config.stash[_FAILED]
         self.verdicts = [diagnosis.complete(failed[_key(v)], v) if _key(v) in failed else v for v in self.verdicts]
@@ -303,7 +303,7 @@ class Summary:
             terminalreporter.write_line(f"wrote {path}")
 
     def _save(self, path: Path, bench: Bench) -> None:
-        """The page that `goldformer check --html` saves."""
+        """Save the page that `goldformer check --html` saves."""
         from goldformer.conformance.reports.comparison import Comparison, Implementation, Request
         from goldformer.conformance.reports.comparison_page import page
         from goldformer.spec.files import replace_file

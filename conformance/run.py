@@ -1,4 +1,4 @@
-"""Runs a selection of checks in order; the command line's loop. pytest has its own and the same checks."""
+"""The checks of a selection, in order, for the command line. pytest collects the same checks by itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from goldformer.conformance.properties.registry import components_of
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What to run; empty filters mean everything."""
+    """The checks to run; empty filters mean everything."""
 
     dtypes: tuple[str, ...]
     components: tuple[str, ...] = ()
@@ -26,7 +26,7 @@ Check = Callable[[], Judgement]
 
 
 def checks(bench: Bench, selection: Selection) -> list[Check]:
-    """Every check of a selection: golden cases first, then properties, each by dependency, dtype by dtype."""
+    """List every check of a selection: golden cases first, then properties, each by dependency, dtype by dtype."""
     listed: list[Check] = []
     for dtype in selection.dtypes:
         at = replace(bench, dtype=dtype)
@@ -53,15 +53,16 @@ def _property_checks(bench: Bench, selection: Selection) -> Iterator[Check]:
 
 @dataclass(frozen=True, slots=True)
 class Numerics:
-    """Settings of the array libraries, put in force for a run."""
+    """Settings of the array libraries for a run."""
 
     tf32: bool = False
     threads: int = 1
 
     def apply(self, arrays: str) -> None:
-        """TF32 keeps ten bits of a float32: off unless asked for, since the suite judges float32.
+        """Apply the settings.
 
-        One thread, since the cases are small: several cost time, and on busy cores a hundredfold.
+        TF32 keeps ten bits of a float32, so it is off by default: the suite judges float32. One thread is the default
+        because the cases are small: several threads cost time, and on busy cores a hundredfold.
         """
         threadpool_limits(self.threads)
         if arrays == "torch":

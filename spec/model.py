@@ -95,7 +95,7 @@ class Layers:
     params: Mapping[str, ArraySpec]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Contract:
     """The arguments and results of a component. It always has `params`; `layers` are the parameters of its stacks."""
 
@@ -116,7 +116,7 @@ class Contract:
         """True if a call has parameters at all."""
         return bool(self.params or self.layers)
 
-    @property
+    @cached_property
     def optional(self) -> frozenset[str]:
         """The inputs and attributes that a call may leave out."""
         inputs = {name for name, spec in self.inputs.items() if spec.optional}

@@ -45,7 +45,10 @@ class Axis:
 
     def size(self, sizes: Mapping[str, int]) -> int:
         """Return its length; KeyError names a symbol that `sizes` does not have."""
-        return self.factor * math.prod(sizes[symbol] for symbol in self.symbols)
+        size = self.factor
+        for symbol in self.symbols:
+            size *= sizes[symbol]
+        return size
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +119,19 @@ class Binder:
             elif head != self.lead:
                 by = self.fixed_by[LEAD]
                 raise ContractViolation(f"{argument} has leading axes {head}, but {by} has {self.lead}", (argument, by))
-        self._waiting += [
-            (argument, axis, size) for axis, size in zip(shape.axes, got[-rank:] if rank else (), strict=True)
-        ]
-        self._settle()
+        for axis, size in zip(shape.axes, got[-rank:] if rank else (), strict=True):
+            # Most axes are one size, or known by now, and need no solving. The others are solved in their order.
+            if not self._waiting:
+                if axis.factor == 1 and len(axis.symbols) == 1:
+                    symbol = axis.symbols[0]
+                    if self.sizes.setdefault(symbol, size) == size:
+                        self.fixed_by.setdefault(symbol, argument)
+                        continue
+                elif all(symbol in self.sizes for symbol in axis.symbols) and axis.size(self.sizes) == size:
+                    continue
+            self._waiting.append((argument, axis, size))
+        if self._waiting:
+            self._settle()
 
     def _settle(self) -> None:
         """Solve waiting axes with at most one unknown symbol until no more can be solved."""

@@ -1,1 +1,1 @@
-"""Why did it fail? Runs after judging, over all failures together."""
+"""Diagnosis: explain failures, after judging, over all of them together."""

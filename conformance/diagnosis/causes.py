@@ -1,4 +1,4 @@
-"""What may be behind a failure, in words: a catalogued mistake, or an option of a convention that was not declared."""
+"""Possible causes of a failure, in words: a known mistake, or an option of a convention that was not declared."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 from goldformer.spec import Spec
 
-#: What stands between a mistake's id and the one place where it is made, in the causes of a `Match`.
+#: The word between a mistake's id and the one place where it is made, in the causes of a `Match`.
 IN: Final = " in "
 
 
@@ -16,8 +16,8 @@ IN: Final = " in "
 class Cause:
     """A mistake, or an option that an adapter may declare.
 
-    `id` is the mistake's, or as "norm_placement: pre"; `component` is where it is made, None for an option;
-    `title` says what is done, `hint` what to do about it.
+    `id` is the id of the mistake, or "norm_placement: pre" for an option. `component` is the component in which the
+    mistake is made, None for an option. `title` describes the cause, `hint` the fix.
     """
 
     id: str
@@ -29,7 +29,7 @@ class Cause:
 
 
 def cause(id_: str, spec: Spec) -> Cause:
-    """The cause that a `Match` has under that name."""
+    """Return the cause that a `Match` names."""
     made, _, place = id_.partition(IN)
     if made in spec.mistakes:
         mistake = spec.mistakes[made]
@@ -40,20 +40,20 @@ def cause(id_: str, spec: Spec) -> Cause:
 
 
 def option_cause(convention: str, option: str, spec: Spec) -> Cause:
-    """An option as a cause."""
+    """Return an option as a cause."""
     id_ = f"{convention}: {option}"
     title = f"{id_} ({spec.conventions[convention].options[option]})"
     return Cause(id_, None, title, "", convention, option)
 
 
 def declaration(causes: Iterable[Cause]) -> str:
-    """How an adapter says that it computes by the options among some causes; empty where there are none."""
+    """Return the sentence that tells to declare the options among some causes; "" if there are none."""
     listed = ", ".join(f'"{c.convention}": "{c.option}"' for c in causes if c.convention)
     return f"declare CONVENTIONS = {{{listed}}} in the adapter" if listed else ""
 
 
 def what_to_do(causes: tuple[Cause, ...]) -> str:
-    """The hints of all causes; options are declared together."""
+    """Return the hints of all causes; options are declared together."""
     hints = [c.hint for c in causes if c.hint]
     if declared := declaration(causes):
         hints.insert(0, f"{declared[0].upper()}{declared[1:]}, or fix it.")

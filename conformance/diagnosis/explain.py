@@ -1,4 +1,4 @@
-"""Why checks failed: runs after judging, over all failures together, and adds what it finds to their verdicts."""
+"""The explanation of failed checks, after judging: matches and advice are added to their verdicts."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class Diagnosis:
-    """Explains failures by mistakes and options that give the same; what fitted one is tried on all others first.
+    """Explains failures by mistakes and options that reproduce them; a match of one is tried first on all others.
 
-    `left_out` are mistakes that it must not know. `imitations` may be shared by several, one after the other.
+    `left_out` are mistakes that it must not know. Several diagnoses may share `imitations`, one after the other.
     """
 
     def __init__(self, spec: Spec, left_out: Collection[str] = (), imitations: Imitations | None = None) -> None:
@@ -36,7 +36,7 @@ class Diagnosis:
     def explain_all(self, judgements: Iterable[Judgement]) -> list[Verdict]:
         """Return the verdicts of a whole run with what explains each failure.
 
-        A mistake that was found late is held against the failures before it too: what nobody tried refutes nothing.
+        A mistake that was found late is compared with the failures before it too.
         """
         listed = list(judgements)
         verdicts = [self.explain(judgement) for judgement in listed]

@@ -1,4 +1,4 @@
-"""A failing case, and whether what something else gives for it explains what was given."""
+"""A failing case, and the comparison of its result with an imitation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Options = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Failure:
-    """A failing case, and what was given instead of what was expected."""
+    """A failing case: the actual result, and the expected one."""
 
     case: Case
     contract: Contract
@@ -34,7 +34,7 @@ class Failure:
 
     @property
     def mutated(self) -> bool:
-        """Whether what is wrong is that the caller's arrays were changed."""
+        """Return True if the call changed the caller's arrays."""
         return isinstance(self.given, BadResult) and self.given.reason == "mutated-input"
 
     @cached_property
@@ -43,11 +43,11 @@ class Failure:
         return self._wrong(self.given, self.expected) if isinstance(self.given, Result) else frozenset()
 
     def distance(self, imitation: Result | BadResult | None) -> float | None:
-        """How far an imitation is from what was given, over the tolerance; None when it is no explanation."""
+        """Return the distance of an imitation from the actual result ÷ tolerance; None if it does not explain it."""
         if isinstance(self.given, BadResult):
             if self.given.unreached and isinstance(imitation, Result):
                 return self._cut(self.given.unreached, imitation)
-            # A wrong shape or dtype is told in words, the same ones for the same fault.
+            # The message of a wrong shape or dtype is the same for the same fault.
             return 0.0 if isinstance(imitation, BadResult) and str(self.given) == str(imitation) else None
         if not isinstance(imitation, Result):
             return None
@@ -61,9 +61,9 @@ class Failure:
         return ratio if ratio <= 1.0 else None
 
     def _cut(self, unreached: frozenset[str], imitation: Result) -> float | None:
-        """0 where an imitation has gradients of 0 for just those arguments that no gradient reaches.
+        """Return 0 if an imitation has gradients of 0 for exactly those arguments that no gradient reaches.
 
-        Automatic differentiation gives none for what is cut off; arithmetic gives one of 0.
+        Automatic differentiation gives no gradient for an argument that is cut off; arithmetic gives one of 0.
         """
         asked = {name: golden for name, golden in self.expected.items() if golden.magnitude}
         nought = {name for name in asked if not np.any(imitation.outputs[name])}
@@ -77,9 +77,9 @@ class Failure:
 
 
 def _as_golden(golden: GoldenArray, values: np.ndarray[Any, Any]) -> GoldenArray:
-    """An imitation in the place of the golden values. Larger numbers have larger roundoffs."""
+    """Put an imitation in the place of the golden values. Larger numbers have larger roundoffs."""
     if golden.within is not None:
-        # Chance moves both what was given and the imitation.
+        # Chance moves both the actual result and the imitation.
         doubled = {name: 2 * width for name, width in golden.within.items()}
         return replace(golden, values=statistics_of(values, golden), within=doubled)
     made = replace(golden, values=golden.select(values))

@@ -1,4 +1,4 @@
-"""What is said of a whole run: what to fix first, which known mistake explains it, and what is not known."""
+"""The findings of a whole run: the component to fix first, the known mistake that explains it, and the unknown."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from goldformer.spec import Spec
 
 _MOST_SUSPECTS = 3
 _ABSENT = "raise NotImplementedError in the adapter (a process answers −32001): that call is then skipped"
-#: The mistake of which one property tells, and nothing else can.
+#: The mistake that only one property can find.
 _DIFFERS = "nondeterminism"
-#: The label of what explains most failing cases and not all.
+#: The label of an explanation of most failing cases, but not of all.
 CLOSEST = "Closest known mistake"
-#: So many names are listed before the others are counted.
+#: The number of names that are listed; the others are counted.
 _FEW = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """One thing that the diagnosis says; what is `inner` is said of the component named before it.
+    """One sentence of the diagnosis; an `inner` one belongs to the component of the finding before it.
 
-    `mistakes` are those of the catalogue that it names, by their ids.
+    `mistakes` are the ids of the known mistakes that it names.
     """
 
     label: str
@@ -35,7 +35,7 @@ class Remark:
 
 
 def diagnose(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Remark]:
-    """What to mend first, which known mistakes would look like this, and what is asked for and not there."""
+    """Yield the components to fix first, the known mistakes that would look like this, and the missing components."""
     judged = {c: [v for v in verdicts if v.component == c and v.is_judged] for c in spec.components}
     absent = [c for c, mine in judged.items() if mine and all(v.reason == "not-implemented" for v in mine)]
     roots, followers = failing_roots((v for v in verdicts if v.component not in absent), spec)
@@ -50,7 +50,7 @@ def diagnose(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Remark]:
         yield from this_is(explained[component]) or _could_be(verdicts, bad, component, spec)
     known = {c.id for component in roots for e in explained[component] for c in e.causes}
     for component in followers:
-        # What a part does wrong shows in the whole; a mistake of the whole's own does not go away with it.
+        # A mistake of a part shows in the whole. A mistake of the whole itself stays when the part is fixed.
         if any(c.id not in known for e in explained[component][:1] for c in e.causes):
             yield Remark("Mend too", component, inner=False)
             yield from this_is(explained[component])
@@ -64,15 +64,15 @@ def diagnose(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Remark]:
 
 
 def _could_be(verdicts: Sequence[Verdict], bad: Sequence[Verdict], component: str, spec: Spec) -> Iterator[Remark]:
-    """Say what could be behind failures that nothing known explains, or where the values first go wrong."""
-    # The message of a missing output says what is wrong, and no known mistake leaves out an output.
+    """Yield possible causes of failures that no known mistake explains, or the place where values first go wrong."""
+    # The message of a missing output is enough, and no known mistake leaves out an output.
     verdicts = [v for v in verdicts if v.reason != WITHHELD]
     bad = [v for v in bad if v.reason != WITHHELD]
     if not bad:
         return
     if differs := next((v for v in bad if v.reason == "property" and v.catches == (_DIFFERS,)), None):
-        # What is another result at each call equals nothing, and its first wrong output may be any. A call that
-        # raised, or broke the contract, has given no second result to compare.
+        # A result that changes with each call matches no mistake, and any output may be the first wrong one. A call
+        # that raised, or broke the contract, has no second result to compare.
         mistake = spec.mistakes[_DIFFERS]
         text = f"{mistake.title} ({_DIFFERS}): {differs.message}. {mistake.hint}"
         yield Remark("This is", text, mistakes=(_DIFFERS,))
@@ -81,7 +81,7 @@ def _could_be(verdicts: Sequence[Verdict], bad: Sequence[Verdict], component: st
     if not advice and any(v.matches is not None and v.differences for v in bad):
         yield Remark("Not known", "no mistake of the catalogue gives what was got; " + _first_wrong(bad))
         return
-    # An exception or a wrong shape says what is wrong by itself; only wrong values hint at mistakes.
+    # The message of an exception or a wrong shape is enough; only wrong values hint at mistakes.
     if any(v.reason in ("wrong-value", "not-finite", "property") for v in bad):
         for suspect in _likely(suspects(verdicts, component, spec)):
             fits = f"({suspect.mistake.id}, fits {suspect.explains} of {suspect.failing} failing checks)"
@@ -91,14 +91,14 @@ def _could_be(verdicts: Sequence[Verdict], bad: Sequence[Verdict], component: st
 
 
 def _explaining(verdicts: Sequence[Verdict], component: str, spec: Spec) -> list[Explanation]:
-    """What gives what was got in half of the failing cases or more, best first."""
+    """Return the explanations of at least half of the failing cases, best first."""
     return [e for e in explanations(verdicts, component, spec) if 2 * e.equals >= e.examined]
 
 
 def this_is(found: Sequence[Explanation], among: str = "failing", *, was: bool = False) -> list[Remark]:
-    """Return the best explanation, and those that are as good; of what `was`, there is nothing to mend.
+    """Return findings for the best explanation and for those that are as good; without a hint to fix if `was`.
 
-    It is "This is" where every failing case that was examined agrees, and else the closest known one.
+    The label tells if every failing case that was examined agrees, or only most of them.
     """
     remarks: list[Remark] = []
     for place, e in enumerate(found[:_MOST_SUSPECTS]):
@@ -119,24 +119,24 @@ def this_is(found: Sequence[Explanation], among: str = "failing", *, was: bool =
 
 
 def few(names: Iterable[str]) -> str:
-    """Return the first names of a list and the number of the others."""
+    """List the first names, and count the others."""
     listed = list(names)
     more = len(listed) - _FEW
     return ", ".join(listed[:_FEW]) + (f" and {more} more" if more > 0 else "")
 
 
 def _first_wrong(bad: Sequence[Verdict]) -> str:
-    """Where in the flow of data it goes wrong first, over all failing cases."""
+    """Name the output that is wrong first in the flow of data, in most failing cases."""
     first = Counter(v.differences[0].output for v in bad if v.differences)
     name, count = first.most_common(1)[0]
     return f"the first wrong output is {name} in {count} of {first.total()} failing cases"
 
 
 def closeness(ratio: float) -> str:
-    """How near what was got is to what explains it."""
+    """Describe the distance between the actual result and its explanation."""
     return "within a thousandth of the tolerance" if ratio < 1e-3 else f"within {ratio:.2g} of the tolerance"
 
 
 def _likely(found: Sequence[Suspect]) -> Sequence[Suspect]:
-    """The best few, without those that account for less than half of what fails."""
+    """Return the best suspects, without those that account for less than half of the failing checks."""
     return [s for s in found[:_MOST_SUSPECTS] if 2 * s.explains >= s.failing]

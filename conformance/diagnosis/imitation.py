@@ -1,4 +1,4 @@
-"""Holds a failing output against what each catalogued mistake and each other option would give on the same inputs."""
+"""The search for known mistakes and other options that reproduce a failing output on the same inputs."""
 
 from __future__ import annotations
 
@@ -33,23 +33,22 @@ from goldformer.conformance.judging.verdict import Match
 from goldformer.spec import Case, Spec
 from goldformer.spec.model import GoldenArray
 
-#: So many failing cases of a component in a dtype are held against all that is near, if nothing known fits them.
+#: The number of failing cases of a component in a dtype for which all near candidates are tried.
 _SEARCHES: Final = 3
 
-#: A case of more numbers than this is held against the mistakes that it lists alone: each imitation takes long.
+#: For a case of more numbers than this, only the mistakes that it lists are tried: each imitation takes long.
 _LARGE: Final = 100_000
 
-#: A case is held against so many pairs, and so many places, that their cases together have this many numbers: half a
-#: second.
+#: The number of pairs, and of places, that are tried for a case, times the numbers of the case: half a second.
 _TRIED: Final = 500_000
 
-#: Keeping an imitation takes as much memory as so many numbers, besides those that it has.
+#: The memory of a cached imitation besides its own numbers, in numbers.
 _ENTRY: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What may have been done: mistakes, everywhere or in one place alone, and options that were not declared."""
+    """A possible cause: mistakes, everywhere or in one place only, and options that were not declared."""
 
     mistakes: tuple[str, ...] = ()
     options: tuple[tuple[str, str], ...] = ()
@@ -57,12 +56,12 @@ class Candidate:
 
     @property
     def causes(self) -> tuple[str, ...]:
-        """The mistakes' ids, with the place if they are made in one alone, and the options, as a `Match` has them."""
+        """The causes of its `Match`: the options, and the mistakes' ids, with the place if they have one."""
         where = f"{IN}{self.place.words}" if self.place else ""
         return (*(f"{name}: {option}" for name, option in self.options), *(f"{id_}{where}" for id_ in self.mistakes))
 
     def with_(self, other: Candidate) -> Candidate | None:
-        """Return both at once; None if they are choices of one thing, hide one another, or have a place."""
+        """Return both candidates at once; None if they exclude or hide one another, or have a place."""
         if self.place or other.place:
             return None
         both = Candidate(self.mistakes + other.mistakes, self.options + other.options)
@@ -75,18 +74,18 @@ class Candidate:
 
 
 class Imitations:
-    """What mistakes and options give for cases, kept for the next implementation that is held against them."""
+    """A cache of the results that mistakes and options give for cases, for the next implementation."""
 
     def __init__(self, most: int = 1 << 23) -> None:
-        """Keep so many numbers at most, and then begin anew."""
+        """Cache at most that many numbers; a full cache is cleared."""
         self._most = most
         self._size = 0
         self._kept: dict[tuple[Any, ...], Result | BadResult | None] = {}
-        #: Who gives it: textbooks with a mistake or an option, which remember nothing.
+        #: Textbooks with a mistake or an option; they have no state.
         self.adapters: dict[tuple[Any, ...], Adapter] = {}
 
     def get(self, key: tuple[Any, ...], make: Callable[[], Result | BadResult | None]) -> Result | BadResult | None:
-        """What is kept under a key, or else made now."""
+        """Return the cached result of a key, or make it."""
         if key not in self._kept:
             made = make()
             size = _ENTRY + sum(a.size for a in made.outputs.values()) if isinstance(made, Result) else _ENTRY
@@ -99,10 +98,10 @@ class Imitations:
 
 
 class Imitator:
-    """Finds what explains failing outputs; it remembers what fitted, so that later cases are quick.
+    """Finds the causes of failing outputs; it remembers its matches, so that later cases are quick.
 
-    `left_out` are mistakes that it is not to know of. What it finds does not depend on `imitations`, which several
-    may share, one after the other, for one spec.
+    `left_out` are mistakes that it must not know. `imitations` is a cache for one spec. Several imitators may share
+    it, one after the other, and their findings do not depend on it.
     """
 
     def __init__(self, spec: Spec, left_out: Collection[str] = (), imitations: Imitations | None = None) -> None:
@@ -116,7 +115,7 @@ class Imitator:
         self._tried: dict[str, set[Candidate]] = defaultdict(set)
         self._looked_at: Counter[str] = Counter()
         self._explained: Counter[str] = Counter()
-        #: What each failing case was held against.
+        #: The candidates that each failing case was compared with.
         self._held: defaultdict[tuple[str, str], set[Candidate]] = defaultdict(set)
 
     def matches(
@@ -127,9 +126,9 @@ class Imitator:
         dtype: str,
         options: Options,
     ) -> tuple[Match, ...] | None:
-        """What gives what `given` is, a component's own mistakes first; None where nobody looked.
+        """Return the mistakes and options whose output matches `given`; None if the search was skipped.
 
-        `options` are those that are declared for the component.
+        `options` are those that the adapter declares for the component.
         """
         if case.full_size or (isinstance(given, BadResult) and given.reason == "raised"):
             return None
@@ -147,17 +146,17 @@ class Imitator:
         dtype: str,
         options: Options,
     ) -> tuple[Match, ...]:
-        """Return the matches among candidates that were found only after a failing case was held against the others."""
+        """Return the matches among candidates that were found only after the search for this case."""
         failure = Failure(case, self.spec.contracts[case.component], given, expected, dtype, options)
         late = [c for c in self._known(case.component) if c not in self._held[case.id, dtype]]
         found = self._those_that_fit(late, failure)
         return tuple(Match(candidate.causes, distance) for candidate, distance in found.items())
 
     def _search(self, failure: Failure) -> dict[Candidate, float]:
-        """Look through the catalogue for what fits; empty where that would be in vain or take too long."""
+        """Search the catalogue; return nothing if the search would be useless or take too long."""
         case = failure.case
         component = case.component
-        # What nothing known explains in a part, nothing known explains in the whole.
+        # If no known mistake explains a part, skip the search in the components built from it.
         if any(2 * self._explained[part] < self._looked_at[part] for part in self.spec.list_dependencies(component)):
             return {}
         size = sum(array.size for array in (*case.input_arrays.values(), *case.param_arrays.values()))
@@ -168,7 +167,7 @@ class Imitator:
         self._searched[component, failure.dtype] += 1
         near = list(self._near(component, failure.options))
         found = self._those_that_fit(near, failure)
-        # A search decides at every step: it takes long, and two mistakes together need not come to an end.
+        # Decoding takes long, and with two mistakes at once it need not end.
         decides = case.golden is not None and case.golden.margin is not None
         if not found and not decides and self._searched[component, failure.dtype] == 1:
             found = self._those_that_fit(self._far(component), failure)
@@ -180,13 +179,13 @@ class Imitator:
         return found
 
     def textbook(self, case: Case, options: Options) -> Result | None:
-        """What the textbook gives for a case in float64 under these options; None where it has not got that."""
+        """Return the textbook's result for a case in float64 under these options; None if it has none."""
         given = Failure(case, self.spec.contracts[case.component], Result({}, 0.0), {}, "float64", options)
         made = self._imitate(Candidate(), given)
         return made if isinstance(made, Result) else None
 
     def accepting(self, case: Case, dtype: str, options: Options) -> tuple[Match, ...] | None:
-        """The mistakes that a refused call shows and that accept it as well; None where it shows none."""
+        """Return the mistakes that the case lists and that also accept its call; None if it lists none."""
         listed = list(self._named(case.kills))
         contract = self.spec.contracts[case.component]
         found = []
@@ -204,16 +203,16 @@ class Imitator:
         return tuple(found) if listed else None
 
     def _known(self, component: str) -> list[Candidate]:
-        """What explained earlier cases of a component, or of a part of it: parts come first in a run."""
+        """Return the candidates that matched earlier cases of a component or of its parts: parts come first."""
         parts = (*reversed(self.spec.list_dependencies(component)), component)
         return list(dict.fromkeys(candidate for part in parts for candidate in self._fitted[part]))
 
     def _listed(self, component: str) -> set[str]:
-        """The mistakes that cases of a component list."""
+        """Return the ids of the mistakes that cases of a component list."""
         return {id_ for case in self.spec.cases_of(component) for id_ in case.kills}
 
     def _near(self, component: str, options: Options) -> Iterator[Candidate]:
-        """Options that were not declared, the component's own mistakes, and those that its cases list."""
+        """Yield the options that were not declared, the component's own mistakes, and those that its cases list."""
         for name, declared in options.items():
             others = (option for option in self.spec.conventions[name].options if option != declared)
             yield from (Candidate(options=((name, option),)) for option in others)
@@ -223,7 +222,7 @@ class Imitator:
         yield from self._named(id_ for id_ in (*own, *of_others) if self._shows_in_one_call(id_, component))
 
     def _far(self, component: str) -> Iterator[Candidate]:
-        """The mistakes of a component's parts that no case of the component lists."""
+        """Yield the mistakes of a component's parts that no case of the component lists."""
         listed = self._listed(component)
         parts = self.spec.list_dependencies(component)
         homes = {id_: self.spec.mistakes[id_].component for id_ in implementations() if id_ not in listed}
@@ -231,9 +230,9 @@ class Imitator:
         yield from self._named(far)
 
     def _shows_in_one_call(self, mistake: str, component: str) -> bool:
-        """Return True unless a mistake shows in gradients alone, or after other calls: one call gives what is right.
+        """Return True unless a mistake shows only in gradients, or only after other calls.
 
-        Mostly the cases of the component that is looked at tell, and no other component's files are read.
+        The cases of the component mostly decide, and then no other component's files are read.
         """
         if mistake not in self._in_one_call:
             killing = self.spec.cases_killing(mistake, component)
@@ -241,18 +240,18 @@ class Imitator:
         return self._in_one_call[mistake]
 
     def _named(self, ids: Iterable[str]) -> Iterator[Candidate]:
-        """Each mistake that somebody makes and that is not left out."""
+        """Yield a candidate for each mistake that has an implementation and is not left out."""
         return (Candidate((id_,)) for id_ in ids if id_ in implementations() and id_ not in self._left_out)
 
     def _untried(self, component: str, candidates: Iterable[Candidate]) -> Iterator[Candidate]:
-        """Those that no failing case of the component was held against."""
+        """Yield the candidates that were not tried for this component yet, and mark them as tried."""
         for candidate in candidates:
             if candidate not in self._tried[component]:
                 self._tried[component].add(candidate)
                 yield candidate
 
     def _placed(self, component: str, near: list[Candidate]) -> Iterator[Candidate]:
-        """Mistakes in one place of the component alone, those first that are made everywhere there at times."""
+        """Yield mistakes in one place of the component only, the near mistakes first."""
         for some in (near, self._far(component)):
             ids = [id_ for c in some for id_ in c.mistakes]
             for place in PLACES.get(component, ()):
@@ -262,7 +261,7 @@ class Imitator:
                         yield Candidate((id_,), place=place)
 
     def _pairs(self, component: str, near: list[Candidate]) -> Iterator[Candidate]:
-        """Two at once: an option and a mistake, two of the component's own, or one that was seen alone elsewhere."""
+        """Yield pairs: an option and a mistake, two of the component's own, or a known match and another."""
         options = [c for c in near if c.options]
         own = [c for c in near if c.mistakes and self.spec.mistakes[c.mistakes[0]].component == component]
         seen = [c for c in self._known(component) if len(c.causes) == 1]
@@ -278,7 +277,7 @@ class Imitator:
                 yield both
 
     def _those_that_fit(self, candidates: Iterable[Candidate], failure: Failure) -> dict[Candidate, float]:
-        """The candidates that explain a failure, each with its distance."""
+        """Return the candidates that explain a failure, each with its distance."""
         found = {}
         for candidate in candidates:
             self._held[failure.case.id, failure.dtype].add(candidate)
@@ -311,21 +310,19 @@ class Imitator:
             return None
 
     def _adapter(self, candidate: Candidate, declared: Options) -> Adapter:
-        """The textbook under what is declared, done as the candidate has it."""
+        """Return the textbook under the declared options, with the changes of the candidate."""
         chosen = {**declared, **dict(candidate.options)}
         key = (candidate.mistakes, candidate.place, tuple(chosen.items()))
         if key not in self._adapters:
             made = [implementations()[id_] for id_ in candidate.mistakes]
             layers = [OPTIONS[item] for item in chosen.items() if item in OPTIONS]
-            # A mistake lies over the options, and over the gradients of the forward pass in which it is made.
+            # A mistake is applied after the options, and after the gradients of the forward pass in which it is made.
             if not all(one.by_hand for one in made):
                 layers.append(DIFFERENTIATED)
             layers += [only_at(candidate.place, one.steps) if candidate.place else one.steps for one in made]
             if candidate.place:
                 layers.append(TRACKED)
-            self._adapters[key] = Adapter.from_trusted(
-                build_textbook(*layers), "+".join(candidate.causes), self.spec
-            )
+            self._adapters[key] = Adapter.from_trusted(build_textbook(*layers), "+".join(candidate.causes), self.spec)
         return self._adapters[key]
 
 

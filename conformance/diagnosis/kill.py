@@ -1,7 +1,7 @@
-"""The suite's own proof: each known mistake, made on purpose, against every case that it could show in.
+"""The kill matrix: each known mistake, made on purpose, against every case that could reveal it.
 
-A case claims a mistake by listing it in `meant_for` or in `kills`. A claim is true when the case fails for code that
-makes the mistake; how far beyond the tolerance it fails is the margin.
+A case claims a mistake by listing it in `meant_for` or in `kills`. A claim is true if the case fails for code that
+makes the mistake. The margin is the error ÷ tolerance.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from goldformer.conformance.properties.judge import check_property
 from goldformer.conformance.run import Numerics
 from goldformer.spec import Case, Mistake, Spec, load_spec
 
-#: Careful code stays below 0.4 of the tolerance: what is this far beyond it is no rounding.
+#: Careful code stays below 0.4 of the tolerance: a margin as large as this is no rounding.
 FAR: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What one check says of one mistake.
+    """The result of one check on one mistake.
 
     `margin` is error ÷ tolerance: infinite where the check fails without a number to compare, or where numbers must
     be exact; 0 where it passes without one.
@@ -48,10 +48,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Kill:
-    """What the suite makes of one mistake, in one dtype.
+    """The results of all checks on one mistake, in one dtype.
 
-    `unmeasured` are the cases that list it and cannot be judged on its implementation: what they need it has not,
-    or the dtype is too coarse for them.
+    `unmeasured` are the cases that list it and cannot be judged on its implementation: something they need is
+    missing there, or the dtype is too coarse for them.
     """
 
     mistake: Mistake
@@ -71,7 +71,7 @@ class Kill:
 
     @property
     def caught(self) -> bool:
-        """Whether a check that lists it fails."""
+        """Return True if a check that lists it fails."""
         return bool(self.by)
 
     @property
@@ -94,8 +94,8 @@ class Kill:
 class KillMatrix:
     """Mistakes against checks.
 
-    `not_made` are mistakes that have no implementation; `redundant` are the cases, by component, that kill nothing
-    which no other one kills.
+    `not_made` are mistakes that have no implementation. `redundant` are the cases, by component, whose kills other
+    cases kill too.
     """
 
     dtype: str
@@ -121,19 +121,19 @@ class KillMatrix:
 
     @property
     def proven(self) -> bool:
-        """Whether every mistake is caught and every claim is true."""
+        """Return True if every mistake is caught and every claim is true."""
         return not self.not_caught and not self.untrue
 
 
 def measure(mistaken: Mistaken, dtype: str, cases: Iterable[Case], spec: Spec) -> Kill:
-    """Judge a mistake by some cases; where no case of the spec lists it, by the properties that do.
+    """Judge a mistake by some cases, or by the properties that list it if no case of the spec does.
 
-    A dtype in which the mistake is none is replaced by one in which it is.
+    A dtype in which the mistake does not show is replaced by one in which it does.
     """
     mistake, dtype = spec.mistakes[mistaken.id], mistaken.shown_in(dtype)
     adapter = Adapter.from_object(mistaken.make(), mistaken.id, spec)
     Numerics().apply(adapter.arrays)
-    # Strictly, as a case of what is only advised may list it too.
+    # Strict, because a case that is only advised may list it too.
     bench = Bench(spec, adapter, dtype, "cpu", strict=True)
     cells: list[Cell] = []
     unmeasured: list[str] = []
@@ -149,7 +149,7 @@ def measure(mistaken: Mistaken, dtype: str, cases: Iterable[Case], spec: Spec) -
 
 
 def _cell(verdict: Verdict, *, listed: bool) -> Cell | None:
-    """A verdict as a cell; None when nothing was judged."""
+    """Read the result of a verdict; None if nothing was judged."""
     if verdict.status is Status.SKIPPED or verdict.reason == "not-implemented":
         return None
     margin = (math.inf if verdict.bad else 0.0) if verdict.ratio is None else verdict.ratio
@@ -157,7 +157,7 @@ def _cell(verdict: Verdict, *, listed: bool) -> Cell | None:
 
 
 def _properties_of(mistake: Mistake, bench: Bench) -> Iterator[Cell]:
-    """What the properties that list a mistake say of it, those of every component for the mistake's own."""
+    """Yield the results of the properties that list a mistake; those of every component are run on its own."""
     listing = [prop for prop in bench.spec.properties.values() if mistake.id in prop.catches]
     for prop in listing:
         component = mistake.component if prop.component == "*" else prop.component
@@ -177,9 +177,9 @@ def claiming(mistake: Mistake, spec: Spec) -> list[Case]:
 
 
 def able_to_show(mistake: Mistake, spec: Spec) -> list[Case]:
-    """The cases of a mistake's component and of all that is built of it, and every other one that lists it.
+    """Return the cases of a mistake's component and of all that is built of it, and every other one that lists it.
 
-    A model of full size takes seconds, so its cases are among them only when they list it.
+    A full-size model takes seconds, so its cases are among them only if they list the mistake.
     """
     touched = {name for name in spec.components if mistake.component in (name, *spec.list_dependencies(name))}
     return [
@@ -189,14 +189,14 @@ def able_to_show(mistake: Mistake, spec: Spec) -> list[Case]:
     ]
 
 
-#: Is handed each Kill as it is done, and how many there will be; hands them on.
+#: Takes the kills as they finish, and their number; yields them again. It shows progress.
 Watch = Callable[[Iterator[Kill], int], Iterable[Kill]]
 
 
 def kill_matrix(
     spec: Spec, mistakes: Iterable[Mistake], dtype: str, jobs: int, watch: Watch = lambda kills, _: kills
 ) -> KillMatrix:
-    """Measure mistakes on as many processes as `jobs`."""
+    """Measure mistakes in `jobs` processes."""
     start = time.perf_counter()
     made: list[str] = []
     not_made: list[Mistake] = []
@@ -225,16 +225,16 @@ def _measured(id_: str, dtype: str, spec: Spec) -> Kill:
 
 
 def _measured_there(id_: str, dtype: str, root: Path) -> Kill:
-    """The same in another process, which reads the spec once: load_spec remembers it."""
+    """Measure a mistake in a worker, which reads the spec once: load_spec caches it."""
     return _measured(id_, dtype, load_spec(root))
 
 
 def measured_kills(kills: Iterable[Kill], spec: Spec) -> dict[str, tuple[str, ...]]:
-    """Return what each measured case kills: the claims that are true.
+    """Return the mistakes that each measured case kills: the claims that are true.
 
-    A new mistake, which no case kills and no property catches yet, is put wherever a case fails for it far beyond
-    rounding. Other lists stay as long as they are true, since the diagnosis tries first what is listed: it would change
-    with each run. A claim that was not measured stays.
+    A new mistake, which no case kills and no property catches yet, is added to every case that fails for it far beyond
+    rounding. Other lists do not grow, because the diagnosis tries listed mistakes first and would change with each run.
+    A claim that was not measured stays.
     """
     found = {case.id: list(case.kills) for case in spec.cases.values()}
     known = {id_ for killed in found.values() for id_ in killed}
@@ -253,11 +253,10 @@ def measured_kills(kills: Iterable[Kill], spec: Spec) -> dict[str, tuple[str, ..
 
 
 def redundant(kills: Iterable[Kill], cases: Iterable[Case]) -> dict[str, tuple[str, ...]]:
-    """The cases, by component, that kill nothing which no other case of the component kills far beyond rounding.
+    """Return the cases, by component, whose mistakes another case of the component kills too, far beyond rounding.
 
-    A case that lists a mistake which is not among `kills`, or which it was not measured on, is left out, and so is
-    one that lists none. Such a case is not useless: it may show a clause, and each of two such cases may make up for
-    the other.
+    A case that lists a mistake which was not measured on it is left out, and so is one that lists none. A redundant
+    case is not useless: it may show a clause, and two redundant cases may be redundant because of each other.
     """
     killers: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     listing: defaultdict[str, set[str]] = defaultdict(set)

@@ -1,4 +1,4 @@
-"""Whether a failure would be none under another option of the case's convention, and how to declare that."""
+"""Advice to declare another option of a case's convention, if the result is right under that option."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _fitting_option(judgement: Judgement, case: Case, name: str, result: Result)
 
 
 def _leave_open(judgement: Judgement, case: Case, name: str, result: Result) -> str:
-    """Return the advice to leave a convention open, where only what depends on it is wrong, or ""."""
+    """Return the advice to leave a convention open if only values that depend on it are wrong, or ""."""
     bench = judgement.bench
     convention = bench.spec.conventions[name]
     if case.golden is None or not convention.left_open or bench.adapter.leaves_open(name, case.component):

@@ -1,8 +1,8 @@
-"""Which causes explain what failed, by what was got, or else by what failed and what passed.
+"""The causes that explain failures: by their results, or else by the checks that failed and passed.
 
-A cause explains a failing case when it gives, on the same inputs, what was got. Where none does, every
-check still lists the mistakes that it reveals: one that a passing check would have revealed is ruled out, and
-among the rest those that account for the most failing checks come first.
+A cause explains a failing case if it gives the same result on the same inputs. If no cause does, every check still
+lists the mistakes that it reveals: a mistake that a passing check would have revealed is ruled out, and among the
+others those that account for the most failing checks come first.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from goldformer.conformance.diagnosis.causes import Cause, cause
 from goldformer.conformance.judging.verdict import ERRORS, Status, Verdict
 from goldformer.spec import Mistake, Spec
 
-#: Dtypes so coarse that a mistake may hide in rounding: what passes in them rules nothing out.
+#: Dtypes so coarse that a mistake may hide in rounding: a pass in them rules nothing out.
 _COARSE: Final = frozenset({"float16", "bfloat16"})
 
 
@@ -31,10 +31,10 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Causes that, together, give what was got in `equals` of the failing cases that were examined.
+    """Causes that together reproduce the result in `equals` of the failing cases that were examined.
 
     `ratio` is the largest distance in these, over the tolerance; `spared` counts passing cases that they would fail.
-    `refuting` are the failing cases, by id, in which they give something else.
+    `refuting` are the ids of the failing cases in which they give another result.
     """
 
     causes: tuple[Cause, ...]
@@ -45,7 +45,7 @@ class Explanation:
 
     @property
     def examined(self) -> int:
-        """Return how many failing cases were compared with what the causes give."""
+        """The number of failing cases that were compared with the causes."""
         return self.equals + len(self.refuting)
 
     @property
@@ -54,13 +54,13 @@ class Explanation:
         return not self.refuting
 
     def is_other_option_of(self, nearer: Explanation) -> bool:
-        """Return True if both are one option of the same convention, of which only the nearer one is told."""
+        """Return True if both are one option of the same convention; only the nearer one is reported."""
         ones = [e.causes[0].convention for e in (self, nearer) if len(e.causes) == 1]
         return len(ones) == 2 and ones[0] == ones[1] != ""
 
 
 def explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -> list[Explanation]:
-    """The causes that give what one component gave, those that explain the most failing cases first."""
+    """Return the causes that reproduce one component's results, those that explain the most failing cases first."""
     judged = [v for v in verdicts if v.component == component and v.kind == "case"]
     examined = [v for v in judged if v.bad and v.matches is not None]
     equal: defaultdict[tuple[str, ...], set[tuple[str, str]]] = defaultdict(set)
@@ -81,12 +81,12 @@ def explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -> lis
     catalogue = {id_: place for place, id_ in enumerate(spec.mistakes)}
 
     def rank(e: Explanation) -> tuple[int, int, int, int, int, int, float, str]:
-        # What a convention allows is no mistake; what the component does itself comes before what its parts do.
+        # Options come before mistakes, and mistakes of the component itself before those of its parts.
         own = -max(order[c.component] if c.component else len(order) for c in e.causes)
         faint = sum(not _shows(c.id, dtype) for c in e.causes for dtype in dtypes)
-        # Of those that nothing compared tells apart, the catalogue has the more common one first.
+        # The catalogue lists the more common mistake first: it decides between equals.
         first = catalogue.get(e.causes[0].id, -1)
-        # Of two options, the nearer one.
+        # The nearer one of two options comes first.
         far = e.ratio if all(c.convention for c in e.causes) else 0.0
         return e.spared - e.equals, len(e.causes), faint, own, e.spared, first, far, e.causes[0].id
 
@@ -94,18 +94,17 @@ def explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -> lis
 
 
 def suspects(verdicts: Iterable[Verdict], component: str, spec: Spec) -> list[Suspect]:
-    """The mistakes that fit the checks of one component and that nothing rules out, best first.
+    """Return the mistakes that fit the checks of one component and that nothing rules out, best first.
 
-    A passing check rules out those that it would show; so does a failing case that was held against them in vain.
+    A passing check rules out the mistakes that it reveals. A failing case rules out those that do not reproduce it.
     """
-    from goldformer.conformance.diagnosis.mistakes import implementations  # what passes needs no catalogue
+    from goldformer.conformance.diagnosis.mistakes import implementations  # a run that passes needs no catalogue
 
     judged = [v for v in verdicts if v.component == component]
     examined = [v for v in judged if v.bad and v.kind == "case" and v.matches is not None]
     fitting = {id_ for v in examined for match in v.matches or () for id_ in match.causes}
     in_vain = {m for v in examined for m in v.catches if m in implementations()} - fitting
-    # A property that knows no mistake fails for any. An exception is no sign of a mistake in the values: it may have
-    # any cause.
+    # A property that lists no mistake says nothing about one. An exception may have any cause.
     failed = [v for v in judged if v.bad and v.reason not in ERRORS and (v.kind == "case" or v.catches)]
     passed = {(m, v.dtype) for v in judged for m in _ruled_out(v)}
     counts = Counter(m for v in failed for m in v.catches if m not in in_vain and (m, v.dtype) not in passed)
@@ -114,14 +113,14 @@ def suspects(verdicts: Iterable[Verdict], component: str, spec: Spec) -> list[Su
 
 
 def _ruled_out(verdict: Verdict) -> Iterator[str]:
-    """The mistakes that a check would have shown and did not, in the dtypes in which they show."""
+    """Yield the mistakes that a passing check rules out, in the dtypes in which they show."""
     if verdict.status is not Status.PASSED or verdict.dtype in _COARSE:
         return
     yield from (id_ for id_ in verdict.catches if _shows(id_, verdict.dtype))
 
 
 def _shows(mistake: str, dtype: str) -> bool:
-    """Whether a mistake is one in a dtype, and not in others alone."""
+    """Return True if a mistake shows in a dtype."""
     from goldformer.conformance.diagnosis.mistakes import implementations
 
     made = implementations().get(mistake)
@@ -129,7 +128,7 @@ def _shows(mistake: str, dtype: str) -> bool:
 
 
 def failing_roots(verdicts: Iterable[Verdict], spec: Spec) -> tuple[list[str], list[str]]:
-    """Components that fail though all they depend on holds, and those that fail along with one of these."""
+    """Split failing components into those whose parts all pass, and those with a failing part."""
     failing = {v.component for v in verdicts if v.bad}
 
     ordered = [c for c in spec.components if c in failing]

@@ -1,1 +1,1 @@
-"""Is it right? Calls an implementation, compares the outcome with golden values, and decides."""
+"""Judging: call an implementation, compare the outcome with golden values, and decide."""

@@ -1,9 +1,9 @@
-"""Calls an implementation with a case and judges the outcome: (case, adapter, dtype, device) becomes a Judgement.
+"""Call an implementation with a case and judge the outcome: (case, adapter, dtype, device) becomes a Judgement.
 
-    outcome = call_case(case, bench)        what the implementation gave, or why there is nothing to compare
-    verdict = judge(case, outcome, bench)   numbers only
+    outcome = call_case(case, bench)        a Result to compare, or a CallProblem
+    verdict = judge(case, outcome, …)       numbers only
 
-Why something failed is not asked here: the diagnosis looks at the judgements afterwards.
+The diagnosis looks for the causes of failures afterwards, in the judgements.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import shlex
 import traceback
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -40,18 +41,18 @@ from goldformer.spec.model import ANY, GoldenArray
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """An implementation on the bench: which adapter, in which dtype, on which device, how strictly."""
+    """An implementation under test: its adapter, the dtype, the device, and how strictly it is judged."""
 
     spec: Spec
     adapter: Adapter
     dtype: str
     device: str
     strict: bool = False
-    #: The outputs that the check at hand requires; every output but the first is optional without it.
+    #: The outputs that this check requires. The first output is always required, the others only if they are here.
     required: Collection[str] = ()
 
     def unusable(self) -> tuple[Reason, str] | None:
-        """Why nothing can run here, or None."""
+        """Return the reason why nothing can run here, or None."""
         if self.dtype not in self.adapter.dtypes:
             return (
                 "dtype",
@@ -71,12 +72,9 @@ class Bench:
         return "" if component in self.adapter.functions else f"{self.adapter.name} has no {component}"
 
     def command(self, *check: str) -> str:
-        """The line that repeats one check."""
-        words = ["goldformer", "check", self.adapter.origin, *check, "--dtype", self.dtype]
-        words += ["--device", self.device] if self.device != "cpu" else []
-        timeout = self.adapter.timeout
-        words += ["--timeout", f"{timeout:.15g}"] if timeout not in (None, TIMEOUT) else []
-        return shlex.join([*words, "--strict"] if self.strict else words)
+        """Return the command line that repeats one check."""
+        options = _join_options(self.dtype, self.device, self.adapter.timeout, strict=self.strict)
+        return f"goldformer check {shlex.quote(self.adapter.origin)} {shlex.join(check)} {options}"
 
     def withheld(self, component: str, outputs: Collection[str], expected: Collection[str]) -> str:
         """Name the expected outputs that are required and missing, and say what to return; empty if none is missing."""
@@ -99,16 +97,24 @@ class Bench:
         return invoke(self.adapter, contract, arguments, self.dtype, self.device, **how)
 
 
-#: What a call gave, or why there is nothing to compare.
+@lru_cache
+def _join_options(dtype: str, device: str, timeout: float | None, *, strict: bool) -> str:
+    """Join the options of a command line that repeats a check; cached, because every verdict has one."""
+    words = ["--dtype", dtype, *(["--device", device] if device != "cpu" else [])]
+    words += ["--timeout", f"{timeout:.15g}"] if timeout not in (None, TIMEOUT) else []
+    return shlex.join([*words, "--strict"] if strict else words)
+
+
+#: The result of a call, or the reason why there is nothing to compare.
 Outcome = Result | CallProblem
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A verdict, and what it rests on: what the diagnosis and the baseline need.
+    """A verdict and the data behind it, for the diagnosis and the baseline.
 
-    `case` is None for a property. `outcome` is None where no result was asked for: the check was skipped, or the call
-    had to be refused. `expected` are the golden values that the outcome was compared with.
+    `case` is None for a property. `outcome` is None if no result was expected: the check was skipped, or the
+    implementation had to refuse the call. `expected` are the golden values that the outcome was compared with.
     """
 
     verdict: Verdict
@@ -144,7 +150,7 @@ def judge_case(case: Case, bench: Bench) -> Judgement:
 
 def _or_advice(verdict: Verdict, case: Case, bench: Bench) -> Verdict:
     """Turn a failure that no clause forbids into advice, unless strictness is asked for."""
-    # What every call must keep (CALL-1 to CALL-4) binds these cases too.
+    # The rules of every call (CALL-1 to CALL-4) bind these cases too.
     departs = verdict.status is Status.FAILED and verdict.reason in ("wrong-value", "no-error", WITHHELD)
     return as_advice(verdict) if departs and bench.spec.is_advice(case) and not bench.strict else verdict
 
@@ -159,16 +165,16 @@ def fault(blank: Verdict, error: Exception) -> Verdict:
 
 
 def as_advice(verdict: Verdict) -> Verdict:
-    """What is only advised, and not done: skipped with the reason."""
+    """Return a failure of a case that is only advised as skipped, with the message."""
     return skipped(replace(verdict, ratio=None, differences=()), "advice", verdict.message)
 
 
 def call_case(case: Case, bench: Bench) -> Outcome:
-    """Return what the implementation gives for a case: outputs, or gradients of its arguments."""
+    """Call the implementation with a case; return the outputs, the gradients of its arguments, or the problem."""
     arguments, contract = arguments_of(case), bench.spec.contracts[case.component]
     try:
         if case.cotangent_array is None:
-            # A second copy of a whole model takes seconds: smaller cases tell whether arrays are left alone.
+            # Skip the check for changed inputs on full-size models, where it takes seconds: smaller cases cover it.
             return bench.call(case.component, arguments, untouched=not case.full_size)
         wanted = contract.results_of(case)
         return invoke_gradient(
@@ -209,7 +215,7 @@ def _judge_result(
 
 
 def working_case(component: str, bench: Bench) -> Case:
-    """The first small case of a component that the implementation runs; NotImplementedHere when none does."""
+    """Return the first case of a component that the implementation runs; NotImplementedHere if it runs none."""
     last = NotImplementedHere(f"{bench.adapter.name} has no {component}")
     for case in plain_cases(component, bench):
         try:
@@ -222,7 +228,7 @@ def working_case(component: str, bench: Bench) -> Case:
 
 
 def plain_cases(component: str, bench: Bench) -> Iterator[Case]:
-    """The cases of a component whose numbers are judged here, in the order of their file."""
+    """Yield the cases of a component whose numbers are judged here, in the order of their file."""
     for case in bench.spec.cases_of(component):
         if case.error is None and not case.shape_only and not _does_not_apply(case, bench):
             yield case
@@ -236,24 +242,29 @@ def _blank(case: Case, bench: Bench) -> Verdict:
 
 
 def _named(case: Case, bench: Bench) -> tuple[str, ...]:
-    """The options that choose a case, with its file if that is no part of the spec."""
-    own = () if case.place.file.is_relative_to(bench.spec.root) else ("--cases", str(case.place.file))
+    """Return the options that choose a case, with its file if that is no part of the spec."""
+    own = () if _is_within(case.place.file, bench.spec.root) else ("--cases", str(case.place.file))
     return (*own, "--case", case.id)
 
 
+@lru_cache(maxsize=1 << 10)
+def _is_within(file: Path, folder: Path) -> bool:
+    return file.is_relative_to(folder)
+
+
 def skipped(blank: Verdict, reason: Reason, message: str) -> Verdict:
-    """Nothing was judged, for a reason."""
+    """Return a skipped verdict."""
     return replace(blank, status=Status.SKIPPED, reason=reason, message=message)
 
 
 def not_implemented(blank: Verdict, message: str, *, strict: bool) -> Verdict:
-    """The component or variant is not there: skipped, or failed when that counts."""
+    """Return the verdict on a missing component or variant: skipped, or failed if `strict`."""
     status = Status.FAILED if strict else Status.SKIPPED
     return replace(blank, status=status, reason="not-implemented", message=message)
 
 
 def broken(blank: Verdict, bad: BadResult) -> Verdict:
-    """There is no result to compare: errored when the call itself went wrong, failed when it broke the contract."""
+    """Return the verdict without a result: errored if the call itself went wrong, failed if it broke the contract."""
     status = Status.ERRORED if bad.reason in ERRORS else Status.FAILED
     return replace(blank, status=status, reason=bad.reason, message=str(bad), detail=bad.detail)
 
@@ -289,7 +300,7 @@ def _needs_other_option(case: Case, bench: Bench) -> str:
 def _expected(case: Case, bench: Bench) -> dict[str, GoldenArray]:
     """Return the golden values under the adapter's convention.
 
-    An option that permits a refusal has none of its own: a result that is given all the same is the default option's.
+    An option that permits a refusal has no values of its own: a result is compared with those of the default option.
     """
     if case.golden is None:
         return {}
@@ -335,7 +346,7 @@ def _judge_refusal(case: Case, bench: Bench, blank: Verdict) -> Verdict:
 
 
 def refuses(case: Case, bench: Bench) -> tuple[Any, NotImplementedHere | BadResult | None]:
-    """Call with a case's arguments, contract unchecked: what came back, or what was raised."""
+    """Call with the arguments of a case without checking the contract; return the result and the problem."""
     contract = bench.spec.contracts[case.component]
     library = LIBRARIES[bench.adapter.arrays]
     given = hand_over(library, contract, arguments_of(case), bench.dtype, bench.device)
@@ -352,10 +363,10 @@ def _describe(returned: Any) -> str:
 
 
 def plan(spec: Spec, components: Iterable[str] = (), cases: Iterable[str] = ()) -> list[Case]:
-    """The cases to run, roots of the dependency order first; empty filters mean everything."""
+    """Return the cases to run, in the order of dependency; empty filters mean everything."""
     components, ids = set(components), set(cases)
     if ids:
-        # Only the files of these cases are read, and of each all of it: its order is that of the cases.
+        # Only the files of these cases are read. The cases keep the order of their file.
         homes = {spec.cases[id_].component for id_ in ids if id_ in spec.cases}
         components = homes & components if components else homes
     chosen = [name for name in spec.components if name in components] if components or ids else spec.components

@@ -34,7 +34,7 @@ def invoke_gradient(
     dtype: str,
     device: str,
 ) -> Result:
-    """The gradients of Σ cotangent·(first output) by the arguments in `wanted`; CallProblem without them."""
+    """Return the gradients of Σ cotangent·(first output) by the arguments in `wanted`, or raise CallProblem."""
     binder = check_call(contract, arguments.inputs, arguments.params, arguments.attributes)
     library = LIBRARIES[adapter.arrays]
     given = hand_over(library, contract, arguments, dtype, device)

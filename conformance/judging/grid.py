@@ -1,4 +1,4 @@
-"""Windows of wrong outputs: a few rows and columns around what is worst, small enough to travel and to be drawn."""
+"""Windows of wrong outputs: a few rows and columns around the worst element, small enough to store and to draw."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from goldformer.conformance.judging.verdict import Grid
 
-#: So many rows and columns a window has at most.
+#: The largest number of rows and of columns of a window.
 SIDE: Final = 12
 
 
 def window(expected: NDArray[np.generic], got: NDArray[np.generic], worst: tuple[int, ...]) -> Grid | None:
-    """The rows and columns around an element, in the last two axes; None of what has no axis or no numbers."""
+    """Cut the rows and columns around an element, in the last two axes; None without axes or numbers."""
     if expected.ndim == 0 or expected.dtype.kind not in "fiub" or got.dtype.kind not in "fiub":
         return None
     if expected.ndim == 1:

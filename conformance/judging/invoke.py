@@ -1,9 +1,9 @@
-"""One call of an implementation, checked against the contract both ways.
+"""Call an implementation, and check the arguments and the result against the contract.
 
 CallProblem
-├── NotImplementedHere   the adapter lacks the component, or declines this variant: skipped
-├── NotCheckable         this relation cannot be looked at here, whatever the adapter has: skipped
-└── BadResult            it was called rightly and raised, or returned what the contract forbids
+├── NotImplementedHere   the adapter has no such component, or declines this variant: skipped
+├── NotCheckable         this check is impossible here, whatever the adapter does: skipped
+└── BadResult            a correct call raised, or returned what the contract forbids
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from goldformer.spec.shapes import Binder
 Array = NDArray[Any]
 _MOST_NAMES: Final = 12
 
-#: How much is said of the names that came back, in characters.
+#: The length, in characters, to which a list of returned names is cut.
 _LONGEST: Final = 500
 
 
@@ -39,24 +39,34 @@ class CallProblem(Exception):
 
 
 class NotImplementedHere(CallProblem):
-    """The component, or this variant of it, is not there; the text is the reason."""
+    """The component, or this variant of it, is missing; the text is the reason."""
 
 
 class NotCheckable(CallProblem):
-    """Nothing that the adapter could implement would change it; the text is the reason."""
+    """The check is impossible, and nothing in the adapter could change that; the text is the reason."""
 
 
 class BadResult(CallProblem):
-    """The implementation raised, or broke the contract; `detail` is for a closer look.
+    """The implementation raised, or broke the contract.
 
-    `unreached` are the arguments that no gradient reaches, where that is the fault.
+    `detail` is for a closer look: a text, or the exception that the implementation raised. `unreached` are the
+    arguments that no gradient reaches, where that is the reason.
     """
 
-    def __init__(self, reason: Reason, message: str, detail: str = "", unreached: Collection[str] = ()) -> None:
+    def __init__(
+        self, reason: Reason, message: str, detail: str | BaseException = "", unreached: Collection[str] = ()
+    ) -> None:
         super().__init__(message)
         self.reason: Reason = reason
-        self.detail = detail
         self.unreached = frozenset(unreached)
+        self._detail = detail
+
+    @property
+    def detail(self) -> str:
+        """The text for a closer look; an exception becomes its traceback only here, because that takes long."""
+        if isinstance(self._detail, BaseException):
+            self._detail = "".join(traceback.format_exception(self._detail))
+        return self._detail
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +87,7 @@ class Arguments:
 
 
 def arguments_of(case: Case) -> Arguments:
-    """The call that a case makes."""
+    """Return the arguments of a case."""
     return Arguments(case.input_arrays, case.param_arrays, case.attributes)
 
 
@@ -91,15 +101,15 @@ def invoke(
     untouched: bool = True,
     layout: Layout = "contiguous",
 ) -> Result:
-    """Call a component and read its outputs; CallProblem when there is nothing to compare.
+    """Call a component and read its outputs; CallProblem if there is nothing to compare.
 
-    Without `untouched`, nobody looks whether the caller's arrays were changed.
+    With `untouched`, check that the call did not change the caller's arrays.
     """
     binder = check_call(contract, arguments.inputs, arguments.params, arguments.attributes)
     library = LIBRARIES[adapter.arrays]
     handed = hand_over(library, contract, arguments, dtype, device, layout)
     returned, seconds = call(adapter, contract, handed)
-    # What is sent to another process stays as it was here.
+    # Another process gets copies and cannot change these arrays.
     if untouched and adapter.arrays != Wire.name:
         check_untouched(library, handed, hand_over(library, contract, arguments, dtype, device))
     named = name_outputs(returned, contract)
@@ -117,17 +127,20 @@ def hand_over(
     device: str,
     layout: Layout = "contiguous",
 ) -> dict[str, Any]:
-    """The keyword arguments of a call: arrays of the adapter's library, `params` as one mapping."""
+    """Make the keyword arguments of a call: arrays of the adapter's library, `params` as one mapping."""
 
     def made(arrays: Mapping[str, Array]) -> dict[str, Any]:
-        return {n: library.lay_out(library.make(a, dtype, device), layout) for n, a in arrays.items()}
+        fresh = {name: library.make(array, dtype, device) for name, array in arrays.items()}
+        if layout == "contiguous":
+            return fresh
+        return {name: library.lay_out(array, layout) for name, array in fresh.items()}
 
     given = {**made(arguments.inputs), **arguments.attributes}
     return {**given, "params": made(arguments.params)} if contract.takes_params else given
 
 
 def call(adapter: Adapter, contract: Contract, given: Mapping[str, Any]) -> tuple[Any, float]:
-    """Run the adapter's function; what it raises becomes a CallProblem, what it warns of is its own affair."""
+    """Run the adapter's function; its exceptions become a CallProblem, its warnings are ignored."""
     component = contract.component
     function = adapter.functions.get(component)
     if function is None:
@@ -149,17 +162,21 @@ def call(adapter: Adapter, contract: Contract, given: Mapping[str, Any]) -> tupl
         head = "raised " if fault.reason == "raised" else ""
         raise BadResult(fault.reason, f"{head}{fault}", fault.detail) from fault
     except (Exception, SystemExit) as error:
-        frames = traceback.extract_tb(error.__traceback__)[1:]
-        # The last line of the implementation's own, not of what it called in a library.
-        frame = next((f for f in reversed(frames) if "site-packages" not in f.filename), next(iter(frames), None))
-        where = f" ({frame.filename}:{frame.lineno}, {frame.name})" if frame else ""
-        text = "".join(traceback.format_exception(error))
         hint = _missing_parameter(error, given.get("params"))
-        raise BadResult("raised", f"raised {type(error).__name__}: {error}{where}{hint}", text) from error
+        message = f"raised {type(error).__name__}: {error}{_locate(error)}{hint}"
+        raise BadResult("raised", message, error) from error
+
+
+def _locate(error: BaseException) -> str:
+    """Return the last line of the implementation's own code, not of a library that it calls, in brackets."""
+    lines = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)][1:]
+    own = (place for place in reversed(lines) if "site-packages" not in place[0].co_filename)
+    code, line = next(own, lines[0] if lines else (None, 0))
+    return f" ({code.co_filename}:{line}, {code.co_name})" if code else ""
 
 
 def _missing_parameter(error: BaseException, params: Any) -> str:
-    """What the mapping of parameters has, where the function asked it for something else."""
+    """Return the names of the parameters if the function asked for one that is missing, or ""."""
     asked = error.args[0] if isinstance(error, KeyError) and error.args else None
     if not isinstance(asked, str) or not isinstance(params, Mapping) or asked in params:
         return ""
@@ -169,8 +186,8 @@ def _missing_parameter(error: BaseException, params: Any) -> str:
 
 
 def check_untouched(library: ArrayLibrary, handed: Mapping[str, Any], fresh: Mapping[str, Any]) -> None:
-    """CALL-2: BadResult when an array that was handed over no longer holds what it held."""
-    # What `params` gained or lost is the adapter's own affair: every call is handed a new mapping.
+    """Raise BadResult if the call changed an array of the caller (CALL-2)."""
+    # Names added to or removed from `params` do not matter: every call gets a new mapping.
     for name, value in handed.items():
         if name not in fresh:
             continue
@@ -181,15 +198,15 @@ def check_untouched(library: ArrayLibrary, handed: Mapping[str, Any], fresh: Map
             raise BadResult("mutated-input", message)
 
 
-#: The floats that have fewer bits than one, which no promotion leads to.
+#: The floats with fewer bits than a dtype. No promotion leads to them.
 _NARROWER: Final = {"float64": ("float32", "float16", "bfloat16"), "float32": ("float16", "bfloat16")}
 
 
 def name_outputs(returned: Any, contract: Contract) -> dict[str, Any]:
-    """What was returned, by output name; BadResult when it has no such form."""
+    """Return the returned values by output name; BadResult if they have no such form."""
     names = tuple(contract.outputs)
     if isinstance(returned, list) and all(hasattr(value, "shape") for value in returned):
-        # Of arrays, in the contract's order; a list of numbers is meant as one array, and is none.
+        # A list of arrays counts as a tuple. A list of numbers is meant as one array, and is none.
         returned = tuple(returned)
     first = returned[0] if isinstance(returned, tuple) and returned else returned
     if first is None:
@@ -208,7 +225,7 @@ def name_outputs(returned: Any, contract: Contract) -> dict[str, Any]:
 
 
 def read_array(library: ArrayLibrary, spec: ArraySpec, value: Any, binder: Binder, dtype: str, device: str) -> Array:
-    """One output as a NumPy array, once its type, shape, dtype and device are right."""
+    """Check the type, shape, dtype and device of an output, and return it as a NumPy array."""
     name = spec.name
     if not library.is_array(value):
         raise BadResult("not-an-array", f"{name} is {_article(type(value).__name__)}: return a {library.type_name}")

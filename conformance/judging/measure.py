@@ -1,4 +1,4 @@
-"""What was given against what was asked for: each output, and the whole in a word and a sentence."""
+"""The comparison of a result with its golden values, output by output, and a sentence about it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from goldformer.spec.model import GoldenArray
 def measure(
     result: Result, expected: Mapping[str, GoldenArray], case: Case, contract: Contract, dtype: str
 ) -> list[Difference]:
-    """How each output that is both given and asked for compares, in the order in which data flows."""
+    """Compare each output that is both returned and expected, in the order in which data flows."""
     differences: list[Difference] = []
     for name in contract.results_of(case):
         if name in expected and name in result.outputs:
@@ -32,7 +32,7 @@ def measure(
 
 
 def reason_of(wrong: tuple[Difference, ...]) -> Reason:
-    """Not finite where a finite number was expected, or else a wrong value."""
+    """Return "not-finite" if an output is not finite where a finite number was expected, else "wrong-value"."""
     for difference in wrong:
         worst = difference.worst
         if worst is not None and math.isfinite(worst.expected) and not math.isfinite(worst.got):
@@ -41,7 +41,7 @@ def reason_of(wrong: tuple[Difference, ...]) -> Reason:
 
 
 def sentence(difference: Difference) -> str:
-    """The first wrong output in one line."""
+    """Describe a wrong output in one line."""
     text = f"{difference.output}: {difference.wrong} of {difference.compared} values are wrong"
     worst = difference.worst
     if worst is not None and not worst.index:

@@ -24,7 +24,7 @@ STATISTICS: Final[Mapping[Statistic, Callable[[NDArray[Any]], Any]]] = {
 
 
 def compare_statistics(output: str, got: NDArray[Any], golden: GoldenArray, dtype: str) -> Iterator[Difference]:
-    """How each statistic that a case asks for compares, in the order in which the case names them."""
+    """Compare each statistic that a case asks for, in the order of the case."""
     assert golden.within is not None, "only statistics are compared as such"
     element = tolerance(dtype, golden.error_scale, 0.0)
     for (statistic, within), value in zip(golden.within.items(), golden.values.tolist(), strict=True):
@@ -33,12 +33,12 @@ def compare_statistics(output: str, got: NDArray[Any], golden: GoldenArray, dtyp
 
 
 def statistics_of(output: NDArray[Any], golden: GoldenArray) -> NDArray[np.float64]:
-    """The statistics of an output that a case asks for."""
+    """Return the statistics of an output that a case asks for."""
     return np.array([STATISTICS[statistic](output) for statistic in golden.within or ()], dtype=np.float64)
 
 
 def _rounding(statistic: Statistic, element: float, largest: float) -> float:
-    """How far a statistic of at most `largest` may move when each element moves by at most `element`."""
+    """Bound the change of a statistic of at most `largest` when each element changes by at most `element`."""
     if statistic == "zeros":
         # A number that is not dropped is rounded to another, but not to 0.
         return 0.0

@@ -1,4 +1,4 @@
-"""How far an honest result may lie from its golden value: arithmetic, not taste."""
+"""The largest distance of an honest result from its golden value: arithmetic, not taste."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SLACK: Final = 4.0
 
 
 def least_margin(dtype: str) -> float:
-    """The margin up to which rounding to a dtype may turn a decision: 2 · slack · u(dtype).
+    """Return the margin up to which rounding to a dtype may turn a decision: 2 · slack · u(dtype).
 
     Slack bounds how far other honest code moves a number. A decision compares two of them, which may move
     towards each other, and a decision that turns is not slightly off but wrong: so twice as far.
@@ -45,7 +45,7 @@ def least_margin(dtype: str) -> float:
 
 
 def tolerance(dtype: str, error_scale: float, magnitude: float, at_least: str | None = None) -> float:
-    """The bound slack · u(dtype) · error_scale; 0 where the scale is 0, which means exact.
+    """Return the bound slack · u(dtype) · error_scale; a scale of 0 gives 0, which means exact.
 
     With `at_least` (PE-5), the scale counts roundoffs of that dtype when it is the finer one, and
     the result's own rounding to `dtype`, u(dtype) · magnitude, comes on top.

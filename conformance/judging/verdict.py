@@ -1,4 +1,4 @@
-"""What the engine says of one check: frozen, serialisable, the same for pytest, command line and reports."""
+"""The verdict on one check: frozen, serialisable, the same for pytest, command line and reports."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 
 class Status(Enum):
-    """How a check ended."""
+    """The ways in which a check ends."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -59,7 +59,7 @@ WITHIN_LIMITS: Final[tuple[Reason, ...]] = ("memory", "output-limit", "killed", 
 #: The reason that only grading has: an output is missing that the assignment's solution returns.
 WITHHELD: Final[Reason] = "missing-output"
 
-#: The reasons for which there is no result that the implementation could be judged by: nothing was answered.
+#: The reasons for which there is no result to judge: the implementation did not answer.
 UNANSWERED: Final[tuple[Reason, ...]] = ("crashed", "timeout", "protocol", *WITHIN_LIMITS)
 
 #: The reasons for which a check is errored by the implementation: the call itself went wrong. A check is errored by
@@ -72,16 +72,16 @@ class Element:
     """One number of an output."""
 
     index: tuple[int, ...]
-    # Ids are integers, and stay so where they are written and read back.
+    # Ids are integers, also after they were written to JSON and read back.
     expected: float | int | bool
     got: float | int | bool
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A window of an output: rows of what was expected and of what was got, in its last two axes.
+    """A window of an output in its last two axes: the expected rows and the actual ones.
 
-    `lead` are the indices in the axes before these, `origin` is where the window begins, `shape` what it is cut from.
+    `lead` are the indices in the axes before these, `origin` is the corner of the window, `shape` the whole shape.
     """
 
     lead: tuple[int, ...]
@@ -93,7 +93,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How one output differs: the first and the worst element, how much of it is wrong, and a window of it."""
+    """The difference of one output: its first and its worst wrong element, the number of wrong ones, and a window."""
 
     output: str
     wrong: int
@@ -107,10 +107,10 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What gives what was got, and how far apart the two are, over the tolerance.
+    """Causes that together reproduce a wrong output; `ratio` is the distance between the two ÷ tolerance.
 
-    `causes` are made together: mistakes by their ids, or as "residual-missing in the decoder layer's cross-attention"
-    where they are made in one place alone, and options of conventions as "norm_placement: pre".
+    A cause is the id of a mistake, or "residual-missing in the decoder layer's cross-attention" if it is made in one
+    place only, or an option of a convention, such as "norm_placement: pre".
     """
 
     causes: tuple[str, ...]
@@ -123,7 +123,7 @@ class Verdict:
 
     `ratio` is the largest error ÷ tolerance over all outputs, None where nothing was measured.
     `differences` are the outputs that are wrong, in the order in which data flows to them.
-    `matches` are the known mistakes and options that give what was got; None where none was tried.
+    `matches` are the known mistakes and options that reproduce the wrong output; None if the search was skipped.
     `example` is the smallest call that shows a violation, as a file of one case.
     """
 
@@ -155,7 +155,7 @@ class Verdict:
 
     @property
     def is_fault(self) -> bool:
-        """Return True if goldformer itself broke, so that nothing is known of the implementation."""
+        """Return True if goldformer itself broke, so that the check says nothing about the implementation."""
         return self.reason == "fault"
 
     @property
@@ -164,12 +164,12 @@ class Verdict:
         return self.status is Status.PASSED or self.bad
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data, for --json and for pytest-xdist's wire."""
+        """Return plain data, for --json and for the workers of pytest-xdist."""
         return {**asdict(self), "status": self.status.value}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Verdict:
-        """The inverse of as_json, also after tuples became lists."""
+        """Read the plain data of as_json, also after tuples became lists."""
 
         def element(e: dict[str, Any] | None) -> Element | None:
             return Element(tuple(e["index"]), e["expected"], e["got"]) if e else None

@@ -1,1 +1,1 @@
-"""Which laws hold for every input? What properties are made of, and what draws inputs for them."""
+"""The laws that hold for every input, one module a component, and the search that draws inputs for them."""

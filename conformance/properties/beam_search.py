@@ -19,7 +19,7 @@ BEAM = {"beam_size": 2, "top_beams": 2}
 
 
 def penalty(subject: Subject, words: int) -> float:
-    """What the sum of log-probabilities is divided by under the adapter's length penalty (BEAM-4)."""
+    """Return the divisor of the sum of log-probabilities under the adapter's length penalty (BEAM-4)."""
     options: dict[str, float] = {"none": 1, "mean": words, "gnmt": ((5 + words) / 6) ** 0.6}
     return options[subject.options(NAME)["length_penalty"]]
 
@@ -28,7 +28,7 @@ def penalty(subject: Subject, words: int) -> float:
 def sentences_are_distinct_and_end(
     subject: Subject, source_seq: int, max_length: int, beam_size: int, end: int, seed: int
 ) -> None:
-    """No sentence is returned twice, and after the end of each comes nothing but pad_id."""
+    """Require distinct sentences, each with nothing but pad_id after its end."""
     size = {"max_length": max_length, "beam_size": beam_size, "top_beams": beam_size}
     arguments = ending(subject, NAME, call_for(subject, NAME, seed, source_seq, **size), end)
     [sentences] = subject.call(NAME, arguments)["ids"]
@@ -38,7 +38,7 @@ def sentences_are_distinct_and_end(
 
 @holds("beam-teacher-forcing", source_seq=SOURCE_SEQ, max_length=st.just(3), end=END, seed=SEED)
 def scores_are_those_of_the_sentences(subject: Subject, source_seq: int, max_length: int, end: int, seed: int) -> None:
-    """The model that reads a sentence at once finds it as probable as its score says, the first the most."""
+    """Require that the model, reading a sentence at once, confirms its score, and that the best comes first."""
     arguments = call_for(subject, NAME, seed, source_seq, max_length=max_length, **BEAM)
     arguments = ending(subject, NAME, arguments, end)
     outputs = subject.call(NAME, arguments)
@@ -61,7 +61,7 @@ def scores_are_those_of_the_sentences(subject: Subject, source_seq: int, max_len
 
 @holds("beam-of-one", source_seq=SOURCE_SEQ, max_length=LENGTH, seed=SEED)
 def one_beam_is_greedy(subject: Subject, source_seq: int, max_length: int, seed: int) -> None:
-    """beam_size 1 gives the sentence of greedy decoding."""
+    """Require that beam_size 1 gives the sentence of greedy decoding."""
     greedy = call_for(subject, "greedy_decode", seed, source_seq, max_length=max_length)
     subject.decisive_tolerance("greedy_decode", greedy, "scores")
     beam = Arguments(greedy.inputs, greedy.params, {**greedy.attributes, "beam_size": 1, "top_beams": 1})
@@ -71,7 +71,7 @@ def one_beam_is_greedy(subject: Subject, source_seq: int, max_length: int, seed:
 
 @holds("beam-batch", source_seq=SOURCE_SEQ, max_length=LENGTH, more=st.integers(1, 2), seed=SEED)
 def neighbours_do_not_matter(subject: Subject, source_seq: int, max_length: int, more: int, seed: int) -> None:
-    """A sample padded to the length of a longer neighbour gets the sentences that it gets alone."""
+    """Require that padding and a longer neighbour leave a sample's sentences as they are."""
     calls = alone_and_in_batch(subject, NAME, seed, source_seq, more, max_length=max_length, **BEAM)
     bound = subject.decisive_tolerance(NAME, calls[0], "scores")
     alone, batch = (subject.call(NAME, call) for call in calls)

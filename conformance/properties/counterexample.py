@@ -1,7 +1,7 @@
 """The call of a violated property that is wrong, written as a case: to check alone, and to keep.
 
-Two calls that a property compares would agree if both were right. Which one is not is told by evaluating the
-formulas with the perturbations that measure error scales: far more exactly than any mistake.
+Two calls that a property compares would agree if both were right. Evaluating the formulas with the perturbations that
+measure error scales finds the wrong one: the formulas are far more exact than any mistake.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ class RecordedCall:
 
 
 def as_case(prop: Property, claim: str, calls: Sequence[RecordedCall], seed: int, bench: Bench) -> str:
-    """The shortest file of one case among the calls that are wrong; "" where none is, or where chance decides.
+    """Write the wrong call with the shortest text as a file of one case; "" if no call is wrong or chance decides.
 
-    `seed` is what the property drew; it draws other arrays with seeds that follow from it.
+    `seed` is the seed that the property drew; the seeds of its other arrays follow from it.
     """
     files = ["\n".join(_file(prop, claim, call, seed, bench)) for call in calls if _is_wrong(call, bench)]
     return min(files, key=lambda text: (text.count("\n"), len(text)), default="")
 
 
 def _is_wrong(call: RecordedCall, bench: Bench) -> bool:
-    """Whether a call gave something else than the formulas give, beyond any rounding."""
+    """Return True if a call and the formulas differ by more than rounding."""
     attributes = call.arguments.attributes
     if "seed" in attributes and attributes.get("training", True):
         return False
@@ -73,7 +73,7 @@ def _is_wrong(call: RecordedCall, bench: Bench) -> bool:
 
 
 def evaluated(call: RecordedCall, options: Mapping[str, str], spec: Spec) -> Outputs:
-    """What the formulas give for a call, or the gradients of that, perturbed at every operation."""
+    """Evaluate the formulas for a call, or their gradients, with a perturbation at every operation."""
     inputs, params = call.arguments.inputs, call.arguments.params
     given = (inputs, params, call.arguments.attributes, options)
     Draw.reset()
@@ -91,7 +91,7 @@ def evaluated(call: RecordedCall, options: Mapping[str, str], spec: Spec) -> Out
 
 
 def _file(prop: Property, claim: str, call: RecordedCall, seed: int, bench: Bench) -> Iterator[str]:
-    """The lines of a file that `goldformer check --cases` reads."""
+    """Yield the lines of a file that `goldformer check --cases` reads."""
     arguments, contract = call.arguments, bench.spec.contracts[call.component]
     bound = check_call(contract, arguments.inputs, arguments.params, arguments.attributes)
     sizes = {**({"lead": bound.lead} if bound.lead else {}), **bound.sizes}
@@ -120,7 +120,7 @@ def _file(prop: Property, claim: str, call: RecordedCall, seed: int, bench: Benc
 
 
 def _params(params: Mapping[str, Array], optional: Mapping[str, bool], seed: int) -> Iterator[str]:
-    """The parameters: in one line what was drawn together, and beside it what was changed since."""
+    """Yield the lines of the parameters: one for those drawn together, with those changed since under `but`."""
     recipes = {name: _recipe(name, array, "params", seed) for name, array in params.items()}
     together = next((recipe for recipe in recipes.values() if "draw" in recipe), None)
     needed = {name for name in optional if not optional[name]}
@@ -136,13 +136,13 @@ def _params(params: Mapping[str, Array], optional: Mapping[str, bool], seed: int
 
 
 def recipe(group: str, seed: int, shape: tuple[int, ...]) -> Dyadic:
-    """What a property draws an array of the group inputs or params from."""
+    """Return the recipe by which a property draws an array of the group inputs or params."""
     reach = Fraction({"inputs": 2, "params": 1}[group])
     return Dyadic(seed, -reach, reach, Fraction(1, 64), shape)
 
 
 def _recipe(name: str, array: Array, group: str, seed: int) -> dict[str, Any]:
-    """How an array is written: as its recipe where it was left as it was drawn, or else in numbers."""
+    """Return an array's recipe if it is as it was drawn, or else its numbers."""
     if array.dtype.kind == "b":
         return _mask(array) or {"values": array.tolist()}
     for drawn in (recipe(group, seed + more, array.shape) for more in OTHER_SEEDS if array.dtype.kind == "f"):
@@ -155,7 +155,7 @@ def _recipe(name: str, array: Array, group: str, seed: int) -> dict[str, Any]:
 
 
 def _mask(array: Array) -> dict[str, Any] | None:
-    """A mask by its lengths or as a causal one, where that says all of it."""
+    """Return a mask as a causal one or by its lengths; None if neither describes all of it."""
     if array.ndim < 2:
         return None
     lengths = tuple(array.reshape(len(array), -1, array.shape[-1])[:, 0].sum(-1).tolist())
@@ -167,7 +167,7 @@ def _mask(array: Array) -> dict[str, Any] | None:
 
 
 def _line(head: str, value: Mapping[str, Any]) -> list[str]:
-    """One key and its value in one line, or in as many as it takes; none for what is empty."""
+    """Wrap one key and its value into lines; no line if the value is empty."""
     if not value:
         return []
     # No line ends between a key and what belongs to it.
@@ -178,7 +178,7 @@ def _line(head: str, value: Mapping[str, Any]) -> list[str]:
 
 
 def _flow(value: Any) -> str:
-    """Plain data in YAML's flow style."""
+    """Write plain data in YAML's flow style."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {_flow(item)}" for key, item in value.items()) + "}"
     if isinstance(value, (list, tuple)):

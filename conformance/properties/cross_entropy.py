@@ -16,7 +16,7 @@ PAD = 0
 
 @holds("ce-padding", seq=st.integers(1, 4), more=st.integers(1, 3), vocab=st.integers(3, 6), seed=st.integers(0, 999))
 def padding_does_not_count(subject: Subject, seq: int, more: int, vocab: int, seed: int) -> None:
-    """Padding behind the targets, with whatever logits, changes neither the sum nor the number."""
+    """Require that padding after the targets, with any logits, leaves the loss as it is."""
     sizes = {"batch": 2, "seq": seq + more, "vocab": vocab}
     logits = draw_arguments(NAME, subject.bench, sizes, seed).inputs["logits"]
     targets = 1 + below(vocab - 1, seed, "targets", (2, seq))

@@ -1,4 +1,4 @@
-"""What the properties of decoding share: a small model to write with, and its sentences read by the model at once."""
+"""Shared parts of the decoding properties: a small model that writes sentences, and the same model reading them."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ Ids = NDArray[np.int64]
 
 
 def call_for(subject: Subject, component: str, seed: int, source_seq: int, **attributes: Attribute) -> Arguments:
-    """One sample without padding, and drawn parameters.
+    """Draw a call with one sample without padding, and parameters.
 
-    Biases are left out and rows normalised to variance 1 and mean 0: what is the same at every step would hide
-    what is not, and one word would follow another whatever was read.
+    There are no biases, gamma is 1 and beta is 0: a constant at every step would dominate the logits, and the same
+    word would follow whatever was read.
     """
     arguments = draw_arguments(component, subject.bench, SIZES, seed, **STACKS, **IDS, **attributes)
     plain = {"gamma": 1.0, "beta": 0.0}
@@ -44,14 +44,14 @@ def call_for(subject: Subject, component: str, seed: int, source_seq: int, **att
 
 
 def sources(seed: int, number: int, length: int) -> Ids:
-    """Words, none of them padding."""
+    """Draw words, none of them padding."""
     return 1 + below(VOCAB - 1, seed, "source", (number, length))
 
 
 def ending(subject: Subject, component: str, arguments: Arguments, place: int) -> Arguments:
-    """The same call with that word for eos_id which the sample's sentence has at a place, so that it ends there.
+    """Return the call with the word at one place of the sample's sentence as eos_id, so that the sentence ends there.
 
-    As it is where that place is beyond max_length, and where pad_id stands there, which cannot end a sentence.
+    The call stays as it is if the place is beyond max_length or holds pad_id, which cannot end a sentence.
     """
     length = arguments.attributes["max_length"]
     if not isinstance(length, int) or place >= length:
@@ -63,9 +63,9 @@ def ending(subject: Subject, component: str, arguments: Arguments, place: int) -
 def alone_and_in_batch(
     subject: Subject, component: str, seed: int, source_seq: int, more: int, **attributes: Attribute
 ) -> tuple[Arguments, Arguments]:
-    """One sample, and the same padded to the length of a longer neighbour, which stands before it.
+    """Return a call with one sample, and one with the same sample padded and a longer neighbour before it.
 
-    Of some neighbours it is the first whose sentence can end while the sample's goes on, if there is one.
+    The neighbour is the first of several whose sentence can end while the sample's goes on, if there is one.
     """
     alone = call_for(subject, component, seed, source_seq, **attributes)
     own = np.pad(alone.inputs["source"], ((0, 0), (0, more)), constant_values=PAD)
@@ -83,7 +83,7 @@ def alone_and_in_batch(
 
 
 def _sentences(subject: Subject, component: str, arguments: Arguments) -> list[Ids]:
-    """The words of each sample's sentence, of the best one where there are several, without what follows its end."""
+    """Return the words of each sample's best sentence, up to its end."""
     ids = subject.call(component, arguments)["ids"]
     best = ids.reshape(len(ids), -1, ids.shape[-1])[:, 0]
     return [row[: words_of(row, arguments)] for row in best]
@@ -95,7 +95,7 @@ def _ended_by(arguments: Arguments, word: int) -> Arguments:
 
 
 def words_of(sentence: Ids, arguments: Arguments) -> int:
-    """How many words a row of ids holds, eos_id included; Violation when anything but pad_id follows it."""
+    """Count the words of a row of ids, eos_id included; Violation if anything but pad_id follows it."""
     eos = arguments.attributes["eos_id"]
     ends = np.flatnonzero(_in_vocabulary(sentence) == eos)
     if not len(ends):
@@ -107,7 +107,7 @@ def words_of(sentence: Ids, arguments: Arguments) -> int:
 
 
 def _in_vocabulary(ids: Ids) -> Ids:
-    """The same; Violation where one is no word, with which nothing can be called."""
+    """Return the ids; Violation if one is no word of the vocabulary, because no model can read it."""
     if len(bad := ids[(ids < 0) | (ids >= VOCAB)]):
         raise Violation(f"decodes {bad[0]}, which is no word: words are 0 … {VOCAB - 1}")
     return ids
@@ -115,14 +115,14 @@ def _in_vocabulary(ids: Ids) -> Ids:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How probable the model finds every word at each place of a sentence; `bound` is the tolerance of each."""
+    """The log-probability of every word at each place of a sentence; `bound` is the tolerance of each."""
 
     log_probabilities: NDArray[np.float64]
     bound: float
 
 
 def read(subject: Subject, arguments: Arguments, sentence: Ids) -> Reading:
-    """One call of the model with the whole sentence, for the one sample of a decoding call."""
+    """Call the model once with the whole sentence, for the one sample of a decoding call."""
     attributes = {name: arguments.attributes[name] for name in ("pad_id", *STACKS)}
     target = np.concatenate([[BOS], sentence[:-1]])[None]
     call = with_inputs(replace(arguments, attributes=attributes), target=target)

@@ -23,14 +23,14 @@ SHAPE: Final = (70, 71, 72)
 
 
 def call_for(subject: Subject, seed: int, rate: float, *, training: bool = True) -> Arguments:
-    """Drawn input of 300 elements, a few of them 0."""
+    """Draw a call with an input of 300 elements, a few of them 0."""
     sizes = {"batch": 30, "n": 10}
     return draw_arguments(NAME, subject.bench, sizes, seed, rate=rate, training=training, seed=seed)
 
 
 @holds("dropout-values", rate=RATE, seed=SEED)
 def an_element_is_dropped_or_scaled_up(subject: Subject, rate: float, seed: int) -> None:
-    """Whatever is not 0 is x/(1 − rate)."""
+    """Require that every element is 0 or x/(1 − rate)."""
     arguments = call_for(subject, seed, rate)
     output = subject.call(NAME, arguments)["output"]
     kept = np.where(output == 0, 0.0, arguments.inputs["x"] / (1 - rate))
@@ -41,7 +41,10 @@ def an_element_is_dropped_or_scaled_up(subject: Subject, rate: float, seed: int)
 
 @holds("dropout-seed", rate=RATE, seed=SEED)
 def the_seed_decides(subject: Subject, rate: float, seed: int) -> None:
-    """300 elements are dropped twice alike by chance never: at a rate of 0.1 less often than once in 10²⁵."""
+    """Require that the seed alone decides which elements are dropped.
+
+    By chance two seeds drop the same of 300 elements, at a rate of 0.1, less often than once in 10²⁵.
+    """
     first, again, other = (
         subject.call(NAME, Arguments({"x": np.ones((30, 10))}, {}, {"rate": rate, "training": True, "seed": s}))
         for s in (seed, seed, seed + 1)
@@ -53,7 +56,10 @@ def the_seed_decides(subject: Subject, rate: float, seed: int) -> None:
 
 @holds("dropout-after-evaluation", rate=RATE, seed=SEED)
 def evaluation_switches_nothing_off(subject: Subject, rate: float, seed: int) -> None:
-    """Of 300 elements none is dropped by chance never: at a rate of 0.1 less often than once in 10¹³."""
+    """Require that a call in evaluation mode does not switch dropout off in training.
+
+    By chance none of 300 elements is dropped, at a rate of 0.1, less often than once in 10¹³.
+    """
     subject.call(NAME, call_for(subject, seed, rate, training=False))
     ones = Arguments({"x": np.ones((30, 10))}, {}, {"rate": rate, "training": True, "seed": seed})
     if not (subject.call(NAME, ones)["output"] == 0).any():
@@ -62,7 +68,7 @@ def evaluation_switches_nothing_off(subject: Subject, rate: float, seed: int) ->
 
 @holds("dropout-independence", seed=SEED)
 def elements_are_dropped_one_by_one(subject: Subject, seed: int) -> None:
-    """Along every row of every axis about half are dropped."""
+    """Require that about half of the elements are dropped along every row of every axis."""
     arguments = Arguments({"x": np.ones(SHAPE)}, {}, {"rate": 0.5, "training": True, "seed": seed})
     dropped = subject.call(NAME, arguments)["output"] == 0
     lines = sum(math.prod(SHAPE) // size for size in SHAPE)
@@ -78,7 +84,7 @@ def elements_are_dropped_one_by_one(subject: Subject, seed: int) -> None:
 
 
 def _entropy(share: Array) -> Array:
-    """The entropy of being dropped or not, in nats."""
+    """Return the entropy of a share of dropped elements, in nats."""
     total = np.zeros_like(share)
     for p in (share, 1 - share):
         total -= np.where(p > 0, p * np.log(np.where(p > 0, p, 1.0)), 0.0)
@@ -87,7 +93,7 @@ def _entropy(share: Array) -> Array:
 
 @holds("dropout-evaluation", rate=st.sampled_from([0.0, 0.1, 0.5, 0.75, 1.0]), seed=SEED)
 def it_is_the_identity_when_not_training(subject: Subject, rate: float, seed: int) -> None:
-    """The output is the input, in every bit."""
+    """Require that the output is the input, in every bit."""
     arguments = call_for(subject, seed, rate, training=False)
     output = subject.call(NAME, arguments)["output"]
     subject.agree(

@@ -13,7 +13,7 @@ NAME = "encoder"
 
 @holds("encoder-batch", seq=st.integers(1, 3), more=st.integers(1, 2), seed=st.integers(0, 999))
 def padding_and_neighbours_do_not_matter(subject: Subject, seq: int, more: int, seed: int) -> None:
-    """A sample padded to the length of a longer neighbour gives, token by token, what it gives alone."""
+    """Require that padding and a longer neighbour leave every token's row as it is."""
     sizes = {"batch": 2, "seq": seq + more, "heads": 2, "d_k": 2, "d_v": 2, "d_model": 4, "d_ff": 3, "layers": 2}
     batch = draw_arguments(NAME, subject.bench, sizes, seed, num_heads=2, num_layers=2)
     alone = with_inputs(batch, x=batch.inputs["x"][1:, :seq])

@@ -27,19 +27,22 @@ from goldformer.conformance.properties.registry import holds
 from goldformer.conformance.properties.subject import NotAdvised, Subject, Violation, with_inputs
 from goldformer.spec.call import check_call
 
-#: How torch says that an operation met tensors of two devices. Anything else that goes wrong on the
-#: meta device may be honest: code that looks at its data cannot run where there is none.
+#: The messages of torch about an operation on tensors of two devices. Any other error on the meta device may be
+#: honest: code that looks at its data cannot run where there is none.
 MIXED_DEVICES: Final = re.compile(
     r"(same|expected) device|at least two devices|is on cpu|on meta.*on cpu|cpu.*meta", re.IGNORECASE
 )
 
-#: So often a call is repeated: of few numbers, what is drawn at random comes out alike at times.
+#: How often a call is repeated: a few random numbers are equal now and then.
 _REPEATED: Final = 4
 
 
 @holds("device-hygiene")
 def device_hygiene(subject: Subject) -> None:
-    """A tensor that was left on the CPU meets the inputs, which are on the meta device, and raises."""
+    """Require that every tensor is made on the device of the inputs.
+
+    The inputs are on the meta device: an operation on them and a tensor of the CPU raises.
+    """
     bench = subject.bench
     if bench.adapter.arrays != "torch":
         raise NotCheckable(f"{bench.adapter.arrays} has no meta device")
@@ -64,7 +67,7 @@ def device_hygiene(subject: Subject) -> None:
 
 @holds("repeat-calls")
 def repeat_calls(subject: Subject) -> None:
-    """Every further call gives what the first gave, up to rounding: nothing random, nothing remembered."""
+    """Require that every further call gives what the first gave, up to rounding."""
     arguments = arguments_of(working_case(subject.component, subject.bench))
     first = subject.call(subject.component, arguments)
     for _ in range(_REPEATED):
@@ -74,7 +77,7 @@ def repeat_calls(subject: Subject) -> None:
 
 @holds("no-memory")
 def no_memory(subject: Subject) -> None:
-    """A call gives what it gave before, whatever shapes, values and masks other calls between them had."""
+    """Require that a call gives what it gave before, whatever calls with other inputs were made since."""
     arguments = arguments_of(working_case(subject.component, subject.bench))
     first = subject.call(subject.component, arguments)
     for other in _others(subject, arguments):
@@ -85,7 +88,7 @@ def no_memory(subject: Subject) -> None:
 
 
 def _others(subject: Subject, arguments: Arguments) -> Iterator[Arguments]:
-    """Calls unlike one: its mirror image, a case with other sizes, and itself with every mask that it lacks."""
+    """Yield calls unlike one: its mirror image, a case of other sizes, and the call with each mask it does not have."""
     contract = subject.bench.spec.contracts[subject.component]
     binder = check_call(contract, arguments.inputs, arguments.params, arguments.attributes)
     yield replace(arguments, inputs={name: np.flip(array) for name, array in arguments.inputs.items()})
@@ -104,7 +107,7 @@ def _shapes(arguments: Arguments) -> dict[str, tuple[int, ...]]:
 
 @holds("memory-layout")
 def memory_layout(subject: Subject) -> None:
-    """Views, transposed or with gaps, give what contiguous arrays of the same values give."""
+    """Require that transposed and strided views give what contiguous arrays of the same values give."""
     if not LIBRARIES[subject.bench.adapter.arrays].views:
         raise NotCheckable(f"{subject.bench.adapter.arrays} arrays are never views of others")
     working_case(subject.component, subject.bench)

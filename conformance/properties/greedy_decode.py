@@ -19,7 +19,7 @@ END = st.integers(0, 4)
 
 @holds("greedy-teacher-forcing", source_seq=SOURCE_SEQ, max_length=LONGER, end=END, seed=SEED)
 def writing_is_reading(subject: Subject, source_seq: int, max_length: int, end: int, seed: int) -> None:
-    """The model, given the whole sentence at once, finds each of its words the most probable, as probable as said."""
+    """Require that the model, reading the sentence at once, ranks each word first and agrees on its score."""
     arguments = ending(subject, NAME, call_for(subject, NAME, seed, source_seq, max_length=max_length), end)
     outputs = subject.call(NAME, arguments)
     [sentence] = outputs["ids"]
@@ -40,7 +40,7 @@ def writing_is_reading(subject: Subject, source_seq: int, max_length: int, end: 
 
 @holds("greedy-after-the-end", source_seq=SOURCE_SEQ, max_length=LONGER, end=st.integers(0, 2), seed=SEED)
 def nothing_follows_the_end(subject: Subject, source_seq: int, max_length: int, end: int, seed: int) -> None:
-    """After eos_id come pad_id and a score of exactly 0."""
+    """Require pad_id and a score of exactly 0 after eos_id."""
     arguments = ending(subject, NAME, call_for(subject, NAME, seed, source_seq, max_length=max_length), end)
     outputs = subject.call(NAME, arguments)
     [sentence] = outputs["ids"]
@@ -51,7 +51,7 @@ def nothing_follows_the_end(subject: Subject, source_seq: int, max_length: int, 
 
 @holds("greedy-batch", source_seq=SOURCE_SEQ, max_length=LONGER, more=st.integers(1, 2), seed=SEED)
 def neighbours_do_not_matter(subject: Subject, source_seq: int, max_length: int, more: int, seed: int) -> None:
-    """A sample padded to the length of a longer neighbour gets the sentence that it gets alone."""
+    """Require that padding and a longer neighbour leave a sample's sentence as it is."""
     calls = alone_and_in_batch(subject, NAME, seed, source_seq, more, max_length=max_length)
     bound = subject.decisive_tolerance(NAME, calls[0], "scores")
     alone, batch = (subject.call(NAME, call) for call in calls)

@@ -34,10 +34,10 @@ def check_property(prop: Property, component: str, bench: Bench) -> Verdict:
 def _check_property(prop: Property, component: str, bench: Bench, blank: Verdict) -> Verdict:
     if unusable := bench.unusable():
         return skipped(blank, *unusable)
-    if absent := bench.absent(component):
-        return not_implemented(blank, absent, strict=bench.strict)
     subject = Subject(bench, component)
     try:
+        if absent := bench.absent(component):
+            raise NotImplementedHere(absent)
         find_property(prop).run(subject)
     except NotImplementedHere as absent:
         return not_implemented(blank, str(absent), strict=bench.strict)

@@ -13,7 +13,7 @@ NAME = "kl_divergence"
 
 @holds("kl-sign", n=st.integers(2, 6), seed=st.integers(0, 999))
 def never_negative(subject: Subject, n: int, seed: int) -> None:
-    """KL(p‖q) ≥ 0 for a dyadic p, and 0 where q is p."""
+    """Require KL(p‖q) ≥ 0 for a dyadic p, and 0 if q is p."""
     arguments = draw_arguments(NAME, subject.bench, {"batch": 2, "n": n}, seed)
     # Powers of two that sum to 1, which are exact in every dtype, and a word of probability 0.
     p = np.repeat([[0.5 ** min(k + 1, max(n - 2, 0)) for k in range(n - 1)] + [0.0]], 2, axis=0)

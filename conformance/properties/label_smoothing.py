@@ -14,7 +14,7 @@ NAME = "label_smoothing"
 
 @holds("ls-sums-to-one", vocab=st.integers(2, 7), eighths=st.integers(0, 8), seed=st.integers(0, 999))
 def mass_is_kept(subject: Subject, vocab: int, eighths: int, seed: int) -> None:
-    """Each row still sums to 1."""
+    """Require that each smoothed row sums to 1."""
     target = np.eye(vocab)[np.arange(seed, seed + 3) % vocab][None]
     arguments = Arguments({"target": target}, {}, {"smoothing": eighths / 8})
     rows = subject.call(NAME, arguments)["output"]

@@ -13,7 +13,7 @@ NAME = "layer_norm"
 
 @holds("ln-rows", batch=st.integers(2, 4), d_model=st.integers(2, 6), seed=st.integers(0, 999))
 def rows_are_normalised_alone(subject: Subject, batch: int, d_model: int, seed: int) -> None:
-    """Row 1 alone is row 1 among others, and lifted by one number it is still the same."""
+    """Require that a row does not depend on other rows, nor on a number added to all its channels."""
     arguments = draw_arguments(NAME, subject.bench, {"batch": batch, "d_model": d_model}, seed)
     # Quarters: lifted by 16 they still fit bfloat16's eight bits.
     x = np.round(arguments.inputs["x"] * 4) / 4

@@ -1,4 +1,4 @@
-"""What honest code may give for a call that a property draws, measured once for all dtypes and implementations."""
+"""Error scales of the calls that properties draw, measured once for all dtypes and implementations."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from goldformer.conformance.judging.invoke import Arguments
 from goldformer.conformance.judging.tolerance import tolerance
 from goldformer.spec.oracle.derive import Measured, measure
 
-#: So many calls are remembered. A run of the suite makes a few hundred, the same ones in every dtype.
+#: The number of calls that are remembered. A run of the suite makes a few hundred, the same ones in every dtype.
 _MOST: Final = 4096
 _remembered: dict[object, Measured] = {}
 
 
 def measure_call(formula: str, arguments: Arguments, options: dict[str, str]) -> Measured:
-    """The error scales and the margin of one call of a formula."""
+    """Return the error scales and the margin of one call of a formula."""
     arrays = [*arguments.inputs.items(), *arguments.params.items()]
     key = (
         formula,
@@ -33,7 +33,7 @@ def measure_call(formula: str, arguments: Arguments, options: dict[str, str]) ->
 
 
 def measure_tolerances(component: str, arguments: Arguments, bench: Bench) -> dict[str, float]:
-    """The tolerance of every output of one call, measured together."""
+    """Return the tolerance of every output of one call."""
     contract = bench.spec.contracts[component]
     scales = measure_call(component, arguments, bench.adapter.options(component, bench.spec)).scales
     magnitude = 1.0 + float(np.abs(arguments.inputs["x"]).max()) if contract.computed_in_at_least else 0.0

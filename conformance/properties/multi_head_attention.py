@@ -22,7 +22,7 @@ ROTATION = np.array([[1, 1, 1, 1], [1, -1, 1, -1], [1, 1, -1, -1], [1, -1, -1, 1
 
 
 def self_attention(subject: Subject, seed: int, batch: int, seq: int, heads: int = 2, width: int = 3) -> Arguments:
-    """As many queries as keys and values; each has tokens of its own, so that none can stand for another."""
+    """Draw a call with as many queries as keys and values, all different, so that swapping any of them shows."""
     sizes = {"batch": batch, "heads": heads, "q_seq": seq, "kv_seq": seq, "d_k": width, "d_v": width}
     sizes |= dict.fromkeys(("d_query", "d_key", "d_value", "d_model"), heads * width)
     return draw_arguments(NAME, subject.bench, sizes, seed, num_heads=heads)
@@ -30,13 +30,13 @@ def self_attention(subject: Subject, seed: int, batch: int, seq: int, heads: int
 
 @holds("mha-permutation", batch=BATCH, seq=SEQ, seed=SEED)
 def permutation_equivariance(subject: Subject, batch: int, seq: int, seed: int) -> None:
-    """Permuted tokens give permuted rows."""
+    """Require that permuted tokens give permuted rows."""
     relations.follows_order(subject, self_attention(subject, seed, batch, seq), *TOKENS, seed=seed)
 
 
 @holds("mha-causality", batch=BATCH, seq=SEQ, seed=SEED, last=LAST)
 def later_tokens_do_not_matter(subject: Subject, batch: int, seq: int, seed: int, last: int) -> None:
-    """Under a causal mask, row i is what it was when tokens after i are others."""
+    """Require that under a causal mask, row i does not depend on the tokens after i."""
     last = min(last, seq - 2)
     mask = np.tril(np.ones((seq, seq), dtype=bool))[None, None]
     arguments = with_inputs(self_attention(subject, seed, batch, seq), mask=mask)
@@ -45,7 +45,7 @@ def later_tokens_do_not_matter(subject: Subject, batch: int, seq: int, seed: int
 
 @holds("mha-hidden-tokens", batch=st.just(2), seq=SEQ, seed=SEED)
 def padding_does_not_matter(subject: Subject, batch: int, seq: int, seed: int) -> None:
-    """Each sample has its own length; what stands behind it is irrelevant to the rows before it."""
+    """Require that the rows of a sample do not depend on the padding after it; each sample has its own length."""
     keep = np.arange(seq) < (1 + (seed - np.arange(batch)) % seq)[:, None]
     arguments = with_inputs(self_attention(subject, seed, batch, seq), mask=keep[:, None, None, :])
     other = self_attention(subject, seed + 1000, batch, seq)
@@ -54,13 +54,13 @@ def padding_does_not_matter(subject: Subject, batch: int, seq: int, seed: int) -
 
 @holds("mha-batch", seq=SEQ, seed=SEED)
 def samples_do_not_mix(subject: Subject, seq: int, seed: int) -> None:
-    """Sample 1 alone is sample 1 in the batch."""
+    """Require that a sample gives the same alone and in a batch."""
     relations.alone_as_in_batch(subject, self_attention(subject, seed, 2, seq))
 
 
 @holds("mha-rotation", seq=SEQ, seed=SEED)
 def queries_and_keys_may_be_rotated_together(subject: Subject, seq: int, seed: int) -> None:
-    """A rotation R behind W_Q and W_K leaves q·k of every head as it was: (qR)·(kR) = q·k."""
+    """Require that a rotation R after W_Q and W_K leaves q·k of every head as it is: (qR)·(kR) = q·k."""
     arguments = self_attention(subject, seed, 1, seq, width=len(ROTATION))
     plain = {name: arguments.params[name] for name in ("w_q", "b_q", "w_k", "b_k")}
     heads = {name: array.reshape(*array.shape[:-1], -1, len(ROTATION)) for name, array in plain.items()}
@@ -72,7 +72,7 @@ def queries_and_keys_may_be_rotated_together(subject: Subject, seq: int, seed: i
 
 @holds("mha-linear", seq=SEQ, seed=SEED)
 def linear_in_the_values(subject: Subject, seq: int, seed: int) -> None:
-    """Halfway between two values the output is halfway between theirs."""
+    """Require that halfway between two values the output is halfway between their outputs."""
     calls = [self_attention(subject, s, 1, seq) for s in (seed, seed + 1)]
     # Halfway between 64ths of at most 2 are 128ths, which bfloat16's eight bits hold.
     one, other = (call.inputs["value"] for call in calls)
@@ -85,7 +85,7 @@ def linear_in_the_values(subject: Subject, seq: int, seed: int) -> None:
 
 @holds("mha-head-order", seq=SEQ, seed=SEED)
 def heads_may_change_places(subject: Subject, seq: int, seed: int) -> None:
-    """Heads in another order give the same, if the rows of W_O that meet them move along."""
+    """Require that heads may change places together with their rows of W_O."""
     arguments = self_attention(subject, seed, 1, seq, heads=3, width=2)
     into = [f"{letter}_{role}" for letter in "wb" for role in "qkv"]
     relations.ignores_head_order(subject, arguments, into, seed=seed)
@@ -93,7 +93,7 @@ def heads_may_change_places(subject: Subject, seq: int, seed: int) -> None:
 
 @holds("mha-heads", seq=SEQ, seed=SEED)
 def heads_do_not_mix(subject: Subject, seq: int, seed: int) -> None:
-    """Where W_O takes nothing from a head, its projections may be any."""
+    """Require that the projections of a head do not matter if its rows of W_O are 0."""
     arguments, other = (self_attention(subject, s, 1, seq) for s in (seed, seed + 1000))
     silent = np.arange(6) // 3 == seed % 2
     muted = with_params(arguments, w_o=np.where(silent[:, None], 0.0, arguments.params["w_o"]))

@@ -13,7 +13,7 @@ NAME = "output_probabilities"
 
 @holds("out-simplex", seq=st.integers(1, 3), vocab=st.integers(2, 7), seed=st.integers(0, 999))
 def every_word_keeps_some(subject: Subject, seq: int, vocab: int, seed: int) -> None:
-    """Rows are distributions without a zero; logits of this size underflow in no dtype."""
+    """Require rows that sum to 1 and have no zero; logits of this size underflow in no dtype."""
     arguments = draw_arguments(NAME, subject.bench, {"batch": 1, "seq": seq, "d_model": 3, "vocab": vocab}, seed)
     rows = subject.call(NAME, arguments)["probabilities"]
     bound = vocab * subject.tolerance(NAME, arguments, "probabilities")

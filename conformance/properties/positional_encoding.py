@@ -20,14 +20,14 @@ WIDTH = st.integers(1, 4).map(lambda pairs: 2 * pairs)
 
 
 def table(subject: Subject, seq: int, d_model: int) -> tuple[NDArray[np.float64], float]:
-    """The encoding alone, as what is added to zeros, and its bound."""
+    """Return the encoding, which is the output for an input of zeros, and its tolerance."""
     arguments = Arguments({"x": np.zeros((1, seq, d_model))}, {}, {})
     return subject.call(NAME, arguments)["output"][0], subject.tolerance(NAME, arguments, "output")
 
 
 @holds("pe-batch", batch=st.integers(2, 4), seq=st.integers(1, 5), d_model=WIDTH, seed=SEED)
 def same_for_every_sample(subject: Subject, batch: int, seq: int, d_model: int, seed: int) -> None:
-    """What is added does not depend on the sample."""
+    """Require that the encoding does not depend on the sample."""
     arguments = draw_arguments(NAME, subject.bench, {"batch": batch, "seq": seq, "d_model": d_model}, seed)
     same = with_inputs(arguments, x=np.broadcast_to(arguments.inputs["x"][:1], (batch, seq, d_model)).copy())
     output = subject.call(NAME, same)["output"]
@@ -37,7 +37,7 @@ def same_for_every_sample(subject: Subject, batch: int, seq: int, d_model: int, 
 
 
 def pairs(encoding: NDArray[np.float64], layout: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Its sines and its cosines."""
+    """Split an encoding into its sines and its cosines."""
     half = encoding.shape[-1] // 2
     if layout == "interleaved":
         return encoding[..., 0::2], encoding[..., 1::2]
@@ -46,7 +46,7 @@ def pairs(encoding: NDArray[np.float64], layout: str) -> tuple[NDArray[np.float6
 
 @holds("pe-shift-is-rotation", seq=st.integers(4, 9), d_model=WIDTH, shift=st.integers(1, 3))
 def shift_is_a_rotation(subject: Subject, seq: int, d_model: int, shift: int) -> None:
-    """Row pos + shift is row pos with every pair turned by the angle of row `shift`."""
+    """Require that row pos + shift is row pos with every pair turned by the angle of row `shift`."""
     encoding, bound = table(subject, seq, d_model)
     sine, cosine = pairs(encoding, subject.options(NAME)["pe_layout"])
     # One turn mixes two entries with factors of at most √2 together, each known to `bound`.
@@ -60,7 +60,7 @@ def shift_is_a_rotation(subject: Subject, seq: int, d_model: int, shift: int) ->
 
 @holds("pe-breaks-symmetry", seq=st.integers(3, 6), seed=SEED)
 def breaks_permutation_symmetry(subject: Subject, seq: int, seed: int) -> None:
-    """Self-attention over x + PE is not that over permuted x, permuted."""
+    """Require that with the encoding added, permuting the tokens does more than permute the output."""
     arguments = draw_arguments(NAME, subject.bench, {"batch": 2, "seq": seq, "d_model": 4}, seed)
     order = np.roll(np.arange(seq), 1)
 

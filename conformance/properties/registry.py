@@ -1,4 +1,4 @@
-"""The registry of properties: what draws inputs for each, and how one is tried on all of them.
+"""The registry of properties, with the strategies that draw inputs for each, and the loop that tries them.
 
 A property is a function `(subject, **drawn)` of conformance/properties/<component>.py, decorated with `holds`.
 It raises Violation for inputs on which the relation does not hold.
@@ -29,7 +29,7 @@ class RegisteredProperty:
     strategies: Mapping[str, Any]
 
     def run(self, subject: Subject) -> None:
-        """Try EXAMPLES drawn inputs, the same in every run; raise for the smallest that fails."""
+        """Try EXAMPLES random inputs, the same ones in every run; raise for the smallest that fails."""
         attempt = _Attempt(self.body, subject)
         try:
             for example in self.examples():

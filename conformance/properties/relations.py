@@ -1,4 +1,4 @@
-"""The relations that several components keep, each written once; a property draws for it and calls it.
+"""The relations that several components keep, each written once. A property draws arguments and calls them.
 
 Tokens lie along the last axis but one of the arrays named, and of the component's first output.
 """
@@ -15,13 +15,13 @@ from goldformer.conformance.properties.subject import Subject, with_inputs, with
 
 
 def _order(length: int, seed: int) -> NDArray[np.int64]:
-    """A permutation that changes something where there is something to change."""
+    """Draw a permutation; it is the identity only if the length is 1."""
     order = np.random.default_rng(seed).permutation(length)
     return order[::-1] if np.array_equal(order, np.arange(length)) else order
 
 
 def follows_order(subject: Subject, arguments: Arguments, *tokens: str, seed: int) -> None:
-    """Violation unless permuted tokens give permuted rows."""
+    """Require that permuted tokens give permuted rows."""
     order = _order(arguments.inputs[tokens[0]].shape[-2], seed)
     permuted = with_inputs(arguments, **{name: arguments.inputs[name][..., order, :] for name in tokens})
     output, plain, other = _both(subject, arguments, permuted)
@@ -30,7 +30,7 @@ def follows_order(subject: Subject, arguments: Arguments, *tokens: str, seed: in
 
 
 def ignores_order(subject: Subject, arguments: Arguments, *tokens: str, seed: int) -> None:
-    """Violation unless permuted tokens, which something else attends to, give the same output."""
+    """Require that permuted tokens, which something else attends to, give the same output."""
     order = _order(arguments.inputs[tokens[0]].shape[-2], seed)
     permuted = with_inputs(arguments, **{name: arguments.inputs[name][..., order, :] for name in tokens})
     output, plain, other = _both(subject, arguments, permuted)
@@ -39,7 +39,7 @@ def ignores_order(subject: Subject, arguments: Arguments, *tokens: str, seed: in
 
 
 def ignores_later(subject: Subject, arguments: Arguments, other: Arguments, *tokens: str, last: int) -> None:
-    """Violation unless rows up to `last` stay when the tokens after it are those of `other`."""
+    """Require that rows up to `last` stay as they are when the tokens after it are those of `other`."""
     length = arguments.inputs[tokens[0]].shape[-2]
     keep = (np.arange(length) <= last)[:, None]
     output, plain, changed = _both(subject, arguments, _mixed(arguments, other, keep, tokens))
@@ -51,7 +51,7 @@ def ignores_later(subject: Subject, arguments: Arguments, other: Arguments, *tok
 def ignores_hidden(
     subject: Subject, arguments: Arguments, other: Arguments, *tokens: str, keep: NDArray[np.bool_], padded_rows: bool
 ) -> None:
-    """Violation unless the tokens that `keep` (batch, seq) hides may be those of `other`.
+    """Require that the tokens that `keep` (batch, seq) hides may be those of `other`.
 
     With `padded_rows`, the rows of hidden tokens are queries themselves and are not compared.
     """
@@ -63,7 +63,7 @@ def ignores_hidden(
 
 
 def alone_as_in_batch(subject: Subject, arguments: Arguments) -> None:
-    """Violation unless the second sample alone is the second sample in the batch."""
+    """Require that the second sample alone is the second sample in the batch."""
     alone = with_inputs(arguments, **{name: array[1:2] for name, array in arguments.inputs.items()})
     output, batch, single = _both(subject, arguments, alone)
     bound = subject.tolerance(subject.component, alone, output)
@@ -71,14 +71,14 @@ def alone_as_in_batch(subject: Subject, arguments: Arguments) -> None:
 
 
 def gives_the_same(subject: Subject, one: Arguments, other: Arguments, claim: str) -> None:
-    """Violation unless two calls give one output, as far as honest code moves either."""
+    """Require that two calls give the same output, up to rounding."""
     output, plain, changed = _both(subject, one, other)
     bound = max(subject.tolerance(subject.component, call, output) for call in (one, other))
     subject.agree(output, changed, plain, bound, claim)
 
 
 def ignores_head_order(subject: Subject, arguments: Arguments, into: Sequence[str], *, seed: int) -> None:
-    """Violation unless heads may change places: their columns in the parameters `into` them, and the rows of w_o."""
+    """Require that heads may change places: their columns of the parameters `into`, with their rows of w_o."""
     heads = int(arguments.attributes["num_heads"])
     order = np.roll(np.arange(heads), 1 + seed % (heads - 1))
     blocks = {name: (*arguments.params[name].shape[:-1], heads, -1) for name in into}
@@ -95,7 +95,7 @@ def ignores_head_order(subject: Subject, arguments: Arguments, into: Sequence[st
 def passes_no_gradient_back(
     subject: Subject, arguments: Arguments, cotangent: NDArray[np.float64], *tokens: str, last: int
 ) -> None:
-    """Violation unless the gradient of the rows up to `last` by every later token is exactly 0."""
+    """Require that the gradient of the rows up to `last` by every later token is exactly 0."""
     rows = np.arange(cotangent.shape[-2]) <= last
     gradients = subject.gradient(subject.component, arguments, cotangent * rows[:, None], *tokens)
     for name in tokens:
@@ -105,12 +105,12 @@ def passes_no_gradient_back(
 
 
 def together(names: Sequence[str]) -> str:
-    """Names as a sentence says them: query, key and value."""
+    """Join names as in a sentence: query, key and value."""
     return " and ".join((", ".join(names[:-1]), names[-1])) if len(names) > 1 else names[0]
 
 
 def _both(subject: Subject, one: Arguments, other: Arguments) -> tuple[str, NDArray[np.float64], NDArray[np.float64]]:
-    """The component's first output: its name, and what two calls give for it."""
+    """Return the name of the component's first output, and its values in two calls."""
     output = subject.bench.spec.contracts[subject.component].first_output
     return output, subject.call(subject.component, one)[output], subject.call(subject.component, other)[output]
 

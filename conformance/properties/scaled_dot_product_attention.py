@@ -21,19 +21,19 @@ LAST = st.integers(0, 4)
 
 
 def call_for(subject: Subject, seed: int, batch: int, q_seq: int, kv_seq: int, d_v: int = 2) -> Arguments:
-    """Drawn query, key and value."""
+    """Draw a call with query, key and value."""
     sizes = {"batch": batch, "q_seq": q_seq, "kv_seq": kv_seq, "d_k": 3, "d_v": d_v}
     return draw_arguments(NAME, subject.bench, sizes, seed)
 
 
 def kept(seed: int, batch: int, kv_seq: int) -> NDArray[np.bool_]:
-    """Which keys each sample keeps, (batch, kv_seq): as many as differ from the next sample's."""
+    """Return a mask of the keys that each sample sees, (batch, kv_seq); the next sample sees another number of them."""
     return np.arange(kv_seq) < (1 + (np.arange(batch) + seed) % kv_seq)[:, None]
 
 
 @holds("sdpa-simplex", batch=BATCH, q_seq=SEQ, kv_seq=SEQ, d_v=st.integers(1, 3), seed=SEED)
 def outputs_lie_within_the_values(subject: Subject, batch: int, q_seq: int, kv_seq: int, d_v: int, seed: int) -> None:
-    """Rows of weights are distributions; each output lies between the least and the greatest value."""
+    """Require weights that sum to 1, and outputs between the least and the greatest value."""
     arguments = call_for(subject, seed, batch, q_seq, kv_seq, d_v=d_v)
     outputs = subject.call(NAME, arguments)
     output, value = outputs["output"], arguments.inputs["value"]
@@ -51,13 +51,13 @@ def outputs_lie_within_the_values(subject: Subject, batch: int, q_seq: int, kv_s
 
 @holds("sdpa-key-order", batch=BATCH, q_seq=SEQ, kv_seq=SEQ, seed=SEED)
 def order_of_keys(subject: Subject, batch: int, q_seq: int, kv_seq: int, seed: int) -> None:
-    """Keys and values may come in any order, together."""
+    """Require that the order of keys does not matter if values have the same order."""
     relations.ignores_order(subject, call_for(subject, seed, batch, q_seq, kv_seq), "key", "value", seed=seed)
 
 
 @holds("sdpa-key-shift", batch=BATCH, q_seq=SEQ, kv_seq=SEQ, masked=st.sampled_from([False, True, True]), seed=SEED)
 def one_vector_for_all_keys(subject: Subject, batch: int, q_seq: int, kv_seq: int, *, masked: bool, seed: int) -> None:
-    """A vector c added to every key adds q·c to every score of a query, which its softmax ignores."""
+    """Require that a vector c added to every key changes nothing: it adds q·c to every score of a query."""
     arguments = call_for(subject, seed, batch, q_seq, kv_seq)
     arguments = with_inputs(arguments, mask=kept(seed, batch, kv_seq)[:, None, :]) if masked else arguments
     # 64ths of at most 2, moved by such: bfloat16's eight bits hold the sum.
@@ -68,7 +68,7 @@ def one_vector_for_all_keys(subject: Subject, batch: int, q_seq: int, kv_seq: in
 
 @holds("sdpa-causality", batch=BATCH, seq=SEQ, seed=SEED, last=LAST)
 def later_keys_do_not_matter(subject: Subject, batch: int, seq: int, seed: int, last: int) -> None:
-    """Under a causal mask, row i is what it was when keys and values after i are others."""
+    """Require that under a causal mask, row i does not depend on the keys and values after i."""
     last = min(last, seq - 2)
     mask = np.tril(np.ones((seq, seq), dtype=bool))
     arguments = with_inputs(call_for(subject, seed, batch, seq, seq), mask=mask)
@@ -78,7 +78,7 @@ def later_keys_do_not_matter(subject: Subject, batch: int, seq: int, seed: int, 
 
 @holds("sdpa-hidden-gradient", batch=BATCH, seq=SEQ, seed=SEED, last=LAST)
 def later_keys_have_no_gradient(subject: Subject, batch: int, seq: int, seed: int, last: int) -> None:
-    """The Jacobian of row i by keys and values after i is exactly 0."""
+    """Require that the Jacobian of row i by keys and values after i is exactly 0."""
     mask = np.tril(np.ones((seq, seq), dtype=bool))
     arguments = with_inputs(call_for(subject, seed, batch, seq, seq), mask=mask)
     cotangent = call_for(subject, seed + 1, batch, seq, seq).inputs["value"]
@@ -87,7 +87,7 @@ def later_keys_have_no_gradient(subject: Subject, batch: int, seq: int, seed: in
 
 @holds("sdpa-padding", batch=st.integers(2, 3), q_seq=SEQ, kv_seq=SEQ, seed=SEED)
 def masked_keys_do_not_matter(subject: Subject, batch: int, q_seq: int, kv_seq: int, seed: int) -> None:
-    """Each sample keeps another number of keys; what stands at the others is irrelevant."""
+    """Require that hidden keys do not matter; each sample sees another number of keys."""
     keep = kept(seed, batch, kv_seq)
     arguments = with_inputs(call_for(subject, seed, batch, q_seq, kv_seq), mask=keep[:, None, :])
     other = call_for(subject, seed + 1000, batch, q_seq, kv_seq)
@@ -96,13 +96,16 @@ def masked_keys_do_not_matter(subject: Subject, batch: int, q_seq: int, kv_seq: 
 
 @holds("sdpa-batch", batch=st.integers(2, 3), q_seq=SEQ, kv_seq=SEQ, seed=SEED)
 def samples_do_not_mix(subject: Subject, batch: int, q_seq: int, kv_seq: int, seed: int) -> None:
-    """Sample 1 alone is sample 1 in the batch."""
+    """Require that a sample gives the same alone and in a batch."""
     relations.alone_as_in_batch(subject, call_for(subject, seed, batch, q_seq, kv_seq))
 
 
 @holds("sdpa-dropout", q_seq=st.integers(20, 25), seed=SEED)
 def dropout_takes_weights(subject: Subject, q_seq: int, seed: int) -> None:
-    """With two identity matrices side by side as the value, the output is the weights that are left, twice."""
+    """Require that dropout drops whole weights, scales the others, and depends on the seed only.
+
+    The value is two identity matrices side by side, so the output is the weights after dropout, twice.
+    """
     size = 5
     # Small scores leave no weight that a dtype might round to 0.
     arguments = call_for(subject, seed, 1, q_seq, size, d_v=2 * size)

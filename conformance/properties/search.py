@@ -1,4 +1,4 @@
-"""How the inputs of a property are drawn, with Hypothesis: the same ones in every process."""
+"""The search for inputs that break a property, with Hypothesis: it draws the same inputs in every process."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, Final
 #: How many inputs each property draws.
 EXAMPLES: Final = 10
 
-#: What they are drawn with: otherwise it would be made of the text of `body` below, and change with it.
+#: The seed. Without it Hypothesis would take one from the text of `body` below, which changes.
 _SEED: Final = 0
 
 
 def search(strategies: Mapping[str, Any], attempt: Callable[..., object]) -> None:
-    """Draw EXAMPLES inputs; where one fails, look for a smaller one that fails too, and raise for that."""
+    """Draw EXAMPLES inputs; if one fails, raise for the smallest input that fails."""
     import hypothesis  # a quarter of a second that golden cases do not need
 
     phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate, hypothesis.Phase.shrink)
@@ -32,7 +32,7 @@ def search(strategies: Mapping[str, Any], attempt: Callable[..., object]) -> Non
 
 @contextlib.contextmanager
 def _no_constants_of_modules() -> Iterator[None]:
-    """Without the numbers that stand in the modules which happen to be imported: Hypothesis draws them too."""
+    """Stop Hypothesis from drawing the constants of modules that happen to be imported."""
     from unittest import mock
 
     from hypothesis.internal.conjecture import providers

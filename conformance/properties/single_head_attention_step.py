@@ -18,14 +18,14 @@ RATE = 0.125
 
 
 def call_for(subject: Subject, seed: int, seq: int, d_model: int, *, causal: bool, steps: int) -> Arguments:
-    """A drawn sequence, a gradient of its output, and weights."""
+    """Draw a call with one sequence, a gradient of its output, and weights."""
     sizes = {"seq": seq, "d_model": d_model}
     return draw_arguments(NAME, subject.bench, sizes, seed, causal=causal, learning_rate=RATE, steps=steps)
 
 
 @holds("shas-gradient", seq=SEQ, d_model=WIDTH, causal=st.booleans(), seed=SEED)
 def a_step_goes_against_the_gradient(subject: Subject, seq: int, d_model: int, *, causal: bool, seed: int) -> None:
-    """One step, against the gradients that the implementation gives for the attention itself."""
+    """Require that one step goes against the gradients that the implementation gives for the attention itself."""
     arguments = call_for(subject, seed, seq, d_model, causal=causal, steps=1)
     bench, contract = subject.bench, subject.bench.spec.contracts[ATTENTION]
     forward = Arguments({"x": arguments.inputs["x"]}, arguments.params, {"causal": causal})

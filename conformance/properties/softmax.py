@@ -14,7 +14,7 @@ SIZES = {"batch": st.integers(1, 3), "n": st.integers(1, 7), "seed": st.integers
 
 @holds("sm-simplex", **SIZES, factor=st.sampled_from([1, 4096]))
 def rows_on_the_simplex(subject: Subject, batch: int, n: int, seed: int, factor: int) -> None:
-    """Non-negative, summing to 1; also of scores up to 8192, whose exponentials no dtype holds."""
+    """Require weights that are non-negative and sum to 1, also for scores up to 8192, whose exponentials overflow."""
     arguments = draw_arguments("softmax", subject.bench, {"batch": batch, "n": n}, seed)
     arguments = with_inputs(arguments, scores=arguments.inputs["scores"] * factor)
     rows = subject.call("softmax", arguments)["output"]
@@ -25,7 +25,7 @@ def rows_on_the_simplex(subject: Subject, batch: int, n: int, seed: int, factor:
 
 @holds("sm-shift", **SIZES, shift=st.sampled_from([-1024, -8, 8, 1024]))
 def shift_changes_nothing(subject: Subject, batch: int, n: int, seed: int, shift: int) -> None:
-    """softmax(x + c) = softmax(x); the shifts keep every element exact in every dtype that is run."""
+    """Require softmax(x + c) = softmax(x); the shifts keep every element exact in every dtype that is run."""
     arguments = draw_arguments("softmax", subject.bench, {"batch": batch, "n": n}, seed)
     # Halves, or eights for the long shifts: shifted they still fit bfloat16's eight bits.
     scores = np.round(arguments.inputs["scores"] * 2) * max(0.5, abs(shift) / 128)

@@ -20,20 +20,20 @@ STACKS = {"num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1, "pad
 
 
 def call_for(subject: Subject, seed: int, source_seq: int, seq: int) -> Arguments:
-    """One sample without padding, and drawn parameters."""
+    """Draw a call with one sample without padding, and parameters."""
     sizes = {"vocab": VOCAB, "heads": 2, "d_k": 2, "d_v": 2, "d_model": 4, "d_ff": 5}
     arguments = draw_arguments(NAME, subject.bench, sizes, seed, **STACKS)
     return with_inputs(arguments, source=ids(seed, "source", source_seq), target=ids(seed, "target", seq))
 
 
 def ids(seed: int, name: str, length: int) -> NDArray[np.int64]:
-    """Words, none of them padding."""
+    """Draw words, none of them padding."""
     return 1 + below(VOCAB - 1, seed, name, (1, length))
 
 
 @holds("model-causality", seq=SEQ, seed=SEED, last=LAST)
 def later_targets_do_not_matter(subject: Subject, seq: int, seed: int, last: int) -> None:
-    """Logits up to a position stay when later targets are others."""
+    """Require that the logits up to a position do not depend on later words of the target."""
     last = min(last, seq - 2)
     arguments = call_for(subject, seed, 3, seq)
     target = arguments.inputs["target"]
@@ -50,7 +50,7 @@ def later_targets_do_not_matter(subject: Subject, seq: int, seed: int, last: int
 
 @holds("model-padding", source_seq=SEQ, seq=SEQ, more=st.integers(1, 2), seed=SEED)
 def padding_and_neighbours_do_not_matter(subject: Subject, source_seq: int, seq: int, more: int, seed: int) -> None:
-    """A sample padded to the length of a longer neighbour gives what it gives alone."""
+    """Require that padding and a longer neighbour leave a sample's logits as they are."""
     arguments = call_for(subject, seed, source_seq, seq)
     source, target = (
         np.pad(arguments.inputs[n], ((0, 0), (0, more)), constant_values=PAD) for n in ("source", "target")
@@ -70,7 +70,7 @@ def padding_and_neighbours_do_not_matter(subject: Subject, source_seq: int, seq:
 
 @holds("model-prefix", seq=SEQ, seed=SEED, last=LAST)
 def reading_word_by_word(subject: Subject, seq: int, seed: int, last: int) -> None:
-    """A target that ends sooner has the logits that its words have in the whole."""
+    """Require that the words of a shortened target keep their logits."""
     last = min(last, seq - 2)
     whole = call_for(subject, seed, 3, seq)
     prefix = with_inputs(whole, target=whole.inputs["target"][:, : last + 1])

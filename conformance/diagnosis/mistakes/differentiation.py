@@ -1,4 +1,4 @@
-"""What a mistake makes of gradients: the textbook's forward passes, differentiated as a framework would do it.
+"""The gradients of a mistake: the textbook's forward passes, differentiated as a framework would do it.
 
 Derivatives are taken by a complex step: f(x + ih) has the imaginary part h·f′(x), but for terms in h³, and nothing
 is subtracted on the way, so that with h = 2⁻³⁰⁰ only rounding is left. NumPy compares complex numbers by their real
@@ -32,7 +32,7 @@ def gradients(function: Callable[..., Any], cotangent: Array, arguments: Mapping
 
 
 def _moved(leaf: Array) -> Iterator[tuple[int, ...]]:
-    """Give each index, the element there being a step off meanwhile."""
+    """Move each element by a step while its index is yielded."""
     for index in np.ndindex(leaf.shape):
         leaf[index] += 1j * STEP
         yield index

@@ -1,4 +1,4 @@
-"""A mistake made in one place alone, and all else right: in one sub-layer, in some layers, in one half of a model."""
+"""Mistakes made in one place only: in one sub-layer, in some layers, in one half of a model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from goldformer.conformance.diagnosis.mistakes.registry import Mistaken
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """Where the textbook is at work: in which half, layer, sub-layer (counted from 1) and linear map of it.
+    """The current position in the textbook: half, layer, sub-layer (counted from 1) and linear map.
 
     Outside of the layers of a stack the layer is −1.
     """
@@ -41,9 +41,9 @@ class At:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a mistake is made; what is left open may be anything. `words` say it.
+    """A place where a mistake is made; an empty field allows any value. `words` describe the place.
 
-    Only mistakes of `parts`, which are components, can be made there; where there are none, any can.
+    `parts` are the components whose mistakes can be made there; if empty, any mistake can.
     """
 
     words: str
@@ -54,7 +54,7 @@ class Place:
     parts: frozenset[str] = frozenset()
 
     def holds(self, at: At) -> bool:
-        """Whether that is here."""
+        """Return True if a position is in this place."""
         return (
             self.half in ("", at.half)
             and self.sublayer in (("", 0), at.sublayer)
@@ -63,7 +63,7 @@ class Place:
         )
 
     def _among(self, layer: int, layers: int) -> bool:
-        """Whether a layer is one of those; outside of a stack, which has no layers, there are none."""
+        """Return True if a layer is one of the place's; outside of a stack there are no layers."""
         if not self.layers:
             return True
         chosen = {"first": layer == 0, "later": layer > 0, "last": layer == layers - 1}
@@ -72,7 +72,7 @@ class Place:
 
 _ATTENTION: Final = frozenset({"softmax", "scaled_dot_product_attention", "multi_head_attention", "layer_norm"})
 _FEED_FORWARD: Final = frozenset({"feed_forward", "layer_norm"})
-#: What layers of one class can do differently: each is told what to hide and has parameters of its own.
+#: The components in which layers of one class can differ: each layer has a mask and parameters of its own.
 _CALLED: Final = frozenset({"scaled_dot_product_attention", "encoder_layer", "decoder_layer", "encoder", "decoder"})
 
 
@@ -93,7 +93,7 @@ _DECODER_LAYER: Final = (
 )
 
 
-#: The steps of the textbook that a role is told.
+#: The steps of the textbook that take a role.
 _MAPPED: Final[frozenset[Step]] = frozenset({project_attention, project})
 #: Roles of parameters, in words.
 _OF_ATTENTION: Final = {
@@ -106,14 +106,14 @@ _OF_FEED_FORWARD: Final = {"2": "the second map", "1": "the first map"}
 
 
 def _maps(component: str, roles: Mapping[str, str], of: Place = Place("")) -> tuple[Place, ...]:
-    """The linear maps of a component, of any or of that in one place."""
+    """Return the places of a component's linear maps, everywhere or within one place."""
     where = f" in {of.words}" if of.words else ""
     parts = frozenset({component})
     return tuple(replace(of, words=words + where, role=role, parts=parts) for role, words in roles.items())
 
 
 def _maps_of(layer: tuple[Place, ...]) -> tuple[Place, ...]:
-    """Those of a layer: of its attentions, the last first, and of its feed-forward network."""
+    """Return the linear maps of a layer: of its attentions, the last first, and of its feed-forward network."""
     *attentions, network = layer
     maps = [_maps("multi_head_attention", _OF_ATTENTION, place) for place in reversed(attentions)]
     return (*chain(*maps), *_maps("feed_forward", _OF_FEED_FORWARD, network))
@@ -127,7 +127,7 @@ def _layers_of(half: str, parts: frozenset[str] = frozenset()) -> tuple[Place, .
     )
 
 
-#: By component, the places inside it, those first that are the likelier.
+#: The places inside each component, the likelier ones first.
 PLACES: Final[Mapping[str, tuple[Place, ...]]] = {
     "multi_head_attention": _maps("multi_head_attention", _OF_ATTENTION),
     "feed_forward": _maps("feed_forward", _OF_FEED_FORWARD),
@@ -160,7 +160,7 @@ def _working_at(at: At) -> Iterator[None]:
 
 
 def _tracked(move: Callable[..., At]) -> Replacement:
-    """Return the replacement that does a step as it is, at the place that `move` gives of the one before."""
+    """Return a replacement that runs a step unchanged, at the position that `move` returns."""
 
     def run(original: Step, *args: Any, **named: Any) -> Any:
         with _working_at(move(_at.get(), *args, **named)):
@@ -181,7 +181,7 @@ def _enter_map(at: At, _x: Array, _params: Params, role: str) -> At:
     return replace(at, role=role)
 
 
-#: Steps as they are, which note where the textbook is at work.
+#: Unchanged steps that note the current position in the textbook.
 TRACKED: Final[Replacements] = {
     embed_source: _tracked(lambda *_, **__: At("encoder")),
     embed_target: _tracked(lambda *_, **__: At("decoder")),
@@ -199,12 +199,12 @@ TRACKED: Final[Replacements] = {
 
 
 def can_be_made(place: Place, mistaken: Mistaken) -> bool:
-    """Return whether the mistake can be made there alone: in a single linear map, only what is done to a map can."""
+    """Return True if the mistake can be made there only: in one linear map, only a mistake of maps can."""
     return not mistaken.by_hand and (not place.role or bool(_MAPPED & mistaken.steps.keys()))
 
 
 def only_at(place: Place, steps: Replacements) -> Replacements:
-    """Return the replacements made in one place alone; the layer `TRACKED` has to lie over them."""
+    """Return the replacements made in one place only; `TRACKED` must be applied after them."""
     return {key: _restricted(place, replacement) for key, replacement in steps.items()}
 
 

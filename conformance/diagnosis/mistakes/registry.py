@@ -1,4 +1,4 @@
-"""Who makes which mistake: functions register under its id in spec/mistakes.yaml, each in the place of one step."""
+"""The registry of mistakes: functions register under an id of spec/mistakes.yaml, each in the place of one step."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FORWARD: Final = (
     "decoding",
     "randomness",
 )
-#: That of mistakes in backward passes that are written by hand.
+#: The module of mistakes in backward passes that are written by hand.
 _BY_HAND: Final = ("gradients",)
 _ON_TORCH: Final = ("on_torch",)
 
@@ -38,8 +38,8 @@ _ON_TORCH: Final = ("on_torch",)
 class Mistaken:
     """An implementation that makes one mistake: `make` returns an adapter object, with no memory of another's calls.
 
-    `shows_in` are the dtypes in which it is a mistake; empty where it is one in every dtype. `steps` are the steps of
-    the textbook that it replaces, and none where it is made on torch.
+    `shows_in` are the dtypes in which it shows; empty if it shows in every dtype. `steps` are the steps of the
+    textbook that it replaces; empty if it is made on torch.
     """
 
     id: str
@@ -53,24 +53,24 @@ class Mistaken:
         return dtype if not self.shows_in or dtype in self.shows_in else self.shows_in[0]
 
     def can_be_made_with(self, other: Mistaken) -> bool:
-        """Return whether both mistakes show at once: in no step that both replace is one done without the other."""
+        """Return True if both mistakes can show at once: no step that both replace is replaced as a whole."""
         both = self.steps.keys() & other.steps.keys()
         return not any(isinstance(made.steps[step], Instead) for step in both for made in (self, other))
 
     @property
     def layers(self) -> tuple[Replacements, ...]:
-        """What is replaced in the textbook: the gradients by those of the forward passes, and the steps over them."""
+        """The layers of replacements: the gradients by those of the forward passes, then the steps."""
         return (self.steps,) if self.by_hand else (DIFFERENTIATED, self.steps)
 
     @property
     def by_hand(self) -> bool:
-        """Whether it is made in backward passes written by hand, so that these are not differentiated."""
+        """Return True if it is made in backward passes written by hand, so that these are not differentiated."""
         return self.module in _BY_HAND
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """What is registered under one id."""
+    """The functions registered under one id."""
 
     module: str
     shows_in: tuple[str, ...]
