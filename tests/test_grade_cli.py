@@ -13,10 +13,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from goldformer.conformance.cli import main
-from goldformer.conformance.grading.desk import Finished, given_up, written_up
-from goldformer.conformance.grading.exam import Exam
 from goldformer.conformance.grading.grader import Grader
 from goldformer.conformance.grading.model import Submission
+from goldformer.conformance.grading.task import Exam
+from goldformer.conformance.grading.worker import Finished, given_up, written_up
 from goldformer.spec import Spec
 from homework import CORRECT, SOFTMAX, UNSTABLE, YAML, OpenJail, write_assignment, write_class
 

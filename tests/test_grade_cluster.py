@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from goldformer.conformance.grading.cluster import graded_there
-from goldformer.conformance.grading.exam import Exam
 from goldformer.conformance.grading.model import Submission
 from goldformer.conformance.grading.pool import Unusable, graded_here
+from goldformer.conformance.grading.task import Exam
 from goldformer.spec import Spec
 from homework import CORRECT, NORM, SOFTMAX, UNSTABLE, make_exam, submitted
 

@@ -16,13 +16,13 @@ import pytest
 from goldformer.adapters import AdapterError
 from goldformer.adapters.process.child import ChildFault
 from goldformer.conformance.diagnosis.imitation import Imitations
-from goldformer.conformance.grading import exam as exams
 from goldformer.conformance.grading import grader as graders
-from goldformer.conformance.grading.declared import declared
-from goldformer.conformance.grading.exam import Exam
+from goldformer.conformance.grading import task as exams
+from goldformer.conformance.grading.declarations import declared
 from goldformer.conformance.grading.grader import Graded, Grader
 from goldformer.conformance.grading.model import Submission
 from goldformer.conformance.grading.records import to_json
+from goldformer.conformance.grading.task import Exam
 from goldformer.conformance.grading.transcript import BadTranscript, Transcript, Unlike
 from goldformer.conformance.judging.cases import Judgement, fault, judge_case
 from goldformer.conformance.judging.verdict import Verdict

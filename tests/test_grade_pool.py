@@ -20,11 +20,11 @@ from click.testing import CliRunner
 
 from goldformer.conformance.cli import main
 from goldformer.conformance.grading import pool
-from goldformer.conformance.grading.exam import Exam
 from goldformer.conformance.grading.model import Submission
 from goldformer.conformance.grading.pool import Unusable, graded_here
 from goldformer.conformance.grading.records import from_json
 from goldformer.conformance.grading.store import Store
+from goldformer.conformance.grading.task import Exam
 from goldformer.spec import Spec
 from homework import CORRECT, NORM, SOFTMAX, UNSTABLE, WITHOUT_EPS, make_exam, submitted, write_assignment, write_class
 

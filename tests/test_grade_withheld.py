@@ -15,16 +15,16 @@ from click.testing import CliRunner, Result
 from goldformer.adapters import Adapter
 from goldformer.conformance.cli import main
 from goldformer.conformance.commands.assignment import READY
-from goldformer.conformance.grading.desk import Finished, written_up
-from goldformer.conformance.grading.exam import Exam
 from goldformer.conformance.grading.fresh import load_fresh
 from goldformer.conformance.grading.grader import Graded, Grader
 from goldformer.conformance.grading.model import Submission
+from goldformer.conformance.grading.outputs import OutputRecorder, summarize
 from goldformer.conformance.grading.pool import graded_here
 from goldformer.conformance.grading.results import feedback, gradescope, staff
 from goldformer.conformance.grading.results.summaries import Line
-from goldformer.conformance.grading.returned import OutputRecorder, summarize
+from goldformer.conformance.grading.task import Exam
 from goldformer.conformance.grading.transcript import Transcript, Unlike
+from goldformer.conformance.grading.worker import Finished, written_up
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.properties.held import check_property

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from boxes import DOING, LIMITS, SOFTMAX, clients, fault_of, make_box, softmax_of
-from goldformer.conformance.grading.jail import Jail
 from goldformer.conformance.grading.model import Limits
+from goldformer.conformance.grading.sandbox._sandbox import Jail
 
 
 @pytest.fixture(scope="module")

@@ -18,12 +18,12 @@ from boxes import DOING, LIMITS, SCORES, SOFTMAX, WALLS, clients, fault_of, foun
 from goldformer.adapters.process.arrays import WireArray
 from goldformer.adapters.process.client import adapter_object
 from goldformer.adapters.protocol import Adapter
-from goldformer.conformance.grading import keeper
-from goldformer.conformance.grading.jail import Jail, JailError, probe
-from goldformer.conformance.grading.levels import NEEDED, demand, isolation
 from goldformer.conformance.grading.model import LEVELS, Isolation, Limits
-from goldformer.conformance.grading.mounts import remove
-from goldformer.conformance.grading.processes import ending
+from goldformer.conformance.grading.sandbox import _supervisor as keeper
+from goldformer.conformance.grading.sandbox._levels import NEEDED, demand, isolation
+from goldformer.conformance.grading.sandbox._mounts import remove
+from goldformer.conformance.grading.sandbox._processes import ending
+from goldformer.conformance.grading.sandbox._sandbox import Jail, JailError, probe
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.verdict import Status
 
@@ -138,7 +138,7 @@ def test_it_ends_with_the_process_that_started_it(jail, tmp_path):
     source = f"""
     import os, signal, threading, time
     from pathlib import Path
-    from goldformer.conformance.grading.jail import Jail
+    from goldformer.conformance.grading.sandbox._sandbox import Jail
     from goldformer.conformance.grading.model import Limits
     jail = Jail(Limits(memory=512), "numpy")
     one = jail.client(Path({str(box)!r}))

@@ -15,9 +15,9 @@ import pytest
 
 import boxes
 from boxes import NOBODY, WALLS, found_by
-from goldformer.conformance.grading import landlock
-from goldformer.conformance.grading.jail import Jail, JailError
 from goldformer.conformance.grading.model import Limits
+from goldformer.conformance.grading.sandbox import _landlock as landlock
+from goldformer.conformance.grading.sandbox._sandbox import Jail, JailError
 from goldformer.spec import ROOT
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -277,7 +277,7 @@ sys.path.append({str(Path(__file__).parent / "support")!r})
 from boxes import found_by
 from pathlib import Path
 from goldformer.spec import ROOT
-from goldformer.conformance.grading.jail import Jail, JailError
+from goldformer.conformance.grading.sandbox._sandbox import Jail, JailError
 from goldformer.conformance.grading.model import Limits
 try: made = Jail(Limits(memory=1024), "numpy", "files", without={without})
 except JailError as error: raise SystemExit(f"skip: {{error}}")

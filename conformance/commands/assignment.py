@@ -14,10 +14,10 @@ from typing import Final
 from goldformer.adapters import Adapter, AdapterError, find_adapter
 from goldformer.conformance.commands.console import FAILS, OK, err, plain_table, print_table, say, unusable
 from goldformer.conformance.grading.assignment import read_assignment
-from goldformer.conformance.grading.exam import Exam, Plan
 from goldformer.conformance.grading.fresh import Fresh, draw_fresh
 from goldformer.conformance.grading.model import Assignment, Check, Part
-from goldformer.conformance.grading.returned import OutputRecorder, summarize
+from goldformer.conformance.grading.outputs import OutputRecorder, summarize
+from goldformer.conformance.grading.task import Exam, Plan
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.conformance.reports.text import headline

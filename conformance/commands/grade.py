@@ -29,9 +29,7 @@ from goldformer.conformance.commands.console import (
 from goldformer.conformance.commands.grade_session import Session
 from goldformer.conformance.commands.grade_solution import Solution, kept_outputs, require_outputs
 from goldformer.conformance.grading.assignment import digest_of, read_assignment
-from goldformer.conformance.grading.declared import declared
-from goldformer.conformance.grading.desk import TRANSCRIPT
-from goldformer.conformance.grading.exam import FRESH, Exam
+from goldformer.conformance.grading.declarations import declared
 from goldformer.conformance.grading.fresh import draw_fresh
 from goldformer.conformance.grading.grader import Grader
 from goldformer.conformance.grading.model import Assignment, Grade, Level
@@ -43,7 +41,9 @@ from goldformer.conformance.grading.results.summaries import Line
 from goldformer.conformance.grading.results.words import counted
 from goldformer.conformance.grading.store import GRADE, InUse, Store, digest_of_folder
 from goldformer.conformance.grading.submissions import ClassList, NoSubmissions, find_submissions
+from goldformer.conformance.grading.task import FRESH, Exam
 from goldformer.conformance.grading.transcript import BadTranscript, Transcript, Unlike
+from goldformer.conformance.grading.worker import TRANSCRIPT
 from goldformer.conformance.reports.did_you_mean import unknown
 from goldformer.spec import Spec, SpecError, load_spec
 from goldformer.spec.files import replace_file

@@ -14,12 +14,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from goldformer.conformance.commands.console import err, say
 from goldformer.conformance.grading.cluster import graded_there
-from goldformer.conformance.grading.desk import Finished
-from goldformer.conformance.grading.exam import Exam
 from goldformer.conformance.grading.model import Submission
 from goldformer.conformance.grading.pool import graded_here
 from goldformer.conformance.grading.store import Store
 from goldformer.conformance.grading.submissions import ClassList
+from goldformer.conformance.grading.task import Exam
+from goldformer.conformance.grading.worker import Finished
 
 
 @dataclass

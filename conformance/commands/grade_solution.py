@@ -10,13 +10,13 @@ from typing import Any, Final
 
 from goldformer.conformance.commands.console import err, say
 from goldformer.conformance.commands.grade_session import grade_all
-from goldformer.conformance.grading.desk import Finished
-from goldformer.conformance.grading.exam import Exam
 from goldformer.conformance.grading.model import NOT_STARTED, Assignment, Submission
+from goldformer.conformance.grading.outputs import OPTIONAL, Outputs, summarize
 from goldformer.conformance.grading.pool import Unusable
 from goldformer.conformance.grading.records import from_json
-from goldformer.conformance.grading.returned import OPTIONAL, Outputs, summarize
 from goldformer.conformance.grading.store import GRADE, PROBLEM, Store
+from goldformer.conformance.grading.task import Exam
+from goldformer.conformance.grading.worker import Finished
 from goldformer.spec import Spec
 
 #: Where the folder of results keeps the outputs that the solution returned.

@@ -7,11 +7,11 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from goldformer.conformance.grading.desk import Desk, Finished, given_up
-from goldformer.conformance.grading.exam import Exam
-from goldformer.conformance.grading.jail import JailError
 from goldformer.conformance.grading.model import Submission
 from goldformer.conformance.grading.pool import Unusable
+from goldformer.conformance.grading.sandbox._sandbox import JailError
+from goldformer.conformance.grading.task import Exam
+from goldformer.conformance.grading.worker import Desk, Finished, given_up
 from goldformer.extras import install_hint
 from goldformer.spec import load_spec
 

@@ -21,9 +21,7 @@ from goldformer.adapters.process.faults import CallFault, FaultReason
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.imitation import Imitations
-from goldformer.conformance.grading.boxed import Boxed
-from goldformer.conformance.grading.declared import Declared
-from goldformer.conformance.grading.exam import Exam, Plan, Planned
+from goldformer.conformance.grading.declarations import Declared
 from goldformer.conformance.grading.model import (
     NOT_STARTED,
     Check,
@@ -34,8 +32,10 @@ from goldformer.conformance.grading.model import (
     Said,
     Submission,
 )
-from goldformer.conformance.grading.returned import OutputRecorder, Outputs
+from goldformer.conformance.grading.outputs import OutputRecorder, Outputs
+from goldformer.conformance.grading.sandbox._client import Boxed
 from goldformer.conformance.grading.score import grade_parts, outcome_of_all, rounded
+from goldformer.conformance.grading.task import Exam, Plan, Planned
 from goldformer.conformance.grading.transcript import Recorder, Replayer, Transcript, Unlike
 from goldformer.conformance.judging.cases import Bench, Judgement
 from goldformer.conformance.judging.verdict import Status, Verdict

@@ -20,11 +20,11 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Final
 
-from goldformer.conformance.grading import linux
-from goldformer.conformance.grading.desk import Desk, Finished, given_up
-from goldformer.conformance.grading.exam import Exam
-from goldformer.conformance.grading.jail import JailError
 from goldformer.conformance.grading.model import Submission
+from goldformer.conformance.grading.sandbox import _linux as linux
+from goldformer.conformance.grading.sandbox._sandbox import JailError
+from goldformer.conformance.grading.task import Exam
+from goldformer.conformance.grading.worker import Desk, Finished, given_up
 from goldformer.spec import Spec, load_spec
 
 #: So often a submission is given to a process, if each of them ends over it.

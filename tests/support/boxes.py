@@ -12,8 +12,8 @@ import numpy as np
 
 from goldformer.adapters.process.arrays import WireArray
 from goldformer.adapters.process.faults import CallFault
-from goldformer.conformance.grading import linux
 from goldformer.conformance.grading.model import Limits
+from goldformer.conformance.grading.sandbox import _linux as linux
 
 #: All that lies between a submission and everything else, beside limits and another user.
 WALLS = (

@@ -12,10 +12,10 @@ from goldformer.adapters import Adapter
 from goldformer.adapters.process.child import ChildFault
 from goldformer.adapters.process.server import Server
 from goldformer.conformance.grading.assignment import read_assignment
-from goldformer.conformance.grading.boxed import Boxed
-from goldformer.conformance.grading.exam import Exam
 from goldformer.conformance.grading.fresh import fresh_cases
 from goldformer.conformance.grading.model import Isolation, Limits, Submission
+from goldformer.conformance.grading.sandbox._client import Boxed
+from goldformer.conformance.grading.task import Exam
 from goldformer.spec import Spec
 
 ADAPTER = '''"""What was asked for, by the names of the contracts."""

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
-from goldformer.conformance.grading import linux
+from goldformer.conformance.grading.sandbox import _linux as linux
 
 USER: Final = "user-namespace"
 PIDS: Final = "pid-namespace"

@@ -12,7 +12,7 @@ import threading
 from types import ModuleType
 from typing import Final
 
-from goldformer.conformance.grading.mounts import devices, interpreter, readable_but_ours
+from goldformer.conformance.grading.sandbox._mounts import devices, interpreter, readable_but_ours
 from goldformer.spec import Spec, load_spec
 
 #: What submissions may come to need: parts of the standard library that Python imports by itself, or late; and of
@@ -22,7 +22,7 @@ _LATE: Final = (
     "encodings.latin_1", "encodings.utf_8", "enum", "fractions", "functools", "heapq", "inspect", "itertools",
     "linecache", "locale", "math", "numbers", "operator", "pprint", "random", "re", "shutil", "statistics",
     "string", "subprocess", "tempfile", "textwrap", "threading", "tokenize", "traceback", "types", "typing",
-    "unittest", "warnings", "goldformer.adapters.layouts", "goldformer.conformance.grading.box",
+    "unittest", "warnings", "goldformer.adapters.layouts", "goldformer.conformance.grading.sandbox._server",
 )  # fmt: skip
 _OF_LIBRARIES: Final = {
     "numpy": ("numpy", "numpy.linalg", "numpy.random", "numpy.fft"),

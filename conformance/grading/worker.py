@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from goldformer.conformance.grading.exam import Exam
 from goldformer.conformance.grading.grader import Graded, Grader, failed
-from goldformer.conformance.grading.jail import Jail
 from goldformer.conformance.grading.model import Outcome, Submission
+from goldformer.conformance.grading.outputs import Outputs
 from goldformer.conformance.grading.records import to_json
 from goldformer.conformance.grading.results import feedback, staff
-from goldformer.conformance.grading.returned import Outputs
+from goldformer.conformance.grading.sandbox._sandbox import Jail
 from goldformer.conformance.grading.store import GRADE, PROBLEM
+from goldformer.conformance.grading.task import Exam
 from goldformer.conformance.run import Numerics
 from goldformer.spec import Spec
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from goldformer.conformance.grading.linux import system_call
+from goldformer.conformance.grading.sandbox._linux import system_call
 
 _CREATE_RULESET: Final = 444
 _ADD_RULE: Final = 445

@@ -18,8 +18,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from goldformer.conformance.grading import calls, cgroup, landlock, linux, mounts, namespaces
 from goldformer.conformance.grading.model import Limits
+from goldformer.conformance.grading.sandbox import _cgroup as cgroup
+from goldformer.conformance.grading.sandbox import _landlock as landlock
+from goldformer.conformance.grading.sandbox import _linux as linux
+from goldformer.conformance.grading.sandbox import _mounts as mounts
+from goldformer.conformance.grading.sandbox import _namespaces as namespaces
+from goldformer.conformance.grading.sandbox import _seccomp as calls
 
 #: The user that a process becomes where its own number has no meaning, as in a container that maps few of them.
 _NOBODY: Final = 65534

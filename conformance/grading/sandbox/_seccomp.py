@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from goldformer.conformance.grading.linux import set_filter
+from goldformer.conformance.grading.sandbox._linux import set_filter
 
 #: The same on every architecture: io_uring, mounts, clone3 (whose flags no filter can see), descriptors of others.
 _EVERYWHERE: Final = (425, 426, 427, 428, 429, 430, 431, 432, 433, 435, 438, 440, 442)

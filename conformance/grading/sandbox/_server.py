@@ -18,7 +18,7 @@ from goldformer.adapters.process.messages import error_line
 from goldformer.adapters.process.schema import MAX_MESSAGE, PARSE_ERROR, RAISED
 from goldformer.adapters.process.server import Server
 from goldformer.adapters.protocol import Adapter, AdapterError
-from goldformer.conformance.grading.mounts import ours
+from goldformer.conformance.grading.sandbox._mounts import ours
 from goldformer.spec import Spec
 
 #: The file that maps what was handed in, and the folder beside it that holds that.

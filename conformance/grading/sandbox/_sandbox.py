@@ -13,12 +13,12 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
-from goldformer.conformance.grading import linux
-from goldformer.conformance.grading.boxed import Boxed, BoxPeer
-from goldformer.conformance.grading.keeper import Lost, Zygote
-from goldformer.conformance.grading.levels import JailError, demand, isolation
 from goldformer.conformance.grading.model import Isolation, Level, Limits
-from goldformer.conformance.grading.mounts import remove
+from goldformer.conformance.grading.sandbox import _linux as linux
+from goldformer.conformance.grading.sandbox._client import Boxed, BoxPeer
+from goldformer.conformance.grading.sandbox._levels import JailError, demand, isolation
+from goldformer.conformance.grading.sandbox._mounts import remove
+from goldformer.conformance.grading.sandbox._supervisor import Lost, Zygote
 
 __all__ = ["Jail", "JailError", "probe"]
 

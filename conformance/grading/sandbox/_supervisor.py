@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 import goldformer
-from goldformer.conformance.grading import cgroup
-from goldformer.conformance.grading.boxed import BoxPeer
-from goldformer.conformance.grading.levels import JailError
 from goldformer.conformance.grading.model import Limits
-from goldformer.conformance.grading.mounts import remove
-from goldformer.conformance.grading.sandbox import environment
+from goldformer.conformance.grading.sandbox import _cgroup as cgroup
+from goldformer.conformance.grading.sandbox._client import BoxPeer
+from goldformer.conformance.grading.sandbox._isolation import environment
+from goldformer.conformance.grading.sandbox._levels import JailError
+from goldformer.conformance.grading.sandbox._mounts import remove
 
 #: Seconds that importing a library may take before anything is graded, and that one answer may take.
 _IMPORTING: Final = 120.0
@@ -36,7 +36,8 @@ _FAREWELL: Final = 5.0
 #: Without the settings, packages and folders of whoever started it; hashes alike in every run.
 _PYTHON: Final = ("-s", "-P", "-B")
 _MAIN: Final = (
-    "import sys; sys.path.insert(0, sys.argv.pop()); from goldformer.conformance.grading import zygote; zygote.main()"
+    "import sys; sys.path.insert(0, sys.argv.pop()); "
+    "from goldformer.conformance.grading.sandbox import _launcher; _launcher.main()"
 )
 
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final
 
 import goldformer
-from goldformer.conformance.grading import linux
-from goldformer.conformance.grading.linux import (
+from goldformer.conformance.grading.sandbox import _linux as linux
+from goldformer.conformance.grading.sandbox._linux import (
     MOUNT_ATTR_NODEV,
     MOUNT_ATTR_NOSUID,
     MOUNT_ATTR_RDONLY,

@@ -18,12 +18,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from goldformer.conformance.grading import linux, namespaces
-from goldformer.conformance.grading.cgroup import Group, Parents, remove_all
 from goldformer.conformance.grading.model import Limits
-from goldformer.conformance.grading.mounts import make_root, remove
-from goldformer.conformance.grading.processes import Reaper, end_orphans, ending, processes_of
-from goldformer.conformance.grading.sandbox import STEPS, Cell, keep_only, shut_in, tried
+from goldformer.conformance.grading.sandbox import _linux as linux
+from goldformer.conformance.grading.sandbox import _namespaces as namespaces
+from goldformer.conformance.grading.sandbox._cgroup import Group, Parents, remove_all
+from goldformer.conformance.grading.sandbox._isolation import STEPS, Cell, keep_only, shut_in, tried
+from goldformer.conformance.grading.sandbox._mounts import make_root, remove
+from goldformer.conformance.grading.sandbox._processes import Reaper, end_orphans, ending, processes_of
 
 if TYPE_CHECKING:
     from goldformer.spec import Spec
@@ -42,7 +43,7 @@ def main() -> None:
     if namespaces.PIDS in features:
         _go_on_in_a_fork(control, config["parent"], config["folder"])
     # Not before: a library may start threads, and a process that has any cannot make a user namespace.
-    from goldformer.conformance.grading.warm import prepared
+    from goldformer.conformance.grading.sandbox._preload import prepared
 
     zygote = Zygote(control, config, features, refused, prepared(config["arrays"]))
     zygote.answer({"refused": zygote.refused, "features": zygote.features, "size": _size()})
@@ -234,7 +235,7 @@ class Zygote:
 
     def _become(self, cell: Cell, descriptors: list[int]) -> None:
         """Be the process of a submission; never returns."""
-        from goldformer.conformance.grading.box import serve_box
+        from goldformer.conformance.grading.sandbox._server import serve_box
 
         status = 1
         try:

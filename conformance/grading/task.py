@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Final
 
 from goldformer.conformance.grading.assignment import digest_of, published_cases
-from goldformer.conformance.grading.declared import Declared, declared
+from goldformer.conformance.grading.declarations import Declared, declared
 from goldformer.conformance.grading.fresh import load_fresh
 from goldformer.conformance.grading.model import Assignment, Check, Level, Origin, Submission, outcome_of
-from goldformer.conformance.grading.returned import OPTIONAL, Outputs
+from goldformer.conformance.grading.outputs import OPTIONAL, Outputs
 from goldformer.conformance.grading.score import Kinds
 from goldformer.conformance.grading.store import digest_of_folder, key_of
 from goldformer.conformance.judging.cases import Bench, Judgement, judge_case

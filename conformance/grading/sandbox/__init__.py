@@ -1,0 +1,1 @@
+"""Start a process, isolate it, and exchange messages with it."""
