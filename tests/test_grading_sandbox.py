@@ -15,9 +15,8 @@ import pytest
 
 import boxes
 from boxes import NOBODY, WALLS, found_by
-from goldformer.conformance.grading.model import Limits
+from goldformer.conformance.grading.sandbox import Limits, Sandbox, SandboxError
 from goldformer.conformance.grading.sandbox import _landlock as landlock
-from goldformer.conformance.grading.sandbox._sandbox import Jail, JailError
 from goldformer.spec import ROOT
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -29,8 +28,8 @@ WITHOUT = {"full": (), "landlock-alone": ("mount-namespace",), "process": WALLS}
 @pytest.fixture(scope="module", params=WITHOUT)
 def jail(request):
     try:
-        made = Jail(LIMITS, "numpy", without=WITHOUT[request.param])
-    except JailError as error:
+        made = Sandbox(LIMITS, "numpy", without=WITHOUT[request.param])
+    except SandboxError as error:
         pytest.skip("not on this machine as this user: " + str(error).splitlines()[1].strip())
     with made:
         yield made
@@ -123,8 +122,9 @@ def found():
     assert set(imports) == {"ModuleNotFoundError"}
     packages = ("reference_impl", "spec.oracle", "adapters.textbook", "adapters.builtin")
     assert [name for name in modules if name.removeprefix("goldformer.").startswith(packages)] == []
-    assert {name.partition(".grading")[0] for name in modules if "conformance" in name} == {
-        "goldformer.conformance", "goldformer.conformance.judging", "goldformer.conformance.judging.verdict",
+    conformance = {name for name in modules if "conformance" in name}
+    assert {name.partition(".grading.sandbox")[0] for name in conformance} == {
+        "goldformer.conformance", "goldformer.conformance.grading",
     }  # fmt: skip
     assert held <= {"Spec"}  # the contracts, which everybody may read
 
@@ -277,10 +277,9 @@ sys.path.append({str(Path(__file__).parent / "support")!r})
 from boxes import found_by
 from pathlib import Path
 from goldformer.spec import ROOT
-from goldformer.conformance.grading.sandbox._sandbox import Jail, JailError
-from goldformer.conformance.grading.model import Limits
-try: made = Jail(Limits(memory=1024), "numpy", "files", without={without})
-except JailError as error: raise SystemExit(f"skip: {{error}}")
+from goldformer.conformance.grading.sandbox import Limits, Sandbox, SandboxError
+try: made = Sandbox(Limits(memory=1024), "numpy", "files", without={without})
+except SandboxError as error: raise SystemExit(f"skip: {{error}}")
 with made: print(ROOT, found_by(made, Path({str(tmp_path / "box")!r}), {source!r}))
 """
     python = tmp_path / "venv" / "bin" / "python"
@@ -312,7 +311,7 @@ def installed(tmp_path):
 def test_landlock_is_in_force_where_the_kernel_has_it(jail):
     if jail.isolation.missing.get("landlock", "left out") != "left out":
         with pytest.raises(OSError, match="landlock"):
-            landlock.version()
+            landlock.find_version()
 
 
 def test_random_numbers_are_the_same_in_every_process(jail, tmp_path):

@@ -1,4 +1,4 @@
-"""Where a submission becomes what is kept of it: graded in a jail of its own desk, and written up."""
+"""Grade a submission in a sandbox and write its result files; this is the work of one worker."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from goldformer.conformance.grading.grader import Graded, Grader, failed
+from goldformer.conformance.grading.grader import GradedSubmission, Grader, fail_submission
 from goldformer.conformance.grading.model import Outcome, Submission
 from goldformer.conformance.grading.outputs import Outputs
-from goldformer.conformance.grading.records import to_json
 from goldformer.conformance.grading.results import feedback, staff
-from goldformer.conformance.grading.sandbox._sandbox import Jail
-from goldformer.conformance.grading.store import GRADE, PROBLEM
-from goldformer.conformance.grading.task import Exam
+from goldformer.conformance.grading.sandbox import Sandbox
+from goldformer.conformance.grading.store import GRADE, PROBLEM, to_json
+from goldformer.conformance.grading.task import GradingTask
 from goldformer.conformance.run import Numerics
 from goldformer.spec import Spec
 
@@ -22,8 +21,8 @@ TRANSCRIPT: Final = "transcript.jsonl.gz"
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
-    """What is kept of one submission: files by their names, and what is said of it at once.
+class ResultFiles:
+    """The result files of one submission by their names, and what the terminal prints about it.
 
     `outputs` are those that it returned, by component and check.
     """
@@ -37,36 +36,36 @@ class Finished:
 
     @property
     def line(self) -> str:
-        """In a line."""
+        """The result in one line."""
         return f"{self.id}: {self.earned:g} of {self.points:g} ({self.outcome})"
 
 
-class Desk:
-    """Grades and writes up one submission after the other. Not for several threads at once."""
+class Worker:
+    """Grades one submission after the other. Only one thread may use it."""
 
-    def __init__(self, exam: Exam, spec: Spec, boxes: Path | None = None) -> None:
-        """Make the jail; JailError where it does not keep apart what the exam requires."""
-        # The cases are small, and several desks share the cores.
+    def __init__(self, task: GradingTask, spec: Spec, running: Path | None = None) -> None:
+        """Start the sandbox; SandboxError if it does not isolate as the task requires."""
+        # The cases are small, and several workers share the cores.
         Numerics().apply("numpy")
-        self._exam = exam
-        grader = Grader(exam, spec)
-        # The time of all answers together is kept where they are written down.
-        limits = replace(exam.assignment.limits, total=math.inf)
-        self._jail = Jail(limits, grader.declared.arrays, exam.require)
-        self._grader = grader.within(self._jail, boxes)
+        self._task = task
+        grader = Grader(task, spec)
+        # The recorder of the transcript keeps the time of all answers together.
+        limits = replace(task.assignment.limits, total=math.inf)
+        self._sandbox = Sandbox(limits, grader.declarations.arrays, task.require)
+        self._grader = grader.use_sandbox(self._sandbox, running)
 
-    def finish(self, submission: Submission) -> Finished:
-        """Grade it and write it up."""
-        return written_up(self._grader.grade(submission), self._exam, self._grader.spec)
+    def finish(self, submission: Submission) -> ResultFiles:
+        """Grade a submission and write its result files."""
+        return write_results(self._grader.grade(submission), self._task, self._grader.spec)
 
     def close(self) -> None:
-        """End what was started."""
-        self._jail.close()
+        """End the sandbox."""
+        self._sandbox.close()
 
 
-def written_up(graded: Graded, exam: Exam, spec: Spec) -> Finished:
-    """What is kept of a graded submission."""
-    grade, assignment = graded.grade, exam.assignment
+def write_results(graded: GradedSubmission, task: GradingTask, spec: Spec) -> ResultFiles:
+    """Return the result files of a graded submission."""
+    grade, assignment = graded.grade, task.assignment
     files: dict[str, str | bytes] = {
         GRADE: to_json(grade),
         "feedback.html": feedback.html(grade, assignment, spec),
@@ -76,9 +75,9 @@ def written_up(graded: Graded, exam: Exam, spec: Spec) -> Finished:
     }
     if graded.problem:
         files[PROBLEM] = graded.problem
-    return Finished(grade.submission, files, grade.outcome, grade.earned, grade.points, graded.outputs)
+    return ResultFiles(grade.submission, files, grade.outcome, grade.earned, grade.points, graded.outputs)
 
 
-def given_up(submission: Submission, why: str, exam: Exam, spec: Spec) -> Finished:
-    """What is kept of a submission on which those who grade break down."""
-    return written_up(failed(exam, submission, why), exam, spec)
+def give_up(submission: Submission, why: str, task: GradingTask, spec: Spec) -> ResultFiles:
+    """Return the result files of a submission over which workers end."""
+    return write_results(fail_submission(task, submission, why), task, spec)

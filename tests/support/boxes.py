@@ -12,7 +12,7 @@ import numpy as np
 
 from goldformer.adapters.process.arrays import WireArray
 from goldformer.adapters.process.faults import CallFault
-from goldformer.conformance.grading.model import Limits
+from goldformer.conformance.grading.sandbox import Limits
 from goldformer.conformance.grading.sandbox import _linux as linux
 
 #: All that lies between a submission and everything else, beside limits and another user.
@@ -43,7 +43,7 @@ def softmax(scores):
 DOING = "import ctypes, os, signal, sys, time\nimport numpy as np\ndef softmax(scores):\n    {}\n"
 
 
-def make_box(folder, submission, adapter=ADAPTER, **others):
+def make_folder(folder, submission, adapter=ADAPTER, **others):
     """A box: submission.py with a source, files beside it, and the adapter."""
     (folder / "submission").mkdir(parents=True)
     (folder / "adapter.py").write_text(adapter, encoding="utf-8")
@@ -58,7 +58,7 @@ def clients(jail, folder):
     made = []
 
     def make(source, adapter=ADAPTER, *, of=jail, **others):
-        made.append(of.client(make_box(folder / f"box{len(made)}", source, adapter, **others)))
+        made.append(of.client(make_folder(folder / f"box{len(made)}", source, adapter, **others)))
         return made[-1]
 
     yield make
@@ -82,7 +82,7 @@ def fault_of(client, given=SCORES):
 
 def found_by(jail, folder, source):
     """What `found` gives, which the source of a submission defines, when it runs in a box."""
-    client = jail.client(make_box(folder, source, ASKING))
+    client = jail.client(make_folder(folder, source, ASKING))
     try:
         fault = fault_of(client)
     finally:

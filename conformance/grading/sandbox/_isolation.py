@@ -1,13 +1,13 @@
-"""How a process shuts itself in, step by step, before it reads a line of what it is to run.
+"""Isolate a process step by step, before it reads a line of the code that it is to run.
 
-A trial process takes the steps first and says which of them this machine allows; every other process takes just
-those, and one that fails is an error.
+A trial process takes the steps first and reports which of them this machine refuses. Every other process takes the
+remaining steps, and one that fails is an error.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import fcntl
 import math
 import os
 import platform
@@ -15,21 +15,20 @@ import resource
 import signal
 import sysconfig
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from goldformer.conformance.grading.model import Limits
-from goldformer.conformance.grading.sandbox import _cgroup as cgroup
 from goldformer.conformance.grading.sandbox import _landlock as landlock
 from goldformer.conformance.grading.sandbox import _linux as linux
 from goldformer.conformance.grading.sandbox import _mounts as mounts
-from goldformer.conformance.grading.sandbox import _namespaces as namespaces
-from goldformer.conformance.grading.sandbox import _seccomp as calls
+from goldformer.conformance.grading.sandbox._cgroup import join_group
+from goldformer.conformance.grading.sandbox._seccomp import refuse_calls
+from goldformer.conformance.grading.sandbox._types import Limits
 
-#: The user that a process becomes where its own number has no meaning, as in a container that maps few of them.
+#: The user that a process becomes if its own number has no meaning, as in a container that maps few of them.
 _NOBODY: Final = 65534
 _MIB: Final = 1 << 20
-#: How many files of the largest size the folder holds that a process may write to.
+#: The number of files of the largest size that fit into the writable folder.
 _TMP: Final = 4
 _REPLIES: Final = 3
 _REQUESTS: Final = 4
@@ -37,14 +36,14 @@ _PACKAGES: Final = sysconfig.get_paths()["purelib"]
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """One process to be shut in: where what it runs lies, and where it may write.
+class SandboxSetup:
+    """A process to be isolated: the folder of its code, and the folder to which it may write.
 
-    `root` is the file system that all share; `user` the number that it becomes where it is started by root; `others`
-    how many processes there are of its user, beside its own; `groups` the folders of its control groups.
+    `root` is the file system that all share; `user` the number that it becomes if root started it; `others` the number
+    of processes that its user has already; `groups` the folders of its control groups.
     """
 
-    box: str
+    code: str
     tmp: str
     root: str
     user: int
@@ -53,8 +52,8 @@ class Cell:
     groups: tuple[str, ...] = ()
 
 
-def environment(tmp: str) -> dict[str, str]:
-    """All of a process' environment."""
+def make_environment(tmp: str) -> dict[str, str]:
+    """Return the whole environment of a process."""
     return {
         "HOME": tmp,
         "TMPDIR": tmp,
@@ -67,78 +66,52 @@ def environment(tmp: str) -> dict[str, str]:
     }
 
 
-def keep_only(requests: int, replies: int, output: int) -> tuple[int, int]:
-    """Close all descriptors but these, read nothing, print to `output`; the numbers that the first two have then."""
-    # Out of the way of the numbers that they are to have.
-    requests, replies, output = (_moved(descriptor) for descriptor in (requests, replies, output))
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
+def close_descriptors(requests: int, replies: int, output: int) -> tuple[int, int]:
+    """Close all descriptors but these and print to `output`; return the new numbers of the first two."""
+    # Move them out of the way of the numbers that they are to have.
+    requests, replies, output = (fcntl.fcntl(n, fcntl.F_DUPFD_CLOEXEC, 64) for n in (requests, replies, output))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.dup2(replies, _REPLIES, inheritable=False)
     os.dup2(requests, _REQUESTS, inheritable=False)
-    os.closerange(_REQUESTS + 1, _most_descriptors())
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    os.closerange(_REQUESTS + 1, 1 << 20 if hard == resource.RLIM_INFINITY else min(hard, 1 << 20))
     return _REQUESTS, _REPLIES
 
 
-def _moved(descriptor: int) -> int:
-    import fcntl
-
-    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 64)
-
-
-def _most_descriptors() -> int:
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    return 1 << 20 if hard == resource.RLIM_INFINITY else min(hard, 1 << 20)
+def _enter_own_root(setup: SandboxSetup) -> SandboxSetup:
+    mounts.enter_own_root(setup.root, setup.code, _TMP * setup.limits.file)
+    return replace(setup, code=mounts.CODE, tmp=mounts.TMP)
 
 
-def _own_namespace(flag: int) -> Callable[[Cell], Cell]:
-    def step(cell: Cell) -> Cell:
-        linux.unshare(flag)
-        return cell
-
-    return step
-
-
-def _own_root(cell: Cell) -> Cell:
-    mounts.own_root(cell.root, cell.box, _TMP * cell.limits.file)
-    return dataclasses.replace(cell, box=mounts.BOX, tmp=mounts.TMP)
-
-
-def _forbid_new_privileges(cell: Cell) -> Cell:
-    linux.forbid_new_privileges()
-    return cell
-
-
-def _restrict_files(cell: Cell) -> Cell:
-    """As a second wall behind a file system of its own, or, without one, as the only one."""
-    inside = cell.box == mounts.BOX
-    paths = mounts.readable() if inside else mounts.readable_but_ours()
-    # To find a module Python lists the folder: names alone may be read of those that are not shown as a whole.
-    names = () if inside else mounts.readable()
-    landlock.restrict(
+def _restrict_files(setup: SandboxSetup) -> None:
+    """Restrict files by Landlock: in addition to a file system of its own, or instead of one."""
+    inside = setup.code == mounts.CODE
+    paths = mounts.list_readable() if inside else mounts.list_readable_without_own_package()
+    # Python lists a folder to find a module: of folders that are not readable as a whole, it may read the names.
+    names = () if inside else mounts.list_readable()
+    landlock.restrict_files(
         [
-            *((path, landlock.READ) for path in (*paths, cell.box)),
+            *((path, landlock.READ) for path in (*paths, setup.code)),
             *((path, landlock.LIST) for path in names),
-            *((path, landlock.READ_FILE | landlock.WRITE_FILE) for path in mounts.devices()),
-            (cell.tmp, landlock.everything()),
+            *((path, landlock.READ_FILE | landlock.WRITE_FILE) for path in mounts.list_devices()),
+            (setup.tmp, landlock.list_all_rights()),
         ]
     )
-    return cell
 
 
-def _join_groups(cell: Cell) -> Cell:
-    if not cell.groups:
+def _join_groups(setup: SandboxSetup) -> None:
+    if not setup.groups:
         raise OSError("there are no control groups for memory and processes that can be written to")
-    for folder in cell.groups:
-        cgroup.join(folder)
-    return cell
+    for folder in setup.groups:
+        join_group(folder)
 
 
-def _leave_root(cell: Cell) -> Cell:
-    """Become a user that owns nothing; and see that this user can still read what Python has not read yet."""
+def _drop_root(setup: SandboxSetup) -> None:
+    """Become a user that owns nothing, and check that this user can read what Python has not read yet."""
     if os.geteuid() == 0:
-        user = cell.user
+        user = setup.user
         os.setgroups([])
         try:
             os.setgid(user)
@@ -146,47 +119,34 @@ def _leave_root(cell: Cell) -> Cell:
             user = _NOBODY
             os.setgid(user)
         with contextlib.suppress(OSError):
-            os.chown(cell.tmp, user, user)
+            os.chown(setup.tmp, user, user)
         os.setuid(user)
-    for path in (os.__file__, _PACKAGES, cell.box):
+    for path in (os.__file__, _PACKAGES, setup.code):
         if not os.access(path, os.R_OK):
             raise OSError(f"{path} cannot be read by users other than root")
-    return cell
 
 
-def _drop_capabilities(cell: Cell) -> Cell:
-    linux.drop_capabilities()
-    return cell
-
-
-def _limit(cell: Cell) -> Cell:
-    limits = cell.limits
+def _set_limits(setup: SandboxSetup) -> None:
+    limits = setup.limits
     seconds = math.ceil(limits.cpu)
-    _lower(resource.RLIMIT_CPU, seconds, seconds + 1)
-    _lower(resource.RLIMIT_FSIZE, limits.file * _MIB)
-    _lower(resource.RLIMIT_NOFILE, 256)
-    _lower(resource.RLIMIT_CORE, 0)
-    if platform.system() == "Linux":  # macOS has the number, and does not keep to it
-        _lower(resource.RLIMIT_AS, limits.memory * _MIB)
-    return cell
+    _lower_limit(resource.RLIMIT_CPU, seconds, seconds + 1)
+    _lower_limit(resource.RLIMIT_FSIZE, limits.file * _MIB)
+    _lower_limit(resource.RLIMIT_NOFILE, 256)
+    _lower_limit(resource.RLIMIT_CORE, 0)
+    if platform.system() == "Linux":  # macOS has the number and does not enforce it
+        _lower_limit(resource.RLIMIT_AS, limits.memory * _MIB)
 
 
-def _limit_processes(cell: Cell) -> Cell:
+def _limit_processes(setup: SandboxSetup) -> None:
     if os.geteuid() == 0:
         raise OSError("root may have any number of processes")
     if platform.system() != "Linux":
         raise OSError("all processes of a user count together")
-    _lower(resource.RLIMIT_NPROC, cell.limits.processes + cell.others)
-    return cell
+    _lower_limit(resource.RLIMIT_NPROC, setup.limits.processes + setup.others)
 
 
-def _refuse_calls(cell: Cell) -> Cell:
-    calls.refuse()
-    return cell
-
-
-def _lower(kind: int, soft: int, hard: int | None = None) -> None:
-    """Set a limit, below the one that is in force already."""
+def _lower_limit(kind: int, soft: int, hard: int | None = None) -> None:
+    """Set a limit, but never above the one in force."""
     bound = resource.getrlimit(kind)[1]
     hard = soft if hard is None else hard
     if bound != resource.RLIM_INFINITY:
@@ -194,46 +154,50 @@ def _lower(kind: int, soft: int, hard: int | None = None) -> None:
     resource.setrlimit(kind, (soft, hard))
 
 
-#: What is done, in order; each step is a feature of an Isolation.
-STEPS: Final[Mapping[str, Callable[[Cell], Cell]]] = {
+def _unshare(flag: int) -> Callable[[SandboxSetup], None]:
+    return lambda _: linux.unshare(flag)
+
+
+#: The steps in order; each is a feature of an Isolation. A step may return the setup as seen from inside.
+STEPS: Final[Mapping[str, Callable[[SandboxSetup], SandboxSetup | None]]] = {
     "cgroup": _join_groups,
-    **{name: _own_namespace(flag) for name, flag in namespaces.OWN.items()},
-    "mount-namespace": _own_root,
-    "no-new-privileges": _forbid_new_privileges,
+    **{name: _unshare(flag) for name, flag in linux.FORK_NAMESPACES.items()},
+    "mount-namespace": _enter_own_root,
+    "no-new-privileges": lambda _: linux.forbid_new_privileges(),
     "landlock": _restrict_files,
-    "unprivileged-user": _leave_root,
-    "no-capabilities": _drop_capabilities,
-    "limits": _limit,
+    "unprivileged-user": _drop_root,
+    "no-capabilities": lambda _: linux.drop_capabilities(),
+    "limits": _set_limits,
     "process-limit": _limit_processes,
-    # Last, for some of those before are among them.
-    "system-calls": _refuse_calls,
+    # Last, because it refuses calls that earlier steps make.
+    "system-calls": lambda _: refuse_calls(),
 }
 
 
-def shut_in(cell: Cell, steps: Iterable[str]) -> Cell:
-    """Take these steps; the cell as it is seen from inside. After an OSError the process is not to run anything."""
+def isolate(setup: SandboxSetup, steps: Iterable[str]) -> SandboxSetup:
+    """Take these steps and return the setup as seen from inside; after an OSError the process must not run anything."""
     for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGXFSZ):
         signal.signal(signal_number, signal.SIG_DFL if signal_number != signal.SIGXFSZ else signal.SIG_IGN)
     for name in STEPS:
         if name in steps:
-            cell = STEPS[name](cell)
+            setup = STEPS[name](setup) or setup
     linux.refuse_tracers()
     if platform.system() == "Linux":
         linux.die_with_parent(signal.SIGKILL)
     os.umask(0o077)
-    os.chdir(cell.tmp)
+    os.chdir(setup.tmp)
     os.environ.clear()
-    os.environ.update(environment(cell.tmp))
-    return cell
+    os.environ.update(make_environment(setup.tmp))
+    return setup
 
 
-def tried(cell: Cell, steps: Iterable[str]) -> dict[str, str]:
-    """Take these steps as far as they go; for each that was refused, why."""
+def try_steps(setup: SandboxSetup, steps: Iterable[str]) -> dict[str, str]:
+    """Take as many of these steps as this machine allows; return the refused ones with the reason."""
     refused: dict[str, str] = {}
     for name in STEPS:
         if name in steps:
             try:
-                cell = STEPS[name](cell)
+                setup = STEPS[name](setup) or setup
             except OSError as error:
                 refused[name] = str(error.strerror or error)
     return refused

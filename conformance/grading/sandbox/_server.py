@@ -1,4 +1,4 @@
-"""What runs in the process of one submission, once it is shut in: it imports the adapter and answers calls."""
+"""Run inside a sandboxed process: import the adapter and answer calls."""
 
 from __future__ import annotations
 
@@ -18,122 +18,119 @@ from goldformer.adapters.process.messages import error_line
 from goldformer.adapters.process.schema import MAX_MESSAGE, PARSE_ERROR, RAISED
 from goldformer.adapters.process.server import Server
 from goldformer.adapters.protocol import Adapter, AdapterError
-from goldformer.conformance.grading.sandbox._mounts import ours
+from goldformer.conformance.grading.sandbox._mounts import list_own_folders
 from goldformer.spec import Spec
 
-#: The file that maps what was handed in, and the folder beside it that holds that.
+#: The adapter, and the folder next to it that holds the code that it calls.
 ADAPTER: Final = "adapter.py"
 SUBMISSION: Final = "submission"
-#: A module of the submission may be called adapter.
+#: Not "adapter": a module of the submission may have that name.
 _NAME: Final = "__adapter__"
-_OURS: Final = (*(f"{folder}/" for folder in ours()), "<frozen importlib", "<string>")
-_INSTALLED: Final = tuple(sysconfig.get_paths()[name] for name in ("purelib", "platlib", "stdlib"))
+_OWN: Final = (*(f"{folder}/" for folder in list_own_folders()), "<frozen importlib", "<string>")
+_INSTALLED: Final = (
+    *(sysconfig.get_paths()[name] for name in ("purelib", "platlib", "stdlib")),
+    *(entry for entry in sys.path if os.path.basename(entry) in ("site-packages", "dist-packages")),
+)
 _BUFFER: Final = 1 << 20
 
 
-def serve_box(incoming: int, outgoing: int, box: str, spec: Spec) -> None:
-    """Say that the process is shut in; then import the adapter for the first request, and answer all of them.
+def serve_calls(incoming: int, outgoing: int, code: str, spec: Spec) -> None:
+    """Report that the process is isolated; then import the adapter for the first request, and answer every request.
 
-    The first line is read before anything of the submission runs: what that writes comes after a request.
+    The first line is read before any code of the submission runs, so that everything it writes follows a request.
     """
     requests, replies = os.fdopen(incoming, "rb", _BUFFER), os.fdopen(outgoing, "wb", _BUFFER)
-    _say(replies, json.dumps({"ready": True}).encode() + b"\n")
+    _send(replies, json.dumps({"ready": True}).encode() + b"\n")
     line = requests.readline(MAX_MESSAGE + 1)
     if not line.endswith(b"\n"):
         return
-    answer = _answering(box, spec)
+    answer = _make_answerer(code, spec)
     while True:
         reply, ended = answer(line)
-        for printed in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):  # it may be anything by now
-                printed.flush()
-        _say(replies, reply)
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):  # the submission may have replaced it by anything
+                stream.flush()
+        _send(replies, reply)
         if ended or not (line := requests.readline(MAX_MESSAGE + 1)).endswith(b"\n"):
             return
 
 
-def _say(replies: BinaryIO, line: bytes) -> None:
+def _send(replies: BinaryIO, line: bytes) -> None:
     replies.write(line)
     replies.flush()
 
 
-def _answering(box: str, spec: Spec) -> Callable[[bytes], tuple[bytes, bool]]:
-    """What answers a line: the adapter; or, where that cannot be imported, why."""
-    told = _Telling(box)
+def _make_answerer(code: str, spec: Spec) -> Callable[[bytes], tuple[bytes, bool]]:
+    """Return the function that answers a line: by the adapter, or with the reason why it cannot be imported."""
+    describer = _ErrorDescriber(code)
     try:
-        server = Server(_adapter(box, spec), spec, told=told.in_full)
+        server = Server(_import_adapter(code, spec), spec, told=describer.format_traceback)
     except AdapterError as error:
         problem, detail = str(error), ""
     except BaseException as error:
-        problem, detail = told.of_import(error), told.in_full(error)
+        problem, detail = describer.describe_import(error), describer.format_traceback(error)
     else:
         return lambda line: (server.answer(line), server.ended)
-    return lambda line: (_refusal(line, problem, detail), False)
+
+    def refuse(line: bytes) -> tuple[bytes, bool]:
+        id_ = json.loads(line).get("id")
+        return error_line(id_, RAISED if isinstance(id_, int) else PARSE_ERROR, problem, detail), False
+
+    return refuse
 
 
-def _refusal(line: bytes, problem: str, detail: str) -> bytes:
-    id_ = json.loads(line).get("id")
-    return error_line(id_, RAISED if isinstance(id_, int) else PARSE_ERROR, problem, detail)
-
-
-def _adapter(box: str, spec: Spec) -> Adapter:
-    """The adapter of a box; a function of it that no call could reach says so when it is called."""
-    sys.path[:0] = [f"{box}/{SUBMISSION}", box]
-    random.seed(0)  # which forking had started from somewhere
-    path = f"{box}/{ADAPTER}"
-    found = importlib.util.spec_from_file_location(_NAME, path)
-    assert found is not None  # its name ends in .py
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
+def _import_adapter(code: str, spec: Spec) -> Adapter:
+    """Import the adapter; a function of it that no call could reach says so when it is called."""
+    sys.path[:0] = [f"{code}/{SUBMISSION}", code]
+    random.seed(0)  # forking had seeded it differently
+    module_spec = importlib.util.spec_from_file_location(_NAME, f"{code}/{ADAPTER}")
+    assert module_spec is not None  # its name ends in .py
+    assert module_spec.loader is not None
+    module = importlib.util.module_from_spec(module_spec)
     sys.modules[_NAME] = module
-    found.loader.exec_module(module)
+    module_spec.loader.exec_module(module)
     adapter = Adapter.from_object(module, ADAPTER, spec)
-    unreachable = {name: _refusing(f"{name} {why}") for name, why in adapter.broken.items()}
+    unreachable = {name: _make_refusal(f"{name} {why}") for name, why in adapter.broken.items()}
     return dataclasses.replace(adapter, functions={**adapter.functions, **unreachable}, broken={})
 
 
-def _refusing(why: str) -> Callable[..., Any]:
+def _make_refusal(why: str) -> Callable[..., Any]:
     def function(**_: Any) -> Any:
-        # No TypeError: that is how a function refuses what the spec has refused.
+        # Not a TypeError: with that, a function refuses what the spec refuses.
         raise RuntimeError(why)
 
     return function
 
 
-class _Telling:
-    """Tells an exception in the submission's own terms: no folder of this machine, no frame of ours."""
+class _ErrorDescriber:
+    """Describes exceptions in the submission's own terms: no folder of this machine, no frame of this package."""
 
-    def __init__(self, box: str) -> None:
-        folders = [f"{box}/{SUBMISSION}", box, *_INSTALLED]
+    def __init__(self, code: str) -> None:
+        folders = [f"{code}/{SUBMISSION}", code, *_INSTALLED]
         self._folders = [f"{folder}/" for folder in dict.fromkeys(folders)]
-        self._theirs = tuple(self._folders[:2])
+        self._own = tuple(self._folders[:2])
 
-    def of_import(self, error: BaseException) -> str:
-        """Why the submission cannot be imported, in a line: where, and what."""
+    def describe_import(self, error: BaseException) -> str:
+        """Return in one line why the submission cannot be imported, and where."""
         if isinstance(error, SyntaxError) and error.filename:
-            where = f"{self._short(error.filename)}:{error.lineno}: "
+            where = f"{self._shorten(error.filename)}:{error.lineno}: "
             return f"{where}{type(error).__name__}: {error.msg}"
         frames = traceback.extract_tb(error.__traceback__)
-        last = next((frame for frame in reversed(frames) if frame.filename.startswith(self._theirs)), None)
-        where = f"{self._short(last.filename)}:{last.lineno}: " if last else ""
-        return self._short(f"{where}{type(error).__name__}: {error}")
+        last = next((frame for frame in reversed(frames) if frame.filename.startswith(self._own)), None)
+        where = f"{self._shorten(last.filename)}:{last.lineno}: " if last else ""
+        return self._shorten(f"{where}{type(error).__name__}: {error}")
 
-    def in_full(self, error: BaseException) -> str:
-        """The traceback."""
-        told = traceback.TracebackException.from_exception(error)
-        link: traceback.TracebackException | None = told
+    def format_traceback(self, error: BaseException) -> str:
+        """Return the traceback without the frames of this package."""
+        text = traceback.TracebackException.from_exception(error)
+        link: traceback.TracebackException | None = text
         while link is not None:
-            ours = [i for i, frame in enumerate(link.stack) if _is_ours(frame.filename)]
-            for i in reversed(ours):
+            for i in reversed([i for i, frame in enumerate(link.stack) if frame.filename.startswith(_OWN)]):
                 del link.stack[i]
             link = link.__cause__ or link.__context__
-        return self._short("".join(told.format()))
+        return self._shorten("".join(text.format()))
 
-    def _short(self, text: str) -> str:
+    def _shorten(self, text: str) -> str:
         for folder in self._folders:
             text = text.replace(folder, "")
         return text
-
-
-def _is_ours(file: str) -> bool:
-    return file.startswith(_OURS)
