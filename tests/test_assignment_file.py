@@ -150,7 +150,7 @@ WRONG = {
     ),
     "no weights": (
         "golden: 3, properties: 1", "golden: 0, properties: 0", 6, "components.scaled_dot_product_attention",
-        "golden and properties are weights of which one is more than 0",
+        "golden and properties are weights: at least one must be more than 0",
     ),
     "no adapter": (
         "maps/adapter.py", "maps/adaptor.py", 2, "adapter",
@@ -158,11 +158,11 @@ WRONG = {
     ),
     "an adapter elsewhere": (
         "maps/adapter.py", "../adapter.py", 2, "adapter",
-        "'../adapter.py' should be a Python file beside this one or in a folder below it",
+        "'../adapter.py' should be a Python file next to this one or in a folder below it",
     ),
     "a starter that is no Python": (
         "starter.py", "notes.txt", 3, "starter",
-        "'notes.txt' should be a Python file beside this one or in a folder below it",
+        "'notes.txt' should be a Python file next to this one or in a folder below it",
     ),
     "too many fresh cases": (
         "cases: 2", "cases: 999", 9, "fresh.cases", "Input should be less than or equal to 32, got 999",

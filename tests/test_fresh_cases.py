@@ -179,7 +179,7 @@ def test_they_are_like_what_is_asked_for_alone(spec):
 def test_where_nothing_can_be_drawn_anew_it_is_said(spec):
     softmaxes = [case.id for case in spec.cases_of("softmax")]
     fresh = draw_fresh(asks("softmax", without=[i for i in softmaxes if i != "sm-one-element"]), spec, SEED)
-    assert fresh.short == {"softmax": "0 of 2: no published case can be drawn anew"}
+    assert fresh.short == {"softmax": "0 of 2: no published case can be drawn again"}
     assert load_fresh(fresh.text, spec) == []
 
 

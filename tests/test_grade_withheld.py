@@ -433,7 +433,7 @@ def test_a_solution_that_is_not_right_is_warned_of(run, tmp_path):
 
 
 def test_where_grading_the_solution_fails_nobody_is_graded(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(Grader, "_judged", lambda *_: 1 / 0)
+    monkeypatch.setattr(Grader, "_judge", lambda *_: 1 / 0)
     result = run()
     assert result.exit_code == 2
     assert f"{tmp_path / 'solution.py'}: grading the solution failed: Traceback" in result.stderr

@@ -14,9 +14,9 @@ import pytest
 
 import grades
 from goldformer.conformance.grading.model import Grade, Submitter
-from goldformer.conformance.grading.results import gradebook, staff
+from goldformer.conformance.grading.results import staff
 from goldformer.conformance.grading.results.classroom import class_page
-from goldformer.conformance.grading.results.gradebook import GradeSummary, schema, to_csv, to_json
+from goldformer.conformance.grading.results.gradebook import GradeSummary, to_csv, to_json
 from goldformer.conformance.grading.results.platforms import junit_xml
 from goldformer.conformance.grading.results.words import points
 from goldformer.conformance.grading.sandbox import Isolation
@@ -97,7 +97,7 @@ def test_mistakes_name_who_made_them_most_frequent_first(page):
     summaries = [text for _, text in page.all("summary")]
     assert summaries[0].startswith("3 · the scores are not divided by √d_k")
     assert summaries[1].startswith("1 · the scores are divided by d_k instead of √d_k")
-    assert "1 · published cases pass, cases drawn anew do not" in summaries
+    assert "1 · published cases pass, cases drawn for grading do not" in summaries
     first = page.all("details")[0][1]
     assert first.endswith("Divide QKᵀ by √d_k before the softmax. ben, dee, eli")
 
@@ -161,7 +161,7 @@ def test_isolation_is_summed_up_with_what_is_not_in_force(spec, lines):
 
 
 def test_a_class_of_nobody_is_refused(spec):
-    with pytest.raises(ValueError, match="lines: got no student, expected at least one"):
+    with pytest.raises(ValueError, match="lines: no student, expected at least one"):
         class_page([], ASSIGNMENT, spec)
 
 
@@ -226,15 +226,17 @@ def test_commas_and_quotes_come_back_as_they_were(lines, id_):
     assert [row["id"] for row in read(to_csv([replace(lines[0], submission=id_)], ASSIGNMENT))] == [id_]
 
 
-def test_the_data_is_what_its_schema_says(lines):
+def test_the_data_has_these_keys(lines):
     data = json.loads(to_json(lines, ASSIGNMENT))
     assert data["components"] == {"softmax": 4.0, ATTENTION: 6.0}
     assert data["students"][1]["mistakes"] == ["scale-missing"]
     assert data["students"][1]["components"] == {"softmax": 4.0, ATTENTION: 1.9}
-    described = schema()
-    assert set(described["properties"]) == set(data)
-    assert set(described["$defs"]["GradebookEntry"]["properties"]) == set(data["students"][0])
-    assert gradebook.Gradebook.model_validate(data).students[1].earned == 5.9
+    assert list(data) == ["assignment", "points", "components", "students"]
+    assert list(data["students"][0]) == [
+        "id", "name", "email", "points", "earned", "outcome", "components", "mistakes", "could_be", "diagnosis",
+        "message", "isolation", "key",
+    ]  # fmt: skip
+    assert data["students"][1]["earned"] == 5.9
 
 
 # ── JUnit ──

@@ -79,7 +79,7 @@ def test_the_first_check_that_is_shown_is_the_one_to_repeat(spec):
 
 def test_published_right_and_drawn_wrong_is_said_as_a_fact(both):
     for shown in both(grades.cheating()):
-        assert "The published cases pass, cases drawn anew do not." in shown
+        assert "The published cases pass, cases drawn for grading do not." in shown
         assert "60 of 60" in shown
         assert "0 of 4" in shown
         assert not re.search(r"cheat|copied|dishonest|hard-?cod|plagia", shown, re.IGNORECASE)
@@ -156,9 +156,9 @@ def test_a_function_of_another_name_is_not_written_and_the_name_is_said(both):
 
 
 def test_the_tolerance_is_explained_where_it_is_spoken_of(both):
-    assert all("further from the right one than rounding can make it" in shown for shown in both(grades.failing()))
+    assert all("further from the right one than rounding can explain" in shown for shown in both(grades.failing()))
     ended = grades.with_outcome("eva", "timeout", "timeout", "no answer")
-    assert not any("rounding can make it" in shown for shown in both(ended))
+    assert not any("rounding can explain" in shown for shown in both(ended))
 
 
 def test_where_no_mistake_is_named_what_was_seen_first_is_said(both):

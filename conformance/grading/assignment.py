@@ -190,7 +190,7 @@ def _check_files(file: YamlFile, model: AssignmentFile) -> Iterator[Problem]:
             continue
         place = Path(name)
         if place.is_absolute() or ".." in place.parts or place.suffix != ".py":
-            message = f"{name!r} should be a Python file beside this one or in a folder below it"
+            message = f"{name!r} should be a Python file next to this one or in a folder below it"
             yield file.problem((field,), message)
         elif not (file.path.resolve().parent / place).is_file():
             yield file.problem((field,), f"there is no file {name} in the assignment's folder")
@@ -202,7 +202,7 @@ def _check_components(file: YamlFile, model: AssignmentFile, spec: Spec) -> Iter
         if name not in spec.contracts:
             yield file.problem(where, _describe_unknown("component", name, spec.contracts))
         if isinstance(worth, ComponentModel) and not worth.golden + worth.properties:
-            yield file.problem(where, "golden and properties are weights of which one is more than 0")
+            yield file.problem(where, "golden and properties are weights: at least one must be more than 0")
     if not any(_make_component(name, worth).points for name, worth in model.components.items()):
         yield file.problem(("components",), "no component has points, so there is nothing to earn")
     for index, dtype in enumerate(model.dtypes):

@@ -72,7 +72,7 @@ def draw_fresh(assignment: Assignment, spec: Spec, seed: str) -> FreshCases:
         cases = [case for case in published if case.component == part.component]
         proven = list(_ComponentDrawer(part.component, cases, assignment, spec, seed).draw())
         if len(proven) < assignment.fresh:
-            short[part.component] = f"{len(proven)} of {assignment.fresh}: no published case can be drawn anew"
+            short[part.component] = f"{len(proven)} of {assignment.fresh}: no published case can be drawn again"
         if proven:
             parts.append(f"- {textwrap.indent(_format_file(part.component, proven), '  ').lstrip()}")
     return FreshCases("".join(parts) or "[]\n", short)

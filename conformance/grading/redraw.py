@@ -35,7 +35,7 @@ _LAYERS: Final = 2
 #: Pairs of sizes whose order stays: attention within a sequence, and lengths of sequences.
 _RELATED: Final = (("q_seq", "kv_seq"), ("length", "seq"))
 
-#: Sizes of which 1 is an ordinary one; cases with another size of 1 are published, and reveal less.
+#: Sizes that may be 1; cases with another size of 1 are published, and reveal less.
 _MAY_BE_ONE: Final = frozenset({"batch", "heads"})
 
 #: Conventions that show only on inputs that are not drawn here: rows without a key, and odd widths.
@@ -111,12 +111,12 @@ def explain_unfit(template: Template, spec: Spec) -> str | None:
     }
     reasons = {
         "is an error": case.error is not None,
-        "asks for shapes alone": case.shape_only,
+        "asks only for shapes": case.shape_only,
         "repeats a document": bool(case.printed),
         "is blind to something": bool(case.blind),
         "is only advised": spec.is_advice(case),
         "is for another option": any(spec.conventions[n].default != option for n, option in case.only_with.items()),
-        "is about a convention that shows on some inputs alone": case.convention in _NOT_DRAWN,
+        "is about a convention that shows only on some inputs": case.convention in _NOT_DRAWN,
         "asks for certain places": any("probes" in form for form in expected),
         "has a size of 1": 1 in sizes,
         "has many layers": max((case.sizes.get(name, 0) for name in _find_fixed_sizes(template.contract)), default=0)

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from sys import intern
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field
-
 from goldformer.conformance.grading.model import (
     CERTAIN_LABELS,
     Assignment,
@@ -115,37 +113,6 @@ def _list_mistakes(lines: Iterable[DiagnosisLine]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(intern(id_) for line in lines for id_ in line.mistakes))
 
 
-class GradebookEntry(BaseModel):
-    """One student's grade."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    id: str
-    name: str = ""
-    email: str = ""
-    points: float = Field(description="what a correct submission earns")
-    earned: float
-    outcome: Outcome
-    components: dict[str, float] = Field(description="what each component earned")
-    mistakes: list[str] = Field(description="ids of mistakes that reproduce the output")
-    could_be: list[str] = Field(description="ids of mistakes that fit without being certain")
-    diagnosis: str
-    message: str
-    isolation: str = Field(description="the level at which it was isolated")
-    key: str = Field(description="the digest of everything that decides about the grade")
-
-
-class Gradebook(BaseModel):
-    """The grades of a class."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    assignment: str
-    points: float
-    components: dict[str, float] = Field(description="the points of each component")
-    students: list[GradebookEntry]
-
-
 def to_csv(
     summaries: Iterable[GradeSummary], assignment: Assignment, people: Mapping[str, Submitter] | None = None
 ) -> str:
@@ -157,11 +124,11 @@ def to_csv(
     writer = csv.writer(file, lineterminator="\r\n")
     components = [part.component for part in assignment.parts]
     writer.writerow([*_HEAD, *components, *_TAIL])
-    for student in make_gradebook(summaries, assignment, people).students:
-        names = (student.id, student.name, student.email)
-        earned = [student.components.get(name, 0.0) for name in components]
-        texts = (student.outcome, " ".join(student.mistakes), student.diagnosis, student.message)
-        numbers = [words.points(value) for value in (student.points, student.earned, *earned)]
+    for student in make_gradebook(summaries, assignment, people)["students"]:
+        earned = [student["components"].get(name, 0.0) for name in components]
+        numbers = [words.points(value) for value in (student["points"], student["earned"], *earned)]
+        names = (student["id"], student["name"], student["email"])
+        texts = (student["outcome"], " ".join(student["mistakes"]), student["diagnosis"], student["message"])
         writer.writerow([*map(_escape_formula, names), *numbers, *map(_escape_formula, texts)])
     return file.getvalue()
 
@@ -175,25 +142,32 @@ def _escape_formula(text: str) -> str:
 
 def make_gradebook(
     summaries: Iterable[GradeSummary], assignment: Assignment, people: Mapping[str, Submitter] | None = None
-) -> Gradebook:
-    """Return the grades as data, in the order of the students' ids."""
-    known = people or {}
-    return Gradebook(
-        assignment=assignment.title,
-        points=assignment.points,
-        components={part.component: part.points for part in assignment.parts},
-        students=[_make_entry(s, known.get(s.submission, Submitter())) for s in sort_by_id(summaries)],
-    )
+) -> dict[str, Any]:
+    """Return the grades as data for JSON, in the order of the students' ids."""
+    return {
+        "assignment": assignment.title,
+        "points": assignment.points,
+        "components": {part.component: part.points for part in assignment.parts},
+        "students": [_make_entry(s, (people or {}).get(s.submission, Submitter())) for s in sort_by_id(summaries)],
+    }
 
 
-def _make_entry(summary: GradeSummary, person: Submitter) -> GradebookEntry:
-    return GradebookEntry(
-        id=words.join_lines(summary.submission), name=words.join_lines(person.name),
-        email=words.join_lines(person.email), points=summary.points, earned=summary.earned, outcome=summary.outcome,
-        components={part.component: part.earned for part in summary.parts},
-        mistakes=list(summary.mistakes), could_be=list(summary.maybe), diagnosis=summary.diagnosis,
-        message=summary.message, isolation=summary.isolation.level, key=summary.key,
-    )  # fmt: skip
+def _make_entry(summary: GradeSummary, person: Submitter) -> dict[str, Any]:
+    return {
+        "id": words.join_lines(summary.submission),
+        "name": words.join_lines(person.name),
+        "email": words.join_lines(person.email),
+        "points": summary.points,
+        "earned": summary.earned,
+        "outcome": summary.outcome,
+        "components": {part.component: part.earned for part in summary.parts},
+        "mistakes": list(summary.mistakes),
+        "could_be": list(summary.maybe),
+        "diagnosis": summary.diagnosis,
+        "message": summary.message,
+        "isolation": summary.isolation.level,
+        "key": summary.key,
+    }
 
 
 def sort_by_id(summaries: Iterable[GradeSummary]) -> list[GradeSummary]:
@@ -204,10 +178,5 @@ def sort_by_id(summaries: Iterable[GradeSummary]) -> list[GradeSummary]:
 def to_json(
     summaries: Iterable[GradeSummary], assignment: Assignment, people: Mapping[str, Submitter] | None = None
 ) -> str:
-    """Return the grades as JSON, as `schema` describes it."""
-    return json.dumps(make_gradebook(summaries, assignment, people).model_dump(), ensure_ascii=False, indent=2) + "\n"
-
-
-def schema() -> dict[str, Any]:
-    """Return the JSON Schema of the grades."""
-    return Gradebook.model_json_schema(mode="serialization")
+    """Return the grades as JSON."""
+    return json.dumps(make_gradebook(summaries, assignment, people), ensure_ascii=False, indent=2) + "\n"

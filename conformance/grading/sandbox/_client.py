@@ -10,7 +10,7 @@ import signal
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from goldformer.adapters.process.child import ChildFault, Pipes, describe, unblocked
 from goldformer.adapters.process.client import Client, Peer
@@ -20,21 +20,13 @@ from goldformer.conformance.grading.sandbox._types import Limits
 #: Seconds that a process which closed its connection gets to end.
 _GRACE: Final = 1.0
 _MIB: Final = 1 << 20
+#: The end of a process: its status, seconds of cpu, and whether it was killed because it was out_of_memory.
+Ending = Mapping[str, Any]
 _LONGEST_HANDSHAKE: Final = 64 << 10
 _MEMORY: Final = re.compile(
     r"(\S+:\d+: )?_?(Array)?MemoryError\b|.*(DefaultCPUAllocator: can't allocate memory|cannot allocate memory)", re.S
 )
 _FULL: Final = re.compile(r"(\S+:\d+: )?OSError: \[Errno (27|28)\]")
-
-
-class ProcessControl(Protocol):
-    """Controls a process that somebody else started."""
-
-    def has_ended(self, pid: int) -> bool:
-        """Return True if it has ended."""
-
-    def end(self, pid: int) -> Mapping[str, Any]:
-        """End it and everything that it started; return its end: status, cpu, out_of_memory."""
 
 
 class SandboxProcess(Pipes):
@@ -43,14 +35,15 @@ class SandboxProcess(Pipes):
     They are pipes, because open files can be sent over a socket, and closing such a file may take for ever.
     """
 
-    def __init__(self, pid: int, pipes: tuple[int, int, int], control: ProcessControl, limits: Limits) -> None:
-        """Take over a process that `control` ends."""
+    def __init__(
+        self, pipes: tuple[int, int, int], limits: Limits, has_ended: Callable[[], bool], end: Callable[[], Ending]
+    ) -> None:
+        """Take over a process that somebody else started, with the functions that look at it and end it."""
         self.owner: Final = os.getpid()
         self._limits = limits
         self._printed = 0
-        self._control = control
-        self._pid = pid
-        self._ending: Mapping[str, Any] | None = None
+        self._look, self._kill = has_ended, end
+        self._ending: Ending | None = None
         self._descriptors = weakref.finalize(self, _close_descriptors, pipes, self.owner)
         super().__init__(*map(unblocked, pipes))
 
@@ -86,9 +79,9 @@ class SandboxProcess(Pipes):
             self._descriptors()
             self._end()
 
-    def _end(self) -> Mapping[str, Any]:
+    def _end(self) -> Ending:
         if self._ending is None:
-            self._ending = self._control.end(self._pid)
+            self._ending = self._kill()
         return self._ending
 
     def _has_sent(self) -> bool:
@@ -104,7 +97,7 @@ class SandboxProcess(Pipes):
             raise ChildFault("output-limit", f"printed more than {self._limits.output} MiB")
 
     def _ended(self) -> bool:
-        return self._ending is not None or self._control.has_ended(self._pid)
+        return self._ending is not None or self._look()
 
     def _closed(self, size: int, which: str = "output") -> ChildFault:
         del which
@@ -133,7 +126,7 @@ def _close_descriptors(descriptors: tuple[int, ...], owner: int) -> None:
             os.close(descriptor)
 
 
-def _explain_end(ending: Mapping[str, Any], limits: Limits) -> tuple[FaultReason, str]:
+def _explain_end(ending: Ending, limits: Limits) -> tuple[FaultReason, str]:
     """Return why a process ended, as a verb phrase whose subject is the process."""
     status = ending["status"]
     if ending.get("out_of_memory"):

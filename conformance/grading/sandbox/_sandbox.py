@@ -17,14 +17,13 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
 import goldformer
 from goldformer.conformance.grading.sandbox import _linux as linux
 from goldformer.conformance.grading.sandbox._cgroup import remove_all
-from goldformer.conformance.grading.sandbox._client import SandboxClient, SandboxProcess
+from goldformer.conformance.grading.sandbox._client import Ending, SandboxClient, SandboxProcess
 from goldformer.conformance.grading.sandbox._isolation import make_environment
 from goldformer.conformance.grading.sandbox._mounts import remove_folder
 from goldformer.conformance.grading.sandbox._types import (
@@ -228,7 +227,8 @@ class _LauncherProcess:
             raise
         finally:
             _close_all(theirs)
-        process = SandboxProcess(reply.get("pid", 0), ours, _ProcessEnder(self, copy), limits)
+        pid = reply.get("pid", 0)
+        process = SandboxProcess(ours, limits, lambda: self._has_ended(pid), lambda: self._end_process(pid, copy))
         if problem := reply.get("failed") or process.find_problem(_ANSWERING):
             process.end()
             raise SandboxError(f"no sandboxed process could be made: {problem}")
@@ -247,18 +247,28 @@ class _LauncherProcess:
         (copy / "tmp").mkdir(0o700)
         return copy
 
-    def has_ended(self, pid: int) -> bool:
-        """Return True if a process has ended."""
-        return bool(self._ask({"look": pid})["ended"])
+    def _has_ended(self, pid: int) -> bool:
+        try:
+            return bool(self._ask({"look": pid})["ended"])
+        except _LauncherLost as lost:
+            self._check_closed(lost)
+            return True
 
-    def end(self, pid: int) -> Mapping[str, Any]:
-        """End a process and everything that it started; return its end."""
-        return self._ask({"end": pid})
+    def _end_process(self, pid: int, copy: Path | None) -> Ending:
+        """End a process and everything that it started, and remove the copy of its code."""
+        try:
+            return self._ask({"end": pid})
+        except _LauncherLost as lost:
+            self._check_closed(lost)
+            return {"status": -signal.SIGKILL, "cpu": 0.0}
+        finally:
+            if copy:
+                remove_folder(copy)
 
-    @property
-    def is_closed(self) -> bool:
-        """Return True if the launcher was ended here."""
-        return not self._end.alive
+    def _check_closed(self, lost: _LauncherLost) -> None:
+        """Raise SandboxError unless the launcher was ended here, which ended its processes too."""
+        if self._end.alive:
+            raise SandboxError(f"the launcher of sandboxed processes {lost}") from lost
 
     def close(self) -> None:
         """End the launcher and everything that it forked."""
@@ -292,35 +302,6 @@ class _LauncherProcess:
         self._log.seek(0)
         lines = self._log.read().decode("utf-8", "replace").strip().splitlines()
         return f": {lines[-1]}" if lines else ""
-
-
-@dataclass(frozen=True, slots=True)
-class _ProcessEnder:
-    """Ends one process, and removes the copy of its code."""
-
-    launcher: _LauncherProcess
-    copy: Path | None
-
-    def has_ended(self, pid: int) -> bool:
-        try:
-            return self.launcher.has_ended(pid)
-        except _LauncherLost as lost:
-            self._check(lost)
-            return True
-
-    def end(self, pid: int) -> Mapping[str, Any]:
-        try:
-            return self.launcher.end(pid)
-        except _LauncherLost as lost:
-            self._check(lost)
-            return {"status": -signal.SIGKILL, "cpu": 0.0}
-        finally:
-            if self.copy:
-                remove_folder(self.copy)
-
-    def _check(self, lost: _LauncherLost) -> None:
-        if not self.launcher.is_closed:
-            raise SandboxError(f"the launcher of sandboxed processes {lost}") from lost
 
 
 def _close_all(descriptors: Iterable[int]) -> None:
