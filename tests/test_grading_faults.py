@@ -142,11 +142,3 @@ def test_a_line_that_nobody_asked_for_is_tampering(client, when):
     fault = fault_of(one)
     assert fault.reason == "tampered"
     assert "asked" in str(fault) or "id is 1, expected 2" in str(fault)
-
-
-def test_after_its_whole_time_no_process_is_started(tmp_path):
-    with Sandbox(Limits(call=5.0, total=1.0, memory=512), "numpy") as sandbox:
-        one = sandbox.client(make_folder(tmp_path / "code", DOING.format("time.sleep(60)")))
-        said = "the time of 1 s for the whole submission is used up"
-        assert [(fault.reason, str(fault)) for fault in (fault_of(one), fault_of(one))] == [("timeout", said)] * 2
-        assert one._child is None

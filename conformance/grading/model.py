@@ -45,8 +45,12 @@ _OUTCOMES: Final[Mapping[Reason, Outcome]] = {
 
 @dataclass(frozen=True, slots=True)
 class SubmissionLimits(Limits):
-    """The limits of a submission: those of its processes, and the MiB and number of the files that are handed in."""
+    """The limits of a submission: those of its processes, the seconds of all its answers together, and of its files.
 
+    `size` is the MiB of all files, and `files` their number.
+    """
+
+    total: float = 120.0
     size: int = 16
     files: int = 200
 

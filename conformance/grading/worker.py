@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -49,9 +48,7 @@ class Worker:
         Numerics().apply("numpy")
         self._task = task
         grader = Grader(task, spec)
-        # The recorder of the transcript keeps the time of all answers together.
-        limits = replace(task.assignment.limits, total=math.inf)
-        self._sandbox = Sandbox(limits, grader.declarations.arrays, task.require)
+        self._sandbox = Sandbox(task.assignment.limits, grader.declarations.arrays, task.require)
         self._grader = grader.use_sandbox(self._sandbox, running)
 
     def finish(self, submission: Submission) -> ResultFiles:

@@ -99,7 +99,7 @@ class OpenSandbox:
 
     def __init__(self, spec: Spec, limits: Limits | None = None) -> None:
         self._spec = spec
-        self._limits = limits or Limits(total=float("inf"))
+        self._limits = limits or Limits()
         self.starts = 0
         #: Is called before each answer.
         self.before: Callable[[Path, bytes], None] = lambda box, message: None

@@ -222,53 +222,33 @@ def _count_wrong(difference: Difference) -> str:
 
 
 def build_feedback(grade: Grade, assignment: Assignment, spec: Spec) -> StudentFeedback:
-    """Return what the student reads about a grade, as the assignment's feedback options allow."""
+    """Return what the student reads about a grade, as the assignment's feedback options allow.
+
+    If the submission could not be called, the feedback says why once, and nothing about components.
+    """
     failures = _FailedChecks(grade, assignment, spec)
-    if grade.outcome != "grader-error" and (not grade.checks or grade.message.startswith(NOT_STARTED)):
-        return _describe_not_run(grade, assignment, failures, spec)
-    rows = tuple(_describe_component(part, grade, failures, assignment, spec) for part in grade.parts)
-    passing = grade.outcome == "correct" and all(row.full for row in rows)
+    ran = grade.outcome == "grader-error" or (bool(grade.checks) and not grade.message.startswith(NOT_STARTED))
+    rows = tuple(_describe_component(part, grade, failures, assignment, spec, ran=ran) for part in grade.parts)
+    passing = ran and grade.outcome == "correct" and all(row.full for row in rows)
+    earned, points = words.points(grade.earned), words.points(grade.points)
+    advice, stderr = words.advise(grade.outcome, assignment), ""
+    if not ran:
+        failed = (failure.stderr for row in rows for failure in failures.describe(row.component))
+        stderr = next(filter(None, failed), "")
+        if grade.outcome == "error":
+            advice = words.UNSTARTED if grade.checks else words.UNREAD
     return StudentFeedback(
         grade=grade,
         passing=passing,
-        headline=_make_headline(grade, passing=passing),
+        headline=f"Well done: all {points} points." if passing else f"{earned} of {points} points.",
         message="" if passing else _select_message(grade),
-        advice=words.advise(grade.outcome, assignment),
-        rows=rows,
-        remarks=tuple(_add_first_seen(list(_list_remarks(grade, assignment, spec)), failures)),
-        command=_make_command(grade, assignment, failures, spec),
-        isolation=words.describe_isolation(grade.isolation),
-    )
-
-
-def _describe_not_run(grade: Grade, assignment: Assignment, failures: _FailedChecks, spec: Spec) -> StudentFeedback:
-    """Return the feedback of a submission that could not be called: once why, and nothing about components."""
-    rows = tuple(
-        ComponentFeedback(part.component, spec.contracts[part.component].title, part, grade.outcome, ran=False)
-        for part in grade.parts
-    )
-    stderr = (failure.stderr for row in rows for failure in failures.describe(row.component) if failure.stderr)
-    advice = words.advise(grade.outcome, assignment)
-    if grade.outcome == "error":
-        advice = words.UNSTARTED if grade.checks else words.UNREAD
-    return StudentFeedback(
-        grade=grade,
-        passing=False,
-        headline=_make_headline(grade, passing=False),
-        message=_select_message(grade),
         advice=advice,
         rows=rows,
-        remarks=(),
-        command="",
-        isolation=words.describe_isolation(grade.isolation) if grade.checks else "",
-        stderr=next(stderr, ""),
+        remarks=tuple(_add_first_seen(list(_list_remarks(grade, assignment, spec)), failures)) if ran else (),
+        command=_make_command(grade, assignment, failures, spec) if ran else "",
+        isolation=words.describe_isolation(grade.isolation) if ran or grade.checks else "",
+        stderr=stderr,
     )
-
-
-def _make_headline(grade: Grade, *, passing: bool) -> str:
-    if passing:
-        return f"Well done: all {words.points(grade.points)} points."
-    return f"{words.points(grade.earned)} of {words.points(grade.points)} points."
 
 
 def _select_message(grade: Grade) -> str:
@@ -281,12 +261,15 @@ def _select_message(grade: Grade) -> str:
 
 
 def _describe_component(
-    part: ComponentGrade, grade: Grade, failures: _FailedChecks, assignment: Assignment, spec: Spec
+    part: ComponentGrade, grade: Grade, failures: _FailedChecks, assignment: Assignment, spec: Spec, *, ran: bool
 ) -> ComponentFeedback:
+    title = spec.contracts[part.component].title
+    if not ran:
+        return ComponentFeedback(part.component, title, part, grade.outcome, ran=False)
     failed = failures.describe(part.component)
     return ComponentFeedback(
         component=part.component,
-        title=spec.contracts[part.component].title,
+        title=title,
         grade=part,
         outcome=find_outcome(part.component, grade),
         note=_make_note(part, grade),

@@ -148,13 +148,6 @@ class SandboxClient(Client):
         """Remember how to start a process; the first call starts it."""
         super().__init__(spawn, limits.call)
         self._limits = limits
-        self._spent = 0.0
-
-    def call(self, method: str, given: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the arrays of a call by name; NotImplementedError or CallFault if there are none."""
-        if self._spent >= self._limits.total:
-            raise CallFault("timeout", self._describe_total())
-        return super().call(method, given)
 
     def close(self) -> None:
         """End the process without a farewell."""
@@ -164,34 +157,19 @@ class SandboxClient(Client):
                 child.end()
 
     def _exchange(self, child: Peer, message: bytes, method: str) -> bytes:
-        limits = self._limits
-        seconds = limits.start if method == "initialize" else limits.call
-        left = limits.total - self._spent
-        if left <= 0:
-            raise ChildFault("timeout", "")
-        start = time.monotonic()
-        try:
-            line = child.exchange(message, min(seconds, left))
-        finally:
-            # Count only the submission's own time, and not the time that judging takes.
-            self._spent += time.monotonic() - start
+        line = child.exchange(message, self._limits.start if method == "initialize" else self._limits.call)
         if method == "initialize" and len(line) > _LONGEST_HANDSHAKE:
             # Its names are looked up, and quoted if they are unknown.
             raise ChildFault("protocol", f"says more of itself than {_LONGEST_HANDSHAKE >> 10} KiB")
         return line
 
-    def _describe_total(self) -> str:
-        return f"the time of {self._limits.total:g} s for the whole submission is used up"
-
     def _fault(self, fault: ChildFault, method: str, child: Peer) -> CallFault:
-        stderr = child.stderr_tail()
         doing = "while it was imported" if method == "initialize" else f"when it was asked for {method}"
-        if fault.reason != "timeout" or "processor" in str(fault):
-            return CallFault(fault.reason, f"the process {fault} {doing}", stderr)
-        if self._spent >= self._limits.total:
-            return CallFault("timeout", self._describe_total(), stderr)
-        seconds = self._limits.start if method == "initialize" else self._limits.call
-        return CallFault("timeout", f"the process gave no answer within {seconds:g} s {doing}", stderr)
+        what = str(fault)
+        if fault.reason == "timeout" and "processor" not in what:
+            seconds = self._limits.start if method == "initialize" else self._limits.call
+            what = f"gave no answer within {seconds:g} s"
+        return CallFault(fault.reason, f"the process {what} {doing}", child.stderr_tail())
 
     def _no_answer(self, method: str, error: WireError, child: Peer) -> CallFault:
         reason: FaultReason = "tampered" if isinstance(error, Unasked) else "protocol"

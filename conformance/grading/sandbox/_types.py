@@ -57,14 +57,12 @@ class SandboxError(BaseException):
 class Limits:
     """Limits of a sandboxed program. Times in seconds, sizes in MiB.
 
-    `call` limits one call, `start` everything until the first call (importing), `total` all answers together on the
-    clock, and `cpu` the processor time of each process. `memory` is address space, `output` what it prints, `file`
-    the size of one file that it writes.
+    `call` limits one call, `start` everything until the first call (importing), and `cpu` the processor time of each
+    process. `memory` is address space, `output` what it prints, `file` the size of one file that it writes.
     """
 
     call: float = 5.0
     start: float = 20.0
-    total: float = 120.0
     cpu: float = 120.0
     memory: int = 2048
     processes: int = 16
