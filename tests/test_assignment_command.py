@@ -203,7 +203,7 @@ def test_a_component_of_which_nothing_is_judged_is_warned_of(small):
 def test_fewer_fresh_cases_than_asked_for_are_warned_of(small):
     text = SMALL + "without: [sm-s*, sm-f*, sm-t*, sm-a*, sm-l*, sm-g*, sm-e*, sm-no*, sm-one-s*, sm-one-r*]\n"
     result = assignment("check", small(assignment_yaml=text))
-    assert "Warning: softmax has fewer fresh cases: 0 of 1: no published case can be drawn anew" in result.stderr
+    assert "Warning: softmax has fewer fresh cases: 0 of 1: no published case can be drawn again" in result.stderr
 
 
 def test_fresh_cases_are_drawn_from_what_is_left_in(small):

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from goldformer.conformance.grading.assignment import REASONS, digest_of, published_cases, read_assignment
-from goldformer.conformance.grading.model import Deduction, Feedback, Limits, Part
+from goldformer.conformance.grading.assignment import REASONS, digest_assignment, list_published_cases, read_assignment
+from goldformer.conformance.grading.model import Deduction, Feedback, GradedComponent, SubmissionLimits
 from goldformer.spec import SpecError
 
 FULL = """\
@@ -54,12 +54,12 @@ def test_everything_that_is_written_is_read(written, spec):
     assert (read.path, read.title) == (path, "Attention, and what it stands on")
     assert (read.adapter, read.starter) == (path.parent / "maps" / "adapter.py", path.parent / "starter.py")
     assert read.parts == (
-        Part("softmax", 10),
-        Part("scaled_dot_product_attention", 30.5, golden=3, properties=1, rule="all"),
-        Part("causal_mask", 0),
+        GradedComponent("softmax", 10),
+        GradedComponent("scaled_dot_product_attention", 30.5, golden=3, properties=1, rule="all"),
+        GradedComponent("causal_mask", 0),
     )
     assert (read.dtypes, read.fresh, read.seed) == (("float32",), 2, "a well-kept secret")
-    assert read.limits == Limits(call=2.5, memory=1024)
+    assert read.limits == SubmissionLimits(call=2.5, memory=1024)
     assert read.deductions == (
         Deduction(2, mistake="scale-missing", note="read section 3.2.1 again"),
         Deduction(1, reason="wrong-dtype"),
@@ -72,7 +72,7 @@ def test_what_is_left_out_takes_along_what_differs_from_it_in_a_fault(written, s
     read = read_assignment(written(FULL), spec)
     assert {"sdpa-dropout-each-weight", "sdpa-dropout-negative", "sm-several-rows", "sm-no-elements"} <= {*read.without}
     assert spec.cases["sm-no-elements"].base == "sm-several-rows"
-    asked = {case.id for case in published_cases(read, spec)}
+    asked = {case.id for case in list_published_cases(read, spec)}
     components = {"softmax", "scaled_dot_product_attention", "causal_mask"}
     assert asked == {case.id for case in spec.cases.values() if case.component in components} - {*read.without}
 
@@ -81,7 +81,7 @@ def test_what_is_not_written_is_what_the_command_that_students_run_does(written,
     read = read_assignment(written(SHORT), spec)
     assert (read.adapter.name, read.starter) == ("adapter.py", None)
     assert (read.dtypes, read.fresh, read.seed) == (("float64", "float32"), 4, None)
-    assert (read.limits, read.deductions, read.feedback, read.without) == (Limits(), (), Feedback(), ())
+    assert (read.limits, read.deductions, read.feedback, read.without) == (SubmissionLimits(), (), Feedback(), ())
 
 
 # ── what is wrong ──
@@ -150,7 +150,7 @@ WRONG = {
     ),
     "no weights": (
         "golden: 3, properties: 1", "golden: 0, properties: 0", 6, "components.scaled_dot_product_attention",
-        "golden and properties are weights of which one is more than 0",
+        "golden and properties are weights: at least one must be more than 0",
     ),
     "no adapter": (
         "maps/adapter.py", "maps/adaptor.py", 2, "adapter",
@@ -158,11 +158,11 @@ WRONG = {
     ),
     "an adapter elsewhere": (
         "maps/adapter.py", "../adapter.py", 2, "adapter",
-        "'../adapter.py' should be a Python file beside this one or in a folder below it",
+        "'../adapter.py' should be a Python file next to this one or in a folder below it",
     ),
     "a starter that is no Python": (
         "starter.py", "notes.txt", 3, "starter",
-        "'notes.txt' should be a Python file beside this one or in a folder below it",
+        "'notes.txt' should be a Python file next to this one or in a folder below it",
     ),
     "too many fresh cases": (
         "cases: 2", "cases: 999", 9, "fresh.cases", "Input should be less than or equal to 32, got 999",
@@ -235,7 +235,7 @@ def test_the_page_lists_every_reason_and_every_limit(written, spec):
     listed = PAGE.split("> wrong-value")[1].split("\n\n")[0].replace("\n> ", " ")
     assert ("wrong-value" + listed).split(", ") == list(REASONS)
     limits = PAGE.split("**limits.** ")[1].split("\n\n")[0]
-    for name, value in asdict(Limits()).items():
+    for name, value in asdict(SubmissionLimits()).items():
         assert f"`{name}`" in limits
         assert f" {value:g}" in limits
 
@@ -244,8 +244,8 @@ def test_the_page_lists_every_reason_and_every_limit(written, spec):
 
 
 def test_the_digest_is_of_what_is_said_and_not_of_where_it_lies(written, spec):
-    first = digest_of(read_assignment(written(FULL), spec))
-    moved = digest_of(read_assignment(written("# a remark\n" + FULL, "elsewhere"), spec))
+    first = digest_assignment(read_assignment(written(FULL), spec))
+    moved = digest_assignment(read_assignment(written("# a remark\n" + FULL, "elsewhere"), spec))
     assert first == moved
     assert re.fullmatch("[0-9a-f]{64}", first)
 
@@ -254,7 +254,7 @@ def test_the_digest_is_of_what_is_said_and_not_of_where_it_lies(written, spec):
     ("old", "new"), [("softmax: 10", "softmax: 11"), ("call: 2.5", "call: 2"), ("a well", "no well")]
 )
 def test_the_digest_changes_with_what_is_said(old, new, written, spec):
-    assert digest_of(read_assignment(written(FULL), spec)) != digest_of(
+    assert digest_assignment(read_assignment(written(FULL), spec)) != digest_assignment(
         read_assignment(written(FULL.replace(old, new)), spec)
     )
 
@@ -262,6 +262,6 @@ def test_the_digest_changes_with_what_is_said(old, new, written, spec):
 @pytest.mark.parametrize("name", ["maps/adapter.py", "starter.py"])
 def test_the_digest_changes_with_the_files_that_it_names(name, written, spec):
     path = written(FULL)
-    before = digest_of(read_assignment(path, spec))
+    before = digest_assignment(read_assignment(path, spec))
     (path.parent / name).write_text("import submission as s\n", encoding="utf-8")
-    assert digest_of(read_assignment(path, spec)) != before
+    assert digest_assignment(read_assignment(path, spec)) != before

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from goldformer.adapters import Adapter, find_adapter
-from goldformer.conformance.grading.fresh import draw_fresh, fresh_cases, load_fresh
-from goldformer.conformance.grading.model import Assignment, Part
+from goldformer.conformance.grading.fresh import draw_fresh, load_fresh
+from goldformer.conformance.grading.model import Assignment, GradedComponent
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.tolerance import least_margin
 from goldformer.conformance.judging.verdict import Status
@@ -32,13 +32,13 @@ COMPONENTS = [
 
 
 def asks(*components, fresh=2, without=()):
-    parts = tuple(Part(component, 1) for component in components)
+    parts = tuple(GradedComponent(component, 1) for component in components)
     return Assignment(Path("a.yaml"), "A", Path("a.py"), None, parts, DTYPES, fresh, None, without=tuple(without))
 
 
 @pytest.fixture(scope="module")
 def text(spec):
-    return fresh_cases(asks(*COMPONENTS), spec, SEED)
+    return draw_fresh(asks(*COMPONENTS), spec, SEED).text
 
 
 @pytest.fixture(scope="module")
@@ -79,10 +79,10 @@ def test_no_seed_can_be_read_in_them(text):
 
 
 def test_one_seed_gives_one_text_and_another_one_other_inputs(text, drawn, spec):
-    assert fresh_cases(asks("softmax", "causal_mask"), spec, SEED) in text.replace(
+    assert draw_fresh(asks("softmax", "causal_mask"), spec, SEED).text in text.replace(
         text[text.index("- component: scaled_dot") : text.index("- component: causal_mask")], ""
     )
-    other = load_fresh(fresh_cases(asks("softmax", "padding_mask"), spec, "another one"), spec)
+    other = load_fresh(draw_fresh(asks("softmax", "padding_mask"), spec, "another one").text, spec)
     mine = {case.id: case for case in drawn}
     for case in other:
         for name, array in case.input_arrays.items():
@@ -91,8 +91,8 @@ def test_one_seed_gives_one_text_and_another_one_other_inputs(text, drawn, spec)
 
 def test_what_a_part_is_worth_and_which_parts_stand_beside_it_change_nothing(text, spec):
     alone = asks("padding_mask")
-    alone = replace(alone, parts=(Part("padding_mask", 50, properties=1),))
-    assert fresh_cases(alone, spec, SEED) in text
+    alone = replace(alone, parts=(GradedComponent("padding_mask", 50, properties=1),))
+    assert draw_fresh(alone, spec, SEED).text in text
 
 
 # ── whoever has learnt the published cases by heart ──
@@ -153,7 +153,7 @@ def test_answers_from_a_table_pass_what_is_published_and_fail_every_fresh_case(d
 
 
 def test_they_differ_in_kind(spec):
-    cases = load_fresh(fresh_cases(asks("scaled_dot_product_attention", fresh=4), spec, SEED), spec)
+    cases = load_fresh(draw_fresh(asks("scaled_dot_product_attention", fresh=4), spec, SEED).text, spec)
     assert {"mask" in case.inputs for case in cases} == {True, False}
     assert {case.cotangent is not None for case in cases} == {True, False}
     assert len({tuple(case.sizes.values()) for case in cases}) == 4
@@ -171,7 +171,7 @@ def test_decoding_is_decided_and_says_several_words(drawn, spec):
 def test_they_are_like_what_is_asked_for_alone(spec):
     softmaxes = [case.id for case in spec.cases_of("softmax")]
     without = [id_ for id_ in softmaxes if id_ != "sm-several-rows"]
-    cases = load_fresh(fresh_cases(asks("softmax", fresh=3, without=without), spec, SEED), spec)
+    cases = load_fresh(draw_fresh(asks("softmax", fresh=3, without=without), spec, SEED).text, spec)
     assert {case.title for case in cases} == {"Drawn for an assignment, like sm-several-rows"}
     assert len({(case.lead, *case.sizes.values(), case.input_arrays["scores"].tobytes()) for case in cases}) == 3
 
@@ -179,7 +179,7 @@ def test_they_are_like_what_is_asked_for_alone(spec):
 def test_where_nothing_can_be_drawn_anew_it_is_said(spec):
     softmaxes = [case.id for case in spec.cases_of("softmax")]
     fresh = draw_fresh(asks("softmax", without=[i for i in softmaxes if i != "sm-one-element"]), spec, SEED)
-    assert fresh.short == {"softmax": "0 of 2: no published case can be drawn anew"}
+    assert fresh.short == {"softmax": "0 of 2: no published case can be drawn again"}
     assert load_fresh(fresh.text, spec) == []
 
 

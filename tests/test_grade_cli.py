@@ -13,12 +13,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from goldformer.conformance.cli import main
-from goldformer.conformance.grading.desk import Finished, given_up, written_up
-from goldformer.conformance.grading.exam import Exam
 from goldformer.conformance.grading.grader import Grader
 from goldformer.conformance.grading.model import Submission
+from goldformer.conformance.grading.task import GradingTask
+from goldformer.conformance.grading.worker import ResultFiles, give_up, write_results
 from goldformer.spec import Spec
-from homework import CORRECT, SOFTMAX, UNSTABLE, YAML, OpenJail, write_assignment, write_class
+from homework import CORRECT, SOFTMAX, UNSTABLE, YAML, OpenSandbox, write_assignment, write_class
 
 Run = Callable[..., Result]
 
@@ -35,15 +35,15 @@ def run(spec: Spec, tmp_path: Path, broken: set[str], monkeypatch: pytest.Monkey
     write_assignment(tmp_path)
     write_class(tmp_path / "class", alice=CORRECT, bob=UNSTABLE, carol=SOFTMAX)
 
-    def graded(exam: Exam, submissions: Iterable[Submission], jobs: int, boxes: Path) -> Iterator[Finished]:
-        grader = Grader(exam, spec).within(OpenJail(spec), boxes)
+    def graded(exam: GradingTask, submissions: Iterable[Submission], jobs: int, boxes: Path) -> Iterator[ResultFiles]:
+        grader = Grader(exam, spec).use_sandbox(OpenSandbox(spec), boxes)
         for submission in submissions:
             if submission.id in broken:
-                yield given_up(submission, "it broke", exam, spec)
+                yield give_up(submission, "it broke", exam, spec)
             else:
-                yield written_up(grader.grade(submission), exam, spec)
+                yield write_results(grader.grade(submission), exam, spec)
 
-    monkeypatch.setattr("goldformer.conformance.commands.grade_session.graded_here", graded)
+    monkeypatch.setattr("goldformer.conformance.commands.grade_session.grade_in_pool", graded)
 
     def invoke(*options: str, submissions: str = "class") -> Result:
         words = [str(tmp_path / submissions), "--assignment", str(tmp_path / "assignment.yaml")]
@@ -147,11 +147,11 @@ def test_gradescope_reads_the_results_of_one_submission(
     assert run("--gradescope-results", str(results)).exit_code == 0
     assert "there is no submission.py among alice.py, bob.py, carol.py" in json.loads(results.read_text())["output"]
 
-    def stopped(*_: object) -> Iterator[Finished]:
+    def stopped(*_: object) -> Iterator[ResultFiles]:
         yield from ()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("goldformer.conformance.commands.grade_session.graded_here", stopped)
+    monkeypatch.setattr("goldformer.conformance.commands.grade_session.grade_in_pool", stopped)
     run("--again", "--gradescope-results", str(results), submissions="class/alice.py")
     told = json.loads(results.read_text())
     assert (told["score"], told["extra_data"]) == (0.0, {"outcome": "pending"})

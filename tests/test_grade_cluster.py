@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from goldformer.conformance.grading.cluster import graded_there
-from goldformer.conformance.grading.exam import Exam
+from goldformer.conformance.grading.cluster import grade_on_cluster
 from goldformer.conformance.grading.model import Submission
-from goldformer.conformance.grading.pool import Unusable, graded_here
+from goldformer.conformance.grading.pool import Unusable, grade_in_pool
+from goldformer.conformance.grading.task import GradingTask
 from goldformer.spec import Spec
-from homework import CORRECT, NORM, SOFTMAX, UNSTABLE, make_exam, submitted
+from homework import CORRECT, NORM, SOFTMAX, UNSTABLE, make_task, submitted
 
 pytest.importorskip("distributed")
 pytestmark = [
@@ -63,15 +63,15 @@ class Cluster:
 
 
 @pytest.fixture(scope="module")
-def exam(spec: Spec, tmp_path_factory: pytest.TempPathFactory) -> Exam:
-    return make_exam(tmp_path_factory.mktemp("exam"), spec)
+def exam(spec: Spec, tmp_path_factory: pytest.TempPathFactory) -> GradingTask:
+    return make_task(tmp_path_factory.mktemp("exam"), spec)
 
 
-def test_a_cluster_that_loses_a_worker_grades_as_one_machine_does(exam: Exam, tmp_path: Path) -> None:
-    here = {one.id: one for one in graded_here(exam, submissions(), 2, tmp_path)}
+def test_a_cluster_that_loses_a_worker_grades_as_one_machine_does(exam: GradingTask, tmp_path: Path) -> None:
+    here = {one.id: one for one in grade_in_pool(exam, submissions(), 2, tmp_path)}
     with contextlib.closing(Cluster(tmp_path)) as cluster:
         there = []
-        for one in graded_there(exam, submissions(), cluster.address):
+        for one in grade_on_cluster(exam, submissions(), cluster.address):
             there.append(one)
             if len(there) == 3:
                 cluster.workers[0].kill()
@@ -79,7 +79,7 @@ def test_a_cluster_that_loses_a_worker_grades_as_one_machine_does(exam: Exam, tm
     assert {one.id: one for one in there} == here
 
 
-def test_where_there_is_no_cluster_nothing_is_graded(exam: Exam, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_there_is_no_cluster_nothing_is_graded(exam: GradingTask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("goldformer.conformance.grading.cluster._PATIENCE", 0.5)
     with pytest.raises(Unusable, match=r"--scheduler tcp://127\.0\.0\.1:1: "):
-        list(graded_there(exam, submissions(), "tcp://127.0.0.1:1"))
+        list(grade_on_cluster(exam, submissions(), "tcp://127.0.0.1:1"))

@@ -16,19 +16,19 @@ import pytest
 from goldformer.adapters import AdapterError
 from goldformer.adapters.process.child import ChildFault
 from goldformer.conformance.diagnosis.imitation import Imitations
-from goldformer.conformance.grading import exam as exams
 from goldformer.conformance.grading import grader as graders
-from goldformer.conformance.grading.declared import declared
-from goldformer.conformance.grading.exam import Exam
-from goldformer.conformance.grading.grader import Graded, Grader
+from goldformer.conformance.grading import task as exams
+from goldformer.conformance.grading.declarations import read_declarations
+from goldformer.conformance.grading.grader import GradedSubmission, Grader
 from goldformer.conformance.grading.model import Submission
-from goldformer.conformance.grading.records import to_json
-from goldformer.conformance.grading.transcript import BadTranscript, Transcript, Unlike
+from goldformer.conformance.grading.store import to_json
+from goldformer.conformance.grading.task import GradingTask
+from goldformer.conformance.grading.transcript import BadTranscript, ReplayMismatch, Transcript
 from goldformer.conformance.judging.cases import Judgement, fault, judge_case
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.properties.judge import judge_property
 from goldformer.spec import Spec
-from homework import ADAPTER, CORRECT, NORM, SOFTMAX, UNKNOWN, UNSTABLE, YAML, OpenJail, make_exam, submitted
+from homework import ADAPTER, CORRECT, NORM, SOFTMAX, UNKNOWN, UNSTABLE, YAML, OpenSandbox, make_task, submitted
 
 #: What a property draws, told to a process that has imported other things.
 DRAWS = """
@@ -44,21 +44,21 @@ print([prop.examples() for prop in _REGISTRY.values()])
 
 
 @pytest.fixture(scope="module")
-def exam(spec: Spec, tmp_path_factory: pytest.TempPathFactory) -> Exam:
-    return make_exam(tmp_path_factory.mktemp("assignment"), spec)
+def exam(spec: Spec, tmp_path_factory: pytest.TempPathFactory) -> GradingTask:
+    return make_task(tmp_path_factory.mktemp("assignment"), spec)
 
 
 @pytest.fixture
-def jail(spec: Spec) -> OpenJail:
-    return OpenJail(spec)
+def jail(spec: Spec) -> OpenSandbox:
+    return OpenSandbox(spec)
 
 
 @pytest.fixture
-def grader(exam: Exam, jail: OpenJail, spec: Spec) -> Grader:
-    return Grader(exam, spec).within(jail)
+def grader(exam: GradingTask, jail: OpenSandbox, spec: Spec) -> Grader:
+    return Grader(exam, spec).use_sandbox(jail)
 
 
-def earned(graded: Graded) -> dict[str, float]:
+def earned(graded: GradedSubmission) -> dict[str, float]:
     return {part.component: part.earned for part in graded.grade.parts}
 
 
@@ -84,7 +84,7 @@ def test_a_mistake_is_named_and_deducted(grader: Grader) -> None:
     assert (norm.earned, norm.deductions) == (10.0, ())
 
 
-def test_answers_from_the_published_cases_earn_nothing(grader: Grader, exam: Exam, spec: Spec) -> None:
+def test_answers_from_the_published_cases_earn_nothing(grader: Grader, exam: GradingTask, spec: Spec) -> None:
     known = {}
     for case in spec.cases_of("softmax"):
         if case.golden is not None and not case.shape_only and case.cotangent is None:
@@ -105,7 +105,7 @@ def test_what_is_not_there_is_missing_and_costs_its_component(grader: Grader) ->
     assert graded.grade.outcome == "missing"
 
 
-def test_what_cannot_be_imported_is_said_once(grader: Grader, jail: OpenJail) -> None:
+def test_what_cannot_be_imported_is_said_once(grader: Grader, jail: OpenSandbox) -> None:
     graded = grader.grade(submitted("def softmax(:\n"))
     assert (graded.grade.earned, graded.grade.outcome) == (0.0, "killed")
     assert graded.grade.message.startswith("It cannot be started: the process ended: invalid syntax")
@@ -115,7 +115,7 @@ def test_what_cannot_be_imported_is_said_once(grader: Grader, jail: OpenJail) ->
     assert jail.starts == 1
 
 
-def test_a_bad_archive_is_graded_as_such(grader: Grader, jail: OpenJail) -> None:
+def test_a_bad_archive_is_graded_as_such(grader: Grader, jail: OpenSandbox) -> None:
     graded = grader.grade(Submission("bob", {}, "d", "'a' is a link in the zip: hand in the file itself"))
     assert graded.grade.message == "It cannot be graded: 'a' is a link in the zip: hand in the file itself."
     assert (graded.grade.outcome, graded.grade.earned, jail.starts) == ("error", 0.0, 0)
@@ -129,7 +129,7 @@ def late(seconds: float = 0.0, method: bytes = b'"softmax"') -> object:
     return before
 
 
-def test_after_three_late_checks_a_component_is_not_waited_for(grader: Grader, jail: OpenJail) -> None:
+def test_after_three_late_checks_a_component_is_not_waited_for(grader: Grader, jail: OpenSandbox) -> None:
     jail.before = late()  # type: ignore[assignment]
     grade = grader.grade(submitted(CORRECT)).grade
     softmax = [c for c in grade.checks if c.verdict.component == "softmax" and c.counts]
@@ -141,24 +141,24 @@ def test_after_three_late_checks_a_component_is_not_waited_for(grader: Grader, j
 
 
 def test_all_answers_together_have_a_time(
-    grader: Grader, jail: OpenJail, exam: Exam, spec: Spec, monkeypatch: pytest.MonkeyPatch
+    grader: Grader, jail: OpenSandbox, exam: GradingTask, spec: Spec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each answer takes a second of 10: after ten answers nothing is run."""
     now = [0.0]
     monkeypatch.setattr("goldformer.conformance.grading.transcript.time.monotonic", lambda: now[0])
     jail.before = lambda box, message: now.__setitem__(0, now[0] + 1.0)
     limited = replace(exam, assignment=replace(exam.assignment, limits=replace(exam.assignment.limits, total=10.0)))
-    grader = Grader(limited, spec).within(jail)
+    grader = Grader(limited, spec).use_sandbox(jail)
     graded = grader.grade(submitted(CORRECT))
     counted = Counter(check.outcome for check in graded.grade.checks if check.counts)
     assert counted["correct"] == 9
     assert graded.grade.outcome == "timeout"
     last = [check for check in graded.grade.checks if check.counts][-1]
     assert last.verdict.message == "not run: all of its time is used up"
-    assert to_json(grader.again(Transcript.unpacked(graded.transcript))) == to_json(graded.grade)
+    assert to_json(grader.replay(Transcript.unpack(graded.transcript))) == to_json(graded.grade)
 
 
-@pytest.mark.parametrize("where", ["judge_case", "judge_property", "diagnose", "grade_parts"])
+@pytest.mark.parametrize("where", ["judge_case", "judge_property", "diagnose", "grade_components"])
 def test_what_breaks_in_the_grader_costs_nobody_anything(
     where: str, grader: Grader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,7 +188,7 @@ def test_what_breaks_in_the_grader_costs_nobody_anything(
         assert graded.grade.earned == 20.0
 
 
-def test_a_jail_that_breaks_is_the_graders_fault(grader: Grader, jail: OpenJail) -> None:
+def test_a_jail_that_breaks_is_the_graders_fault(grader: Grader, jail: OpenSandbox) -> None:
     def before(box: Path, message: bytes) -> None:
         if b"layer_norm" in message:
             raise ChildFault("crashed", "ended")
@@ -207,7 +207,7 @@ def test_a_jail_that_breaks_is_the_graders_fault(grader: Grader, jail: OpenJail)
     assert "no more processes" in graded.problem
 
 
-def test_a_submission_that_changes_itself_earns_nothing(grader: Grader, jail: OpenJail) -> None:
+def test_a_submission_that_changes_itself_earns_nothing(grader: Grader, jail: OpenSandbox) -> None:
     def before(box: Path, message: bytes) -> None:
         (box / "submission" / "submission.py").write_text("# gone")
 
@@ -215,7 +215,7 @@ def test_a_submission_that_changes_itself_earns_nothing(grader: Grader, jail: Op
     graded = grader.grade(submitted(CORRECT))
     assert (graded.grade.outcome, graded.grade.earned) == ("tampered", 0.0)
     assert "changed submission.py" in graded.grade.message
-    assert to_json(grader.again(Transcript.unpacked(graded.transcript))) == to_json(graded.grade)
+    assert to_json(grader.replay(Transcript.unpack(graded.transcript))) == to_json(graded.grade)
 
 
 CLASS = {"a": CORRECT, "b": UNSTABLE, "c": UNKNOWN, "d": SOFTMAX, "e": "def softmax(:\n", "f": UNSTABLE + "# f\n"}
@@ -226,53 +226,53 @@ def class_of(grader: Grader, order: str) -> dict[str, tuple[str, bytes]]:
     return {id_: (to_json(g.grade), g.transcript) for id_, g in sorted(graded.items())}
 
 
-def test_who_was_graded_before_does_not_matter(exam: Exam, spec: Spec) -> None:
-    one, other = (Grader(exam, spec).within(OpenJail(spec)) for _ in range(2))
+def test_who_was_graded_before_does_not_matter(exam: GradingTask, spec: Spec) -> None:
+    one, other = (Grader(exam, spec).use_sandbox(OpenSandbox(spec)) for _ in range(2))
     assert class_of(one, "abcdef") == class_of(other, "fedcba") == class_of(one, "cfaebd")
 
 
-def test_kept_imitations_change_nothing(exam: Exam, spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = Grader(exam, spec).within(OpenJail(spec))
-    forgetful = Grader(exam, spec).within(OpenJail(spec))
+def test_kept_imitations_change_nothing(exam: GradingTask, spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Grader(exam, spec).use_sandbox(OpenSandbox(spec))
+    forgetful = Grader(exam, spec).use_sandbox(OpenSandbox(spec))
     forgetful._imitations = Imitations(most=0)
-    without = Grader(exam, spec).within(OpenJail(spec))
+    without = Grader(exam, spec).use_sandbox(OpenSandbox(spec))
     without._imitations = None
     kept_twice = [class_of(kept, "abcf") for _ in range(2)]
     assert kept_twice == [class_of(forgetful, "abcf"), class_of(without, "abcf")]
 
 
 @pytest.mark.parametrize("id_", sorted(CLASS))
-def test_a_grade_is_made_again_from_what_was_said(id_: str, exam: Exam, spec: Spec) -> None:
-    jail = OpenJail(spec)
-    graded = Grader(exam, spec).within(jail).grade(submitted(CLASS[id_], id_))
+def test_a_grade_is_made_again_from_what_was_said(id_: str, exam: GradingTask, spec: Spec) -> None:
+    jail = OpenSandbox(spec)
+    graded = Grader(exam, spec).use_sandbox(jail).grade(submitted(CLASS[id_], id_))
     starts = jail.starts
-    assert to_json(Grader(exam, spec).again(Transcript.unpacked(graded.transcript))) == to_json(graded.grade)
+    assert to_json(Grader(exam, spec).replay(Transcript.unpack(graded.transcript))) == to_json(graded.grade)
     assert jail.starts == starts
 
 
 def test_a_transcript_that_answers_other_questions_is_refused(
-    exam: Exam, grader: Grader, spec: Spec, tmp_path: Path
+    exam: GradingTask, grader: Grader, spec: Spec, tmp_path: Path
 ) -> None:
     graded = grader.grade(submitted(CORRECT))
-    other = make_exam(tmp_path, spec, YAML.replace("seed: a", "seed: b"))
-    with pytest.raises(Unlike, match="another call is made now than the transcript has"):
-        Grader(other, spec).again(Transcript.unpacked(graded.transcript))
-    fewer = make_exam(
+    other = make_task(tmp_path, spec, YAML.replace("seed: a", "seed: b"))
+    with pytest.raises(ReplayMismatch, match="another call is made now than the transcript has"):
+        Grader(other, spec).replay(Transcript.unpack(graded.transcript))
+    fewer = make_task(
         tmp_path / "fewer", spec, YAML.replace("cases: 2", "cases: 0").replace("properties: 0.25", "properties: 0")
     )
-    with pytest.raises(Unlike, match=r"after the last check|another call is made now"):
-        Grader(fewer, spec).again(Transcript.unpacked(graded.transcript))
-    whole = Transcript.unpacked(graded.transcript)
-    with pytest.raises(Unlike, match="goes on with the end where request was expected"):
-        grader.again(Transcript(whole.head, whole.events[:20]))
+    with pytest.raises(ReplayMismatch, match=r"after the last check|another call is made now"):
+        Grader(fewer, spec).replay(Transcript.unpack(graded.transcript))
+    whole = Transcript.unpack(graded.transcript)
+    with pytest.raises(ReplayMismatch, match="goes on with the end where request was expected"):
+        grader.replay(Transcript(whole.head, whole.events[:20]))
     for bad in (b"", b"no gzip", gzip.compress(b"[]\n1\n"), gzip.compress(b"{")):
         with pytest.raises(BadTranscript, match="is no transcript"):
-            Transcript.unpacked(bad)
+            Transcript.unpack(bad)
 
 
-def test_nothing_that_differs_from_run_to_run_is_kept(exam: Exam, spec: Spec) -> None:
+def test_nothing_that_differs_from_run_to_run_is_kept(exam: GradingTask, spec: Spec) -> None:
     source = "def softmax(scores):\n    raise ValueError(f'{object()} in {__file__}')\n"
-    one, other = (Grader(exam, spec).within(OpenJail(spec)).grade(submitted(source)) for _ in range(2))
+    one, other = (Grader(exam, spec).use_sandbox(OpenSandbox(spec)).grade(submitted(source)) for _ in range(2))
     assert to_json(one.grade) == to_json(other.grade)
     assert one.transcript == other.transcript
     message = next(c.verdict.message for c in one.grade.checks if c.verdict.component == "softmax")
@@ -288,10 +288,10 @@ def test_a_transcript_keeps_requests_as_digests_and_replies_as_they_came(grader:
     assert json.loads(hello["reply"])["result"]["components"] == ["layer_norm", "softmax"]
 
 
-def test_a_submission_cannot_declare_anything(exam: Exam, spec: Spec) -> None:
+def test_a_submission_cannot_declare_anything(exam: GradingTask, spec: Spec) -> None:
     """It reaches into the adapter that imports it; what is graded stands in the text of the adapter."""
     source = CORRECT + "import sys\nfor name in ('DTYPES', 'CONVENTIONS'):\n    pass\n"
-    jail = OpenJail(spec)
+    jail = OpenSandbox(spec)
     spawn = jail._spawn
 
     def lying(box: Path) -> object:
@@ -309,9 +309,9 @@ def test_a_submission_cannot_declare_anything(exam: Exam, spec: Spec) -> None:
         peer.exchange = said  # type: ignore[method-assign]
         return peer
 
-    honest = Grader(exam, spec).within(OpenJail(spec)).grade(submitted(source)).grade
+    honest = Grader(exam, spec).use_sandbox(OpenSandbox(spec)).grade(submitted(source)).grade
     jail._spawn = lying  # type: ignore[method-assign,assignment]
-    assert Grader(exam, spec).within(jail).grade(submitted(source)).grade == honest
+    assert Grader(exam, spec).use_sandbox(jail).grade(submitted(source)).grade == honest
 
 
 @pytest.mark.parametrize(
@@ -327,17 +327,17 @@ def test_a_submission_cannot_declare_anything(exam: Exam, spec: Spec) -> None:
 )
 def test_a_bad_adapter_is_refused_before_anything_is_graded(adapter: str, message: str, spec: Spec) -> None:
     with pytest.raises(AdapterError, match=message):
-        declared(adapter.encode(), spec)
+        read_declarations(adapter.encode(), spec)
 
 
 def test_what_an_adapter_declares_is_read_from_its_text(spec: Spec) -> None:
     text = 'ARRAYS: str = "numpy"\nCONVENTIONS = {"empty_row": "zeros"}\nDTYPES = ("float32",)\n'
     text += "def softmax_gradient(**_): ...\n"
-    read = declared(text.encode(), spec)
+    read = read_declarations(text.encode(), spec)
     assert (read.arrays, read.conventions, read.dtypes) == ("numpy", {"empty_row": "zeros"}, ("float32",))
     assert read.gradients == {"softmax"}
-    assert declared(ADAPTER.encode(), spec).dtypes == ("float64", "float32", "float16")
-    assert "layer_norm" in declared(b'ARRAYS = "torch"', spec).gradients
+    assert read_declarations(ADAPTER.encode(), spec).dtypes == ("float64", "float32", "float16")
+    assert "layer_norm" in read_declarations(b'ARRAYS = "torch"', spec).gradients
 
 
 def test_properties_draw_the_same_in_every_process(tmp_path: Path) -> None:

@@ -20,13 +20,12 @@ from click.testing import CliRunner
 
 from goldformer.conformance.cli import main
 from goldformer.conformance.grading import pool
-from goldformer.conformance.grading.exam import Exam
 from goldformer.conformance.grading.model import Submission
-from goldformer.conformance.grading.pool import Unusable, graded_here
-from goldformer.conformance.grading.records import from_json
-from goldformer.conformance.grading.store import Store
+from goldformer.conformance.grading.pool import Unusable, grade_in_pool
+from goldformer.conformance.grading.store import Store, from_json
+from goldformer.conformance.grading.task import GradingTask
 from goldformer.spec import Spec
-from homework import CORRECT, NORM, SOFTMAX, UNSTABLE, WITHOUT_EPS, make_exam, submitted, write_assignment, write_class
+from homework import CORRECT, NORM, SOFTMAX, UNSTABLE, WITHOUT_EPS, make_task, submitted, write_assignment, write_class
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="submissions are kept apart on Linux")
 
@@ -196,42 +195,42 @@ def test_two_do_not_grade_into_one_folder(homework: Path, tmp_path: Path) -> Non
 
 
 @pytest.fixture(scope="module")
-def exam(spec: Spec, tmp_path_factory: pytest.TempPathFactory) -> Exam:
-    return make_exam(tmp_path_factory.mktemp("exam"), spec)
+def exam(spec: Spec, tmp_path_factory: pytest.TempPathFactory) -> GradingTask:
+    return make_task(tmp_path_factory.mktemp("exam"), spec)
 
 
 @pytest.fixture
 def deadly(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
     """How often the process that is given a submission is killed, by the submission's id."""
     left: dict[str, int] = {}
-    give = pool._Worker.give
+    give = pool._WorkerProcess.give
 
-    def killing(worker: pool._Worker, todo: pool._Todo) -> None:
-        give(worker, todo)
-        if left.get(todo.submission.id, 0) > 0:
-            left[todo.submission.id] -= 1
+    def killing(worker: pool._WorkerProcess, job: pool._Job) -> None:
+        give(worker, job)
+        if left.get(job.submission.id, 0) > 0:
+            left[job.submission.id] -= 1
             worker._process.kill()
 
-    monkeypatch.setattr(pool._Worker, "give", killing)
+    monkeypatch.setattr(pool._WorkerProcess, "give", killing)
     yield left
     assert not any(left.values()), "a process was to be killed and was not"
 
 
 def test_a_submission_whose_process_ends_is_graded_by_another(
-    exam: Exam, deadly: dict[str, int], tmp_path: Path
+    exam: GradingTask, deadly: dict[str, int], tmp_path: Path
 ) -> None:
     deadly["bob"] = 2
     three = [submitted(CORRECT, id_) for id_ in ("alice", "bob", "carol")]
-    done = list(graded_here(exam, iter(three), 2, tmp_path))
+    done = list(grade_in_pool(exam, iter(three), 2, tmp_path))
     assert sorted((one.id, one.outcome) for one in done) == [(id_, "correct") for id_ in ("alice", "bob", "carol")]
 
 
 def test_a_submission_that_ends_three_processes_is_the_graders_fault(
-    exam: Exam, deadly: dict[str, int], tmp_path: Path
+    exam: GradingTask, deadly: dict[str, int], tmp_path: Path
 ) -> None:
     deadly["bob"] = 3
     done = {
-        one.id: one for one in graded_here(exam, (submitted(CORRECT, id_) for id_ in ("alice", "bob")), 1, tmp_path)
+        one.id: one for one in grade_in_pool(exam, (submitted(CORRECT, id_) for id_ in ("alice", "bob")), 1, tmp_path)
     }
     assert {id_: one.outcome for id_, one in done.items()} == {"alice": "correct", "bob": "grader-error"}
     assert done["bob"].files["grader-error.txt"] == "3 processes ended while they graded it: " + ", ".join(
@@ -239,7 +238,7 @@ def test_a_submission_that_ends_three_processes_is_the_graders_fault(
     )
 
 
-def test_nothing_is_read_before_its_turn(exam: Exam, tmp_path: Path) -> None:
+def test_nothing_is_read_before_its_turn(exam: GradingTask, tmp_path: Path) -> None:
     """Of a large class, no more is in memory than there are processes."""
     read: list[str] = []
 
@@ -249,12 +248,12 @@ def test_nothing_is_read_before_its_turn(exam: Exam, tmp_path: Path) -> None:
             yield submitted(SOFTMAX, str(number))
 
     done = 0
-    for _ in graded_here(exam, submissions(), 2, tmp_path):
+    for _ in grade_in_pool(exam, submissions(), 2, tmp_path):
         done += 1
         assert len(read) - done <= 2
     assert (done, len(read)) == (6, 6)
 
 
-def test_where_no_process_can_begin_nothing_is_graded(exam: Exam, tmp_path: Path) -> None:
+def test_where_no_process_can_begin_nothing_is_graded(exam: GradingTask, tmp_path: Path) -> None:
     with pytest.raises(Unusable, match="ARRAYS is missing"):
-        list(graded_here(replace(exam, adapter=b"x = 1\n"), iter([submitted(CORRECT)]), 1, tmp_path))
+        list(grade_in_pool(replace(exam, adapter=b"x = 1\n"), iter([submitted(CORRECT)]), 1, tmp_path))

@@ -11,20 +11,22 @@ import pytest
 from goldformer.conformance.grading.model import (
     Assignment,
     Check,
+    ComponentGrade,
     Deduction,
+    DiagnosisLine,
     Grade,
-    Isolation,
+    GradedComponent,
     Origin,
     Outcome,
-    Part,
-    PartGrade,
-    Said,
 )
-from goldformer.conformance.grading.records import BadRecord, from_json, to_json
-from goldformer.conformance.grading.score import Kinds, grade_parts, outcome_of_all, rounded
+from goldformer.conformance.grading.sandbox import Isolation
+from goldformer.conformance.grading.score import CheckKinds, grade_components, round_points, summarize_outcomes
+from goldformer.conformance.grading.store import BadRecord, from_json, to_json
 from goldformer.conformance.judging.verdict import Difference, Element, Match, Reason, Status, Verdict
 
-KINDS = Kinds(refusals=frozenset({"refused"}), numeric=frozenset({"one", "two", "new"}), advised=frozenset({"advised"}))
+KINDS = CheckKinds(
+    refusals=frozenset({"refused"}), numeric=frozenset({"one", "two", "new"}), advised=frozenset({"advised"})
+)
 
 
 def check(name: str, outcome: Outcome = "correct", origin: Origin = "published", reason: Reason = "") -> Check:
@@ -34,10 +36,12 @@ def check(name: str, outcome: Outcome = "correct", origin: Origin = "published",
     return Check(origin, outcome, verdict)
 
 
-def graded(*checks: Check, part: Part | None = None, said: tuple[Said, ...] = (), **kwargs: object) -> PartGrade:
-    part = part or Part("softmax", 10.0)
+def graded(
+    *checks: Check, part: GradedComponent | None = None, said: tuple[DiagnosisLine, ...] = (), **kwargs: object
+) -> ComponentGrade:
+    part = part or GradedComponent("softmax", 10.0)
     assignment = Assignment(Path(), "", Path(), None, (part,), ("float64",), 1, None, **kwargs)  # type: ignore[arg-type]
-    (grade,) = grade_parts(assignment, checks, said, KINDS)
+    (grade,) = grade_components(assignment, checks, said, KINDS)
     return grade
 
 
@@ -70,7 +74,7 @@ def test_what_is_only_advised_costs_nothing_and_earns_nothing() -> None:
 
 
 def test_properties_count_in_so_far_as_golden_cases_pass() -> None:
-    part = Part("softmax", 10.0, golden=3.0, properties=1.0)
+    part = GradedComponent("softmax", 10.0, golden=3.0, properties=1.0)
     held = [check("p", origin="property"), check("q", "wrong", "property")]
     assert graded(check("one"), *held, part=part).earned == 8.75
     assert graded(check("one"), check("two", "wrong"), *held, part=part).earned == 4.38
@@ -81,7 +85,7 @@ def test_properties_count_in_so_far_as_golden_cases_pass() -> None:
 
 
 def test_all_or_nothing() -> None:
-    part = Part("softmax", 10.0, golden=1.0, properties=1.0, rule="all")
+    part = GradedComponent("softmax", 10.0, golden=1.0, properties=1.0, rule="all")
     assert graded(check("one"), check("two"), check("p", "wrong", "property"), part=part).earned == 5.0
     assert graded(check("one"), check("two", "wrong"), check("p", origin="property"), part=part).earned == 0.0
 
@@ -108,24 +112,27 @@ def test_a_deduction_is_taken_once_where_it_shows_and_never_below_zero() -> None
 @pytest.mark.parametrize(("label", "taken"), [("This is", True), ("Could be", False), ("Or", False)])
 def test_a_mistake_costs_points_where_the_diagnosis_is_certain(label: str, taken: bool) -> None:
     named = Deduction(2.0, mistake="softmax-no-max")
-    said = (Said("Mend first", "softmax", inner=False), Said(label, "…", mistakes=("softmax-no-max",)))
+    said = (
+        DiagnosisLine("Mend first", "softmax", inner=False),
+        DiagnosisLine(label, "…", mistakes=("softmax-no-max",)),
+    )
     grade = graded(check("one"), check("two", "wrong"), said=said, deductions=(named,))
     assert grade.earned == (3.0 if taken else 5.0)
-    elsewhere = (Said("Mend first", "layer_norm", inner=False), said[1])
+    elsewhere = (DiagnosisLine("Mend first", "layer_norm", inner=False), said[1])
     assert graded(check("one"), check("two", "wrong"), said=elsewhere, deductions=(named,)).earned == 5.0
 
 
 def test_points_are_rounded_as_they_are_written() -> None:
-    assert [rounded(x) for x in (0.125, 0.375, 2.675, 1 / 3, 0.005)] == [0.12, 0.38, 2.68, 0.33, 0.0]
+    assert [round_points(x) for x in (0.125, 0.375, 2.675, 1 / 3, 0.005)] == [0.12, 0.38, 2.68, 0.33, 0.0]
     thirds = [check("one"), check("two", "wrong"), check("two", "wrong")]
     assert graded(*thirds).earned == 3.33
 
 
 def test_the_outcome_is_the_worst_that_happened() -> None:
-    assert outcome_of_all([check("one")])[0] == "correct"
-    assert outcome_of_all([check("one"), check("one", "wrong"), check("one", "missing")])[0] == "missing"
-    assert outcome_of_all([check("one", "timeout"), check("one", "tampered")])[0] == "tampered"
-    assert outcome_of_all([check("one", "tampered"), check("one", "grader-error")])[0] == "grader-error"
+    assert summarize_outcomes([check("one")])[0] == "correct"
+    assert summarize_outcomes([check("one"), check("one", "wrong"), check("one", "missing")])[0] == "missing"
+    assert summarize_outcomes([check("one", "timeout"), check("one", "tampered")])[0] == "tampered"
+    assert summarize_outcomes([check("one", "tampered"), check("one", "grader-error")])[0] == "grader-error"
 
 
 def whole() -> Grade:
@@ -136,9 +143,9 @@ def whole() -> Grade:
         math.inf, (Difference("output", 1, 2, 0.1, math.inf, worst, Element((), True, False)), ids),
         (Match(("a",), 0.0),),
     )  # fmt: skip
-    part = PartGrade("softmax", 10.0, 5.0, {"published": (1, 2), "fresh": (1, 1)}, (Deduction(1.0, "x"),))
+    part = ComponentGrade("softmax", 10.0, 5.0, {"published": (1, 2), "fresh": (1, 1)}, (Deduction(1.0, "x"),))
     return Grade(
-        "alice", "k", "wrong", "m", 10.0, 5.0, (part,), (Said("This is", "t", mistakes=("x",)),),
+        "alice", "k", "wrong", "m", 10.0, 5.0, (part,), (DiagnosisLine("This is", "t", mistakes=("x",)),),
         (Check("published", "wrong", failed), check("one")), Isolation("files", ("a",), {"b": "c"}),
     )  # fmt: skip
 

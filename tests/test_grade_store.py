@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from goldformer.conformance.grading.model import Grade, Isolation
-from goldformer.conformance.grading.records import to_json
-from goldformer.conformance.grading.store import InUse, Store, digest_of_folder, key_of
+from goldformer.conformance.grading.model import Grade
+from goldformer.conformance.grading.sandbox import Isolation
+from goldformer.conformance.grading.store import InUse, Store, digest_folder, make_key, to_json
 
 #: Takes a folder, says so, and holds it until it is killed.
 HOLDER = """
@@ -22,8 +22,8 @@ import sys, time
 from pathlib import Path
 from goldformer.conformance.grading.store import Store
 store = Store(Path(sys.argv[1]))
-(store.boxes / "box").mkdir()
-print(store.boxes, flush=True)
+(store.running / "box").mkdir()
+print(store.running, flush=True)
 time.sleep(60)
 """
 
@@ -40,23 +40,23 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def test_what_is_kept_is_finished(store: Store) -> None:
-    assert not store.finished("alice", "k")
+    assert not store.is_finished("alice", "k")
     store.keep("alice", {"grade.json": to_json(grade()), "transcript.jsonl.gz": b"\x1f\x8b"})
-    assert store.finished("alice", "k")
-    assert not store.finished("alice", "other")
+    assert store.is_finished("alice", "k")
+    assert not store.is_finished("alice", "other")
     assert store.student("alice").joinpath("transcript.jsonl.gz").read_bytes() == b"\x1f\x8b"
     assert [g.submission for g in store.grades(["zoe", "alice"])] == ["alice"]
 
 
 def test_what_grading_itself_failed_for_is_not_finished(store: Store) -> None:
     store.keep("alice", {"grade.json": to_json(grade("grader-error"))})
-    assert not store.finished("alice", "k")
+    assert not store.is_finished("alice", "k")
 
 
 def test_a_damaged_grade_is_none(store: Store) -> None:
     store.keep("alice", {"grade.json": to_json(grade())[:-20]})
     assert store.grade("alice") is None
-    assert not store.finished("alice", "k")
+    assert not store.is_finished("alice", "k")
 
 
 def test_the_grade_is_written_last(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ def test_a_folder_has_one_writer(store: Store) -> None:
 def test_it_is_given_back(tmp_path: Path) -> None:
     first = Store(tmp_path)
     first.close()
-    assert not first.boxes.exists()
+    assert not first.running.exists()
     Store(tmp_path).close()
 
 
@@ -113,9 +113,9 @@ def test_a_lock_names_no_folder_of_somebody_else(tmp_path: Path) -> None:
 
 def test_everything_that_decides_is_in_the_key(tmp_path: Path) -> None:
     parts = ["submission", "assignment", "fresh", "spec", "outputs"]
-    keys = {key_of(*parts)} | {key_of(*[*parts[:i], "other", *parts[i + 1 :]]) for i in range(5)}
+    keys = {make_key(*parts)} | {make_key(*[*parts[:i], "other", *parts[i + 1 :]]) for i in range(5)}
     assert len(keys) == 6
     (tmp_path / "a.yaml").write_text("a: 1\n")
-    before = digest_of_folder(tmp_path)
+    before = digest_folder(tmp_path)
     (tmp_path / "a.yaml").write_text("a: 2\n")
-    assert digest_of_folder(tmp_path) != before
+    assert digest_folder(tmp_path) != before

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from goldformer.conformance.grading.model import Limits, Student, Submission
+from goldformer.conformance.grading.model import Submission, SubmissionLimits, Submitter
 from goldformer.conformance.grading.submissions import ClassList, NoSubmissions, find_submissions
 
 CODE = b"def softmax(scores):\n    return scores\n"
-SMALL = Limits(size=1, files=5)
+SMALL = SubmissionLimits(size=1, files=5)
 
 
 def zipped(path: Path, files: dict[str, bytes], **links: str) -> Path:
@@ -29,7 +29,7 @@ def zipped(path: Path, files: dict[str, bytes], **links: str) -> Path:
     return path
 
 
-def only(path: Path, limits: Limits = SMALL) -> Submission:
+def only(path: Path, limits: SubmissionLimits = SMALL) -> Submission:
     found = find_submissions(path)
     assert len(found) == 1
     return found.read(found.handed[0], limits)
@@ -168,8 +168,8 @@ def test_an_export_of_gradescope_says_whose_each_is(packed: bool, tmp_path: Path
     else:
         found = find_submissions(folder)
     assert found.students == {
-        "submission_11": (Student("Alice A.", "alice@x.edu", "007"),),
-        "submission_12": (Student("Bob", "bob@x.edu", ""),),
+        "submission_11": (Submitter("Alice A.", "alice@x.edu", "007"),),
+        "submission_12": (Submitter("Bob", "bob@x.edu", ""),),
     }
     alice, bob = (found.read(handed, SMALL) for handed in found.handed)
     assert alice.files == {"submission.py": CODE}
@@ -222,12 +222,13 @@ def test_a_bomb_is_counted_as_it_unpacks(tmp_path: Path) -> None:
     for signature, at in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
         struct.pack_into("<I", raw, raw.find(signature) + at, 100)
     (tmp_path / "m.zip").write_bytes(raw)
-    got = only(tmp_path / "m.zip", Limits(size=100))
+    got = only(tmp_path / "m.zip", SubmissionLimits(size=100))
     assert "cannot be unpacked" in got.problem or "times its size" in got.problem
     struct.pack_into("<I", raw, raw.find(b"PK\x01\x02") + 24, 64 << 20)
     (tmp_path / "m.zip").write_bytes(raw)
     assert (
-        only(tmp_path / "m.zip", Limits(size=100)).problem == "'submission.py' unpacks to more than 200 times its size"
+        only(tmp_path / "m.zip", SubmissionLimits(size=100)).problem
+        == "'submission.py' unpacks to more than 200 times its size"
     )
     assert only(tmp_path / "m.zip").problem in ("has more than 1 MiB of files",)
 
@@ -236,7 +237,7 @@ def test_a_list_of_a_million_files_is_not_read(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "m.zip", "w") as archive:
         for n in range(20_000):
             archive.writestr(f".junk/{n:060}", b"")
-    assert only(tmp_path / "m.zip", Limits(size=16)).problem == "the zip lists too many files"
+    assert only(tmp_path / "m.zip", SubmissionLimits(size=16)).problem == "the zip lists too many files"
 
 
 @pytest.mark.parametrize("kind", ["of 64 bits", "with a second sign of its end"])
@@ -262,7 +263,7 @@ def test_nor_is_one_that_says_it_is_short(kind: str, tmp_path: Path) -> None:
     else:
         end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 1, 1, size, int.from_bytes(b"PK\5\6", "little"), 0)
     (tmp_path / "m.zip").write_bytes(raw[:at] + end)
-    assert only(tmp_path / "m.zip", Limits(size=16)).problem == "the zip lists too many files"
+    assert only(tmp_path / "m.zip", SubmissionLimits(size=16)).problem == "the zip lists too many files"
 
 
 @pytest.mark.parametrize("data", [b"", b"no zip at all", b"PK\x05\x06" + bytes(10), b"PK\x03\x04" + bytes(100)])

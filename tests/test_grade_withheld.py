@@ -15,22 +15,23 @@ from click.testing import CliRunner, Result
 from goldformer.adapters import Adapter
 from goldformer.conformance.cli import main
 from goldformer.conformance.commands.assignment import READY
-from goldformer.conformance.grading.desk import Finished, written_up
-from goldformer.conformance.grading.exam import Exam
 from goldformer.conformance.grading.fresh import load_fresh
-from goldformer.conformance.grading.grader import Graded, Grader
+from goldformer.conformance.grading.grader import GradedSubmission, Grader
 from goldformer.conformance.grading.model import Submission
-from goldformer.conformance.grading.pool import graded_here
-from goldformer.conformance.grading.results import feedback, gradescope, staff
-from goldformer.conformance.grading.results.summaries import Line
-from goldformer.conformance.grading.returned import OutputRecorder, summarize
-from goldformer.conformance.grading.transcript import Transcript, Unlike
+from goldformer.conformance.grading.outputs import OutputRecorder, summarize
+from goldformer.conformance.grading.pool import grade_in_pool
+from goldformer.conformance.grading.results import feedback, staff
+from goldformer.conformance.grading.results.gradebook import GradeSummary
+from goldformer.conformance.grading.results.platforms import gradescope_results
+from goldformer.conformance.grading.task import GradingTask
+from goldformer.conformance.grading.transcript import ReplayMismatch, Transcript
+from goldformer.conformance.grading.worker import ResultFiles, write_results
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.properties.judge import check_property
 from goldformer.spec import Case, Spec
 from goldformer.spec.tables import Level
-from homework import OpenJail, make_exam, submitted, write_assignment, write_class
+from homework import OpenSandbox, make_task, submitted, write_assignment, write_class
 
 SDPA, MHA = "scaled_dot_product_attention", "multi_head_attention"
 CASE = "sdpa-walkthrough-3x2"
@@ -205,17 +206,17 @@ def test_the_recorder_keeps_what_every_call_of_a_check_returned(spec):
 
 
 @pytest.fixture(scope="module")
-def exam(spec: Spec, tmp_path_factory: pytest.TempPathFactory) -> Exam:
+def exam(spec: Spec, tmp_path_factory: pytest.TempPathFactory) -> GradingTask:
     """The exam, which requires what the solution returns."""
-    exam = make_exam(tmp_path_factory.mktemp("assignment"), spec, YAML, ADAPTER)
-    solved = Grader(exam, spec).within(OpenJail(spec)).grade(submitted(SOLUTION))
+    exam = make_task(tmp_path_factory.mktemp("assignment"), spec, YAML, ADAPTER)
+    solved = Grader(exam, spec).use_sandbox(OpenSandbox(spec)).grade(submitted(SOLUTION))
     assert (solved.grade.outcome, solved.grade.earned) == ("correct", 10.0)
-    return exam.requiring(solved.outputs)
+    return exam.require_outputs(solved.outputs)
 
 
 @pytest.fixture
-def grade(exam: Exam, spec: Spec) -> Callable[[str], Graded]:
-    grader = Grader(exam, spec).within(OpenJail(spec))
+def grade(exam: GradingTask, spec: Spec) -> Callable[[str], GradedSubmission]:
+    grader = Grader(exam, spec).use_sandbox(OpenSandbox(spec))
     return lambda source: grader.grade(submitted(source))
 
 
@@ -240,12 +241,12 @@ def test_withheld_outputs_earn_no_more_than_wrong_ones(how, grade):
 
 def test_it_is_judged_again_from_the_transcript_alike(grade, exam, spec):
     graded = grade(withholding("None in the tuple"))
-    again = Grader(exam, spec).again(Transcript.unpacked(graded.transcript))
+    again = Grader(exam, spec).replay(Transcript.unpack(graded.transcript))
     assert again == graded.grade
     # Without the record of what is required it is another exam, in which properties are run too.
-    with pytest.raises(Unlike, match="another call is made now than the transcript has"):
-        Grader(exam.requiring({}), spec).again(Transcript.unpacked(graded.transcript))
-    assert exam.key(submitted("")) != exam.requiring({}).key(submitted(""))
+    with pytest.raises(ReplayMismatch, match="another call is made now than the transcript has"):
+        Grader(exam.require_outputs({}), spec).replay(Transcript.unpack(graded.transcript))
+    assert exam.key(submitted("")) != exam.require_outputs({}).key(submitted(""))
 
 
 def withholding_unless(known: Iterable[Case]) -> str:
@@ -275,10 +276,10 @@ def test_withholding_in_properties_alone_costs_points_too(grade, exam, spec):
 def test_a_solution_that_returns_an_output_only_at_times_requires_it_only_then(grade, exam, spec):
     """Exactly the checks in which it did."""
     at_times = SOLUTION.replace(RETURN, "return weights @ value, weights if mask is None else None")
-    optional = exam.requiring({})
-    solved = Grader(optional, spec).within(OpenJail(spec)).grade(submitted(at_times))
+    optional = exam.require_outputs({})
+    solved = Grader(optional, spec).use_sandbox(OpenSandbox(spec)).grade(submitted(at_times))
     assert 0 < len(solved.outputs[SDPA]) < len(exam.outputs[SDPA])
-    grader = Grader(optional.requiring(solved.outputs), spec).within(OpenJail(spec))
+    grader = Grader(optional.require_outputs(solved.outputs), spec).use_sandbox(OpenSandbox(spec))
     assert grader.grade(submitted(at_times)).grade.earned == 10.0
     withheld = grader.grade(submitted(withholding("None in the tuple"))).grade
     assert (withheld.outcome, withheld.earned < 10.0) == ("missing", True)
@@ -294,10 +295,10 @@ def test_the_student_is_told_which_output_is_missing_and_nothing_else(grade, exa
         assert other not in told
     # At home the output is optional, so a command would show nothing.
     assert "See it at home" not in told
-    for text in (feedback.html(found, exam.assignment, spec), gradescope.results(found, exam.assignment, spec)):
+    for text in (feedback.html(found, exam.assignment, spec), gradescope_results(found, exam.assignment, spec)):
         assert SAYS in text
     assert SAYS in staff.html(found, exam.assignment, spec)
-    assert ("published", CASE) in Line.of(found).failed
+    assert ("published", CASE) in GradeSummary.of(found).failed
 
 
 # ── a class ──
@@ -318,14 +319,14 @@ def run(spec: Spec, tmp_path: Path, runs: list[list[str]], monkeypatch: pytest.M
     (tmp_path / "solution.py").write_text(SOLUTION)
     write_class(tmp_path / "class", alice=SOLUTION + "\n", bob=withholding("None in the tuple"))
 
-    def graded(exam: Exam, submissions: Iterable[Submission], jobs: int, boxes: Path) -> Iterator[Finished]:
-        grader = Grader(exam, spec).within(OpenJail(spec), boxes)
+    def graded(exam: GradingTask, submissions: Iterable[Submission], jobs: int, boxes: Path) -> Iterator[ResultFiles]:
+        grader = Grader(exam, spec).use_sandbox(OpenSandbox(spec), boxes)
         runs.append([])
         for submission in submissions:
             runs[-1].append(submission.id)
-            yield written_up(grader.grade(submission), exam, spec)
+            yield write_results(grader.grade(submission), exam, spec)
 
-    monkeypatch.setattr("goldformer.conformance.commands.grade_session.graded_here", graded)
+    monkeypatch.setattr("goldformer.conformance.commands.grade_session.grade_in_pool", graded)
 
     def invoke(*options: str) -> Result:
         words = ["grade", str(tmp_path / "class"), "--assignment", str(tmp_path / "assignment.yaml")]
@@ -430,7 +431,7 @@ def test_a_solution_that_is_not_right_is_warned_of(run, tmp_path):
 
 
 def test_where_grading_the_solution_fails_nobody_is_graded(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(Grader, "_judged", lambda *_: 1 / 0)
+    monkeypatch.setattr(Grader, "_judge", lambda *_: 1 / 0)
     result = run()
     assert result.exit_code == 2
     assert f"{tmp_path / 'solution.py'}: grading the solution failed: Traceback" in result.stderr
@@ -439,7 +440,7 @@ def test_where_grading_the_solution_fails_nobody_is_graded(run, tmp_path, monkey
 
 @pytest.mark.skipif(sys.platform != "linux", reason="submissions are kept apart on Linux")
 def test_it_holds_for_submissions_that_are_kept_apart(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("goldformer.conformance.commands.grade_session.graded_here", graded_here)
+    monkeypatch.setattr("goldformer.conformance.commands.grade_session.grade_in_pool", grade_in_pool)
     result = run("--jobs", "1")
     assert (result.exit_code, result.stderr) == (0, "")
     assert outcomes(tmp_path) == {"alice": "correct", "bob": "missing"}

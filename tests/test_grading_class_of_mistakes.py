@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from goldformer.conformance.cli import main
-from goldformer.conformance.grading.records import from_json
+from goldformer.conformance.grading.store import from_json
 from students import MISTAKES, a_class
 
 #: So many students; every third one is right.

@@ -9,9 +9,19 @@ import pytest
 from markdown_it import MarkdownIt
 
 import grades
-from goldformer.conformance.grading.model import NOT_STARTED, Deduction, Feedback, outcome_of
-from goldformer.conformance.grading.results import feedback, gradescope
-from goldformer.conformance.grading.results.words import advice, block, code, counted, escaped, line, points, tail
+from goldformer.conformance.grading.model import NOT_STARTED, Deduction, Feedback, derive_outcome
+from goldformer.conformance.grading.results import feedback
+from goldformer.conformance.grading.results.platforms import gradescope_results
+from goldformer.conformance.grading.results.words import (
+    advise,
+    block,
+    code,
+    count_noun,
+    escape,
+    join_lines,
+    points,
+    tail,
+)
 from goldformer.conformance.judging.verdict import Status
 from grades import ASSIGNMENT, HOSTILE, SECRET
 from pages import CHROMIUM, PAIRS, READABLE, Page, contrast, must_scroll_by_keyboard, must_stand_alone, on_a_phone
@@ -69,7 +79,7 @@ def test_the_first_check_that_is_shown_is_the_one_to_repeat(spec):
 
 def test_published_right_and_drawn_wrong_is_said_as_a_fact(both):
     for shown in both(grades.cheating()):
-        assert "The published cases pass, cases drawn anew do not." in shown
+        assert "The published cases pass, cases drawn for grading do not." in shown
         assert "60 of 60" in shown
         assert "0 of 4" in shown
         assert not re.search(r"cheat|copied|dishonest|hard-?cod|plagia", shown, re.IGNORECASE)
@@ -138,7 +148,7 @@ def test_what_was_not_read_is_not_said_to_have_run(both):
 def test_a_function_of_another_name_is_not_written_and_the_name_is_said(both):
     lacks = "raised AttributeError: module 'submission' has no attribute 'soft_max' (/adapter.py:3, softmax)"
     verdict = replace(grades.verdicts()[0], status=Status.ERRORED, reason="raised", message=lacks)
-    assert outcome_of(verdict) == "missing"
+    assert derive_outcome(verdict) == "missing"
     for shown in both(grades.with_outcome("eva", "missing", "raised", lacks)):
         assert "There is no soft_max in submission.py." in shown
         assert "not written" in shown
@@ -146,9 +156,9 @@ def test_a_function_of_another_name_is_not_written_and_the_name_is_said(both):
 
 
 def test_the_tolerance_is_explained_where_it_is_spoken_of(both):
-    assert all("further from the right one than rounding can make it" in shown for shown in both(grades.failing()))
+    assert all("further from the right one than rounding can explain" in shown for shown in both(grades.failing()))
     ended = grades.with_outcome("eva", "timeout", "timeout", "no answer")
-    assert not any("rounding can make it" in shown for shown in both(ended))
+    assert not any("rounding can explain" in shown for shown in both(ended))
 
 
 def test_where_no_mistake_is_named_what_was_seen_first_is_said(both):
@@ -190,7 +200,7 @@ def test_nothing_is_told_of_a_drawn_case(both, spec, make, switches):
         for d in c.verdict.differences for e in (d.first, d.worst) if e
     }  # fmt: skip
     assert drawn
-    for shown in (*both(grade, told(**switches)), gradescope.results(grade, told(**switches), spec)):
+    for shown in (*both(grade, told(**switches)), gradescope_results(grade, told(**switches), spec)):
         assert SECRET not in shown
         assert [number for number in numbers - known if number in shown] == []
 
@@ -242,7 +252,7 @@ def test_a_message_that_repeats_what_a_drawn_case_raised_is_left_out(both):
 )
 def test_what_is_switched_off_is_not_there(both, spec, switch, there):
     on = both(grades.failing())
-    off = (*both(grades.failing(), told(**{switch: False})), gradescope.results(
+    off = (*both(grades.failing(), told(**{switch: False})), gradescope_results(
         grades.failing(), told(**{switch: False}), spec))  # fmt: skip
     for text in there:
         assert all(text in shown for shown in on)
@@ -299,18 +309,18 @@ def test_no_text_ends_its_own_fence(text):
     ["# a", "1. b", "- c", "+ d", "_e_", "*f*", "[g](h)", "<i>", "a|b", "&lt;", "$x$", "~~k~~", "> l", "===", "\\"],
 )
 def test_escaped_words_mean_themselves(text):
-    tokens = MarkdownIt("gfm-like", {"linkify": False}).parse(escaped(text))
+    tokens = MarkdownIt("gfm-like", {"linkify": False}).parse(escape(text))
     assert [token.type for token in tokens] == ["paragraph_open", "inline", "paragraph_close"]
     assert "".join(child.content for child in tokens[1].children) == text
     assert {child.type for child in tokens[1].children} <= {"text", "text_special"}
 
 
 def test_underscores_within_a_name_are_left_as_they_are():
-    assert escaped("d_k of scaled_dot") == "d_k of scaled_dot"
+    assert escape("d_k of scaled_dot") == "d_k of scaled_dot"
 
 
 def test_long_text_is_cut_and_says_so():
-    assert line("x" * 600) == "x" * 499 + "…"
+    assert join_lines("x" * 600) == "x" * 499 + "…"
     assert tail("\n".join(map(str, range(50))), 3) == "47\n48\n49"
     assert tail("y" * 9000, 3).startswith("…y")
     assert len(tail("y" * 9000, 3)) == 4000
@@ -318,8 +328,12 @@ def test_long_text_is_cut_and_says_so():
 
 def test_numbers_in_words():
     assert [points(value) for value in (0.0, -0.0, 1.0, 2.5, 3.14159, 100.0)] == ["0", "0", "1", "2.5", "3.14", "100"]
-    assert [counted(1, "case"), counted(2, "property"), counted(0, "check")] == ["1 case", "2 properties", "0 checks"]
-    assert advice("correct", ASSIGNMENT) == ""
+    assert [count_noun(1, "case"), count_noun(2, "property"), count_noun(0, "check")] == [
+        "1 case",
+        "2 properties",
+        "0 checks",
+    ]
+    assert advise("correct", ASSIGNMENT) == ""
 
 
 # ── heat maps ──

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 import grades
-from goldformer.conformance.grading.results import github, gradescope
+from goldformer.conformance.grading.results.platforms import github_output, gradescope_pending, gradescope_results
 from grades import ASSIGNMENT, HOSTILE
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -31,7 +31,7 @@ TEST = {"name", "score", "max_score", "status", "output", "output_format", "visi
 
 @pytest.fixture
 def read(spec):
-    return lambda grade: json.loads(gradescope.results(grade, ASSIGNMENT, spec))
+    return lambda grade: json.loads(gradescope_results(grade, ASSIGNMENT, spec))
 
 
 # ── Gradescope ──
@@ -69,11 +69,11 @@ def test_feedback_is_in_the_output(read):
 
 def test_nothing_that_is_not_a_number_is_written(spec):
     with pytest.raises(ValueError, match="Out of range float values"):
-        gradescope.results(replace(grades.passing(), earned=math.nan), ASSIGNMENT, spec)
+        gradescope_results(replace(grades.passing(), earned=math.nan), ASSIGNMENT, spec)
 
 
 def test_what_stands_there_while_grading_says_so():
-    found = json.loads(gradescope.pending(ASSIGNMENT))
+    found = json.loads(gradescope_pending(ASSIGNMENT))
     assert found["score"] == 0
     assert "Your submission is being graded." in found["output"]
     assert [(test["name"], test["max_score"]) for test in found["tests"]] == [("softmax", 4.0), (ATTENTION, 6.0)]
@@ -125,13 +125,17 @@ def test_where_grading_does_not_end_there_is_a_result_that_says_so(autograder):
 # ── GitHub Classroom ──
 
 
-def test_the_result_is_what_the_reporter_decodes(spec):
-    """It takes base64 of JSON, adds up the tests' scores, and fails the job where the status is fail."""
-    line = github.output(grades.failing(), ASSIGNMENT, spec)
+def decode(line):
+    """Decode the line as the reporter does."""
     name, _, value = line.rstrip("\n").partition("=")
     assert name == "result"
     assert "\n" not in value
-    found = json.loads(base64.b64decode(value, validate=True))
+    return json.loads(base64.b64decode(value, validate=True))
+
+
+def test_the_result_is_what_the_reporter_decodes(spec):
+    """It takes base64 of JSON, adds up the tests' scores, and fails the job where the status is fail."""
+    found = decode(github_output(grades.failing(), ASSIGNMENT, spec))
     assert found["max_score"] == 10.0
     assert found["status"] == "fail"
     assert [(test["name"], test["status"], test["score"]) for test in found["tests"]] == [
@@ -151,12 +155,12 @@ def test_the_result_is_what_the_reporter_decodes(spec):
     ],
 )
 def test_the_status_is_one_of_three(spec, make, status):
-    assert github.result(make(), ASSIGNMENT, spec)["status"] == status
+    assert decode(github_output(make(), ASSIGNMENT, spec))["status"] == status
 
 
 def test_no_message_begins_a_line_of_the_log(spec):
     """The runner takes lines that begin with two colons for commands."""
-    found = github.result(grades.hostile(), ASSIGNMENT, spec)
+    found = decode(github_output(grades.hostile(), ASSIGNMENT, spec))
     messages = [test["message"] for test in found["tests"]]
     assert any("::error::" in message for message in messages)
     assert not [message for message in messages if message.startswith(":") or not message.isprintable()]

@@ -13,12 +13,11 @@ from pathlib import Path
 
 import pytest
 
-import boxes
-from boxes import NOBODY, WALLS, found_by
-from goldformer.conformance.grading import landlock
-from goldformer.conformance.grading.jail import Jail, JailError
-from goldformer.conformance.grading.model import Limits
+import sandboxes
+from goldformer.conformance.grading.sandbox import Limits, Sandbox, SandboxError
+from goldformer.conformance.grading.sandbox import _landlock as landlock
 from goldformer.spec import ROOT
+from sandboxes import NOBODY, WALLS, found_by
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 LIMITS = Limits(memory=1024, processes=8, file=2)
@@ -27,33 +26,33 @@ WITHOUT = {"full": (), "landlock-alone": ("mount-namespace",), "process": WALLS}
 
 
 @pytest.fixture(scope="module", params=WITHOUT)
-def jail(request):
+def sandbox(request):
     try:
-        made = Jail(LIMITS, "numpy", without=WITHOUT[request.param])
-    except JailError as error:
+        made = Sandbox(LIMITS, "numpy", without=WITHOUT[request.param])
+    except SandboxError as error:
         pytest.skip("not on this machine as this user: " + str(error).splitlines()[1].strip())
     with made:
         yield made
 
 
 @pytest.fixture
-def found(jail, tmp_path):
+def found(sandbox, tmp_path):
     """What a submission finds."""
-    return lambda source: found_by(jail, tmp_path / "box", source)
+    return lambda source: found_by(sandbox, tmp_path / "code", source)
 
 
 @pytest.fixture
-def apart(jail):
+def apart(sandbox):
     """Skip where files are not kept apart."""
-    if jail.isolation.level == "process":
+    if sandbox.isolation.level == "process":
         pytest.skip("level process keeps no files apart")
 
 
 @pytest.fixture
-def alone(jail):
+def alone(sandbox):
     """Skip where processes and the network are not kept apart."""
-    if not {"network-namespace", "pid-namespace", "ipc-namespace"} <= set(jail.isolation.features):
-        pytest.skip(f"level {jail.isolation.level} has no namespaces")
+    if not {"network-namespace", "pid-namespace", "ipc-namespace"} <= set(sandbox.isolation.features):
+        pytest.skip(f"level {sandbox.isolation.level} has no namespaces")
 
 
 TRIED = """
@@ -91,8 +90,8 @@ def test_nothing_can_be_written_but_its_own_folder(found, apart):
     source = f"""
 import os, sys, sysconfig, submission
 {TRIED}
-box = os.path.dirname(os.path.dirname(submission.__file__))
-places = [box, box + "/submission", sysconfig.get_paths()["purelib"], sys.prefix, os.path.dirname(os.__file__), "/",
+code = os.path.dirname(os.path.dirname(submission.__file__))
+places = [code, code + "/submission", sysconfig.get_paths()["purelib"], sys.prefix, os.path.dirname(os.__file__), "/",
     "/etc", "/var/tmp", "/dev", os.environ["TMPDIR"]]
 def wrote(folder):
     with open(folder + "/x.txt", "w") as file: file.write("x")
@@ -123,8 +122,9 @@ def found():
     assert set(imports) == {"ModuleNotFoundError"}
     packages = ("reference_impl", "spec.oracle", "adapters.textbook", "adapters.builtin")
     assert [name for name in modules if name.removeprefix("goldformer.").startswith(packages)] == []
-    assert {name.partition(".grading")[0] for name in modules if "conformance" in name} == {
-        "goldformer.conformance", "goldformer.conformance.judging", "goldformer.conformance.judging.verdict",
+    conformance = {name for name in modules if "conformance" in name}
+    assert {name.partition(".grading.sandbox")[0] for name in conformance} == {
+        "goldformer.conformance", "goldformer.conformance.grading",
     }  # fmt: skip
     assert held <= {"Spec"}  # the contracts, which everybody may read
 
@@ -226,10 +226,10 @@ def found(): return [reached(pid) for pid in (os.getppid(), {os.getpid()})]
         assert opened in ("FileNotFoundError", "PermissionError")
 
 
-def test_system_calls_that_no_answer_needs_are_refused(jail, found):
+def test_system_calls_that_no_answer_needs_are_refused(sandbox, found):
     """Keys, rings, namespaces, tracing, and sockets that no namespace parts; what programs need still works."""
-    if "system-calls" not in jail.isolation.features:
-        pytest.skip("system-calls: " + jail.isolation.missing["system-calls"])
+    if "system-calls" not in sandbox.isolation.features:
+        pytest.skip("system-calls: " + sandbox.isolation.missing["system-calls"])
     source = f"""
 import ctypes, errno, platform, socket, subprocess, sys, threading{TRIED}
 libc = ctypes.CDLL(None, use_errno=True)
@@ -274,14 +274,13 @@ def found():
     script = f"""
 import sys
 sys.path.append({str(Path(__file__).parent / "support")!r})
-from boxes import found_by
+from sandboxes import found_by
 from pathlib import Path
 from goldformer.spec import ROOT
-from goldformer.conformance.grading.jail import Jail, JailError
-from goldformer.conformance.grading.model import Limits
-try: made = Jail(Limits(memory=1024), "numpy", "files", without={without})
-except JailError as error: raise SystemExit(f"skip: {{error}}")
-with made: print(ROOT, found_by(made, Path({str(tmp_path / "box")!r}), {source!r}))
+from goldformer.conformance.grading.sandbox import Limits, Sandbox, SandboxError
+try: made = Sandbox(Limits(memory=1024), "numpy", "files", without={without})
+except SandboxError as error: raise SystemExit(f"skip: {{error}}")
+with made: print(ROOT, found_by(made, Path({str(tmp_path / "code")!r}), {source!r}))
 """
     python = tmp_path / "venv" / "bin" / "python"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
@@ -309,21 +308,21 @@ def installed(tmp_path):
     return package
 
 
-def test_landlock_is_in_force_where_the_kernel_has_it(jail):
-    if jail.isolation.missing.get("landlock", "left out") != "left out":
+def test_landlock_is_in_force_where_the_kernel_has_it(sandbox):
+    if sandbox.isolation.missing.get("landlock", "left out") != "left out":
         with pytest.raises(OSError, match="landlock"):
-            landlock.version()
+            landlock.find_version()
 
 
-def test_random_numbers_are_the_same_in_every_process(jail, tmp_path):
+def test_random_numbers_are_the_same_in_every_process(sandbox, tmp_path):
     source = "import random\nimport numpy as np\ndef found(): return random.random(), float(np.random.rand())"
-    assert found_by(jail, tmp_path / "one", source) == found_by(jail, tmp_path / "two", source)
+    assert found_by(sandbox, tmp_path / "one", source) == found_by(sandbox, tmp_path / "two", source)
 
 
 def run_as_nobody(*words, **environment):
     """Run Python as the ordinary user nobody; skip if that user cannot reach it and root cannot make namespaces."""
     done = subprocess.run(
-        [sys.executable, boxes.__file__, sys.executable, *words], check=False,
+        [sys.executable, sandboxes.__file__, sys.executable, *words], check=False,
         capture_output=True, text=True, timeout=300, cwd=REPOSITORY, env={**os.environ, **environment},
     )  # fmt: skip
     if "PermissionError" in done.stderr and not done.stdout:
@@ -367,10 +366,10 @@ def test_what_lies_in_a_folder_of_root_alone_is_tested_as_nobody(nobodys, tmp_pa
 def test_ordinary_users_are_protected_alike(nobodys):
     here = Path(__file__)
     words = ["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "--basetemp", f"{nobodys}/pytest", str(here)]
-    jails = here.with_name("test_grading_jail.py")
-    words += [f"{jails}::test_what_it_leaves_running_ends_with_it"]
-    words += [f"{jails}::test_the_number_of_its_processes_is_limited"]
-    words += [f"{jails}::test_elsewhere_than_on_linux_there_are_limits"]
+    processes = here.with_name("test_grading_processes.py")
+    words += [f"{processes}::test_what_it_leaves_running_ends_with_it"]
+    words += [f"{processes}::test_the_number_of_its_processes_is_limited"]
+    words += [f"{processes}::test_elsewhere_than_on_linux_there_are_limits"]
     done = run_as_nobody(*words, HOME=nobodys, PYTHONDONTWRITEBYTECODE="1")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     assert " passed" in done.stdout

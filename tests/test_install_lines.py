@@ -215,8 +215,8 @@ def test_derive_without_flint_says_what_to_install(without_flint):
 
 
 def test_a_scheduler_without_dask_says_what_to_install(monkeypatch):
-    from goldformer.conformance.grading.cluster import graded_there
+    from goldformer.conformance.grading.cluster import grade_on_cluster
 
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(Unusable, match=r"^--scheduler needs Dask: pip install distributed \("):
-        next(graded_there(None, [], "tcp://127.0.0.1:1"))
+        next(grade_on_cluster(None, [], "tcp://127.0.0.1:1"))

@@ -14,10 +14,10 @@ from typing import Final
 from goldformer.adapters import Adapter, AdapterError, find_adapter
 from goldformer.conformance.commands.console import FAILS, OK, err, plain_table, print_table, say, unusable
 from goldformer.conformance.grading.assignment import read_assignment
-from goldformer.conformance.grading.exam import Exam, Plan
-from goldformer.conformance.grading.fresh import Fresh, draw_fresh
-from goldformer.conformance.grading.model import Assignment, Check, Part
-from goldformer.conformance.grading.returned import OutputRecorder, summarize
+from goldformer.conformance.grading.fresh import FreshCases, draw_fresh
+from goldformer.conformance.grading.model import Assignment, Check, GradedComponent
+from goldformer.conformance.grading.outputs import OutputRecorder, summarize
+from goldformer.conformance.grading.task import CheckPlan, GradingTask
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.conformance.reports.text import headline
@@ -57,7 +57,7 @@ def new(folder: Path, kind: str) -> int:
 class _Row:
     """What came of a component: its checks that decide about points, and those among them that ask for numbers."""
 
-    part: Part
+    part: GradedComponent
     checks: tuple[Check, ...]
     numeric: Collection[str]
 
@@ -90,7 +90,7 @@ def check(path: Path, solution: Path | None) -> int:
         spec = load_spec()
         assignment = read_assignment(path, spec)
         fresh = draw_fresh(assignment, spec, assignment.seed or _SEED)
-        plan = Plan.of(Exam.of(assignment, fresh.text, spec), spec)
+        plan = CheckPlan.of(GradingTask.of(assignment, fresh.text, spec), spec)
     except (AdapterError, SpecError) as error:
         return unusable(str(error))
     except ImportError as error:
@@ -109,14 +109,16 @@ def check(path: Path, solution: Path | None) -> int:
     return OK if _verdict(solution, solved, started) else FAILS
 
 
-def _rows(assignment: Assignment, plan: Plan, spec: Spec, submission: Path, returned: OutputRecorder) -> list[_Row]:
+def _rows(
+    assignment: Assignment, plan: CheckPlan, spec: Spec, submission: Path, returned: OutputRecorder
+) -> list[_Row]:
     """Judge each component, and record what is returned; AdapterError if a file cannot be imported."""
     with _adapter(assignment, spec, submission) as adapter:
         Numerics().apply(adapter.arrays)
         bench = Bench(plan.spec, returned.watch(adapter), assignment.dtypes[0], "cpu")
         checks = []
         for planned in plan.checks:
-            checks.append(planned.checked(planned.judge(replace(bench, dtype=planned.dtype)).verdict))
+            checks.append(planned.rate(planned.judge(replace(bench, dtype=planned.dtype)).verdict))
             returned.file(planned.component, planned.subject.id)
     counted = [check for check in checks if plan.kinds.counts(check)]
     return [
@@ -158,7 +160,7 @@ def _show(assignment: Assignment, solved: list[_Row], started: list[_Row], secon
     say(f"{judged} checks in {seconds:.1f} s, with what drawing the fresh cases took", "dim")
 
 
-def _warn(assignment: Assignment, fresh: Fresh, solved: list[_Row]) -> None:
+def _warn(assignment: Assignment, fresh: FreshCases, solved: list[_Row]) -> None:
     warnings = [f"{component} has fewer fresh cases: {why}" for component, why in fresh.short.items()]
     if not assignment.fresh:
         warnings.append("there are no fresh cases: code that answers the published ones from a table earns all points")

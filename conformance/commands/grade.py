@@ -28,22 +28,21 @@ from goldformer.conformance.commands.console import (
 )
 from goldformer.conformance.commands.grade_session import Session
 from goldformer.conformance.commands.grade_solution import Solution, kept_outputs, require_outputs
-from goldformer.conformance.grading.assignment import digest_of, read_assignment
-from goldformer.conformance.grading.declared import declared
-from goldformer.conformance.grading.desk import TRANSCRIPT
-from goldformer.conformance.grading.exam import FRESH, Exam
+from goldformer.conformance.grading.assignment import digest_assignment, read_assignment
+from goldformer.conformance.grading.declarations import read_declarations
 from goldformer.conformance.grading.fresh import draw_fresh
 from goldformer.conformance.grading.grader import Grader
-from goldformer.conformance.grading.model import Assignment, Grade, Level
+from goldformer.conformance.grading.model import Assignment, Grade, Submitter
 from goldformer.conformance.grading.pool import Unusable
-from goldformer.conformance.grading.records import BadRecord, from_json, to_json
-from goldformer.conformance.grading.results import classroom, github, gradebook, gradescope, junit
-from goldformer.conformance.grading.results.gradebook import Person
-from goldformer.conformance.grading.results.summaries import Line
-from goldformer.conformance.grading.results.words import counted
-from goldformer.conformance.grading.store import GRADE, InUse, Store, digest_of_folder
+from goldformer.conformance.grading.results import classroom, gradebook, platforms
+from goldformer.conformance.grading.results.gradebook import GradeSummary
+from goldformer.conformance.grading.results.words import count_noun
+from goldformer.conformance.grading.sandbox import Level
+from goldformer.conformance.grading.store import GRADE, BadRecord, InUse, Store, digest_folder, from_json, to_json
 from goldformer.conformance.grading.submissions import ClassList, NoSubmissions, find_submissions
-from goldformer.conformance.grading.transcript import BadTranscript, Transcript, Unlike
+from goldformer.conformance.grading.task import FRESH, GradingTask
+from goldformer.conformance.grading.transcript import BadTranscript, ReplayMismatch, Transcript
+from goldformer.conformance.grading.worker import TRANSCRIPT
 from goldformer.conformance.reports.did_you_mean import unknown
 from goldformer.spec import Spec, SpecError, load_spec
 from goldformer.spec.files import replace_file
@@ -97,12 +96,14 @@ def run(options: Options) -> int:
 def _grade(options: Options) -> int:
     if options.submissions is None or options.assignment is None or options.folder is None:
         return unusable("grade needs SUBMISSIONS, --assignment and --out (or --replay)")
-    platforms = {"--gradescope-results": options.gradescope_results, "--github-output": options.github_output}
-    if message := no_folder(platforms):
+    outputs = {"--gradescope-results": options.gradescope_results, "--github-output": options.github_output}
+    if message := no_folder(outputs):
         return unusable(message)
     spec = load_spec()
     assignment = read_assignment(options.assignment, spec)
-    arrays = declared(assignment.adapter.read_bytes(), spec, (part.component for part in assignment.parts)).arrays
+    arrays = read_declarations(
+        assignment.adapter.read_bytes(), spec, (part.component for part in assignment.parts)
+    ).arrays
     if options.scheduler is None:
         require_arrays(arrays, str(assignment.adapter))
     solution = Solution.of(assignment, options.solution)
@@ -110,22 +111,22 @@ def _grade(options: Options) -> int:
     chosen = _chosen(found, options)
     if options.gradescope_results is not None:
         # The platform may stop everything at any time, and reads what is there then.
-        replace_file(options.gradescope_results, gradescope.pending(assignment))
+        replace_file(options.gradescope_results, platforms.gradescope_pending(assignment))
     with closing(_opened(options.folder)) as store:
-        exam = Exam.of(assignment, _fresh(assignment, options.seed, spec, store), spec, options.require)
+        exam = GradingTask.of(assignment, _fresh(assignment, options.seed, spec, store), spec, options.require)
         _keep_assignment(assignment, store)
         exam = require_outputs(exam, solution, spec, store, options.scheduler, quiet=options.as_json)
         session = Session(exam, chosen, store, options.again, options.jobs, options.scheduler, told=not options.as_json)
         session.run()
-        lines = [Line.of(grade) for grade in _kept(found, chosen, exam, store)]
+        lines = [GradeSummary.of(grade) for grade in _kept(found, chosen, exam, store)]
         _write_class(lines, found, assignment, spec, store)
         if options.single:
             (grade,) = store.grades(handed.id for handed in chosen.handed)
             if options.gradescope_results is not None:
-                replace_file(options.gradescope_results, gradescope.results(grade, assignment, spec))
+                replace_file(options.gradescope_results, platforms.gradescope_results(grade, assignment, spec))
             if options.github_output is not None:
                 with options.github_output.open("a", encoding="utf-8") as steps:
-                    steps.write(github.output(grade, assignment, spec))
+                    steps.write(platforms.github_output(grade, assignment, spec))
     if options.as_json:
         say_json(gradebook.to_json(lines, assignment, _people(found)), end="")
     else:
@@ -153,7 +154,7 @@ def _chosen(found: ClassList, options: Options) -> ClassList:
     return found
 
 
-def _kept(found: ClassList, chosen: ClassList, exam: Exam, store: Store) -> Iterator[Grade]:
+def _kept(found: ClassList, chosen: ClassList, exam: GradingTask, store: Store) -> Iterator[Grade]:
     """The grades of the class: of what was not chosen, those that were made of the same things."""
     graded = {handed.id for handed in chosen.handed}
     for handed in found.handed:
@@ -168,7 +169,7 @@ def _fresh(assignment: Assignment, seed: str | None, spec: Spec, store: Store) -
     """The cases of this class that nobody has seen: drawn once, and then the same for everyone."""
     kept = store.folder / _SEED
     seed = seed or assignment.seed or (kept.read_text("utf-8").strip() if kept.exists() else secrets.token_hex(16))
-    digests = (digest_of(assignment), digest_of_folder(spec.root), __version__, seed)
+    digests = (digest_assignment(assignment), digest_folder(spec.root), __version__, seed)
     drawn_for = hashlib.sha256(json.dumps(digests).encode()).hexdigest() + "\n"
     made, cases = store.folder / _DRAWN_FOR, store.folder / FRESH
     if made.exists() and cases.exists() and made.read_text("utf-8") == drawn_for:
@@ -193,31 +194,31 @@ def _keep_assignment(assignment: Assignment, store: Store) -> None:
         store.write(f"{_ASSIGNMENT}/{name}", path.read_bytes())
 
 
-def _people(found: ClassList) -> Mapping[str, Person]:
+def _people(found: ClassList) -> Mapping[str, Submitter]:
     """Who handed in what, as the gradebook names them; several of a group in one cell."""
     return {
-        id_: Person(name="; ".join(s.name for s in students), email="; ".join(s.email for s in students))
+        id_: Submitter(name="; ".join(s.name for s in students), email="; ".join(s.email for s in students))
         for id_, students in found.students.items()
         if students
     }
 
 
-def _write_class(lines: list[Line], found: ClassList, assignment: Assignment, spec: Spec, store: Store) -> None:
+def _write_class(lines: list[GradeSummary], found: ClassList, assignment: Assignment, spec: Spec, store: Store) -> None:
     people = _people(found)
     store.write("grades.csv", gradebook.to_csv(lines, assignment, people))
     store.write("grades.json", gradebook.to_json(lines, assignment, people))
     store.write("class.html", classroom.class_page(lines, assignment, spec))
-    store.write("junit.xml", junit.junit(lines, assignment))
+    store.write("junit.xml", platforms.junit_xml(lines, assignment))
 
 
-def _report(lines: Sequence[Line], among: int, session: Session, folder: Path) -> None:
+def _report(lines: Sequence[GradeSummary], among: int, session: Session, folder: Path) -> None:
     outcomes = Counter(line.outcome for line in lines)
     counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
     graded = f"{session.finished} graded in {session.seconds:.1f} s"
     say(f"{graded}, {session.before} were already" if session.before else graded)
     of = "" if len(lines) == among else f"{len(lines)} of "
     missing = "" if len(lines) == among else f"; {among - len(lines)} without a grade"
-    say(f"{of}{counted(among, 'submission')}: {counts}{missing}")
+    say(f"{of}{count_noun(among, 'submission')}: {counts}{missing}")
     for name in ("class.html", "grades.csv"):
         say(f"- wrote {folder / name}")
     if failed := [line.submission for line in lines if line.outcome == "grader-error"]:
@@ -232,18 +233,18 @@ def _replay(folder: Path) -> int:
     top = folder.resolve().parent.parent
     try:
         before = from_json((folder / GRADE).read_bytes())
-        transcript = Transcript.unpacked((folder / TRANSCRIPT).read_bytes())
+        transcript = Transcript.unpack((folder / TRANSCRIPT).read_bytes())
         fresh = (top / FRESH).read_text("utf-8")
     except OSError as error:
         return unusable(f"--replay {folder}: {error.filename} cannot be read: {error.strerror}")
     except (BadRecord, BadTranscript) as error:
         return unusable(f"--replay {folder}: {error}")
     spec = load_spec()
-    exam = Exam.of(read_assignment(top / _ASSIGNMENT / "assignment.yaml", spec), fresh, spec)
-    exam = exam.requiring(kept_outputs(top))
+    exam = GradingTask.of(read_assignment(top / _ASSIGNMENT / "assignment.yaml", spec), fresh, spec)
+    exam = exam.require_outputs(kept_outputs(top))
     try:
-        now = Grader(exam, spec).again(transcript)
-    except (Unlike, BadTranscript) as error:
+        now = Grader(exam, spec).replay(transcript)
+    except (ReplayMismatch, BadTranscript) as error:
         return unusable(f"--replay {folder}: {error}")
     if to_json(now) == to_json(before):
         say(f"{before.submission}: the same grade, {now.earned:g} of {now.points:g}")

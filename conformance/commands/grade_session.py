@@ -13,13 +13,13 @@ from typing import Any
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from goldformer.conformance.commands.console import err, say
-from goldformer.conformance.grading.cluster import graded_there
-from goldformer.conformance.grading.desk import Finished
-from goldformer.conformance.grading.exam import Exam
+from goldformer.conformance.grading.cluster import grade_on_cluster
 from goldformer.conformance.grading.model import Submission
-from goldformer.conformance.grading.pool import graded_here
+from goldformer.conformance.grading.pool import grade_in_pool
 from goldformer.conformance.grading.store import Store
 from goldformer.conformance.grading.submissions import ClassList
+from goldformer.conformance.grading.task import GradingTask
+from goldformer.conformance.grading.worker import ResultFiles
 
 
 @dataclass
@@ -29,7 +29,7 @@ class Session:
     What is finished is graded `again` where that is asked for; by so many `jobs` here, or by a cluster's `scheduler`.
     """
 
-    exam: Exam
+    exam: GradingTask
     found: ClassList
     store: Store
     again: bool
@@ -64,17 +64,17 @@ class Session:
         """What has no grade yet that was made of the same things; one submission in memory at a time."""
         for handed in self.found.handed:
             submission = self.found.read(handed, self.exam.assignment.limits)
-            if not self.again and self.store.finished(submission.id, self.exam.key(submission)):
+            if not self.again and self.store.is_finished(submission.id, self.exam.key(submission)):
                 self.before += 1
             else:
                 yield submission
 
-    def _watch(self) -> AbstractContextManager[Callable[[Finished], None]]:
+    def _watch(self) -> AbstractContextManager[Callable[[ResultFiles], None]]:
         if not self.told:
             return nullcontext(lambda _: None)
         return _Bar(self) if err.is_terminal else nullcontext(self._say)
 
-    def _say(self, done: Finished) -> None:
+    def _say(self, done: ResultFiles) -> None:
         say(f"[{self.finished + self.before}/{len(self.found)}] {done.line}")
 
 
@@ -87,7 +87,7 @@ class _Bar:
         self._progress = Progress(*columns, console=err, transient=True)
         self._task: TaskID | None = None
 
-    def __enter__(self) -> Callable[[Finished], None]:
+    def __enter__(self) -> Callable[[ResultFiles], None]:
         self._progress.start()
         self._task = self._progress.add_task("starting", total=len(self._session.found))
         return self._tell
@@ -95,7 +95,7 @@ class _Bar:
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
-    def _tell(self, done: Finished) -> None:
+    def _tell(self, done: ResultFiles) -> None:
         session = self._session
         assert self._task is not None, "it was entered"
         counts = ", ".join(f"{count} {outcome}" for outcome, count in session.outcomes.most_common())
@@ -106,11 +106,13 @@ class _Bar:
             err.print(done.line, markup=False)
 
 
-def grade_all(exam: Exam, submissions: Iterable[Submission], store: Store, jobs: int, scheduler: str | None) -> Any:
+def grade_all(
+    exam: GradingTask, submissions: Iterable[Submission], store: Store, jobs: int, scheduler: str | None
+) -> Any:
     """Grade submissions in `jobs` processes here, or on the cluster of a scheduler; yield each as it is done."""
     if scheduler is not None:
-        return graded_there(exam, submissions, scheduler)
-    return graded_here(exam, submissions, jobs, store.boxes)
+        return grade_on_cluster(exam, submissions, scheduler)
+    return grade_in_pool(exam, submissions, jobs, store.running)
 
 
 def _cores() -> int:

@@ -10,13 +10,12 @@ from typing import Any, Final
 
 from goldformer.conformance.commands.console import err, say
 from goldformer.conformance.commands.grade_session import grade_all
-from goldformer.conformance.grading.desk import Finished
-from goldformer.conformance.grading.exam import Exam
 from goldformer.conformance.grading.model import NOT_STARTED, Assignment, Submission
+from goldformer.conformance.grading.outputs import OPTIONAL, Outputs, summarize
 from goldformer.conformance.grading.pool import Unusable
-from goldformer.conformance.grading.records import from_json
-from goldformer.conformance.grading.returned import OPTIONAL, Outputs, summarize
-from goldformer.conformance.grading.store import GRADE, PROBLEM, Store
+from goldformer.conformance.grading.store import GRADE, PROBLEM, Store, from_json
+from goldformer.conformance.grading.task import GradingTask
+from goldformer.conformance.grading.worker import ResultFiles
 from goldformer.spec import Spec
 
 #: Where the folder of results keeps the outputs that the solution returned.
@@ -54,8 +53,8 @@ def has_optional_outputs(assignment: Assignment, spec: Spec) -> bool:
 
 
 def require_outputs(
-    exam: Exam, solution: Solution | None, spec: Spec, store: Store, scheduler: str | None, *, quiet: bool
-) -> Exam:
+    exam: GradingTask, solution: Solution | None, spec: Spec, store: Store, scheduler: str | None, *, quiet: bool
+) -> GradingTask:
     """Return the exam that requires the outputs that the solution returns, and keep them for the next run."""
     key, outputs = "", OPTIONAL
     if has_optional_outputs(exam.assignment, spec) and solution is None:
@@ -67,7 +66,7 @@ def require_outputs(
         if not quiet and (returned := summarize(outputs, spec)):
             say(f"required, because {solution.path.name} returns it: {returned}")
     store.write(OUTPUTS, json.dumps({"key": key, "outputs": outputs}, indent=1, sort_keys=True) + "\n")
-    return exam.requiring(outputs)
+    return exam.require_outputs(outputs)
 
 
 def kept_outputs(folder: Path) -> Outputs:
@@ -90,9 +89,9 @@ def _read(path: Path) -> tuple[str, Outputs]:
         raise Unusable(f"{path}: is no record of required outputs ({error}): remove it, and grade again") from error
 
 
-def _run(solution: Solution, exam: Exam, store: Store, scheduler: str | None) -> Outputs:
+def _run(solution: Solution, exam: GradingTask, store: Store, scheduler: str | None) -> Outputs:
     """Grade the solution, and return its outputs; Unusable if it does not run."""
-    finished: Finished
+    finished: ResultFiles
     (finished,) = grade_all(exam, [solution.submission], store, 1, scheduler)
     grade = from_json(finished.files[GRADE])
     if grade.outcome == "grader-error":

@@ -1,6 +1,6 @@
-"""Reads what was handed in into memory, within limits: the files of a folder, or of a zip that nobody trusts.
+"""Read the files of a submission into memory within limits, from a folder or from an untrusted zip.
 
-Nothing is ever written by a name that an archive has. BadSubmission says in a sentence what is wrong.
+Nothing is ever written under a name from an archive. BadSubmission says in a sentence what is wrong.
 """
 
 from __future__ import annotations
@@ -18,55 +18,55 @@ from pathlib import Path
 from typing import IO, Final
 
 from goldformer.adapters.process.faults import abbreviate
-from goldformer.conformance.grading.model import Limits
+from goldformer.conformance.grading.model import SubmissionLimits
 
 _MIB: Final = 1 << 20
 _CHUNK: Final = 64 << 10
-#: What lists the files of an archive may take so much: thousands of names, of which most are ignored.
+#: The most bytes of an archive's list of files: thousands of names, most of which are ignored.
 _LISTING: Final = 2 * _MIB
 _LONGEST_NAME: Final = 240
 _DEEPEST: Final = 16
-#: What unpacks to more than so many times its size is no program text.
+#: The highest compression ratio of program text.
 _RATIO: Final = 200
-#: Below this size nothing is a bomb, however well it packs.
+#: A file below this size may have any compression ratio.
 _HARMLESS: Final = _MIB
 _ENCRYPTED: Final = 0x1
 _PACKING: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _IGNORED: Final = ("__MACOSX", "__pycache__", "Icon\r")
-#: What made an archive in which a backslash parts folders.
+#: The system whose archives may separate folders by a backslash.
 _WINDOWS: Final = 0
 
 
 class BadSubmission(Exception):
-    """What was handed in cannot be graded; the text says why, to the student."""
+    """The submission cannot be graded; the text tells the student why."""
 
 
 @dataclass
-class _Room:
-    """How much may still come."""
+class _Budget:
+    """Counts files and bytes against the limits."""
 
-    limits: Limits
+    limits: SubmissionLimits
     files: int = 0
     size: int = 0
 
-    def one_more(self) -> None:
+    def add_file(self) -> None:
         self.files += 1
         if self.files > self.limits.files:
             raise BadSubmission(f"has more than {self.limits.files} files")
 
-    def take(self, size: int) -> None:
+    def add_bytes(self, size: int) -> None:
         self.size += size
         if self.size > self.limits.size * _MIB:
             raise BadSubmission(f"has more than {self.limits.size} MiB of files")
 
 
-def read_folder(folder: Path, limits: Limits) -> dict[str, bytes]:
-    """The files of a folder by their names in it; links are not followed."""
-    room, files = _Room(limits), {}
+def read_folder(folder: Path, limits: SubmissionLimits) -> dict[str, bytes]:
+    """Return the files of a folder by their relative names; links are not followed."""
+    budget, files = _Budget(limits), {}
     for name, path in _walk(folder, ""):
-        room.one_more()
+        budget.add_file()
         files[name] = read_file(path, limits)
-        room.take(len(files[name]))
+        budget.add_bytes(len(files[name]))
     return files
 
 
@@ -76,9 +76,9 @@ def _walk(folder: Path, prefix: str) -> Iterator[tuple[str, Path]]:
     except OSError as error:
         raise BadSubmission(f"{prefix or 'the folder'} cannot be read: {error.strerror}") from error
     for entry in entries:
-        if ignored(entry.name):
+        if is_ignored(entry.name):
             continue
-        name = checked_name(prefix + entry.name)
+        name = check_name(prefix + entry.name)
         if entry.is_symlink():
             raise BadSubmission(f"{abbreviate(name)} is a link: hand in the file itself")
         if entry.is_dir(follow_symlinks=False):
@@ -89,16 +89,16 @@ def _walk(folder: Path, prefix: str) -> Iterator[tuple[str, Path]]:
             raise BadSubmission(f"{abbreviate(name)} is neither a file nor a folder")
 
 
-def read_file(path: Path, limits: Limits) -> bytes:
-    """One file, which is no link and no device."""
-    with io.BufferedReader(_opened(path)) as stream:
+def read_file(path: Path, limits: SubmissionLimits) -> bytes:
+    """Return the contents of a file that is no link and no device."""
+    with io.BufferedReader(_open_file(path)) as stream:
         data = stream.read(limits.size * _MIB + 1)
     if len(data) > limits.size * _MIB:
         raise BadSubmission(f"{abbreviate(path.name)} is larger than {limits.size} MiB")
     return data
 
 
-def _opened(path: Path) -> io.FileIO:
+def _open_file(path: Path) -> io.FileIO:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
@@ -110,34 +110,34 @@ def _opened(path: Path) -> io.FileIO:
 
 
 def open_zip(path: Path) -> zipfile.ZipFile:
-    """An archive that no student made."""
-    with _reading(path):
+    """Open an archive that no student made."""
+    with _translate_errors(path):
         return zipfile.ZipFile(path)
 
 
 @contextlib.contextmanager
-def untrusted_zip(path: Path) -> Iterator[zipfile.ZipFile]:
-    """An archive that a student made: the list of its files is of a sane size, whatever it says of it."""
-    with _Sparing(_opened(path)) as stream:
-        with _reading(path):
+def open_untrusted_zip(path: Path) -> Iterator[zipfile.ZipFile]:
+    """Open an archive that a student made, and read at most a list of files of reasonable size."""
+    with _BoundedReader(_open_file(path)) as stream:
+        with _translate_errors(path):
             archive = zipfile.ZipFile(stream)
         with archive:
             yield archive
 
 
 @contextlib.contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def _translate_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, UnicodeDecodeError) as error:
         raise BadSubmission(f"{abbreviate(path.name)} is no readable zip: {error}") from error
 
 
-class _Sparing(io.BufferedReader):
-    """A file of which nobody reads more at once than a list of files may take: one of a million takes a gigabyte."""
+class _BoundedReader(io.BufferedReader):
+    """A file that bounds the size of one read: a list of a million files would take a gigabyte of memory."""
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """So many bytes, or all that are left."""
+        """Return up to `size` bytes, or all that are left."""
         most = _LISTING + 1
         data = super().read(most if size is None or size < 0 else min(size, most))
         if len(data) > _LISTING:
@@ -145,24 +145,24 @@ class _Sparing(io.BufferedReader):
         return data
 
 
-def read_zip(archive: zipfile.ZipFile, limits: Limits, under: str = "") -> dict[str, bytes]:
-    """The files of an archive by their names, those below the folder `under` alone."""
-    room, files = _Room(limits), {}
+def read_zip(archive: zipfile.ZipFile, limits: SubmissionLimits, under: str = "") -> dict[str, bytes]:
+    """Return the files of an archive below the folder `under` by their relative names."""
+    budget, files = _Budget(limits), {}
     for info in archive.infolist():
         if not info.filename.startswith(under):
             continue
-        named = info.filename[len(under) :].rstrip("/")
+        raw = info.filename[len(under) :].rstrip("/")
         if info.create_system == _WINDOWS:
-            named = named.replace("\\", "/")
-        if not named or ignored(named):
+            raw = raw.replace("\\", "/")
+        if not raw or is_ignored(raw):
             continue
-        name = checked_name(named)
+        name = check_name(raw)
         if _is_folder(info, name):
             continue
-        room.one_more()
+        budget.add_file()
         if name in files:
             raise BadSubmission(f"the zip has {abbreviate(name)} twice")
-        files[name] = _inflated(archive, info, name, room)
+        files[name] = _inflate(archive, info, name, budget)
     _refuse_file_and_folder(files)
     return files
 
@@ -175,18 +175,18 @@ def _is_folder(info: zipfile.ZipInfo, name: str) -> bool:
     return info.is_dir()
 
 
-def _inflated(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, room: _Room) -> bytes:
-    """A file's bytes, counted as they come: what the archive says of their number is only said."""
+def _inflate(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, budget: _Budget) -> bytes:
+    """Return a file's bytes, counted while they are unpacked: the size in the header is untrusted."""
     if info.flag_bits & _ENCRYPTED:
         raise BadSubmission(f"{abbreviate(name)} is encrypted in the zip")
     if info.compress_type not in _PACKING:
-        raise BadSubmission(f"{abbreviate(name)} is packed in a way that is not read; use an ordinary zip")
+        raise BadSubmission(f"{abbreviate(name)} is compressed by an unsupported method; use an ordinary zip")
     chunks, size = [], 0
     try:
         with archive.open(info) as stream:
             for chunk in _chunks(stream):
                 size += len(chunk)
-                room.take(len(chunk))
+                budget.add_bytes(len(chunk))
                 if size > max(_HARMLESS, _RATIO * info.compress_size):
                     raise BadSubmission(f"{abbreviate(name)} unpacks to more than {_RATIO} times its size")
                 chunks.append(chunk)
@@ -200,8 +200,8 @@ def _chunks(stream: IO[bytes]) -> Iterator[bytes]:
         yield chunk
 
 
-def checked_name(name: str) -> str:
-    """A relative name with forward slashes that means the same everywhere; BadSubmission for any other."""
+def check_name(name: str) -> str:
+    """Return a relative name that means the same on every system; BadSubmission for any other name."""
     name = unicodedata.normalize("NFC", name)
     steps = name.split("/")
     if name.startswith("/") or "\\" in name or ":" in name:
@@ -215,8 +215,8 @@ def checked_name(name: str) -> str:
     return name
 
 
-def ignored(name: str) -> bool:
-    """What editors and systems leave behind, and what is hidden."""
+def is_ignored(name: str) -> bool:
+    """Return True for hidden files and for files that editors and systems create."""
     steps = name.split("/")
     hidden = any(step.startswith(".") and step not in (".", "..") for step in steps)
     return hidden or not {*_IGNORED}.isdisjoint(steps) or name.endswith(".pyc")

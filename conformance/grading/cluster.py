@@ -1,4 +1,4 @@
-"""Grades on a running Dask cluster: what was handed in travels to the workers, and what is kept of it comes back."""
+"""Grade on a running Dask cluster: submissions travel to the workers, and result files come back."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from goldformer.conformance.grading.desk import Desk, Finished, given_up
-from goldformer.conformance.grading.exam import Exam
-from goldformer.conformance.grading.jail import JailError
 from goldformer.conformance.grading.model import Submission
 from goldformer.conformance.grading.pool import Unusable
+from goldformer.conformance.grading.sandbox import SandboxError
+from goldformer.conformance.grading.task import GradingTask
+from goldformer.conformance.grading.worker import ResultFiles, Worker, give_up
 from goldformer.extras import install_hint
 from goldformer.spec import load_spec
 
-#: So many submissions are on their way for each thread of the cluster, that none of them waits for the next one.
+#: The number of submissions in flight for each thread of the cluster, so that no thread waits for the next one.
 _AHEAD: Final = 2
 #: Seconds to wait for a cluster, and for a worker that replaces a lost one.
 _PATIENCE: Final = 30.0
-#: So often a submission is graded, if a worker breaks down over it.
+#: The number of times that a submission is graded, if a worker is lost over it.
 _TRIES: Final = 3
 
-#: A jail is one thread's alone.
-_mine = threading.local()
+#: Only one thread may use a sandbox.
+_local: Final = threading.local()
 
 
-def graded_there(exam: Exam, submissions: Iterable[Submission], address: str) -> Iterator[Finished]:
-    """What is kept of each submission, in the order in which they are done; Unusable where none can be graded."""
+def grade_on_cluster(task: GradingTask, submissions: Iterable[Submission], address: str) -> Iterator[ResultFiles]:
+    """Yield the result files of each submission as soon as it is done; Unusable if none can be graded."""
     try:
         from distributed import Client
     except ImportError as error:
@@ -41,58 +41,58 @@ def graded_there(exam: Exam, submissions: Iterable[Submission], address: str) ->
             client.wait_for_workers(1, timeout=_PATIENCE)
         except TimeoutError as error:
             raise Unusable(f"--scheduler {address}: has no worker") from error
-        yield from _graded(exam, submissions, client)
+        yield from _grade_all(task, submissions, client)
 
 
-def _graded(exam: Exam, submissions: Iterable[Submission], client: Any) -> Iterator[Finished]:
+def _grade_all(task: GradingTask, submissions: Iterable[Submission], client: Any) -> Iterator[ResultFiles]:
     from distributed import as_completed
     from distributed.scheduler import KilledWorker
 
     threads = sum(worker["nthreads"] for worker in client.scheduler_info(n_workers=-1)["workers"].values())
     left = iter(submissions)
-    on_the_way: dict[Any, Submission] = {}
+    in_flight: dict[Any, Submission] = {}
 
     def submit(submission: Submission) -> Any:
-        # Pure in truth, but a result that another grader left on the cluster is none of ours.
-        future = client.submit(_finish, exam, submission, pure=False, retries=_TRIES - 1)
-        on_the_way[future.key] = submission
+        # It is a pure function, but a result that another grader left on the cluster must not be used.
+        future = client.submit(_finish, task, submission, pure=False, retries=_TRIES - 1)
+        in_flight[future.key] = submission
         return future
 
     done = as_completed([submit(s) for s in itertools.islice(left, _AHEAD * max(1, threads))], loop=client.loop)
     for future in done:
-        submission = on_the_way.pop(future.key)
+        submission = in_flight.pop(future.key)
         error = future.exception()
         if error is None:
-            finished = future.result()
-            if isinstance(finished, str):
-                raise Unusable(f"a worker: {finished}")
-            yield finished
+            result = future.result()
+            if isinstance(result, str):
+                raise Unusable(f"a worker: {result}")
+            yield result
         elif isinstance(error, KilledWorker):
-            yield given_up(submission, f"workers were lost while they graded it: {error}", exam, load_spec())
+            yield give_up(submission, f"workers were lost while they graded it: {error}", task, load_spec())
         else:
-            yield given_up(submission, f"{type(error).__name__}: {error}", exam, load_spec())
-        # Its result is no longer needed there.
+            yield give_up(submission, f"{type(error).__name__}: {error}", task, load_spec())
+        # The cluster need not keep the result.
         future.release()
         following = next(left, None)
         if following is not None:
             done.add(submit(following))
 
 
-def _finish(exam: Exam, submission: Submission) -> Finished | str:
-    """On a worker: grade a submission at this thread's desk; the text says why nothing can be graded here."""
+def _finish(task: GradingTask, submission: Submission) -> ResultFiles | str:
+    """Grade a submission by this thread's worker; return a text if nothing can be graded here."""
     try:
-        if getattr(_mine, "exam", None) != exam.digests:
-            desk = getattr(_mine, "desk", None)
-            if desk is not None:
-                desk.close()
-            _mine.exam = None
-            _mine.desk = Desk(exam, load_spec())
-            _mine.exam = exam.digests
-    except JailError as error:
+        if getattr(_local, "digests", None) != task.digests:
+            worker = getattr(_local, "worker", None)
+            if worker is not None:
+                worker.close()
+            _local.digests = None
+            _local.worker = Worker(task, load_spec())
+            _local.digests = task.digests
+    except SandboxError as error:
         return str(error)
     try:
-        finished: Finished = _mine.desk.finish(submission)
+        result: ResultFiles = _local.worker.finish(submission)
     except BaseException:
-        _mine.exam = None  # the next one gets a desk that is sound
+        _local.digests = None  # the next submission gets a new worker
         raise
-    return finished
+    return result

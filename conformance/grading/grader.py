@@ -1,6 +1,6 @@
-"""Grades one submission after the other: runs it shut in, judges what it answers, and says what that is worth.
+"""Grade one submission after the other: run it in a sandbox, judge its answers, and turn them into points.
 
-There is one comparator, the engine's. An exception of ours is an outcome of its own and never the student's loss.
+The engine's judge is the only one. An exception of the grader itself is an outcome of its own and costs nothing.
 """
 
 from __future__ import annotations
@@ -21,44 +21,44 @@ from goldformer.adapters.process.faults import CallFault, FaultReason
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.imitation import Imitations
-from goldformer.conformance.grading.boxed import Boxed
-from goldformer.conformance.grading.declared import Declared
-from goldformer.conformance.grading.exam import Exam, Plan, Planned
+from goldformer.conformance.grading.declarations import Declarations
 from goldformer.conformance.grading.model import (
     NOT_STARTED,
     Check,
+    ComponentGrade,
+    DiagnosisLine,
     Grade,
-    Isolation,
     Outcome,
-    PartGrade,
-    Said,
     Submission,
 )
-from goldformer.conformance.grading.returned import OutputRecorder, Outputs
-from goldformer.conformance.grading.score import grade_parts, outcome_of_all, rounded
-from goldformer.conformance.grading.transcript import Recorder, Replayer, Transcript, Unlike
+from goldformer.conformance.grading.outputs import OutputRecorder, Outputs
+from goldformer.conformance.grading.sandbox import Isolation, SandboxClient
+from goldformer.conformance.grading.score import grade_components, round_points, summarize_outcomes
+from goldformer.conformance.grading.task import CheckPlan, GradingTask, PlannedCheck
+from goldformer.conformance.grading.transcript import Recorder, Replayer, ReplayMismatch, Transcript
 from goldformer.conformance.judging.cases import Bench, Judgement
 from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.spec import Spec
 
-#: After so many checks of a component that took too long, the others are not waited for.
+#: After this many timeouts in a component, its other checks are skipped.
 _TIMEOUTS: Final = 3
-#: Nothing ran, so nothing kept it apart.
-_NOWHERE: Final = Isolation("process", ())
+#: The isolation of a submission that did not run.
+_NOT_RUN: Final = Isolation("process", ())
+_BROKEN: Final = Check("published", "grader-error", Verdict("", "case", "", "", Status.SKIPPED, "", "", "", "", (), ""))
 
 
-class Jail(Protocol):
-    """What makes a process for each submission."""
+class ClientFactory(Protocol):
+    """Makes clients of submissions: a Sandbox, or something that takes its place in a test."""
 
     isolation: Isolation
 
-    def client(self, box: Path) -> Client:
-        """The client of what lies in a folder."""
+    def client(self, folder: Path) -> Client:
+        """Return the client of the submission in a folder."""
 
 
 @dataclass(frozen=True, slots=True)
-class Graded:
-    """A grade, and what it was made from; `problem` is what went wrong in the grader itself, for the staff.
+class GradedSubmission:
+    """A grade with its transcript; `problem` is an error of the grader itself, for the staff.
 
     `outputs` are those that the submission returned, by component and check.
     """
@@ -69,195 +69,196 @@ class Graded:
     outputs: Outputs = field(default_factory=dict)
 
 
-class Tape(Protocol):
-    """Where answers come from and how time is kept: a Recorder of what runs, or a Replayer of what ran."""
-
-    def used_up(self) -> bool:
-        """Whether no time is left."""
-
-
 class Grader:
-    """Grades submissions for one exam, each as if it were the only one."""
+    """Grades submissions for one task, each independently of the others."""
 
-    def __init__(self, exam: Exam, spec: Spec) -> None:
-        """Plan the checks; without a jail, transcripts alone can be judged."""
-        self._exam = exam
-        self._plan = Plan.of(exam, spec)
+    def __init__(self, task: GradingTask, spec: Spec) -> None:
+        """Plan the checks; without a sandbox, the grader can only judge transcripts."""
+        self._task = task
+        self._plan = CheckPlan.of(task, spec)
         self._imitations = Imitations()
-        self._jail: Jail | None = None
-        self._boxes: Path | None = None
+        self._sandbox: ClientFactory | None = None
+        self._running: Path | None = None
 
-    def within(self, jail: Jail, boxes: Path | None = None) -> Grader:
-        """The same, with a jail to run submissions in; they are put into folders in `boxes`."""
-        self._jail, self._boxes = jail, boxes
+    def use_sandbox(self, sandbox: ClientFactory, running: Path | None = None) -> Grader:
+        """Run submissions in a sandbox from now on, in folders below `running`; return this grader."""
+        self._sandbox, self._running = sandbox, running
         return self
 
     @property
     def spec(self) -> Spec:
-        """The spec, with the fresh cases."""
+        """The spec with the fresh cases."""
         return self._plan.spec
 
     @property
-    def declared(self) -> Declared:
-        """What holds for every submission."""
-        return self._plan.declared
+    def declarations(self) -> Declarations:
+        """The declarations of the assignment's adapter, which hold for every submission."""
+        return self._plan.declarations
 
-    def grade(self, submission: Submission) -> Graded:
-        """Run a submission and grade it; whatever happens, there is a grade."""
-        key = self._exam.key(submission)
-        transcript = Transcript(self._head(submission, key))
+    def grade(self, submission: Submission) -> GradedSubmission:
+        """Run a submission and grade it; there is a grade whatever happens."""
+        key = self._task.key(submission)
+        transcript = Transcript(self._make_head(submission, key))
         try:
             if submission.problem:
-                return Graded(self._ungradable(submission), transcript.packed())
-            returned = OutputRecorder(self.spec)
-            grade = self._run(submission, key, transcript, returned)
-        except Exception as error:  # whatever it is, it is ours
-            told = "".join(traceback.format_exception(error))
-            return Graded(_broken(self._exam, submission, self._isolation), transcript.packed(), told)
+                message = f"It cannot be graded: {submission.problem}."
+                grade = _grade_without_checks(self._task, submission, "error", message, self._isolation)
+                return GradedSubmission(grade, transcript.pack())
+            recorder = OutputRecorder(self.spec)
+            grade = self._run(submission, key, transcript, recorder)
+        except Exception as error:  # it is an error of the grader
+            text = "".join(traceback.format_exception(error))
+            grade = _grade_broken(self._task, submission, self._isolation)
+            return GradedSubmission(grade, transcript.pack(), text)
         problems = [check.verdict.detail for check in grade.checks if check.outcome == "grader-error"]
-        return Graded(grade, transcript.packed(), "\n".join(dict.fromkeys(problems)), returned.outputs())
+        return GradedSubmission(grade, transcript.pack(), "\n".join(dict.fromkeys(problems)), recorder.outputs())
 
-    def again(self, transcript: Transcript) -> Grade:
-        """Judge what a submission answered before, without it; Unlike where other things are asked of it now."""
+    def replay(self, transcript: Transcript) -> Grade:
+        """Judge the answers of a transcript without running anything; ReplayMismatch if other calls are made now."""
         head = transcript.head
         if not transcript.events:
-            raise Unlike("nothing was run, so there is nothing to judge again")
-        told = head["isolation"]
-        isolation = Isolation(told["level"], tuple(told["features"]), told["missing"])
-        limits = self._exam.assignment.limits
+            raise ReplayMismatch("nothing was run, so there is nothing to judge again")
+        kept = head["isolation"]
+        isolation = Isolation(kept["level"], tuple(kept["features"]), kept["missing"])
+        limits = self._task.assignment.limits
         replayer = Replayer(transcript, limits.total)
-        client = Boxed(replayer.spawn, limits)
-        returned = OutputRecorder(self.spec)
-        grade = self._judged(head["submission"], head["key"], client, replayer, isolation, returned)
-        changed = replayer.changed()
+        client = SandboxClient(replayer.spawn, limits)
+        recorder = OutputRecorder(self.spec)
+        grade = self._judge(head["submission"], head["key"], client, replayer, isolation, recorder)
+        changed = replayer.find_change()
         replayer.finish()
-        return _tampered(grade, changed) if changed else grade
+        return _mark_tampered(grade, changed) if changed else grade
 
-    def _head(self, submission: Submission, key: str) -> dict[str, Any]:
+    def _make_head(self, submission: Submission, key: str) -> dict[str, Any]:
         return {
             "submission": submission.id, "key": key, "goldformer": __version__,
-            "limits": asdict(self._exam.assignment.limits), "isolation": asdict(self._isolation),
+            "limits": asdict(self._task.assignment.limits), "isolation": asdict(self._isolation),
         }  # fmt: skip
 
-    def _run(self, submission: Submission, key: str, transcript: Transcript, returned: OutputRecorder) -> Grade:
-        assert self._jail is not None, "only transcripts are judged without one"
-        with tempfile.TemporaryDirectory(prefix="box-", dir=self._boxes) as folder:
-            box = Path(folder).resolve()
-            box.chmod(0o755)
-            files = _put(submission, self._exam.adapter, box)
-            recorder = Recorder(transcript, self._exam.assignment.limits.total, (f"{box}/submission/", f"{box}/"))
-            client = self._jail.client(box)
+    def _run(self, submission: Submission, key: str, transcript: Transcript, outputs: OutputRecorder) -> Grade:
+        assert self._sandbox is not None, "only transcripts are judged without one"
+        with tempfile.TemporaryDirectory(prefix="submission-", dir=self._running) as name:
+            folder = Path(name).resolve()
+            folder.chmod(0o755)
+            files = _write_files(submission, self._task.adapter, folder)
+            hidden = (f"{folder}/submission/", f"{folder}/")
+            recorder = Recorder(transcript, self._task.assignment.limits.total, hidden)
+            client = self._sandbox.client(folder)
             client.watch(recorder.wrap)
             try:
-                grade = self._judged(submission.id, key, client, recorder, self._jail.isolation, returned)
+                grade = self._judge(submission.id, key, client, recorder, self._sandbox.isolation, outputs)
             finally:
-                changed = _changed(files)
+                changed = _find_changed(files)
                 if changed:
                     recorder.note(changed=changed)
                 recorder.ended = True
                 client.close()
             if recorder.broken is not None:
                 raise recorder.broken
-            return _tampered(grade, changed) if changed else grade
+            return _mark_tampered(grade, changed) if changed else grade
 
-    def _judged(
-        self, id_: str, key: str, client: Client, tape: Tape, isolation: Isolation, returned: OutputRecorder
+    def _judge(
+        self,
+        id_: str,
+        key: str,
+        client: Client,
+        answers: Recorder | Replayer,
+        isolation: Isolation,
+        outputs: OutputRecorder,
     ) -> Grade:
-        """All checks, the diagnosis and the points."""
-        plan, assignment = self._plan, self._exam.assignment
+        """Make all checks, and derive the diagnosis and the points."""
+        plan, assignment = self._plan, self._task.assignment
         message = ""
         try:
-            adapter = returned.watch(self._adapter(client))
+            adapter = outputs.watch(self._make_adapter(client))
         except CallFault as fault:
             message = f"{NOT_STARTED}: {fault}"
-            adapter = _silent(plan, fault.reason, "the submission cannot be started", fault.detail)
+            adapter = _make_failing_adapter(plan, fault.reason, "the submission cannot be started", fault.detail)
         bench = Bench(plan.spec, adapter, assignment.dtypes[0], "cpu")
-        made = list(self._judgements(bench, tape, returned))
-        # What the answers do not explain is looked at when the submission has given all of them.
-        verdicts = Diagnosis(plan.spec, imitations=self._imitations).explain_all(judgement for _, judgement in made)
-        checks = tuple(planned.checked(verdict) for (planned, _), verdict in zip(made, verdicts, strict=True))
+        judgements = list(self._judge_all(bench, answers, outputs))
+        # Diagnose only after the submission has given all its answers.
+        verdicts = Diagnosis(plan.spec, imitations=self._imitations).explain_all(judged for _, judged in judgements)
+        checks = tuple(planned.rate(verdict) for (planned, _), verdict in zip(judgements, verdicts, strict=True))
         judged = [check.verdict for check in checks if check.outcome != "grader-error"]
-        said = () if message else tuple(_said(judged, plan.spec))
-        parts = grade_parts(assignment, checks, said, plan.kinds)
-        outcome, sentence = outcome_of_all(checks)
-        earned = rounded(sum(part.earned for part in parts))
-        points = rounded(assignment.points)
+        said = () if message else tuple(_diagnose(judged, plan.spec))
+        parts = grade_components(assignment, checks, said, plan.kinds)
+        outcome, sentence = summarize_outcomes(checks)
+        earned, points = round_points(sum(part.earned for part in parts)), round_points(assignment.points)
         return Grade(id_, key, outcome, message or sentence, points, earned, parts, said, checks, isolation)
 
-    def _judgements(self, bench: Bench, tape: Tape, returned: OutputRecorder) -> Iterator[tuple[Planned, Judgement]]:
+    def _judge_all(
+        self, bench: Bench, answers: Recorder | Replayer, outputs: OutputRecorder
+    ) -> Iterator[tuple[PlannedCheck, Judgement]]:
         """Yield every planned check with its judgement, in order."""
         late: Counter[str] = Counter()
         works: set[str] = set()
         over = False
         for planned in self._plan.checks:
             if planned.origin == "property" and planned.component not in works:
-                # Its component earns nothing, whatever holds.
-                yield planned, Judgement(planned.unjudged("not run: no golden case passes"), bench)
+                # Its component earns nothing, whatever properties hold.
+                yield planned, Judgement(planned.skip("not run: no golden case passes"), bench)
                 continue
-            over = over or tape.used_up()
+            over = over or answers.is_time_over()
             adapter = bench.adapter
             if over:
-                adapter = _silent(self._plan, "timeout", "all of its time is used up")
+                adapter = _make_failing_adapter(self._plan, "timeout", "all of its time is used up")
             elif late[planned.component] >= _TIMEOUTS:
                 why = f"{_TIMEOUTS} checks of {planned.component} took too long"
-                adapter = _silent(self._plan, "timeout", why)
-            required = self._exam.outputs.get(planned.component, {}).get(planned.subject.id, ())
+                adapter = _make_failing_adapter(self._plan, "timeout", why)
+            required = self._task.outputs.get(planned.component, {}).get(planned.subject.id, ())
             judgement = planned.judge(replace(bench, dtype=planned.dtype, adapter=adapter, required=required))
-            check = planned.checked(judgement.verdict)
+            check = planned.rate(judgement.verdict)
             if planned.subject.id in self._plan.kinds.refusals:
-                returned.discard()
+                outputs.discard()
             else:
-                returned.file(planned.component, planned.subject.id)
+                outputs.file(planned.component, planned.subject.id)
             late[planned.component] += check.outcome == "timeout"
             if check.counts and check.outcome == "correct" and check.verdict.check in self._plan.kinds.numeric:
                 works.add(planned.component)
             yield planned, judgement
 
-    def _adapter(self, client: Client) -> Adapter:
-        """The submission as an adapter; what the assignment's adapter declares, it cannot change."""
-        spec, declares = self._plan.spec, self._plan.declared
+    def _make_adapter(self, client: Client) -> Adapter:
+        """Return the submission as an adapter, with the declarations of the assignment's adapter."""
+        spec, declarations = self._plan.spec, self._plan.declarations
         try:
             adapter = Adapter.from_object(adapter_object(client, spec.contracts), "adapter.py", spec)
         except (ValueError, AdapterError) as error:
-            raise CallFault("protocol", f"it says what is not so: {error}") from error
-        none = {name: _no_gradient for name in adapter.functions if name not in declares.gradients}
-        gradients = {**adapter.gradients, **none}
-        return replace(adapter, conventions=declares.conventions, dtypes=declares.dtypes, gradients=gradients, hints=())
-
-    def _ungradable(self, submission: Submission) -> Grade:
-        message = f"It cannot be graded: {submission.problem}."
-        return _without_checks(self._exam, submission, "error", message, self._isolation)
+            raise CallFault("protocol", f"its handshake is wrong: {error}") from error
+        missing = {name: _raise_no_gradient for name in adapter.functions if name not in declarations.gradients}
+        return replace(
+            adapter, conventions=declarations.conventions, dtypes=declarations.dtypes,
+            gradients={**adapter.gradients, **missing}, hints=(),
+        )  # fmt: skip
 
     @property
     def _isolation(self) -> Isolation:
-        return self._jail.isolation if self._jail else _NOWHERE
+        return self._sandbox.isolation if self._sandbox else _NOT_RUN
 
 
-def failed(exam: Exam, submission: Submission, why: str) -> Graded:
-    """What is kept of a submission for which grading broke down entirely."""
-    return Graded(_broken(exam, submission, _NOWHERE), b"", why)
+def fail_submission(task: GradingTask, submission: Submission, why: str) -> GradedSubmission:
+    """Return the grade of a submission for which grading broke down entirely."""
+    return GradedSubmission(_grade_broken(task, submission, _NOT_RUN), b"", why)
 
 
-def _broken(exam: Exam, submission: Submission, isolation: Isolation) -> Grade:
-    return _without_checks(exam, submission, *outcome_of_all([_BROKEN]), isolation)
+def _grade_broken(task: GradingTask, submission: Submission, isolation: Isolation) -> Grade:
+    return _grade_without_checks(task, submission, *summarize_outcomes([_BROKEN]), isolation)
 
 
-def _without_checks(exam: Exam, submission: Submission, outcome: Outcome, message: str, isolation: Isolation) -> Grade:
-    parts = tuple(PartGrade(part.component, part.points, 0.0, {}) for part in exam.assignment.parts)
-    points, key = rounded(exam.assignment.points), exam.key(submission)
-    return Grade(submission.id, key, outcome, message, points, 0.0, parts, (), (), isolation)
+def _grade_without_checks(
+    task: GradingTask, submission: Submission, outcome: Outcome, message: str, isolation: Isolation
+) -> Grade:
+    parts = tuple(ComponentGrade(part.component, part.points, 0.0, {}) for part in task.assignment.parts)
+    points = round_points(task.assignment.points)
+    return Grade(submission.id, task.key(submission), outcome, message, points, 0.0, parts, (), (), isolation)
 
 
-_BROKEN: Final = Check("published", "grader-error", Verdict("", "case", "", "", Status.SKIPPED, "", "", "", "", (), ""))
-
-
-def _said(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Said]:
+def _diagnose(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[DiagnosisLine]:
     for remark in diagnose(verdicts, spec):
-        yield Said(remark.label, remark.text, remark.inner, remark.mistakes)
+        yield DiagnosisLine(remark.label, remark.text, remark.inner, remark.mistakes)
 
 
-def _tampered(grade: Grade, changed: str) -> Grade:
-    """Nothing that was measured of what changed itself is worth anything."""
+def _mark_tampered(grade: Grade, changed: str) -> Grade:
+    """Return the grade of a submission that changed its own files: no measurement of it counts."""
     checks = tuple(replace(check, outcome="tampered") if check.counts else check for check in grade.checks)
     parts = tuple(
         replace(part, earned=0.0, shares={origin: (0, counted) for origin, (_, counted) in part.shares.items()})
@@ -267,17 +268,18 @@ def _tampered(grade: Grade, changed: str) -> Grade:
     return replace(grade, outcome="tampered", message=message, earned=0.0, parts=parts, checks=checks)
 
 
-def _put(submission: Submission, adapter: bytes, box: Path) -> dict[Path, bytes]:
-    """Write a submission to where it is run; its names have been checked."""
-    files = {box / "submission" / name: data for name, data in submission.files.items()} | {box / "adapter.py": adapter}
+def _write_files(submission: Submission, adapter: bytes, folder: Path) -> dict[Path, bytes]:
+    """Write a submission, whose file names have been checked, and the adapter; return their contents."""
+    files = {folder / "submission" / name: data for name, data in submission.files.items()}
+    files[folder / "adapter.py"] = adapter
     for path, data in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     return files
 
 
-def _changed(files: Mapping[Path, bytes]) -> str:
-    """The first file that is no longer what was handed in, or empty."""
+def _find_changed(files: Mapping[Path, bytes]) -> str:
+    """Return the name of the first file that has changed, or nothing."""
     for path, data in files.items():
         try:
             same = not path.is_symlink() and path.read_bytes() == data
@@ -288,21 +290,22 @@ def _changed(files: Mapping[Path, bytes]) -> str:
     return ""
 
 
-def _silent(plan: Plan, reason: FaultReason, why: str, detail: str = "") -> Adapter:
-    """An adapter that has everything and is never called: each check says why."""
+def _make_failing_adapter(plan: CheckPlan, reason: FaultReason, why: str, detail: str = "") -> Adapter:
+    """Return an adapter whose every function raises a CallFault with this reason."""
 
     def function(**given: Any) -> Any:
         del given
         raise CallFault(reason, f"not run: {why}", detail)
 
     functions = dict.fromkeys(plan.spec.contracts, function)
-    origin, declares = "adapter.py", plan.declared
+    name, declarations = "adapter.py", plan.declarations
     return Adapter(
-        origin, origin, "", Wire.name, functions, declares.conventions, declares.dtypes, ("cpu",), gradients=functions
-    )
+        name, name, "", Wire.name, functions, declarations.conventions, declarations.dtypes, ("cpu",),
+        gradients=functions,
+    )  # fmt: skip
 
 
-def _no_gradient(**given: Any) -> Any:
+def _raise_no_gradient(**given: Any) -> Any:
     del given
-    # Nothing that a student could write would change it, as with an array that is too large to be sent.
+    # The student cannot change this, as with an array that is too large to send.
     raise CallFault("too-large", "the assignment's adapter gives no gradients")

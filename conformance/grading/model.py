@@ -1,4 +1,4 @@
-"""The nouns of grading, frozen: what is asked for, what came in, and what it is worth."""
+"""The types of grading, frozen: the assignment, the submission, and its grade."""
 
 from __future__ import annotations
 
@@ -8,50 +8,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
+from goldformer.conformance.grading.sandbox import Isolation, Limits
 from goldformer.conformance.judging.verdict import WITHHELD, Reason, Status, Verdict
 
-#: How a check, or a whole submission, came out. `missing` is a component that was not written, or an output that was
+#: The outcome of a check or of a whole submission. `missing` is a component that was not written, or an output that was
 #: not returned; `grader-error` is never the submission's fault and costs it nothing.
 Outcome = Literal[
-    "correct",
-    "wrong",
-    "missing",
-    "error",
-    "timeout",
-    "memory",
-    "output-limit",
-    "killed",
-    "protocol",
-    "tampered",
+    "correct", "wrong", "missing", "error", "timeout", "memory", "output-limit", "killed", "protocol", "tampered",
     "grader-error",
-]
+]  # fmt: skip
 
-#: From what is worth saying least to what is worth saying most.
+#: The outcomes in the order of their importance, the most important last.
 SEVERITY: Final[tuple[Outcome, ...]] = (
-    "correct",
-    "wrong",
-    "missing",
-    "error",
-    "protocol",
-    "output-limit",
-    "timeout",
-    "memory",
-    "killed",
-    "tampered",
+    "correct", "wrong", "missing", "error", "protocol", "output-limit", "timeout", "memory", "killed", "tampered",
     "grader-error",
-)
+)  # fmt: skip
 
-#: What a check is: a published golden case, one drawn with the assignment's seed, or a property.
+#: The origin of a check: a published golden case, one drawn with the assignment's seed, or a property.
 Origin = Literal["published", "fresh", "property"]
-
-#: How far a submission is kept from everything else; each level has what those before it have.
-#: `process`: a disposable process with limits, without privileges, with nothing inherited.
-#: `files`: it reads only the interpreter and itself, and writes only to a folder of its own.
-#: `full`: a file system of its own and of limited size, no network, no other process in sight, its number of processes
-#: limited.
-Level = Literal["process", "files", "full"]
-
-LEVELS: Final[tuple[Level, ...]] = ("process", "files", "full")
 
 #: The outcomes of checks that got no result.
 _OUTCOMES: Final[Mapping[Reason, Outcome]] = {
@@ -70,38 +44,29 @@ _OUTCOMES: Final[Mapping[Reason, Outcome]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What a submission may use. Times in seconds, sizes in MiB.
+class SubmissionLimits(Limits):
+    """The limits of a submission: those of its processes, the seconds of all its answers together, and of its files.
 
-    `call` is a single call and `start` what happens until the first one (importing it); `total` is all that a
-    submission takes, on the clock; `cpu` bounds each of its processes. `memory` is address space, `output` what it
-    prints, `file` one file that it writes, `size` and `files` what is handed in.
+    `size` is the MiB of all files, and `files` their number.
     """
 
-    call: float = 5.0
-    start: float = 20.0
     total: float = 120.0
-    cpu: float = 120.0
-    memory: int = 2048
-    processes: int = 16
-    output: int = 1
-    file: int = 16
     size: int = 16
     files: int = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A component that is asked for.
+class GradedComponent:
+    """A component that the assignment asks for.
 
-    Golden cases and properties share its points by their weights; properties count in so far as golden cases pass.
+    Golden cases and properties share its points by their weights; properties count only as far as golden cases pass.
     """
 
     component: str
     points: float
     golden: float = 1.0
     properties: float = 0.0
-    #: `share` gives the share of checks that pass, `all` nothing unless all do.
+    #: `share` gives the share of checks that pass; `all` gives nothing unless all pass.
     rule: Literal["share", "all"] = "share"
 
 
@@ -117,7 +82,7 @@ class Deduction:
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """What a student is shown."""
+    """The parts of the feedback that a student sees."""
 
     diagnosis: bool = True
     first_wrong: bool = True
@@ -128,35 +93,35 @@ class Feedback:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What is asked of students, and how it is graded: assignment.yaml, checked.
+    """An assignment as assignment.yaml describes it, validated.
 
-    `adapter` is the file that maps what students were asked to write, and imports `submission`; `starter` what they
-    are given. `fresh` cases are drawn for each component. `seed` is None where grading draws one and keeps it.
-    `without` are published cases and properties that are left out, by their ids: what was not asked for.
+    `adapter` is the file that imports `submission` and maps it to the contracts; `starter` is the file that students
+    start from. `fresh` is the number of cases to draw for each component. `seed` is None if grading draws one and
+    keeps it. `without` are the ids of published cases and properties that are left out.
     """
 
     path: Path
     title: str
     adapter: Path
     starter: Path | None
-    parts: tuple[Part, ...]
+    parts: tuple[GradedComponent, ...]
     dtypes: tuple[str, ...]
     fresh: int
     seed: str | None
-    limits: Limits = field(default_factory=Limits)
+    limits: SubmissionLimits = field(default_factory=SubmissionLimits)
     deductions: tuple[Deduction, ...] = ()
     feedback: Feedback = field(default_factory=Feedback)
     without: tuple[str, ...] = ()
 
     @property
     def points(self) -> float:
-        """What a correct submission earns."""
+        """The points of a correct submission."""
         return sum(part.points for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
-class Student:
-    """Who handed something in, as the course's system knows them; empty where it does not say."""
+class Submitter:
+    """A person who handed something in, as the course's system names them; empty if it does not."""
 
     name: str = ""
     email: str = ""
@@ -165,27 +130,15 @@ class Student:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What one student handed in: files by their names relative to its folder, with forward slashes.
+    """The files of one submission by their relative names with forward slashes.
 
-    `problem` says why it cannot be graded: nothing there, too much, or a bad archive.
+    `problem` says why it cannot be graded: nothing in it, too much, or a bad archive.
     """
 
     id: str
     files: Mapping[str, bytes]
     digest: str
     problem: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Isolation:
-    """How a submission was kept apart: the level reached, and each thing in force, such as `landlock` or `rlimits`.
-
-    `missing` says, for each thing that is not in force, why.
-    """
-
-    level: Level
-    features: tuple[str, ...]
-    missing: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,20 +151,20 @@ class Check:
 
     @property
     def counts(self) -> bool:
-        """Whether it decides about points: what was skipped does not, unless because it was not written."""
+        """True if it decides about points: a skipped check does only if its component was not written."""
         return self.outcome != "grader-error" and (
             self.verdict.status is not Status.SKIPPED or self.outcome == "missing"
         )
 
     @property
-    def shown(self) -> bool:
-        """Return True for a failure that has something to show: what was not written at all has nothing."""
+    def is_shown(self) -> bool:
+        """True for a failure with something to show, which a component that was not written has not."""
         return self.outcome not in ("correct", "missing", "grader-error") or self.verdict.reason == WITHHELD
 
 
 @dataclass(frozen=True, slots=True)
-class PartGrade:
-    """What a component earned. `shares` are passed and counted checks by their origin."""
+class ComponentGrade:
+    """The points of a component. `shares` are the numbers of passed and of counted checks by their origin."""
 
     component: str
     points: float
@@ -221,8 +174,8 @@ class PartGrade:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """A sentence of the diagnosis: its label ("This is", "Mend first", …), and the mistakes that it names."""
+class DiagnosisLine:
+    """A sentence of the diagnosis with its label ("Mistake found", "Fix first", …) and the mistakes that it names."""
 
     label: str
     text: str
@@ -232,10 +185,10 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """What a submission is worth, and why. Nothing in it depends on the clock, the machine's load or the order.
+    """The points of a submission, and why. Nothing in it depends on the clock, the machine's load or the order.
 
-    `outcome` is the worst that happened; `message` says it in a sentence for the student. `key` tells what it was
-    made of: submission, assignment, fresh cases, spec, and the version of goldformer. `checks` are all in order.
+    `outcome` is the worst of its checks; `message` says it in a sentence for the student. `key` is the digest of
+    everything that decides about it: submission, assignment, fresh cases, spec, and the version of goldformer.
     """
 
     submission: str
@@ -244,22 +197,27 @@ class Grade:
     message: str
     points: float
     earned: float
-    parts: tuple[PartGrade, ...]
-    said: tuple[Said, ...]
+    parts: tuple[ComponentGrade, ...]
+    said: tuple[DiagnosisLine, ...]
     checks: tuple[Check, ...]
     isolation: Isolation
 
 
-#: How the message of a submission begins of which nothing could be called.
+#: The labels of diagnosis lines that decide: what to fix first, and a mistake that is certain. The older words are in
+#: grades that were written before these.
+FIX_FIRST_LABELS: Final = frozenset({"Fix first", "Mend first"})
+CERTAIN_LABELS: Final = frozenset({"Mistake found", "Option found", "This is"})
+
+#: The beginning of the message of a submission that could not be called.
 NOT_STARTED: Final = "It cannot be started"
 
-#: What an adapter raises that asks a submission for what it does not define.
-LACKS: Final = re.compile(r"raised AttributeError: module 'submission' has no attribute '(\w+)'")
+#: The error of an adapter that uses a name which the submission does not define.
+UNDEFINED: Final = re.compile(r"raised AttributeError: module 'submission' has no attribute '(\w+)'")
 
 
-def outcome_of(verdict: Verdict) -> Outcome:
-    """What a verdict means for a grade."""
-    if verdict.status is Status.ERRORED and LACKS.search(verdict.message):
+def derive_outcome(verdict: Verdict) -> Outcome:
+    """Return what a verdict means for a grade."""
+    if verdict.status is Status.ERRORED and UNDEFINED.search(verdict.message):
         return "missing"
     if verdict.reason in _OUTCOMES:
         return _OUTCOMES[verdict.reason]

@@ -1,7 +1,7 @@
-"""Grades on several processes of this machine; whatever becomes of one of them, every submission gets a grade.
+"""Grade in several processes of this machine; every submission gets a grade, even if a process ends over it.
 
 Unusable
-└── raised when no process can grade at all, such as where submissions cannot be kept apart as is required
+└── raised when no process can grade at all, such as when the required isolation is impossible
 """
 
 from __future__ import annotations
@@ -20,16 +20,15 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Final
 
-from goldformer.conformance.grading import linux
-from goldformer.conformance.grading.desk import Desk, Finished, given_up
-from goldformer.conformance.grading.exam import Exam
-from goldformer.conformance.grading.jail import JailError
 from goldformer.conformance.grading.model import Submission
+from goldformer.conformance.grading.sandbox import SandboxError, die_with_parent
+from goldformer.conformance.grading.task import GradingTask
+from goldformer.conformance.grading.worker import ResultFiles, Worker, give_up
 from goldformer.spec import Spec, load_spec
 
-#: So often a submission is given to a process, if each of them ends over it.
+#: The number of times that a submission is given to a process, if each of them ends over it.
 _TRIES: Final = 3
-#: Seconds that a process is given to end what it started.
+#: Seconds that a process gets to end everything that it started.
 _FAREWELL: Final = 3.0
 
 
@@ -38,53 +37,53 @@ class Unusable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Refused:
-    """What a process says that cannot grade."""
+class _Refusal:
+    """The message of a process that cannot grade."""
 
     why: str
 
 
 @dataclass
-class _Todo:
-    """A submission, and how often a process ended over it."""
+class _Job:
+    """A submission, and how processes ended over it."""
 
     submission: Submission
     ends: list[str] = field(default_factory=list)
 
 
-class _Worker:
-    """A process with a desk, and what it is busy with."""
+class _WorkerProcess:
+    """A process with a worker, and its current job."""
 
-    def __init__(self, exam: Exam, boxes: Path) -> None:
+    def __init__(self, task: GradingTask, running: Path) -> None:
         context = get_context("spawn")
         self.connection, theirs = context.Pipe()
-        # The spec is sent, since reading its files takes twenty times as long.
-        arguments = (theirs, exam, load_spec(), boxes, os.getpid())
+        # Send the spec: reading its files takes twenty times as long.
+        arguments = (theirs, task, load_spec(), running, os.getpid())
         self._process = context.Process(target=_work, args=arguments, daemon=True)
-        # Ctrl-C waits until there is somebody who knows what to do about it; what is started begins like that.
+        # Block Ctrl-C until the process has its own handler; it inherits the mask.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self._process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
-        self.todo: _Todo | None = None
+        self.job: _Job | None = None
 
-    def give(self, todo: _Todo) -> None:
-        """Hand it a submission."""
-        self.todo = todo
-        with contextlib.suppress(OSError):  # it has ended, as reading from it will say
-            self.connection.send(todo.submission)
+    def give(self, job: _Job) -> None:
+        """Send it a submission."""
+        self.job = job
+        with contextlib.suppress(OSError):  # it has ended, as reading from it will show
+            self.connection.send(job.submission)
 
-    def how_it_ended(self) -> str:
-        """In words, once it has."""
+    def describe_end(self) -> str:
+        """Wait for its end and return how it ended."""
         self._process.join(_FAREWELL)
         code = self._process.exitcode
         self.end()
         return f"signal {-code}" if code is not None and code < 0 else f"status {code}"
 
     def end(self) -> None:
-        """End it, and with it what it started."""
+        """End it, and with it everything that it started."""
         self._process.terminate()
         self._process.join(_FAREWELL)
         self._process.kill()
@@ -92,9 +91,11 @@ class _Worker:
         self.connection.close()
 
 
-def graded_here(exam: Exam, submissions: Iterable[Submission], jobs: int, boxes: Path) -> Iterator[Finished]:
-    """What is kept of each submission, in the order in which they are done; Unusable where none can be graded."""
-    pool = _Pool(exam, iter(submissions), jobs, boxes)
+def grade_in_pool(
+    task: GradingTask, submissions: Iterable[Submission], jobs: int, running: Path
+) -> Iterator[ResultFiles]:
+    """Yield the result files of each submission as soon as it is done; Unusable if none can be graded."""
+    pool = _Pool(task, iter(submissions), jobs, running)
     try:
         yield from pool.run()
     finally:
@@ -102,107 +103,107 @@ def graded_here(exam: Exam, submissions: Iterable[Submission], jobs: int, boxes:
 
 
 class _Pool:
-    """Processes, and the submissions that are left for them. No more are held than there are processes."""
+    """Processes and the submissions left for them; it holds no more submissions than there are processes."""
 
-    def __init__(self, exam: Exam, submissions: Iterator[Submission], jobs: int, boxes: Path) -> None:
-        self._exam = exam
+    def __init__(self, task: GradingTask, submissions: Iterator[Submission], jobs: int, running: Path) -> None:
+        self._task = task
         self._submissions = submissions
         self._jobs = jobs
-        self._boxes = boxes
-        self._workers: list[_Worker] = []
-        self._again: deque[_Todo] = deque()
+        self._running = running
+        self._workers: list[_WorkerProcess] = []
+        self._again: deque[_Job] = deque()
 
-    def run(self) -> Iterator[Finished]:
-        """Until everything is done."""
+    def run(self) -> Iterator[ResultFiles]:
+        """Grade until everything is done."""
         while True:
-            self._give_out()
-            busy = {worker.connection: worker for worker in self._workers if worker.todo}
+            self._assign_jobs()
+            busy = {worker.connection: worker for worker in self._workers if worker.job}
             if not busy:
                 return
             for connection in wait(list(busy)):
-                finished = self._received(busy[connection])  # type: ignore[index]
-                if finished is not None:
-                    yield finished
+                result = self._receive(busy[connection])  # type: ignore[index]
+                if result is not None:
+                    yield result
 
     def close(self) -> None:
         """End all processes."""
         for worker in self._workers:
             worker.end()
 
-    def _give_out(self) -> None:
-        """Give every idle process something to do, and start those that are missing while there is something."""
-        idle = [worker for worker in self._workers if worker.todo is None]
+    def _assign_jobs(self) -> None:
+        """Give every idle process a job, and start the missing processes while there are jobs."""
+        idle = [worker for worker in self._workers if worker.job is None]
         while idle or len(self._workers) < self._jobs:
-            todo = self._next()
-            if todo is None:
+            job = self._next_job()
+            if job is None:
                 return
             if not idle:
-                self._workers.append(_Worker(self._exam, self._boxes))
+                self._workers.append(_WorkerProcess(self._task, self._running))
                 idle.append(self._workers[-1])
-            idle.pop().give(todo)
+            idle.pop().give(job)
 
-    def _next(self) -> _Todo | None:
+    def _next_job(self) -> _Job | None:
         if self._again:
             return self._again.popleft()
         submission = next(self._submissions, None)
-        return _Todo(submission) if submission is not None else None
+        return _Job(submission) if submission is not None else None
 
-    def _received(self, worker: _Worker) -> Finished | None:
-        """What a process says, or what it means that it has ended."""
-        todo, worker.todo = worker.todo, None
-        assert todo is not None, "only those that are busy are listened to"
+    def _receive(self, worker: _WorkerProcess) -> ResultFiles | None:
+        job, worker.job = worker.job, None
+        assert job is not None, "only busy processes are listened to"
         try:
-            said = worker.connection.recv()
+            message = worker.connection.recv()
         except (EOFError, OSError):
-            return self._ended(worker, todo)
-        if isinstance(said, _Refused):
-            raise Unusable(said.why)
-        assert isinstance(said, Finished)
-        return said
+            return self._retry(worker, job)
+        if isinstance(message, _Refusal):
+            raise Unusable(message.why)
+        assert isinstance(message, ResultFiles)
+        return message
 
-    def _ended(self, worker: _Worker, todo: _Todo) -> Finished | None:
+    def _retry(self, worker: _WorkerProcess, job: _Job) -> ResultFiles | None:
+        """Put back the job of a process that has ended, or give it up after too many tries."""
         self._workers.remove(worker)
-        todo.ends.append(worker.how_it_ended())
-        if len(todo.ends) < _TRIES:
-            self._again.append(todo)
+        job.ends.append(worker.describe_end())
+        if len(job.ends) < _TRIES:
+            self._again.append(job)
             return None
-        why = f"{_TRIES} processes ended while they graded it: {', '.join(todo.ends)}"
-        return given_up(todo.submission, why, self._exam, load_spec())
+        why = f"{_TRIES} processes ended while they graded it: {', '.join(job.ends)}"
+        return give_up(job.submission, why, self._task, load_spec())
 
 
-def _work(connection: Connection, exam: Exam, spec: Spec, boxes: Path, parent: int) -> None:
-    """A process: grade what comes until nothing does. It ends with the one that started it."""
+def _work(connection: Connection, task: GradingTask, spec: Spec, running: Path, parent: int) -> None:
+    """Grade in this process until nothing comes; end with the process that started it."""
     if sys.platform == "linux":
-        linux.die_with_parent(signal.SIGKILL)
+        die_with_parent(signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
-    # What it leaves behind when it is killed is removed with the boxes.
-    tempfile.tempdir = str(boxes)
-    # Ctrl-C is for the one that started it, which ends this one.
+    # Whatever a killed process leaves is removed with this folder.
+    tempfile.tempdir = str(running)
+    # Ctrl-C is for the parent, which ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGTERM, _leave)
     with contextlib.suppress(_Leave):
-        _grade(connection, exam, spec, boxes)
+        _grade(connection, task, spec, running)
 
 
-def _grade(connection: Connection, exam: Exam, spec: Spec, boxes: Path) -> None:
-    """Grade what comes, or say why that cannot be done here."""
+def _grade(connection: Connection, task: GradingTask, spec: Spec, running: Path) -> None:
+    """Grade each submission that comes, or report that grading is impossible here."""
     try:
-        desk = Desk(exam, spec, boxes)
-    except JailError as error:
-        connection.send(_Refused(str(error)))
+        worker = Worker(task, spec, running)
+    except SandboxError as error:
+        connection.send(_Refusal(str(error)))
         return
     except Exception:  # it would be the same for every submission
-        connection.send(_Refused(f"a process that grades could not begin:\n{traceback.format_exc()}"))
+        connection.send(_Refusal(f"a process that grades could not begin:\n{traceback.format_exc()}"))
         return
-    with contextlib.closing(desk), contextlib.suppress(EOFError, BrokenPipeError):
+    with contextlib.closing(worker), contextlib.suppress(EOFError, BrokenPipeError):
         while True:
-            connection.send(desk.finish(connection.recv()))
+            connection.send(worker.finish(connection.recv()))
 
 
 class _Leave(BaseException):
-    """The process is to end: nothing that a submission does, so nothing takes it for that."""
+    """The process is to end; no Exception, so that nobody blames a submission for it."""
 
 
 def _leave(*_: Any) -> None:

@@ -1,4 +1,4 @@
-"""From checks to points, by the rules of the assignment; nothing here runs anything."""
+"""Turn checks into points by the rules of the assignment; nothing here runs anything."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from decimal import ROUND_HALF_EVEN, Decimal
 from typing import Final, get_args
 
 from goldformer.conformance.grading.model import (
+    CERTAIN_LABELS,
     SEVERITY,
     Assignment,
     Check,
+    ComponentGrade,
     Deduction,
+    DiagnosisLine,
+    GradedComponent,
     Origin,
     Outcome,
-    Part,
-    PartGrade,
-    Said,
 )
 
 _CENT: Final = Decimal("0.01")
@@ -37,8 +38,8 @@ _MESSAGES: Final[Mapping[Outcome, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Kinds:
-    """Which checks ask for an error, and which for numbers; the others, such as those of a shape, are neither.
+class CheckKinds:
+    """The ids of checks that ask for an error, and of those that ask for numbers; a check of a shape is in neither.
 
     `advised` are those that only SHOULD clauses ask for: they cost nothing, and so they earn nothing.
     """
@@ -48,97 +49,88 @@ class Kinds:
     advised: Collection[str] = frozenset()
 
     def counts(self, check: Check) -> bool:
-        """Whether a check decides about points."""
+        """Return True if a check decides about points."""
         return check.counts and check.verdict.check not in self.advised
 
 
-def rounded(points: float | Decimal) -> float:
-    """Two digits, half to even, as it is written in decimals."""
+def round_points(points: float | Decimal) -> float:
+    """Round to two digits, half to even, in decimal arithmetic."""
     exact = points if isinstance(points, Decimal) else Decimal(repr(points))
     return float(exact.quantize(_CENT, ROUND_HALF_EVEN))
 
 
-def grade_parts(
-    assignment: Assignment, checks: Sequence[Check], said: Sequence[Said], kinds: Kinds
-) -> tuple[PartGrade, ...]:
-    """What each component earned."""
-    due = _deductions(assignment, checks, said)
+def grade_components(
+    assignment: Assignment, checks: Sequence[Check], diagnosis: Sequence[DiagnosisLine], kinds: CheckKinds
+) -> tuple[ComponentGrade, ...]:
+    """Return the points of each component."""
+    due = _assign_deductions(assignment, checks, diagnosis)
     return tuple(
-        _grade_part(part, [c for c in checks if c.verdict.component == part.component], due[part.component], kinds)
+        _grade_component(part, [c for c in checks if c.verdict.component == part.component], due[part.component], kinds)
         for part in assignment.parts
     )
 
 
-def _grade_part(part: Part, checks: Iterable[Check], due: tuple[Deduction, ...], kinds: Kinds) -> PartGrade:
+def _grade_component(
+    part: GradedComponent, checks: Iterable[Check], deductions: tuple[Deduction, ...], kinds: CheckKinds
+) -> ComponentGrade:
     counted = [check for check in checks if kinds.counts(check)]
     works = any(check.outcome == "correct" and check.verdict.check in kinds.numeric for check in counted)
-
-    def passes(check: Check) -> bool:
-        # Whoever refuses everything refuses what is bad, too.
-        return check.outcome == "correct" and (works or check.verdict.check not in kinds.refusals)
-
     shares: dict[Origin, tuple[int, int]] = {}
     for origin in get_args(Origin):
-        mine = [check for check in counted if check.origin == origin]
-        if mine:
-            shares[origin] = (sum(map(passes, mine)), len(mine))
-    reached = Decimal(repr(part.points)) * _share(part, shares) if works else Decimal(0)
-    lost = sum((Decimal(repr(deduction.points)) for deduction in due), Decimal(0))
-    return PartGrade(part.component, part.points, rounded(max(reached - lost, Decimal(0))), shares, due)
+        if mine := [check for check in counted if check.origin == origin]:
+            # Code that refuses every input also refuses the bad ones: that counts only if something else works.
+            passed = [c for c in mine if c.outcome == "correct" and (works or c.verdict.check not in kinds.refusals)]
+            shares[origin] = (len(passed), len(mine))
+    earned = Decimal(repr(part.points)) * _compute_share(part, shares) if works else Decimal(0)
+    lost = sum((Decimal(repr(deduction.points)) for deduction in deductions), Decimal(0))
+    return ComponentGrade(part.component, part.points, round_points(max(earned - lost, Decimal(0))), shares, deductions)
 
 
-def _share(part: Part, shares: Mapping[Origin, tuple[int, int]]) -> Decimal:
-    """How much of its points a component reaches.
+def _compute_share(part: GradedComponent, shares: Mapping[Origin, tuple[int, int]]) -> Decimal:
+    """Return the share of its points that a component earns.
 
-    Answers that are copied from the published cases fail those that nobody has seen, and the worse share counts.
+    Answers copied from the published cases fail the fresh ones, so the smaller of the two shares counts.
     """
-    got = {origin: _fraction(passed, of, part) for origin, (passed, of) in shares.items()}
-    golden = min((got[origin] for origin in ("published", "fresh") if origin in got), default=Decimal(0))
+    fractions = {
+        origin: Decimal(passed == counted) if part.rule == "all" else Decimal(passed) / Decimal(counted)
+        for origin, (passed, counted) in shares.items()
+    }
+    golden = min((fractions[origin] for origin in ("published", "fresh") if origin in fractions), default=Decimal(0))
     weight, other = Decimal(repr(part.golden)), Decimal(repr(part.properties))
-    if "property" not in got or not other:
+    if "property" not in fractions or not other:
         return golden
-    return golden * (weight + other * got["property"]) / (weight + other)
+    return golden * (weight + other * fractions["property"]) / (weight + other)
 
 
-def _fraction(passed: int, counted: int, part: Part) -> Decimal:
-    return Decimal(passed == counted) if part.rule == "all" else Decimal(passed) / Decimal(counted)
-
-
-def _deductions(
-    assignment: Assignment, checks: Sequence[Check], said: Sequence[Said]
+def _assign_deductions(
+    assignment: Assignment, checks: Sequence[Check], diagnosis: Sequence[DiagnosisLine]
 ) -> dict[str, tuple[Deduction, ...]]:
-    """What is taken off each component: every deduction once, where its reason shows first."""
-    named = _mistakes(said)
+    """Return the deductions of each component: each once, in the first component that shows its reason."""
+    found = _find_mistakes(diagnosis)
     due: dict[str, list[Deduction]] = {part.component: [] for part in assignment.parts}
     for deduction in assignment.deductions:
-        for component, deducted in due.items():
+        for component, deductions in due.items():
             reasons = {c.verdict.reason for c in checks if c.verdict.component == component and c.counts}
-            if deduction.reason in reasons or (deduction.mistake, component) in named:
-                deducted.append(deduction)
+            if deduction.reason in reasons or (deduction.mistake, component) in found:
+                deductions.append(deduction)
                 break
     return {component: tuple(deductions) for component, deductions in due.items()}
 
 
-def _mistakes(said: Iterable[Said]) -> set[tuple[str | None, str]]:
-    """The mistakes that the diagnosis is certain of, each with the component of which it says so."""
-    named: set[tuple[str | None, str]] = set()
+def _find_mistakes(diagnosis: Iterable[DiagnosisLine]) -> set[tuple[str | None, str]]:
+    """Return the mistakes that the diagnosis is certain of, each with its component."""
+    found: set[tuple[str | None, str]] = set()
     component = ""
-    for remark in said:
-        if not remark.inner:
-            component = remark.text
-        elif remark.label == "This is":
-            named.update((mistake, component) for mistake in remark.mistakes)
-    return named
+    for line in diagnosis:
+        if not line.inner:
+            component = line.text
+        elif line.label in CERTAIN_LABELS:
+            found.update((mistake, component) for mistake in line.mistakes)
+    return found
 
 
-def worst(outcomes: Iterable[Outcome]) -> Outcome:
-    """The outcome that says most."""
-    return max(outcomes, key=SEVERITY.index, default="correct")
-
-
-def outcome_of_all(checks: Sequence[Check]) -> tuple[Outcome, str]:
-    """The outcome of a submission by its checks, and a sentence for the student."""
+def summarize_outcomes(checks: Sequence[Check]) -> tuple[Outcome, str]:
+    """Return the outcome of a submission by its checks, and a sentence for the student."""
     counted = [check.outcome for check in checks if check.counts or check.outcome == "grader-error"]
-    outcome = worst(counted)
-    # A check that failed for a broken contract is wrong as well; one that is missing is worth saying before that.
+    outcome: Outcome = max(counted, key=SEVERITY.index, default="correct")
     return outcome, _MESSAGES[outcome]

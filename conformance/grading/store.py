@@ -1,9 +1,9 @@
-"""The folder of results: one writer at a time, each file whole or not there, and what is finished stays finished.
+"""Keep results in a folder: one writer at a time, each file complete or absent, and finished grades are kept.
 
 DIR/
-├── .lock                who grades here now
-├── fresh/               the cases of this class, and the seed that they are drawn with
-├── students/ID/         grade.json, written last, and what else there is of one submission
+├── .lock                the process that grades here now
+├── fresh/               the fresh cases of this class, and the seed that they are drawn with
+├── students/ID/         everything about one submission; grade.json is written last
 └── grades.csv, …        of the whole class
 """
 
@@ -17,36 +17,76 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import pydantic
 
 from goldformer import __version__
 from goldformer.conformance.grading.model import Grade
-from goldformer.conformance.grading.records import BadRecord, from_json
+from goldformer.conformance.reports.json_data import finite
 from goldformer.spec.files import replace_file
 
 GRADE: Final = "grade.json"
-#: What went wrong in the grader itself, where something did.
+#: The error of the grader itself, if there was one.
 PROBLEM: Final = "grader-error.txt"
 _LOCK: Final = ".lock"
-#: What folders begin with that hold submissions while they are graded.
-_BOXES: Final = "goldformer-grade-"
-#: What replace_file writes before it is moved to its place.
-_HALF_WRITTEN: Final = re.compile(r"\.(seed|.+\.(json|html|md|csv|xml|yaml|gz))\.\w{8}$")
+#: The beginning of the names of folders that hold submissions while they run.
+_RUNNING: Final = "goldformer-grade-"
+#: Files that replace_file has written and not moved to their places yet.
+_PARTIAL: Final = re.compile(r"\.(seed|.+\.(json|html|md|csv|xml|yaml|gz))\.\w{8}$")
+_ADAPTER: Final = pydantic.TypeAdapter(Grade)
 
 
 class InUse(Exception):
     """Another process grades into the same folder."""
 
 
-def key_of(submission: str, assignment: str, fresh: str, spec: str, outputs: str) -> str:
-    """Return one digest of everything that a grade is made of: the digests of its parts, and the version."""
+class BadRecord(ValueError):
+    """A file is not a grade; the text says what does not fit."""
+
+
+def to_json(grade: Grade) -> str:
+    """Return a grade as one JSON object, the same bytes for the same grade; infinities are "inf" and "-inf"."""
+    plain = _ADAPTER.dump_python(grade)
+    try:
+        return _format_json(plain)
+    except ValueError:  # only now search for numbers that are not finite
+        return _format_json(finite(plain))
+
+
+def _format_json(plain: Any) -> str:
+    text = json.dumps(
+        plain, default=_encode_enum, sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":")
+    )
+    return f"{text}\n"
+
+
+def _encode_enum(item: Any) -> Any:
+    if isinstance(item, Enum):
+        return item.value
+    raise TypeError(f"{type(item).__name__} is no part of a grade")
+
+
+def from_json(text: str | bytes) -> Grade:
+    """Return the grade that `to_json` wrote; BadRecord for anything else."""
+    try:
+        return _ADAPTER.validate_json(text)
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        at = ".".join(map(str, first["loc"])) or "the record"
+        raise BadRecord(f"{at}: {first['msg']}") from error
+
+
+def make_key(submission: str, assignment: str, fresh: str, spec: str, outputs: str) -> str:
+    """Return one digest of everything that decides about a grade: the digests of its parts, and the version."""
     parts = json.dumps([submission, assignment, fresh, spec, outputs, __version__])
     return hashlib.sha256(parts.encode()).hexdigest()
 
 
-def digest_of_folder(folder: Path) -> str:
-    """A digest of the data files of a folder such as the spec: their names and contents."""
+def digest_folder(folder: Path) -> str:
+    """Return a digest of the names and contents of the data files of a folder such as the spec."""
     digest = hashlib.sha256()
     for path in sorted(p for p in folder.rglob("*") if p.suffix in (".yaml", ".md") and p.is_file()):
         data = path.read_bytes()
@@ -56,70 +96,75 @@ def digest_of_folder(folder: Path) -> str:
 
 
 class Store:
-    """A folder of results, which is this process's alone until it is closed."""
+    """A folder of results that only this process writes to, until it is closed."""
 
     def __init__(self, folder: Path) -> None:
-        """Take the folder; InUse while another process has it. What one that died left half done is removed."""
+        """Lock the folder; InUse while another process has it. Remove partial files of a process that died."""
         self.folder = folder.resolve()
         self.folder.mkdir(parents=True, exist_ok=True)
-        # Never removed: whoever waits for a file that is gone waits for nothing.
+        # Never remove the lock file: another process may be waiting for it.
         self._lock = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            # The system takes it back from whoever dies.
+            # The system releases it when this process dies.
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            owner = os.pread(self._lock, 4096, 0).decode("utf-8", "replace").partition("\n")[0]
+            owner = self._read_lock().partition("\n")[0]
             os.close(self._lock)
             raise InUse(f"{self.folder}: process {owner or '?'} is grading into this folder") from error
         self._clean()
-        self.boxes = Path(tempfile.mkdtemp(prefix=_BOXES))
-        # Those who run submissions have to get through, and not to look around.
-        self.boxes.chmod(0o711)
+        #: The folder in which submissions run.
+        self.running = Path(tempfile.mkdtemp(prefix=_RUNNING))
+        # The users of submissions have to pass through it, but not to list it.
+        self.running.chmod(0o711)
         os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, f"{os.getpid()}\n{self.boxes}\n".encode(), 0)
+        os.pwrite(self._lock, f"{os.getpid()}\n{self.running}\n".encode(), 0)
 
     def close(self) -> None:
-        """Give the folder back."""
-        shutil.rmtree(self.boxes, ignore_errors=True)
+        """Unlock the folder."""
+        shutil.rmtree(self.running, ignore_errors=True)
         os.ftruncate(self._lock, 0)
         os.close(self._lock)
 
-    def _clean(self) -> None:
-        """Remove what a process left that died here: half-written files, and submissions that it was running."""
-        for folder in (self.folder, self.folder / "fresh", *self._students()):
-            for left in folder.glob(".*.*"):
-                if _HALF_WRITTEN.match(left.name) and left.is_file() and not left.is_symlink():
-                    left.unlink()
-        boxes = Path(os.pread(self._lock, 4096, 0).decode("utf-8", "replace").partition("\n")[2].strip())
-        if boxes.parent == Path(tempfile.gettempdir()) and boxes.name.startswith(_BOXES) and not boxes.is_symlink():
-            shutil.rmtree(boxes, ignore_errors=True)
+    def _read_lock(self) -> str:
+        return os.pread(self._lock, 4096, 0).decode("utf-8", "replace")
 
-    def _students(self) -> Iterator[Path]:
+    def _clean(self) -> None:
+        """Remove partial files and running submissions of a process that died here."""
+        for folder in (self.folder, self.folder / "fresh", *self._list_students()):
+            for partial in folder.glob(".*.*"):
+                if _PARTIAL.match(partial.name) and partial.is_file() and not partial.is_symlink():
+                    partial.unlink()
+        running = Path(self._read_lock().partition("\n")[2].strip())
+        temporary = Path(tempfile.gettempdir())
+        if running.parent == temporary and running.name.startswith(_RUNNING) and not running.is_symlink():
+            shutil.rmtree(running, ignore_errors=True)
+
+    def _list_students(self) -> Iterator[Path]:
         students = self.folder / "students"
         return (path for path in sorted(students.iterdir()) if path.is_dir()) if students.is_dir() else iter(())
 
     def student(self, id_: str) -> Path:
-        """The folder of one submission's results."""
+        """Return the folder of one submission's results."""
         return self.folder / "students" / id_
 
-    def finished(self, id_: str, key: str) -> bool:
-        """Whether a submission has a grade that was made of the same things, and was no failure of grading."""
+    def is_finished(self, id_: str, key: str) -> bool:
+        """Return True if a submission has a grade with this key that is not a failure of grading."""
         grade = self.grade(id_)
         return grade is not None and grade.key == key and grade.outcome != "grader-error"
 
     def grade(self, id_: str) -> Grade | None:
-        """The grade that is kept for a submission; None without one, or with one that cannot be read."""
+        """Return the grade of a submission; None if there is none, or one that cannot be read."""
         try:
             return from_json((self.student(id_) / GRADE).read_bytes())
         except (OSError, BadRecord):
             return None
 
     def grades(self, ids: Iterable[str]) -> Iterator[Grade]:
-        """The grades that are kept for some submissions, one in memory at a time."""
+        """Yield the grades of some submissions, one in memory at a time."""
         return (grade for id_ in ids if (grade := self.grade(id_)) is not None)
 
     def keep(self, id_: str, files: Mapping[str, str | bytes]) -> None:
-        """Write all that there is of one submission, its grade last: with it the submission is finished."""
+        """Write all files of one submission, its grade last: with it the submission is finished."""
         folder = self.student(id_)
         folder.mkdir(parents=True, exist_ok=True)
         if PROBLEM not in files:

@@ -1,6 +1,6 @@
-"""Finds what a class handed in: files, folders and zips, one for each student, or an export of Gradescope.
+"""Find the submissions of a class: files, folders and zips, one for each student, or an export of Gradescope.
 
-Only names are listed; each submission is read when its turn comes, so that a large class takes no memory.
+Only names are listed; each submission is read when its turn comes, so that a large class takes little memory.
 """
 
 from __future__ import annotations
@@ -21,53 +21,53 @@ import yaml
 from goldformer.adapters.process.faults import printable
 from goldformer.conformance.grading.archive import (
     BadSubmission,
-    ignored,
+    is_ignored,
+    open_untrusted_zip,
     open_zip,
     read_file,
     read_folder,
     read_zip,
-    untrusted_zip,
 )
-from goldformer.conformance.grading.model import Limits, Student, Submission
+from goldformer.conformance.grading.model import Submission, SubmissionLimits, Submitter
 
-#: What lists the submissions of an export of Gradescope.
+#: The file that lists the submissions of an export of Gradescope.
 METADATA: Final = "submission_metadata.yml"
 
-#: Characters, and bytes of UTF-8: a file system takes 255 with what is behind it.
+#: The most characters and bytes of an id: file systems allow 255 bytes, with suffixes.
 _LONGEST_ID: Final = 100
 _LARGEST_ID: Final = 200
-#: How ids end that were told apart.
-_TOLD_APART: Final = re.compile("~[0-9a-f]{16}$")
+#: The suffix of an id that another submission has too.
+_SUFFIX: Final = re.compile("~[0-9a-f]{16}$")
 _MAIN: Final = "submission.py"
 _PACKAGE: Final = "__init__.py"
 
 
 class NoSubmissions(Exception):
-    """There is nothing to grade at all; the text says what was looked for."""
+    """There is nothing to grade; the text says what was searched for."""
 
 
 @dataclass(frozen=True)
-class Handed:
-    """One student's submission before it is read: where it lies, and whose it is.
+class FoundSubmission:
+    """A submission that was found and not read yet: its path, and the students who handed it in.
 
-    `under` is its folder inside the zip `path`; `why_not` says that it cannot be read.
+    `under` is its folder inside the zip `path`.
     """
 
     id: str
     path: Path
     kind: Literal["file", "folder", "zip", "unknown"]
-    students: tuple[Student, ...] = ()
+    students: tuple[Submitter, ...] = ()
     under: str = ""
 
-    def read(self, limits: Limits, export: zipfile.ZipFile | None = None) -> Submission:
-        """Its files; with a `problem` where it cannot be graded. `export` is the open zip that it is part of."""
+    def read(self, limits: SubmissionLimits, export: zipfile.ZipFile | None = None) -> Submission:
+        """Return its files, or the problem why it cannot be graded. `export` is the open zip that contains it."""
         try:
-            files = runnable(_without_outer_folder(self._files(limits, export)))
+            files = select_runnable(_strip_outer_folders(self._read_files(limits, export)))
         except BadSubmission as bad:
             return Submission(self.id, {}, _digest({}, str(bad)), str(bad))
         return Submission(self.id, files, _digest(files))
 
-    def _files(self, limits: Limits, export: zipfile.ZipFile | None) -> dict[str, bytes]:
+    def _read_files(self, limits: SubmissionLimits, export: zipfile.ZipFile | None) -> dict[str, bytes]:
         if export is not None:
             return read_zip(export, limits, self.under)
         if self.path.is_symlink():
@@ -75,7 +75,7 @@ class Handed:
         if self.kind == "folder":
             return read_folder(self.path, limits)
         if self.kind == "zip":
-            with untrusted_zip(self.path) as archive:
+            with open_untrusted_zip(self.path) as archive:
                 return read_zip(archive, limits)
         if self.kind == "file":
             return {self.path.name: read_file(self.path, limits)}
@@ -84,82 +84,81 @@ class Handed:
 
 @dataclass(frozen=True)
 class ClassList:
-    """All that was handed in, in the order of the ids; `export` is the zip that holds all of it."""
+    """All submissions of a class in the order of their ids; `export` is the zip that contains all of them."""
 
-    handed: tuple[Handed, ...]
+    handed: tuple[FoundSubmission, ...]
     export: Path | None = None
 
     def __len__(self) -> int:
         return len(self.handed)
 
     @cached_property
-    def _opened(self) -> zipfile.ZipFile | None:
+    def _export_zip(self) -> zipfile.ZipFile | None:
         return open_zip(self.export) if self.export is not None else None
 
-    def read(self, handed: Handed, limits: Limits) -> Submission:
-        """One of them."""
-        return handed.read(limits, self._opened)
+    def read(self, submission: FoundSubmission, limits: SubmissionLimits) -> Submission:
+        """Read one of them."""
+        return submission.read(limits, self._export_zip)
 
     @property
-    def students(self) -> Mapping[str, tuple[Student, ...]]:
-        """Whose each submission is, where that is known, by its id."""
+    def students(self) -> Mapping[str, tuple[Submitter, ...]]:
+        """The students of each submission by its id, as far as they are known."""
         return {handed.id: handed.students for handed in self.handed}
 
 
 def find_submissions(path: Path, *, single: bool = False) -> ClassList:
-    """What lies at a path: a class, or a single submission; NoSubmissions where nothing does.
+    """Return the class or the single submission at a path; NoSubmissions if there is none.
 
     A class is a folder of .py files, folders and zips, or an export of Gradescope, as a folder or as a zip. A folder
-    with submission.py in it is a single submission, and with `single` every folder is.
+    that contains submission.py is a single submission, and with `single` every folder is.
     """
-    if path.is_dir() and single:
-        return ClassList((Handed(_safe(path.resolve().name), path, "folder"),))
     if path.is_dir():
-        if (path / METADATA).is_file():
-            return _export(path, None)
-        if (path / _MAIN).exists() or (path / _PACKAGE).exists():
-            return ClassList((Handed(_safe(path.resolve().name), path, "folder"),))
-        return _class(path)
+        if not single and (path / METADATA).is_file():
+            return _list_export(path, None)
+        if single or (path / _MAIN).exists() or (path / _PACKAGE).exists():
+            return ClassList((FoundSubmission(_make_id(path.resolve().name), path, "folder"),))
+        return _list_class(path)
     if not path.exists():
         raise NoSubmissions(f"{path}: there is nothing there")
-    handed = Handed(_safe(path.stem), path, _kind(path))
+    handed = FoundSubmission(_make_id(path.stem), path, _find_kind(path))
     if handed.kind == "zip":
         try:
             with open_zip(path) as archive:
                 listing = [name for name in archive.namelist() if Path(name).name == METADATA and name.count("/") <= 1]
             if listing:
-                return _export(path, listing[0])
+                return _list_export(path, listing[0])
         except BadSubmission:
-            pass  # which is what grading it says
+            pass  # grading it reports this
     elif handed.kind == "unknown":
         raise NoSubmissions(f"{path}: is no .py file, no folder and no zip")
     return ClassList((handed,))
 
 
-def _kind(path: Path) -> Literal["file", "folder", "zip", "unknown"]:
+def _find_kind(path: Path) -> Literal["file", "folder", "zip", "unknown"]:
     if path.is_dir():
         return "folder"
     suffix = path.suffix.lower()
     return "file" if suffix == ".py" else "zip" if suffix == ".zip" else "unknown"
 
 
-def _class(folder: Path) -> ClassList:
-    found = [entry for entry in sorted(folder.iterdir()) if not ignored(entry.name)]
+def _list_class(folder: Path) -> ClassList:
+    found = [entry for entry in sorted(folder.iterdir()) if not is_ignored(entry.name)]
     if not found:
         raise NoSubmissions(f"{folder}: holds no .py file, no folder and no zip")
-    handed = [Handed(_safe(e.name if _kind(e) == "folder" else e.stem), e, _kind(e)) for e in found]
-    return ClassList(_told_apart(handed))
+    kinds = [(entry, _find_kind(entry)) for entry in found]
+    handed = [FoundSubmission(_make_id(e.name if kind == "folder" else e.stem), e, kind) for e, kind in kinds]
+    return ClassList(_make_ids_unique(handed))
 
 
-def _told_apart(handed: list[Handed]) -> tuple[Handed, ...]:
-    """Ids that a file system with one case has twice get a digest of the name, whatever else is there.
+def _make_ids_unique(handed: list[FoundSubmission]) -> tuple[FoundSubmission, ...]:
+    """Add a digest of the name to ids that are equal on a file system that ignores case.
 
-    So do those that look as if they had one, or somebody's file could be named as another's id.
+    Ids that look as if they had such a digest get one too, so that no file can take the id of another.
     """
     taken = Counter(h.id.casefold() for h in handed)
 
-    def unique(h: Handed) -> Handed:
-        if taken[h.id.casefold()] == 1 and not _TOLD_APART.search(h.id):
+    def unique(h: FoundSubmission) -> FoundSubmission:
+        if taken[h.id.casefold()] == 1 and not _SUFFIX.search(h.id):
             return h
         name = h.path.name + h.under
         return replace(h, id=f"{h.id}~{hashlib.sha256(name.encode('utf-8', 'surrogateescape')).hexdigest()[:16]}")
@@ -167,18 +166,15 @@ def _told_apart(handed: list[Handed]) -> tuple[Handed, ...]:
     return tuple(sorted(map(unique, handed), key=lambda h: h.id))
 
 
-def _safe(name: str) -> str:
-    """A name that can be a folder's on every system."""
+def _make_id(name: str) -> str:
+    """Return an id that can be the name of a folder on every system."""
     plain = re.sub(r"[^\w.@+~ -]", "_", unicodedata.normalize("NFC", name).encode("utf-8", "replace").decode())
     short = plain.strip(" .")[:_LONGEST_ID].encode()[:_LARGEST_ID].decode("utf-8", "ignore")
     return short.strip(" .") or "submission"
 
 
-# Gradescope
-
-
-def _export(path: Path, listing: str | None) -> ClassList:
-    """An export of Gradescope: a folder for each submission, and a file that says whose it is."""
+def _list_export(path: Path, listing: str | None) -> ClassList:
+    """List an export of Gradescope: a folder for each submission, and a file that names its students."""
     if listing is None:
         text = (path / METADATA).read_bytes()
         top = ""
@@ -187,62 +183,59 @@ def _export(path: Path, listing: str | None) -> ClassList:
             text = archive.read(listing)
         top = listing.removesuffix(METADATA)
     try:
-        submitters = _submitters(yaml.compose(text.decode("utf-8"), yaml.SafeLoader))
+        submitters = _read_submitters(yaml.compose(text.decode("utf-8"), yaml.SafeLoader))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise NoSubmissions(f"{path / METADATA}: is not YAML: {error}") from error
     if not submitters:
         raise NoSubmissions(f"{path / METADATA}: lists no submission")
     if listing is None:
-        handed = [Handed(_safe(name), path / name, "folder", who) for name, who in submitters.items()]
-        return ClassList(_told_apart(handed))
-    handed = [Handed(_safe(name), path, "zip", who, f"{top}{name}/") for name, who in submitters.items()]
-    return ClassList(_told_apart(handed), path)
+        handed = [FoundSubmission(_make_id(name), path / name, "folder", who) for name, who in submitters.items()]
+        return ClassList(_make_ids_unique(handed))
+    handed = [FoundSubmission(_make_id(name), path, "zip", who, f"{top}{name}/") for name, who in submitters.items()]
+    return ClassList(_make_ids_unique(handed), path)
 
 
-def _submitters(node: yaml.Node | None) -> dict[str, tuple[Student, ...]]:
-    """Who handed in what. Its nodes are read and not its values: an export has tags of Ruby that nobody needs."""
-    found: dict[str, tuple[Student, ...]] = {}
-    for name, about in _items(node):
+def _read_submitters(node: yaml.Node | None) -> dict[str, tuple[Submitter, ...]]:
+    """Return the students of each submission. Read nodes instead of values, because an export has Ruby tags."""
+    submitters: dict[str, tuple[Submitter, ...]] = {}
+    for name, about in _list_items(node):
         if "/" in name or name in ("", ".", ".."):
             raise NoSubmissions(f"{METADATA}: {name!r} is no name of a folder")
-        listed = dict(_items(about)).get("submitters")
+        listed = dict(_list_items(about)).get("submitters")
         people = listed.value if isinstance(listed, yaml.SequenceNode) else []
-        found[name] = tuple(_student(dict(_items(person))) for person in people)
-    return found
+        submitters[name] = tuple(_make_submitter(dict(_list_items(person))) for person in people)
+    return submitters
 
 
-def _items(node: yaml.Node | None) -> Iterator[tuple[str, yaml.Node]]:
-    """The pairs of a mapping; Ruby's :name is name."""
+def _list_items(node: yaml.Node | None) -> Iterator[tuple[str, yaml.Node]]:
+    """Yield the pairs of a mapping; Ruby's :name is name."""
     for key, value in node.value if isinstance(node, yaml.MappingNode) else []:
         if isinstance(key, yaml.ScalarNode):
             yield key.value.removeprefix(":"), value
 
 
-def _student(about: Mapping[str, yaml.Node]) -> Student:
+def _make_submitter(about: Mapping[str, yaml.Node]) -> Submitter:
     def text(key: str) -> str:
         node = about.get(key)
         return node.value if isinstance(node, yaml.ScalarNode) and not node.tag.endswith(":null") else ""
 
-    return Student(text("name"), text("email"), text("sid"))
+    return Submitter(text("name"), text("email"), text("sid"))
 
 
-# What is run
-
-
-def _without_outer_folder(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """A folder that holds everything is how zips are made, and means nothing."""
+def _strip_outer_folders(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Remove folders that contain everything: many programs make zips like that."""
     while files and len(tops := {name.partition("/")[0] for name in files}) == 1 and not tops & files.keys():
         files = {name.partition("/")[2]: data for name, data in files.items()}
     return dict(files)
 
 
-def runnable(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Files among which the module `submission` is, which a lone .py file becomes; BadSubmission without one."""
+def select_runnable(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the files of the module `submission`, which a single .py file becomes; BadSubmission without one."""
     if _MAIN in files or _PACKAGE in files:
         return dict(files)
     homes = [name.removesuffix(_MAIN) for name in files if name.endswith(f"/{_MAIN}")]
     if len(homes) == 1:
-        # Beside its folder lies a report, or a page that says what to read.
+        # Ignore files outside its folder, such as a report.
         return {name.removeprefix(homes[0]): data for name, data in files.items() if name.startswith(homes[0])}
     modules = [name for name in files if name.lower().endswith(".py")]
     if len(modules) == 1:
@@ -257,7 +250,7 @@ def runnable(files: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def _digest(files: Mapping[str, bytes], problem: str = "") -> str:
-    """What tells two submissions apart."""
+    """Return the digest that identifies the contents of a submission."""
     digest = hashlib.sha256(problem.encode())
     for name in sorted(files):
         digest.update(f"{len(name)}:{name}:{len(files[name])}:".encode())

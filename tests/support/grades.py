@@ -16,13 +16,13 @@ from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.grading.model import (
     Assignment,
     Check,
+    ComponentGrade,
+    DiagnosisLine,
     Grade,
-    Isolation,
-    Part,
-    PartGrade,
-    Said,
-    outcome_of,
+    GradedComponent,
+    derive_outcome,
 )
+from goldformer.conformance.grading.sandbox import Isolation
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.run import Selection, checks
@@ -38,7 +38,7 @@ ASSIGNMENT = Assignment(
     title="Attention, from scratch",
     adapter=Path("/course/attention/adapter.py"),
     starter=None,
-    parts=(Part("softmax", 4.0), Part("scaled_dot_product_attention", 6.0, properties=0.5)),
+    parts=(GradedComponent("softmax", 4.0), GradedComponent("scaled_dot_product_attention", 6.0, properties=0.5)),
     dtypes=("float32",),
     fresh=4,
     seed="cafe",
@@ -68,17 +68,21 @@ def checked(listed, fresh=4):
         # Those that give outputs to compare: of refusals none is drawn.
         judged = [v for v in judged if _spec().cases[v.check].error is None]
         drawn |= {v.check for v in judged[-fresh:]}
-    published = [Check("published", outcome_of(v), v) for v in listed if v.kind == "case" and v.check not in drawn]
+    published = [Check("published", derive_outcome(v), v) for v in listed if v.kind == "case" and v.check not in drawn]
     new = [v for v in listed if v.kind == "case" and v.check in drawn]
     fresh_checks = [
         Check(
             "fresh",
-            outcome_of(v),
+            derive_outcome(v),
             replace(v, check=f"{SECRET}-{nth}", title="drawn", reproduce=f"--case {SECRET}-{nth}"),
         )
         for nth, v in enumerate(new)
     ]
-    return (*published, *fresh_checks, *(Check("property", outcome_of(v), v) for v in listed if v.kind == "property"))
+    return (
+        *published,
+        *fresh_checks,
+        *(Check("property", derive_outcome(v), v) for v in listed if v.kind == "property"),
+    )
 
 
 def graded(id_, listed, *, message="", outcome=None, assignment=ASSIGNMENT, **more):
@@ -86,7 +90,7 @@ def graded(id_, listed, *, message="", outcome=None, assignment=ASSIGNMENT, **mo
     parts = tuple(_part(part, listed) for part in assignment.parts)
     bad = {check.outcome for check in listed if check.counts} - {"correct"}
     said = tuple(
-        Said(
+        DiagnosisLine(
             r.label, r.text, r.inner, tuple(m for m in re.findall(r"\(([a-z0-9-]+)\)", r.text) if m in _spec().mistakes)
         )
         for r in diagnose([check.verdict for check in listed], _spec())
@@ -106,7 +110,7 @@ def _part(part, listed):
             passed[check.origin] += check.outcome == "correct"
     shares = {origin: (passed[origin], among[origin]) for origin in among}
     golden = min((passed[o] / among[o] for o in ("published", "fresh") if among[o]), default=0.0)
-    return PartGrade(part.component, part.points, round(part.points * golden, 2), shares)
+    return ComponentGrade(part.component, part.points, round(part.points * golden, 2), shares)
 
 
 def passing(id_="ada"):

@@ -12,10 +12,10 @@ from goldformer.adapters import Adapter
 from goldformer.adapters.process.child import ChildFault
 from goldformer.adapters.process.server import Server
 from goldformer.conformance.grading.assignment import read_assignment
-from goldformer.conformance.grading.boxed import Boxed
-from goldformer.conformance.grading.exam import Exam
-from goldformer.conformance.grading.fresh import fresh_cases
-from goldformer.conformance.grading.model import Isolation, Limits, Submission
+from goldformer.conformance.grading.fresh import draw_fresh
+from goldformer.conformance.grading.model import Submission
+from goldformer.conformance.grading.sandbox import Isolation, Limits, SandboxClient
+from goldformer.conformance.grading.task import GradingTask
 from goldformer.spec import Spec
 
 ADAPTER = '''"""What was asked for, by the names of the contracts."""
@@ -81,10 +81,10 @@ def write_class(folder: Path, **submissions: str) -> Path:
     return folder
 
 
-def make_exam(folder: Path, spec: Spec, text: str = YAML, adapter: str = ADAPTER) -> Exam:
+def make_task(folder: Path, spec: Spec, text: str = YAML, adapter: str = ADAPTER) -> GradingTask:
     """The exam of an assignment, its fresh cases drawn."""
     assignment = read_assignment(write_assignment(folder, text, adapter), spec)
-    return Exam.of(assignment, fresh_cases(assignment, spec, str(assignment.seed)), spec)
+    return GradingTask.of(assignment, draw_fresh(assignment, spec, str(assignment.seed)).text, spec)
 
 
 def submitted(source: str, id_: str = "alice") -> Submission:
@@ -92,21 +92,21 @@ def submitted(source: str, id_: str = "alice") -> Submission:
     return Submission(id_, {"submission.py": source.encode()}, str(hash(source)))
 
 
-class OpenJail:
+class OpenSandbox:
     """Runs submissions in this very process, for what does not depend on where they run."""
 
     isolation = Isolation("process", ("none",))
 
     def __init__(self, spec: Spec, limits: Limits | None = None) -> None:
         self._spec = spec
-        self._limits = limits or Limits(total=float("inf"))
+        self._limits = limits or Limits()
         self.starts = 0
         #: Is called before each answer.
         self.before: Callable[[Path, bytes], None] = lambda box, message: None
 
-    def client(self, box: Path) -> Boxed:
+    def client(self, box: Path) -> SandboxClient:
         """The client of a folder."""
-        return Boxed(lambda: self._spawn(box), self._limits)
+        return SandboxClient(lambda: self._spawn(box), self._limits)
 
     def _spawn(self, box: Path) -> _Inside:
         self.starts += 1
@@ -116,7 +116,7 @@ class OpenJail:
 class _Inside:
     """A Peer that answers at once."""
 
-    def __init__(self, jail: OpenJail, box: Path, spec: Spec) -> None:
+    def __init__(self, jail: OpenSandbox, box: Path, spec: Spec) -> None:
         self.owner = os.getpid()
         self._jail, self._box, self._spec = jail, box, spec
         self._server: Server | None = None

@@ -1,1 +1,1 @@
-"""What grading leaves behind: pages, tables and what other platforms read, each a pure function of grades."""
+"""Write the results of grading: pages, tables and files for platforms, each a pure function of grades."""

@@ -1,4 +1,4 @@
-"""The page of a class: how points are spread, which mistakes were made by whom, what was hardest, and every student."""
+"""Show a class: the distribution of points, the mistakes and who made them, the hardest checks, and every student."""
 
 from __future__ import annotations
 
@@ -12,22 +12,21 @@ from urllib.parse import quote
 from goldformer.adapters.process.faults import printable
 from goldformer.conformance.grading.model import SEVERITY, Assignment, Origin, Outcome
 from goldformer.conformance.grading.results import words
-from goldformer.conformance.grading.results.gradebook import by_id
-from goldformer.conformance.grading.results.summaries import Line
+from goldformer.conformance.grading.results.gradebook import GradeSummary, sort_by_id
 from goldformer.conformance.reports.page import rendered
 from goldformer.spec import Mistake, Spec
 
-#: The histogram: so many bars from nothing to all points, in a drawing of this size.
+#: The number of bars of the histogram, and the size of its drawing.
 _BARS: Final = 10
 _WIDTH, _HEIGHT, _FOOT, _HEAD = 440, 190, 24, 18
 
-#: How many of the hardest checks are listed.
+#: The number of the hardest checks that are listed.
 _HARDEST: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
-    """A bar of the histogram: its place in the drawing, how many students, and its range in words."""
+class HistogramBar:
+    """A bar of the histogram: its place in the drawing, its number of students, and its range in words."""
 
     x: float
     y: float
@@ -38,17 +37,17 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """A mistake, and the students whose diagnosis is certain of it, or only says that it could be."""
+class MistakeStatistics:
+    """A mistake, and the students whose diagnosis is certain of it, or calls it possible."""
 
     mistake: Mistake
-    certain: tuple[Line, ...]
-    maybe: tuple[Line, ...]
+    certain: tuple[GradeSummary, ...]
+    maybe: tuple[GradeSummary, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A component in the whole class: its mean, and how many got all, some, or none of its points, or wrote nothing."""
+class ComponentStatistics:
+    """A component: its mean, and the numbers of students with all, some, or none of its points, or without it."""
 
     component: str
     title: str
@@ -61,8 +60,8 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Hard:
-    """A check, and how many students fail it of those who wrote its component."""
+class CheckStatistics:
+    """A check, and the number of students who fail it although they wrote its component."""
 
     check: str
     origin: Origin
@@ -70,39 +69,39 @@ class Hard:
     failed: int
 
 
-def class_page(lines: Iterable[Line], assignment: Assignment, spec: Spec) -> str:
-    """The page, of one line for each student: for staff, as it names them. ValueError where there is none."""
-    listed = by_id(lines)
+def class_page(lines: Iterable[GradeSummary], assignment: Assignment, spec: Spec) -> str:
+    """Return the page for the staff, which names the students; ValueError if there are none."""
+    listed = sort_by_id(lines)
     if not listed:
-        raise ValueError("lines: got no student, expected at least one")
+        raise ValueError("lines: no student, expected at least one")
     earned = [line.earned for line in listed]
     return printable(
         rendered(
             "class.html",
             assignment=assignment,
             lines=listed,
-            figures=_figures(earned, assignment),
-            bars=list(_histogram(earned, assignment.points)),
+            figures=_list_figures(earned, assignment),
+            bars=list(_draw_histogram(earned, assignment.points)),
             size=(_WIDTH, _HEIGHT, _FOOT),
-            asked=list(_asked(listed, assignment, spec)),
-            outcomes=_outcomes(listed),
-            mistakes=list(_mistakes(listed, spec)),
+            asked=list(_rate_components(listed, assignment, spec)),
+            outcomes=_group_by_outcome(listed),
+            mistakes=list(_rate_mistakes(listed, spec)),
             unnamed=[line for line in listed if line.outcome == "wrong" and not line.mistakes + line.maybe],
             alone=[line for line in listed if any(part.alone for part in line.parts)],
-            hardest=_hardest(listed, spec),
-            isolation=_isolation(listed),
-            href=href,
+            hardest=_find_hardest(listed, spec),
+            isolation=_count_isolation(listed),
+            href=make_link,
             words=words,
         )
     )
 
 
-def href(line: Line, page: str) -> str:
-    """Where a student's page lies, from the class' page."""
+def make_link(line: GradeSummary, page: str) -> str:
+    """Return the link from the class' page to a student's page."""
     return f"students/{quote(line.submission, safe='', errors='replace')}/{page}"
 
 
-def _figures(earned: Sequence[float], assignment: Assignment) -> dict[str, str]:
+def _list_figures(earned: Sequence[float], assignment: Assignment) -> dict[str, str]:
     full = sum(value >= assignment.points for value in earned)
     return {
         "students": str(len(earned)),
@@ -113,41 +112,45 @@ def _figures(earned: Sequence[float], assignment: Assignment) -> dict[str, str]:
     }
 
 
-def _histogram(earned: Iterable[float], points: float) -> Iterator[Bar]:
+def _draw_histogram(earned: Iterable[float], points: float) -> Iterator[HistogramBar]:
     most = points or 1.0
     counts = Counter(min(_BARS - 1, int(_BARS * value / most)) for value in earned)
-    width, room = _WIDTH / _BARS, _HEIGHT - _FOOT - _HEAD
+    width, space = _WIDTH / _BARS, _HEIGHT - _FOOT - _HEAD
     for nth in range(_BARS):
-        height = room * counts[nth] / max(counts.values())
+        height = space * counts[nth] / max(counts.values())
         low, high = words.points(most * nth / _BARS), words.points(most * (nth + 1) / _BARS)
         said = f"{low} to {high}" if nth == _BARS - 1 else f"{low} to below {high}"
-        yield Bar(round(width * nth, 1), round(_HEIGHT - _FOOT - height, 1), round(height, 1), counts[nth], low, said)
+        yield HistogramBar(
+            round(width * nth, 1), round(_HEIGHT - _FOOT - height, 1), round(height, 1), counts[nth], low, said
+        )
 
 
-def _asked(lines: Sequence[Line], assignment: Assignment, spec: Spec) -> Iterator[Asked]:
+def _rate_components(
+    lines: Sequence[GradeSummary], assignment: Assignment, spec: Spec
+) -> Iterator[ComponentStatistics]:
     for part in assignment.parts:
         mine = [p for line in lines for p in line.parts if p.component == part.component]
         missing = [p for p in mine if p.outcome == "missing" and p.earned <= 0]
         written = [p for p in mine if p not in missing]
         full = sum(p.earned >= p.points for p in written)
         none = sum(p.earned <= 0 < p.points for p in written)
-        yield Asked(
+        yield ComponentStatistics(
             part.component, spec.contracts[part.component].title, part.points,
             mean([p.earned for p in mine] or [0.0]), full, len(written) - full - none, none, len(missing),
         )  # fmt: skip
 
 
-def _outcomes(lines: Iterable[Line]) -> list[tuple[Outcome, list[Line]]]:
-    """The students by how theirs came out, the best first."""
-    found: defaultdict[Outcome, list[Line]] = defaultdict(list)
+def _group_by_outcome(lines: Iterable[GradeSummary]) -> list[tuple[Outcome, list[GradeSummary]]]:
+    """Group the students by their outcomes, the best first."""
+    found: defaultdict[Outcome, list[GradeSummary]] = defaultdict(list)
     for line in lines:
         found[line.outcome].append(line)
     return sorted(found.items(), key=lambda item: SEVERITY.index(item[0]))
 
 
-def _mistakes(lines: Iterable[Line], spec: Spec) -> Iterator[Made]:
-    certain: defaultdict[str, list[Line]] = defaultdict(list)
-    maybe: defaultdict[str, list[Line]] = defaultdict(list)
+def _rate_mistakes(lines: Iterable[GradeSummary], spec: Spec) -> Iterator[MistakeStatistics]:
+    certain: defaultdict[str, list[GradeSummary]] = defaultdict(list)
+    maybe: defaultdict[str, list[GradeSummary]] = defaultdict(list)
     for line in lines:
         for id_ in line.mistakes:
             certain[id_].append(line)
@@ -155,22 +158,22 @@ def _mistakes(lines: Iterable[Line], spec: Spec) -> Iterator[Made]:
             maybe[id_].append(line)
     known = sorted({*certain, *maybe} & spec.mistakes.keys())
     for id_ in sorted(known, key=lambda id_: (-len(certain[id_]), -len(maybe[id_]), id_)):
-        yield Made(spec.mistakes[id_], tuple(certain[id_]), tuple(maybe[id_]))
+        yield MistakeStatistics(spec.mistakes[id_], tuple(certain[id_]), tuple(maybe[id_]))
 
 
-def _hardest(lines: Iterable[Line], spec: Spec) -> list[Hard]:
+def _find_hardest(lines: Iterable[GradeSummary], spec: Spec) -> list[CheckStatistics]:
     counts = Counter(key for line in lines for key in line.failed)
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_HARDEST]
-    return [Hard(check, origin, _title(check, spec), count) for (origin, check), count in ordered]
+    return [CheckStatistics(check, origin, _find_title(check, spec), count) for (origin, check), count in ordered]
 
 
-def _title(check: str, spec: Spec) -> str:
+def _find_title(check: str, spec: Spec) -> str:
     found = spec.cases.get(check) or spec.properties.get(check)
     return found.title if found is not None else ""
 
 
-def _isolation(lines: Iterable[Line]) -> list[tuple[str, int, str]]:
-    """How submissions were kept apart: the level, how many, and what was not in force and why."""
+def _count_isolation(lines: Iterable[GradeSummary]) -> list[tuple[str, int, str]]:
+    """Return each level of isolation, its number of submissions, and the features that were missing and why."""
     counts = Counter(
         (line.isolation.level, "; ".join(f"{name}: {why}" for name, why in sorted(line.isolation.missing.items())))
         for line in lines

@@ -1,4 +1,4 @@
-"""The grades of a class as a table for spreadsheets and as data."""
+"""Summarize the grades of a class, as a table for spreadsheets and as data."""
 
 from __future__ import annotations
 
@@ -6,117 +6,177 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from sys import intern
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field
-
-from goldformer.conformance.grading.model import Assignment, Outcome
+from goldformer.conformance.grading.model import (
+    CERTAIN_LABELS,
+    Assignment,
+    Check,
+    ComponentGrade,
+    DiagnosisLine,
+    Grade,
+    Origin,
+    Outcome,
+    Submitter,
+)
 from goldformer.conformance.grading.results import words
-from goldformer.conformance.grading.results.summaries import Line
+from goldformer.conformance.grading.sandbox import Isolation
 
-#: What a spreadsheet takes for the beginning of a formula; full-width forms are taken for it too.
+#: The beginnings of a formula for spreadsheets, which accept full-width forms too.
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
 _HEAD: Final = ("id", "name", "email", "points", "earned")
 _TAIL: Final = ("outcome", "mistakes", "diagnosis", "message")
 
+#: The labels of lines that say what is wrong; the older words are in grades that were written before these.
+_TELLING: Final = CERTAIN_LABELS | {"Possible causes", "Could be", "Convention", "Cause unknown", "Not known"}
 
-class Person(BaseModel):
-    """Who handed in a submission, as far as that is known."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: str = ""
-    email: str = ""
+#: The longest sentence that is kept.
+_LONGEST: Final = 400
 
 
-class Student(BaseModel):
-    """One student's grade."""
+@dataclass(frozen=True, slots=True)
+class ComponentSummary:
+    """A component: its points, and the worst of its checks. `alone`: published cases pass and drawn ones do not.
 
-    model_config = ConfigDict(extra="forbid")
+    `said` describes in a few words how its checks came out.
+    """
 
-    id: str
-    name: str = ""
-    email: str = ""
-    points: float = Field(description="what a correct submission earns")
+    component: str
+    points: float
     earned: float
     outcome: Outcome
-    components: dict[str, float] = Field(description="what each component earned")
-    mistakes: list[str] = Field(description="mistakes that explain what was got, by their ids")
-    could_be: list[str] = Field(description="mistakes that fit without being certain")
-    diagnosis: str
+    said: str
+    alone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GradeSummary:
+    """A student's grade without its checks: everything that tables and pages of a class need, in little memory.
+
+    The diagnosis is certain of `mistakes` and not of `maybe`; `failed` are the failing checks by their origin and id;
+    `diagnosis` is its first sentence that says what is wrong.
+    """
+
+    submission: str
+    key: str
+    outcome: Outcome
     message: str
-    isolation: str = Field(description="the level at which it was kept apart")
-    key: str = Field(description="the digest of all that the grade was made of")
-
-
-class Book(BaseModel):
-    """The grades of a class."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    assignment: str
     points: float
-    components: dict[str, float] = Field(description="what each component is worth")
-    students: list[Student]
+    earned: float
+    parts: tuple[ComponentSummary, ...]
+    mistakes: tuple[str, ...]
+    maybe: tuple[str, ...]
+    failed: tuple[tuple[Origin, str], ...]
+    diagnosis: str
+    isolation: Isolation
+
+    @classmethod
+    def of(cls, grade: Grade) -> GradeSummary:
+        """Summarize a grade."""
+        certain = _list_mistakes(line for line in grade.said if line.label in CERTAIN_LABELS)
+        bad = (c for c in grade.checks if c.is_shown)
+        telling = next((line.text for line in grade.said if line.label in _TELLING), "")
+        return cls(
+            submission=grade.submission, key=grade.key, outcome=grade.outcome,
+            message=words.join_lines(grade.message, _LONGEST), points=grade.points, earned=grade.earned,
+            parts=tuple(_summarize_component(part, grade) for part in grade.parts),
+            mistakes=certain,
+            maybe=tuple(id_ for id_ in _list_mistakes(grade.said) if id_ not in certain),
+            # All students share these ids in memory.
+            failed=tuple(dict.fromkeys((c.origin, intern(c.verdict.check)) for c in bad)),
+            diagnosis=words.join_lines(telling, _LONGEST), isolation=grade.isolation,
+        )  # fmt: skip
 
 
-def to_csv(lines: Iterable[Line], assignment: Assignment, people: Mapping[str, Person] | None = None) -> str:
-    """A table as RFC 4180 has it, of one row for each student; no cell begins a formula.
+def find_outcome(component: str, grade: Grade) -> Outcome:
+    """Return the worst outcome in a component, or the submission's own if nothing of the component was checked."""
+    mine = [check for check in grade.checks if check.verdict.component == component and _matters(check)]
+    return words.find_worst(mine) if mine else grade.outcome
 
-    A component has a column of its own; its name is that of the component.
+
+def _matters(check: Check) -> bool:
+    return check.counts or check.outcome == "grader-error"
+
+
+def _summarize_component(part: ComponentGrade, grade: Grade) -> ComponentSummary:
+    counts = [f"{passed} of {among} {words.ORIGINS[o]}" for o, (passed, among) in part.shares.items() if among]
+    outcome = find_outcome(part.component, grade)
+    text = ", ".join([words.BRIEF[outcome], *counts])
+    alone = words.passes_only_published(grade, part.component)
+    return ComponentSummary(part.component, part.points, part.earned, outcome, text, alone)
+
+
+def _list_mistakes(lines: Iterable[DiagnosisLine]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(intern(id_) for line in lines for id_ in line.mistakes))
+
+
+def to_csv(
+    summaries: Iterable[GradeSummary], assignment: Assignment, people: Mapping[str, Submitter] | None = None
+) -> str:
+    """Return a table (RFC 4180) with one row for each student and one column for each component.
+
+    No field begins a formula.
     """
     file = io.StringIO(newline="")
     writer = csv.writer(file, lineterminator="\r\n")
     components = [part.component for part in assignment.parts]
     writer.writerow([*_HEAD, *components, *_TAIL])
-    for student in book(lines, assignment, people).students:
-        texts = (student.id, student.name, student.email)
-        earned = [student.components.get(name, 0.0) for name in components]
-        said = (student.outcome, " ".join(student.mistakes), student.diagnosis, student.message)
-        numbers = [words.points(value) for value in (student.points, student.earned, *earned)]
-        writer.writerow([*map(_cell, texts), *numbers, *map(_cell, said)])
+    for student in make_gradebook(summaries, assignment, people)["students"]:
+        earned = [student["components"].get(name, 0.0) for name in components]
+        numbers = [words.points(value) for value in (student["points"], student["earned"], *earned)]
+        names = (student["id"], student["name"], student["email"])
+        texts = (student["outcome"], " ".join(student["mistakes"]), student["diagnosis"], student["message"])
+        writer.writerow([*map(_escape_formula, names), *numbers, *map(_escape_formula, texts)])
     return file.getvalue()
 
 
-def _cell(text: str) -> str:
-    """Text that a spreadsheet shows and does not compute."""
-    shown = words.line(text, 2000)
-    # As spreadsheets do it themselves, so that it is text and not part of it.
-    return f"'{shown}" if shown.startswith(_FORMULA) else shown
+def _escape_formula(text: str) -> str:
+    """Return a text that a spreadsheet shows and does not compute."""
+    line = words.join_lines(text, 2000)
+    # Spreadsheets themselves mark text like this and do not show the quote.
+    return f"'{line}" if line.startswith(_FORMULA) else line
 
 
-def book(lines: Iterable[Line], assignment: Assignment, people: Mapping[str, Person] | None = None) -> Book:
-    """The grades as data, in the order of the students' ids."""
-    known = people or {}
-    return Book(
-        assignment=assignment.title,
-        points=assignment.points,
-        components={part.component: part.points for part in assignment.parts},
-        students=[_student(line, known.get(line.submission, Person())) for line in by_id(lines)],
-    )
+def make_gradebook(
+    summaries: Iterable[GradeSummary], assignment: Assignment, people: Mapping[str, Submitter] | None = None
+) -> dict[str, Any]:
+    """Return the grades as data for JSON, in the order of the students' ids."""
+    return {
+        "assignment": assignment.title,
+        "points": assignment.points,
+        "components": {part.component: part.points for part in assignment.parts},
+        "students": [_make_entry(s, (people or {}).get(s.submission, Submitter())) for s in sort_by_id(summaries)],
+    }
 
 
-def _student(line: Line, person: Person) -> Student:
-    return Student(
-        id=words.line(line.submission), name=words.line(person.name), email=words.line(person.email),
-        points=line.points, earned=line.earned, outcome=line.outcome,
-        components={part.component: part.earned for part in line.parts},
-        mistakes=list(line.mistakes), could_be=list(line.maybe), diagnosis=line.diagnosis, message=line.message,
-        isolation=line.isolation.level, key=line.key,
-    )  # fmt: skip
+def _make_entry(summary: GradeSummary, person: Submitter) -> dict[str, Any]:
+    return {
+        "id": words.join_lines(summary.submission),
+        "name": words.join_lines(person.name),
+        "email": words.join_lines(person.email),
+        "points": summary.points,
+        "earned": summary.earned,
+        "outcome": summary.outcome,
+        "components": {part.component: part.earned for part in summary.parts},
+        "mistakes": list(summary.mistakes),
+        "could_be": list(summary.maybe),
+        "diagnosis": summary.diagnosis,
+        "message": summary.message,
+        "isolation": summary.isolation.level,
+        "key": summary.key,
+    }
 
 
-def by_id(lines: Iterable[Line]) -> list[Line]:
-    """In the order of the students' ids, so that nothing depends on who was graded first."""
-    return sorted(lines, key=lambda line: line.submission)
+def sort_by_id(summaries: Iterable[GradeSummary]) -> list[GradeSummary]:
+    """Sort by the students' ids, so that nothing depends on the order of grading."""
+    return sorted(summaries, key=lambda summary: summary.submission)
 
 
-def to_json(lines: Iterable[Line], assignment: Assignment, people: Mapping[str, Person] | None = None) -> str:
-    """The grades as JSON, as `schema` describes it."""
-    return json.dumps(book(lines, assignment, people).model_dump(), ensure_ascii=False, indent=2) + "\n"
-
-
-def schema() -> dict[str, Any]:
-    """The JSON Schema of the grades."""
-    return Book.model_json_schema(mode="serialization")
+def to_json(
+    summaries: Iterable[GradeSummary], assignment: Assignment, people: Mapping[str, Submitter] | None = None
+) -> str:
+    """Return the grades as JSON."""
+    return json.dumps(make_gradebook(summaries, assignment, people), ensure_ascii=False, indent=2) + "\n"

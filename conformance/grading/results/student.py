@@ -1,77 +1,106 @@
-"""What a student is told: the one place where feedback is chosen, so that no format tells more than another."""
+"""Choose what a student reads about a grade; all formats show this, so that none reveals more than another.
+
+Of a fresh case, a student learns only whether it passes and which output goes wrong first. Texts of the submission
+itself (messages, numbers, standard error) are shown only from before it saw a fresh case, since later texts could
+repeat the case.
+"""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Final
 
 from goldformer.conformance.grading.model import (
-    LACKS,
+    FIX_FIRST_LABELS,
     NOT_STARTED,
+    UNDEFINED,
     Assignment,
+    Check,
+    ComponentGrade,
     Deduction,
     Grade,
     Origin,
     Outcome,
-    PartGrade,
 )
 from goldformer.conformance.grading.results import words
-from goldformer.conformance.grading.results.failures import Failure, Failures
-from goldformer.conformance.grading.results.summaries import outcome_of_part
-from goldformer.conformance.judging.verdict import WITHHELD
+from goldformer.conformance.grading.results.gradebook import find_outcome
+from goldformer.conformance.judging.verdict import WITHHELD, Difference, Verdict
+from goldformer.conformance.reports.pictures import Heat, heats, where
+from goldformer.conformance.reports.text import difference_lines
 from goldformer.spec import Mistake, Spec
 
-#: How many failing checks of a component are listed; the others are counted.
+#: The number of failing checks of a component that are listed; the others are counted.
 _LISTED: Final = 8
 
-#: Sentences of the diagnosis that name a check, which may be one that was drawn; its place says `First wrong`.
+#: The number of lines of standard error that are shown.
+_STDERR: Final = 15
+
+#: Labels of diagnosis lines that name a check, which may be a fresh one; `first_wrong` replaces them.
 _NAMING: Final = frozenset({"First seen"})
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A component: what it earned, how its checks came out, and what fails in it."""
+class FailedCheck:
+    """A failing check, published or a property, with the dtypes in which it fails.
+
+    `windows` are parts of its wrong outputs, to be drawn; `alike` counts other checks of the component with the same
+    text.
+    """
+
+    check: str
+    title: str
+    dtypes: tuple[str, ...]
+    said: str
+    numbers: tuple[str, ...]
+    stderr: str
+    windows: tuple[tuple[str, tuple[Heat, ...]], ...]
+    alike: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentFeedback:
+    """A component: its grade, the worst outcome of its checks, and the checks that fail."""
 
     component: str
     title: str
-    grade: PartGrade
+    grade: ComponentGrade
     outcome: Outcome
-    note: str
-    first_wrong: str
-    failures: tuple[Failure, ...]
-    more: int
-    deductions: tuple[str, ...]
+    note: str = ""
+    first_wrong: str = ""
+    failures: tuple[FailedCheck, ...] = ()
+    more: int = 0
+    deductions: tuple[str, ...] = ()
     ran: bool = True
 
     @property
     def says(self) -> bool:
-        """Whether there is anything to say of it beyond its points."""
+        """True if there is something to read in addition to the points."""
         return bool(self.note or self.first_wrong or self.failures or self.deductions)
 
     @property
     def brief(self) -> str:
-        """How it came out, in a few words."""
+        """The outcome in a few words."""
         return words.BRIEF[self.outcome] if self.ran else "not run"
 
     @property
     def full(self) -> bool:
-        """Whether nothing is missing."""
+        """True if it earns all its points."""
         return self.outcome == "correct" and self.grade.earned >= self.grade.points
 
     def share(self, origin: Origin) -> str:
-        """How many of a kind of checks pass, as "3 of 4"; empty where there are none."""
+        """Return how many checks of an origin pass, as "3 of 4"; nothing if there are none."""
         passed, among = self.grade.shares.get(origin, (0, 0))
         return f"{passed} of {among}" if among else ""
 
 
 @dataclass(frozen=True, slots=True)
-class Remark:
-    """A sentence of the diagnosis, and what the catalogue knows of the mistakes that it names.
+class StudentRemark:
+    """A line of the diagnosis, and the catalogue's entries of the mistakes that it names.
 
-    `quoted` is what the suite says of an answer, which may repeat what the submission says.
+    `quoted` is a text of the suite about an answer, which may repeat text of the submission.
     """
 
     label: str
@@ -82,119 +111,189 @@ class Remark:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """All that a student is told of a submission."""
+class StudentFeedback:
+    """Everything that a student reads about a submission."""
 
     grade: Grade
     passing: bool
     headline: str
     message: str
     advice: str
-    rows: tuple[Row, ...]
-    remarks: tuple[Remark, ...]
+    rows: tuple[ComponentFeedback, ...]
+    remarks: tuple[StudentRemark, ...]
     command: str
     isolation: str
     stderr: str = ""
 
     @property
     def compares(self) -> bool:
-        """Whether numbers are said to be wrong, by how much."""
+        """True if the feedback mentions the tolerance."""
         return any("the tolerance" in failure.said for row in self.rows for failure in row.failures)
 
     @property
     def origins(self) -> tuple[Origin, ...]:
-        """The kinds of checks that there are."""
+        """The origins of the checks."""
         return tuple(origin for origin in words.ORIGINS if any(row.share(origin) for row in self.rows))
 
 
-def told(grade: Grade, assignment: Assignment, spec: Spec) -> Told:
-    """What the student is told of a grade, as the assignment's feedback allows."""
-    failures = Failures(grade, assignment, spec)
-    if grade.outcome != "grader-error" and (not grade.checks or grade.message.startswith(NOT_STARTED)):
-        return _not_run(grade, assignment, failures, spec)
-    rows = tuple(_row(part, grade, failures, assignment, spec) for part in grade.parts)
-    passing = grade.outcome == "correct" and all(row.full for row in rows)
-    return Told(
+class _FailedChecks:
+    """The failing checks of a grade, as far as the assignment allows to show them."""
+
+    def __init__(self, grade: Grade, assignment: Assignment, spec: Spec) -> None:
+        self._checks = grade.checks
+        self._feedback = assignment.feedback
+        self._spec = spec
+        places = [place for place, check in enumerate(grade.checks) if check.origin == "fresh"]
+        until = places[0] if places else len(grade.checks)
+        self._before = {id(check) for check in grade.checks[:until]}
+
+    def list_public(self, component: str) -> list[Check]:
+        """Return the failing checks of a component except fresh cases, the earliest in the flow of data first."""
+        bad = [check for check in self._list_bad(component) if check.origin != "fresh"]
+        return sorted(bad, key=self._find_place) if self._feedback.first_wrong else bad
+
+    def _list_bad(self, component: str) -> list[Check]:
+        return [check for check in self._checks if check.verdict.component == component and check.is_shown]
+
+    def _find_place(self, check: Check) -> int:
+        """Return the place of the first wrong output in the flow of data; other failures come last."""
+        flow = self._spec.contracts[check.verdict.component].flow
+        outputs = [difference.output for difference in check.verdict.differences[:1]]
+        return flow.index(outputs[0]) if outputs and outputs[0] in flow else len(flow)
+
+    def describe(self, component: str) -> tuple[FailedCheck, ...]:
+        """Describe the public ones, each check once; those with the same text are counted with the first one."""
+        bad: dict[str, list[Check]] = {}
+        for check in self.list_public(component):
+            bad.setdefault(check.verdict.check, []).append(check)
+        alike: dict[str, list[FailedCheck]] = {}
+        for checks in bad.values():
+            failure = self._describe_check(checks)
+            alike.setdefault(failure.said, []).append(failure)
+        return tuple(replace(first, alike=len(others)) for first, *others in alike.values())
+
+    def describe_first_wrong(self, component: str) -> str:
+        """Say which output goes wrong first in the flow of data, in a published case if there is one."""
+        wrong = [check for check in self._list_bad(component) if check.verdict.differences]
+        if not wrong or not self._feedback.first_wrong:
+            return ""
+        check = min(wrong, key=lambda check: (check.origin == "fresh", self._find_place(check)))
+        difference = check.verdict.differences[0]
+        if check.origin == "fresh":
+            return f"The first output that is wrong is {difference.output}, in {words.DRAWN}."
+        at = f", the first at {list(difference.first.index)}" if difference.first and difference.first.index else ""
+        wrong_values = _count_wrong(difference)
+        return f"The first output that is wrong is {difference.output}, in {check.verdict.check}: {wrong_values}{at}."
+
+    def _describe_check(self, checks: list[Check]) -> FailedCheck:
+        check = checks[0]
+        verdict = check.verdict
+        # Later texts could repeat a fresh case.
+        quotable = id(check) in self._before
+        shows_values = quotable and self._feedback.expected
+        visible = self._select_differences(verdict)
+        # The detail of a case is standard error; that of a property is an input that shows a violation.
+        has_stderr = quotable and self._feedback.stderr and verdict.kind == "case"
+        return FailedCheck(
+            check=verdict.check,
+            title=verdict.title,
+            dtypes=tuple(dict.fromkeys(check.verdict.dtype for check in checks)),
+            said=self._summarize_check(check, quotable=quotable),
+            numbers=tuple(line for d in visible for line in difference_lines(d)) if shows_values else (),
+            stderr=words.tail(verdict.detail, _STDERR) if has_stderr and verdict.detail else "",
+            windows=tuple((where(d.output, d.grid), heats(d)) for d in visible if d.grid) if shows_values else (),
+        )
+
+    def _select_differences(self, verdict: Verdict) -> tuple[Difference, ...]:
+        """Return the wrong outputs, or only the last one, the result, if the first wrong step is not shown."""
+        return verdict.differences if self._feedback.first_wrong else verdict.differences[-1:]
+
+    def _summarize_check(self, check: Check, *, quotable: bool) -> str:
+        verdict = check.verdict
+        has_values = bool(verdict.differences) or verdict.reason in ("wrong-value", "not-finite")
+        if has_values and not (quotable and self._feedback.expected and self._feedback.first_wrong):
+            differences = self._select_differences(verdict)[:1]
+            return ", ".join(f"{d.output}: {_count_wrong(d)}" for d in differences) or "values are wrong"
+        return words.join_lines(verdict.message) if quotable else words.BRIEF[check.outcome]
+
+
+def _count_wrong(difference: Difference) -> str:
+    return f"{difference.wrong} of {difference.compared} values {'is' if difference.wrong == 1 else 'are'} wrong"
+
+
+def build_feedback(grade: Grade, assignment: Assignment, spec: Spec) -> StudentFeedback:
+    """Return what the student reads about a grade, as the assignment's feedback options allow.
+
+    If the submission could not be called, the feedback says why once, and nothing about components.
+    """
+    failures = _FailedChecks(grade, assignment, spec)
+    ran = grade.outcome == "grader-error" or (bool(grade.checks) and not grade.message.startswith(NOT_STARTED))
+    rows = tuple(_describe_component(part, grade, failures, assignment, spec, ran=ran) for part in grade.parts)
+    passing = ran and grade.outcome == "correct" and all(row.full for row in rows)
+    earned, points = words.points(grade.earned), words.points(grade.points)
+    advice, stderr = words.advise(grade.outcome, assignment), ""
+    if not ran:
+        failed = (failure.stderr for row in rows for failure in failures.describe(row.component))
+        stderr = next(filter(None, failed), "")
+        if grade.outcome == "error":
+            advice = words.UNSTARTED if grade.checks else words.UNREAD
+    return StudentFeedback(
         grade=grade,
         passing=passing,
-        headline=_headline(grade, passing=passing),
-        message="" if passing else _message(grade),
-        advice=words.advice(grade.outcome, assignment),
-        rows=rows,
-        remarks=tuple(_with_first_seen(list(_remarks(grade, assignment, spec)), failures)),
-        command=_command(grade, assignment, failures, spec),
-        isolation=words.in_force(grade.isolation),
-    )
-
-
-def _not_run(grade: Grade, assignment: Assignment, failures: Failures, spec: Spec) -> Told:
-    """What is told where nothing could be called: why, once, and nothing of each component."""
-    rows = tuple(
-        Row(part.component, spec.contracts[part.component].title, part, grade.outcome, "", "", (), 0, (), ran=False)
-        for part in grade.parts
-    )
-    shown = [failure.stderr for row in rows for failure in failures.of(row.component) if failure.stderr]
-    advice = words.advice(grade.outcome, assignment)
-    if grade.outcome == "error":
-        advice = words.UNSTARTED if grade.checks else words.UNREAD
-    return Told(
-        grade=grade,
-        passing=False,
-        headline=_headline(grade, passing=False),
-        message=_message(grade),
+        headline=f"Well done: all {points} points." if passing else f"{earned} of {points} points.",
+        message="" if passing else _select_message(grade),
         advice=advice,
         rows=rows,
-        remarks=(),
-        command="",
-        isolation=words.in_force(grade.isolation) if grade.checks else "",
-        stderr=shown[0] if shown else "",
+        remarks=tuple(_add_first_seen(list(_list_remarks(grade, assignment, spec)), failures)) if ran else (),
+        command=_make_command(grade, assignment, failures, spec) if ran else "",
+        isolation=words.describe_isolation(grade.isolation) if ran or grade.checks else "",
+        stderr=stderr,
     )
 
 
-def _headline(grade: Grade, *, passing: bool) -> str:
-    if passing:
-        return f"Well done: all {words.points(grade.points)} points."
-    return f"{words.points(grade.earned)} of {words.points(grade.points)} points."
-
-
-def _message(grade: Grade) -> str:
-    """The grade's own sentence, unless it says what was said of a case that was drawn and of no other."""
-    said: dict[bool, set[str]] = {True: set(), False: set()}
+def _select_message(grade: Grade) -> str:
+    """Return the grade's own sentence, unless it contains text that only a fresh case has."""
+    texts: dict[bool, set[str]] = {True: set(), False: set()}
     for check in grade.checks:
-        said[check.origin == "fresh"] |= {check.verdict.check, check.verdict.message, check.verdict.detail}
-    secret = said[True] - said[False] - {""}
+        texts[check.origin == "fresh"] |= {check.verdict.check, check.verdict.message, check.verdict.detail}
+    secret = texts[True] - texts[False] - {""}
     return "" if any(text in grade.message for text in secret) else grade.message
 
 
-def _row(part: PartGrade, grade: Grade, failures: Failures, assignment: Assignment, spec: Spec) -> Row:
-    found = failures.of(part.component)
-    return Row(
+def _describe_component(
+    part: ComponentGrade, grade: Grade, failures: _FailedChecks, assignment: Assignment, spec: Spec, *, ran: bool
+) -> ComponentFeedback:
+    title = spec.contracts[part.component].title
+    if not ran:
+        return ComponentFeedback(part.component, title, part, grade.outcome, ran=False)
+    failed = failures.describe(part.component)
+    return ComponentFeedback(
         component=part.component,
-        title=spec.contracts[part.component].title,
+        title=title,
         grade=part,
-        outcome=outcome_of_part(part.component, grade),
-        note=_note(part, grade),
-        first_wrong=failures.first_wrong(part.component),
-        failures=found[:_LISTED],
-        more=sum(1 + failure.alike for failure in found[_LISTED:]),
-        deductions=tuple(_deducted(deduction, assignment) for deduction in part.deductions),
+        outcome=find_outcome(part.component, grade),
+        note=_make_note(part, grade),
+        first_wrong=failures.describe_first_wrong(part.component),
+        failures=failed[:_LISTED],
+        more=sum(1 + failure.alike for failure in failed[_LISTED:]),
+        deductions=tuple(_describe_deduction(deduction, assignment) for deduction in part.deductions),
     )
 
 
-def _deducted(deduction: Deduction, assignment: Assignment) -> str:
-    """What was taken off; why, as far as the note says so or the diagnosis is told."""
-    told_why = deduction.mistake if assignment.feedback.diagnosis else "a known mistake"
-    why = deduction.note or (told_why if deduction.mistake else f"checks fail for the reason {deduction.reason}")
+def _describe_deduction(deduction: Deduction, assignment: Assignment) -> str:
+    """Say how many points are deducted, and why, as far as the note or the diagnosis may be shown."""
+    mistake = deduction.mistake if assignment.feedback.diagnosis else "a known mistake"
+    why = deduction.note or (mistake if deduction.mistake else f"checks fail for the reason {deduction.reason}")
     return f"{words.points(deduction.points)} point{'' if deduction.points == 1 else 's'} less: {why}"
 
 
-def _note(part: PartGrade, grade: Grade) -> str:
-    if words.passed_alone(grade, part.component):
+def _make_note(part: ComponentGrade, grade: Grade) -> str:
+    if words.passes_only_published(grade, part.component):
         return (
-            "The published cases pass, cases drawn anew do not. Points are given for what holds on both: the formula "
-            "has to work for inputs that it has not seen."
+            "The published cases pass, cases drawn for grading do not. Points are given for what holds on both: the "
+            "formula has to work for inputs that it has not seen."
         )
-    absent = (LACKS.search(c.verdict.message) for c in grade.checks if c.verdict.component == part.component)
+    absent = (UNDEFINED.search(c.verdict.message) for c in grade.checks if c.verdict.component == part.component)
     if found := next(filter(None, absent), None):
         return f"There is no {found[1]} in submission.py."
     published, drawn = part.shares.get("published", (0, 0)), part.shares.get("fresh", (0, 0))
@@ -205,34 +304,34 @@ def _note(part: PartGrade, grade: Grade) -> str:
     return ""
 
 
-def _remarks(grade: Grade, assignment: Assignment, spec: Spec) -> Iterator[Remark]:
+def _list_remarks(grade: Grade, assignment: Assignment, spec: Spec) -> Iterator[StudentRemark]:
     if not assignment.feedback.diagnosis:
         return
-    drawn = {check.verdict.check for check in grade.checks if check.origin == "fresh"}
-    for said in grade.said:
-        if said.label in _NAMING or any(id_ in said.text for id_ in drawn):
+    fresh = {check.verdict.check for check in grade.checks if check.origin == "fresh"}
+    for line in grade.said:
+        if line.label in _NAMING or any(id_ in line.text for id_ in fresh):
             continue
-        text = said.text if assignment.feedback.first_wrong else said.text.partition("; the first wrong output")[0]
-        known = tuple(spec.mistakes[id_] for id_ in said.mistakes if id_ in spec.mistakes)
-        yield Remark(said.label, text, said.inner, known)
+        text = line.text if assignment.feedback.first_wrong else line.text.partition("; the first wrong output")[0]
+        known = tuple(spec.mistakes[id_] for id_ in line.mistakes if id_ in spec.mistakes)
+        yield StudentRemark(line.label, text, line.inner, known)
 
 
-def _with_first_seen(remarks: list[Remark], failures: Failures) -> Iterator[Remark]:
-    """Where no mistake is named, what was seen first, as it may be told."""
+def _add_first_seen(remarks: list[StudentRemark], failures: _FailedChecks) -> Iterator[StudentRemark]:
+    """Add the first failure that may be shown to each component to fix for which no mistake is named."""
     for place, remark in enumerate(remarks):
         yield remark
-        below = list(takewhile(lambda other: other.inner, remarks[place + 1 :]))
-        if remark.label == "Mend first" and not any(other.mistakes for other in below):
-            for seen in failures.of(remark.text)[:1]:
-                yield Remark("First seen", seen.check, inner=True, quoted=seen.said)
+        below = takewhile(lambda other: other.inner, remarks[place + 1 :])
+        if remark.label in FIX_FIRST_LABELS and not any(other.mistakes for other in below):
+            for failure in failures.describe(remark.text)[:1]:
+                yield StudentRemark("First seen", failure.check, inner=True, quoted=failure.said)
 
 
-def _command(grade: Grade, assignment: Assignment, failures: Failures, spec: Spec) -> str:
-    """The line that repeats a failing check at home: a published one, of the component that others are built of."""
+def _make_command(grade: Grade, assignment: Assignment, failures: _FailedChecks, spec: Spec) -> str:
+    """Return the command that repeats a failing check at home: a published one of the most basic component."""
     components = [name for name in spec.components if name in {check.verdict.component for check in grade.checks}]
-    found = [check for name in components for check in failures.open_ones(name)]
-    # At home every output but the first is optional: nothing would be seen of one that is missing.
-    known = [check for check in found if check.verdict.reason != WITHHELD]
+    public = [check for name in components for check in failures.list_public(name)]
+    # At home every output but the first is optional: the check of a missing one would pass.
+    known = [check for check in public if check.verdict.reason != WITHHELD]
     if not assignment.feedback.reproduction or not known:
         return ""
     verdict = min(known, key=lambda check: check.origin != "published").verdict

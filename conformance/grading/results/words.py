@@ -1,4 +1,4 @@
-"""The words that results share: numbers, outcomes, levels, and text from outside made safe for Markdown."""
+"""Word numbers, outcomes and levels for all results, and make untrusted text safe for Markdown."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from goldformer.adapters.process.faults import printable
-from goldformer.conformance.grading.model import SEVERITY, Assignment, Check, Grade, Isolation, Level, Origin, Outcome
+from goldformer.conformance.grading.model import SEVERITY, Assignment, Check, Grade, Origin, Outcome
+from goldformer.conformance.grading.sandbox import Isolation, Level
 
-#: What a fresh case is called where its id is not told.
+#: The name of a fresh case whose id is secret.
 DRAWN: Final = "a case drawn for grading"
 
-#: What each kind of checks is called.
+#: The name of each origin of checks.
 ORIGINS: Final[Mapping[Origin, str]] = {
     "published": "published cases",
     "fresh": "cases drawn for grading",
@@ -34,47 +35,45 @@ BRIEF: Final[Mapping[Outcome, str]] = {
     "grader-error": "not graded: our fault",
 }
 
-#: What to do about an outcome, for who wrote the code; the grade's own message says what happened.
+#: What the author of the code can do about an outcome; the grade's own message says what happened.
 _ADVICE: Final[Mapping[Outcome, str]] = {
     "correct": "",
-    "wrong": "Compare your code with the formula, one step after the other: the first step that differs is where to "
-    "look.",
-    "missing": "What was asked for is found by its name alone: look for a function that has another name, or that does "
-    "not return everything that was asked for.",
-    "error": "Where your code raised an error it earns nothing, however little was amiss. Begin with the last line of "
-    "the message: it says what is wrong, and the lines above it say where.",
+    "wrong": "Compare your code with the formula, step by step, and look at the first step that differs.",
+    "missing": "Functions are found by their names: look for a function that has another name, or that does not return "
+    "everything that was asked for.",
+    "error": "A call that raises an error earns nothing, however small its cause. Begin with the last line of the "
+    "message: it says what is wrong, and the lines above it say where.",
     "timeout": "A call may take {call:g} seconds and everything together {total:g}. The arrays are small, so look for "
     "a loop that does not end, or for code that trains or waits when it is imported.",
-    "memory": "Your code may use {memory} MiB of memory. Look for an array with an axis too many, as a broadcast "
-    "between shapes that do not match makes it.",
-    "output-limit": "Your code may print {output} MiB. Take out the prints that you used while you wrote it.",
-    "killed": "The process ended while it was asked for a result. Look for exit() or quit(), and for recursion without "
-    "an end.",
+    "memory": "Your code may use {memory} MiB of memory. Look for an array with too many axes, such as a broadcast "
+    "makes of shapes that do not match.",
+    "output-limit": "Your code may print {output} MiB. Remove the prints that you used while you wrote it.",
+    "killed": "The process ended while it was asked for a result. Look for exit() or quit(), and for recursion that "
+    "does not end.",
     "protocol": "What came back could not be read as a result. Return arrays of numbers, of the dtype that came in.",
-    "tampered": "While your code ran, something happened that no answer needs: a reply that no call had asked for, or "
-    "files that changed. Such a run is not counted. If you do not know why it happened, ask whoever gave you the "
-    "assignment.",
-    "grader-error": "Grading broke down, and not because of your code. It costs you nothing: whoever gave you the "
+    "tampered": "While your code ran, something happened that no answer needs: a reply to no request, or files that "
+    "changed. Such a run is not counted. If you do not know why it happened, ask whoever gave you the assignment.",
+    "grader-error": "Grading broke down, and your code is not the reason. It costs you nothing: whoever gave you the "
     "assignment sees it and grades it again.",
 }
 
-#: What to do where nothing could be run.
+#: Advice for a submission that could not be run.
 UNSTARTED: Final = (
-    "None of your code could be called, so there is nothing yet that could earn points. Import your file in Python: "
-    "what is said below is what you will see."
+    "None of your code could be called, so it cannot earn points yet. Import your file in Python: you will see the "
+    "message below."
 )
 UNREAD: Final = (
-    "None of your code was run, so there is nothing yet that could earn points. Hand in submission.py, or a folder or "
-    "a zip in which it is."
+    "None of your code was run, so it cannot earn points yet. Hand in submission.py, or a folder or a zip that "
+    "contains it."
 )
 
-#: What is called wrong.
+#: The meaning of a wrong number.
 TOLERANCE: Final = (
-    "A number is called wrong where it is further from the right one than rounding can make it. That much is the "
-    "tolerance: an error of 1000 times the tolerance is no rounding."
+    "A number is wrong if it is further from the right one than rounding can explain. This distance is the tolerance: "
+    "an error of 1000 times the tolerance is no rounding."
 )
 
-#: What a level of isolation keeps apart.
+#: The meaning of a level of isolation.
 LEVEL: Final[Mapping[Level, str]] = {
     "process": "in a process of its own with limits on time, memory and output",
     "files": "in a process of its own with limits, which could read only Python and your files",
@@ -83,79 +82,76 @@ LEVEL: Final[Mapping[Level, str]] = {
 }
 
 
-def advice(outcome: Outcome, assignment: Assignment) -> str:
-    """What to do about an outcome, in a sentence or two for the student, with the limits that were in force."""
+def advise(outcome: Outcome, assignment: Assignment) -> str:
+    """Tell the student what to do about an outcome, with the limits that were in force."""
     limits = assignment.limits
-    given = {"call": limits.call, "total": limits.total, "memory": limits.memory, "output": limits.output}
-    return _ADVICE[outcome].format(**given)
+    values = {"call": limits.call, "total": limits.total, "memory": limits.memory, "output": limits.output}
+    return _ADVICE[outcome].format(**values)
 
 
 def points(value: float) -> str:
-    """Points without digits that say nothing."""
+    """Format points without trailing zeros."""
     text = f"{value:.2f}".rstrip("0").rstrip(".")
     return "0" if text == "-0" else text
 
 
-def counted(number: int, noun: str) -> str:
-    """A number of things: "1 case", "2 cases"."""
+def count_noun(number: int, noun: str) -> str:
+    """Return a number of things: "1 case", "2 cases"."""
     plural = re.sub(r"y$", "ie", noun)
     return f"{number} {noun}" if number == 1 else f"{number} {plural}s"
 
 
-def worst(checks: Iterable[Check]) -> Outcome:
-    """The worst outcome among checks; what the grader broke is said only where nothing else is bad."""
-    found = {check.outcome for check in checks}
-    return max(found - {"grader-error"} - {"correct"} or found, key=SEVERITY.index, default="correct")
+def find_worst(checks: Iterable[Check]) -> Outcome:
+    """Return the worst outcome among checks; a grader error only if nothing else is bad."""
+    outcomes = {check.outcome for check in checks}
+    return max(outcomes - {"grader-error"} - {"correct"} or outcomes, key=SEVERITY.index, default="correct")
 
 
-def passed_alone(grade: Grade, component: str) -> bool:
-    """Whether every published case of a component passes, and not one that was drawn for grading."""
+def passes_only_published(grade: Grade, component: str) -> bool:
+    """Return True if every published case of a component passes and every fresh case fails."""
     shares = next((part.shares for part in grade.parts if part.component == component), {})
     published, drawn = shares.get("published", (0, 0)), shares.get("fresh", (0, 0))
     return 0 < published[1] == published[0] and drawn[1] > 0 == drawn[0]
 
 
-def in_force(isolation: Isolation) -> str:
-    """How a submission was kept apart, in a sentence for the student."""
+def describe_isolation(isolation: Isolation) -> str:
+    """Tell the student how the submission was isolated."""
     return f"Your code ran {LEVEL[isolation.level]}."
 
 
-# ── text from outside ──
-
-
-def shortened(text: str, most: int) -> str:
-    """A text of at most so many characters, with a sign where it was cut."""
+def shorten(text: str, most: int) -> str:
+    """Cut a text to at most `most` characters, with an ellipsis if anything is cut."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def tail(text: str, lines: int, most: int = 4000) -> str:
-    """The last lines of a text, and of these the last characters."""
+    """Return the last lines of a text, and of these the last characters."""
     last = "\n".join(printable(text).strip("\n").splitlines()[-lines:])
     return last if len(last) <= most else "…" + last[1 - most :]
 
 
-def line(text: str, most: int = 500) -> str:
-    """A text in one line, with nothing in it that cannot be seen."""
-    return shortened(" ".join(printable(text).split()), most)
+def join_lines(text: str, most: int = 500) -> str:
+    """Join the lines of a text into one, without invisible characters."""
+    return shorten(" ".join(printable(text).split()), most)
 
 
-def escaped(text: str) -> str:
-    """Words in one line of Markdown, where they mean nothing but themselves."""
-    text = re.sub(r"([\\`*\[\]<>$|~]|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", line(text, 2000).replace("&", "&amp;"))
-    # What begins a heading, a list or a rule.
+def escape(text: str) -> str:
+    """Escape a text for one line of Markdown, so that nothing in it is markup."""
+    text = re.sub(r"([\\`*\[\]<>$|~]|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", join_lines(text, 2000).replace("&", "&amp;"))
+    # The beginning of a heading, a list or a rule.
     return re.sub(r"^(\d*)([#+=-]|(?<=\d)[.)](?=\s|$))", r"\1\\\2", text)
 
 
 def code(text: str, most: int = 500) -> str:
-    """A text as it is, in one line of Markdown: longer fences than it has itself keep it from ending them."""
-    shown = line(text, most)
+    """Quote a text in one line of Markdown, between fences longer than any in the text."""
+    shown = join_lines(text, most)
     fence = "`" * (1 + _longest_fence(shown))
     pad = " " if shown.startswith("`") or shown.endswith("`") else ""
     return f"{fence}{pad}{shown}{pad}{fence}" if shown else ""
 
 
 def block(text: str, language: str = "text") -> str:
-    """Lines as they are, in Markdown."""
+    """Quote lines in Markdown."""
     fence = "`" * max(3, 1 + _longest_fence(text))
     return f"{fence}{language}\n{printable(text)}\n{fence}"
 

@@ -1,16 +1,16 @@
-"""Attention: write what raises NotImplementedError, and hand in this file as submission.py.
+"""Attention: replace every `raise NotImplementedError`, and hand in this file as submission.py.
 
 Shapes are written like (…, q_seq, d_k), where … stands for any leading axes: none, the batch, or batch and heads.
-Masks are boolean, and True means: may be attended to. Results have the dtype of what they are made of.
+Masks are boolean, and True means: may attend. Results have the dtype of the inputs.
 """
 
 from torch import Tensor, nn
 
 
 def softmax(scores: Tensor) -> Tensor:
-    """The softmax over the last axis, also where scores are in the thousands. Do not call torch's own.
+    """Compute the softmax over the last axis, also for scores in the thousands. Do not call torch's own.
 
-    scores: (…, n). Returns (…, n): positive numbers, of which each row adds up to 1.
+    scores: (…, n). Returns (…, n): positive numbers, each row adds up to 1.
     """
     raise NotImplementedError
 
@@ -18,17 +18,17 @@ def softmax(scores: Tensor) -> Tensor:
 def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Attention as in “Attention Is All You Need”, section 3.2.1. Do not call torch's own.
+    """Attend as in “Attention Is All You Need”, section 3.2.1. Do not call torch's own.
 
     query: (…, q_seq, d_k), key: (…, kv_seq, d_k), value: (…, kv_seq, d_v).
-    mask: boolean, broadcasts to (…, q_seq, kv_seq), or None. What is False gets the weight 0.
+    mask: boolean, broadcasts to (…, q_seq, kv_seq), or None. A key whose mask is False gets the weight 0.
     Returns the output (…, q_seq, d_v) and the weights (…, q_seq, kv_seq).
     """
     raise NotImplementedError
 
 
 def causal_mask(q_seq: int, kv_seq: int) -> Tensor:
-    """True where query i may see key j: at the keys 0, …, i.
+    """Return the mask in which query i may attend to the keys 0, …, i.
 
     Returns a boolean (q_seq, kv_seq).
     """
@@ -36,7 +36,7 @@ def causal_mask(q_seq: int, kv_seq: int) -> Tensor:
 
 
 def padding_mask(ids: Tensor, pad_id: int) -> Tensor:
-    """True where a token is no padding, shaped to be broadcast over heads and queries.
+    """Return the mask of the tokens that are no padding, in a shape that broadcasts over heads and queries.
 
     ids: integers (batch, seq). Returns a boolean (batch, 1, 1, seq).
     """
@@ -44,7 +44,7 @@ def padding_mask(ids: Tensor, pad_id: int) -> Tensor:
 
 
 class MultiHeadAttention(nn.Module):
-    """Attention by several heads side by side, section 3.2.2; a head is d_model // num_heads wide.
+    """Attention with several heads, section 3.2.2; a head is d_model // num_heads wide.
 
     Keep the names of the four layers: their weights are set from outside.
     """

@@ -1,4 +1,4 @@
-"""Words and positions: a right solution."""
+"""Words and positions: a correct solution."""
 
 import torch
 from torch import Tensor, nn
@@ -12,14 +12,14 @@ class TokenEmbedding(nn.Module):
         self.table = nn.Parameter(torch.randn(vocab, d_model))
 
     def forward(self, ids: Tensor) -> Tensor:
-        """The rows."""
+        """Return the rows of these words."""
         if (ids < 0).any():
             raise IndexError("ids: one is negative")
         return self.table[ids]
 
 
 def add_positional_encoding(x: Tensor) -> Tensor:
-    """X plus sines and cosines."""
+    """Add sines and cosines to x."""
     _, seq, d_model = x.shape
     position = torch.arange(seq, dtype=torch.float64)[:, None]
     angles = position / 10000 ** (torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
@@ -28,7 +28,7 @@ def add_positional_encoding(x: Tensor) -> Tensor:
 
 
 def pad_or_truncate(x: Tensor, length: int) -> Tensor:
-    """Every sequence brought to one length."""
+    """Bring every sequence to one length."""
     if length < 1:
         raise ValueError(f"length: {length} is less than 1")
     batch, seq, d_model = x.shape

@@ -1,6 +1,6 @@
-"""Words and positions: write what raises NotImplementedError, and hand in this file as submission.py.
+"""Words and positions: replace every `raise NotImplementedError`, and hand in this file as submission.py.
 
-Results have the dtype of what they are made of: of the table, or of x.
+Results have the dtype of the table, or of x.
 """
 
 import torch
@@ -15,16 +15,16 @@ class TokenEmbedding(nn.Module):
         self.table = nn.Parameter(torch.randn(vocab, d_model))
 
     def forward(self, ids: Tensor) -> Tensor:
-        """The rows as they are, not multiplied by anything. Do not use nn.Embedding.
+        """Return the rows of these words, not multiplied by anything. Do not use nn.Embedding.
 
-        ids: integers (batch, seq); one below 0, or beyond the table, is an error.
+        ids: integers (batch, seq); an id below 0 or beyond the table is an error.
         Returns (batch, seq, d_model).
         """
         raise NotImplementedError
 
 
 def add_positional_encoding(x: Tensor) -> Tensor:
-    """X plus the sines and cosines of “Attention Is All You Need”, section 3.5.
+    """Add the sines and cosines of “Attention Is All You Need”, section 3.5, to x.
 
     At position p, channel 2i has sin(p / 10000^(2i / d_model)), and channel 2i + 1 has the cosine of the same angle.
     Positions start at 0, and d_model is even. Compute the angles in float32 or better.
@@ -35,7 +35,7 @@ def add_positional_encoding(x: Tensor) -> Tensor:
 
 
 def pad_or_truncate(x: Tensor, length: int) -> Tensor:
-    """Every sequence brought to one length: zeros behind what is shorter, the end cut off what is longer.
+    """Bring every sequence to one length: add zeros at the end of a shorter one, cut off the end of a longer one.
 
     x: (batch, seq, d_model). A length less than 1 is an error. Returns (batch, length, d_model).
     """

@@ -1,4 +1,4 @@
-"""How the suite calls what students write in submission.py."""
+"""Let the suite call what students write in submission.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 ARRAYS = "torch"
-DEVICES = ("cpu",)  # as it is graded
+DEVICES = ("cpu",)  # as in grading
 NAME = "submission"
 
 Params = Mapping[str, Tensor]
@@ -22,8 +22,8 @@ LAYERS = {
 }  # fmt: skip
 
 
-def loaded(params: Params) -> dict[str, Tensor]:
-    """Parameters by the names of the modules: nn.Linear holds weights as (out, in), and an absent bias is 0."""
+def rename_parameters(params: Params) -> dict[str, Tensor]:
+    """Name parameters as the modules do. nn.Linear has weights as (out, in); an absent bias is 0."""
     tensors = {}
     for name, tensor in params.items():
         prefix, dot, last = name.rpartition(".")
@@ -37,8 +37,8 @@ def loaded(params: Params) -> dict[str, Tensor]:
     return tensors
 
 
-def in_layers(tensors: Mapping[str, Tensor], *stacks: str) -> dict[str, Tensor]:
-    """The layers of stacks, encoder.0. and so on, as encoder.layers.0."""
+def rename_layers(tensors: Mapping[str, Tensor], *stacks: str) -> dict[str, Tensor]:
+    """Rename the layers of stacks: encoder.0 becomes encoder.layers.0."""
     renamed = {}
     for name, tensor in tensors.items():
         stack, _, rest = name.partition(".")
@@ -47,28 +47,28 @@ def in_layers(tensors: Mapping[str, Tensor], *stacks: str) -> dict[str, Tensor]:
 
 
 def run(module: nn.Module, tensors: Mapping[str, Tensor], *arguments: Tensor | None) -> Tensor:
-    """The module with the parameters of the call, so that gradients reach them."""
+    """Run the module with the parameters of the call, so that gradients reach them."""
     return functional_call(module, dict(tensors), arguments, strict=True)
 
 
-def width(params: Params) -> int:
-    """The width of the feed-forward network."""
+def find_width(params: Params) -> int:
+    """Return the width of the feed-forward network."""
     return next(tensor.shape[1] for name, tensor in params.items() if name.endswith("feed_forward.w_1"))
 
 
 def layer_norm(x: Tensor, *, params: Params) -> Tensor:
-    """The module."""
-    return run(submission.LayerNorm(x.shape[-1]), loaded(params), x)
+    """Run the module."""
+    return run(submission.LayerNorm(x.shape[-1]), rename_parameters(params), x)
 
 
 def feed_forward(x: Tensor, *, params: Params) -> Tensor:
-    """The module."""
-    return run(submission.FeedForward(*params["w_1"].shape), loaded(params), x)
+    """Run the module."""
+    return run(submission.FeedForward(*params["w_1"].shape), rename_parameters(params), x)
 
 
 def encoder_layer(x: Tensor, mask: Tensor | None = None, *, num_heads: int, params: Params) -> Tensor:
-    """The module."""
-    return run(submission.EncoderLayer(x.shape[-1], num_heads, width(params)), loaded(params), x, mask)
+    """Run the module."""
+    return run(submission.EncoderLayer(x.shape[-1], num_heads, find_width(params)), rename_parameters(params), x, mask)
 
 
 def decoder_layer(
@@ -80,17 +80,17 @@ def decoder_layer(
     num_heads: int,
     params: Params,
 ) -> Tensor:
-    """The module."""
+    """Run the module."""
     if len(memory) == 1 < len(x):
         raise NotImplementedError("refusing one memory for several samples is not asked for")
-    module = submission.DecoderLayer(x.shape[-1], num_heads, width(params))
-    return run(module, loaded(params), x, memory, self_mask, memory_mask)
+    module = submission.DecoderLayer(x.shape[-1], num_heads, find_width(params))
+    return run(module, rename_parameters(params), x, memory, self_mask, memory_mask)
 
 
 def encoder(x: Tensor, mask: Tensor | None = None, *, num_heads: int, num_layers: int, params: Params) -> Tensor:
-    """The module, whose layers the suite numbers behind the name of the stack."""
-    module = submission.Encoder(x.shape[-1], num_heads, width(params), num_layers)
-    tensors = {name.replace("encoder.", "layers.", 1): tensor for name, tensor in loaded(params).items()}
+    """Run the module. The suite numbers its layers after the name of the stack."""
+    module = submission.Encoder(x.shape[-1], num_heads, find_width(params), num_layers)
+    tensors = {name.replace("encoder.", "layers.", 1): tensor for name, tensor in rename_parameters(params).items()}
     return run(module, tensors, x, mask)
 
 
@@ -104,21 +104,21 @@ def decoder(
     num_layers: int,
     params: Params,
 ) -> Tensor:
-    """The module, whose layers the suite numbers behind the name of the stack."""
-    module = submission.Decoder(x.shape[-1], num_heads, width(params), num_layers)
-    tensors = {name.replace("decoder.", "layers.", 1): tensor for name, tensor in loaded(params).items()}
+    """Run the module. The suite numbers its layers after the name of the stack."""
+    module = submission.Decoder(x.shape[-1], num_heads, find_width(params), num_layers)
+    tensors = {name.replace("decoder.", "layers.", 1): tensor for name, tensor in rename_parameters(params).items()}
     return run(module, tensors, x, memory, self_mask, memory_mask)
 
 
 def output_probabilities(x: Tensor, *, params: Params) -> Tensor:
-    """The module."""
-    return run(submission.OutputLayer(*params["w_vocab"].shape), loaded(params), x)
+    """Run the module."""
+    return run(submission.OutputLayer(*params["w_vocab"].shape), rename_parameters(params), x)
 
 
-def model(params: Params, num_heads: int, encoder_layers: int, decoder_layers: int, pad_id: int) -> nn.Module:
-    """The whole model, with parameters of its own."""
+def make_model(params: Params, num_heads: int, encoder_layers: int, decoder_layers: int, pad_id: int) -> nn.Module:
+    """Make the whole model with its own parameters."""
     vocab, d_model = params["table"].shape
-    return submission.Transformer(vocab, d_model, num_heads, width(params), encoder_layers, decoder_layers, pad_id)
+    return submission.Transformer(vocab, d_model, num_heads, find_width(params), encoder_layers, decoder_layers, pad_id)
 
 
 def transformer(
@@ -131,11 +131,11 @@ def transformer(
     pad_id: int,
     params: Params,
 ) -> Tensor:
-    """The module."""
+    """Run the module."""
     if source.ndim == 2 and len(target) == 1 < len(source):
         raise NotImplementedError("refusing one target for several sources is not asked for")
-    module = model(params, num_heads, num_encoder_layers, num_decoder_layers, pad_id)
-    return run(module, in_layers(loaded(params), "encoder", "decoder"), source, target)
+    module = make_model(params, num_heads, num_encoder_layers, num_decoder_layers, pad_id)
+    return run(module, rename_layers(rename_parameters(params), "encoder", "decoder"), source, target)
 
 
 def greedy_decode(
@@ -150,11 +150,11 @@ def greedy_decode(
     max_length: int,
     params: Params,
 ) -> dict[str, Tensor]:
-    """The function, with a module that holds the parameters of the call."""
+    """Call the function with a module that has the parameters of the call."""
     if "w_vocab" in params and params["w_vocab"].shape[-1] != len(params["table"]):
         raise NotImplementedError("refusing a vocabulary that is larger than the table is not asked for")
-    module = model(params, num_heads, num_encoder_layers, num_decoder_layers, pad_id)
-    tensors = in_layers(loaded(params), "encoder", "decoder")
+    module = make_model(params, num_heads, num_encoder_layers, num_decoder_layers, pad_id)
+    tensors = rename_layers(rename_parameters(params), "encoder", "decoder")
     if missing := dict(module.named_parameters()).keys() - tensors.keys():
         raise KeyError(f"no parameters for {', '.join(sorted(missing))}")
     for name, tensor in tensors.items():

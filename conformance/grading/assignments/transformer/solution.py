@@ -1,4 +1,4 @@
-"""The Transformer: a right solution."""
+"""The Transformer: a correct solution."""
 
 import math
 
@@ -7,24 +7,24 @@ from torch import Tensor, nn
 
 
 def causal_mask(seq: int) -> Tensor:
-    """True at the keys 0, …, i of query i: (seq, seq)."""
+    """Return the mask in which query i may attend to the keys 0, …, i: (seq, seq)."""
     return torch.ones(seq, seq, dtype=torch.bool).tril()
 
 
 def padding_mask(ids: Tensor, pad_id: int) -> Tensor:
-    """True where a token is no padding: (batch, 1, 1, seq)."""
+    """Return the mask of the tokens that are no padding: (batch, 1, 1, seq)."""
     return (ids != pad_id)[:, None, None, :]
 
 
 def positional_encoding(seq: int, d_model: int, dtype: torch.dtype) -> Tensor:
-    """Sines in the even channels and cosines in the odd ones: (seq, d_model)."""
+    """Return sines in the even channels and cosines in the odd ones: (seq, d_model)."""
     position = torch.arange(seq, dtype=torch.float64)[:, None]
     angles = position / 10000 ** (torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
     return torch.stack([torch.sin(angles), torch.cos(angles)], dim=-1).flatten(1).to(dtype)
 
 
 class MultiHeadAttention(nn.Module):
-    """Attention by several heads side by side; returns the output and the weights."""
+    """Attention with several heads; returns the output and the weights."""
 
     def __init__(self, d_model: int, num_heads: int) -> None:
         super().__init__()
@@ -86,13 +86,13 @@ class EncoderLayer(nn.Module):
         self.norm_2 = LayerNorm(d_model)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Two sub-layers."""
+        """Apply two sub-layers."""
         attended = self.norm_1(x + self.self_attention(x, x, x, mask)[0])
         return self.norm_2(attended + self.feed_forward(attended))
 
 
 class DecoderLayer(nn.Module):
-    """Self-attention, attention from it to the memory, the feed-forward network; each added, and the sum normalised."""
+    """Self-attention, cross-attention to the memory, feed-forward network; each is added, and the sum is normalised."""
 
     def __init__(self, d_model: int, num_heads: int, d_ff: int) -> None:
         super().__init__()
@@ -106,28 +106,28 @@ class DecoderLayer(nn.Module):
     def forward(
         self, x: Tensor, memory: Tensor, self_mask: Tensor | None = None, memory_mask: Tensor | None = None
     ) -> Tensor:
-        """Three sub-layers."""
+        """Apply three sub-layers."""
         attended = self.norm_1(x + self.self_attention(x, x, x, self_mask)[0])
         crossed = self.norm_2(attended + self.cross_attention(attended, memory, memory, memory_mask)[0])
         return self.norm_3(crossed + self.feed_forward(crossed))
 
 
 class Encoder(nn.Module):
-    """Layers one after the other, and nothing behind the last."""
+    """Layers one after the other, and nothing after the last."""
 
     def __init__(self, d_model: int, num_heads: int, d_ff: int, num_layers: int) -> None:
         super().__init__()
         self.layers = nn.ModuleList([EncoderLayer(d_model, num_heads, d_ff) for _ in range(num_layers)])
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """One layer after the other."""
+        """Apply one layer after the other."""
         for layer in self.layers:
             x = layer(x, mask)
         return x
 
 
 class Decoder(nn.Module):
-    """Layers one after the other, all of which read the same memory, and nothing behind the last."""
+    """Layers one after the other, all with the same memory, and nothing after the last."""
 
     def __init__(self, d_model: int, num_heads: int, d_ff: int, num_layers: int) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ class Decoder(nn.Module):
     def forward(
         self, x: Tensor, memory: Tensor, self_mask: Tensor | None = None, memory_mask: Tensor | None = None
     ) -> Tensor:
-        """One layer after the other."""
+        """Apply one layer after the other."""
         for layer in self.layers:
             x = layer(x, memory, self_mask, memory_mask)
         return x
@@ -150,7 +150,7 @@ class OutputLayer(nn.Module):
         self.w_vocab = nn.Linear(d_model, vocab)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Probabilities."""
+        """Return probabilities."""
         return torch.softmax(self.w_vocab(x), dim=-1)
 
 
@@ -175,14 +175,14 @@ class Transformer(nn.Module):
         self.w_vocab = nn.Linear(d_model, vocab)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """The logits of the word that comes after each of the target's."""
+        """Compute the logits of the word after each word of the target."""
         source_mask = padding_mask(source, self.pad_id)
         target_mask = causal_mask(target.shape[1]) & padding_mask(target, self.pad_id)
         memory = self.encoder(self.embed(source), source_mask)
         return self.w_vocab(self.decoder(self.embed(target), memory, target_mask, source_mask))
 
     def embed(self, ids: Tensor) -> Tensor:
-        """Rows of the table, and their positions."""
+        """Return rows of the table plus their positions."""
         if (ids < 0).any():
             raise IndexError("ids: one is negative")
         rows = self.table[ids]
@@ -192,7 +192,7 @@ class Transformer(nn.Module):
 def greedy_decode(
     model: Transformer, source: Tensor, bos_id: int, eos_id: int, max_length: int
 ) -> tuple[Tensor, Tensor]:
-    """The sentence that begins with bos_id and takes the most probable word at each step."""
+    """Decode the sentence that begins with bos_id and takes the most probable word at each step."""
     if max_length < 1 or not 0 <= bos_id < len(model.table) or not 0 <= eos_id < len(model.table):
         raise ValueError(f"max_length {max_length}, bos_id {bos_id} or eos_id {eos_id}: cannot be")
     batch = len(source)
@@ -204,7 +204,7 @@ def greedy_decode(
         score, word = log_probabilities.max(dim=-1)
         words.append(word.masked_fill(ended, model.pad_id))
         scores.append(score.masked_fill(ended, 0))
-        # What has ended reads on, which changes nothing for the others.
+        # A sentence that has ended goes on reading, which does not change the others.
         target = torch.cat([target, word[:, None]], dim=1)
         ended = ended | (word == eos_id)
     return torch.stack(words, dim=1), torch.stack(scores, dim=1)

@@ -1,8 +1,8 @@
-"""The Transformer: write what raises NotImplementedError, and hand in this file as submission.py.
+"""The Transformer: replace every `raise NotImplementedError`, and hand in this file as submission.py.
 
-Attention, masks and the positional encoding are given; what you write is built on them. Keep the names of parameters
-and of modules: their numbers are set from outside. Masks are boolean, and True means: may be attended to.
-Results have the dtype of what they are made of. There is no dropout.
+Attention, masks and the positional encoding are given; your code uses them. Keep the names of parameters and of
+modules: their values are set from outside. Masks are boolean, and True means: may attend. Results have the dtype of the
+inputs. There is no dropout.
 """
 
 import math
@@ -14,24 +14,24 @@ from torch import Tensor, nn
 
 
 def causal_mask(seq: int) -> Tensor:
-    """True at the keys 0, …, i of query i: (seq, seq)."""
+    """Return the mask in which query i may attend to the keys 0, …, i: (seq, seq)."""
     return torch.ones(seq, seq, dtype=torch.bool).tril()
 
 
 def padding_mask(ids: Tensor, pad_id: int) -> Tensor:
-    """True where a token is no padding: (batch, 1, 1, seq)."""
+    """Return the mask of the tokens that are no padding: (batch, 1, 1, seq)."""
     return (ids != pad_id)[:, None, None, :]
 
 
 def positional_encoding(seq: int, d_model: int, dtype: torch.dtype) -> Tensor:
-    """Sines in the even channels and cosines in the odd ones: (seq, d_model)."""
+    """Return sines in the even channels and cosines in the odd ones: (seq, d_model)."""
     position = torch.arange(seq, dtype=torch.float64)[:, None]
     angles = position / 10000 ** (torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
     return torch.stack([torch.sin(angles), torch.cos(angles)], dim=-1).flatten(1).to(dtype)
 
 
 class MultiHeadAttention(nn.Module):
-    """Attention by several heads side by side; returns the output and the weights."""
+    """Attention with several heads; returns the output and the weights."""
 
     def __init__(self, d_model: int, num_heads: int) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Self-attention, attention from it to the memory, the feed-forward network; each added, and the sum normalised."""
+    """Self-attention, cross-attention to the memory, feed-forward network; each is added, and the sum is normalised."""
 
     def __init__(self, d_model: int, num_heads: int, d_ff: int) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ class DecoderLayer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Layers one after the other, and nothing behind the last."""
+    """Layers one after the other, and nothing after the last."""
 
     def __init__(self, d_model: int, num_heads: int, d_ff: int, num_layers: int) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Layers one after the other, all of which read the same memory, and nothing behind the last."""
+    """Layers one after the other, all with the same memory, and nothing after the last."""
 
     def __init__(self, d_model: int, num_heads: int, d_ff: int, num_layers: int) -> None:
         super().__init__()
@@ -183,10 +183,10 @@ class Transformer(nn.Module):
         self.w_vocab = nn.Linear(d_model, vocab)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """The logits of the word that comes after each of the target's, before any softmax.
+        """Compute the logits of the word after each word of the target, before any softmax.
 
-        source: ids (batch, source_seq), target, what the decoder reads: ids (batch, seq).
-        No position attends to padding, and none of the target to a later one. Returns (batch, seq, vocab).
+        source: ids (batch, source_seq), target, the input of the decoder: ids (batch, seq). No position attends to
+        padding, and no position of the target attends to a later one. Returns (batch, seq, vocab).
         """
         raise NotImplementedError
 
@@ -194,12 +194,12 @@ class Transformer(nn.Module):
 def greedy_decode(
     model: Transformer, source: Tensor, bos_id: int, eos_id: int, max_length: int
 ) -> tuple[Tensor, Tensor]:
-    """The sentence that begins with bos_id and takes the most probable word at each step.
+    """Decode the sentence that begins with bos_id and takes the most probable word at each step.
 
-    A sentence ends with eos_id, which is part of it; behind it stands model.pad_id, up to max_length places. bos_id is
-    no part of it. model(source, target) gives the logits. It is an error when max_length is less than 1, or when bos_id
+    A sentence ends with eos_id, which is part of it; after it stands model.pad_id up to max_length. bos_id is not part
+    of the sentence. model(source, target) returns the logits. It is an error if max_length is less than 1, or if bos_id
     or eos_id is no word of the vocabulary.
     source: ids (batch, source_seq). Returns the ids (batch, max_length), and the natural logarithm of the probability
-    of each word at its step (batch, max_length), 0 behind the end.
+    of each word at its step (batch, max_length), which is 0 after the end.
     """
     raise NotImplementedError

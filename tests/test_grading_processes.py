@@ -1,4 +1,4 @@
-"""A jail's processes: how they are started and ended, and how well they are kept apart."""
+"""A sandbox's processes: how they are started and ended, and how well they are kept apart."""
 
 from __future__ import annotations
 
@@ -14,34 +14,33 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from boxes import DOING, LIMITS, SCORES, SOFTMAX, WALLS, clients, fault_of, found_by, make_box, softmax_of
 from goldformer.adapters.process.arrays import WireArray
 from goldformer.adapters.process.client import adapter_object
 from goldformer.adapters.protocol import Adapter
-from goldformer.conformance.grading import keeper
-from goldformer.conformance.grading.jail import Jail, JailError, probe
-from goldformer.conformance.grading.levels import NEEDED, demand, isolation
-from goldformer.conformance.grading.model import LEVELS, Isolation, Limits
-from goldformer.conformance.grading.mounts import remove
-from goldformer.conformance.grading.processes import ending
+from goldformer.conformance.grading.sandbox import LEVELS, Isolation, Limits, Sandbox, SandboxError, probe_isolation
+from goldformer.conformance.grading.sandbox import _sandbox as door
+from goldformer.conformance.grading.sandbox._launcher import is_ending
+from goldformer.conformance.grading.sandbox._mounts import remove_folder
+from goldformer.conformance.grading.sandbox._types import NEEDED, rate_isolation, require_level
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.verdict import Status
+from sandboxes import DOING, LIMITS, SCORES, SOFTMAX, WALLS, clients, fault_of, found_by, make_folder, softmax_of
 
 
 @pytest.fixture(scope="module")
-def jail():
-    with Jail(LIMITS, "numpy") as made:
+def sandbox():
+    with Sandbox(LIMITS, "numpy") as made:
         yield made
 
 
 @pytest.fixture
-def client(jail, tmp_path):
+def client(sandbox, tmp_path):
     """The client of a submission with a source."""
-    with clients(jail, tmp_path) as make:
+    with clients(sandbox, tmp_path) as make:
         yield make
 
 
-def test_a_submission_is_judged_as_any_adapter(jail, client, spec):
+def test_a_submission_is_judged_as_any_adapter(sandbox, client, spec):
     thing = adapter_object(client(SOFTMAX), spec.contracts)
     bench = Bench(spec, Adapter.from_object(thing, "submission", spec), "float32", "cpu")
     assert check_case(spec.cases["sm-several-rows"], bench).status is Status.PASSED
@@ -66,11 +65,11 @@ def softmax(scores):
     return scores
 """
     try:
-        jail = Jail(LIMITS, "numpy", without=WALLS if level == "process" else ())
-    except JailError:
+        sandbox = Sandbox(LIMITS, "numpy", without=WALLS if level == "process" else ())
+    except SandboxError:
         pytest.skip("not on this machine as this user")
-    with jail:
-        one = jail.client(make_box(tmp_path / "box", source))
+    with sandbox:
+        one = sandbox.client(make_folder(tmp_path / "code", source))
         softmax_of(one)
         assert len(named(name)) == 2
         one.close()
@@ -96,55 +95,54 @@ def below(pid):
     return children + [d for child in children for d in below(child)]
 
 
-def test_hundreds_of_processes_leave_nothing_behind(jail, tmp_path):
-    box = make_box(tmp_path / "box", SOFTMAX)
-    zygote = jail._zygote._process.pid
+def test_hundreds_of_processes_leave_nothing_behind(sandbox, tmp_path):
+    code = make_folder(tmp_path / "code", SOFTMAX)
+    launcher = sandbox._launcher._process.pid
 
     def left():
         gc.collect()
-        held = [len(os.listdir(f"/proc/{pid}/fd")) for pid in below(zygote) if os.geteuid() == 0]
-        return len(os.listdir("/proc/self/fd")), held, len(below(zygote)), sorted(os.listdir(jail._folder))
+        held = [len(os.listdir(f"/proc/{pid}/fd")) for pid in below(launcher) if os.geteuid() == 0]
+        return len(os.listdir("/proc/self/fd")), held, len(below(launcher)), sorted(os.listdir(sandbox._folder))
 
-    with_one = jail.client(box)
+    with_one = sandbox.client(code)
     softmax_of(with_one)
     with_one.close()
     before = left()
     for i in range(200):
-        one = jail.client(box)
+        one = sandbox.client(code)
         one.start()
         if i % 20 == 0:
-            os.kill(below(zygote)[-1], signal.SIGKILL)
+            os.kill(below(launcher)[-1], signal.SIGKILL)
             assert fault_of(one).reason in ("killed", "crashed")
         one.close()
     assert left() == before
 
 
-def test_the_jail_survives_what_is_done_in_it_and_starts_again_when_it_does_not(tmp_path):
-    box = make_box(tmp_path / "box", SOFTMAX)
-    with Jail(LIMITS, "numpy") as jail:
-        first = jail.client(box)
+def test_the_sandbox_survives_what_is_done_in_it_and_starts_again_when_it_does_not(tmp_path):
+    code = make_folder(tmp_path / "code", SOFTMAX)
+    with Sandbox(LIMITS, "numpy") as sandbox:
+        first = sandbox.client(code)
         softmax_of(first)
-        os.kill(jail._zygote._process.pid, signal.SIGKILL)
+        os.kill(sandbox._launcher._process.pid, signal.SIGKILL)
         time.sleep(0.5)
-        with pytest.raises(JailError, match="the process that submissions are forked from"):
+        with pytest.raises(SandboxError, match="the launcher of sandboxed processes"):
             softmax_of(first)
-        second = jail.client(box)
+        second = sandbox.client(code)
         assert softmax_of(second).sum() == pytest.approx(1)
         second.close()
 
 
-def test_it_ends_with_the_process_that_started_it(jail, tmp_path):
-    box = make_box(tmp_path / "box", DOING.format("time.sleep(300)"))
+def test_it_ends_with_the_process_that_started_it(sandbox, tmp_path):
+    code = make_folder(tmp_path / "code", DOING.format("time.sleep(300)"))
     source = f"""
     import os, signal, threading, time
     from pathlib import Path
-    from goldformer.conformance.grading.jail import Jail
-    from goldformer.conformance.grading.model import Limits
-    jail = Jail(Limits(memory=512), "numpy")
-    one = jail.client(Path({str(box)!r}))
+    from goldformer.conformance.grading.sandbox import Limits, Sandbox
+    sandbox = Sandbox(Limits(memory=512), "numpy")
+    one = sandbox.client(Path({str(code)!r}))
     one.start()
     threading.Thread(target=lambda: one.call("softmax", {{}})).start()
-    print(jail._zygote._process.pid, jail._folder, flush=True)
+    print(sandbox._launcher._process.pid, sandbox._folder, flush=True)
     time.sleep(0.3)
     os.kill(os.getpid(), signal.SIGKILL)
     """
@@ -155,39 +153,39 @@ def test_it_ends_with_the_process_that_started_it(jail, tmp_path):
     while Path(f"/proc/{launcher}").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not Path(f"/proc/{launcher}").exists()
-    if "pid-namespace" in jail.isolation.features:
+    if "pid-namespace" in sandbox.isolation.features:
         assert not Path(folder).exists()
-    remove(Path(folder))
-    assert [p for p in Path("/proc").iterdir() if p.name.isdecimal() and str(box) in said(p / "cmdline")] == []
+    remove_folder(Path(folder))
+    assert [p for p in Path("/proc").iterdir() if p.name.isdecimal() and str(code) in said(p / "cmdline")] == []
 
 
 def test_a_process_that_is_ending_is_told_from_one_that_is_not():
     """One that has closed its descriptors may stand there for a while yet, and would be taken for alive."""
     sleeping = subprocess.Popen(["sleep", "60"])
-    assert not ending(sleeping.pid)
-    assert not ending(os.getpid())
+    assert not is_ending(sleeping.pid)
+    assert not is_ending(os.getpid())
     sleeping.kill()
     os.waitid(os.P_PID, sleeping.pid, os.WEXITED | os.WNOWAIT)
-    assert ending(sleeping.pid), "a zombie"
+    assert is_ending(sleeping.pid), "a zombie"
     sleeping.wait()
-    assert ending(sleeping.pid), "gone"
+    assert is_ending(sleeping.pid), "gone"
 
 
-def test_a_jail_started_by_a_thread_outlives_the_thread(tmp_path):
+def test_a_sandbox_started_by_a_thread_outlives_the_thread(tmp_path):
     import threading
 
     made = []
-    thread = threading.Thread(target=lambda: made.append(Jail(LIMITS, "numpy")))
+    thread = threading.Thread(target=lambda: made.append(Sandbox(LIMITS, "numpy")))
     thread.start()
     thread.join()
     time.sleep(0.2)
-    with made[0] as jail:
-        one = jail.client(make_box(tmp_path / "box", SOFTMAX))
+    with made[0] as sandbox:
+        one = sandbox.client(make_folder(tmp_path / "code", SOFTMAX))
         assert softmax_of(one).sum() == pytest.approx(1)
         one.close()
 
 
-def test_torch_works_in_a_box_and_its_memory_is_limited(tmp_path, spec):
+def test_torch_works_in_a_sandbox_and_its_memory_is_limited(tmp_path, spec):
     adapter = 'ARRAYS = "torch"\nimport submission\nsoftmax = submission.softmax\n'
     source = """
 import torch
@@ -195,8 +193,8 @@ def softmax(scores):
     if scores.dim() == 2: return torch.ones(1 << 40)
     return torch.softmax(scores, -1)
 """
-    with Jail(Limits(memory=2048), "torch") as jail:
-        one = jail.client(make_box(tmp_path / "box", source, adapter))
+    with Sandbox(Limits(memory=2048), "torch") as sandbox:
+        one = sandbox.client(make_folder(tmp_path / "code", source, adapter))
         thing = adapter_object(one, spec.contracts)
         bench = Bench(spec, Adapter.from_object(thing, "submission", spec), "float32", "cpu")
         assert check_case(spec.cases["sm-one-row-by-hand"], bench).status is Status.PASSED
@@ -208,20 +206,20 @@ def softmax(scores):
 
 
 def test_a_memory_limit_below_what_python_takes_is_refused():
-    with pytest.raises(JailError, match=r"limits\.memory is 16 MiB, and numpy alone takes"):
-        Jail(Limits(memory=16), "numpy")
+    with pytest.raises(SandboxError, match=r"limits\.memory is 16 MiB, and numpy alone takes"):
+        Sandbox(Limits(memory=16), "numpy")
 
 
 def test_each_level_has_what_those_before_it_have_and_says_what_it_lacks():
     have = []
     for level in LEVELS:
         have += [group[0] for group in NEEDED[level]]
-        assert isolation(have, {}).level == level
-    found = isolation(have[:-1], {"process-limit": "root may have any number of processes"})
+        assert rate_isolation(have, {}).level == level
+    found = rate_isolation(have[:-1], {"process-limit": "root may have any number of processes"})
     assert found.level == "files"
-    demand(found, "files")
-    with pytest.raises(JailError) as caught:
-        demand(found, "full")
+    require_level(found, "files")
+    with pytest.raises(SandboxError) as caught:
+        require_level(found, "full")
     assert str(caught.value).splitlines() == [
         "isolation full cannot be had on this machine:",
         "  no process-limit or cgroup (process-limit: root may have any number of processes; cgroup: not there)",
@@ -231,24 +229,24 @@ def test_each_level_has_what_those_before_it_have_and_says_what_it_lacks():
 
 
 def test_this_machine_says_how_submissions_are_kept_apart():
-    found = probe()
+    found = probe_isolation()
     assert isinstance(found, Isolation)
     assert found.level in LEVELS
     assert not set(found.features) & set(found.missing)
 
 
-def test_a_jail_that_is_to_do_without_says_what_it_lacks():
-    with pytest.raises(JailError, match="isolation full cannot be had on this machine"):
-        Jail(LIMITS, "numpy", "full", without=("network-namespace",))
+def test_a_sandbox_that_is_to_do_without_says_what_it_lacks():
+    with pytest.raises(SandboxError, match="isolation full cannot be had on this machine"):
+        Sandbox(LIMITS, "numpy", "full", without=("network-namespace",))
 
 
-def test_a_jail_belongs_to_the_process_that_made_it(jail, tmp_path):
-    one = jail.client(make_box(tmp_path / "box", SOFTMAX))
+def test_a_sandbox_belongs_to_the_process_that_made_it(sandbox, tmp_path):
+    one = sandbox.client(make_folder(tmp_path / "code", SOFTMAX))
     pid = os.fork()
     if pid == 0:
         try:
             softmax_of(one)
-        except JailError as error:
+        except SandboxError as error:
             os._exit(7 if "belongs to the process that made it" in str(error) else 8)
         finally:
             os._exit(9)
@@ -258,17 +256,17 @@ def test_a_jail_belongs_to_the_process_that_made_it(jail, tmp_path):
 
 
 def test_elsewhere_than_on_linux_there_are_limits(tmp_path, monkeypatch):
-    monkeypatch.setattr(keeper, "_MAIN", f"import platform; platform.system = lambda: 'Darwin'; {keeper._MAIN}")
+    monkeypatch.setattr(door, "_MAIN", f"import platform; platform.system = lambda: 'Darwin'; {door._MAIN}")
     try:
-        jail = Jail(LIMITS, "numpy")
-    except JailError as error:
+        sandbox = Sandbox(LIMITS, "numpy")
+    except SandboxError as error:
         pytest.skip(str(error).splitlines()[1].strip())
-    with jail:
-        assert jail.isolation.level == "process"
+    with sandbox:
+        assert sandbox.isolation.level == "process"
         # There are no control groups elsewhere: here they are found where this machine has them.
-        assert set(jail.isolation.features) - {"cgroup"} == {"unprivileged-user", "limits"}
-        assert jail.isolation.missing["landlock"] == "landlock is a call of Linux"
-        one = jail.client(make_box(tmp_path / "box", SOFTMAX))
+        assert set(sandbox.isolation.features) - {"cgroup"} == {"unprivileged-user", "limits"}
+        assert sandbox.isolation.missing["landlock"] == "landlock is a call of Linux"
+        one = sandbox.client(make_folder(tmp_path / "code", SOFTMAX))
         assert softmax_of(one).sum() == pytest.approx(1)
         one.close()
 
@@ -285,11 +283,11 @@ def found():
     return "no limit"
 """
     try:
-        jail = Jail(LIMITS, "numpy", without=WALLS if level == "process" else ())
-    except JailError:
+        sandbox = Sandbox(LIMITS, "numpy", without=WALLS if level == "process" else ())
+    except SandboxError:
         pytest.skip("not on this machine as this user")
-    with jail:
-        if not {"process-limit", "cgroup"} & set(jail.isolation.features):
-            pytest.skip(jail.isolation.missing["process-limit"])
+    with sandbox:
+        if not {"process-limit", "cgroup"} & set(sandbox.isolation.features):
+            pytest.skip(sandbox.isolation.missing["process-limit"])
         # Where a user's processes count together, others of that user may have ended meanwhile.
-        assert found_by(jail, tmp_path / "box", source) in range(LIMITS.processes - 1, LIMITS.processes + 5)
+        assert found_by(sandbox, tmp_path / "code", source) in range(LIMITS.processes - 1, LIMITS.processes + 5)

@@ -1,4 +1,4 @@
-"""Submissions for tests: folders that a jail runs, and what their code finds."""
+"""Submissions for tests: folders that a sandbox runs, and what their code finds."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 
 from goldformer.adapters.process.arrays import WireArray
 from goldformer.adapters.process.faults import CallFault
-from goldformer.conformance.grading import linux
-from goldformer.conformance.grading.model import Limits
+from goldformer.conformance.grading.sandbox import Limits
+from goldformer.conformance.grading.sandbox import _linux as linux
 
 #: All that lies between a submission and everything else, beside limits and another user.
 WALLS = (
@@ -33,7 +33,7 @@ def softmax(scores): raise LookupError(repr(submission.found()))
 """
 SCORES = {"scores": WireArray("float64", np.array([0.0, 1.0, 3.0]))}
 NOBODY = 65534
-LIMITS = Limits(call=2.0, start=5.0, total=60.0, cpu=20, memory=512, processes=8, file=2)
+LIMITS = Limits(call=2.0, start=5.0, cpu=20, memory=512, processes=8, file=2)
 SOFTMAX = """\
 import numpy as np
 def softmax(scores):
@@ -43,8 +43,8 @@ def softmax(scores):
 DOING = "import ctypes, os, signal, sys, time\nimport numpy as np\ndef softmax(scores):\n    {}\n"
 
 
-def make_box(folder, submission, adapter=ADAPTER, **others):
-    """A box: submission.py with a source, files beside it, and the adapter."""
+def make_folder(folder, submission, adapter=ADAPTER, **others):
+    """Write submission.py with a source, files next to it, and the adapter."""
     (folder / "submission").mkdir(parents=True)
     (folder / "adapter.py").write_text(adapter, encoding="utf-8")
     for name, text in {"submission": submission, **others}.items():
@@ -53,12 +53,12 @@ def make_box(folder, submission, adapter=ADAPTER, **others):
 
 
 @contextmanager
-def clients(jail, folder):
+def clients(sandbox, folder):
     """Make clients of submissions by their sources; all of them end with it."""
     made = []
 
-    def make(source, adapter=ADAPTER, *, of=jail, **others):
-        made.append(of.client(make_box(folder / f"box{len(made)}", source, adapter, **others)))
+    def make(source, adapter=ADAPTER, *, of=sandbox, **others):
+        made.append(of.client(make_folder(folder / f"code{len(made)}", source, adapter, **others)))
         return made[-1]
 
     yield make
@@ -80,9 +80,9 @@ def fault_of(client, given=SCORES):
     raise AssertionError(f"it gave {result}")
 
 
-def found_by(jail, folder, source):
-    """What `found` gives, which the source of a submission defines, when it runs in a box."""
-    client = jail.client(make_box(folder, source, ASKING))
+def found_by(sandbox, folder, source):
+    """What `found` gives, which the source of a submission defines, when it runs in a sandbox."""
+    client = sandbox.client(make_folder(folder, source, ASKING))
     try:
         fault = fault_of(client)
     finally:

@@ -1,10 +1,11 @@
-"""What an assignment's adapter declares, read from its text: a submission that it imports cannot say otherwise."""
+"""Read the declarations of an assignment's adapter from its text, so that a submission that it imports cannot lie."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Final
 
 from goldformer.adapters.arrays import LIBRARIES
@@ -16,10 +17,10 @@ _NAMES: Final = ("ARRAYS", "CONVENTIONS", "DTYPES")
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
-    """What holds for every submission: the array library, the options of conventions, and the dtypes.
+class Declarations:
+    """The array library, the options of conventions, and the dtypes, which hold for every submission.
 
-    `gradients` are the components whose gradients there are, if the component is there.
+    `gradients` are the components that have gradients, if the component exists.
     """
 
     arrays: str
@@ -28,60 +29,50 @@ class Declared:
     gradients: frozenset[str]
 
     def option(self, convention: str, component: str, spec: Spec) -> str:
-        """The option of a convention that holds for a component."""
+        """Return the option of a convention that holds for a component."""
         default = spec.conventions[convention].default
         return self.conventions.get(f"{component}.{convention}", self.conventions.get(convention, default))
 
 
-def declared(source: bytes, spec: Spec, asked: Iterable[str] = ()) -> Declared:
-    """Read an adapter without running it; AdapterError where a declaration is missing, bad or no literal.
+def read_declarations(source: bytes, spec: Spec, components: Iterable[str] = ()) -> Declarations:
+    """Read an adapter without running it; AdapterError if a declaration is missing, wrong or no literal.
 
-    So is a component that is asked for and that nothing in the text could define: every student would lack it.
+    AdapterError also if nothing in the text can define one of these components: no student could pass it.
     """
     try:
         tree = ast.parse(source, "adapter.py")
     except (SyntaxError, ValueError) as error:
         raise AdapterError(f"the assignment's adapter is not Python: {error}") from error
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for statement in tree.body:
-        for name, value in _assigned(statement):
+        for name, value in _list_assignments(statement):
             if name in _NAMES and value is not None:
-                found[name] = _literal(name, value)
+                values[name] = _evaluate_literal(name, value)
     functions = {s.name for s in tree.body if isinstance(s, ast.FunctionDef)}
-    # As it would be read if it were run, which says what is wrong with each.
-    adapter = Adapter.from_object(_Declarations(found), "the assignment's adapter", spec)
+    # The same checks and messages as for an adapter that is run.
+    adapter = Adapter.from_object(SimpleNamespace(**values), "the assignment's adapter", spec)
     if adapter.arrays == Wire.name:
         raise AdapterError(f"the assignment's adapter: ARRAYS is {Wire.name!r}, which no file can be")
-    names = _names(tree)
-    for component in asked:
+    names = _list_bound_names(tree)
+    for component in components:
         if names is not None and component not in names:
             what = f"has no {component}, which components asks for: write a function of that name, or do not ask for it"
             raise AdapterError(f"the assignment's adapter {what}")
-    return Declared(
-        adapter.arrays,
-        adapter.conventions,
-        adapter.dtypes,
-        frozenset(
-            name
-            for name, contract in spec.contracts.items()
-            if f"{name}_gradient" in functions or (LIBRARIES[adapter.arrays].differentiates and _is_float(contract))
-        ),
+    differentiates = LIBRARIES[adapter.arrays].differentiates
+    gradients = frozenset(
+        name
+        for name, contract in spec.contracts.items()
+        if f"{name}_gradient" in functions or (differentiates and _is_float(contract))
     )
-
-
-class _Declarations:
-    """An object that has just what is declared."""
-
-    def __init__(self, found: Mapping[str, Any]) -> None:
-        vars(self).update(found)
+    return Declarations(adapter.arrays, adapter.conventions, adapter.dtypes, gradients)
 
 
 def _is_float(contract: Contract) -> bool:
     return contract.outputs[contract.first_output].kind == "float"
 
 
-def _assigned(statement: ast.stmt) -> list[tuple[str, ast.expr | None]]:
-    """The names that a statement gives values to."""
+def _list_assignments(statement: ast.stmt) -> list[tuple[str, ast.expr | None]]:
+    """Return the names to which a statement assigns, with their values."""
     match statement:
         case ast.Assign(targets=targets, value=value):
             return [(target.id, value) for target in targets if isinstance(target, ast.Name)]
@@ -90,21 +81,21 @@ def _assigned(statement: ast.stmt) -> list[tuple[str, ast.expr | None]]:
     return []
 
 
-def _names(tree: ast.Module) -> set[str] | None:
-    """Every name that a text binds somewhere; None where it could bind any."""
-    found: set[str] = set()
+def _list_bound_names(tree: ast.Module) -> set[str] | None:
+    """Return every name that a text binds somewhere; None if it could bind any name."""
+    names: set[str] = set()
     for node in ast.walk(tree):
         match node:
             case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
-                found.add(name)
+                names.add(name)
             case ast.Name(id=name, ctx=ast.Store()):
-                found.add(name)
+                names.add(name)
             case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
-                found.update(alias.asname or alias.name for alias in aliases)
-    return None if found & {"*", "__getattr__"} or "globals" in ast.dump(tree) else found
+                names.update(alias.asname or alias.name for alias in aliases)
+    return None if names & {"*", "__getattr__"} or "globals" in ast.dump(tree) else names
 
 
-def _literal(name: str, value: ast.expr) -> Any:
+def _evaluate_literal(name: str, value: ast.expr) -> Any:
     try:
         return ast.literal_eval(value)
     except ValueError as error:

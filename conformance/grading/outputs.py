@@ -29,13 +29,12 @@ class OutputRecorder:
     def watch(self, adapter: Adapter) -> Adapter:
         """Return the adapter with functions that record what they return."""
         contracts = self._spec.contracts
-        watched = {name: self._watched(function, contracts[name]) for name, function in adapter.functions.items()}
-        return replace(adapter, functions=watched)
+        functions = {name: self._record(function, contracts[name]) for name, function in adapter.functions.items()}
+        return replace(adapter, functions=functions)
 
-    def _watched(self, function: Callable[..., Any], contract: Contract) -> Callable[..., Any]:
-        # The signature is read to fit the arguments of a call.
-        @wraps(function)
-        def watched(*given: Any, **named: Any) -> Any:
+    def _record(self, function: Callable[..., Any], contract: Contract) -> Callable[..., Any]:
+        @wraps(function)  # the signature decides about the arguments of a call
+        def record(*given: Any, **named: Any) -> Any:
             returned = function(*given, **named)
             try:
                 names = frozenset(name_outputs(returned, contract)) - {contract.first_output}
@@ -44,7 +43,7 @@ class OutputRecorder:
             self._calls.append((contract.component, names))
             return returned
 
-        return watched
+        return record
 
     def file(self, component: str, check: str) -> None:
         """Attribute the calls since the last one to a check: it keeps the outputs that every call of it returned."""
@@ -60,7 +59,7 @@ class OutputRecorder:
         self._calls.clear()
 
     def outputs(self) -> Outputs:
-        """Return what was recorded, in the order of the contracts, without checks that got the first output alone."""
+        """Return what was recorded, in the order of the contracts, without checks that got only the first output."""
         named = {
             component: {
                 check: tuple(name for name in self._spec.contracts[component].outputs if name in names)
@@ -74,9 +73,9 @@ class OutputRecorder:
 
 def summarize(outputs: Outputs, spec: Spec) -> str:
     """Return one line that names the outputs of each component, or an empty one if none but the first is returned."""
-    said = []
+    texts = []
     for component, checks in outputs.items():
         contract = spec.contracts[component]
-        found = {name for names in checks.values() for name in names} | {contract.first_output}
-        said.append(f"{component} ({', '.join(name for name in contract.outputs if name in found)})")
-    return ", ".join(said)
+        returned = {name for names in checks.values() for name in names} | {contract.first_output}
+        texts.append(f"{component} ({', '.join(name for name in contract.outputs if name in returned)})")
+    return ", ".join(texts)

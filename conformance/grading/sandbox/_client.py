@@ -1,0 +1,186 @@
+"""Speak to a sandboxed process: its answers, or why there is none, in words for the author of its code."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from goldformer.adapters.process.child import ChildFault, Pipes, describe_status, prepare_pipe
+from goldformer.adapters.process.client import Client, Peer
+from goldformer.adapters.process.faults import CallFault, FaultReason, Unasked, WireError
+from goldformer.conformance.grading.sandbox._types import Limits
+
+#: Seconds that a process which closed its connection gets to end.
+_GRACE: Final = 1.0
+_MIB: Final = 1 << 20
+#: The end of a process: its status, seconds of cpu, and whether it was killed because it was out_of_memory.
+Ending = Mapping[str, Any]
+_LONGEST_HANDSHAKE: Final = 64 << 10
+_MEMORY: Final = re.compile(
+    r"(\S+:\d+: )?_?(Array)?MemoryError\b|.*(DefaultCPUAllocator: can't allocate memory|cannot allocate memory)", re.S
+)
+_FULL: Final = re.compile(r"(\S+:\d+: )?OSError: \[Errno (27|28)\]")
+
+
+class SandboxProcess(Pipes):
+    """The three pipes of one sandboxed process: requests, replies, and its output.
+
+    They are pipes, because open files can be sent over a socket, and closing such a file may take for ever.
+    """
+
+    def __init__(
+        self, pipes: tuple[int, int, int], limits: Limits, has_ended: Callable[[], bool], end: Callable[[], Ending]
+    ) -> None:
+        """Take over a process that somebody else started, with the functions that look at it and end it."""
+        self.owner: Final = os.getpid()
+        self._limits = limits
+        self._printed = 0
+        self._look, self._kill = has_ended, end
+        self._ending: Ending | None = None
+        self._descriptors = weakref.finalize(self, _close_descriptors, pipes, self.owner)
+        super().__init__(*map(prepare_pipe, pipes))
+
+    def find_problem(self, seconds: float) -> str:
+        """Wait until the process is isolated; return why it is not, or nothing. It has run no other code by then."""
+        try:
+            report = json.loads(self._line(memoryview(b""), time.monotonic() + seconds, seconds))
+        except (ChildFault, ValueError) as error:
+            stderr = self.stderr_tail()
+            return f"it {error}" + (f": {stderr.splitlines()[-1]}" if stderr else "")
+        return "" if report.get("ready") else str(report.get("failed"))
+
+    def exchange(self, message: bytes, seconds: float) -> bytes:
+        """Send a line and return the next one; ChildFault if none comes, or if one came before it was requested."""
+        if self._unread or self._has_sent():
+            raise _make_unrequested_fault()
+        line = super().exchange(message, seconds)
+        # Everything printed before the answer is in the pipe: count it however busy this machine is.
+        with contextlib.suppress(KeyError):  # the pipe is closed
+            while self._read_stderr():
+                pass
+        return line
+
+    def end(self, grace: float = 0.0) -> None:
+        """End the process and everything that it started, after at most `grace` seconds."""
+        if self._descriptors.alive:
+            deadline = time.monotonic() + grace
+            while not self._has_ended() and time.monotonic() < deadline:
+                time.sleep(0.001)
+            with contextlib.suppress(ChildFault):
+                self._drain()
+            self._ready.close()
+            self._descriptors()
+            self._end()
+
+    def _end(self) -> Ending:
+        if self._ending is None:
+            self._ending = self._kill()
+        return self._ending
+
+    def _has_sent(self) -> bool:
+        try:
+            return os.read(self._stdout, 1) != b""
+        except OSError:
+            return False  # nothing is there; or the pipe is closed, which the exchange reports
+
+    def _keep(self, chunk: bytes) -> None:
+        super()._keep(chunk)
+        self._printed += len(chunk)
+        if self._printed > self._limits.output * _MIB:
+            raise ChildFault("output-limit", f"printed more than {self._limits.output} MiB")
+
+    def _has_ended(self) -> bool:
+        return self._ending is not None or self._look()
+
+    def _explain_closed_pipe(self, size: int, which: str = "output") -> ChildFault:
+        del which
+        partial = f" in the middle of an answer, after {size} bytes" if size else ""
+        deadline = time.monotonic() + _GRACE
+        while not self._has_ended():
+            if time.monotonic() >= deadline:
+                return ChildFault("protocol", f"closed its connection and goes on running{partial}")
+            time.sleep(0.001)
+        self._drain()
+        reason, what = _explain_end(self._end(), self._limits)
+        return ChildFault(reason, f"{what}{partial}")
+
+    def _explain_early_answer(self, line: bytes) -> ChildFault:
+        del line
+        return _make_unrequested_fault()
+
+
+def _make_unrequested_fault() -> ChildFault:
+    return ChildFault("tampered", "wrote to the grader's connection without being asked, which no honest code does")
+
+
+def _close_descriptors(descriptors: tuple[int, ...], owner: int) -> None:
+    if os.getpid() == owner:
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _explain_end(ending: Ending, limits: Limits) -> tuple[FaultReason, str]:
+    """Return why a process ended, as a verb phrase whose subject is the process."""
+    status = ending["status"]
+    if ending.get("out_of_memory"):
+        return "memory", f"used more than {limits.memory} MiB of memory"
+    # The first process of a PID namespace does not get SIGXCPU, but SIGKILL one second later.
+    if status == -signal.SIGXCPU or (status == -signal.SIGKILL and ending["cpu"] >= limits.cpu):
+        return "timeout", f"used more than {limits.cpu:g} s of processor time"
+    if status == -signal.SIGXFSZ:
+        return "output-limit", f"wrote a file of more than {limits.file} MiB"
+    if status < 0:
+        return "killed", f"was ended by {describe_status(status)}"
+    return "crashed", f"ended with {describe_status(status)}"
+
+
+class SandboxClient(Client):
+    """The calls of one submission within its limits, with faults described for its author."""
+
+    def __init__(self, spawn: Callable[[], Peer], limits: Limits) -> None:
+        """Remember how to start a process; the first call starts it."""
+        super().__init__(spawn, limits.call)
+        self._limits = limits
+
+    def close(self) -> None:
+        """End the process without a farewell."""
+        with self._lock:
+            child, self._child = self._own_child(), None
+            if child is not None:
+                child.end()
+
+    def _exchange(self, child: Peer, message: bytes, method: str) -> bytes:
+        line = child.exchange(message, self._limits.start if method == "initialize" else self._limits.call)
+        if method == "initialize" and len(line) > _LONGEST_HANDSHAKE:
+            # Its names are looked up, and quoted if they are unknown.
+            raise ChildFault("protocol", f"says more of itself than {_LONGEST_HANDSHAKE >> 10} KiB")
+        return line
+
+    def _fault(self, fault: ChildFault, method: str, child: Peer) -> CallFault:
+        doing = "while it was imported" if method == "initialize" else f"when it was asked for {method}"
+        what = str(fault)
+        if fault.reason == "timeout" and "processor" not in what:
+            seconds = self._limits.start if method == "initialize" else self._limits.call
+            what = f"gave no answer within {seconds:g} s"
+        return CallFault(fault.reason, f"the process {what} {doing}", child.stderr_tail())
+
+    def _no_answer(self, method: str, error: WireError, child: Peer) -> CallFault:
+        reason: FaultReason = "tampered" if isinstance(error, Unasked) else "protocol"
+        what = f"the process wrote something else than an answer to {method}: {error}"
+        return CallFault(reason, what, child.stderr_tail())
+
+    def _explain_error(self, message: str, code: int, detail: str) -> CallFault:
+        del code
+        limits = self._limits
+        if _MEMORY.match(message):
+            return CallFault("memory", f"used more than {limits.memory} MiB of memory: {message}", detail)
+        if _FULL.match(message):
+            return CallFault("output-limit", f"wrote more than {limits.file} MiB to files: {message}", detail)
+        return CallFault("raised", message, detail)

@@ -1,0 +1,162 @@
+"""Define what every submission of a class is asked, in a form that can be sent; and plan the checks in order."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from goldformer.conformance.grading.assignment import digest_assignment, list_published_cases
+from goldformer.conformance.grading.declarations import Declarations, read_declarations
+from goldformer.conformance.grading.fresh import load_fresh
+from goldformer.conformance.grading.model import Assignment, Check, Origin, Submission, derive_outcome
+from goldformer.conformance.grading.outputs import OPTIONAL, Outputs
+from goldformer.conformance.grading.sandbox import Level
+from goldformer.conformance.grading.score import CheckKinds
+from goldformer.conformance.grading.store import digest_folder, make_key
+from goldformer.conformance.judging.cases import Bench, Judgement, judge_case
+from goldformer.conformance.judging.verdict import Status, Verdict
+from goldformer.conformance.properties.judge import judge_property
+from goldformer.conformance.properties.registry import components_of, load_properties
+from goldformer.spec import Case, Property, Spec
+from goldformer.spec.model import ANY
+
+#: The file in the folder of results that fresh cases name as their place.
+FRESH: Final = Path("fresh/cases.yaml")
+
+
+@dataclass(frozen=True, slots=True)
+class GradingTask:
+    """An assignment with everything needed to grade it; whoever has it needs no file of the assignment.
+
+    `fresh` is the text of the fresh cases, and `digests` are of everything except the submission. `outputs` are those
+    that every submission must return, because the assignment's solution does.
+    """
+
+    assignment: Assignment
+    adapter: bytes
+    fresh: str
+    digests: tuple[str, str, str, str]
+    require: Level | None = None
+    outputs: Outputs = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, assignment: Assignment, fresh: str, spec: Spec, require: Level | None = None) -> GradingTask:
+        """Return the task of an assignment; OSError if its adapter cannot be read."""
+        fresh_digest = hashlib.sha256(fresh.encode()).hexdigest()
+        digests = (digest_assignment(assignment), fresh_digest, digest_folder(spec.root), _digest(OPTIONAL))
+        return cls(assignment, assignment.adapter.read_bytes(), fresh, digests, require)
+
+    def require_outputs(self, outputs: Outputs) -> GradingTask:
+        """Return the same task in which a submission must return these outputs."""
+        return replace(self, outputs=outputs, digests=(*self.digests[:3], _digest(outputs)))
+
+    def key(self, submission: Submission) -> str:
+        """Return the digest of everything that decides about a submission's grade."""
+        return make_key(submission.digest, *self.digests)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCheck:
+    """A check to be made of every submission."""
+
+    origin: Origin
+    dtype: str
+    subject: Case | Property
+    component: str
+
+    def judge(self, bench: Bench) -> Judgement:
+        """Make the check. Its duration is not kept, because it differs from run to run."""
+        judgement = (
+            judge_case(self.subject, bench)
+            if isinstance(self.subject, Case)
+            else judge_property(self.subject, self.component, bench)
+        )
+        return replace(judgement, verdict=replace(judgement.verdict, seconds=0.0))
+
+    def rate(self, verdict: Verdict) -> Check:
+        """Return what a verdict of this check means for a grade."""
+        if verdict.is_fault:
+            return Check(self.origin, "grader-error", self.skip("grading failed", verdict.detail))
+        return Check(self.origin, derive_outcome(verdict), verdict)
+
+    def skip(self, message: str, detail: str = "") -> Verdict:
+        """Return the verdict of this check if it is not judged."""
+        kind, source = (
+            ("case", str(self.subject.source or "derived"))
+            if isinstance(self.subject, Case)
+            else ("property", "property")
+        )
+        return Verdict(
+            self.subject.id, kind, self.component, self.subject.title, Status.SKIPPED, "not-checkable", message,  # type: ignore[arg-type]
+            self.dtype, "cpu", self.subject.clauses, source, detail=detail,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class CheckPlan:
+    """The checks of a task in order, the spec with its fresh cases, and the declarations of the adapter."""
+
+    spec: Spec
+    declarations: Declarations
+    checks: tuple[PlannedCheck, ...]
+    kinds: CheckKinds
+
+    @classmethod
+    def of(cls, task: GradingTask, spec: Spec) -> CheckPlan:
+        """Return the plan of a task for its spec; AdapterError or SpecError if something in it cannot be used."""
+        # Fresh cases name a place in the folder of results, wherever that folder is.
+        fresh = [replace(case, place=replace(case.place, file=FRESH)) for case in load_fresh(task.fresh, spec)]
+        published = list_published_cases(task.assignment, spec)
+        declarations = read_declarations(task.adapter, spec, (part.component for part in task.assignment.parts))
+        spec = spec.with_cases({case.id: case for case in fresh})
+        checks = tuple(_plan_checks(task.assignment, published, fresh, spec))
+        return cls(spec, declarations, checks, _sort_kinds([*published, *fresh], declarations, spec))
+
+
+def _digest(outputs: Outputs) -> str:
+    return hashlib.sha256(json.dumps(outputs, sort_keys=True).encode()).hexdigest()
+
+
+def _plan_checks(
+    assignment: Assignment, published: list[Case], fresh: list[Case], spec: Spec
+) -> Iterator[PlannedCheck]:
+    """Yield components before what is built of them, as the diagnosis needs it; and fresh cases last.
+
+    What a submission prints before the fresh cases may be shown to its author; later output could repeat those cases.
+    """
+    parts = {part.component: part for part in assignment.parts}
+    ordered = [name for name in spec.components if name in parts]
+
+    def plan_cases(origin: Origin, cases: list[Case]) -> Iterator[PlannedCheck]:
+        for dtype in assignment.dtypes:
+            for name in ordered:
+                yield from (PlannedCheck(origin, dtype, case, name) for case in cases if case.component == name)
+
+    yield from plan_cases("published", published)
+    load_properties(spec)
+    for dtype in assignment.dtypes:
+        for name in ordered:
+            for prop in spec.properties.values():
+                wanted = parts[name].properties > 0 and name in components_of(prop, spec)
+                # Skip a property that compares with a component which the assignment does not ask for.
+                if wanted and {*prop.needs} <= parts.keys() and prop.id not in assignment.without:
+                    yield PlannedCheck("property", dtype, prop, name)
+    yield from plan_cases("fresh", fresh)
+
+
+def _sort_kinds(cases: list[Case], declarations: Declarations, spec: Spec) -> CheckKinds:
+    refusals = frozenset(case.id for case in cases if _is_refusal(case, declarations, spec))
+    numeric = frozenset(case.id for case in cases if case.id not in refusals and not case.shape_only)
+    return CheckKinds(refusals, numeric, frozenset(case.id for case in cases if spec.is_advice(case)))
+
+
+def _is_refusal(case: Case, declarations: Declarations, spec: Spec) -> bool:
+    """Return True if the right answer is an error, under the conventions that the adapter declares."""
+    if case.error is not None or case.golden is None:
+        return case.error is not None
+    option = ANY if case.convention is None else declarations.option(case.convention, case.component, spec)
+    return case.golden.options[option] is None

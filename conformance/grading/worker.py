@@ -1,0 +1,80 @@
+"""Grade a submission in a sandbox and write its result files; this is the work of one worker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from goldformer.conformance.grading.grader import GradedSubmission, Grader, fail_submission
+from goldformer.conformance.grading.model import Outcome, Submission
+from goldformer.conformance.grading.outputs import Outputs
+from goldformer.conformance.grading.results import feedback, staff
+from goldformer.conformance.grading.sandbox import Sandbox
+from goldformer.conformance.grading.store import GRADE, PROBLEM, to_json
+from goldformer.conformance.grading.task import GradingTask
+from goldformer.conformance.run import Numerics
+from goldformer.spec import Spec
+
+TRANSCRIPT: Final = "transcript.jsonl.gz"
+
+
+@dataclass(frozen=True, slots=True)
+class ResultFiles:
+    """The result files of one submission by their names, and what the terminal prints about it.
+
+    `outputs` are those that it returned, by component and check.
+    """
+
+    id: str
+    files: dict[str, str | bytes]
+    outcome: Outcome
+    earned: float
+    points: float
+    outputs: Outputs = field(default_factory=dict)
+
+    @property
+    def line(self) -> str:
+        """The result in one line."""
+        return f"{self.id}: {self.earned:g} of {self.points:g} ({self.outcome})"
+
+
+class Worker:
+    """Grades one submission after the other. Only one thread may use it."""
+
+    def __init__(self, task: GradingTask, spec: Spec, running: Path | None = None) -> None:
+        """Start the sandbox; SandboxError if it does not isolate as the task requires."""
+        # The cases are small, and several workers share the cores.
+        Numerics().apply("numpy")
+        self._task = task
+        grader = Grader(task, spec)
+        self._sandbox = Sandbox(task.assignment.limits, grader.declarations.arrays, task.require)
+        self._grader = grader.use_sandbox(self._sandbox, running)
+
+    def finish(self, submission: Submission) -> ResultFiles:
+        """Grade a submission and write its result files."""
+        return write_results(self._grader.grade(submission), self._task, self._grader.spec)
+
+    def close(self) -> None:
+        """End the sandbox."""
+        self._sandbox.close()
+
+
+def write_results(graded: GradedSubmission, task: GradingTask, spec: Spec) -> ResultFiles:
+    """Return the result files of a graded submission."""
+    grade, assignment = graded.grade, task.assignment
+    files: dict[str, str | bytes] = {
+        GRADE: to_json(grade),
+        "feedback.html": feedback.html(grade, assignment, spec),
+        "feedback.md": feedback.markdown(grade, assignment, spec),
+        "staff.html": staff.html(grade, assignment, spec),
+        TRANSCRIPT: graded.transcript,
+    }
+    if graded.problem:
+        files[PROBLEM] = graded.problem
+    return ResultFiles(grade.submission, files, grade.outcome, grade.earned, grade.points, graded.outputs)
+
+
+def give_up(submission: Submission, why: str, task: GradingTask, spec: Spec) -> ResultFiles:
+    """Return the result files of a submission over which workers end."""
+    return write_results(fail_submission(task, submission, why), task, spec)
