@@ -271,7 +271,7 @@ class Summary:
                 session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Component by component; then what to mend first and which known mistakes fit."""
+        """Component by component; then what to fix first and which known mistakes fit."""
         if not self.verdicts:
             return
         from goldformer.adapters import DTYPES

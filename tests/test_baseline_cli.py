@@ -86,7 +86,7 @@ def test_where_nothing_known_explains_a_move_the_component_where_it_begins_is_na
 
 def test_moves_are_not_called_failures(adapter_file, folder):
     done = baseline("check", adapter_file(EPS, "moved.py"), folder)
-    assert re.search(r"what was got equals that in \d+ of \d+ moved cases", " ".join(done.stdout.split()))
+    assert re.search(r"It reproduces your output in \d+ of \d+ moved cases", " ".join(done.stdout.split()))
     assert "failing" not in done.stdout
 
 
@@ -148,7 +148,7 @@ def test_what_moved_is_named_with_its_number_and_a_line_that_repeats_it(folder, 
     assert re.search(r"^layer_norm +\d+ +[\d·]+ +· +\d+ +· +· +[\d.e+]+$", done.stdout, re.MULTILINE)
     assert re.search(r"^SEMANTIC  ln-[\w-]+  \(layer_norm, float32 on cpu\)$", done.stdout, re.MULTILINE)
     assert re.search(r"^  furthest at \[.*\]: [-\d.]+ → [-\d.]+, move ÷ tolerance [\d.e+]+$", done.stdout, re.MULTILINE)
-    assert re.search(r"^  This is: layer_norm_eps: 1e-6 \(", done.stdout, re.MULTILINE)
+    assert re.search(r"^  Option found: layer_norm_eps: 1e-6 \(", done.stdout, re.MULTILINE)
     assert "worst: semantic, allowed: rounding" in lines
     assert lines[-3] == f"If this is meant, take it over: goldformer baseline update {other} {folder} --fix"
     command = re.search(r"^  Repeat +goldformer (.*)$", done.stdout, re.MULTILINE)[1]
@@ -161,7 +161,7 @@ def test_what_moved_is_named_with_its_number_and_a_line_that_repeats_it(folder, 
     text = saved[1].read_text(encoding="utf-8")
     assert text.startswith("## ✗ mine 2 against its baseline\n")
     assert "- implementation: mine 1 → mine 2" in text
-    assert "**This is**: layer_norm_eps: 1e-6" in text
+    assert "**Option found**: layer_norm_eps: 1e-6" in text
 
 
 @pytest.mark.parametrize(("allowed", "code"), [("precision", 1), ("semantic", 0), ("form", 0)])

@@ -106,7 +106,7 @@ def test_what_was_run_is_in_the_json(saved, spec):
     assert judged + sum(component["skipped"].values()) == len(component_verdicts(spec))
     assert component["dtypes"]["float32"]["failed"] == component["failed"] == len(doubled["failures"])
     assert doubled["clauses"]["SM-1"]["failed"] > 0
-    assert [r["text"] for r in doubled["diagnosis"] if r["label"] == "Mend first"] == ["softmax"]
+    assert [r["text"] for r in doubled["diagnosis"] if r["label"] == "Fix first"] == ["softmax"]
 
 
 def component_verdicts(spec):
@@ -223,7 +223,7 @@ def test_what_is_printed(told):
     assert "right 7: conforms · 1 component · 2 of 3 checks apply (1.2 s)" in lines
     assert "Convention declared: empty_row: nan" in lines
     assert "Note: sotfmax is no component: did you mean softmax?" in lines
-    assert "Mend first: softmax" in lines
+    assert "Fix first: softmax" in lines
     assert "missing.py: no such file. `goldformer new missing.py` writes one" in lines
 
 
@@ -297,7 +297,7 @@ def test_markdown_says_how_each_ends_what_to_mend_and_what_it_ran_on(spec):
         "- ✓ **right 7**: conforms · 1 component · 2 of 3 checks apply (declares empty_row: nan)",
         "- ✗ **a \\| \\<b>\\*bad\\*\\</b> 7**: fails in 2 of 2 components",
         "- ! **missing.py**: no such file. \\`goldformer new missing.py\\` writes one",
-        "- **Mend first**: softmax",
+        "- **Fix first**: softmax",
         "<details><summary>2 failing checks</summary>",
         "- `sm-one` (float32): output: 3 of 9 values are wrong (sm-one)",
         "$ goldformer check mine.py --case sm-one",

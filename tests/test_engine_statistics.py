@@ -132,9 +132,9 @@ def test_a_statistic_that_is_off_is_said_in_its_numbers(spec, verdict_of):
     assert verdict.message == f"mean of output: {got:.6g} instead of 1, off by {mean.ratio:.3g} times the tolerance"
     lines = explain_verdict(verdict, spec).splitlines()
     assert lines[2] == f"  → {verdict.message}"
-    said = f"expected 1, got {mean.worst.got:.9g}, error ÷ tolerance {mean.ratio:.3g} (tolerance 0.0183)"
+    said = f"expected 1, actual {mean.worst.got:.9g}, error ÷ tolerance {mean.ratio:.3g} (tolerance 0.0183)"
     assert lines[3] == f"  mean of output: {said}"
-    assert lines[5].startswith("  largest of output: expected 1.11111111, got 1, error ÷ tolerance ")
+    assert lines[5].startswith("  largest of output: expected 1.11111111, actual 1, error ÷ tolerance ")
     assert verdict.ratio == largest.ratio > 1000
     assert Verdict.from_json(verdict.as_json()) == verdict
 

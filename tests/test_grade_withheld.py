@@ -291,8 +291,8 @@ def test_the_student_is_told_which_output_is_missing_and_nothing_else(grade, exa
     told = feedback.markdown(found, exam.assignment, spec)
     assert f"`{CASE}` (float64): `{SAYS}` (and so " in told
     assert "not written or not returned" in told
-    assert f"- **Mend first**: {SDPA}" in told
-    for other in ("Could be", "This is", "Not known"):
+    assert f"- **Fix first**: {SDPA}" in told
+    for other in ("Possible causes", "Mistake found", "Cause unknown"):
         assert other not in told
     # At home the output is optional, so a command would show nothing.
     assert "See it at home" not in told

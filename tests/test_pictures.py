@@ -59,7 +59,7 @@ def test_a_window_shows_the_worst_element_of_its_matrix():
     kinds = {
         h.title: [(spot.kind, spot.said) for row in h.rows for spot in row if spot.strength] for h in heats(difference)
     }
-    assert kinds == {"expected": [], "got": [("high", "7")], "got − expected": [("high", "7")]}
+    assert kinds == {"expected": [], "actual": [("high", "7")], "actual − expected": [("high", "7")]}
 
 
 def test_a_small_output_is_drawn_whole_and_named_by_its_name_alone():
@@ -87,8 +87,8 @@ def test_a_scalar_and_single_elements_have_no_window():
 def test_numbers_that_are_not_finite_are_drawn_as_such():
     difference = compare("weights", np.array([[math.nan, 0.5]]), np.array([[0.5, 0.5]]), 1e-6)
     assert [spot.kind for spot in heats(difference)[1].rows[0]] == ["odd", "high"]
-    assert heats(difference)[1].said == "got, 1 × 2 numbers from 0.5 to 0.5, 1 of them not finite"
-    assert heat("got", np.array([[math.inf]]), 1.0).said == "got, 1 × 1 numbers without a finite number"
+    assert heats(difference)[1].said == "actual, 1 × 2 numbers from 0.5 to 0.5, 1 of them not finite"
+    assert heat("actual", np.array([[math.inf]]), 1.0).said == "actual, 1 × 1 numbers without a finite number"
 
 
 def test_booleans_have_a_window_too():
@@ -134,7 +134,7 @@ def test_the_page_draws_all_three_and_stands_alone(bench, spec):
     must_stand_alone(parsed)
     labels = [attributes["aria-label"] for attributes, _ in parsed.all("svg")]
     assert labels[0] == "softmax: 1 check, the worst at 2.5e+05"
-    assert "got, 3 × 3 numbers from 0 to 1" in labels
+    assert "actual, 3 × 3 numbers from 0 to 1" in labels
     assert any(label.startswith("Positional encoding") for label in labels)
 
 

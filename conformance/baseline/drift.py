@@ -6,16 +6,20 @@ import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Final
 
 from goldformer.conformance.baseline.environment import differences
 from goldformer.conformance.baseline.model import Baseline, Key
 from goldformer.conformance.baseline.moves import Kind, Move, Tally, by_component
 from goldformer.conformance.diagnosis.causes import cause
-from goldformer.conformance.diagnosis.findings import Remark, closeness, this_is
+from goldformer.conformance.diagnosis.findings import MISTAKE_FOUND, OPTION_FOUND, Remark, closeness, this_is
 from goldformer.conformance.diagnosis.suspects import explanations, failing_roots
 from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.conformance.reports.text import number
 from goldformer.spec import Spec
+
+#: The labels of what explains the old results and no longer the new ones.
+_REMOVED: Final = {MISTAKE_FOUND: "Mistake removed", OPTION_FOUND: "Option removed"}
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,7 @@ def remarks(drift: Drift) -> Iterator[Remark]:
         # Nothing known explains it: where it begins is worth saying all the same.
         yield from _began(beyond, drift.spec)
         return
-    for was, label in ((False, "This is"), (True, "It was")):
+    for was in (False, True):
         about = [move for move in beyond if move.was is was]
         if not any(move.matches for move in about):
             continue
@@ -94,7 +98,7 @@ def remarks(drift: Drift) -> Iterator[Remark]:
             found = this_is(explained, "moved", was=was)
             if found:
                 yield Remark("Moved first", component, inner=False)
-            yield from (replace(r, label=label if r.label == "This is" else r.label) for r in found)
+            yield from (replace(r, label=_REMOVED.get(r.label, r.label)) if was else r for r in found)
         if followers:
             yield Remark("These moved too, and are built of it", ", ".join(followers), inner=False)
 

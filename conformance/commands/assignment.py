@@ -179,7 +179,7 @@ def _verdict(solution: Path, solved: list[_Row], started: list[_Row]) -> bool:
     for verdict in failing[:_LISTED]:
         say(headline(verdict))
     if failing:
-        say(f"{solution.name} fails {len(failing)} checks: mend it, or leave them out with `without`", "red")
+        say(f"{solution.name} fails {len(failing)} checks: fix it, or leave them out with `without`", "red")
     elif barren:
         say(f"{solution.name} earns nothing for {', '.join(barren)}", "red")
     else:

@@ -222,7 +222,7 @@ class PartGrade:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A sentence of the diagnosis: its label ("This is", "Mend first", …), and the mistakes that it names."""
+    """A sentence of the diagnosis: its label ("Mistake found", "Fix first", …), and the mistakes that it names."""
 
     label: str
     text: str

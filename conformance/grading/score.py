@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Decimal
 from typing import Final, get_args
 
+from goldformer.conformance.diagnosis.findings import MISTAKE_FOUND
 from goldformer.conformance.grading.model import (
     SEVERITY,
     Assignment,
@@ -126,7 +127,7 @@ def _mistakes(said: Iterable[Said]) -> set[tuple[str | None, str]]:
     for remark in said:
         if not remark.inner:
             component = remark.text
-        elif remark.label == "This is":
+        elif remark.label == MISTAKE_FOUND:
             named.update((mistake, component) for mistake in remark.mistakes)
     return named
 

@@ -116,7 +116,7 @@ def _checks(count: int) -> str:
 
 def heats(difference: Difference) -> tuple[Heat, ...]:
     """What was expected, what was got, and the difference where it is beyond the tolerance."""
-    return side_by_side(difference.grid, difference.tolerance, ("expected", "got"))
+    return side_by_side(difference.grid, difference.tolerance, ("expected", "actual"))
 
 
 def side_by_side(grid: Grid | None, tolerance: float, names: tuple[str, str]) -> tuple[Heat, ...]:

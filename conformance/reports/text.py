@@ -97,8 +97,8 @@ def difference_lines(difference: Difference) -> list[str]:
 
 def _element(element: Element, tolerance: float) -> str:
     if isinstance(element.expected, bool):
-        return f"expected {element.expected}, got {element.got}"
-    text = f"expected {element.expected:.9g}, got {element.got:.9g}"
+        return f"expected {element.expected}, actual {element.got}"
+    text = f"expected {element.expected:.9g}, actual {element.got:.9g}"
     error = abs(element.got - element.expected)
     return text + (f", error ÷ tolerance {error / tolerance:.3g}" if tolerance and error < float("inf") else "")
 

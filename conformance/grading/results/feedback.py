@@ -31,7 +31,7 @@ def markdown(grade: Grade, assignment: Assignment, spec: Spec) -> str:
     if not found.passing and found.rows:
         parts += ["## Components", table(found)]
     if found.remarks:
-        parts += ["## What to mend", "\n".join(remarks(found.remarks))]
+        parts += ["## What to fix", "\n".join(remarks(found.remarks))]
     failing = [row for row in found.rows if row.says]
     if failing:
         parts += ["## What fails", *([words.TOLERANCE] if found.compares else [])]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Final
 
+from goldformer.conformance.diagnosis.findings import FIX_FIRST
 from goldformer.conformance.grading.model import (
     LACKS,
     NOT_STARTED,
@@ -222,7 +223,7 @@ def _with_first_seen(remarks: list[Remark], failures: Failures) -> Iterator[Rema
     for place, remark in enumerate(remarks):
         yield remark
         below = list(takewhile(lambda other: other.inner, remarks[place + 1 :]))
-        if remark.label == "Mend first" and not any(other.mistakes for other in below):
+        if remark.label == FIX_FIRST and not any(other.mistakes for other in below):
             for seen in failures.of(remark.text)[:1]:
                 yield Remark("First seen", seen.check, inner=True, quoted=seen.said)
 

@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from sys import intern
 
+from goldformer.conformance.diagnosis.findings import MISTAKE_FOUND, NOTHING_KNOWN, OPTION_FOUND, POSSIBLE_CAUSES
 from goldformer.conformance.grading.model import Check, Grade, Isolation, Origin, Outcome, PartGrade, Said
 from goldformer.conformance.grading.results import words
 
 #: The labels of the diagnosis that say what a mistake is, and not what it could be.
-_CERTAIN = frozenset({"This is"})
+_CERTAIN = frozenset({MISTAKE_FOUND, OPTION_FOUND})
 
 #: How much of a sentence is kept.
 _KEPT = 400
@@ -92,5 +93,5 @@ def _named(said: Iterable[Said]) -> tuple[str, ...]:
 
 
 def _first(said: tuple[Said, ...]) -> str:
-    telling = [s for s in said if s.label in ("This is", "Could be", "Convention", "Not known")]
+    telling = [s for s in said if s.label in (*_CERTAIN, POSSIBLE_CAUSES, "Convention", NOTHING_KNOWN)]
     return telling[0].text if telling else ""
