@@ -11,7 +11,16 @@ from typing import Any
 import click
 
 from goldformer.conformance import cli_baseline, cli_grading, cli_spec
-from goldformer.conformance.cli_options import COMPONENTS, DEVICE, DTYPES, FILE, MARKDOWN, STATUSES, THREADS, TIMEOUT
+from goldformer.conformance.commands._options import (
+    COMPONENTS,
+    DEVICE,
+    DTYPES,
+    FILE,
+    MARKDOWN,
+    STATUSES,
+    THREADS,
+    TIMEOUT,
+)
 
 
 class _Commands(click.Group):
@@ -27,7 +36,7 @@ class _Commands(click.Group):
 
             if not isinstance(error, SpecError):
                 raise
-            from goldformer.conformance.commands.console import unusable
+            from goldformer.conformance.commands._console import unusable
 
             sys.exit(unusable(str(error)))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from goldformer.conformance.cli_options import COMPONENTS, DTYPES, FILE, MARKDOWN, THREADS, TIMEOUT
+from goldformer.conformance.commands._options import COMPONENTS, DTYPES, FILE, MARKDOWN, THREADS, TIMEOUT
 
 STATUSES = """
 \b
@@ -70,8 +70,8 @@ def record_baseline(**options: Any) -> None:
     another record or update is at work in the folder, nothing is done (exit status 2).
     """
     from goldformer.conformance.baseline.model import Request
+    from goldformer.conformance.commands._console import words
     from goldformer.conformance.commands.baseline import run_record
-    from goldformer.conformance.commands.console import words
 
     request = Request(
         words(options["dtypes"]) or ("float64", "float32"), words(options["devices"]) or ("cpu",),

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from goldformer.conformance.cli_options import FILE, JOBS, STATUSES
+from goldformer.conformance.commands._options import FILE, JOBS, STATUSES
 
 
 @click.command(

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from goldformer.conformance.cli_options import FILE, JOBS, SPEC, STATUSES
+from goldformer.conformance.commands._options import FILE, JOBS, SPEC, STATUSES
 
 
 @click.command(epilog=STATUSES)

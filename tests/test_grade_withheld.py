@@ -327,7 +327,7 @@ def run(spec: Spec, tmp_path: Path, runs: list[list[str]], monkeypatch: pytest.M
             runs[-1].append(submission.id)
             yield written_up(grader.grade(submission), exam, spec)
 
-    monkeypatch.setattr("goldformer.conformance.commands.grade_session.graded_here", graded)
+    monkeypatch.setattr("goldformer.conformance.commands._grade_session.graded_here", graded)
 
     def invoke(*options: str) -> Result:
         words = ["grade", str(tmp_path / "class"), "--assignment", str(tmp_path / "assignment.yaml")]
@@ -441,7 +441,7 @@ def test_where_grading_the_solution_fails_nobody_is_graded(run, tmp_path, monkey
 
 @pytest.mark.skipif(sys.platform != "linux", reason="submissions are kept apart on Linux")
 def test_it_holds_for_submissions_that_are_kept_apart(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("goldformer.conformance.commands.grade_session.graded_here", graded_here)
+    monkeypatch.setattr("goldformer.conformance.commands._grade_session.graded_here", graded_here)
     result = run("--jobs", "1")
     assert (result.exit_code, result.stderr) == (0, "")
     assert outcomes(tmp_path) == {"alice": "correct", "bob": "missing"}

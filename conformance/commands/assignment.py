@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from goldformer.adapters import Adapter, AdapterError, find_adapter
-from goldformer.conformance.commands.console import FAILS, OK, err, plain_table, print_table, say, unusable
+from goldformer.conformance.commands._console import FAILS, OK, err, plain_table, print_table, say, unusable
 from goldformer.conformance.grading.assignment import read_assignment
 from goldformer.conformance.grading.exam import Exam, Plan
 from goldformer.conformance.grading.fresh import Fresh, draw_fresh

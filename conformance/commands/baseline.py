@@ -15,9 +15,8 @@ from goldformer.conformance.baseline.moves import Kind, Move
 from goldformer.conformance.baseline.record import record, unrepeated
 from goldformer.conformance.baseline.report import as_json, markdown
 from goldformer.conformance.baseline.store import alone, save
-from goldformer.conformance.commands.baseline_part import Chosen, drift_now, watched, with_adapter
-from goldformer.conformance.commands.baseline_text import report, say_remarks, what_next
-from goldformer.conformance.commands.console import (
+from goldformer.conformance.commands._baseline_text import report, say_remarks, what_next
+from goldformer.conformance.commands._console import (
     FAILS,
     OK,
     err,
@@ -28,7 +27,8 @@ from goldformer.conformance.commands.console import (
     say,
     unusable,
 )
-from goldformer.conformance.commands.console import save as save_text
+from goldformer.conformance.commands._console import save as save_text
+from goldformer.conformance.commands.baseline_part import Chosen, drift_now, watched, with_adapter
 from goldformer.conformance.reports.did_you_mean import unknown
 from goldformer.spec import Spec, SpecError, load_spec
 

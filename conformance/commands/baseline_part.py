@@ -16,7 +16,7 @@ from goldformer.conformance.baseline.judge import Judge
 from goldformer.conformance.baseline.model import Baseline, BaselineError, Key, Request
 from goldformer.conformance.baseline.record import record, with_drawn
 from goldformer.conformance.baseline.store import load
-from goldformer.conformance.commands.console import err, unusable, words
+from goldformer.conformance.commands._console import err, unusable, words
 from goldformer.conformance.reports.did_you_mean import unknown
 from goldformer.conformance.run import Check
 from goldformer.spec import Spec, SpecError, load_spec

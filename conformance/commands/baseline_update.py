@@ -15,9 +15,9 @@ from goldformer.conformance.baseline.manifest import NAME
 from goldformer.conformance.baseline.moves import Kind
 from goldformer.conformance.baseline.store import alone, save
 from goldformer.conformance.baseline.update import ACTS, Act, changes, updated
+from goldformer.conformance.commands._baseline_text import list_changes
+from goldformer.conformance.commands._console import OK, say, unusable
 from goldformer.conformance.commands.baseline_part import Chosen, drift_now, with_adapter
-from goldformer.conformance.commands.baseline_text import list_changes
-from goldformer.conformance.commands.console import OK, say, unusable
 from goldformer.spec import Spec
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from goldformer.adapters import DTYPES, Adapter, AdapterError, find_adapter
-from goldformer.conformance.commands.console import (
+from goldformer.conformance.commands._console import (
     FAILS,
     OK,
     err,

@@ -11,7 +11,7 @@ from rich.progress import track
 from rich.text import Text
 
 from goldformer.adapters import DTYPES
-from goldformer.conformance.commands.console import (
+from goldformer.conformance.commands._console import (
     FAILS,
     OK,
     UNUSABLE,

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from goldformer.conformance.commands.console import FAILS, OK, plain_table, print_table, say, unusable
+from goldformer.conformance.commands._console import FAILS, OK, plain_table, print_table, say, unusable
 from goldformer.conformance.reports.did_you_mean import unknown
 from goldformer.spec import ROOT, Spec, SpecError, load_spec
 from goldformer.spec.coverage import Coverage, Proofs, RowCoverage, cover, names, totals

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.progress import track
 
-from goldformer.conformance.commands.console import FAILS, OK, err, out, unusable, words
+from goldformer.conformance.commands._console import FAILS, OK, err, out, unusable, words
 from goldformer.conformance.reports.did_you_mean import unknown
 from goldformer.spec import ROOT, SpecError, load_spec
 

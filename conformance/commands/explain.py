@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 
-from goldformer.conformance.commands.console import OK, out, say_json, unusable
+from goldformer.conformance.commands._console import OK, out, say_json, unusable
 from goldformer.conformance.reports.did_you_mean import unknown
 from goldformer.spec import Case, Contract, Spec, SpecError, load_spec
 from goldformer.spec.coverage import cover

@@ -15,7 +15,7 @@ from typing import Final
 from goldformer import __version__
 from goldformer.adapters import AdapterError
 from goldformer.adapters.find import must_have
-from goldformer.conformance.commands.console import (
+from goldformer.conformance.commands._console import (
     FAILS,
     OK,
     STOPPED,
@@ -26,8 +26,8 @@ from goldformer.conformance.commands.console import (
     unusable,
     words,
 )
-from goldformer.conformance.commands.grade_session import Session
-from goldformer.conformance.commands.grade_solution import Solution, kept_outputs, require_outputs
+from goldformer.conformance.commands._grade_session import Session
+from goldformer.conformance.commands._grade_solution import Solution, kept_outputs, require_outputs
 from goldformer.conformance.grading.assignment import digest_of, read_assignment
 from goldformer.conformance.grading.declared import declared
 from goldformer.conformance.grading.desk import TRANSCRIPT

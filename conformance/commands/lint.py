@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from goldformer.conformance.commands.console import FAILS, OK, out, unusable
+from goldformer.conformance.commands._console import FAILS, OK, out, unusable
 from goldformer.spec import ROOT, SpecError, load_spec
 from goldformer.spec.lint import lint
 

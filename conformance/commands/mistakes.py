@@ -11,7 +11,7 @@ from typing import Any, Final
 from rich.progress import track
 from rich.text import Text
 
-from goldformer.conformance.commands.console import (
+from goldformer.conformance.commands._console import (
     FAILS,
     OK,
     err,

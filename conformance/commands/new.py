@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from goldformer.adapters.protocol import TO_BE_WRITTEN
-from goldformer.conformance.commands.console import OK, out, unusable
+from goldformer.conformance.commands._console import OK, out, unusable
 from goldformer.spec import Contract, SpecError, load_spec
 from goldformer.spec.model import ArraySpec
 

@@ -9,7 +9,7 @@ from typing import Final
 from goldformer.adapters import AdapterError, find_adapter
 from goldformer.adapters.process.schema import Encoding
 from goldformer.adapters.process.server import Server, serve
-from goldformer.conformance.commands.console import OK, unusable
+from goldformer.conformance.commands._console import OK, unusable
 from goldformer.conformance.run import Numerics
 from goldformer.spec import SpecError, load_spec
 

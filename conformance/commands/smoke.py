@@ -10,7 +10,7 @@ from typing import Final
 
 from goldformer.adapters import Adapter, AdapterError, find_adapter
 from goldformer.adapters.process.faults import NoSuchMethod
-from goldformer.conformance.commands.console import FAILS, OK, out, unusable
+from goldformer.conformance.commands._console import FAILS, OK, out, unusable
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.gradient import invoke_gradient
 from goldformer.conformance.judging.invoke import BadResult, NotCheckable, NotImplementedHere, arguments_of

@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from goldformer.conformance.commands.console import err, say
+from goldformer.conformance.commands._console import err, say
 from goldformer.conformance.grading.cluster import graded_there
 from goldformer.conformance.grading.desk import Finished
 from goldformer.conformance.grading.exam import Exam

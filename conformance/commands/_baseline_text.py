@@ -13,7 +13,7 @@ from goldformer.conformance.baseline.model import Key
 from goldformer.conformance.baseline.moves import KINDS, Kind, Move, worst_first
 from goldformer.conformance.baseline.report import cells
 from goldformer.conformance.baseline.update import ACTS, Change, changes, counted
-from goldformer.conformance.commands.console import plain_table, print_table, say
+from goldformer.conformance.commands._console import plain_table, print_table, say
 from goldformer.conformance.reports.text import number, wrapped
 
 #: So many moves are shown, the worst ones, and so many of one component, unless all are asked for.

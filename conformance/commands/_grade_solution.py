@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from goldformer.conformance.commands.console import err, say
-from goldformer.conformance.commands.grade_session import grade_all
+from goldformer.conformance.commands._console import err, say
+from goldformer.conformance.commands._grade_session import grade_all
 from goldformer.conformance.grading.desk import Finished
 from goldformer.conformance.grading.exam import Exam
 from goldformer.conformance.grading.model import NOT_STARTED, Assignment, Submission
