@@ -92,5 +92,5 @@ def test_every_break_is_caught_named_and_placed(edit, broken_reference, spec, ve
     assert f"Fix first: {edit.root}\n" in text
     assert spec.mistakes[edit.mistake].hint.split()[0] in text
     report = explain_verdict(next(v for v in bad if v.differences), spec)
-    for part in ("expected", "got", "Clause", "Source", "Repeat      goldformer check"):
+    for part in ("expected", "actual", "Clause", "Source", "Repeat      goldformer check"):
         assert part in report

@@ -340,7 +340,7 @@ def test_html_saves_the_report(check, tmp_path):
     assert result.exit_code == 1
     text = path.read_text(encoding="utf-8")
     assert "fails first" in text
-    assert 'aria-label="got,' in text
+    assert 'aria-label="actual,' in text
     assert result.stdout.replace("\n", "").endswith(f"- wrote {path}")
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from goldformer.adapters import Adapter
-from goldformer.conformance.commands.explain import _index, _lines
+from goldformer.conformance.commands.explain import find_entry, format_entry
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.statistics import compare_statistics
 from goldformer.conformance.judging.tolerance import UNIT_ROUNDOFF, tolerance
@@ -175,7 +175,7 @@ def test_a_loss_of_one_number_is_said_like_a_statistic(spec, verdict_of):
 
 
 def test_a_case_is_explained_with_its_intervals(spec):
-    lines = _lines(_index(spec)["do-tenth"])
+    lines = format_entry(find_entry("do-tenth", spec))
     assert "    mean: 1 ± 0.0183" in lines
     assert "    largest: 1.11111111 ± 0" in lines
 

@@ -288,7 +288,7 @@ def test_conformance_html_saves_the_page_that_check_saves(suite, tmp_path):
     text = path.read_text(encoding="utf-8")
     assert "mine" in text
     assert "fails first" in text
-    assert 'aria-label="got,' in text
+    assert 'aria-label="actual,' in text
 
 
 def test_conformance_html_without_a_folder_is_refused_before_the_work(suite):

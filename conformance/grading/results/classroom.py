@@ -14,7 +14,7 @@ from goldformer.conformance.grading.model import SEVERITY, Assignment, Origin, O
 from goldformer.conformance.grading.results import words
 from goldformer.conformance.grading.results.gradebook import by_id
 from goldformer.conformance.grading.results.summaries import Line
-from goldformer.conformance.reports.page import rendered
+from goldformer.conformance.reports.page import render
 from goldformer.spec import Mistake, Spec
 
 #: The histogram: so many bars from nothing to all points, in a drawing of this size.
@@ -77,7 +77,7 @@ def class_page(lines: Iterable[Line], assignment: Assignment, spec: Spec) -> str
         raise ValueError("lines: got no student, expected at least one")
     earned = [line.earned for line in listed]
     return printable(
-        rendered(
+        render(
             "class.html",
             assignment=assignment,
             lines=listed,

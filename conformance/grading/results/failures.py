@@ -13,7 +13,7 @@ from typing import Final
 from goldformer.conformance.grading.model import Assignment, Check, Grade
 from goldformer.conformance.grading.results import words
 from goldformer.conformance.judging.verdict import Difference, Verdict
-from goldformer.conformance.reports.pictures import Heat, heats, where
+from goldformer.conformance.reports.pictures import HeatMap, compare_values, name_window
 from goldformer.conformance.reports.text import difference_lines
 from goldformer.spec import Spec
 
@@ -35,7 +35,7 @@ class Failure:
     said: str
     numbers: tuple[str, ...]
     stderr: str
-    windows: tuple[tuple[str, tuple[Heat, ...]], ...]
+    windows: tuple[tuple[str, tuple[HeatMap, ...]], ...]
     alike: int = 0
 
 
@@ -98,7 +98,7 @@ class Failures:
         shows = speaks and self._feedback.expected
         visible = self._visible(verdict)
         lines = [line for difference in visible for line in difference_lines(difference)]
-        windows = tuple((where(d.output, d.grid), heats(d)) for d in visible if d.grid)
+        windows = tuple((name_window(d.output, d.grid), compare_values(d)) for d in visible if d.grid)
         return Failure(
             check=verdict.check,
             title=verdict.title,

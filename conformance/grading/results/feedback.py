@@ -10,7 +10,7 @@ from goldformer.conformance.grading.model import Assignment, Grade
 from goldformer.conformance.grading.results import words
 from goldformer.conformance.grading.results.student import Remark, Row, Told, told
 from goldformer.conformance.grading.results.words import block, code, escaped, points
-from goldformer.conformance.reports.page import rendered
+from goldformer.conformance.reports.page import render
 from goldformer.spec import Spec
 from goldformer.spec.readme import markdown_table
 
@@ -21,7 +21,7 @@ AT_HOME: Final = "In the folder that has your submission.py, with the adapter of
 def html(grade: Grade, assignment: Assignment, spec: Spec) -> str:
     """The student's page."""
     page = told(grade, assignment, spec)
-    return printable(rendered("feedback.html", told=page, assignment=assignment, words=words, at_home=AT_HOME))
+    return printable(render("feedback.html", told=page, assignment=assignment, words=words, at_home=AT_HOME))
 
 
 def markdown(grade: Grade, assignment: Assignment, spec: Spec) -> str:

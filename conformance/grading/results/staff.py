@@ -12,7 +12,7 @@ from goldformer.conformance.grading.model import Assignment, Check, Grade, Origi
 from goldformer.conformance.grading.results import words
 from goldformer.conformance.grading.results.summaries import outcome_of_part
 from goldformer.conformance.judging.verdict import Verdict
-from goldformer.conformance.reports.page import rendered
+from goldformer.conformance.reports.page import render
 from goldformer.conformance.reports.text import difference_lines, facts, headline
 from goldformer.spec import Spec
 
@@ -55,7 +55,7 @@ class Section:
 def html(grade: Grade, assignment: Assignment, spec: Spec) -> str:
     """The staff's page of a submission, which no student may see: it shows the cases that were drawn."""
     return printable(
-        rendered(
+        render(
             "staff.html",
             grade=grade,
             assignment=assignment,
