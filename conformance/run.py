@@ -1,4 +1,4 @@
-"""Runs a selection of checks in order; the command line's loop. pytest has its own and the same checks."""
+"""Runs a selection of checks in order, for the command line; pytest runs the same checks by itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from goldformer.conformance.properties.held import components_of, judge_property
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What to run; empty filters mean everything."""
+    """The checks to run; an empty filter means everything."""
 
     dtypes: tuple[str, ...]
     components: tuple[str, ...] = ()
@@ -27,13 +27,13 @@ Check = Callable[[], Judgement]
 
 
 def load_properties() -> None:
-    """Import all test modules, which register the properties they hold: what is imported later costs a check time."""
+    """Import all test modules, which register properties; a later import would cost a check time."""
     for path in sorted(Path(__file__).parent.glob("test_*.py")):
         importlib.import_module(f"goldformer.conformance.{path.stem}")
 
 
 def checks(bench: Bench, selection: Selection) -> list[Check]:
-    """Every check of a selection: golden cases first, then properties, each by dependency, dtype by dtype."""
+    """Return every check of a selection: golden cases first, then properties, each by dependency, dtype by dtype."""
     listed: list[Check] = []
     for dtype in selection.dtypes:
         at = replace(bench, dtype=dtype)
@@ -60,15 +60,15 @@ def _property_checks(bench: Bench, selection: Selection) -> Iterator[Check]:
 
 @dataclass(frozen=True, slots=True)
 class Numerics:
-    """Settings of the array libraries, put in force for a run."""
+    """Settings of the array libraries for a run."""
 
     tf32: bool = False
     threads: int = 1
 
     def apply(self, arrays: str) -> None:
-        """TF32 keeps ten bits of a float32: off unless asked for, since the suite judges float32.
+        """Apply the settings. TF32 keeps ten bits of a float32: it is off by default, since the suite judges float32.
 
-        One thread, since the cases are small: several cost time, and on busy cores a hundredfold.
+        The default is one thread: the cases are small, and several threads cost time, on busy cores a hundredfold.
         """
         threadpool_limits(self.threads)
         if arrays == "torch":

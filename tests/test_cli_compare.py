@@ -147,7 +147,7 @@ def test_what_the_options_leave_nothing_of_is_unusable(spec):
 def test_a_tally_counts_each_verdict_once():
     tally = Counts.of([*RIGHT.verdicts, *FAILING.verdicts])
     assert (tally.passed, tally.failed, tally.errored) == (3, 1, 1)
-    assert (tally.bad, tally.judged) == (2, 5)
+    assert (tally.bad, tally.number_judged) == (2, 5)
     assert tally.skipped == {"convention": 1, "not-implemented": 1}
     assert tally.worst == 2.5e5
     assert Counts.of([]).worst is None

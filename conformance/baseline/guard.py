@@ -12,7 +12,7 @@ from goldformer.conformance.baseline.environment import describe_run
 from goldformer.conformance.baseline.judge import Judge
 from goldformer.conformance.baseline.model import Baseline, Key
 from goldformer.conformance.baseline.moves import Kind, worst_first
-from goldformer.conformance.baseline.record import Recorder, is_recordable, note_end
+from goldformer.conformance.baseline.record import ResultCollector, is_recordable, note_end
 from goldformer.conformance.baseline.store import load
 from goldformer.conformance.judging.cases import Bench, Judgement
 from goldformer.conformance.judging.verdict import Status, Verdict
@@ -23,7 +23,7 @@ class Guard:
 
     def __init__(self, folder: Path, bench: Bench) -> None:
         self.old = load(folder)
-        self.recorder = Recorder()
+        self.collector = ResultCollector()
         self._judge = Judge(bench.spec)
         self._bench = bench
         self._command = ["goldformer", "baseline", "check", bench.adapter.origin, str(folder)]
@@ -31,15 +31,15 @@ class Guard:
 
     def check_verdict(self, judgement: Judgement, verdict: Verdict) -> Verdict:
         """Return the verdict of a judgement, failed if the result moved further than rounding."""
-        self.recorder.add(judgement)
+        self.collector.add(judgement)
         key = Key(verdict.check, verdict.dtype, verdict.device)
         if verdict.kind != "case" or not self._is_recorded(key, verdict.component):
             return verdict
         if verdict.reason == "not-implemented" and key not in self.old.entries:
             return verdict
         absent: dict[Key, str] = {}
-        note_end(verdict, self.recorder, absent)
-        entries = {key: self.recorder.entries[key]} if key in self.recorder.entries else {}
+        note_end(verdict, self.collector, absent)
+        entries = {key: self.collector.entries[key]} if key in self.collector.entries else {}
         if key not in entries and key not in self.old.entries:
             return verdict
         new = Baseline(__version__, "", self.old.request, (self._recording,), entries, absent)

@@ -76,7 +76,7 @@ def as_json(found: History) -> dict[str, Any]:
                 "diagnosis": [f"{r.label}: {r.text}" for r in remarks(column.drift)] if column.drift else [],
             }
             for column in found.columns
-        ],
+        ]
     }
 
 

@@ -176,7 +176,7 @@ class _Call:
     def _judge_side(self, entry: Entry, standard: Standard, beyond: list[str]) -> _Side:
         whole = {name: o.stored.values for name, o in entry.outputs.items() if o.stored.digest is None}
         result = Result(whole, 0.0)
-        expected = standard.expected(name for name in beyond if name in whole)
+        expected = standard.find_expected(name for name in beyond if name in whole)
         if not any(d.wrong for d in measure(result, expected, self.case, standard.contract, self.key.dtype)):
             return _Side(wrong=False, matches=())
         found = self.judge.imitator.matches(self.case, result, expected, self.key.dtype, standard.options)
@@ -201,7 +201,7 @@ class _Call:
     def _is_near(self, precision: Precision | None, beyond: list[str]) -> bool:
         """Return True if all outputs are within the error of a precision; None is that of the dtype."""
         standard = self._standard
-        for name, golden in standard.expected(beyond).items():
+        for name, golden in standard.find_expected(beyond).items():
             if name not in self.after.outputs or golden.within is not None:
                 continue
             stored = self.after.outputs[name].stored

@@ -47,17 +47,17 @@ def record(
     Numerics(request.tf32, request.threads).apply(adapter.arrays)
     spec = with_drawn(spec, request)
     cases = [case for case in list_recordable(spec, adapter, request) if not only or case.id in only]
-    recorder = Recorder()
+    collector = ResultCollector()
     bench = Bench(spec, adapter, request.dtypes[0], request.devices[0])
     todo = [check for device in request.devices for check in _checks(replace(bench, device=device), cases, request)]
     absent: dict[Key, str] = {}
     for check in watch(todo, len(todo)):
         judgement = check()
-        recorder.add(judgement)
-        note_end(judgement.verdict, recorder, absent)
-    _drop_unrepeatable(recorder, spec, bench, absent)
+        collector.add(judgement)
+        note_end(judgement.verdict, collector, absent)
+    _drop_unrepeatable(collector, spec, bench, absent)
     order = {case.id: place for place, case in enumerate(cases)}
-    entries = dict(sorted(recorder.entries.items(), key=lambda item: order[item[0].case]))
+    entries = dict(sorted(collector.entries.items(), key=lambda item: order[item[0].case]))
     if not entries and not only:
         whys = set(absent.values()) or {"no case fits all of these options"}
         why = whys.pop() if len(whys) == 1 else "every case was skipped"
@@ -118,7 +118,7 @@ def _checks(bench: Bench, cases: list[Case], request: BaselineRequest) -> list[C
 
 
 @dataclass
-class Recorder:
+class ResultCollector:
     """Collects the result of each case."""
 
     entries: dict[Key, Entry] = field(default_factory=dict)
@@ -157,30 +157,30 @@ def find_tolerance(case: Case, output: str, bench: Bench) -> float | None:
     return tolerance(bench.dtype, golden.error_scale, golden.magnitude, at_least)
 
 
-def note_end(verdict: Verdict, recorder: Recorder, absent: dict[Key, str]) -> None:
+def note_end(verdict: Verdict, collector: ResultCollector, absent: dict[Key, str]) -> None:
     """Note the end of a case without a result."""
     key = Key(verdict.check, verdict.dtype, verdict.device)
-    if key in recorder.entries:
+    if key in collector.entries:
         return
     if verdict.bad or verdict.reason == "not-implemented":
         # A message may hold half a surrogate pair, which no file can.
         message = _PLACE.sub("", verdict.message).encode("utf-8", "backslashreplace").decode("utf-8")
         case = Ended(reason=verdict.reason, message=message)
-        recorder.entries[key] = Entry(verdict.component, "", ended=case)
+        collector.entries[key] = Entry(verdict.component, "", ended=case)
     elif not verdict.is_judged:
         absent[key] = verdict.message
 
 
-def _drop_unrepeatable(recorder: Recorder, spec: Spec, bench: Bench, absent: dict[Key, str]) -> None:
+def _drop_unrepeatable(collector: ResultCollector, spec: Spec, bench: Bench, absent: dict[Key, str]) -> None:
     """Repeat every random case, and drop the results that differ."""
-    first = {key: entry for key, entry in recorder.entries.items() if spec.cases[key.case].random and entry.outputs}
+    first = {key: entry for key, entry in collector.entries.items() if spec.cases[key.case].random and entry.outputs}
     for key, entry in first.items():
-        again = Recorder()
+        again = ResultCollector()
         selection = Selection((key.dtype,), cases=(key.case,))
         for check in checks(replace(bench, device=key.device), selection):
             again.add(check())
         if not _equal(entry, again.entries.get(key)):
-            del recorder.entries[key]
+            del collector.entries[key]
             absent[key] = "it is drawn at random, and a second call gives other numbers"
 
 

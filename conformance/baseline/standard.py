@@ -101,7 +101,7 @@ class Standard:
         scale = self.scale(output) if values.dtype.kind == "f" else 0.0
         return GoldenArray(sample(values) if values.size > LARGE else values, scale)
 
-    def expected(self, also: Iterable[str]) -> dict[str, GoldenArray]:
+    def find_expected(self, also: Iterable[str]) -> dict[str, GoldenArray]:
         """Return the golden values, and the substitutes for the outputs in `also` without complete golden values."""
         return {**self.golden, **{output: whole for output in also if (whole := self.whole(output)) is not None}}
 

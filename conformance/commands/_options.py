@@ -32,11 +32,7 @@ SPEC: Final = click.option(
     "--spec", "root", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Another spec folder."
 )
 COMPONENTS: Final = click.option(
-    "--component",
-    "components",
-    multiple=True,
-    callback=split_words(),
-    help="Only this component (repeatable, or a,b).",
+    "--component", "components", multiple=True, callback=split_words(), help="Only this component (repeatable, or a,b)."
 )
 DTYPES: Final = click.option(
     "--dtype",

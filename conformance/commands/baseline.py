@@ -179,10 +179,7 @@ def baseline() -> None:
     help="cpu, cuda or cuda:N (repeatable, or a,b).  [default: cpu]",
 )
 @click.option(
-    "--drawn",
-    type=click.IntRange(0, MOST_DRAWN),
-    default=0,
-    help="Random calls of realistic size, for each component.",
+    "--drawn", type=click.IntRange(0, MOST_DRAWN), default=0, help="Random calls of realistic size, for each component."
 )
 @click.option(
     "--threads", type=click.IntRange(1, MOST_THREADS), default=1, show_default=True, help="Threads on the CPU."

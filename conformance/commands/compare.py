@@ -112,5 +112,5 @@ def _print_comparison(comparison: Comparison, spec: Spec) -> None:
 
 def _style(result: ComponentResult | None) -> Text:
     counts = result.counts if result is not None else None
-    style = "red" if counts is not None and counts.bad else "" if counts is not None and counts.judged else "dim"
+    style = "red" if counts is not None and counts.bad else "" if counts is not None and counts.number_judged else "dim"
     return Text(comparison_text.in_brief(result), style=style)

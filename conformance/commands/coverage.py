@@ -11,15 +11,7 @@ from typing import Any, Final
 import click
 
 from goldformer.conformance.commands import _options as options
-from goldformer.conformance.commands._console import (
-    FAILS,
-    OK,
-    CannotRun,
-    plain_table,
-    print_table,
-    require_known,
-    say,
-)
+from goldformer.conformance.commands._console import FAILS, OK, CannotRun, plain_table, print_table, require_known, say
 from goldformer.spec import ROOT, Spec, load_spec
 from goldformer.spec.coverage import Coverage, Proofs, RowCoverage, cover, names, totals
 from goldformer.spec.files import replace_file

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
@@ -113,9 +114,13 @@ def _describe_property(prop: Property, _: Spec) -> Entry:
 
 
 def _describe_mistake(mistake: Mistake, spec: Spec) -> Entry:
-    caught: dict[str, list[str]] = {}
-    for check in spec.checks_catching(mistake.id):
-        caught.setdefault(check.component, []).append(check.id)
+    killing: defaultdict[str, list[str]] = defaultdict(list)
+    for case in spec.cases_killing(mistake.id, mistake.component):
+        killing[case.component].append(case.id)
+    caught = {name: killing[name] for name in spec.components if name in killing}
+    for prop in spec.properties.values():
+        if mistake.id in prop.catches:
+            caught.setdefault(prop.component, []).append(prop.id)
     return {
         "mistake": mistake.id, "component": mistake.component, "title": mistake.title, "does": mistake.does,
         "symptom": mistake.symptom, "why": mistake.why, "hint": mistake.hint, "reveals": mistake.reveals,
@@ -181,10 +186,7 @@ def _describe_case(case: Case, _: Spec) -> Entry:
     if case.golden is not None:
         entry["margin"] = case.golden.margin
         entry["expect"] = {
-            (f"{option}: {name}" if option else name): {
-                "error scale": array.error_scale,
-                **_format_golden(array),
-            }
+            (f"{option}: {name}" if option else name): {"error scale": array.error_scale, **_format_golden(array)}
             for option, outputs in case.golden.options.items()
             for name, array in (outputs or {}).items()
         }

@@ -52,14 +52,14 @@ class Counts:
         return self.failed + self.errored
 
     @property
-    def judged(self) -> int:
+    def number_judged(self) -> int:
         """The number of checks that were not skipped."""
         return self.passed + self.bad
 
     @property
     def stands_on(self) -> str:
         """The number of checks that were judged, in words; "" if all were or none."""
-        return stands_on(self.judged, self.judged + sum(self.skipped.values()))
+        return stands_on(self.number_judged, self.number_judged + sum(self.skipped.values()))
 
 
 @dataclass(frozen=True, slots=True)

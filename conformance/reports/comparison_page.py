@@ -120,9 +120,9 @@ def _component_cell(section: ImplementationPart, cell: ComponentResult | None) -
     if cell is None:
         return TableCell("–")
     counts = cell.counts
-    if not counts.judged:
+    if not counts.number_judged:
         return TableCell(f"– {cell.state}", () if cell.state == "not implemented" else (list_reasons(counts),))
-    notes = [f"{counts.passed} of {counts.judged}"]
+    notes = [f"{counts.passed} of {counts.number_judged}"]
     notes += [f"error {number(counts.worst)}"] if counts.worst is not None else []
     notes += [counts.stands_on] if counts.stands_on else []
     notes += [list_reasons(counts, _OWN)] if _OWN & counts.skipped.keys() else []
@@ -151,10 +151,10 @@ def _list_documents(sections: Iterable[ImplementationPart], spec: Spec) -> Itera
 
 def _make_cell(counts: Counts | None, target: str = "", *, with_error: bool = False) -> TableCell:
     """Return a cell with the number of checks that pass; if some fail, it links to `target`."""
-    if counts is None or not counts.judged:
+    if counts is None or not counts.number_judged:
         return TableCell("–")
     notes = (f"error {number(counts.worst)}",) if with_error and counts.worst is not None else ()
-    text = f"{counts.passed} of {counts.judged}"
+    text = f"{counts.passed} of {counts.number_judged}"
     if counts.bad:
         return TableCell(f"✗ {text}", notes, target, "fails")
     return TableCell(f"✓ {text}", notes, "", "holds")
@@ -171,7 +171,7 @@ def _make_section(id_: str, name: str, found: Implementation, dtypes: Sequence[s
             list_reasons(result.counts),
         )
         for component, result in found.results(spec).items()
-        if result.counts.judged
+        if result.counts.number_judged
     )
     parts = tuple(
         _list_component_failures(id_, component, found, spec)

@@ -30,10 +30,10 @@ def in_brief(result: ComponentResult | None) -> str:
     if result is None:
         return "–"
     counts = result.counts
-    if not counts.judged:
+    if not counts.number_judged:
         return f"– {result.state}" if result.state == "not implemented" else f"– {list_reasons(counts)}"
     worst = f" · {number(counts.worst)}" if counts.worst is not None else ""
-    return f"{SYMBOLS[result.state]} {counts.passed} of {counts.judged}{worst}"
+    return f"{SYMBOLS[result.state]} {counts.passed} of {counts.number_judged}{worst}"
 
 
 def list_reasons(counts: Counts, among: Collection[str] | None = None) -> str:
@@ -47,11 +47,11 @@ def describe_outcome(implementation: Implementation, spec: Spec) -> str:
     """Return the outcome of an implementation in words."""
     if implementation.problem:
         return implementation.problem
-    judged = [result for result in implementation.results(spec).values() if result.counts.judged]
+    judged = [result for result in implementation.results(spec).values() if result.counts.number_judged]
     failing = sum(bool(result.counts.bad) for result in judged)
     if failing:
         return f"fails in {failing} of {_count_components(len(judged))}"
-    apply = sum(result.counts.judged for result in judged)
+    apply = sum(result.counts.number_judged for result in judged)
     checks = apply + sum(sum(result.counts.skipped.values()) for result in judged)
     return " · ".join(filter(None, ("conforms", _count_components(len(judged)), stands_on(apply, checks))))
 
