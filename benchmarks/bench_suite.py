@@ -17,7 +17,7 @@ from goldformer.adapters import Adapter
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging.cases import Bench, check_case, judge_case, plan
-from goldformer.conformance.reports.comparison import Comparison, Implementation, Request
+from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest, Implementation
 from goldformer.conformance.reports.comparison_page import page
 from goldformer.conformance.run import Selection, checks
 from goldformer.spec import Spec, load_spec
@@ -167,7 +167,7 @@ def test_derive(benchmark: Benchmark, spec: Spec) -> None:
 def failing(bench: Bench) -> Implementation:
     """Run the suite on attention without the scale, in float32."""
     selection = Selection(("float32",), ("scaled_dot_product_attention", "multi_head_attention"))
-    return Implementation.of(bench, [check().verdict for check in checks(bench, selection)], 0.0, drawn=True)
+    return Implementation.of(bench, [check().verdict for check in checks(bench, selection)], 0.0, with_pictures=True)
 
 
 @pytest.mark.benchmark(timer=time.process_time)
@@ -195,4 +195,4 @@ def test_diagnosis(named: bool, benchmark: Benchmark, spec: Spec) -> None:  # no
 def test_report(benchmark: Benchmark, bench_of: BenchOf, spec: Spec) -> None:
     found = failing(bench_of("textbook"))
     benchmark.extra_info["what"] = "the HTML report of a run"
-    benchmark.pedantic(page, (Comparison(Request(("float32",)), (found,)), spec), rounds=5)
+    benchmark.pedantic(page, (Comparison(ComparisonRequest(("float32",)), (found,)), spec), rounds=5)

@@ -12,7 +12,7 @@ import pytest
 
 from goldformer.adapters import find_adapter
 from goldformer.conformance.judging.cases import Bench
-from goldformer.conformance.reports.comparison import environment
+from goldformer.conformance.reports.comparison import describe_system
 from goldformer.conformance.run import Numerics
 from goldformer.spec import Spec, load_spec
 
@@ -77,6 +77,6 @@ def _time(seconds: float) -> str:
 
 
 def machine() -> str:
-    """Describe the machine in a line."""
-    facts = environment() | {"torch": version("torch")}
+    """What it all ran on, in a line."""
+    facts = describe_system() | {"torch": version("torch")}
     return f"Measured on {os.cpu_count()} cores: {', '.join(f'{name} {value}' for name, value in facts.items())}."

@@ -24,7 +24,7 @@ import click
 
 from goldformer.adapters.protocol import Adapter
 from goldformer.conformance.diagnosis.explain import Diagnosis
-from goldformer.conformance.diagnosis.findings import CLOSEST, diagnose
+from goldformer.conformance.diagnosis.findings import CLOSEST, MISTAKE_FOUND, POSSIBLE_CAUSES, diagnose
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.run import Numerics, Selection, checks
@@ -51,11 +51,11 @@ class Outcome:
         if not self.caught:
             return "not caught"
         if self.way == "unknown":
-            # The lists of the cases may still name it; a comparison of results cannot.
-            return "said to be another" if "This is:" in self.said else "caught, and not said to be another"
+            # What the cases list may still name it; what is told from results alone cannot.
+            return "said to be another" if MISTAKE_FOUND in self.said else "caught, and not said to be another"
         if self.place is not None:
             return "first" if self.place == 1 else "among three" if self.place <= 3 else "later"
-        return "unknown" if "This is:" not in self.said else "misnamed"
+        return "unknown" if MISTAKE_FOUND not in self.said else "misnamed"
 
 
 @cache
@@ -86,11 +86,10 @@ def examine(mistake: str, way: str, left_out: frozenset[str]) -> Outcome | None:
     verdicts = Diagnosis(spec, left_out).explain_all(judgements)
     remarks = list(diagnose(verdicts, spec))
     said = "\n".join(f"{remark.label}: {remark.text}" for remark in remarks)
-    # Certain findings come before possible ones, whatever their component.
-    naming = [
-        remark.text for label in ("This is", CLOSEST, "Or", "Could be") for remark in remarks if remark.label == label
-    ]
-    place = next((i for i, text in enumerate(naming, 1) if f"({mistake}" in text), None)
+    # What is said to be it comes before what could be it, whichever component it is said of.
+    labels = (MISTAKE_FOUND, CLOSEST, "Or", POSSIBLE_CAUSES)
+    naming = [remark.mistakes for label in labels for remark in remarks if remark.label == label]
+    place = next((i for i, ids in enumerate(naming, 1) if mistake in ids), None)
     return Outcome(mistake, way, any(v.bad for v in verdicts), place, said, time.perf_counter() - start)
 
 

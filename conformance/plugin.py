@@ -207,7 +207,7 @@ def settle(request: pytest.FixtureRequest) -> Callable[[Judgement], None]:
             request.config.stash[_FAILED][_key(verdict)] = judgement
         guard: Guard | None = request.config.stash.get(_GUARD, None)
         if guard is not None:
-            verdict = guard.judged(judgement, verdict)
+            verdict = guard.check_verdict(judgement, verdict)
         request.node.stash[_VERDICT] = verdict
         request.node.user_properties += _properties(verdict)
         if verdict.status is Status.SKIPPED:
@@ -304,13 +304,13 @@ class Summary:
 
     def _save(self, path: Path, bench: Bench) -> None:
         """Save the page that `goldformer check --html` saves."""
-        from goldformer.conformance.reports.comparison import Comparison, Implementation, Request
+        from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest, Implementation
         from goldformer.conformance.reports.comparison_page import page
         from goldformer.spec.files import replace_file
 
         dtypes = tuple(dict.fromkeys(v.dtype for v in self.verdicts))
         drawn = replace(bench, dtype=dtypes[0])
-        found = Implementation.of(drawn, self.verdicts, time.perf_counter() - self.start, drawn=True)
+        found = Implementation.of(drawn, self.verdicts, time.perf_counter() - self.start, with_pictures=True)
         chosen = tuple(_words(self.config.getoption("--component")))
-        request = Request(dtypes, chosen, bench.device, self.config.getoption("--threads"))
+        request = ComparisonRequest(dtypes, chosen, bench.device, self.config.getoption("--threads"))
         replace_file(path, page(Comparison(request, (found,)), bench.spec))

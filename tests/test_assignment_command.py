@@ -169,7 +169,7 @@ def test_a_solution_that_is_wrong_is_1_and_its_failures_are_listed(small):
     )
     assert result.exit_code == 1
     assert "sm-a-thousand" in result.stdout
-    assert "solution.py fails 8 checks: mend it, or leave them out with `without`" in result.stdout
+    assert "solution.py fails 8 checks: fix it, or leave them out with `without`" in result.stdout
     assert "earns all points" not in result.stdout
 
 

@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from goldformer.conformance.baseline.model import BaselineError
-from goldformer.conformance.baseline.store import alone, load
+from goldformer.conformance.baseline.store import load, lock
 from goldformer.conformance.cli import main
 
 #: Says that it was called, and gives nothing before it may.
@@ -141,14 +141,14 @@ TAKERS = """
 import os, random, sys, time
 from pathlib import Path
 from goldformer.conformance.baseline.model import BaselineError
-from goldformer.conformance.baseline.store import alone
+from goldformer.conformance.baseline.store import lock
 folder, token = Path(sys.argv[1]), sys.argv[2]
 draw = random.Random(sys.argv[3])
 had = 0
 until = time.monotonic() + 3
 while time.monotonic() < until:
     try:
-        with alone(folder):
+        with lock(folder):
             os.close(os.open(token, os.O_CREAT | os.O_EXCL))
             had += 1
             if draw.random() < 0.5:
@@ -178,19 +178,19 @@ def test_it_is_had_by_one_at_a_time_also_when_the_folder_comes_and_goes(tmp_path
 @pytest.mark.parametrize("made_again", [False, True])
 def test_a_folder_that_went_while_it_was_taken_is_taken_anew(tmp_path, monkeypatch, made_again):
     folder = tmp_path / "folder"
-    lock = fcntl.flock
+    flock = fcntl.flock
 
     def late(handle, how):
-        monkeypatch.setattr(fcntl, "flock", lock)
+        monkeypatch.setattr(fcntl, "flock", flock)
         folder.rmdir()
         if made_again:
             folder.mkdir()
-        lock(handle, how)
+        flock(handle, how)
 
     monkeypatch.setattr(fcntl, "flock", late)
-    with alone(folder):
+    with lock(folder):
         assert folder.is_dir()
-        with pytest.raises(BaselineError, match="at work in this folder"), alone(folder):
+        with pytest.raises(BaselineError, match="at work in this folder"), lock(folder):
             pass
 
 
@@ -204,16 +204,16 @@ def test_a_folder_that_went_while_it_was_made_is_made_anew(tmp_path, monkeypatch
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
 
     monkeypatch.setattr(os, "mkdir", late)
-    with alone(folder):
+    with lock(folder):
         assert folder.is_dir()
 
 
 def test_what_was_there_or_was_written_stays(tmp_path):
     empty, full = tmp_path / "empty", tmp_path / "parent" / "full"
     empty.mkdir()
-    with alone(empty):
+    with lock(empty):
         pass
-    with alone(full):
+    with lock(full):
         (full / "manifest.yaml").touch()
     assert empty.is_dir()
     assert (full / "manifest.yaml").is_file()
@@ -223,9 +223,9 @@ def test_a_link_to_a_folder_is_that_folder(tmp_path):
     (tmp_path / "there").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "there")
     with (
-        alone(tmp_path / "there"),
+        lock(tmp_path / "there"),
         pytest.raises(BaselineError, match="at work in this folder"),
-        alone(tmp_path / "link"),
+        lock(tmp_path / "link"),
     ):
         pass
 
@@ -235,7 +235,7 @@ def test_a_file_system_without_locks_has_baselines_too(tmp_path, monkeypatch):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(fcntl, "flock", no_lock)
-    with alone(tmp_path / "folder"):
+    with lock(tmp_path / "folder"):
         (tmp_path / "folder" / "manifest.yaml").touch()
     assert (tmp_path / "folder" / "manifest.yaml").is_file()
 
@@ -256,7 +256,7 @@ def test_a_folder_that_cannot_be_is_refused_before_anything_is_called(adapter_fi
 def test_a_link_to_nothing_is_no_folder(tmp_path, below):
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "nowhere")
-    with pytest.raises(BaselineError, match=r"link.*: cannot be written: File exists"), alone(link / below):
+    with pytest.raises(BaselineError, match=r"link.*: cannot be written: File exists"), lock(link / below):
         pass
     assert not (tmp_path / "nowhere").exists()
 
@@ -265,16 +265,16 @@ AS_SOMEBODY = """
 import os, sys
 from pathlib import Path
 from goldformer.conformance.baseline.model import BaselineError
-from goldformer.conformance.baseline.store import alone
+from goldformer.conformance.baseline.store import lock
 place = Path(sys.argv[1])
 if os.geteuid() == 0:
     os.chown(place / "parent" / "there", 65534, 65534)
     os.setgid(65534)
     os.setuid(65534)
-with alone(place / "parent" / "there"):
+with lock(place / "parent" / "there"):
     (place / "parent" / "there" / "file").touch()
 try:
-    with alone(place / "parent" / "new"):
+    with lock(place / "parent" / "new"):
         pass
 except BaselineError as error:
     print(error)

@@ -9,9 +9,9 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from goldformer.conformance.baseline.arrays import Kept, content_digest, read
-from goldformer.conformance.baseline.history import history
-from goldformer.conformance.baseline.history_page import page, plot
+from goldformer.conformance.baseline.arrays import StoredArray, content_digest, from_bytes
+from goldformer.conformance.baseline.history import read_history
+from goldformer.conformance.baseline.history_page import make_plot, page
 from goldformer.conformance.baseline.manifest import manifest_digest, read_manifest
 from goldformer.conformance.baseline.store import load
 from goldformer.conformance.cli import main
@@ -86,7 +86,7 @@ def test_where_nothing_known_explains_a_move_the_component_where_it_begins_is_na
 
 def test_moves_are_not_called_failures(adapter_file, folder):
     done = baseline("check", adapter_file(EPS, "moved.py"), folder)
-    assert re.search(r"what was got equals that in \d+ of \d+ moved cases", " ".join(done.stdout.split()))
+    assert re.search(r"It reproduces your output in \d+ of \d+ moved cases", " ".join(done.stdout.split()))
     assert "failing" not in done.stdout
 
 
@@ -106,7 +106,7 @@ def test_what_gives_other_numbers_when_called_again_is_said_when_it_is_recorded(
     done = baseline("record", adapter_file(moving), "--out", tmp_path / "new", "--dtype", "float64")
     assert done.exit_code == 0
     said = " ".join(done.stderr.split())
-    assert re.search(r"a second call gave other numbers: sm-[\w-]+ \(float64, cpu\)\. What changes by itself", said)
+    assert re.search(r"a second call gave other numbers: sm-[\w-]+ \(float64, cpu\)\. Later checks", said)
     assert "ln-" not in said
     # It takes one call of each component.
     steady = baseline("record", adapter_file(SOFTMAX), "--out", tmp_path / "new", "--dtype", "float64")
@@ -134,7 +134,7 @@ def test_nothing_moved_is_0(mine, folder):
     done = baseline("check", mine, folder)
     assert done.exit_code == 0
     assert done.stdout.splitlines()[-1] == "nothing moved, allowed: rounding"
-    assert "Not as it was" not in done.stdout
+    assert "Changed" not in done.stdout
 
 
 def test_what_moved_is_named_with_its_number_and_a_line_that_repeats_it(folder, adapter_file, tmp_path):
@@ -144,13 +144,13 @@ def test_what_moved_is_named_with_its_number_and_a_line_that_repeats_it(folder, 
     assert done.exit_code == 1
     lines = done.stdout.splitlines()
     assert lines[0] == f"mine 2 against {folder}"
-    assert lines[1] == "Not as it was: implementation: mine 1 → mine 2"
+    assert lines[1] == "Changed: implementation: mine 1 → mine 2"
     assert re.search(r"^layer_norm +\d+ +[\d·]+ +· +\d+ +· +· +[\d.e+]+$", done.stdout, re.MULTILINE)
     assert re.search(r"^SEMANTIC  ln-[\w-]+  \(layer_norm, float32 on cpu\)$", done.stdout, re.MULTILINE)
     assert re.search(r"^  furthest at \[.*\]: [-\d.]+ → [-\d.]+, move ÷ tolerance [\d.e+]+$", done.stdout, re.MULTILINE)
-    assert re.search(r"^  This is: layer_norm_eps: 1e-6 \(", done.stdout, re.MULTILINE)
+    assert re.search(r"^  Option found: layer_norm_eps: 1e-6 \(", done.stdout, re.MULTILINE)
     assert "worst: semantic, allowed: rounding" in lines
-    assert lines[-3] == f"If this is meant, take it over: goldformer baseline update {other} {folder} --fix"
+    assert lines[-3] == f"If this is intended, accept it: goldformer baseline update {other} {folder} --fix"
     command = re.search(r"^  Repeat +goldformer (.*)$", done.stdout, re.MULTILINE)[1]
     again = CliRunner().invoke(main, command.split())
     assert again.exit_code == 1
@@ -161,7 +161,7 @@ def test_what_moved_is_named_with_its_number_and_a_line_that_repeats_it(folder, 
     text = saved[1].read_text(encoding="utf-8")
     assert text.startswith("## ✗ mine 2 against its baseline\n")
     assert "- implementation: mine 1 → mine 2" in text
-    assert "**This is**: layer_norm_eps: 1e-6" in text
+    assert "**Option found**: layer_norm_eps: 1e-6" in text
 
 
 @pytest.mark.parametrize(("allowed", "code"), [("precision", 1), ("semantic", 0), ("form", 0)])
@@ -182,18 +182,18 @@ def test_a_component_that_is_gone_or_new_is_form(mine, folder, adapter_file, tmp
     done = baseline("check", less, folder)
     assert done.exit_code == 1
     assert "form: is gone" not in done.stdout
-    assert "→ is gone: nothing gives it any more" in done.stdout
+    assert "→ is gone: nothing returns it any more" in done.stdout
     assert baseline("record", less, "--out", tmp_path / "less", "--dtype", "float32").exit_code == 0
     done = baseline("check", mine, tmp_path / "less")
     assert done.exit_code == 1
-    assert "→ is new: the baseline has it not" in done.stdout
+    assert "→ is new: the baseline does not have it" in done.stdout
     assert "--create" in done.stdout
 
 
 def test_another_thread_count_comes_first(mine, folder):
     done = baseline("check", mine, folder, "--threads", "2")
     assert done.exit_code == 0
-    assert done.stdout.splitlines()[1] == "Not as it was: threads: 1 → 2"
+    assert done.stdout.splitlines()[1] == "Changed: threads: 1 → 2"
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,10 @@ def doctor(folder, old, new):
 def load_unchecked(folder):
     """The arrays of a folder."""
     (path,) = folder.glob("arrays-*")
-    return {name: Kept(dtype, values.shape, values) for name, (dtype, values) in read(path.read_bytes()).items()}
+    return {
+        name: StoredArray(dtype, values.shape, values)
+        for name, (dtype, values) in from_bytes(path.read_bytes()).items()
+    }
 
 
 # An infinite tolerance made every move rounding; a large one did where the digest was adapted to it.
@@ -267,7 +270,7 @@ def test_text_of_a_manifest_steers_no_terminal(mine, folder, command):
     assert "\x1b" not in done.output
     assert "\u202e" not in done.output
     if command == "check":
-        assert r"Not as it was: processor: \x1b[31m\u202e[/red] → " in done.stdout
+        assert r"Changed: processor: \x1b[31m\u202e[/red] → " in done.stdout
 
 
 def test_an_unknown_key_with_control_characters_is_refused_in_plain_characters(mine, folder):
@@ -381,7 +384,7 @@ def test_without_a_terminal_nobody_is_asked(folder, adapter_file):
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 2)])
 def test_on_a_terminal_it_is_asked(folder, adapter_file, monkeypatch, answer, code):
     before = digest_of(folder)
-    monkeypatch.setattr("goldformer.conformance.commands.baseline_update.on_terminal", lambda: True)
+    monkeypatch.setattr("goldformer.conformance.commands.baseline.is_interactive", lambda: True)
     done = baseline("update", adapter_file(EPS), folder, "--fix", input=answer)
     assert done.exit_code == code
     assert f"Write this to {folder}? [y/N]" in done.stdout
@@ -403,8 +406,8 @@ def whose(done):
 def test_old_code_that_gives_the_old_numbers_here_accuses_the_code(mine, folder, adapter_file):
     done = baseline("check", adapter_file(EPS, "new.py"), folder, "--old-adapter", mine)
     assert done.exit_code == 1
-    assert "Whose drift it is, by old code in the new environment" in done.stdout
-    assert whose(done) == ["the code's"]
+    assert "Cause of the drift, by old code in the new environment" in done.stdout
+    assert whose(done) == ["by the code"]
 
 
 def test_old_code_that_gives_the_new_numbers_here_accuses_the_environment(adapter_file, tmp_path, monkeypatch):
@@ -414,7 +417,7 @@ def test_old_code_that_gives_the_new_numbers_here_accuses_the_environment(adapte
     saved = tmp_path / "drift.json"
     new = adapter_file(FROM_THERE.replace('"1"', '"2"'), "new.py")
     done = baseline("check", new, tmp_path / "base", "--old-adapter", old, "--json", saved)
-    assert whose(done) == ["the environment's"]
+    assert whose(done) == ["by the environment"]
     counts = json.loads(saved.read_text(encoding="utf-8"))["attribution"]["counts"]
     assert list(counts["semantic"]) == ["environment"]
 
@@ -425,13 +428,13 @@ def test_both_may_have_a_part(adapter_file, tmp_path, monkeypatch):
     monkeypatch.setenv("GOLDFORMER_TEST_EPS", "1e-6")
     new = adapter_file(SOFTMAX.replace("1e-5", "1e-12"), "new.py")
     done = baseline("check", new, tmp_path / "base", "--old-adapter", old)
-    assert any("both have a part in it" in line for line in whose(done))
+    assert any("by both" in line for line in whose(done))
 
 
 def test_another_interpreter_is_run_with_this_goldformer(mine, folder, adapter_file):
     """The one that runs this test stands for it: all is there as it is now, so that the code there is the old one."""
     done = baseline("check", adapter_file(EPS, "new.py"), folder, "--attribute", sys.executable, "--old-adapter", mine)
-    assert whose(done) == ["the code's"]
+    assert whose(done) == ["by the code"]
 
 
 def test_the_interpreter_that_runs_it_tells_nothing(mine, folder):
@@ -453,8 +456,8 @@ def test_another_environment_with_what_changed_as_it_is_now_has_the_old_code(fol
     new = adapter_file(FROM_THERE.replace("1e-5", "1e-6").replace('"1"', '"2"'), "new.py")
     there = interpreter(tmp_path / "venv", "export GOLDFORMER_TEST_EPS=1e-5")
     done = baseline("check", new, folder, "--attribute", there)
-    assert "Whose drift it is, by old code in the new environment" in done.stdout
-    assert whose(done) == ["the code's"]
+    assert "Cause of the drift, by old code in the new environment" in done.stdout
+    assert whose(done) == ["by the code"]
 
 
 def test_new_code_in_the_old_environment_tells_it_the_other_way_round(adapter_file, tmp_path, monkeypatch):
@@ -472,8 +475,8 @@ def test_new_code_in_the_old_environment_tells_it_the_other_way_round(adapter_fi
     there = interpreter(tmp_path / "venv", preamble)
     monkeypatch.setenv("GOLDFORMER_TEST_EPS", "1e-6")
     done = baseline("check", new, tmp_path / "base", "--attribute", there)
-    assert "Whose drift it is, by new code in the old environment (system as it was)" in done.stdout
-    assert whose(done) == ["the environment's"]
+    assert "Cause of the drift, by new code in the old environment (system as it was)" in done.stdout
+    assert whose(done) == ["by the environment"]
 
 
 def test_an_interpreter_that_cannot_run_it_says_what_it_lacks(mine, folder, tmp_path):
@@ -522,7 +525,7 @@ def test_a_history_lines_up_what_moved_since_the_first(three, tmp_path):
 
 
 def test_the_page_stands_alone_and_can_be_read(three, spec):
-    parsed = Page(page(history(three, spec)))
+    parsed = Page(page(read_history(three, spec)))
     must_stand_alone(parsed)
     must_scroll_by_keyboard(parsed)
     kinds = [(f"{kind}i", kind) for kind in ("identical", "rounding", "precision", "semantic", "unexplained", "form")]
@@ -535,14 +538,14 @@ def test_the_page_stands_alone_and_can_be_read(three, spec):
 
 
 def test_the_plot_has_larger_moves_higher_up(three, spec):
-    drawn = plot(history(three, spec))
+    drawn = make_plot(read_history(three, spec))
     lines = {line.component: line for line in drawn.lines}
-    first, second, third = lines["layer_norm"].dots
+    first, second, third = lines["layer_norm"].points
     assert first.y == second.y == drawn.bottom
     assert 20 < third.y < drawn.bottom
-    form = lines["softmax"].dots[2]
+    form = lines["softmax"].points[2]
     assert form.y == 20
-    assert [x for x, _ in drawn.names] == [dot.x for dot in lines["softmax"].dots]
+    assert [x for x, _ in drawn.names] == [dot.x for dot in lines["softmax"].points]
 
 
 def test_baselines_without_a_common_case_are_2(adapter_file, folder, tmp_path):

@@ -46,7 +46,7 @@ def test_it_says_what_moved_and_why(moved):
     assert status == 1
     said = " ".join(text for _, text in page.all("p") + page.all("dd"))
     assert "✗ Worst: semantic; allowed: rounding." in said
-    assert "layer_norm_eps: 1e-6 (as in many ports of the paper's own code): what was got equals that" in said
+    assert "layer_norm_eps: 1e-6 (as in many ports of the paper's own code). It reproduces your output in" in said
     assert "goldformer baseline check" in said
     (row,) = [text for _, text in page.all("tr") if text.startswith("layer_norm")]
     assert row.split()[1:7].count("·") == 3

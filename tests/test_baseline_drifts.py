@@ -19,7 +19,7 @@ from drifts import (
     tf32,
 )
 from goldformer.conformance.baseline.drift import Drift, headline, remarks
-from goldformer.conformance.baseline.moves import Kind, Tally, worst, worst_first
+from goldformer.conformance.baseline.moves import Kind, Tally, worst_first
 
 ATTENTION = "scaled_dot_product_attention"
 
@@ -98,7 +98,7 @@ def test_other_random_numbers_are_said_to_be_that(spec, drift):
     moved = [move for move in found.moves if move.kind is not Kind.IDENTICAL]
     assert moved
     assert {headline(move, spec).partition("; ")[2] for move in moved} == {
-        "other random numbers are drawn; their statistics are as they have to be"
+        "other random numbers are drawn; their statistics are right"
     }
 
 
@@ -140,7 +140,7 @@ def test_what_no_precision_explains_is_unexplained(spec, drift):
     shifted.__name__ = "softmax"
     found = drift(on_torch(spec, softmax), on_torch(spec, shifted), "softmax")
     assert kinds_of_outputs(found) == {Kind.UNEXPLAINED}
-    assert "no lower precision gives it, and no mistake" in headline(worst_first(found.moves)[0], spec)
+    assert "no lower precision and no known mistake" in headline(worst_first(found.moves)[0], spec)
 
 
 def test_a_baseline_that_was_far_from_right_makes_no_precision_of_what_is(spec, drift):
@@ -163,7 +163,7 @@ def test_another_eps_is_an_option_that_is_named(spec, drift):
     found = drift(on_torch(spec, layer_norm()), on_torch(spec, layer_norm(1e-6)), "layer_norm")
     assert found.tally.worst is Kind.SEMANTIC
     assert Kind.PRECISION not in kinds(found)
-    assert any(line.startswith("This is: layer_norm_eps: 1e-6 (") for line in said(found))
+    assert any(line.startswith("Option found: layer_norm_eps: 1e-6 (") for line in said(found))
     assert "equals layer_norm_eps: 1e-6 (" in headline(worst_first(found.moves)[0], spec)
 
 
@@ -171,25 +171,25 @@ def test_gelu_for_relu_is_a_mistake_that_is_named(spec, drift):
     gelu = feed_forward(activation=torch.nn.functional.gelu)
     found = drift(on_torch(spec, feed_forward()), on_torch(spec, gelu), "feed_forward")
     assert found.tally.worst is Kind.SEMANTIC
-    assert any("(ffn-gelu)" in line and line.startswith("This is: ") for line in said(found))
+    assert any(line.startswith("Mistake found: ffn-gelu, ") for line in said(found))
 
 
 def test_a_mistake_that_is_gone_is_said_to_have_been(spec, drift):
     gelu = feed_forward(activation=torch.nn.functional.gelu)
     found = drift(on_torch(spec, gelu), on_torch(spec, feed_forward()), "feed_forward")
     assert found.tally.worst is Kind.SEMANTIC
-    assert any("(ffn-gelu)" in line and line.startswith("It was: ") for line in said(found))
+    assert any(line.startswith("Mistake removed: ffn-gelu, ") for line in said(found))
     assert "no longer " in headline(worst_first(found.moves)[0], spec)
 
 
 def test_another_option_is_named_whether_it_is_declared_or_not(spec, drift):
     silently = drift(textbook(spec), textbook(spec, "empty_row: nan"), ATTENTION)
     assert kinds(silently) == {Kind.IDENTICAL, Kind.SEMANTIC}
-    assert any(line.startswith("This is: empty_row: nan (") for line in said(silently))
+    assert any(line.startswith("Option found: empty_row: nan (") for line in said(silently))
     openly = drift(textbook(spec), textbook(spec, "empty_row: nan", declared={"empty_row": "nan"}), ATTENTION)
     assert ("convention empty_row", "none", "nan") in openly.environment
     whys = {move.why for move in openly.moves if move.kind is Kind.SEMANTIC}
-    assert whys == {"empty_row: nan instead of uniform is declared now, and that is what it gives"}
+    assert whys == {"empty_row: nan instead of uniform is declared now, and the result agrees"}
     (gone,) = [move for move in openly.moves if move.kind is Kind.FORM]
     assert gone.why == "is gone: only for empty_row: uniform; the adapter declares nan"
 
@@ -204,7 +204,7 @@ def test_drawn_calls_of_realistic_size_are_classed_as_golden_ones_are(spec, drif
         found = drift(old, new, "feed_forward", drawn=1)
         drawn = [move for move in found.moves if move.key.case == "drawn-feed-forward-1"]
         assert {move.output for move in drawn} == {"output", "hidden"}
-        assert worst(drawn) is kind
+        assert Tally.of(drawn).worst is kind
 
 
 # ── form ──
@@ -245,7 +245,7 @@ def test_outputs_calls_and_components_that_are_gone_or_new_are_form(spec, drift)
     assert ("weights", "is gone: it is not returned any more") in whys
     assert ("", "gives no result any more; not-implemented: without masks") in whys
     whys = {(move.output, move.why) for move in won.moves if move.kind is Kind.FORM}
-    assert ("weights", "is new: the baseline has it not") in whys
+    assert ("weights", "is new: the baseline does not have it") in whys
     assert ("", "gives a result now; it was not-implemented: without masks") in whys
 
 

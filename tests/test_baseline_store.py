@@ -24,11 +24,11 @@ from goldformer.conformance.baseline.arrays import (
     LARGE,
     SAMPLED,
     BadArrays,
-    Kept,
+    StoredArray,
     content_digest,
+    from_bytes,
     places,
-    read,
-    written,
+    to_bytes,
 )
 from goldformer.conformance.baseline.manifest import read_manifest
 from goldformer.conformance.baseline.model import BaselineError
@@ -55,12 +55,12 @@ def numbers(dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_dtype_comes_back_bit_for_bit_and_in_its_own_size(dtype):
-    kept = Kept.of(numbers(dtype), dtype)
+    kept = StoredArray.of(numbers(dtype), dtype)
     size = np.dtype("uint16" if dtype == "bfloat16" else dtype).itemsize
     assert len(kept.raw) == kept.values.size * size
-    ((name, (dtype_read, values)),) = read(written({"a/b": kept})).items()
+    ((name, (dtype_read, values)),) = from_bytes(to_bytes({"a/b": kept})).items()
     assert (name, dtype_read) == ("a/b", dtype)
-    assert Kept.of(values, dtype).same(kept)
+    assert StoredArray.of(values, dtype).equals(kept)
     if values.dtype.kind == "f":
         some = ~np.isnan(values)
         assert np.array_equal(np.signbit(values[some]), np.signbit(kept.values[some]))
@@ -68,17 +68,17 @@ def test_every_dtype_comes_back_bit_for_bit_and_in_its_own_size(dtype):
 
 
 def test_the_sign_of_a_zero_is_a_bit_and_nan_is_nan():
-    zero, negative = Kept.of(np.array([0.0]), "float32"), Kept.of(np.array([-0.0]), "float32")
-    assert not zero.same(negative)
-    assert Kept.of(np.array([np.nan]), "bfloat16").same(Kept.of(np.array([-np.nan]), "bfloat16"))
+    zero, negative = StoredArray.of(np.array([0.0]), "float32"), StoredArray.of(np.array([-0.0]), "float32")
+    assert not zero.equals(negative)
+    assert StoredArray.of(np.array([np.nan]), "bfloat16").equals(StoredArray.of(np.array([-np.nan]), "bfloat16"))
 
 
 def test_pytorch_reads_the_file():
     """It knows the dtypes by itself, bfloat16 among them."""
     from safetensors.torch import load as load_tensors
 
-    arrays = {f"of/{dtype}": Kept.of(numbers(dtype), dtype) for dtype in DTYPES}
-    found = load_tensors(written(arrays))
+    arrays = {f"of/{dtype}": StoredArray.of(numbers(dtype), dtype) for dtype in DTYPES}
+    found = load_tensors(to_bytes(arrays))
     assert found.keys() == arrays.keys()
     for name, kept in arrays.items():
         assert (str(found[name].dtype), tuple(found[name].shape)) == (f"torch.{kept.dtype}", kept.shape)
@@ -89,14 +89,14 @@ def test_pytorch_reads_the_file():
 @pytest.mark.parametrize("shape", [(), (0,), (2, 0, 3), (1, 1)])
 def test_a_scalar_and_nothing_at_all_have_a_shape_too(dtype, shape):
     values = np.ones(shape, "float64" if "float" in dtype else dtype)
-    ((_, (dtype_read, read_back)),) = read(written({"x": Kept.of(values, dtype)})).items()
+    ((_, (dtype_read, read_back)),) = from_bytes(to_bytes({"x": StoredArray.of(values, dtype)})).items()
     assert (dtype_read, read_back.shape, read_back.dtype) == (dtype, shape, values.dtype)
     np.testing.assert_array_equal(read_back, values)
 
 
 def test_the_file_does_not_depend_on_the_order_of_its_arrays():
-    arrays = {f"{i}/{dtype}": Kept.of(numbers(dtype), dtype) for i in range(3) for dtype in DTYPES}
-    assert written(dict(reversed(arrays.items()))) == written(arrays)
+    arrays = {f"{i}/{dtype}": StoredArray.of(numbers(dtype), dtype) for i in range(3) for dtype in DTYPES}
+    assert to_bytes(dict(reversed(arrays.items()))) == to_bytes(arrays)
 
 
 def file_of(header, data=b""):
@@ -115,7 +115,7 @@ def test_files_that_goldformer_laid_out_itself_are_read():
         b'"f":{"dtype":"BOOL","shape":[0,4],"data_offsets":[36,36]}} ',
         struct.pack("<2dqf3H2?", 1 / 3, -0.0, -7, 0.25, 0x3F80, 0x8000, 0x7F80, True, False),
     )
-    found = {name: (dtype, values.shape, values.tolist()) for name, (dtype, values) in read(raw).items()}
+    found = {name: (dtype, values.shape, values.tolist()) for name, (dtype, values) in from_bytes(raw).items()}
     assert found == {
         "a/ü": ("float64", (2,), [1 / 3, -0.0]),
         "b": ("int64", (), -7),
@@ -124,22 +124,22 @@ def test_files_that_goldformer_laid_out_itself_are_read():
         "e": ("bool", (2,), [True, False]),
         "f": ("bool", (0, 4), []),
     }
-    kept = {name: Kept.of(values, dtype) for name, (dtype, values) in read(raw).items()}
+    kept = {name: StoredArray.of(values, dtype) for name, (dtype, values) in from_bytes(raw).items()}
     # What it said of them then.
     assert content_digest(kept) == "d3c06935ced537db8116b3dd4007d52a98152ab93040ea311b999823875cc925"
 
 
 def test_a_large_output_is_kept_as_a_digest_and_a_sample():
     values = np.arange(LARGE + 1, dtype=np.float64).reshape(1, -1)
-    kept = Kept.of(values, "float32")
+    kept = StoredArray.of(values, "float32")
     assert kept.shape == values.shape
     assert kept.values.size == places(values.shape).size <= SAMPLED
     assert np.array_equal(kept.values, values.ravel()[places(values.shape)])
     other = values.copy()
     outside = np.setdiff1d(np.arange(values.size), places(values.shape))[0]
     other[0, outside] += 1
-    assert np.array_equal(Kept.of(other, "float32").values, kept.values)
-    assert not Kept.of(other, "float32").same(kept)
+    assert np.array_equal(StoredArray.of(other, "float32").values, kept.values)
+    assert not StoredArray.of(other, "float32").equals(kept)
 
 
 def entry(dtype="F64", shape="[2,3]", start=0, end=48):
@@ -179,18 +179,20 @@ NO_FILE = r"^its \d+ bytes are no whole safetensors file: .*"
 )
 def test_files_that_are_none_say_what_is_wrong(raw, message):
     with pytest.raises(BadArrays, match=message):
-        read(raw)
+        from_bytes(raw)
 
 
 def test_a_longer_header_is_no_header():
-    assert read(file_of(b"{}" + b" " * (HEADER_AT_MOST - 2))) == {}
+    assert from_bytes(file_of(b"{}" + b" " * (HEADER_AT_MOST - 2))) == {}
     with pytest.raises(BadArrays, match="header too large"):
-        read(file_of(b"{}" + b" " * (HEADER_AT_MOST - 1)))
+        from_bytes(file_of(b"{}" + b" " * (HEADER_AT_MOST - 1)))
 
 
 def test_no_change_of_a_few_bytes_does_anything_but_refuse():
     """What is still a file after it is read as one, and nothing else is raised."""
-    whole = written({dtype: Kept.of(numbers(dtype)[:2], dtype) for dtype in ("float64", "bfloat16", "int64", "bool")})
+    whole = to_bytes(
+        {dtype: StoredArray.of(numbers(dtype)[:2], dtype) for dtype in ("float64", "bfloat16", "int64", "bool")}
+    )
     draw = random.Random(1)
     refused = 0
     for _ in range(5000):
@@ -200,7 +202,7 @@ def test_no_change_of_a_few_bytes_does_anything_but_refuse():
             raw[at : at + draw.randrange(3)] = draw.choice([b"", b"\xff", b"-1", b"0", b"9" * 20, b"[", b"{", b'"'])
         with np.errstate(invalid="ignore"):
             try:
-                read(bytes(raw))
+                from_bytes(bytes(raw))
             except BadArrays:
                 refused += 1
     assert refused > 4000
@@ -222,7 +224,7 @@ def alike(one, other):
     return (
         one.entries.keys() == other.entries.keys()
         and (one.recordings, one.request, one.spec) == (other.recordings, other.request, other.spec)
-        and all(one.arrays[name].same(kept) for name, kept in other.arrays.items())
+        and all(one.arrays[name].equals(kept) for name, kept in other.arrays.items())
     )
 
 

@@ -90,8 +90,8 @@ def test_every_break_is_caught_named_and_placed(edit, broken_reference, spec, ve
     named = [s.mistake.id for s in suspects(verdicts, edit.root, spec)]
     assert edit.mistake in named[:4]
     text = "\n".join(closing(verdicts, spec))
-    assert f"Mend first: {edit.root}\n" in text
+    assert f"Fix first: {edit.root}\n" in text
     assert spec.mistakes[edit.mistake].hint.split()[0] in text
     report = explain_verdict(next(v for v in bad if v.differences), spec)
-    for part in ("expected", "got", "Clause", "Source", "Repeat      goldformer check"):
+    for part in ("expected", "actual", "Clause", "Source", "Repeat      goldformer check"):
         assert part in report

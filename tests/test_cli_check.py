@@ -147,7 +147,7 @@ def test_a_crash_in_every_call_is_no_sign_of_a_mistake(check):
     for options in (["--case", "ffn-distinct-sizes"], ["--component", "feed_forward"]):
         stdout = check(source, *options).stdout
         assert "raised NameError: name 'undefined' is not defined" in stdout
-        assert "Could be" not in stdout
+        assert "Possible causes" not in stdout
 
 
 def test_what_only_some_calls_raise_may_be_a_variant_that_is_not_there(check):
@@ -224,14 +224,14 @@ def test_a_failure_shows_case_values_clause_document_and_how_to_repeat_it(check,
     for part in (
         spec.cases["sm-one-row-by-hand"].title,
         "→ output: 3 of 3 values are wrong, by up to ",
-        "first at [0]: expected 0.0420100661, got 0.0840201",
-        "worst at [2]: expected 0.843794734, got 1.68758",
+        "first at [0]: expected 0.0420100661, actual 0.0840201",
+        "worst at [2]: expected 0.843794734, actual 1.68758",
         "error ÷ tolerance ",
         "Clause      SM-1 MUST: The formula",
         "Clause      SM-2 MUST: Rows are distributions over the last axis",
         "Source      java J1",
         "--case sm-one-row-by-hand --dtype float32\n",
-        "Mend first: softmax\n  First seen: sm-one-row-by-hand: output: 3 of 3",
+        "Fix first: softmax\n  First seen: sm-one-row-by-hand: output: 3 of 3",
     ):
         assert part in text
 
@@ -248,7 +248,7 @@ def test_quiet_is_the_summary_alone(check):
     assert result.exit_code == 1
     assert result.stdout.startswith("mine 7\ncomponent ")
     assert "FAILED" not in result.stdout
-    assert "Mend first: softmax" in result.stdout
+    assert "Fix first: softmax" in result.stdout
 
 
 def test_declared_conventions_and_hints_are_told(check):
@@ -272,10 +272,10 @@ def test_strict_fails_what_is_absent_and_what_only_should_be_refused(options, co
 def test_what_is_absent_neither_comes_first_nor_mends_itself(check):
     wrong = RIGHT.replace("powers.sum(-1, keepdims=True)", "powers.sum()")
     stdout = check(wrong, "--strict", "--component", "softmax,multi_head_attention,causal_mask").stdout
-    diagnosis = stdout[stdout.index("Mend first: ") :]
-    assert diagnosis.count("Mend first: ") == 1
-    assert diagnosis.startswith("Mend first: softmax")
-    assert "mend themselves" not in diagnosis
+    diagnosis = stdout[stdout.index("Fix first: ") :]
+    assert diagnosis.count("Fix first: ") == 1
+    assert diagnosis.startswith("Fix first: softmax")
+    assert "perhaps only because" not in diagnosis
     assert "Not implemented: causal_mask, multi_head_attention" in diagnosis
 
 
@@ -340,7 +340,7 @@ def test_html_saves_the_report(check, tmp_path):
     assert result.exit_code == 1
     text = path.read_text(encoding="utf-8")
     assert "fails first" in text
-    assert 'aria-label="got,' in text
+    assert 'aria-label="actual,' in text
     assert result.stdout.replace("\n", "").endswith(f"- wrote {path}")
 
 

@@ -12,7 +12,7 @@ from comparisons import ALL, FAILING, MISSING, RIGHT, made, of, verdict, wrong
 from goldformer.conformance.cli import main
 from goldformer.conformance.commands import compare as command
 from goldformer.conformance.judging.verdict import Verdict
-from goldformer.conformance.reports.comparison import Request, Tally, compared, examined
+from goldformer.conformance.reports.comparison import ComparisonRequest, Counts, check_implementation, run_comparison
 from goldformer.conformance.reports.comparison_text import as_json, badge, markdown
 
 SOFTMAX = """
@@ -106,11 +106,11 @@ def test_what_was_run_is_in_the_json(saved, spec):
     assert judged + sum(component["skipped"].values()) == len(component_verdicts(spec))
     assert component["dtypes"]["float32"]["failed"] == component["failed"] == len(doubled["failures"])
     assert doubled["clauses"]["SM-1"]["failed"] > 0
-    assert [r["text"] for r in doubled["diagnosis"] if r["label"] == "Mend first"] == ["softmax"]
+    assert [r["text"] for r in doubled["diagnosis"] if r["label"] == "Fix first"] == ["softmax"]
 
 
 def component_verdicts(spec):
-    return examined("textbook", Request(("float32",), ("softmax",)), spec).verdicts
+    return check_implementation("textbook", ComparisonRequest(("float32",), ("softmax",)), spec).verdicts
 
 
 def test_the_verdicts_are_those_of_check(saved, two):
@@ -130,13 +130,13 @@ def test_they_are_handed_on_as_they_are_done_and_kept_in_order(spec):
             seen.append((one.given, total))
             yield one
 
-    found = compared(["no.py", "none.py"], Request(("float32",)), spec, 1, watch)
+    found = run_comparison(["no.py", "none.py"], ComparisonRequest(("float32",)), spec, 1, watch)
     assert sorted(seen) == [("no.py", 2), ("none.py", 2)]
     assert [i.given for i in found.implementations] == ["no.py", "none.py"]
 
 
 def test_what_the_options_leave_nothing_of_is_unusable(spec):
-    found = examined("textbook", Request(("bfloat16",), ("softmax",)), spec)
+    found = check_implementation("textbook", ComparisonRequest(("bfloat16",), ("softmax",)), spec)
     assert found.outcome == "unusable"
     assert found.problem.startswith("nothing was checked: ")
 
@@ -145,16 +145,16 @@ def test_what_the_options_leave_nothing_of_is_unusable(spec):
 
 
 def test_a_tally_counts_each_verdict_once():
-    tally = Tally.of([*RIGHT.verdicts, *FAILING.verdicts])
+    tally = Counts.of([*RIGHT.verdicts, *FAILING.verdicts])
     assert (tally.passed, tally.failed, tally.errored) == (3, 1, 1)
-    assert (tally.bad, tally.judged) == (2, 5)
+    assert (tally.bad, tally.number_judged) == (2, 5)
     assert tally.skipped == {"convention": 1, "not-implemented": 1}
     assert tally.worst == 2.5e5
-    assert Tally.of([]).worst is None
+    assert Counts.of([]).worst is None
 
 
 def test_roots_are_told_from_those_that_fail_along_with_them(spec):
-    assert {c.component: c.state for c in FAILING.cells(spec).values()} == {
+    assert {c.component: c.state for c in FAILING.results(spec).values()} == {
         "softmax": "fails first",
         "scaled_dot_product_attention": "fails",
     }
@@ -180,7 +180,7 @@ def test_the_worst_outcome_is_that_of_all(implementations, outcome):
 @pytest.fixture
 def told(monkeypatch):
     def run(comparison, *options):
-        monkeypatch.setattr(command, "compared", lambda *_: comparison)
+        monkeypatch.setattr(command, "run_comparison", lambda *_: comparison)
         return compare("any", *options)
 
     return run
@@ -202,7 +202,7 @@ def test_exit_status(comparison, code, told):
     ],
 )
 def test_what_cannot_be_done_is_2_and_said_before_anything_is_run(arguments, says, monkeypatch):
-    monkeypatch.setattr(command, "compared", lambda *_: pytest.fail("it runs"))
+    monkeypatch.setattr(command, "run_comparison", lambda *_: pytest.fail("it runs"))
     result = compare(*arguments)
     assert (result.exit_code, result.stdout, result.stderr) == (2, "", f"goldformer: {says}\n")
 
@@ -223,7 +223,7 @@ def test_what_is_printed(told):
     assert "right 7: conforms · 1 component · 2 of 3 checks apply (1.2 s)" in lines
     assert "Convention declared: empty_row: nan" in lines
     assert "Note: sotfmax is no component: did you mean softmax?" in lines
-    assert "Mend first: softmax" in lines
+    assert "Fix first: softmax" in lines
     assert "missing.py: no such file. `goldformer new missing.py` writes one" in lines
 
 
@@ -297,7 +297,7 @@ def test_markdown_says_how_each_ends_what_to_mend_and_what_it_ran_on(spec):
         "- ✓ **right 7**: conforms · 1 component · 2 of 3 checks apply (declares empty_row: nan)",
         "- ✗ **a \\| \\<b>\\*bad\\*\\</b> 7**: fails in 2 of 2 components",
         "- ! **missing.py**: no such file. \\`goldformer new missing.py\\` writes one",
-        "- **Mend first**: softmax",
+        "- **Fix first**: softmax",
         "<details><summary>2 failing checks</summary>",
         "- `sm-one` (float32): output: 3 of 9 values are wrong (sm-one)",
         "$ goldformer check mine.py --case sm-one",

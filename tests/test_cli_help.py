@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from goldformer import __version__
 from goldformer.conformance.cli import main
+from goldformer.conformance.commands import SUMMARIES
 
 GOLDFORMER = Path(sys.executable).with_name("goldformer")
 
@@ -22,11 +23,12 @@ def run(*arguments):
     return subprocess.run([GOLDFORMER, *arguments], capture_output=True, text=True, timeout=60, check=False)
 
 
+FOUND = {name: main.get_command(None, name) for name in main.list_commands(None)}
 #: Every command as its words, also those of groups.
 COMMANDS = [
     [],
-    *([name] for name in main.commands),
-    *([name, inner] for name, group in main.commands.items() for inner in getattr(group, "commands", ())),
+    *([name] for name in FOUND),
+    *([name, inner] for name, group in FOUND.items() for inner in getattr(group, "commands", ())),
 ]
 
 
@@ -35,16 +37,30 @@ def test_help_tells_the_exit_statuses(command):
     result = CliRunner().invoke(main, [*command, "--help"])
     assert result.exit_code == 0
     text = " ".join(result.stdout.split())
-    assert re.search(r"Exit status: 0 [^·]+ · 1 [^·]+ · 2 unusable", text)
+    assert re.search(r"Exit status: 0: [^·]+ · 1: [^·]+ · 2: bad ", text)
 
 
-@pytest.mark.parametrize("name", main.commands)
+@pytest.mark.parametrize("name", FOUND)
 def test_every_option_and_command_is_described(name):
-    command = main.commands[name]
+    command = FOUND[name]
     assert command.help
     for option in command.params:
         if option.param_type_name == "option":
             assert option.help
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_the_summary_of_a_command_is_the_first_sentence_of_its_help(name):
+    assert " ".join(FOUND[name].help.split("\n\n")[0].split()) == SUMMARIES[name]
+
+
+@pytest.mark.parametrize("words", [[], ["baseline"], ["assignment"]], ids=" ".join)
+def test_summaries_are_whole_sentences(words):
+    text = CliRunner().invoke(main, [*words, "--help"], terminal_width=80).stdout
+    listed = text.partition("Commands:")[2].partition("Exit status")[0]
+    assert listed.strip()
+    assert "..." not in listed
+    assert "…" not in listed
 
 
 def test_help_and_version_work_under_their_short_and_long_names():

@@ -92,8 +92,8 @@ def test_a_failing_check_says_all_that_check_says(parsed, spec):
     for said in (
         "the title of sm-one",
         "output: 3 of 9 wrong (tolerance 1e-07)",
-        "first at [0, 0]: expected 0.397954285, got 0.425934076, error ÷ tolerance 2.8e+05",
-        "worst at [2, 0]: expected 0.13547101, got 0.0883140191",
+        "first at [0, 0]: expected 0.397954285, actual 0.425934076, error ÷ tolerance 2.8e+05",
+        "worst at [2, 0]: expected 0.13547101, actual 0.0883140191",
         f"ClauseSM-1 MUST: {spec.clauses['SM-1'].title}",
         "Sourcejava J1",
         "Repeatgoldformer check mine.py --case sm-one",
@@ -103,9 +103,9 @@ def test_a_failing_check_says_all_that_check_says(parsed, spec):
 
 def test_the_diagnosis_stands_before_the_checks(parsed):
     said = next(text for _, text in parsed.all("dl"))
-    assert said.startswith("Mend firstsoftmax")
-    assert "Not knownno mistake of the catalogue gives what was got" in said
-    assert "These fail too and may mend themselvesscaled_dot_product_attention" in said
+    assert said.startswith("Fix firstsoftmax")
+    assert "Cause unknownNo known mistake reproduces this output" in said
+    assert "These also fail, perhaps only because of itscaled_dot_product_attention" in said
 
 
 def test_what_an_implementation_says_is_text_and_never_markup(spec):

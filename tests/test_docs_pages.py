@@ -174,7 +174,8 @@ def test_the_page_on_cases_shows_every_form_of_recipe_and_of_expectation():
 
 
 def test_the_options_that_the_pages_name_exist():
-    known = {name for command in main.commands.values() for p in command.params for name in p.opts}
+    commands = [main.get_command(None, name) for name in main.list_commands(None)]
+    known = {name for command in commands for p in command.params for name in p.opts}
     for page in PAGES:
         for line in re.findall(r"^\| (`-.*?) \|", text_of(page), re.MULTILINE):
             assert set(re.findall(r"`(-{1,2}[a-z0-9]+)", line)) <= known, line
@@ -210,8 +211,8 @@ def options_shown(text):
     for line in re.findall(r"goldformer ([a-z]+ [^\n`]*)", text.replace("\\\n", " ")):
         words = line.split()
         command: click.Command = main
-        while words and isinstance(command, click.Group) and words[0] in command.commands:
-            command = command.commands[words.pop(0)]
+        while words and isinstance(command, click.Group) and (inner := command.get_command(None, words[0])):
+            command, words = inner, words[1:]
         if command is not main:
             yield from ((command, option) for option in re.findall(r"(?<!\S)--[a-z][a-z0-9-]*", " ".join(words)))
 

@@ -154,7 +154,7 @@ def test_every_row_of_a_document_has_its_place(site, everything):
 def test_every_command_has_its_place(site):
     from goldformer.conformance.cli import main
 
-    assert {f"command-{name}" for name in main.commands} <= set(page(site, "generated/command-line").ids)
+    assert {f"command-{name}" for name in main.list_commands(None)} <= set(page(site, "generated/command-line").ids)
 
 
 def test_every_formula_is_mathematics(site, pages, everything):

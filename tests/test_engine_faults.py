@@ -88,7 +88,7 @@ def test_a_fault_alone_is_exit_status_2_and_a_failure_beside_it_is_1(judging_exp
     assert "goldformer: sm-several-rows (float32): a fault in goldformer: LookupError: of our own" in alone.stderr
     assert "ERRORED  sm-several-rows  (softmax, float32 on cpu)" in alone.stdout
     assert "Fault in goldformer: a fault in goldformer: LookupError" in alone.stdout
-    assert "Mend first" not in alone.stdout
+    assert "Fix first" not in alone.stdout
     assert check(WRONG, "--dtype", "float32").exit_code == 1
 
 

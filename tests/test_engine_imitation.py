@@ -74,9 +74,8 @@ def test_the_mistake_is_named_from_what_was_got(scale, mistake, dtype, judged, s
     assert best.equals == best.examined > 20
     assert best.ratio < 1
     text = "\n".join(closing(verdicts, spec))
-    assert f"({mistake}):" in text
-    assert "This is: " in text
-    assert "Could be: " not in text
+    assert f"Mistake found: {mistake}, " in text
+    assert "Possible causes" not in text
     case = next(v for v in verdicts if v.matches)
     assert f"({mistake}), within" in " ".join(explain_verdict(case, spec).split())
     assert Verdict.from_json(case.as_json()) == case
@@ -106,8 +105,8 @@ def test_what_is_not_in_the_catalogue_is_said_to_be_unknown_with_the_first_wrong
     verdicts = judged(Attention(spoil=lambda weights: 0.9 * weights), ATTENTION)
     assert named(verdicts, ATTENTION, spec) == []
     text = " ".join(" ".join(closing(verdicts, spec)).split())
-    assert "This is" not in text
-    assert "Not known: no mistake of the catalogue gives what was got; the first wrong output is weights in" in text
+    assert "Mistake found" not in text
+    assert "Cause unknown: No known mistake reproduces this output; the first wrong output is weights in" in text
 
 
 def test_a_mistake_that_is_left_out_is_not_named(judged, spec):
@@ -127,9 +126,12 @@ def test_what_differs_from_call_to_call_is_said_to_do_that_and_nothing_else(spec
     bench = Bench(spec, Adapter.from_object(thing, "m", spec), "float32", "cpu")
     verdicts = Diagnosis(spec).explain_all(check() for check in checks(bench, Selection(("float32",), (ATTENTION,))))
     text = " ".join(" ".join(closing(verdicts, spec)).split())
-    assert "This is: the same call gives different results (nondeterminism): a second call with the same inputs" in text
-    assert "Not known" not in text
-    assert "Could be" not in text
+    assert (
+        "Mistake found: nondeterminism, the same call gives different results: a second call with the same inputs"
+        in text
+    )
+    assert "No known mistake" not in text
+    assert "Possible causes" not in text
 
 
 @pytest.mark.parametrize(
@@ -158,7 +160,7 @@ def scaled_dot_product_attention(query, key, value, mask=None):
     text = " ".join(" ".join(closing(verdicts, spec)).split())
     assert said in text
     assert "nondeterminism" not in text
-    assert "Could be" not in text
+    assert "Possible causes" not in text
 
 
 def test_what_passes_is_held_against_nothing(judged):
@@ -208,7 +210,7 @@ def test_options_that_were_not_declared_are_named_with_how_to_declare_them(optio
     assert {c.id for c in best.causes} == {*named_first}
     assert best.equals == best.examined > 10
     text = " ".join(" ".join(closing(verdicts, spec)).split())
-    assert re.search(r"This is: (norm_placement: pre|layer_norm_eps: 1e-6) \(", text)
+    assert re.search(r"Option found: (norm_placement: pre|layer_norm_eps: 1e-6) \(", text)
     declared = re.search(r"Declare CONVENTIONS = (\{.*?\}) in the adapter, or fix it\.", text)
     assert json.loads(declared[1]) == dict(options)
 
@@ -257,4 +259,4 @@ def test_an_exception_is_shown_and_is_no_evidence_of_a_mistake(judged, spec):
     assert {v.reason for v in verdicts if v.bad} == {"raised"}
     text = " ".join(" ".join(closing(verdicts, spec)).split())
     assert "First seen: pe-5000: raised ValueError: operands could not be broadcast together" in text
-    assert "Could be" not in text
+    assert "Possible causes" not in text

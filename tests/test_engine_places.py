@@ -411,15 +411,15 @@ def test_it_is_named_with_its_place(made, component, mistake, place, whole, spec
     verdicts = judged(spec, made(), *(() if whole else (component,)))
     found = best(spec, verdicts, component)
     assert [c.id for c in found.causes] == [mistake]
-    assert found.causes[0].title.endswith(f"({mistake}), in {place} alone")
+    assert found.causes[0].title.endswith(f"({mistake}), only in {place}")
     # What is searched within a budget may be found at the second failing case, and explains the first as well.
     assert found.certain
     assert found.examined >= 2
     text = " ".join(" ".join(closing(verdicts, spec)).split())
-    assert f"Mend first: {component}" in text
-    assert f"({mistake}), in {place} alone: what was got equals that" in text
+    assert f"Fix first: {component}" in text
+    assert f"Mistake found: {found.causes[0].heading}. It reproduces your output in " in text
     # The whole that contains the part is said to be wrong along with it, and not by anything else.
-    assert "Mend too" not in text
+    assert "Fix too" not in text
     explained = next(v for v in verdicts if v.matches)
     assert Verdict.from_json(explained.as_json()) == explained
 
@@ -432,17 +432,17 @@ def test_what_is_written_as_one_function_is_named_without_a_place(made, componen
     found = best(spec, verdicts, component)
     assert found.causes[0].title.endswith(f"({mistake})")
     assert found.equals == found.examined > 10
-    assert f"This is: {found.causes[0].title}" in " ".join(" ".join(closing(verdicts, spec)).split())
+    assert f"Mistake found: {found.causes[0].heading}" in " ".join(" ".join(closing(verdicts, spec)).split())
 
 
 def test_a_place_inside_a_layer_is_found_where_a_whole_model_is_all_there_is(spec):
     found = best(spec, judged(spec, no_residual_around_feed_forward(), "transformer"), "transformer")
-    assert found.causes[0].title.endswith("(residual-missing), in the decoder layer's feed-forward network alone")
+    assert found.causes[0].title.endswith("(residual-missing), only in the decoder layer's feed-forward network")
 
 
 def test_a_sublayer_that_is_missing_in_one_half_is_named_with_it(spec):
     found = best(spec, judged(spec, NoFeedForwardInTheDecoder(), "transformer"), "transformer")
-    assert found.causes[0].title.endswith("(ffn-missing), in the decoder's half alone")
+    assert found.causes[0].title.endswith("(ffn-missing), only in the decoder's half")
 
 
 def test_positions_of_words_alone_that_are_missing_are_told_as_the_commoner_of_two_that_look_alike(spec):
@@ -455,7 +455,7 @@ def test_positions_of_words_alone_that_are_missing_are_told_as_the_commoner_of_t
 @pytest.mark.parametrize(("made", "half"), [(one_encoder_layer_less, "encoder"), (one_decoder_layer_less, "decoder")])
 def test_a_layer_that_one_stack_of_a_model_lacks_is_named_with_its_half(made, half, spec):
     found = best(spec, judged(spec, made(), "transformer"), "transformer")
-    assert found.causes[0].title.endswith(f"(layer-skipped), in the {half}'s half alone")
+    assert found.causes[0].title.endswith(f"(layer-skipped), only in the {half}'s half")
 
 
 def test_plain_layers_are_right(spec):
@@ -465,7 +465,7 @@ def test_plain_layers_are_right(spec):
 def test_under_a_declared_option(spec):
     made = Spoiled("pre", OPTIONS["norm_placement", "pre"], *self_attention_without_scale.layers)
     found = best(spec, judged(spec, made(), "decoder_layer", norm_placement="pre"), "decoder_layer")
-    assert found.causes[0].title.endswith("(scale-missing), in the decoder layer's self-attention alone")
+    assert found.causes[0].title.endswith("(scale-missing), only in the decoder layer's self-attention")
 
 
 @pytest.mark.parametrize(

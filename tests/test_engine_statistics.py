@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from goldformer.adapters import Adapter
-from goldformer.conformance.commands.explain import _index, _lines
+from goldformer.conformance.commands.explain import find_entry, format_entry
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.statistics import compare_statistics
 from goldformer.conformance.judging.tolerance import UNIT_ROUNDOFF, tolerance
@@ -132,9 +132,9 @@ def test_a_statistic_that_is_off_is_said_in_its_numbers(spec, verdict_of):
     assert verdict.message == f"mean of output: {got:.6g} instead of 1, off by {mean.ratio:.3g} times the tolerance"
     lines = explain_verdict(verdict, spec).splitlines()
     assert lines[2] == f"  → {verdict.message}"
-    said = f"expected 1, got {mean.worst.got:.9g}, error ÷ tolerance {mean.ratio:.3g} (tolerance 0.0183)"
+    said = f"expected 1, actual {mean.worst.got:.9g}, error ÷ tolerance {mean.ratio:.3g} (tolerance 0.0183)"
     assert lines[3] == f"  mean of output: {said}"
-    assert lines[5].startswith("  largest of output: expected 1.11111111, got 1, error ÷ tolerance ")
+    assert lines[5].startswith("  largest of output: expected 1.11111111, actual 1, error ÷ tolerance ")
     assert verdict.ratio == largest.ratio > 1000
     assert Verdict.from_json(verdict.as_json()) == verdict
 
@@ -175,7 +175,7 @@ def test_a_loss_of_one_number_is_said_like_a_statistic(spec, verdict_of):
 
 
 def test_a_case_is_explained_with_its_intervals(spec):
-    lines = _lines(_index(spec)["do-tenth"])
+    lines = format_entry(find_entry("do-tenth", spec))
     assert "    mean: 1 ± 0.0183" in lines
     assert "    largest: 1.11111111 ± 0" in lines
 

@@ -116,8 +116,8 @@ def test_what_equals_every_failing_case_is_the_mistake(spec):
     found, (said,) = explained("one", "two", of=("one", "two"), spec=spec)
     assert found.certain
     assert said == (
-        "This is: the scores are not divided by √d_k (scale-missing): what was got equals that in 2 of 2 failing "
-        "cases, within 0.1 of the tolerance. Divide QKᵀ by √d_k before the softmax."
+        "Mistake found: scale-missing, the scores are not divided by √d_k. It reproduces your output in 2 of 2 failing "
+        "cases (within 0.1 of the tolerance). Divide QKᵀ by √d_k before the softmax."
     )
 
 
@@ -126,12 +126,12 @@ def test_what_a_failing_case_refutes_is_the_closest_known_mistake_and_names_the_
     found, (said,) = explained(*cases[:18], of=cases, spec=spec)
     assert not found.certain
     assert said == (
-        "Closest known mistake: the scores are not divided by √d_k (scale-missing): what was got equals that in "
-        "18 of 20 failing cases, within 0.1 of the tolerance; it does not explain case-18, case-19. "
+        "Closest known mistake: scale-missing, the scores are not divided by √d_k. It reproduces your output in "
+        "18 of 20 failing cases (within 0.1 of the tolerance), but not in case-18, case-19. "
         "Divide QKᵀ by √d_k before the softmax."
     )
     _, (said,) = explained(*cases[:12], of=cases, spec=spec)
-    assert "it does not explain case-12, case-13, case-14, case-15 and 4 more. Divide" in said
+    assert "but not in case-12, case-13, case-14, case-15 and 4 more. Divide" in said
 
 
 def test_of_two_options_that_fit_the_nearer_one_is_named(spec):
@@ -146,7 +146,7 @@ def test_an_exception_hints_at_no_mistake(spec):
     raised = verdict(ERRORED, "scale-missing", "scale-dim-v", reason="raised")
     assert named([raised, verdict(PASSED, "scale-missing")], spec) == []
     assert [remark.label for remark in diagnose([raised, verdict(PASSED, "scale-missing")], spec)] == [
-        "Mend first", "First seen", "If it has no such variant",
+        "Fix first", "First seen", "If it has no such variant",
     ]  # fmt: skip
 
 
@@ -154,8 +154,8 @@ def test_nothing_could_be_what_is_not_known(spec):
     wrong = Difference("weights", 1, 2, 0.1, 7.0, None, None)
     case = replace(verdict(FAILED, reason="wrong-value"), matches=(), differences=(wrong,))
     broken = verdict(FAILED, "mask-not-inplace", kind="property", reason="property")
-    assert [remark.label for remark in diagnose([case, broken], spec)] == ["Mend first", "First seen", "Not known"]
-    assert [remark.label for remark in diagnose([broken], spec)] == ["Mend first", "First seen", "Could be"]
+    assert [remark.label for remark in diagnose([case, broken], spec)] == ["Fix first", "First seen", "Cause unknown"]
+    assert [remark.label for remark in diagnose([broken], spec)] == ["Fix first", "First seen", "Possible causes"]
 
 
 def test_what_a_failing_case_was_held_against_in_vain_is_ruled_out(spec):

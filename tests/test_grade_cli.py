@@ -43,7 +43,7 @@ def run(spec: Spec, tmp_path: Path, broken: set[str], monkeypatch: pytest.Monkey
             else:
                 yield write_results(grader.grade(submission), exam, spec)
 
-    monkeypatch.setattr("goldformer.conformance.commands.grade_session.grade_in_pool", graded)
+    monkeypatch.setattr("goldformer.conformance.commands._grade_session.grade_in_pool", graded)
 
     def invoke(*options: str, submissions: str = "class") -> Result:
         words = [str(tmp_path / submissions), "--assignment", str(tmp_path / "assignment.yaml")]
@@ -151,7 +151,7 @@ def test_gradescope_reads_the_results_of_one_submission(
         yield from ()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("goldformer.conformance.commands.grade_session.grade_in_pool", stopped)
+    monkeypatch.setattr("goldformer.conformance.commands._grade_session.grade_in_pool", stopped)
     run("--again", "--gradescope-results", str(results), submissions="class/alice.py")
     told = json.loads(results.read_text())
     assert (told["score"], told["extra_data"]) == (0.0, {"outcome": "pending"})

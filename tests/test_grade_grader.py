@@ -76,7 +76,7 @@ def test_correct_code_earns_everything(grader: Grader) -> None:
 def test_a_mistake_is_named_and_deducted(grader: Grader) -> None:
     grade = grader.grade(submitted(UNSTABLE)).grade
     assert grade.outcome == "wrong"
-    (named,) = [said for said in grade.said if said.label == "This is"]
+    (named,) = [said for said in grade.said if said.label == "Mistake found"]
     assert named.mistakes == ("softmax-unstable",)
     softmax, norm = grade.parts
     assert [deduction.points for deduction in softmax.deductions] == [1.0]

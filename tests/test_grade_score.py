@@ -109,16 +109,13 @@ def test_a_deduction_is_taken_once_where_it_shows_and_never_below_zero() -> None
     assert graded(check("one"), deductions=(changed,)).deductions == ()
 
 
-@pytest.mark.parametrize(("label", "taken"), [("This is", True), ("Could be", False), ("Or", False)])
+@pytest.mark.parametrize(("label", "taken"), [("Mistake found", True), ("Possible causes", False), ("Or", False)])
 def test_a_mistake_costs_points_where_the_diagnosis_is_certain(label: str, taken: bool) -> None:
     named = Deduction(2.0, mistake="softmax-no-max")
-    said = (
-        DiagnosisLine("Mend first", "softmax", inner=False),
-        DiagnosisLine(label, "…", mistakes=("softmax-no-max",)),
-    )
+    said = (DiagnosisLine("Fix first", "softmax", inner=False), DiagnosisLine(label, "…", mistakes=("softmax-no-max",)))
     grade = graded(check("one"), check("two", "wrong"), said=said, deductions=(named,))
     assert grade.earned == (3.0 if taken else 5.0)
-    elsewhere = (DiagnosisLine("Mend first", "layer_norm", inner=False), said[1])
+    elsewhere = (DiagnosisLine("Fix first", "layer_norm", inner=False), said[1])
     assert graded(check("one"), check("two", "wrong"), said=elsewhere, deductions=(named,)).earned == 5.0
 
 
@@ -145,7 +142,7 @@ def whole() -> Grade:
     )  # fmt: skip
     part = ComponentGrade("softmax", 10.0, 5.0, {"published": (1, 2), "fresh": (1, 1)}, (Deduction(1.0, "x"),))
     return Grade(
-        "alice", "k", "wrong", "m", 10.0, 5.0, (part,), (DiagnosisLine("This is", "t", mistakes=("x",)),),
+        "alice", "k", "wrong", "m", 10.0, 5.0, (part,), (DiagnosisLine("Mistake found", "t", mistakes=("x",)),),
         (Check("published", "wrong", failed), check("one")), Isolation("files", ("a",), {"b": "c"}),
     )  # fmt: skip
 

@@ -290,8 +290,8 @@ def test_the_student_is_told_which_output_is_missing_and_nothing_else(grade, exa
     told = feedback.markdown(found, exam.assignment, spec)
     assert f"`{CASE}` (float64): `{SAYS}` (and so " in told
     assert "not written or not returned" in told
-    assert f"- **Mend first**: {SDPA}" in told
-    for other in ("Could be", "This is", "Not known"):
+    assert f"- **Fix first**: {SDPA}" in told
+    for other in ("Possible causes", "Mistake found", "Cause unknown"):
         assert other not in told
     # At home the output is optional, so a command would show nothing.
     assert "See it at home" not in told
@@ -326,7 +326,7 @@ def run(spec: Spec, tmp_path: Path, runs: list[list[str]], monkeypatch: pytest.M
             runs[-1].append(submission.id)
             yield write_results(grader.grade(submission), exam, spec)
 
-    monkeypatch.setattr("goldformer.conformance.commands.grade_session.grade_in_pool", graded)
+    monkeypatch.setattr("goldformer.conformance.commands._grade_session.grade_in_pool", graded)
 
     def invoke(*options: str) -> Result:
         words = ["grade", str(tmp_path / "class"), "--assignment", str(tmp_path / "assignment.yaml")]
@@ -440,7 +440,7 @@ def test_where_grading_the_solution_fails_nobody_is_graded(run, tmp_path, monkey
 
 @pytest.mark.skipif(sys.platform != "linux", reason="submissions are kept apart on Linux")
 def test_it_holds_for_submissions_that_are_kept_apart(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("goldformer.conformance.commands.grade_session.grade_in_pool", grade_in_pool)
+    monkeypatch.setattr("goldformer.conformance.commands._grade_session.grade_in_pool", grade_in_pool)
     result = run("--jobs", "1")
     assert (result.exit_code, result.stderr) == (0, "")
     assert outcomes(tmp_path) == {"alice": "correct", "bob": "missing"}

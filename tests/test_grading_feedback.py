@@ -60,7 +60,7 @@ def test_who_fails_is_told_the_mistake_the_step_and_how_to_see_it(both):
     page, text = both(grades.failing())
     for shown in (page, text):
         assert "5.9 of 10 points." in shown
-        assert "the scores are not divided by √d_k (scale-missing)" in shown
+        assert "scale-missing, the scores are not divided by √d_k" in shown
         assert "Divide QKᵀ by √d_k before the softmax." in shown
         assert (
             "The first output that is wrong is scaled_scores, in sdpa-primer-batched: 6 of 6 values are wrong" in shown
@@ -227,7 +227,7 @@ def test_what_code_says_after_it_saw_a_drawn_case_is_not_told(both):
 def test_a_sentence_of_the_diagnosis_that_names_a_drawn_case_is_left_out(both):
     grade = grades.cheating()
     assert any(SECRET in said.text for said in grade.said)
-    named = replace(grade.said[-1], label="Could be", text=f"seen in {SECRET}-1")
+    named = replace(grade.said[-1], label="Possible causes", text=f"seen in {SECRET}-1")
     for shown in both(replace(grade, said=(*grade.said, named))):
         assert "seen in" not in shown
 
@@ -244,7 +244,7 @@ def test_a_message_that_repeats_what_a_drawn_case_raised_is_left_out(both):
 @pytest.mark.parametrize(
     ("switch", "there"),
     [
-        ("diagnosis", ["(scale-missing)", "Mend first", "Divide QKᵀ"]),
+        ("diagnosis", ["scale-missing, the scores", "Fix first", "Divide QKᵀ"]),
         ("first_wrong", ["The first output that is wrong", "scaled_scores"]),
         ("expected", ["expected 0.", "by up to"]),
         ("reproduction", ["goldformer check"]),
@@ -342,7 +342,7 @@ def test_numbers_in_words():
 def test_windows_of_published_cases_are_drawn(spec):
     page = Page(feedback.html(grades.failing(), told(first_wrong=True), spec))
     drawn = [attributes["aria-label"].partition(",")[0] for attributes, _ in page.all("svg")]
-    assert drawn[:3] == ["expected", "got", "got − expected"]
+    assert drawn[:3] == ["expected", "actual", "actual − expected"]
     must_stand_alone(page)
 
 

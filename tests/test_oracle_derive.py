@@ -381,21 +381,21 @@ def test_deriving_writes_what_is_shipped_and_check_then_proves_it(copy: Path):
     result = goldformer(copy, "--check", "--no-cache")
     assert result.exit_code == 0, result.output
     assert re.fullmatch(
-        r"proven: \d+ values of (\d+) cases, \1 cases derived anew, widest ball \de-\d+, .* s\n", result.output
+        r"proven: \d+ values of (\d+) cases, \1 cases derived now, widest ball \de-\d+, .* s\n", result.output
     )
 
 
 def test_deriving_again_derives_nothing_and_changes_nothing(copy: Path, tmp_path: Path):
     first = goldformer(copy)
-    assert re.search(r"^nothing changed: \d+ values of (\d+) cases, \1 cases derived anew,", first.output), first.output
+    assert re.search(r"^nothing changed: \d+ values of (\d+) cases, \1 cases derived now,", first.output), first.output
     cached = list((tmp_path / "cache/goldformer/derivations").glob("*.json"))
     assert len(cached) == int(re.search(r"of (\d+) cases", first.output)[1])
     shipped = files(copy)
     second = goldformer(copy)
-    assert re.search(r"^nothing changed: \d+ values of \d+ cases, 0 cases derived anew,", second.output), second.output
+    assert re.search(r"^nothing changed: \d+ values of \d+ cases, 0 cases derived now,", second.output), second.output
     assert second.output.split(",")[2] == first.output.split(",")[2]
     assert files(copy) == shipped
-    assert ", 0 cases derived anew," not in goldformer(copy, "--no-cache").output
+    assert ", 0 cases derived now," not in goldformer(copy, "--no-cache").output
 
 
 def test_only_the_named_case_is_derived(copy: Path):
@@ -403,7 +403,7 @@ def test_only_the_named_case_is_derived(copy: Path):
     strip(copy)
     result = goldformer(copy, "--case", "sm-one-row-by-hand", "--no-cache")
     assert result.exit_code == 0, result.output
-    assert "3 values of 1 cases, 1 cases derived anew" in result.output
+    assert "3 values of 1 cases, 1 cases derived now" in result.output
     assert files(copy)["softmax.json"].count("derivation") == 1
     end = shipped["softmax.json"].index('    "sm-several-rows"')
     assert files(copy)["softmax.json"][:end] == shipped["softmax.json"][:end]

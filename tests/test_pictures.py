@@ -13,12 +13,21 @@ from comparisons import made, of, verdict, wrong
 from goldformer.conformance.judging.compare import compare
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.comparison_page import page
-from goldformer.conformance.reports.pictures import drawn, heat, heats, pictures, strips, where
+from goldformer.conformance.reports.pictures import (
+    compare_values,
+    draw_matrix,
+    draw_picture,
+    make_pictures,
+    make_strips,
+    name_window,
+)
 from pages import Page, must_stand_alone
 
 
 def strip_of(*ratios):
-    (found,) = strips([verdict(f"v{nth}", "softmax", ratio=ratio) for nth, ratio in enumerate(ratios)], ["softmax"])
+    (found,) = make_strips(
+        [verdict(f"v{nth}", "softmax", ratio=ratio) for nth, ratio in enumerate(ratios)], ["softmax"]
+    )
     return found
 
 
@@ -37,14 +46,16 @@ def test_what_lies_beyond_the_strip_stands_at_its_end(ratio, end):
 
 
 def test_equal_ratios_are_one_dot_that_counts_them():
-    assert [(dot.count, dot.said) for dot in strip_of(0.1, 0.1, 0.1).dots] == [(3, "3 checks: about 0.1")]
-    assert strip_of(0.1, 0.25).said == "softmax: 2 checks, the worst at 0.25"
+    assert [(dot.count, dot.tooltip) for dot in strip_of(0.1, 0.1, 0.1).dots] == [(3, "3 checks: about 0.1")]
+    assert strip_of(0.1, 0.25).text == "softmax: 2 checks, the worst at 0.25"
 
 
 def test_what_fails_is_drawn_apart_and_what_was_not_measured_is_not():
-    found = strips([wrong("a", "softmax"), verdict("b", "softmax", ratio=0.5), verdict("c", "softmax")], ["softmax"])
+    found = make_strips(
+        [wrong("a", "softmax"), verdict("b", "softmax", ratio=0.5), verdict("c", "softmax")], ["softmax"]
+    )
     assert [(dot.wrong, dot.count) for dot in found[0].dots] == [(False, 1), (True, 1)]
-    assert strips([verdict("c", "softmax")], ["softmax"]) == []
+    assert make_strips([verdict("c", "softmax")], ["softmax"]) == []
 
 
 # Windows
@@ -55,45 +66,46 @@ def test_a_window_shows_the_worst_element_of_its_matrix():
     got = expected.copy()
     got[1, 2, 25, 28] = 7.0
     difference = compare("weights", got, expected, 1e-6)
-    assert where(difference.output, difference.grid) == "weights[1, 2, 19:31, 18:30]"
+    assert name_window(difference.output, difference.grid) == "weights[1, 2, 19:31, 18:30]"
     kinds = {
-        h.title: [(spot.kind, spot.said) for row in h.rows for spot in row if spot.strength] for h in heats(difference)
+        h.title: [(spot.kind, spot.tooltip) for row in h.rows for spot in row if spot.strength]
+        for h in compare_values(difference)
     }
-    assert kinds == {"expected": [], "got": [("high", "7")], "got − expected": [("high", "7")]}
+    assert kinds == {"expected": [], "actual": [("high", "7")], "actual − expected": [("high", "7")]}
 
 
 def test_a_small_output_is_drawn_whole_and_named_by_its_name_alone():
     difference = compare("output", np.array([[1.0, 2.0], [3.0, -4.0]]), np.ones((2, 2)), 1e-6)
-    assert where("output", difference.grid) == "output"
-    assert [[spot.said for spot in row] for row in heats(difference)[1].rows] == [["1", "2"], ["3", "-4"]]
+    assert name_window("output", difference.grid) == "output"
+    assert [[spot.tooltip for spot in row] for row in compare_values(difference)[1].rows] == [["1", "2"], ["3", "-4"]]
 
 
 def test_a_vector_is_a_single_row():
     difference = compare("loss", np.arange(20.0), np.zeros(20), 1e-6)
-    assert where(difference.output, difference.grid) == "loss[8:20]"
-    assert [len(h.rows) for h in heats(difference)] == [1, 1, 1]
+    assert name_window(difference.output, difference.grid) == "loss[8:20]"
+    assert [len(h.rows) for h in compare_values(difference)] == [1, 1, 1]
 
 
 def test_what_is_within_the_tolerance_is_no_difference():
     difference = compare("output", np.array([1.0, 2.0 + 1e-9, 9.0]), np.array([1.0, 2.0, 3.0]), 1e-6)
-    assert [spot.strength for spot in heats(difference)[2].rows[0]] == [0.0, 0.0, 1.0]
+    assert [spot.strength for spot in compare_values(difference)[2].rows[0]] == [0.0, 0.0, 1.0]
 
 
 def test_a_scalar_and_single_elements_have_no_window():
-    assert heats(compare("loss", np.array(1.0), np.array(2.0), 1e-6)) == ()
+    assert compare_values(compare("loss", np.array(1.0), np.array(2.0), 1e-6)) == ()
     assert compare("output", np.array([1.0]), np.array([2.0]), 1e-6, ((0, 3),)).grid is None
 
 
 def test_numbers_that_are_not_finite_are_drawn_as_such():
     difference = compare("weights", np.array([[math.nan, 0.5]]), np.array([[0.5, 0.5]]), 1e-6)
-    assert [spot.kind for spot in heats(difference)[1].rows[0]] == ["odd", "high"]
-    assert heats(difference)[1].said == "got, 1 × 2 numbers from 0.5 to 0.5, 1 of them not finite"
-    assert heat("got", np.array([[math.inf]]), 1.0).said == "got, 1 × 1 numbers without a finite number"
+    assert [spot.kind for spot in compare_values(difference)[1].rows[0]] == ["odd", "high"]
+    assert compare_values(difference)[1].text == "actual, 1 × 2 numbers from 0.5 to 0.5, 1 of them not finite"
+    assert draw_matrix("actual", np.array([[math.inf]]), 1.0).text == "actual, 1 × 1 numbers without a finite number"
 
 
 def test_booleans_have_a_window_too():
     difference = compare("mask", np.array([[True, False]]), np.array([[True, True]]), 0.0)
-    assert [spot.strength for spot in heats(difference)[2].rows[0]] == [0.0, 1.0]
+    assert [spot.strength for spot in compare_values(difference)[2].rows[0]] == [0.0, 1.0]
 
 
 def test_a_window_survives_the_way_between_processes():
@@ -106,7 +118,7 @@ def test_a_window_survives_the_way_between_processes():
 
 
 def test_weights_and_encodings_are_drawn(bench):
-    found = pictures(bench("textbook"))
+    found = make_pictures(bench("textbook"))
     titles = [picture.title for picture in found]
     assert titles[-1] == "Positional encoding: a row for each position"
     assert any(
@@ -117,24 +129,24 @@ def test_weights_and_encodings_are_drawn(bench):
         assert np.array(picture.rows).sum(-1) == pytest.approx(1.0)
     assert len(found[-1].rows) == 48
     assert {len(row) for row in found[-1].rows} == {32}
-    assert drawn(found[-1]).said.startswith(
+    assert draw_picture(found[-1]).text.startswith(
         "Positional encoding: a row for each position, 48 × 32 numbers from -1 to 1"
     )
 
 
 def test_what_is_not_there_or_raises_is_not_drawn(bench, adapter_file):
     raising = "ARRAYS = 'numpy'\ndef positional_encoding(x):\n    raise ValueError('no')\n"
-    assert pictures(bench(adapter_file(raising))) == ()
+    assert make_pictures(bench(adapter_file(raising))) == ()
 
 
 def test_the_page_draws_all_three_and_stands_alone(bench, spec):
     difference = compare("output", np.eye(3), np.ones((3, 3)), 1e-6)
-    failing = made("mine", wrong("a", "softmax", differences=(difference,)), pictures=pictures(bench("textbook")))
+    failing = made("mine", wrong("a", "softmax", differences=(difference,)), pictures=make_pictures(bench("textbook")))
     parsed = Page(page(of(failing), spec))
     must_stand_alone(parsed)
     labels = [attributes["aria-label"] for attributes, _ in parsed.all("svg")]
     assert labels[0] == "softmax: 1 check, the worst at 2.5e+05"
-    assert "got, 3 × 3 numbers from 0 to 1" in labels
+    assert "actual, 3 × 3 numbers from 0 to 1" in labels
     assert any(label.startswith("Positional encoding") for label in labels)
 
 

@@ -123,7 +123,7 @@ def test_a_fault_of_goldformer_is_an_internal_error_of_pytest(tmp_path):
     run = Run(tmp_path, str(GOLDEN), *options)
     assert run.code == pytest.ExitCode.INTERNAL_ERROR
     assert "Fault in goldformer: a fault in goldformer: LookupError: of our own (broken_judge.py:" in run.out
-    assert "Mend first" not in run.out
+    assert "Fix first" not in run.out
 
 
 # A run that fails
@@ -133,7 +133,7 @@ def test_a_failing_run_is_1_and_names_the_root_the_mistake_and_a_misspelt_compon
     assert broken.code == 1
     assert broken.rows["softmax"][-2:] == ["fails", "first"]
     assert list(broken.rows) == ["causal_mask", "softmax"]
-    assert "Mend first: softmax" in broken.out
+    assert "Fix first: softmax" in broken.out
     assert "Note: casual_mask is no component: did you mean causal_mask?" in broken.out
 
 
@@ -142,7 +142,7 @@ def test_a_failing_case_shows_what_a_student_needs(broken, spec):
     for part in (
         "(softmax, float32 on cpu)",
         spec.cases["sm-one-row-by-hand"].title,
-        "first at [0]: expected 0.0420100661, got 0.0840201",
+        "first at [0]: expected 0.0420100661, actual 0.0840201",
         "error ÷ tolerance ",
         "Clause      SM-1 MUST: The formula",
         "Source      java J1",
@@ -218,7 +218,7 @@ def test_two_processes_sum_up_as_one_does(suite, broken):
     run = suite(*STRICT, "-n", "2", files=(GOLDEN, PROPERTIES))
     assert "2 workers" in run.out
     assert (run.code, run.rows) == (broken.code, broken.rows)
-    closing = [re.search(r"^Mend first:.*?(?=^=)", r.out, re.MULTILINE | re.DOTALL).group() for r in (run, broken)]
+    closing = [re.search(r"^Fix first:.*?(?=^=)", r.out, re.MULTILINE | re.DOTALL).group() for r in (run, broken)]
     assert closing[0] == closing[1]
 
 
@@ -288,7 +288,7 @@ def test_conformance_html_saves_the_page_that_check_saves(suite, tmp_path):
     text = path.read_text(encoding="utf-8")
     assert "mine" in text
     assert "fails first" in text
-    assert 'aria-label="got,' in text
+    assert 'aria-label="actual,' in text
 
 
 def test_conformance_html_without_a_folder_is_refused_before_the_work(suite):

@@ -1,7 +1,7 @@
-"""Arrays kept in files: each in its own dtype, bfloat16 included, and equal arrays as equal bytes.
+"""Arrays in files: each in its own dtype, also bfloat16, and equal arrays as equal bytes.
 
-The format is safetensors without metadata, which every library of arrays reads. Its library lays it out and refuses
-files that are not whole; NumPy has no bfloat16, so it is handed plain bytes.
+The format is safetensors without metadata, which every array library reads. The safetensors library writes it and
+refuses incomplete files. NumPy has no bfloat16, so the library gets plain bytes.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from goldformer.spec import draw
 
 Array = NDArray[Any]
 
-#: An output of more numbers than this is kept as a digest of all of them and SAMPLED of them, at drawn places.
+#: An output of more numbers than this is stored as a digest and as SAMPLED of its numbers, at random places.
 LARGE: Final = 1 << 16
 SAMPLED: Final = 4096
 
-#: The library reads no longer header: bytes of a file that are not numbers.
+#: The longest header, in bytes, that the library reads.
 HEADER_AT_MOST: Final = 100_000_000
 
 #: The dtypes, by their names in the format.
@@ -50,15 +50,15 @@ DTYPES: Final = tuple(_NAMED.values())
 
 
 class BadArrays(Exception):
-    """A file that is no safetensors file, or not a whole one; the text says where and what was expected."""
+    """A file that is no complete safetensors file; the message says where, and what was expected."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Kept:
-    """An output as it was given.
+class StoredArray:
+    """The values of an output.
 
-    `values` are all of it in its shape, or, of a large one, those at `places(shape)`, and then `digest` tells all of
-    its bytes. Floats are widened to float64; every NaN counts as the same.
+    A large output is stored as a sample: `values` are those at `places(shape)`, and `digest` covers all of its bytes.
+    Floats are widened to float64; all NaNs are equal.
     """
 
     dtype: str
@@ -67,92 +67,95 @@ class Kept:
     digest: str | None = None
 
     @classmethod
-    def of(cls, values: Array, dtype: str) -> Kept:
-        """Keep an output of that dtype, whose floats were widened."""
+    def of(cls, values: Array, dtype: str) -> StoredArray:
+        """Store an output of that dtype, whose floats are widened."""
         if values.size <= LARGE:
             return cls(dtype, values.shape, values)
-        digest = hashlib.sha256(_held(values, dtype).tobytes()).hexdigest()
+        digest = hashlib.sha256(_narrow(values, dtype).tobytes()).hexdigest()
         return cls(dtype, values.shape, sample(values), digest)
 
     @property
-    def raw(self) -> bytes:
-        """The bytes that are stored."""
-        return self.held.tobytes()
+    def narrow(self) -> Array:
+        """The array in its own dtype, as it is written."""
+        return _narrow(self.values, self.dtype)
 
     @property
-    def held(self) -> Array:
-        """An array of those bytes."""
-        return _held(self.values, self.dtype)
+    def raw(self) -> bytes:
+        """The bytes that are written."""
+        return self.narrow.tobytes()
 
-    def same(self, other: Kept) -> bool:
-        """Whether all bits are equal."""
+    def equals(self, other: StoredArray) -> bool:
+        """Return True if all bits are equal."""
         mine, theirs = (self.dtype, self.shape, self.digest), (other.dtype, other.shape, other.digest)
         return mine == theirs and self.raw == other.raw
 
 
 def places(shape: tuple[int, ...]) -> NDArray[np.int64]:
-    """The row-major places that a large array is sampled at, ascending; drawn as the spec draws ids."""
+    """Return the ascending row-major places at which a large array is sampled; they are drawn like the spec's ids."""
     return np.unique(draw.below(math.prod(shape), 1, "place", (SAMPLED,)))
 
 
 def sample(values: Array) -> Array:
-    """The elements of a large array that are kept."""
-    kept: Array = values.ravel()[places(values.shape)]
-    return kept
+    """Return the elements of a large array that are stored."""
+    sampled: Array = values.ravel()[places(values.shape)]
+    return sampled
 
 
 def size_of(dtype: str, shape: Iterable[int]) -> int:
-    """Bytes of an array."""
-    return math.prod(shape) * _in_numpy(dtype).itemsize
+    """Return the number of bytes of an array."""
+    return math.prod(shape) * _numpy_dtype(dtype).itemsize
 
 
-def _in_numpy(dtype: str) -> np.dtype[Any]:
-    """The NumPy dtype of its bytes, little-endian."""
+def _numpy_dtype(dtype: str) -> np.dtype[Any]:
+    """Return the NumPy dtype of the bytes, little-endian."""
     return np.dtype("uint16" if dtype == "bfloat16" else dtype).newbyteorder("<")
 
 
-def _held(values: Array, dtype: str) -> Array:
-    """An array in its own dtype, little-endian and row by row; exact where the values are of that dtype."""
+def _narrow(values: Array, dtype: str) -> Array:
+    """Return an array in its own dtype, little-endian and row by row; exact if the values fit that dtype."""
     if dtype.startswith(("float", "bfloat")):
         values = round_to_dtype(np.where(np.isnan(values), np.nan, values), dtype)
         if dtype == "bfloat16":
             values = (values.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
-    return np.ascontiguousarray(values.astype(_in_numpy(dtype), copy=False))
+    return np.ascontiguousarray(values.astype(_numpy_dtype(dtype), copy=False))
 
 
-def _widened(raw: bytes | bytearray, dtype: str, shape: tuple[int, ...]) -> Array:
-    """The inverse of _held."""
-    values = np.frombuffer(raw, dtype=_in_numpy(dtype)).reshape(shape)
+def _widen(raw: bytes | bytearray, dtype: str, shape: tuple[int, ...]) -> Array:
+    """Invert _narrow."""
+    values = np.frombuffer(raw, dtype=_numpy_dtype(dtype)).reshape(shape)
     if dtype == "bfloat16":
         return (values.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
     return values.astype(np.float64) if values.dtype.kind == "f" else values.astype(dtype)
 
 
-def content_digest(arrays: Mapping[str, Kept]) -> str:
-    """SHA-256 over name, dtype, shape and bytes of each array, in the order of their names."""
+def content_digest(arrays: Mapping[str, StoredArray]) -> str:
+    """Return the SHA-256 of name, dtype, shape and bytes of each array, in the order of their names."""
     digest = hashlib.sha256()
-    for name, kept in sorted(arrays.items()):
-        digest.update(json.dumps([name, kept.dtype, kept.values.shape]).encode())
-        digest.update(kept.raw)
+    for name, array in sorted(arrays.items()):
+        digest.update(json.dumps([name, array.dtype, array.values.shape]).encode())
+        digest.update(array.raw)
     return digest.hexdigest()
 
 
-def written(arrays: Mapping[str, Kept]) -> bytes:
-    """The file of some arrays."""
-    # The library is told where the bytes lie, so they must stay there until it is done.
-    held = {name: kept.held for name, kept in arrays.items()}
+def to_bytes(arrays: Mapping[str, StoredArray]) -> bytes:
+    """Return the file of some arrays."""
+    # The library gets addresses, so the arrays must live until it is done.
+    narrow = {name: array.narrow for name, array in arrays.items()}
     return serialize(
         {
             name: TensorSpec(
-                dtype=kept.dtype, shape=kept.values.shape, data_ptr=held[name].ctypes.data, data_len=held[name].nbytes
+                dtype=array.dtype,
+                shape=array.values.shape,
+                data_ptr=narrow[name].ctypes.data,
+                data_len=narrow[name].nbytes,
             )
-            for name, kept in arrays.items()
+            for name, array in arrays.items()
         }
     )
 
 
-def read(raw: bytes) -> dict[str, tuple[str, Array]]:
-    """The dtype and the values of each array in a file, by name; BadArrays where the file is none, or not whole."""
+def from_bytes(raw: bytes) -> dict[str, tuple[str, Array]]:
+    """Return the dtype and the values of each array in a file, by name; BadArrays if the file is not complete."""
     try:
         entries = deserialize(raw)  # type: ignore[no-untyped-call]
     except SafetensorError as error:
@@ -164,7 +167,7 @@ def read(raw: bytes) -> dict[str, tuple[str, Array]]:
             raise BadArrays(f"{name}: dtype {kind} is none of {', '.join(_NAMED)}")
         dtype = _NAMED[kind]
         try:
-            found[name] = (dtype, _widened(entry["data"], dtype, shape))
+            found[name] = (dtype, _widen(entry["data"], dtype, shape))
         except ValueError as error:
             raise BadArrays(f"{name}: is {dtype} of shape {list(shape)}, which no array has: {error}") from error
     return found

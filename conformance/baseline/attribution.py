@@ -1,8 +1,8 @@
-"""Whose drift it is, the environment's or the code's, by a third run: one of the two as it was, the other as it is.
+"""The cause of each move, environment or code, by a third run in which only one of the two is as it was.
 
-Old code in the new environment that gives what the new code gives there shows that the code changed nothing, and that
-the environment did. If it gives what the baseline holds, the environment changed nothing, and the code did. If it gives
-neither, both moved the number. New code in the old environment tells the same with the roles exchanged.
+If old code in the new environment gives the new numbers, the environment caused the move; if it gives the old numbers,
+the code did. If it gives neither, both have a part in it. New code in the old environment shows the same with the roles
+exchanged.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final
 
 import goldformer
-from goldformer.conformance.baseline.environment import differences
-from goldformer.conformance.baseline.model import Baseline, BaselineError, Key, Request
+from goldformer.conformance.baseline.environment import list_differences
+from goldformer.conformance.baseline.model import Baseline, BaselineError, BaselineRequest, Key
 from goldformer.conformance.baseline.moves import Kind, Move
 from goldformer.conformance.baseline.store import load
 from goldformer.extras import install_hint
@@ -30,24 +30,24 @@ _LINES: Final = 12
 
 
 class Origin(Enum):
-    """Whose a move is."""
+    """The cause of a move."""
 
-    ENVIRONMENT = "the environment's"
-    CODE = "the code's"
-    BOTH = "both have a part in it"
-    UNTOLD = "not told by this run"
+    ENVIRONMENT = "by the environment"
+    CODE = "by the code"
+    BOTH = "by both"
+    UNTOLD = "not shown by this run"
 
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """Which run told it, in words, and whose each move is."""
+    """The third run, in words, and the cause of each move."""
 
     run: str
     environment: str
     origins: Mapping[tuple[Key, str], Origin]
 
     def counts(self, moves: Iterable[Move]) -> dict[Kind, dict[Origin, int]]:
-        """How many moves of each class are whose."""
+        """Count the causes of the moves of each class."""
         found: dict[Kind, dict[Origin, int]] = {}
         for move in moves:
             if move.place in self.origins:
@@ -56,19 +56,23 @@ class Attribution:
                 mine[origin] = mine.get(origin, 0) + 1
         return dict(sorted(found.items()))
 
+    def as_json(self, moves: Iterable[Move]) -> dict[str, object]:
+        """Return it as plain data."""
+        counts = {str(kind): {o.name.lower(): n for o, n in mine.items()} for kind, mine in self.counts(moves).items()}
+        return {"run": self.run, "environment": self.environment, "counts": counts}
 
-def attributed(old: Baseline, new: Baseline, third: Baseline, moves: Iterable[Move], *, old_code: bool) -> Attribution:
-    """Whose each move from the old to the new baseline is, by a third run.
 
-    `old_code` says that the third run had the old adapter; without it, a run where all is as it is now had other code
-    too, or it would tell nothing.
+def attribute(old: Baseline, new: Baseline, third: Baseline, moves: Iterable[Move], *, old_code: bool) -> Attribution:
+    """Find the cause of each move from the old to the new baseline by a third run.
+
+    `old_code` says that the third run had the old adapter. Without it, a run in the new environment must have had other
+    code, or it would show nothing.
     """
     before, now, there = old.recordings[0], new.recordings[-1], third.recordings[-1]
-    changed = {name: (then, after) for name, then, after in differences(before, now) if name in now.environment}
+    changed = {name: (then, after) for name, then, after in list_differences(before, now) if name in now.environment}
     ran = {name: there.environment.get(name, "none") for name in changed}
     as_now = all(ran[name] == after for name, (_, after) in changed.items())
     as_then = bool(changed) and all(ran[name] == then for name, (then, _) in changed.items())
-    told = [move for move in moves if move.kind is not Kind.IDENTICAL]
     if as_now:
         run, same_as_new, same_as_old = "old code in the new environment", Origin.ENVIRONMENT, Origin.CODE
     elif as_then and not old_code:
@@ -78,16 +82,18 @@ def attributed(old: Baseline, new: Baseline, third: Baseline, moves: Iterable[Mo
     else:
         run, same_as_new, same_as_old = "an environment that is neither the old nor the new one", *[Origin.UNTOLD] * 2
     origins = {}
-    for move in told:
-        equals_new, equals_old = _same(third, new, move), _same(third, old, move)
+    for move in moves:
+        if move.kind is Kind.IDENTICAL:
+            continue
+        equals_new, equals_old = _equal(third, new, move), _equal(third, old, move)
         origin = same_as_new if equals_new else same_as_old if equals_old else Origin.BOTH
         origins[move.place] = Origin.UNTOLD if same_as_new is Origin.UNTOLD else origin
     words = ", ".join(f"{name} {value}" for name, value in ran.items())
     return Attribution(run, words or "which is as it was when the baseline was recorded", origins)
 
 
-def _same(one: Baseline, other: Baseline, move: Move) -> bool:
-    """Whether two runs gave the same for an output, bit for bit, or ended in the same way."""
+def _equal(one: Baseline, other: Baseline, move: Move) -> bool:
+    """Return True if two runs gave the same output, bit for bit, or ended in the same way."""
     mine, theirs = one.entries.get(move.key), other.entries.get(move.key)
     if mine is None or theirs is None:
         return mine is theirs
@@ -99,7 +105,7 @@ def _same(one: Baseline, other: Baseline, move: Move) -> bool:
         if first is None or second is None:
             if first is not second:
                 return False
-        elif not first.kept.same(second.kept):
+        elif not first.stored.equals(second.stored):
             return False
     return True
 
@@ -107,16 +113,16 @@ def _same(one: Baseline, other: Baseline, move: Move) -> bool:
 # ── the third run ──
 
 
-def recorded_there(python: Path | None, adapter: str, request: Request) -> Baseline:
-    """What an adapter gives under another interpreter; BaselineError says why it gives nothing.
+def record_elsewhere(python: Path | None, adapter: str, request: BaselineRequest) -> Baseline:
+    """Record an adapter under another interpreter; BaselineError says why that fails.
 
-    `python` is an interpreter or the folder of a virtual environment, this interpreter where it is None. This very
-    goldformer runs there, with the libraries of that interpreter.
+    `python` is an interpreter or the folder of a virtual environment; None means this interpreter. This goldformer runs
+    there, with the libraries of that interpreter.
     """
-    interpreter = _interpreter(python) if python is not None else Path(sys.executable)
+    interpreter = _find_interpreter(python) if python is not None else Path(sys.executable)
     with tempfile.TemporaryDirectory(prefix="goldformer-") as name:
         place = Path(name)
-        # A path of its own, on which there is goldformer and nothing that lies beside it where it is installed.
+        # A path entry that holds goldformer and nothing else of the folder in which it is installed.
         (place / "path").mkdir()
         (place / "path" / "goldformer").symlink_to(Path(goldformer.__file__).resolve().parent)
         words = [str(interpreter), "-c", _PROGRAM, str(place / "path"), goldformer.__version__, "baseline", "record"]
@@ -129,14 +135,14 @@ def recorded_there(python: Path | None, adapter: str, request: Request) -> Basel
         except (OSError, subprocess.TimeoutExpired) as error:
             raise BaselineError(f"{interpreter}: cannot be run: {error}") from error
         if done.returncode:
-            told = "".join(f"\n    {line}" for line in done.stderr.splitlines()[-_LINES:])
+            stderr = "".join(f"\n    {line}" for line in done.stderr.splitlines()[-_LINES:])
             hint = f"it needs what goldformer needs: {install_hint('', f'{interpreter} -m pip')}"
             missing = f"\n  {hint}" if "ModuleNotFoundError" in done.stderr else ""
-            raise BaselineError(f"{interpreter}: could not record {adapter}:{told}{missing}")
+            raise BaselineError(f"{interpreter}: could not record {adapter}:{stderr}{missing}")
         return load(place / "there")
 
 
-#: goldformer need not be installed there: what is asked for of its package is its version.
+#: goldformer need not be installed there: only the version of its package is read.
 _PROGRAM: Final = """
 import importlib.metadata, sys
 path, version, *sys.argv[1:] = sys.argv[1:]
@@ -148,13 +154,13 @@ main(prog_name="goldformer")
 """
 
 
-def is_this(python: Path) -> bool:
-    """Whether it is the interpreter that runs this, with what is installed for it."""
-    return _interpreter(python).parent.resolve() == Path(sys.executable).parent.resolve()
+def is_this_interpreter(python: Path) -> bool:
+    """Return True if a path means the interpreter that runs this, with its libraries."""
+    return _find_interpreter(python).parent.resolve() == Path(sys.executable).parent.resolve()
 
 
-def _interpreter(python: Path) -> Path:
-    """The interpreter that a path means; BaselineError where there is none."""
+def _find_interpreter(python: Path) -> Path:
+    """Return the interpreter that a path means; BaselineError if there is none."""
     if not python.is_dir():
         if not python.exists():
             raise BaselineError(f"--attribute {python}: there is no such interpreter or virtual environment")

@@ -1,4 +1,4 @@
-"""Calls of realistic size with drawn arguments, as cases without golden values: what `--drawn N` adds to a baseline."""
+"""Random calls of realistic size, as cases without golden values: `--drawn N` adds them to a baseline."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from goldformer.spec.draw import Dyadic, Ids, Mask, Recipe
 from goldformer.spec.model import ArraySpec, Attribute, Wanted
 from goldformer.spec.strict import Location
 
-#: A small model of today. From 256 columns on, weights are so large that error scales are measured by whole matrices:
-#: a model of this width takes a second or two, and one of 64 columns half a minute.
+#: A small model of today. From 256 columns on, error scales are measured by whole matrices: a model of this width takes
+#: a second or two, one of 64 columns half a minute.
 SIZES: Final = {
     "n": 256, "batch": 2, "heads": 4, "seq": 16, "q_seq": 16, "kv_seq": 20, "source_seq": 20, "length": 24, "d_k": 64,
     "d_v": 64, "d_input": 256, "d_query": 256, "d_key": 256, "d_value": 256, "d_model": 256, "d_ff": 512, "vocab": 256,
     "layers": 1, "encoder_layers": 1, "decoder_layers": 1,
 }  # fmt: skip
 
-#: What parameters are drawn from: as large as Xavier-uniform weights of this width, and gammas around 1.
+#: The ranges of parameters: weights like Xavier-uniform ones of this width, and gammas around 1.
 _WEIGHTS: Final = (Fraction(-1, 8), Fraction(1, 8), Fraction(1, 1024))
 _GAMMAS: Final = (Fraction(1, 2), Fraction(3, 2), Fraction(1, 128))
 _INPUTS: Final = (Fraction(-2), Fraction(2), Fraction(1, 64))
-#: Of what has to be a distribution: no part of it is 0 or negative.
+#: The range of what has to be a distribution: no part is 0 or negative.
 _PARTS: Final = (Fraction(1, 256), Fraction(1), Fraction(1, 256))
 
-#: What is not drawn, since a size does not say it.
+#: Attributes that are not random, and no sizes.
 _FIXED: Final = {"pad_id": 0, "bos_id": 1, "eos_id": 2, "smoothing": 0.1, "causal": True, "training": True}
 
 #: The shape of the axes that "..." stands for.
 _LEAD: Final = (2, 2)
 
-#: What is left out: the output is random, or it is a training step or a search, whose numbers grow or branch with size.
+#: No random calls: the output is random, or it is a training step or a search, whose numbers grow or branch with size.
 LEFT_OUT: Final = frozenset({"dropout", "xavier_uniform", "single_head_attention_step", "greedy_decode", "beam_search"})
 
 
-def drawn_cases(spec: Spec, components: Iterable[str], count: int) -> Iterator[Case]:
-    """So many calls of each component, seeded from 1 on; a component without numbers among its inputs has none."""
+def draw_cases(spec: Spec, components: Iterable[str], count: int) -> Iterator[Case]:
+    """Yield `count` calls of each component, with the seeds from 1 on; a component without inputs has none."""
     for name in components:
         contract = spec.contracts[name]
         if name in LEFT_OUT or not contract.inputs:
             continue
         for seed in range(1, count + 1):
-            yield _case(contract, seed, spec)
+            yield _draw_case(contract, seed, spec)
 
 
-def _case(contract: Contract, seed: int, spec: Spec) -> Case:
+def _draw_case(contract: Contract, seed: int, spec: Spec) -> Case:
     attributes = {name: _attribute(name, contract) for name, a in contract.attributes.items() if not a.optional}
     inputs = {name: _recipe(array, "inputs", seed) for name, array in contract.inputs.items()}
     params = {name: _recipe(array, "params", seed) for name, array in contract.params_for(attributes).items()}

@@ -1,4 +1,4 @@
-"""A drift: all that moved from one baseline to another, with what is said of it as a whole."""
+"""A drift: all moves from one baseline to another, and their diagnosis."""
 
 from __future__ import annotations
 
@@ -6,21 +6,25 @@ import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Final
 
-from goldformer.conformance.baseline.environment import differences
+from goldformer.conformance.baseline.environment import list_differences
 from goldformer.conformance.baseline.model import Baseline, Key
-from goldformer.conformance.baseline.moves import Kind, Move, Tally, by_component
+from goldformer.conformance.baseline.moves import Kind, Move, Tally, group_by_component
 from goldformer.conformance.diagnosis.causes import cause
-from goldformer.conformance.diagnosis.findings import Remark, closeness, this_is
+from goldformer.conformance.diagnosis.findings import MISTAKE_FOUND, OPTION_FOUND, Remark, closeness, this_is
 from goldformer.conformance.diagnosis.suspects import explanations, failing_roots
 from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.conformance.reports.text import number
 from goldformer.spec import Spec
 
+#: The labels of what explains the old results and no longer the new ones.
+_REMOVED: Final = {MISTAKE_FOUND: "Mistake removed", OPTION_FOUND: "Option removed"}
+
 
 @dataclass(frozen=True)
 class Drift:
-    """What moved from an old baseline to a new one; `command` begins the line that repeats a check."""
+    """All moves from an old baseline to a new one; `command` begins the line that repeats a check."""
 
     old: Baseline
     new: Baseline
@@ -30,85 +34,90 @@ class Drift:
 
     @cached_property
     def tally(self) -> Tally:
-        """All of it in counts."""
+        """The counts of all moves."""
         return Tally.of(self.moves)
 
     @cached_property
     def tallies(self) -> dict[str, Tally]:
-        """Each component in counts, in the order of the spec."""
-        return {name: Tally.of(mine) for name, mine in by_component(self.moves, self.spec.components)}
+        """The counts of each component, in the order of the spec."""
+        return {name: Tally.of(mine) for name, mine in group_by_component(self.moves, self.spec.components)}
 
     @property
     def environment(self) -> list[tuple[str, str, str]]:
-        """What is not as it was where something old was recorded: its name, then, and now."""
+        """The differences between the old environments and the new one: name, then, and now."""
         used = {i for entry in self.old.entries.values() for i in entry.recordings}
         now = self.new.recordings[-1]
-        found = dict.fromkeys(d for i in sorted(used) for d in differences(self.old.recordings[i], now))
+        found = dict.fromkeys(d for i in sorted(used) for d in list_differences(self.old.recordings[i], now))
         versions = (("goldformer", self.old.goldformer, self.new.goldformer), ("spec", self.old.spec, self.new.spec))
         own = [(name, then[:16], now_[:16]) for name, then, now_ in versions if then != now_]
         return [*own, *found]
 
+    @property
+    def environment_text(self) -> str:
+        """The differences in one line."""
+        changed = "; ".join(f"{name} {then} → {now}" for name, then, now in self.environment)
+        return changed or "the same environment"
+
     def repeat(self, key: Key) -> str:
-        """The line that repeats the check of one call; empty where there is none."""
+        """Return the line that repeats the check of one call; empty if there is none."""
         if not self.command:
             return ""
         device = ["--device", key.device] if key.device != "cpu" else []
         return f"{self.command} {shlex.join(['--case', key.case, '--dtype', key.dtype, *device])}"
 
 
-def sentence(move: Move, spec: Spec) -> str:
-    """Why a move is of its class, in one sentence without its end."""
+def describe_cause(move: Move, spec: Spec) -> str:
+    """Return why a move is in its class, as a sentence without its full stop."""
     if not move.matches:
         return move.why
     best = move.matches[0]
     titles = " and ".join(cause(id_, spec).title for id_ in best.causes)
     if move.was:
-        return f"no longer {titles}, which it was, {closeness(best.ratio)}"
+        return f"no longer equals {titles}, as it did {closeness(best.ratio)}"
     return f"equals {titles}, {closeness(best.ratio)}"
 
 
 def headline(move: Move, spec: Spec) -> str:
-    """A move in one line: its class, what moved and by how much, and why."""
-    what = f"{move.output} " if move.output else ""
-    said = f"moved by {number(move.ratio)} times the tolerance" if move.ratio is not None else "moved"
-    moved = f"{what}{said}" if move.furthest is not None else what.strip()
-    parts = [part for part in (moved, sentence(move, spec)) if part]
+    """Return a move in one line: its class, what moved and by how much, and why."""
+    far = f"moved by {number(move.ratio)} times the tolerance" if move.ratio is not None else "moved"
+    moved = f"{move.output} {far}".lstrip() if move.furthest is not None else move.output
+    parts = [part for part in (moved, describe_cause(move, spec)) if part]
     return f"{move.kind}: {'; '.join(parts)}"
 
 
 def remarks(drift: Drift) -> Iterator[Remark]:
-    """What the known mistakes and options that were found say of each component, and what moved along with it."""
+    """Yield the component that moved first, the known mistakes and options that explain it, and what moved with it."""
     beyond = [move for move in drift.moves if move.kind > Kind.ROUNDING and move.kind is not Kind.FORM]
     if not any(move.matches for move in beyond):
-        # Nothing known explains it: where it begins is worth saying all the same.
-        yield from _began(beyond, drift.spec)
+        # Nothing known explains it; say at least where it begins.
+        yield from _find_first(beyond, drift.spec)
         return
-    for was, label in ((False, "This is"), (True, "It was")):
+    for was in (False, True):
         about = [move for move in beyond if move.was is was]
         if not any(move.matches for move in about):
             continue
-        verdicts = _verdicts(about, drift.spec)
+        verdicts = _make_verdicts(about, drift.spec)
         roots, followers = failing_roots(verdicts, drift.spec)
         for component in roots:
             explained = [e for e in explanations(verdicts, component, drift.spec) if 2 * e.equals >= e.examined]
             found = this_is(explained, "moved", was=was)
             if found:
                 yield Remark("Moved first", component, inner=False)
-            yield from (replace(r, label=label if r.label == "This is" else r.label) for r in found)
+            yield from (replace(r, label=_REMOVED.get(r.label, r.label)) if was else r for r in found)
         if followers:
             yield Remark("These moved too, and are built of it", ", ".join(followers), inner=False)
 
 
-def _began(beyond: list[Move], spec: Spec) -> Iterator[Remark]:
-    """The components that moved though nothing that they are built of did, and those that moved along."""
-    roots, followers = failing_roots(_verdicts(beyond, spec), spec)
+def _find_first(beyond: list[Move], spec: Spec) -> Iterator[Remark]:
+    """Yield the components that moved although none of their parts did, and those that moved with them."""
+    roots, followers = failing_roots(_make_verdicts(beyond, spec), spec)
     yield from (Remark("Moved first", component, inner=False) for component in roots)
     if followers:
         yield Remark("These moved too, and are built of it", ", ".join(followers), inner=False)
 
 
-def _verdicts(moves: Iterable[Move], spec: Spec) -> list[Verdict]:
-    """Each call that moved as a failing case, which is what the diagnosis reads."""
+def _make_verdicts(moves: Iterable[Move], spec: Spec) -> list[Verdict]:
+    """Return each call that moved as a failing case, which the diagnosis can read."""
     found: dict[Key, Verdict] = {}
     for move in moves:
         key = move.key

@@ -1,4 +1,4 @@
-"""Several baselines in a row, such as those of versions of a library, each held against the first."""
+"""Several baselines in a row, such as those of versions of a library, each compared with the first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from goldformer.conformance.baseline.judge import Judge
 from goldformer.conformance.baseline.model import Baseline, BaselineError
 from goldformer.conformance.baseline.moves import Tally
 from goldformer.conformance.baseline.record import with_drawn
-from goldformer.conformance.baseline.report import in_brief, recording_data, tally_data
+from goldformer.conformance.baseline.report import count_as_json, in_brief
 from goldformer.conformance.baseline.store import load
 from goldformer.spec import Spec
 from goldformer.spec.readme import escape, markdown_table
@@ -20,7 +20,7 @@ from goldformer.spec.readme import escape, markdown_table
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One baseline: its name in tables, itself, and what moved since the first one, None for the first itself."""
+    """One baseline: its name in tables, and what moved since the first one, None for the first itself."""
 
     name: str
     folder: Path
@@ -29,7 +29,7 @@ class Column:
 
     @property
     def tallies(self) -> Mapping[str, Tally]:
-        """What moved, by component."""
+        """The counts of moves, by component."""
         return self.drift.tallies if self.drift is not None else {}
 
 
@@ -41,47 +41,47 @@ class History:
     components: tuple[str, ...]
 
 
-def history(folders: Sequence[Path], spec: Spec) -> History:
-    """Hold each baseline against the first; BaselineError where one cannot be read, or they have nothing in common."""
+def read_history(folders: Sequence[Path], spec: Spec) -> History:
+    """Compare each baseline with the first; BaselineError if one cannot be read, or has no case in common with it."""
     baselines = [load(folder) for folder in folders]
     first = baselines[0]
-    columns = [Column(_name(folders, 0), folders[0], first, None)]
+    columns = [Column(_name_column(folders, 0), folders[0], first, None)]
     for nth, baseline in enumerate(baselines[1:], 1):
         if not first.entries.keys() & baseline.entries.keys():
             raise BaselineError(f"{folders[nth]}: has no case in common with {folders[0]}: name baselines of one suite")
         judge = Judge(with_drawn(with_drawn(spec, first.request), baseline.request))
         drift = Drift(first, baseline, tuple(judge.moves(first, baseline)), judge.spec)
-        columns.append(Column(_name(folders, nth), folders[nth], baseline, drift))
+        columns.append(Column(_name_column(folders, nth), folders[nth], baseline, drift))
     found = {entry.component for baseline in baselines for entry in baseline.entries.values()}
     return History(tuple(columns), tuple(name for name in spec.components if name in found))
 
 
-def _name(folders: Sequence[Path], nth: int) -> str:
-    """A folder's own name, or all of its path where another one has that name."""
+def _name_column(folders: Sequence[Path], nth: int) -> str:
+    """Return a folder's own name, or its whole path if another folder has that name."""
     folder = folders[nth]
-    alone = sum(other.resolve().name == folder.resolve().name for other in folders) == 1
-    return folder.resolve().name if alone else str(folder)
+    unique = sum(other.resolve().name == folder.resolve().name for other in folders) == 1
+    return folder.resolve().name if unique else str(folder)
 
 
 def as_json(found: History) -> dict[str, Any]:
-    """All of it as plain data."""
+    """Return a history as plain data."""
     return {
         "baselines": [
             {
                 "name": column.name,
                 "folder": str(column.folder),
-                "recordings": [recording_data(recording) for recording in column.baseline.recordings],
+                "recordings": [recording.model_dump() for recording in column.baseline.recordings],
                 "environment": [list(d) for d in column.drift.environment] if column.drift else [],
-                "components": {name: tally_data(tally) for name, tally in column.tallies.items()},
+                "components": {name: count_as_json(tally) for name, tally in column.tallies.items()},
                 "diagnosis": [f"{r.label}: {r.text}" for r in remarks(column.drift)] if column.drift else [],
             }
             for column in found.columns
-        ],
+        ]
     }
 
 
-def cell(column: Column, component: str) -> str:
-    """A component of a baseline in few characters."""
+def format_cell(column: Column, component: str) -> str:
+    """Return a component of a baseline in few characters."""
     if column.drift is None:
         has = any(entry.component == component for entry in column.baseline.entries.values())
         return "recorded" if has else "–"
@@ -90,14 +90,15 @@ def cell(column: Column, component: str) -> str:
 
 
 def markdown(found: History) -> str:
-    """The table, and what is not as it was at the first."""
-    lines = [[f"`{name}`", *(escape(cell(column, name)) for column in found.columns)] for name in found.components]
+    """Return the table and the differences from the first environment."""
+    lines = [
+        [f"`{name}`", *(escape(format_cell(column, name)) for column in found.columns)] for name in found.components
+    ]
     parts = [f"## Drift since {escape(found.columns[0].name)}\n"]
     parts.append(markdown_table(["component", *(escape(column.name) for column in found.columns)], lines))
     parts.append("The worst class of a move since the first baseline, and the largest move ÷ tolerance.\n")
     for column in found.columns[1:]:
         assert column.drift is not None, "only the first has none"
-        changed = "; ".join(f"{name} {then} → {now}" for name, then, now in column.drift.environment)
-        parts.append(f"- **{escape(column.name)}**: {escape(changed) or 'the same environment'}")
+        parts.append(f"- **{escape(column.name)}**: {escape(column.drift.environment_text)}")
         parts += [f"  - {r.label}: {escape(r.text)}" for r in remarks(column.drift)]
     return "\n".join(parts) + "\n"

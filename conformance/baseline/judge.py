@@ -1,7 +1,7 @@
-"""Holds what is given now against what was given then, and says of every output in which class it moved.
+"""Compares new results with recorded ones, and puts the move of every output in a class.
 
-What has moved beyond rounding is held against the golden values, known mistakes and options first, since these fit far
-more closely than a lower precision, which explains whatever is small enough.
+A move beyond rounding is compared with known mistakes and options first: they fit far more closely than a lower
+precision, which explains every small move.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Final
 
 import numpy as np
 
-from goldformer.conformance.baseline.arrays import Array, Kept, places
+from goldformer.conformance.baseline.arrays import Array, StoredArray, places
 from goldformer.conformance.baseline.model import Baseline, Entry, Key
-from goldformer.conformance.baseline.moves import Kind, Move, changed_end, changed_form
-from goldformer.conformance.baseline.standard import Precision, Standard, Standards, coarser
+from goldformer.conformance.baseline.moves import Kind, Move, describe_end_change, describe_form_change
+from goldformer.conformance.baseline.standard import Precision, Standard, Standards, list_coarser
 from goldformer.conformance.diagnosis.imitation import Imitator
 from goldformer.conformance.judging.compare import compare
 from goldformer.conformance.judging.invoke import Result
@@ -26,15 +26,15 @@ from goldformer.conformance.judging.tolerance import tolerance
 from goldformer.conformance.judging.verdict import Element, Match
 from goldformer.spec import Case, Spec
 
-_NEW: Final = "is new: the baseline has it not"
-_NOT_KNOWN: Final = "no lower precision gives it, and no mistake or option of the catalogue"
-_UNMEASURED: Final = "nothing says how far rounding moves it: classed with the other outputs of the call"
+_NEW: Final = "is new: the baseline does not have it"
+_NOT_KNOWN: Final = "no lower precision and no known mistake or option explains it"
+_UNMEASURED: Final = "nothing says how far rounding moves it: in the class of the other outputs of the call"
 
-Pairs = Mapping[str, tuple[Kept, Kept]]
+Pairs = Mapping[str, tuple[StoredArray, StoredArray]]
 
 
 class Judge:
-    """Classes moves; it remembers what explained earlier ones."""
+    """Classifies moves; it remembers what explained earlier ones."""
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
@@ -42,7 +42,7 @@ class Judge:
         self.standards = Standards(spec, self.imitator)
 
     def moves(self, old: Baseline, new: Baseline, among: Collection[Key] | None = None) -> Iterator[Move]:
-        """Every output of every call of two baselines, or of those calls alone; parts come before what they make up."""
+        """Yield a move for every output of every call, or only of the calls `among`; parts come before their wholes."""
         order = {case: place for place, case in enumerate(self.spec.cases)}
         listed = dict.fromkeys((*old.entries, *new.entries))
         for key in sorted(listed, key=lambda key: order.get(key.case, len(order))):
@@ -50,26 +50,26 @@ class Judge:
                 yield from self.judge(key, old, new)
 
     def judge(self, key: Key, old: Baseline, new: Baseline) -> list[Move]:
-        """The outputs of one call."""
+        """Return the moves of the outputs of one call."""
         before, after = old.entries.get(key), new.entries.get(key)
         if before is None or after is None:
             entry = before or after
             assert entry is not None, "one of the two recorded it"
-            gone = f"is gone: {new.absent.get(key) or 'nothing gives it any more'}"
+            gone = f"is gone: {new.absent.get(key) or 'nothing returns it any more'}"
             return [Move(key, entry.component, "", Kind.FORM, _NEW if before is None else gone)]
         if before.ended is not None or after.ended is not None:
-            why = changed_end(before.ended, after.ended)
+            why = describe_end_change(before.ended, after.ended)
             return [Move(key, before.component, "", Kind.FORM if why else Kind.IDENTICAL, why)]
         case = self.spec.cases.get(key.case)
         if case is None or before.inputs != after.inputs:
             return [Move(key, before.component, "", Kind.FORM, "the case has other arguments now")]
-        moves, pairs = _forms(key, before, after)
+        moves, pairs = _compare_forms(key, before, after)
         call = _Call(key, case, before, after, old.conventions(before), new.conventions(after), self)
         return [*moves, *call.moves(pairs)]
 
 
-def _forms(key: Key, before: Entry, after: Entry) -> tuple[list[Move], dict[str, tuple[Kept, Kept]]]:
-    """The outputs that changed their form, and those whose values can be compared."""
+def _compare_forms(key: Key, before: Entry, after: Entry) -> tuple[list[Move], Pairs]:
+    """Return the moves of the outputs that changed their form, and the pairs whose values can be compared."""
     moves, pairs = [], {}
     for name in dict.fromkeys((*before.outputs, *after.outputs)):
         if name not in after.outputs:
@@ -77,8 +77,8 @@ def _forms(key: Key, before: Entry, after: Entry) -> tuple[list[Move], dict[str,
         elif name not in before.outputs:
             why = _NEW
         else:
-            pair = before.outputs[name].kept, after.outputs[name].kept
-            why = changed_form(*pair)
+            pair = before.outputs[name].stored, after.outputs[name].stored
+            why = describe_form_change(*pair)
             if not why:
                 pairs[name] = pair
                 continue
@@ -88,7 +88,7 @@ def _forms(key: Key, before: Entry, after: Entry) -> tuple[list[Move], dict[str,
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One of the two results: whether the golden values refute it, and what gives it."""
+    """One of the two results: `wrong` if the expected values refute it, and what matches it."""
 
     wrong: bool
     matches: tuple[Match, ...]
@@ -111,39 +111,39 @@ class _Call:
         return self.judge.standards.of(self.case, self.declared_now)
 
     def moves(self, pairs: Pairs) -> Iterator[Move]:
-        """The outputs whose values can be compared, in their order."""
-        found = {name: self._apart(name, *pair) for name, pair in pairs.items()}
+        """Yield the moves of the outputs whose values can be compared, in their order."""
+        found = {name: self._measure_move(name, *pair) for name, pair in pairs.items()}
         beyond = [name for name, move in found.items() if move.kind is Kind.UNEXPLAINED]
         if beyond:
-            for name, kind, why, matches, was in self._explained(beyond, pairs):
+            for name, kind, why, matches, was in self._explain(beyond, pairs):
                 found[name] = replace(found[name], kind=kind, why=why, matches=matches, was=was)
         yield from found.values()
 
-    def _apart(self, output: str, old: Kept, new: Kept) -> Move:
-        """How far an output moved; what is beyond rounding is not explained yet."""
+    def _measure_move(self, output: str, old: StoredArray, new: StoredArray) -> Move:
+        """Return how far an output moved; a move beyond rounding is not explained yet."""
         head = (self.key, self.before.component, output)
-        if old.same(new):
+        if old.equals(new):
             return Move(*head, Kind.IDENTICAL, ratio=0.0, compared=old.values.size)
-        # That of the later recording: a check makes it itself, and the earlier one may come from anybody.
+        # The tolerance of the later recording: this process made it, and the earlier one may come from anybody.
         bound = self.after.outputs[output].tolerance
         if bound is None:
             bound = self._standard.tolerance(output, self.key.dtype)
         found = compare(output, new.values, old.values, bound or 0.0)
         kind = Kind.ROUNDING if found.ratio <= 1.0 else Kind.UNEXPLAINED
         ratio = None if bound is None else found.ratio
-        grid = found.grid if old.digest is None else None  # a large output is kept as samples
-        return Move(*head, kind, "", ratio, _furthest(old, new), found.wrong, found.compared, bound, grid=grid)
+        grid = found.grid if old.digest is None else None  # a large output is stored as samples
+        return Move(*head, kind, "", ratio, _find_furthest(old, new), found.wrong, found.compared, bound, grid=grid)
 
-    def _explained(self, beyond: list[str], pairs: Pairs) -> Iterator[tuple[str, Kind, str, tuple[Match, ...], bool]]:
-        """The class of each output that moved beyond rounding, why, and what gives it now or gave it then."""
-        known = self._known(beyond)
+    def _explain(self, beyond: list[str], pairs: Pairs) -> Iterator[tuple[str, Kind, str, tuple[Match, ...], bool]]:
+        """Yield the class of each output that moved beyond rounding, why, its matches, and if those are of the old."""
+        known = self._find_known(beyond)
         unmeasured = [name for name in beyond if known is None and self._standard.whole(name) is None]
         kinds = [Kind.ROUNDING]
         for name in beyond:
             if known is not None:
                 yield name, Kind.SEMANTIC, *known
             elif name not in unmeasured:
-                why = self._precision(name, *pairs[name], beyond)
+                why = self._find_precision(name, *pairs[name], beyond)
                 kinds.append(Kind.PRECISION if why else Kind.UNEXPLAINED)
                 yield name, kinds[-1], why or _NOT_KNOWN, (), False
         measured = len(pairs) > len(unmeasured)
@@ -152,10 +152,13 @@ class _Call:
 
     # ── known mistakes and options ──
 
-    def _known(self, beyond: list[str]) -> tuple[str, tuple[Match, ...], bool] | None:
-        """What mistake or option explains the move: in words where nothing matches, what matches, and whether then."""
+    def _find_known(self, beyond: list[str]) -> tuple[str, tuple[Match, ...], bool] | None:
+        """Return what explains the move, in words if nothing matches, the matches, and if they match the old result."""
         standard_then = self.judge.standards.of(self.case, self.declared_then)
-        now, then = self._side(self.after, self._standard, beyond), self._side(self.before, standard_then, beyond)
+        now, then = (
+            self._judge_side(self.after, self._standard, beyond),
+            self._judge_side(self.before, standard_then, beyond),
+        )
         if now.wrong:
             causes = {match.causes for match in then.matches}
             both = any(match.causes in causes for match in now.matches)
@@ -165,15 +168,15 @@ class _Call:
         was, declared = standard_then.options, self._standard.options
         if was != declared:
             changed = ", ".join(f"{n}: {o} instead of {was[n]}" for n, o in declared.items() if o != was[n])
-            return f"{changed} is declared now, and that is what it gives", (), False
+            return f"{changed} is declared now, and the result agrees", (), False
         if self.case.random:
-            return "other random numbers are drawn; their statistics are as they have to be", (), False
+            return "other random numbers are drawn; their statistics are right", (), False
         return None
 
-    def _side(self, entry: Entry, standard: Standard, beyond: list[str]) -> _Side:
-        whole = {name: output.kept for name, output in entry.outputs.items() if output.kept.digest is None}
-        result = Result({name: kept.values for name, kept in whole.items()}, 0.0)
-        expected = standard.expected(name for name in beyond if name in whole)
+    def _judge_side(self, entry: Entry, standard: Standard, beyond: list[str]) -> _Side:
+        whole = {name: o.stored.values for name, o in entry.outputs.items() if o.stored.digest is None}
+        result = Result(whole, 0.0)
+        expected = standard.find_expected(name for name in beyond if name in whole)
         if not any(d.wrong for d in measure(result, expected, self.case, standard.contract, self.key.dtype)):
             return _Side(wrong=False, matches=())
         found = self.judge.imitator.matches(self.case, result, expected, self.key.dtype, standard.options)
@@ -181,51 +184,51 @@ class _Call:
 
     # ── lower precision ──
 
-    def _precision(self, output: str, old: Kept, new: Kept, beyond: list[str]) -> str:
-        """The precision that explains how far an output moved, in words; empty where none does."""
+    def _find_precision(self, output: str, old: StoredArray, new: StoredArray, beyond: list[str]) -> str:
+        """Return the precision that explains how far an output moved, in words; empty if none does."""
         whole, dtype = self._standard.whole(output), self.key.dtype
         if whole is None or self.case.random or not whole.error_scale:
             return ""
         own = self._standard.tolerance(output, dtype) or 0.0
-        if compare(output, new.values, old.values, 2 * own).ratio <= 1.0 and self._near(None, beyond):
+        if compare(output, new.values, old.values, 2 * own).ratio <= 1.0 and self._is_near(None, beyond):
             return f"within twice the tolerance, and as near to the golden values as {dtype} has to be"
-        for precision in coarser(dtype):
+        for precision in list_coarser(dtype):
             bound = precision.tolerance(whole)
-            if compare(output, new.values, old.values, bound).ratio <= 1.0 and self._near(precision, beyond):
+            if compare(output, new.values, old.values, bound).ratio <= 1.0 and self._is_near(precision, beyond):
                 return f"within what {precision.name} moves, and as near to the golden values as that comes"
         return ""
 
-    def _near(self, precision: Precision | None, beyond: list[str]) -> bool:
-        """Whether all outputs are as near to what they have to be as a precision comes; None is the dtype's own."""
+    def _is_near(self, precision: Precision | None, beyond: list[str]) -> bool:
+        """Return True if all outputs are within the error of a precision; None is that of the dtype."""
         standard = self._standard
-        for name, golden in standard.expected(beyond).items():
+        for name, golden in standard.find_expected(beyond).items():
             if name not in self.after.outputs or golden.within is not None:
                 continue
-            kept = self.after.outputs[name].kept
-            if kept.digest is not None and golden.indices is not None:
+            stored = self.after.outputs[name].stored
+            if stored.digest is not None and golden.indices is not None:
                 continue
-            got = kept.values if kept.digest is not None else golden.select(kept.values)
+            actual = stored.values if stored.digest is not None else golden.select(stored.values)
             at_least = standard.contract.computed_in_at_least
             own = tolerance(self.key.dtype, golden.error_scale, golden.magnitude, at_least)
             bound = own if precision is None else max(own, precision.tolerance(golden))
-            if compare(name, got, golden.values, bound).wrong:
+            if compare(name, actual, golden.values, bound).wrong:
                 return False
         return True
 
 
-def _furthest(old: Kept, new: Kept) -> Element | None:
-    """The element that moved furthest: where one of the two is no number, or by the size of the difference."""
+def _find_furthest(old: StoredArray, new: StoredArray) -> Element | None:
+    """Return the element that moved furthest: one that became or was NaN, or the one with the largest difference."""
     before, after = old.values.ravel(), new.values.ravel()
     if not before.size:
         return None
     with np.errstate(invalid="ignore", over="ignore"):
         apart = np.abs(after.astype(np.float64) - before.astype(np.float64))
-    differs = (before != after) & ~(_nan(before) & _nan(after))
+    differs = (before != after) & ~(_is_nan(before) & _is_nan(after))
     place = int(np.where(differs, np.where(np.isnan(apart), math.inf, apart), -1.0).argmax())
     flat = int(places(old.shape)[place]) if old.digest is not None else place
     index = tuple(int(i) for i in np.unravel_index(flat, old.shape))
     return Element(index, before[place].item(), after[place].item())
 
 
-def _nan(values: Array) -> Array:
+def _is_nan(values: Array) -> Array:
     return np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.shape, dtype=bool)

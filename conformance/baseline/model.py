@@ -1,12 +1,22 @@
-"""The nouns of a baseline, frozen: what was asked for, who gave it where, and what each case gave."""
+"""The data of a baseline, frozen: what was asked for, who gave it in which environment, and the result of each call."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Annotated, Final, NamedTuple
 
-from goldformer.conformance.baseline.arrays import Kept
+from pydantic import Field
+
+from goldformer.conformance.baseline.arrays import StoredArray
+from goldformer.spec.strict import StrictModel
+
+#: A check repeats a recording: a manifest must not ask for endless calls, or for more threads than any machine has.
+MOST_DRAWN: Final = 1000
+MOST_THREADS: Final = 1024
+
+#: A list of the file, as a tuple.
+Words = Annotated[tuple[str, ...], Field(strict=False)]
 
 
 class BaselineError(Exception):
@@ -21,34 +31,29 @@ class Key(NamedTuple):
     device: str
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What is recorded; no components means all of them.
+class BaselineRequest(StrictModel):
+    """The calls to record; no components means all of them.
 
-    `drawn` is how many drawn inputs of realistic size each component gets beside its golden cases.
+    `drawn` is the number of random calls of realistic size that each component gets besides its golden cases.
     """
 
-    dtypes: tuple[str, ...]
-    devices: tuple[str, ...] = ("cpu",)
-    components: tuple[str, ...] = ()
-    drawn: int = 0
-    threads: int = 1
-    tf32: bool = False
+    dtypes: Annotated[Words, Field(min_length=1)]
+    devices: Annotated[Words, Field(min_length=1)]
+    components: Words
+    drawn: Annotated[int, Field(ge=0, le=MOST_DRAWN)]
+    threads: Annotated[int, Field(ge=1, le=MOST_THREADS)]
+    tf32: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Recording:
-    """Who gave some results, and where.
-
-    `environment` is what the numbers may depend on beside the implementation itself, in words, by name.
-    """
+class Recording(StrictModel):
+    """The implementation that gave some results, and its environment: all other things that numbers may depend on."""
 
     given: str
     name: str
     version: str
     arrays: str
-    conventions: Mapping[str, str]
-    environment: Mapping[str, str]
+    conventions: dict[str, str]
+    environment: dict[str, str]
 
     @property
     def title(self) -> str:
@@ -58,25 +63,24 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What was given for one output, and the case's own tolerance for all of it, None where it derives none."""
+    """The values of one output, and the case's own tolerance for all of them, None if it derives none."""
 
-    kept: Kept
+    stored: StoredArray
     tolerance: float | None = None
     recording: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """How a call ended that gave no result: the reason of its verdict, and its words without places in files."""
+class Ended(StrictModel):
+    """The end of a call without a result: the reason of its verdict, and its message without places in files."""
 
     reason: str
     message: str
-    recording: int = 0
+    recording: Annotated[int, Field(ge=0)] = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What one call gave: outputs, or how it ended. `inputs` is the digest of its arguments."""
+    """The result of one call: outputs, or its end. `inputs` is the digest of its arguments."""
 
     component: str
     inputs: str
@@ -85,7 +89,7 @@ class Entry:
 
     @property
     def recordings(self) -> Iterator[int]:
-        """Which recordings it holds something of."""
+        """The recordings that gave a part of it, by their index."""
         yield from (output.recording for output in self.outputs.values())
         if self.ended is not None:
             yield self.ended.recording
@@ -93,32 +97,32 @@ class Entry:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Baseline:
-    """What was recorded, by call.
+    """All results, by call.
 
-    `spec` is the digest of the spec's files. `absent` says of calls that gave nothing why not, and is not stored.
+    `spec` is the digest of the spec's files. `absent` says why calls gave nothing, and is not stored.
     """
 
     goldformer: str
     spec: str
-    request: Request
+    request: BaselineRequest
     recordings: tuple[Recording, ...]
     entries: Mapping[Key, Entry]
     absent: Mapping[Key, str] = field(default_factory=dict)
 
     def conventions(self, entry: Entry) -> Mapping[str, str]:
-        """What was declared where an entry was recorded."""
+        """Return the conventions that were declared when an entry was recorded."""
         return self.recordings[next(entry.recordings)].conventions
 
     @property
-    def arrays(self) -> dict[str, Kept]:
-        """What is kept, by the name that it has in a file."""
+    def arrays(self) -> dict[str, StoredArray]:
+        """The values of all outputs, by their names in the file of arrays."""
         return {
-            array_name(key, name): output.kept
+            array_name(key, name): output.stored
             for key, entry in self.entries.items()
             for name, output in entry.outputs.items()
         }
 
 
 def array_name(key: Key, output: str) -> str:
-    """The name of an output in a file of arrays."""
+    """Return the name of an output in a file of arrays."""
     return "/".join((*key, output))

@@ -1,4 +1,4 @@
-"""What moved between two baselines: each output in a class, with the number that moved most and why."""
+"""The moves between two baselines: each output in a class, with the number that moved furthest, and why."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from goldformer.conformance.baseline.arrays import Kept
+from goldformer.conformance.baseline.arrays import StoredArray
 from goldformer.conformance.baseline.model import Ended, Key
 from goldformer.conformance.judging.verdict import Element, Grid, Match
 
@@ -15,8 +15,8 @@ from goldformer.conformance.judging.verdict import Element, Grid, Match
 class Kind(IntEnum):
     """The classes of a move, from the best to the worst.
 
-    FORM is another dtype or shape, an output that is new or gone, or no result any more: it comes last, since nothing
-    is left to compare, and anything may hide there.
+    FORM is another dtype or shape, an output that is new or gone, or no longer a result: it is the worst class, since
+    nothing is left to compare.
     """
 
     IDENTICAL = 0
@@ -37,10 +37,10 @@ KINDS: Final = tuple(map(str, Kind))
 class Move:
     """One output of one call, then and now.
 
-    `output` is empty where the call as a whole moved. `ratio` is the largest |new − old| ÷ tolerance, None where there
-    is none; `furthest` is where it is, with the old value as expected and the new one as got; `beyond` of `compared`
-    elements moved by more than the tolerance, of which `grid` is a window. `matches` are the known mistakes and options
-    that give what is got now, or, where `was` is set, what was got then.
+    `output` is empty if the call as a whole moved. `ratio` is the largest |new − old| ÷ tolerance, None without a
+    tolerance; `furthest` is its place, with the old value as expected and the new one as got. `beyond` of `compared`
+    elements moved by more than the tolerance; `grid` is a window of them. `matches` are the known mistakes and options
+    that reproduce the new output, or, if `was` is set, the old one.
     """
 
     key: Key
@@ -59,23 +59,18 @@ class Move:
 
     @property
     def place(self) -> tuple[Key, str]:
-        """Which output of which call."""
+        """The call and the output."""
         return self.key, self.output
 
 
 def worst_first(moves: Iterable[Move]) -> list[Move]:
-    """By class, and within it those that moved furthest; the parts of a component before it."""
+    """Sort moves by class, and within it by ratio; the parts of a component stay before it."""
     return sorted(moves, key=lambda move: (-move.kind, -(move.ratio or 0.0)))
-
-
-def worst(moves: Iterable[Move]) -> Kind:
-    """The worst class of some moves; identical where there are none."""
-    return max((move.kind for move in moves), default=Kind.IDENTICAL)
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How some moves fall into classes, the largest ratio that is a number, and the worst class."""
+    """The number of moves in each class, and the largest ratio."""
 
     counts: tuple[int, ...]
     ratio: float | None
@@ -93,27 +88,27 @@ class Tally:
         return max((kind for kind in Kind if self.counts[kind]), default=Kind.IDENTICAL)
 
 
-def changed_form(before: Kept, after: Kept) -> str:
-    """What of an output's dtype and shape is not as it was; empty where both are."""
+def describe_form_change(before: StoredArray, after: StoredArray) -> str:
+    """Return how an output's dtype and shape changed; empty if they did not."""
     changes = {"dtype": (before.dtype, after.dtype), "shape": (list(before.shape), list(after.shape))}
     return ", ".join(f"{name} {old} → {new}" for name, (old, new) in changes.items() if old != new)
 
 
-def changed_end(before: Ended | None, after: Ended | None) -> str:
-    """What is said of a call that gave no result, then or now; empty where it ended as it did."""
+def describe_end_change(before: Ended | None, after: Ended | None) -> str:
+    """Return how the end of a call without a result changed; empty if it did not."""
     was = f"it was {before.reason}: {before.message}" if before is not None else ""
     if after is None:
         return f"gives a result now; {was}"
-    said = f"{after.reason}: {after.message}"
+    ends = f"{after.reason}: {after.message}"
     if before is None:
-        return f"gives no result any more; {said}"
-    # What an error says may hold anything; what is said of a wrong dtype or shape is ours.
-    told = after.reason in ("wrong-dtype", "wrong-shape") and before.message != after.message
-    return f"{said}; {was}" if before.reason != after.reason or told else ""
+        return f"gives no result any more; {ends}"
+    # The message of an error may hold anything; that of a wrong dtype or shape is ours.
+    differs = after.reason in ("wrong-dtype", "wrong-shape") and before.message != after.message
+    return f"{ends}; {was}" if before.reason != after.reason or differs else ""
 
 
-def by_component(moves: Iterable[Move], components: Iterable[str]) -> Iterator[tuple[str, list[Move]]]:
-    """The moves of each component that has any, in that order."""
+def group_by_component(moves: Iterable[Move], components: Iterable[str]) -> Iterator[tuple[str, list[Move]]]:
+    """Yield each component that has moves, in that order, with them."""
     listed = list(moves)
     for component in components:
         if mine := [move for move in listed if move.component == component]:

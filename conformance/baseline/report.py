@@ -7,12 +7,11 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from goldformer.conformance.baseline.drift import Drift, headline, remarks
-from goldformer.conformance.baseline.model import Recording
 from goldformer.conformance.baseline.moves import KINDS, Kind, Move, Tally, worst_first
 from goldformer.conformance.reports.text import number
 from goldformer.spec.readme import escape, markdown_table
 
-#: How many moves a summary lists; the JSON has all.
+#: The number of moves that a summary lists; the JSON has all.
 _LISTED: Final = 20
 
 SYMBOLS: Final = {
@@ -21,32 +20,27 @@ SYMBOLS: Final = {
 }  # fmt: skip
 
 
-def tally_data(tally: Tally) -> dict[str, Any]:
-    """A tally as plain data."""
+def count_as_json(tally: Tally) -> dict[str, Any]:
+    """Return a tally as plain data."""
     return {"worst": str(tally.worst), "ratio": tally.ratio, "counts": dict(zip(KINDS, tally.counts, strict=True))}
 
 
-def recording_data(recording: Recording) -> dict[str, Any]:
-    """A recording as plain data."""
-    return {**asdict(recording), "conventions": dict(recording.conventions), "environment": dict(recording.environment)}
-
-
 def as_json(drift: Drift, allowed: Kind) -> dict[str, Any]:
-    """All of it but the outputs that are identical."""
+    """Return all of a drift but the identical outputs, as plain data."""
     return {
         "goldformer": drift.new.goldformer,
         "allowed": str(allowed),
-        **tally_data(drift.tally),
+        **count_as_json(drift.tally),
         "environment": [dict(zip(("name", "old", "new"), d, strict=True)) for d in drift.environment],
-        "old": [recording_data(recording) for recording in drift.old.recordings],
-        "new": recording_data(drift.new.recordings[-1]),
-        "components": {name: tally_data(tally) for name, tally in drift.tallies.items()},
+        "old": [recording.model_dump() for recording in drift.old.recordings],
+        "new": drift.new.recordings[-1].model_dump(),
+        "components": {name: count_as_json(tally) for name, tally in drift.tallies.items()},
         "diagnosis": [asdict(remark) for remark in remarks(drift)],
-        "moves": [_move(move, drift) for move in worst_first(drift.moves) if move.kind is not Kind.IDENTICAL],
+        "moves": [_move_as_json(move, drift) for move in worst_first(drift.moves) if move.kind is not Kind.IDENTICAL],
     }
 
 
-def _move(move: Move, drift: Drift) -> dict[str, Any]:
+def _move_as_json(move: Move, drift: Drift) -> dict[str, Any]:
     furthest = move.furthest
     return {
         **move.key._asdict(), "component": move.component, "output": move.output, "class": str(move.kind),
@@ -60,23 +54,23 @@ def _move(move: Move, drift: Drift) -> dict[str, Any]:
 
 
 def cells(tally: Tally) -> list[str]:
-    """A tally as the cells of a table under the classes and "move ÷ tolerance"."""
+    """Return a tally as the cells of a table under the classes and "move ÷ tolerance"."""
     ratio = "–" if tally.ratio is None else number(tally.ratio)
     return [*(str(count or "·") for count in tally.counts), ratio]
 
 
 def in_brief(tally: Tally) -> str:
-    """A tally in few characters: its worst class, and the largest move."""
+    """Return a tally in few characters: its worst class, and the largest move."""
     ratio = f" · {number(tally.ratio)}" if tally.ratio else ""
     return f"{SYMBOLS[tally.worst]} {tally.worst}{ratio}"
 
 
 def markdown(drift: Drift, allowed: Kind) -> str:
-    """What moved by component, the worst of it, and what is not as it was where it runs."""
-    return "\n".join(_markdown(drift, allowed)) + "\n"
+    """Return the moves by component, the worst of them, and the differences of the environment."""
+    return "\n".join(_markdown_lines(drift, allowed)) + "\n"
 
 
-def _markdown(drift: Drift, allowed: Kind) -> Iterator[str]:
+def _markdown_lines(drift: Drift, allowed: Kind) -> Iterator[str]:
     title = drift.new.recordings[-1].title
     symbol = "✓" if drift.tally.worst <= allowed else "✗"
     yield f"## {symbol} {escape(title)} against its baseline\n"

@@ -1,8 +1,8 @@
-"""What a case's numbers are judged by: golden values and error scales where the spec has them, and what stands in.
+"""The expected values and error scales of a case: the spec's golden values, or a substitute.
 
-A case asks for some outputs alone, or for some of their places, and a drawn call has no golden values at all. There the
-textbook in float64 stands in for golden values, under the declared options, and the error scale is measured. Both take
-time, and are made for what has moved alone.
+A case asks only for some outputs, or for some of their places, and a random call has no golden values at all. Then the
+textbook in float64, under the declared options, replaces the golden values, and the error scale is measured. Both take
+time, so they are made only for outputs that moved.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from goldformer.spec.oracle.draws import error_scale
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """What something may be computed in within a wider dtype, with its unit roundoff and its least step."""
+    """A working precision within a wider dtype, with its unit roundoff and its smallest step."""
 
     name: str
     unit: float
     smallest: float
 
     def tolerance(self, golden: GoldenArray) -> float:
-        """How far an honest evaluation in this precision may lie from golden values; 0 where they are exact."""
+        """Return the largest error of a correct evaluation in this precision; 0 if the values are exact."""
         return SLACK * (self.unit * golden.error_scale + self.smallest) if golden.error_scale else 0.0
 
 
@@ -48,13 +48,13 @@ PRECISIONS: Final = (
 )
 
 
-def coarser(dtype: str) -> tuple[Precision, ...]:
-    """The precisions below that of a dtype, the finest first."""
+def list_coarser(dtype: str) -> tuple[Precision, ...]:
+    """Return the precisions below that of a dtype, the finest first."""
     return tuple(p for p in PRECISIONS if p.unit > UNIT_ROUNDOFF[dtype])
 
 
 class Standards:
-    """Makes what cases are judged by, each once."""
+    """Makes the standard of each case once."""
 
     def __init__(self, spec: Spec, imitator: Imitator) -> None:
         self.spec = spec
@@ -62,7 +62,7 @@ class Standards:
         self._made: dict[tuple[str, tuple[tuple[str, str], ...]], Standard] = {}
 
     def of(self, case: Case, conventions: Mapping[str, str]) -> Standard:
-        """What a case is judged by under declared conventions."""
+        """Return the standard of a case under declared conventions."""
         options = find_options(conventions, case.component, self.spec)
         key = (case.id, tuple(options.items()))
         if key not in self._made:
@@ -71,7 +71,7 @@ class Standards:
 
 
 class Standard:
-    """What one case is judged by under one option of each convention."""
+    """The expected values of one case under one option of each convention."""
 
     def __init__(self, case: Case, spec: Spec, options: dict[str, str], imitator: Imitator) -> None:
         self.case = case
@@ -80,47 +80,47 @@ class Standard:
         self._spec = spec
         self._imitator = imitator
         self._textbook: Result | None = None
-        self._asked = False
+        self._has_run = False
         self._scales: dict[str, float] | None = None
         option = options[case.convention] if case.convention is not None else ANY
-        #: What the case itself expects.
+        #: The golden values of the case itself.
         self.golden: Mapping[str, GoldenArray] = (case.golden.options.get(option) if case.golden else None) or {}
 
     def whole(self, output: str) -> GoldenArray | None:
-        """What all elements of an output are judged by; None where nothing says how far rounding goes.
+        """Return the expected values of all elements of an output; None if nothing says how large rounding errors are.
 
-        Of a large output it has the elements that are kept, and of a model of full size those that its case asks for.
+        For a large output these are the stored elements, for a full-size model those that its case asks for.
         """
         golden = self.golden.get(output)
         if self.case.full_size or (golden is not None and golden.indices is None):
             return golden
-        values = self._given(output)
+        values = self._run_textbook(output)
         if values is None:
             return None
-        # Ids and truth values are exact.
+        # Ids and booleans are exact.
         scale = self.scale(output) if values.dtype.kind == "f" else 0.0
         return GoldenArray(sample(values) if values.size > LARGE else values, scale)
 
-    def expected(self, also: Iterable[str]) -> dict[str, GoldenArray]:
-        """The golden values, and for the outputs in `also` that have none in whole what stands in for them."""
+    def find_expected(self, also: Iterable[str]) -> dict[str, GoldenArray]:
+        """Return the golden values, and the substitutes for the outputs in `also` without complete golden values."""
         return {**self.golden, **{output: whole for output in also if (whole := self.whole(output)) is not None}}
 
     def tolerance(self, output: str, dtype: str) -> float | None:
-        """The case's own tolerance for all elements of an output; None where nothing says how far rounding goes."""
+        """Return the case's own tolerance for all elements of an output; None if nothing says how rounding goes."""
         whole = self.whole(output)
         if whole is None:
             return None
         return tolerance(dtype, whole.error_scale, whole.magnitude, self.contract.computed_in_at_least)
 
     def scale(self, output: str) -> float:
-        """The error scale of all elements of an output, measured."""
+        """Return the measured error scale of all elements of an output."""
         if self._scales is None:
-            self._scales = self._measured()
+            self._scales = self._measure_scales()
         return self._scales.get(output, math.inf)
 
-    def _measured(self) -> dict[str, float]:
+    def _measure_scales(self) -> dict[str, float]:
         case = self.case
-        arguments = _first_sample(arguments_of(case), self.contract, case)
+        arguments = _take_first_sample(arguments_of(case), self.contract, case)
         if case.cotangent_array is None:
             return dict(measure_call(case.component, arguments, self.options).scales)
         called = RecordedCall(case.component, arguments_of(case), {}, case.cotangent_array)
@@ -128,18 +128,18 @@ class Standard:
         centres = {name: np.array([np.mean(d.samples) for d in array.ravel()]) for name, array in drawn.items()}
         return {name: error_scale(drawn[name], centre) for name, centre in centres.items()}
 
-    def _given(self, output: str) -> Array | None:
-        """What the textbook gives; what is drawn at random it draws otherwise."""
-        if not self._asked and not self.case.random:
+    def _run_textbook(self, output: str) -> Array | None:
+        """Return an output of the textbook; None for random cases, in which it draws other numbers."""
+        if not self._has_run and not self.case.random:
             self._textbook = self._imitator.textbook(self.case, self.options)
-        self._asked = True
+        self._has_run = True
         return self._textbook.outputs.get(output) if self._textbook else None
 
 
-def _first_sample(arguments: Arguments, contract: Contract, case: Case) -> Arguments:
-    """The call for its first sample alone, as samples do not mix (MODEL-6): a scale of several is hardly larger."""
+def _take_first_sample(arguments: Arguments, contract: Contract, case: Case) -> Arguments:
+    """Return the call for its first sample: samples do not mix (MODEL-6), and the scale of several is hardly larger."""
     batch = case.sizes.get("batch", 1)
-    if batch == 1 or contract.component == "cross_entropy":  # whose mean is one over all samples
+    if batch == 1 or contract.component == "cross_entropy":  # its mean is over all samples
         return arguments
     inputs = {}
     for name, array in arguments.inputs.items():

@@ -1,8 +1,8 @@
 """Baselines in folders: read whole or refused, and written so that an interruption leaves the old one as it was.
 
-The arrays go to a file of their own that is named by what it holds. Then the manifest, which names it, is put in its
-place in one step; then arrays that no manifest names are removed. Each file, and the folder, is on disk before the next
-step begins.
+The arrays go to a file of their own that is named by the digest of its content. Then the manifest, which names it, is
+replaced in one step. Then the files of arrays that no manifest names are removed. Each file, and the folder, is on disk
+before the next step begins.
 """
 
 from __future__ import annotations
@@ -13,50 +13,49 @@ import fcntl
 import os
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from goldformer.conformance.baseline.arrays import (
     HEADER_AT_MOST,
-    Array,
     BadArrays,
-    Kept,
+    StoredArray,
     content_digest,
+    from_bytes,
     places,
-    read,
     size_of,
-    written,
+    to_bytes,
 )
 from goldformer.conformance.baseline.manifest import (
     AGAIN,
     NAME,
-    ManifestModel,
-    OutputModel,
-    from_manifest,
+    ListedOutput,
+    Manifest,
+    make_baseline,
     manifest_digest,
     manifest_text,
     read_manifest,
 )
-from goldformer.conformance.baseline.model import Baseline, BaselineError, Key, array_name
+from goldformer.conformance.baseline.model import Baseline, BaselineError, array_name
 
-#: What the name of a file begins with that is not yet in its place.
+#: The prefix of files that are not complete yet.
 _UNFINISHED: Final = ".unfinished-"
-#: So often a folder may come and go while it is taken: others are about, and none of them can be so often.
+#: The number of attempts to lock a folder that other processes make and remove.
 _ATTEMPTS: Final = 1000
 
 
 def load(folder: Path) -> Baseline:
-    """The baseline in a folder; BaselineError names the file and the field that is wrong, and says what to do."""
+    """Read the baseline in a folder; BaselineError names the file and the field that is wrong, and says what to do."""
     manifest = read_manifest(folder)
     path = folder / manifest.arrays
     restore = f"restore the file, or {AGAIN} {folder}"
-    listed = list(_listed(manifest))
-    most = HEADER_AT_MOST + sum(size_of(output.dtype, held) for _, output, held in listed)
+    listed = list(_list_arrays(manifest))
+    most = HEADER_AT_MOST + sum(size_of(output.dtype, shape) for _, output, shape in listed)
     try:
-        stored = read(_read_at_most(path, most))
+        found = from_bytes(_read_at_most(path, most))
     except FileNotFoundError:
-        # A recording that ends while this reads takes away what its manifest names no more.
+        # A recording that ended in the meantime removed the file that the old manifest names.
         if read_manifest(folder).arrays != manifest.arrays:
             return load(folder)
         named = f"{folder / NAME} names it under arrays"
@@ -65,33 +64,40 @@ def load(folder: Path) -> Baseline:
         raise BaselineError(f"{path}: cannot be read: {error.strerror}") from error
     except BadArrays as error:
         raise BaselineError(f"{path}: {error}; {restore}") from error
-    kept = dict(_kept(listed, stored, path, restore))
-    if unknown := stored.keys() - kept.keys():
+    arrays = {}
+    for name, output, shape in listed:
+        if name not in found:
+            raise BaselineError(f"{path}: {name}: is missing, and {NAME} lists it; {restore}")
+        dtype, values = found[name]
+        if (dtype, values.shape) != (output.dtype, shape):
+            actual = f"is {dtype} of shape {list(values.shape)}"
+            raise BaselineError(f"{path}: {name}: {actual}, and {NAME} has {output.dtype} of {list(shape)}; {restore}")
+        arrays[name] = StoredArray(dtype, tuple(output.shape), values, output.sha256)
+    if unknown := found.keys() - arrays.keys():
         raise BaselineError(f"{path}: {min(unknown)}: is not listed in {NAME}; {restore}")
-    content = content_digest(kept)
-    if path.name != _name(content):
-        raise BaselineError(f"{path}: its numbers were changed: its name should be {_name(content)}; {restore}")
+    content = content_digest(arrays)
+    if path.name != _file_name(content):
+        raise BaselineError(f"{path}: its numbers were changed: its name should be {_file_name(content)}; {restore}")
     if (digest := manifest_digest(manifest, content)) != manifest.digest:
         raise BaselineError(
             f"{folder / NAME}: digest: is {manifest.digest[:16]}…, and the file has {digest[:16]}…: a field was "
             f"changed after it was recorded; {restore}"
         )
-    return from_manifest(manifest, kept)
+    return make_baseline(manifest, arrays)
 
 
-def _listed(manifest: ManifestModel) -> Iterator[tuple[str, OutputModel, tuple[int, ...]]]:
-    """What the manifest lists, each with its name in the file of arrays and the shape that it has there."""
+def _list_arrays(manifest: Manifest) -> Iterator[tuple[str, ListedOutput, tuple[int, ...]]]:
+    """Yield the arrays of a manifest, each with its name and its shape in the file of arrays."""
     for result in manifest.results:
-        key = Key(result.case, result.dtype, result.device)
         for name, output in result.outputs.items():
             shape = tuple(output.shape)
-            yield array_name(key, name), output, places(shape).shape if output.sha256 is not None else shape
+            yield array_name(result.key, name), output, places(shape).shape if output.sha256 is not None else shape
 
 
 def _read_at_most(path: Path, most: int) -> bytes:
     """Return the bytes of a file; BadArrays if it has more than `most`, before it fills the memory.
 
-    BadArrays also if it is not a regular file: a pipe would be waited for, and a device may have no end.
+    BadArrays also if it is not a regular file: reading a pipe would wait, and a device may have no end.
     """
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:
         if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
@@ -102,35 +108,18 @@ def _read_at_most(path: Path, most: int) -> bytes:
     return raw
 
 
-def _kept(
-    listed: Iterable[tuple[str, OutputModel, tuple[int, ...]]],
-    stored: Mapping[str, tuple[str, Array]],
-    path: Path,
-    restore: str,
-) -> Iterator[tuple[str, Kept]]:
-    """What the manifest lists, with what the arrays hold."""
-    for name, output, held in listed:
-        if name not in stored:
-            raise BaselineError(f"{path}: {name}: is missing, and {NAME} lists it; {restore}")
-        dtype, values = stored[name]
-        if (dtype, values.shape) != (output.dtype, held):
-            got = f"is {dtype} of shape {list(values.shape)}"
-            raise BaselineError(f"{path}: {name}: {got}, and {NAME} has {output.dtype} of {list(held)}; {restore}")
-        yield name, Kept(dtype, tuple(output.shape), values, output.sha256)
-
-
 @contextlib.contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Have a folder for oneself, from before a recording until it is written; BaselineError while another has it.
+def lock(folder: Path) -> Iterator[None]:
+    """Lock a folder from before a recording until it is written; BaselineError if another process has the lock.
 
-    The folder is made where there is none, and goes again when nothing was written into it.
+    A missing folder is made, and removed again if nothing was written into it.
     """
     try:
         made = [path for path in (folder, *folder.parents) if not path.exists()]
-        taken = _taken(folder)
+        locked = _lock_folder(folder)
     except OSError as error:
         raise BaselineError(f"{folder}: cannot be written: {error.strerror}") from error
-    with taken:
+    with locked:
         try:
             yield
         finally:
@@ -139,49 +128,45 @@ def alone(folder: Path) -> Iterator[None]:
                     path.rmdir()
 
 
-def _taken(folder: Path) -> contextlib.ExitStack:
-    """A folder that is locked until what is returned is closed.
+def _lock_folder(folder: Path) -> contextlib.ExitStack:
+    """Make and lock a folder; closing the result unlocks it.
 
-    The lock lies on the folder itself: it leaves no file behind, and the system takes it back from whoever dies.
+    The lock is on the folder itself: it leaves no file behind, and the system releases it when the process dies.
     """
-    # Another process, which made the folder and has nothing to write, takes it away at any moment: before it is opened,
-    # and also while it is made, where it was there already and then is not.
+    # Another process that made the folder and has nothing to write removes it at any moment, before it is opened or
+    # while it is being made. So retry; no folder disappears that often.
     for _ in range(_ATTEMPTS):
         with contextlib.suppress(FileNotFoundError, FileExistsError):
-            return _taken_at_once(folder)
-    return _taken_at_once(folder)
+            return _try_lock_folder(folder)
+    return _try_lock_folder(folder)
 
 
-def _taken_at_once(folder: Path) -> contextlib.ExitStack:
-    """A folder that is locked; FileNotFoundError and FileExistsError where it came or went meanwhile."""
+def _try_lock_folder(folder: Path) -> contextlib.ExitStack:
+    """Make and lock a folder; FileNotFoundError or FileExistsError if another process made or removed it meanwhile."""
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         handle = os.open(folder, os.O_RDONLY)
         stack.callback(os.close, handle)
-        _lock(handle, folder)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BaselineError(
+                f"{folder}: another baseline record or update is at work in this folder, and nothing was written; "
+                "wait until it is done, or name another folder"
+            ) from None
+        except OSError as error:
+            # Not every file system has locks.
+            if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+                raise
         if not os.path.samestat(os.fstat(handle), folder.stat()):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
         return stack.pop_all()
 
 
-def _lock(handle: int, folder: Path) -> None:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise BaselineError(
-            f"{folder}: another baseline record or update is at work in this folder, and nothing was written; "
-            "wait until it is done, or name another folder"
-        ) from None
-    except OSError as error:
-        # Not every file system has locks.
-        if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
-            raise
-
-
 def save(folder: Path, baseline: Baseline) -> Path:
-    """Write a baseline in the place of what the folder holds; the file of its arrays.
+    """Replace the baseline of a folder, and return the file of its arrays.
 
-    BaselineError where the folder holds something else, or cannot be written.
+    BaselineError if the folder holds other files, or cannot be written.
     """
     try:
         if folder.is_dir() and not (folder / NAME).exists() and any(map(_is_foreign, folder.iterdir())):
@@ -189,9 +174,9 @@ def save(folder: Path, baseline: Baseline) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         arrays = baseline.arrays
         content = content_digest(arrays)
-        path = folder / _name(content)
-        _put(path, written(arrays))
-        _put(folder / NAME, manifest_text(baseline, path.name, content).encode())
+        path = folder / _file_name(content)
+        _replace(path, to_bytes(arrays))
+        _replace(folder / NAME, manifest_text(baseline, path.name, content).encode())
         for other in folder.iterdir():
             if other != path and (other.match("arrays-*.safetensors") or other.name.startswith(_UNFINISHED)):
                 other.unlink(missing_ok=True)
@@ -200,18 +185,18 @@ def save(folder: Path, baseline: Baseline) -> Path:
     return path
 
 
-def _name(content: str) -> str:
+def _file_name(content: str) -> str:
     """Return the name of the file of arrays with that digest."""
     return f"arrays-{content[:16]}.safetensors"
 
 
 def _is_foreign(path: Path) -> bool:
-    """Whether a file is not what an interrupted recording leaves."""
+    """Return True if a file cannot come from an interrupted recording."""
     return not (path.match("arrays-*.safetensors") or path.name.startswith(_UNFINISHED))
 
 
-def _put(path: Path, content: bytes) -> None:
-    """Put a file in its place, all of it at once, and both it and its place on disk."""
+def _replace(path: Path, content: bytes) -> None:
+    """Replace a file in one step, and wait until the file and its folder are on disk."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=_UNFINISHED)
     try:
         with os.fdopen(handle, "wb") as stream:

@@ -1,1 +1,23 @@
-"""One module per command of the command line: `run` does it and gives the exit status."""
+"""The command line: one file for each command, which is imported when the command is run."""
+
+from typing import Final
+
+__all__ = ["SUMMARIES"]
+
+#: The commands, with the first sentence of their help. `goldformer --help` prints it without importing them.
+SUMMARIES: Final = {
+    "assignment": "Write an assignment for a course, and check it.",
+    "baseline": "Record an implementation's results, and say later what moved.",
+    "check": "Check an implementation.",
+    "compare": "Run the same checks on several implementations.",
+    "coverage": "Show which checks cover each row of the documents.",
+    "derive": "Derive golden values, or prove that none moved.",
+    "explain": "Explain an id: case, clause, component, mistake and so on.",
+    "grade": "Grade a class.",
+    "lint": "Check the spec against itself.",
+    "mistakes": "List the known mistakes, or prove that the suite catches them.",
+    "new": "Write a commented adapter to start from.",
+    "schema": "Print the JSON Schema of a kind of file.",
+    "serve": "Answer for a Python adapter in the protocol.",
+    "smoke": "Call every component of an implementation once.",
+}

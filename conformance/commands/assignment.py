@@ -1,4 +1,4 @@
-"""goldformer assignment: a ready one to start from, and the instructor's check of one before it is handed out."""
+"""goldformer assignment: write a ready assignment, and check one before it is handed out."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+import click
+
 from goldformer.adapters import Adapter, AdapterError, find_adapter
-from goldformer.conformance.commands.console import FAILS, OK, err, plain_table, print_table, say, unusable
+from goldformer.conformance.commands import _options as options
+from goldformer.conformance.commands._console import FAILS, OK, CannotRun, err, plain_table, print_table, say
 from goldformer.conformance.grading.assignment import read_assignment
 from goldformer.conformance.grading.fresh import FreshCases, draw_fresh
 from goldformer.conformance.grading.model import Assignment, Check, GradedComponent
@@ -22,30 +25,47 @@ from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.conformance.reports.text import headline
 from goldformer.conformance.run import Numerics
-from goldformer.spec import Spec, SpecError, load_spec
+from goldformer.spec import Spec, load_spec
 
-#: Where the ready assignments lie, a folder each.
+#: The folders of the ready assignments.
 READY: Final = Path(__file__).resolve().parent.parent / "grading" / "assignments"
 
-#: What fresh cases are drawn with where an assignment has no seed; grading draws one that nobody knows.
+#: The seed of the fresh cases of an assignment without one; grading draws a secret seed.
 _SEED: Final = "check"
 
 #: How many failing checks are listed.
 _LISTED: Final = 8
 
 
-def new(folder: Path, kind: str) -> int:
-    """Write a ready assignment into a folder; the exit status."""
+@click.group(epilog=options.STATUSES)
+def assignment() -> None:
+    """Write an assignment for a course, and check it."""
+
+
+@assignment.command("new", epilog=options.STATUSES)
+@click.argument("folder", metavar="DIR", type=options.FOLDER)
+@click.option(
+    "--kind",
+    type=click.Choice(["attention", "embedding", "transformer"]),
+    default="attention",
+    show_default=True,
+    help="The code that students write.",
+)
+def write_new(*, folder: Path, kind: str) -> int:
+    """Write a ready assignment into DIR.
+
+    It has the assignment itself, a starter, an adapter, a solution, and a page for students.
+    """
     sources = sorted(path for path in (READY / kind).iterdir() if path.is_file())
     for source in sources:
         if (folder / source.name).exists():
-            return unusable(f"{folder / source.name} exists: give another folder")
+            raise CannotRun(f"{folder / source.name} exists: give another folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for source in sources:
             (folder / source.name).write_bytes(source.read_bytes())
     except OSError as error:
-        return unusable(f"{error.filename} cannot be written: {error.strerror}")
+        raise CannotRun(f"{error.filename} cannot be written: {error.strerror}") from error
     say(f"wrote {', '.join(source.name for source in sources)} into {folder}")
     say(f"now run: goldformer assignment check {folder / 'assignment.yaml'}")
     say("fill in, in README.md, where students install goldformer from: $GOLDFORMER_SOURCE and $GOLDFORMER_COMMIT")
@@ -53,22 +73,59 @@ def new(folder: Path, kind: str) -> int:
     return OK
 
 
+@assignment.command(
+    "check",
+    epilog="""
+\b
+Exit status: 0: the solution earns everything and the starter nothing · 1: something is wrong with one of them · 2: bad
+assignment, adapter or solution.
+""",
+)
+@click.argument("path", metavar="ASSIGNMENT", type=options.FILE)
+@click.option(
+    "--solution", type=options.FILE, help="The right solution.  [default: solution.py next to the assignment]"
+)
+def check_assignment(*, path: Path, solution: Path | None) -> int:
+    """Check that the solution earns all points, and the starter none.
+
+    ASSIGNMENT is its assignment.yaml. Published and fresh cases are judged. The solution and the starter run in this
+    process: check only your own.
+    """
+    start = time.perf_counter()
+    spec = load_spec()
+    found = read_assignment(path, spec)
+    try:
+        fresh = draw_fresh(found, spec, found.seed or _SEED)
+    except ImportError as error:
+        raise CannotRun(f"fresh cases cannot be drawn: {error}") from error
+    plan = CheckPlan.of(GradingTask.of(found, fresh.text, spec), spec)
+    solution = solution or found.path.parent / "solution.py"
+    returned = OutputRecorder(plan.spec)
+    solved = _judge(found, plan, spec, solution, returned)
+    started = _judge(found, plan, spec, found.starter, OutputRecorder(spec)) if found.starter else []
+    _print_results(found, solved, started, time.perf_counter() - start)
+    if required := summarize(returned.outputs(), spec):
+        say(f"submissions have to return what {solution.name} returns: {required}")
+    _warn(found, fresh, solved)
+    return OK if _print_verdict(solution, solved, started) else FAILS
+
+
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """What came of a component: its checks that decide about points, and those among them that ask for numbers."""
+    """The checks of a component that decide about points; `numeric` are the ids of those that ask for numbers."""
 
     part: GradedComponent
     checks: tuple[Check, ...]
     numeric: Collection[str]
 
     def share(self, *, fresh: bool) -> str:
-        """Passed of judged, as text."""
+        """Return how many checks passed, of those judged, as text."""
         judged = [check for check in self.checks if (check.origin == "fresh") is fresh]
         return f"{sum(check.outcome == 'correct' for check in judged)} of {len(judged)}" if judged else "–"
 
     @property
     def bad(self) -> list[Verdict]:
-        """The checks that fail, what is not written among them."""
+        """The checks that fail, including what is not written."""
         bad = [check for check in self.checks if check.outcome != "correct"]
         return [replace(c.verdict, status=Status.FAILED) if c.outcome == "missing" else c.verdict for c in bad]
 
@@ -78,42 +135,16 @@ class _Row:
         return [check for check in self.checks if check.verdict.check in self.numeric]
 
     @property
-    def passed(self) -> bool:
-        """Whether one of them does."""
+    def earns_points(self) -> bool:
+        """Return True if a check of numbers passes."""
         return any(check.outcome == "correct" for check in self.earning)
 
 
-def check(path: Path, solution: Path | None) -> int:
-    """Say whether an assignment's solution earns all points and its starter none; the exit status."""
-    start = time.perf_counter()
-    try:
-        spec = load_spec()
-        assignment = read_assignment(path, spec)
-        fresh = draw_fresh(assignment, spec, assignment.seed or _SEED)
-        plan = CheckPlan.of(GradingTask.of(assignment, fresh.text, spec), spec)
-    except (AdapterError, SpecError) as error:
-        return unusable(str(error))
-    except ImportError as error:
-        return unusable(f"fresh cases cannot be drawn: {error}")
-    solution = solution or assignment.path.parent / "solution.py"
-    returned = OutputRecorder(plan.spec)
-    try:
-        solved = _rows(assignment, plan, spec, solution, returned)
-        started = _rows(assignment, plan, spec, assignment.starter, OutputRecorder(spec)) if assignment.starter else []
-    except AdapterError as error:
-        return unusable(str(error))
-    _show(assignment, solved, started, time.perf_counter() - start)
-    if required := summarize(returned.outputs(), spec):
-        say(f"submissions have to return what {solution.name} returns: {required}")
-    _warn(assignment, fresh, solved)
-    return OK if _verdict(solution, solved, started) else FAILS
-
-
-def _rows(
+def _judge(
     assignment: Assignment, plan: CheckPlan, spec: Spec, submission: Path, returned: OutputRecorder
 ) -> list[_Row]:
-    """Judge each component, and record what is returned; AdapterError if a file cannot be imported."""
-    with _adapter(assignment, spec, submission) as adapter:
+    """Judge each component, and record its outputs; AdapterError if a file cannot be imported."""
+    with _open_adapter(assignment, spec, submission) as adapter:
         Numerics().apply(adapter.arrays)
         bench = Bench(plan.spec, returned.watch(adapter), assignment.dtypes[0], "cpu")
         checks = []
@@ -128,8 +159,8 @@ def _rows(
 
 
 @contextlib.contextmanager
-def _adapter(assignment: Assignment, spec: Spec, submission: Path) -> Iterator[Adapter]:
-    """The assignment's adapter, for which a file is `submission`; AdapterError where one cannot be imported."""
+def _open_adapter(assignment: Assignment, spec: Spec, submission: Path) -> Iterator[Adapter]:
+    """Yield the assignment's adapter, which imports the file as `submission`; AdapterError if it cannot be imported."""
     before, path = sys.modules.get("submission"), list(sys.path)
     module_spec = importlib.util.spec_from_file_location("submission", submission)
     if module_spec is None or module_spec.loader is None or not submission.is_file():
@@ -150,14 +181,14 @@ def _adapter(assignment: Assignment, spec: Spec, submission: Path) -> Iterator[A
             sys.modules["submission"] = before
 
 
-def _show(assignment: Assignment, solved: list[_Row], started: list[_Row], seconds: float) -> None:
+def _print_results(assignment: Assignment, solved: list[_Row], started: list[_Row], seconds: float) -> None:
     say(f"{assignment.title}: {assignment.points:g} points, in {' and '.join(assignment.dtypes)}", "bold")
     table = plain_table("component", "points", "published", "fresh", right=("points", "published", "fresh"))
     for row in solved:
         table.add_row(row.part.component, f"{row.part.points:g}", row.share(fresh=False), row.share(fresh=True))
     print_table(table)
     judged = sum(len(row.checks) for row in (*solved, *started))
-    say(f"{judged} checks in {seconds:.1f} s, with what drawing the fresh cases took", "dim")
+    say(f"{judged} checks in {seconds:.1f} s, including the drawing of the fresh cases", "dim")
 
 
 def _warn(assignment: Assignment, fresh: FreshCases, solved: list[_Row]) -> None:
@@ -174,19 +205,19 @@ def _warn(assignment: Assignment, fresh: FreshCases, solved: list[_Row]) -> None
         err.print(f"Warning: {warning}", style="yellow", markup=False)
 
 
-def _verdict(solution: Path, solved: list[_Row], started: list[_Row]) -> bool:
-    """Say whether the solution earns everything and the starter nothing."""
+def _print_verdict(solution: Path, solved: list[_Row], started: list[_Row]) -> bool:
+    """Print whether the solution earns everything and the starter nothing, and return it."""
     failing = [verdict for row in solved for verdict in row.bad]
-    barren = [row.part.component for row in solved if row.part.points and not row.passed]
+    barren = [row.part.component for row in solved if row.part.points and not row.earns_points]
     for verdict in failing[:_LISTED]:
         say(headline(verdict))
     if failing:
-        say(f"{solution.name} fails {len(failing)} checks: mend it, or leave them out with `without`", "red")
+        say(f"{solution.name} fails {len(failing)} checks: fix it, or leave them out with `without`", "red")
     elif barren:
         say(f"{solution.name} earns nothing for {', '.join(barren)}", "red")
     else:
         say(f"{solution.name} earns all points", "green")
-    earning = [row.part.component for row in started if row.passed]
+    earning = [row.part.component for row in started if row.earns_points]
     if earning:
         say(f"the starter earns points for {', '.join(earning)}: leave out what students are to write", "red")
     elif started:

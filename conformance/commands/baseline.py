@@ -1,176 +1,418 @@
-"""goldformer baseline record, check and history: record what an implementation gives, and say later what moved."""
+"""goldformer baseline: record what an implementation returns, and say later what moved."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+import os
+import shlex
+import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any, Final
 
-from goldformer.adapters import DTYPES, Adapter
-from goldformer.conformance.baseline.attribution import Attribution, attributed, is_this, recorded_there
+import click
+
+from goldformer.adapters import DTYPES, Adapter, find_adapter
+from goldformer.conformance.baseline import history as histories
+from goldformer.conformance.baseline import report
+from goldformer.conformance.baseline.attribution import Attribution, attribute, is_this_interpreter, record_elsewhere
 from goldformer.conformance.baseline.drift import Drift
+from goldformer.conformance.baseline.drift_page import page as drift_page
+from goldformer.conformance.baseline.history_page import page as history_page
+from goldformer.conformance.baseline.judge import Judge
 from goldformer.conformance.baseline.manifest import NAME
-from goldformer.conformance.baseline.model import BaselineError, Request
-from goldformer.conformance.baseline.moves import Kind, Move
-from goldformer.conformance.baseline.record import record, unrepeated
-from goldformer.conformance.baseline.report import as_json, markdown
-from goldformer.conformance.baseline.store import alone, save
-from goldformer.conformance.commands.baseline_part import Chosen, drift_now, watched, with_adapter
-from goldformer.conformance.commands.baseline_text import report, say_remarks, what_next
-from goldformer.conformance.commands.console import (
+from goldformer.conformance.baseline.model import (
+    MOST_DRAWN,
+    MOST_THREADS,
+    Baseline,
+    BaselineError,
+    BaselineRequest,
+    Key,
+)
+from goldformer.conformance.baseline.moves import KINDS, Kind
+from goldformer.conformance.baseline.record import find_unrepeatable, record, with_drawn
+from goldformer.conformance.baseline.store import load, lock, save
+from goldformer.conformance.baseline.update import ACTS, Act, apply_changes, list_changes
+from goldformer.conformance.commands import _options as options
+from goldformer.conformance.commands._baseline_text import print_changes, print_drift, print_remarks, suggest_update
+from goldformer.conformance.commands._console import (
     FAILS,
     OK,
+    CannotRun,
     err,
-    no_folder,
     plain_table,
     print_table,
+    require_folders,
+    require_known,
     save_json,
     say,
-    unusable,
+    show_progress,
 )
-from goldformer.conformance.commands.console import save as save_text
-from goldformer.conformance.reports.did_you_mean import unknown
-from goldformer.spec import Spec, SpecError, load_spec
+from goldformer.conformance.commands._console import save as save_text
+from goldformer.spec import Spec, load_spec
 
-_UNSTEADY = (
-    "goldformer: a second call gave other numbers: {}. What changes by itself will be told as moved: find out with "
+STATUSES: Final = """
+\b
+Exit status: 0: nothing moved further than allowed (or: done) · 1: something did · 2: bad folder, adapter or option,
+or nothing was written.
+"""
+_UNSTEADY: Final = (
+    "goldformer: a second call gave other numbers: {}. Later checks will report them as moved: find out why with "
     "`goldformer check --property repeat-calls`, or leave the component out with --component."
 )
+_FILTERS: Final = (
+    options.COMPONENTS,
+    click.option("--case", "cases", multiple=True, callback=options.split_words(), help="Only this case."),
+    click.option(
+        "--dtype", "dtypes", multiple=True, callback=options.split_words(), help="Only this dtype of those recorded."
+    ),
+    click.option(
+        "--device", "devices", multiple=True, callback=options.split_words(), help="Only this device of those recorded."
+    ),
+    click.option(
+        "--threads",
+        type=click.IntRange(1, MOST_THREADS),
+        default=None,
+        help="Threads on the CPU.  [default: as recorded]",
+    ),
+    options.TIMEOUT,
+    click.option(
+        "--allow",
+        type=click.Choice(KINDS),
+        default="rounding",
+        show_default=True,
+        callback=lambda _context, _parameter, value: Kind[value.upper()],
+        help="The worst class of a move that is no failure.",
+    ),
+)
+
+
+def _add_filters(command: Any) -> Any:
+    """Give a command the options that select a part of a baseline."""
+    for option in reversed(_FILTERS):
+        command = option(command)
+    return command
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """The part of a baseline that is compared; an empty filter means all of it."""
+
+    components: tuple[str, ...]
+    cases: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    devices: tuple[str, ...]
+    threads: int | None
+
+    def require_known(self, spec: Spec, folder: Path, old: Baseline) -> None:
+        """Raise CannotRun for the first word that names nothing in a baseline."""
+        require_known(self.components, spec.components, "--component")
+        require_known(self.cases, ({key.case for key in old.entries} | set(spec.cases)) if self.cases else (), "--case")
+        for option, words, has in (
+            ("--dtype", self.dtypes, old.request.dtypes),
+            ("--device", self.devices, old.request.devices),
+        ):
+            for word in words:
+                if word not in has:
+                    raise CannotRun(f"{option} {word}: {folder} has {', '.join(has)}")
+
+    def narrow(self, request: BaselineRequest) -> BaselineRequest:
+        """Return the request of a baseline, limited to this part."""
+        components = self.components or request.components
+        if request.components and self.components:
+            components = tuple(name for name in request.components if name in self.components)
+        chosen = {"dtypes": self.dtypes, "devices": self.devices, "components": components, "threads": self.threads}
+        return request.model_copy(update={name: value for name, value in chosen.items() if value})
+
+    def select(self, *baselines: Baseline) -> set[Key]:
+        """Return the calls of this part."""
+        return {
+            key
+            for baseline in baselines
+            for key, entry in baseline.entries.items()
+            if (not self.components or entry.component in self.components)
+            and (not self.cases or key.case in self.cases)
+            and (not self.dtypes or key.dtype in self.dtypes)
+            and (not self.devices or key.device in self.devices)
+        }
+
+
+def measure_drift(adapter: Adapter, spec: Spec, given: str, folder: Path, part: Filter) -> Drift:
+    """Record an adapter, and compare it with the baseline of a folder."""
+    old = load(folder)
+    spec = with_drawn(spec, old.request)
+    part.require_known(spec, folder, old)
+    new = record(adapter, spec, part.narrow(old.request), partial(show_progress, what="recording"), part.cases)
+    keys = part.select(old, new)
+    if not keys:
+        raise BaselineError(f"{folder}: has nothing that fits all of these options")
+    words = ["goldformer", "baseline", "check", given, str(folder)]
+    if part.threads is not None and part.threads != old.request.threads:
+        words += ["--threads", str(part.threads)]
+    return Drift(old, new, tuple(Judge(spec).moves(old, new, keys)), spec, shlex.join(words))
+
+
+@click.group(epilog=STATUSES)
+def baseline() -> None:
+    """Record an implementation's results, and say later what moved.
+
+    A move is told by how much, in what way, and why.
+    """
+
 
 # ── record ──
 
 
-def run_record(adapter: str, folder: Path, request: Request, timeout: float) -> int:
-    """Record a baseline; the exit status."""
+@baseline.command("record", epilog=STATUSES)
+@click.argument("adapter")
+@click.option(
+    "--out", "folder", type=options.FOLDER, required=True, help="The folder to write; its old content is replaced."
+)
+@options.COMPONENTS
+@options.DTYPES
+@click.option(
+    "--device",
+    "devices",
+    multiple=True,
+    callback=options.split_words("cpu"),
+    help="cpu, cuda or cuda:N (repeatable, or a,b).  [default: cpu]",
+)
+@click.option(
+    "--drawn", type=click.IntRange(0, MOST_DRAWN), default=0, help="Random calls of realistic size, for each component."
+)
+@click.option(
+    "--threads", type=click.IntRange(1, MOST_THREADS), default=1, show_default=True, help="Threads on the CPU."
+)
+@options.TF32
+@options.TIMEOUT
+def record_baseline(
+    *,
+    adapter: str,
+    folder: Path,
+    components: tuple[str, ...],
+    dtypes: tuple[str, ...],
+    devices: tuple[str, ...],
+    drawn: int,
+    threads: int,
+    tf32: bool,
+    timeout: float,
+) -> int:
+    """Record every output of ADAPTER for the golden cases.
 
-    def work(found: Adapter, spec: Spec) -> int:
-        if message := unknown(request.dtypes, DTYPES, "--dtype") or unknown(
-            request.components, spec.components, "--component"
-        ):
-            return unusable(message)
-        with alone(folder):
-            made = record(found, spec, request, watched)
-            given = [entry for entry in made.entries.values() if entry.outputs]
-            if not given:
+    Outputs are stored bit for bit in their own dtype. The folder gets manifest.yaml, which can be read, and one file of
+    arrays. An interruption leaves the old content. While another record or update works in the folder, nothing is done
+    (exit status 2).
+    """
+    request = BaselineRequest(
+        dtypes=dtypes, devices=devices, components=components, drawn=drawn, threads=threads, tf32=tf32
+    )
+    spec = load_spec()
+    with contextlib.closing(find_adapter(adapter, spec, timeout)) as found:
+        require_known(dtypes, DTYPES, "--dtype")
+        require_known(components, spec.components, "--component")
+        with lock(folder):
+            made = record(found, spec, request, partial(show_progress, what="recording"))
+            results = [entry for entry in made.entries.values() if entry.outputs]
+            if not results:
                 ends = (entry.ended.message for entry in made.entries.values() if entry.ended)
-                return unusable(f"{adapter}: no call gave a result that could be recorded: {next(ends)}")
-            moving = unrepeated(found, spec, made)
+                raise CannotRun(f"{adapter}: no call gave a result that could be recorded: {next(ends)}")
+            unsteady = find_unrepeatable(found, spec, made)
             path = save(folder, made)
-        outputs = sum(len(entry.outputs) for entry in given)
-        ended = len(made.entries) - len(given)
-        without = f", {ended} calls without a result" if ended else ""
-        say(f"{made.recordings[0].title}: {outputs} outputs of {len(given)} calls{without}")
-        say(f"- wrote {folder / NAME} and {path.name} ({path.stat().st_size / 2**20:.1f} MiB)")
-        if moving:
-            err.print(_UNSTEADY.format(", ".join(f"{key.case} ({key.dtype}, {key.device})" for key in moving)))
-        return OK
-
-    return with_adapter(adapter, timeout, work)
+    outputs = sum(len(entry.outputs) for entry in results)
+    ended = len(made.entries) - len(results)
+    without = f", {ended} calls without a result" if ended else ""
+    say(f"{made.recordings[0].title}: {outputs} outputs of {len(results)} calls{without}")
+    say(f"- wrote {folder / NAME} and {path.name} ({path.stat().st_size / 2**20:.1f} MiB)")
+    if unsteady:
+        err.print(_UNSTEADY.format(", ".join(f"{key.case} ({key.dtype}, {key.device})" for key in unsteady)))
+    return OK
 
 
 # ── check ──
 
 
-@dataclass(frozen=True, slots=True)
-class CheckOptions:
-    """The command line of `goldformer baseline check`."""
+@baseline.command("check", epilog=STATUSES)
+@click.argument("adapter")
+@click.argument("folder", metavar="DIR", type=options.FOLDER)
+@_add_filters
+@click.option(
+    "--attribute",
+    type=click.Path(path_type=Path),
+    help="An interpreter or a virtual environment with the old code or the old libraries: finds the cause of drift.",
+)
+@click.option("--old-adapter", help="The adapter as it was: finds out whether code or environment caused the drift.")
+@click.option("--json", type=options.FILE, help="Save all that moved as JSON.")
+@options.MARKDOWN
+@click.option("--html", type=options.FILE, help="Save a report as one HTML page, with the worst moves drawn.")
+@click.option("--all", "everything", is_flag=True, help="Show every move that is not allowed, not only the worst.")
+def check_baseline(
+    *,
+    adapter: str,
+    folder: Path,
+    components: tuple[str, ...],
+    cases: tuple[str, ...],
+    dtypes: tuple[str, ...],
+    devices: tuple[str, ...],
+    threads: int | None,
+    timeout: float,
+    allow: Kind,
+    attribute: Path | None,
+    old_adapter: str | None,
+    json: Path | None,
+    markdown: Path | None,
+    html: Path | None,
+    everything: bool,
+) -> int:
+    """Say what moved since the baseline in DIR was recorded.
 
-    adapter: str
-    folder: Path
-    chosen: Chosen
-    allow: Kind
-    threads: int | None
-    attribute: Path | None
-    old_adapter: str | None
-    json: Path | None
-    markdown: Path | None
-    html: Path | None
-    everything: bool
-    timeout: float
+    Each output of each call is in a class:
+
+    \b
+    identical    bit for bit
+    rounding     within the case's own tolerance
+    precision    beyond it, as a lower working precision explains: TF32, float16, bfloat16
+    semantic     a known mistake or an option of a convention explains it, and is named
+    unexplained  none of these
+    form         another dtype or shape, new, gone, or no longer a result
+
+    Exit status 0 means that nothing is worse than --allow.
+    """  # noqa: D301 - click reads \b
+    require_folders({"--json": json, "--markdown": markdown, "--html": html})
+    spec = load_spec()
+    with contextlib.closing(find_adapter(adapter, spec, timeout)) as found:
+        drift = measure_drift(found, spec, adapter, folder, Filter(components, cases, dtypes, devices, threads))
+        print_drift(drift, folder, allow, everything=everything)
+        fails = drift.tally.worst > allow
+        if fails:
+            say(suggest_update(drift, adapter, folder, allow))
+        cause = _attribute(drift, adapter, attribute, old_adapter)
+        if json:
+            save_json(
+                json, report.as_json(drift, allow) | ({"attribution": cause.as_json(drift.moves)} if cause else {})
+            )
+        if markdown:
+            save_text(markdown, report.markdown(drift, allow))
+        if html:
+            save_text(html, drift_page(drift, allow))
+    return FAILS if fails else OK
 
 
-def run_check(options: CheckOptions) -> int:
-    """Say what moved; the exit status."""
-    if message := no_folder({"--json": options.json, "--markdown": options.markdown, "--html": options.html}):
-        return unusable(message)
-
-    def work(adapter: Adapter, spec: Spec) -> int:
-        drift = drift_now(adapter, spec, options.adapter, options.folder, options.chosen, options.threads)
-        report(drift, options.folder, options.allow, everything=options.everything)
-        if drift.tally.worst > options.allow:
-            say(what_next(drift, options.adapter, options.folder, options.allow))
-        told = _attributed(drift, options)
-        if options.json:
-            extra = {"attribution": _attribution_data(told, drift.moves)} if told else {}
-            save_json(options.json, as_json(drift, options.allow) | extra)
-        if options.markdown:
-            save_text(options.markdown, markdown(drift, options.allow))
-        if options.html:
-            from goldformer.conformance.baseline.drift_page import page  # Jinja2, which few commands need
-
-            save_text(options.html, page(drift, options.allow))
-        return OK if drift.tally.worst <= options.allow else FAILS
-
-    return with_adapter(options.adapter, options.timeout, work)
-
-
-# ── whose drift it is ──
-
-
-def _attributed(drift: Drift, options: CheckOptions) -> Attribution | None:
-    """Run the third run that was asked for, and say what it tells."""
-    if options.attribute is None and options.old_adapter is None:
+def _attribute(drift: Drift, adapter: str, python: Path | None, old_adapter: str | None) -> Attribution | None:
+    """Make the third run that the options ask for, and print the cause of each move."""
+    if python is None and old_adapter is None:
         return None
-    adapter = options.old_adapter or options.adapter
-    if options.attribute is not None and options.old_adapter is None and is_this(options.attribute):
+    if python is not None and old_adapter is None and is_this_interpreter(python):
         raise BaselineError(
-            f"--attribute {options.attribute}: is the interpreter that runs this, and tells nothing: "
+            f"--attribute {python}: is the interpreter that runs this, and tells nothing: "
             "name one that has the old code or the old libraries, or the old adapter with --old-adapter"
         )
-    third = recorded_there(options.attribute, adapter, drift.new.request)
-    told = attributed(drift.old, drift.new, third, drift.moves, old_code=options.old_adapter is not None)
-    say(f"\nWhose drift it is, by {told.run} ({told.environment}):", "bold")
-    counts = told.counts(drift.moves)
+    third = record_elsewhere(python, old_adapter or adapter, drift.new.request)
+    found = attribute(drift.old, drift.new, third, drift.moves, old_code=old_adapter is not None)
+    say(f"\nCause of the drift, by {found.run} ({found.environment}):", "bold")
+    counts = found.counts(drift.moves)
     for kind, origins in counts.items():
         say(f"  {kind}: " + ", ".join(f"{count} {origin.value}" for origin, count in origins.items()))
     if not counts:
         say("  nothing moved")
-    return told
+    return found
 
 
-def _attribution_data(told: Attribution, moves: Iterable[Move]) -> dict[str, object]:
-    counts = {str(kind): {o.name.lower(): n for o, n in mine.items()} for kind, mine in told.counts(moves).items()}
-    return {"run": told.run, "environment": told.environment, "counts": counts}
+# ── update ──
+
+
+@baseline.command("update", epilog=STATUSES)
+@click.argument("adapter")
+@click.argument("folder", metavar="DIR", type=options.FOLDER)
+@click.option("--create", is_flag=True, help="Add what is new. This is done if no other change is asked for.")
+@click.option("--fix", is_flag=True, help="Replace what moved further than allowed.")
+@click.option("--trim", is_flag=True, help="Remove what is gone.")
+@click.option("--update", is_flag=True, help="Replace all that moved.")
+@_add_filters
+@click.option("--dry-run", is_flag=True, help="List what would change, and write nothing.")
+@click.option("--yes", is_flag=True, help="Write without asking.")
+def update_baseline(
+    *,
+    adapter: str,
+    folder: Path,
+    create: bool,
+    fix: bool,
+    trim: bool,
+    update: bool,
+    components: tuple[str, ...],
+    cases: tuple[str, ...],
+    dtypes: tuple[str, ...],
+    devices: tuple[str, ...],
+    threads: int | None,
+    timeout: float,
+    allow: Kind,
+    dry_run: bool,
+    yes: bool,
+) -> int:
+    """Accept what moved into the baseline in DIR.
+
+    Each kind of change is asked for by its name, and listed before it is written. Nothing is written if CI is set.
+    """
+    if not dry_run and os.environ.get("CI", "").lower() not in ("", "0", "false"):
+        raise CannotRun(
+            "baseline update writes nothing where CI is set: run it on a machine of your own, read what it lists, "
+            f"and commit {folder}; --dry-run only lists it"
+        )
+    wanted: dict[Act, bool] = {"create": create, "trim": trim, "fix": fix, "update": update}
+    acts = tuple(act for act in ACTS if wanted[act]) or ("create",)
+    spec = load_spec()
+    with contextlib.ExitStack() as stack:
+        found = stack.enter_context(contextlib.closing(find_adapter(adapter, spec, timeout)))
+        # The lock lasts from reading to writing. A folder that does not exist is not made for an error message.
+        if not dry_run and folder.is_dir():
+            stack.enter_context(lock(folder))
+        drift = measure_drift(found, spec, adapter, folder, Filter(components, cases, dtypes, devices, threads))
+        accepted = list_changes(drift.old, drift.new, drift.moves, acts, allow)
+        print_changes(accepted, drift)
+        if not accepted or dry_run:
+            say("nothing to change" if not accepted else "nothing was written: --dry-run")
+            return OK
+        if not yes and not is_interactive():
+            raise CannotRun("nothing was written: there is no terminal to ask on; --yes writes without asking")
+        if not yes and not click.confirm(f"Write this to {folder}?"):
+            raise CannotRun("nothing was written")
+        path = save(folder, apply_changes(drift.old, drift.new, accepted))
+        say(f"- wrote {folder / NAME} and {path.name}")
+    return OK
+
+
+def is_interactive() -> bool:
+    """Return True if a person can be asked on the terminal."""
+    return sys.stdin.isatty()
 
 
 # ── history ──
 
 
-def run_history(folders: tuple[Path, ...], json: Path | None, markdown_: Path | None, html: Path | None) -> int:
-    """Line up baselines; the exit status."""
-    from goldformer.conformance.baseline import history as of  # which check has no use for
+@baseline.command("history", epilog=STATUSES)
+@click.argument("folders", metavar="DIR…", nargs=-1, required=True, type=options.FOLDER)
+@click.option("--json", type=options.FILE, help="Save it all as JSON.")
+@options.MARKDOWN
+@click.option("--html", type=options.FILE, help="Save it all as one HTML page, with a plot.")
+def print_history(*, folders: tuple[Path, ...], json: Path | None, markdown: Path | None, html: Path | None) -> int:
+    """Line up several baselines.
 
-    if message := no_folder({"--json": json, "--markdown": markdown_, "--html": html}):
-        return unusable(message)
-    try:
-        found = of.history(folders, load_spec())
-    except (BaselineError, SpecError) as error:
-        return unusable(str(error))
+    They may be those of versions of a library. The table says by component what moved since the first one.
+    """
+    require_folders({"--json": json, "--markdown": markdown, "--html": html})
+    found = histories.read_history(folders, load_spec())
     table = plain_table("component", *(column.name for column in found.columns))
     for name in found.components:
-        table.add_row(name, *(of.cell(column, name) for column in found.columns))
+        table.add_row(name, *(histories.format_cell(column, name) for column in found.columns))
     print_table(table)
     for column in found.columns[1:]:
         if column.drift is not None:
-            changed = "; ".join(f"{name} {then} → {now}" for name, then, now in column.drift.environment)
-            say(f"{column.name}: {changed or 'the same environment'}", "dim")
-            say_remarks(column.drift)
+            say(f"{column.name}: {column.drift.environment_text}", "dim")
+            print_remarks(column.drift)
     if json:
-        save_json(json, of.as_json(found))
-    if markdown_:
-        save_text(markdown_, of.markdown(found))
+        save_json(json, histories.as_json(found))
+    if markdown:
+        save_text(markdown, histories.markdown(found))
     if html:
-        from goldformer.conformance.baseline.history_page import page  # Jinja2, which few commands need
-
-        save_text(html, page(found))
+        save_text(html, history_page(found))
     return OK

@@ -1,4 +1,4 @@
-"""goldformer coverage: what shows each row of the documents, each clause and each erratum; and spec/README.md."""
+"""goldformer coverage: the checks that cover each row of the documents, each clause and erratum; spec/README.md."""
 
 from __future__ import annotations
 
@@ -8,32 +8,51 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from goldformer.conformance.commands.console import FAILS, OK, plain_table, print_table, say, unusable
-from goldformer.conformance.reports.did_you_mean import unknown
-from goldformer.spec import ROOT, Spec, SpecError, load_spec
+import click
+
+from goldformer.conformance.commands import _options as options
+from goldformer.conformance.commands._console import FAILS, OK, CannotRun, plain_table, print_table, require_known, say
+from goldformer.spec import ROOT, Spec, load_spec
 from goldformer.spec.coverage import Coverage, Proofs, RowCoverage, cites_row, count_totals, cover
 from goldformer.spec.files import replace_file
 from goldformer.spec.readme import document_table, errata_table, escape, join_first, numbers, readme
 
 
-def run(*, document: str | None, row: str | None, form: str, write: bool, only_check: bool, root: Path | None) -> int:
-    """Print the coverage, or write or check the page; the exit status."""
-    try:
-        spec = load_spec((root or ROOT).resolve(), whole=True)
-    except SpecError as error:
-        return unusable(str(error))
+@click.command(epilog=options.STATUSES)
+@click.option("--document", help="Only this document, such as java.")
+@click.option("--row", help="One row in full, such as J3: every clause, case, refusal, property and erratum.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "markdown", "json"]),
+    default="text",
+    show_default=True,
+    help="How to print it.",
+)
+@click.option("--write", is_flag=True, help="Write the spec's README.md, and nothing else.")
+@click.option("--check", "only_check", is_flag=True, help="Fail if the spec's README.md is out of date.")
+@options.SPEC
+def coverage(
+    *, document: str | None, row: str | None, form: str, write: bool, only_check: bool, root: Path | None
+) -> int:
+    """Show which checks cover each row of the documents.
+
+    Cases, refusals and properties cover a row, and prove an erratum. Exit status 1 means that nothing covers a row, a
+    MUST or an erratum; with --check, that README.md is out of date.
+    """
+    spec = load_spec((root or ROOT).resolve(), whole=True)
     if not (write or only_check):
         return _show(spec, document, row, form)
     if (write and only_check) or document or row or form != "text":
-        return unusable("--write and --check stand alone, or with --spec")
-    return _write(spec) if write else _check(spec)
+        raise CannotRun("--write and --check stand alone, or with --spec")
+    return _write_page(spec) if write else _check_page(spec)
 
 
 def _show(spec: Spec, document: str | None, row: str | None, form: str) -> int:
-    if document is not None and (message := unknown((document,), tuple(spec.documents), "--document", every=True)):
-        return unusable(message)
-    coverage = cover(spec)
-    part = coverage if document is None else coverage.of(document)
+    if document is not None:
+        require_known((document,), tuple(spec.documents), "--document", every=True)
+    whole = cover(spec)
+    part = whole if document is None else whole.of(document)
     if row is not None:
         return _show_row(spec, part, row, form)
     problems = part.problems()
@@ -42,9 +61,9 @@ def _show(spec: Spec, document: str | None, row: str | None, form: str) -> int:
         return FAILS if problems else OK
     if form == "markdown":
         shown = spec.documents.values() if document is None else [spec.documents[document]]
-        say("\n".join([*(document_table(d, coverage) for d in shown), "### Errata\n", errata_table(part)]))
+        say("\n".join([*(document_table(d, whole) for d in shown), "### Errata\n", errata_table(part)]))
     else:
-        _tables(part)
+        _print_tables(part)
     for line in numbers(spec) if document is None else ():
         say(f"- {line}")
     say(f"- {len(problems) or 'no'} gap{'s' * (len(problems) != 1)}{':' if problems else ''}")
@@ -56,25 +75,25 @@ def _show(spec: Spec, document: str | None, row: str | None, form: str) -> int:
 # ── the page ──
 
 
-def _write(spec: Spec) -> int:
+def _write_page(spec: Spec) -> int:
     path, page = spec.root / "README.md", readme(spec)
     try:
-        if _written(path) == page:
+        if _read_page(path) == page:
             say(f"nothing changed: {path}")
             return OK
         replace_file(path, page)
     except OSError as error:
-        return unusable(f"{path} cannot be written: {error.strerror}")
+        raise CannotRun(f"{path} cannot be written: {error.strerror}") from error
     say(f"wrote {path}")
     return OK
 
 
-def _check(spec: Spec) -> int:
+def _check_page(spec: Spec) -> int:
     path, page = spec.root / "README.md", readme(spec)
     try:
-        written = _written(path)
+        written = _read_page(path)
     except OSError as error:
-        return unusable(f"{path} cannot be read: {error.strerror}")
+        raise CannotRun(f"{path} cannot be read: {error.strerror}") from error
     if written == page:
         say(f"{path} says what the spec says")
         return OK
@@ -89,8 +108,8 @@ def _check(spec: Spec) -> int:
     return FAILS
 
 
-def _written(path: Path) -> str | None:
-    """The page as it is, line breaks apart; None where there is none."""
+def _read_page(path: Path) -> str | None:
+    """Return the page as it is, with plain line breaks; None if there is none."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
@@ -104,7 +123,7 @@ def _written(path: Path) -> str | None:
 _COUNTS: Final = ("cases", "refusals", "properties")
 
 
-def _tables(part: Coverage) -> None:
+def _print_tables(part: Coverage) -> None:
     rows = plain_table("row", "clauses", *_COUNTS, "shown by", right=_COUNTS)
     for covered in part.rows:
         counts = (_count(ids) for ids in asdict(covered.proofs).values())
@@ -158,23 +177,23 @@ def _show_row(spec: Spec, part: Coverage, row: str, form: str) -> int:
     rows = [covered for covered in part.rows if covered.row.id == row.upper()]
     if not rows:
         known = tuple(covered.row.id for covered in part.rows)
-        return unusable(unknown((row,), known, "--row", every=True) or row)
+        require_known((row,), known, "--row", every=True)
     if len(rows) > 1:
         found = " and ".join(covered.document for covered in rows)
-        return unusable(f"--row {row} stands in {found}: say --document too")
+        raise CannotRun(f"--row {row} stands in {found}: say --document too")
     covered = rows[0]
     match form:
         case "json":
             say(json.dumps(_row(covered), ensure_ascii=False))
         case "markdown":
-            _row_markdown(covered, spec)
+            _print_row_markdown(covered, spec)
         case _:
-            _row_text(covered, spec)
+            _print_row(covered, spec)
     return FAILS if list(covered.problems()) else OK
 
 
 def _groups(covered: RowCoverage, spec: Spec) -> dict[str, list[tuple[str, str]]]:
-    """What belongs to a row, each with its title; groups without members are left out."""
+    """Return what belongs to a row, each with its title; groups without members are left out."""
     proofs = covered.proofs
     own = {
         id_ for id_ in (*proofs.cases, *proofs.refusals) if cites_row(spec.cases[id_], covered.document, covered.row)
@@ -202,7 +221,7 @@ def _heading(covered: RowCoverage) -> str:
     return f"{covered.document} {covered.row.id}{section}"
 
 
-def _row_text(covered: RowCoverage, spec: Spec) -> None:
+def _print_row(covered: RowCoverage, spec: Spec) -> None:
     say(_heading(covered), "bold")
     say(f"  {covered.row.says.strip() or spec.documents[covered.document].about}")
     for heading, members in _groups(covered, spec).items():
@@ -214,7 +233,7 @@ def _row_text(covered: RowCoverage, spec: Spec) -> None:
         say(str(problem), "red")
 
 
-def _row_markdown(covered: RowCoverage, spec: Spec) -> None:
+def _print_row_markdown(covered: RowCoverage, spec: Spec) -> None:
     say(f"### {escape(_heading(covered))}\n\n{escape(covered.row.says or spec.documents[covered.document].about)}")
     for heading, members in _groups(covered, spec).items():
         say(f"\n{heading} ({len(members)}):\n")

@@ -6,51 +6,56 @@ import os
 import time
 from pathlib import Path
 
-from rich.progress import track
+import click
 
-from goldformer.conformance.commands.console import FAILS, OK, err, out, unusable, words
-from goldformer.conformance.reports.did_you_mean import unknown
-from goldformer.spec import ROOT, SpecError, load_spec
+from goldformer.conformance.commands import _options as options
+from goldformer.conformance.commands._console import FAILS, OK, CannotRun, require_known, say, show_progress
+from goldformer.spec import ROOT, load_spec
 
 
-def run(*, only_check: bool, cases: tuple[str, ...], jobs: int | None, no_cache: bool, root: Path | None) -> int:
-    """Derive, then write or compare; the exit status."""
+@click.command(epilog=options.STATUSES)
+@click.option(
+    "--check", "only_check", is_flag=True, help="Write nothing; fail if a stored value is not the derived one."
+)
+@click.option("--case", "cases", multiple=True, callback=options.split_words(), help="Only this case.")
+@options.JOBS
+@click.option("--no-cache", is_flag=True, help="Derive everything again.")
+@options.SPEC
+def derive(*, only_check: bool, cases: tuple[str, ...], jobs: int | None, no_cache: bool, root: Path | None) -> int:
+    """Derive golden values, or prove that none moved.
+
+    They are computed in ball arithmetic and written into spec/golden; --check compares them with the files.
+    """
     try:
-        from goldformer.spec.oracle import balls  # fails where python-flint is missing
+        from goldformer.spec.oracle import balls  # fails if python-flint is missing
         from goldformer.spec.oracle.run import default_cache, derive_all, describe_move, list_derivable, write_all
-
-        spec = load_spec((root or ROOT).resolve(), underived=not only_check, whole=True)
-    except (ImportError, SpecError) as error:
-        return unusable(str(error))
-    if message := unknown(words(cases), spec.cases, "--case"):
-        return unusable(message)
-    wanted = list_derivable(spec, words(cases))
+    except ImportError as error:
+        raise CannotRun(str(error)) from error
+    spec = load_spec((root or ROOT).resolve(), underived=not only_check, whole=True)
+    require_known(cases, spec.cases, "--case")
+    wanted = list_derivable(spec, cases)
     start = time.perf_counter()
-    derivations = derive_all(
-        spec, wanted, jobs=jobs or os.cpu_count() or 1, cache=None if no_cache else default_cache()
-    )
-    shown = track(derivations, "deriving", total=len(wanted), console=err, transient=True, disable=not err.is_terminal)
+    cache = None if no_cache else default_cache()
+    derivations = derive_all(spec, wanted, jobs=jobs or os.cpu_count() or 1, cache=cache)
     try:
-        outcomes = list(shown)
+        outcomes = list(show_progress(derivations, len(wanted), "deriving"))
     except balls.Unproven as error:
-        return unusable(str(error))
+        raise CannotRun(str(error)) from error
     took = time.perf_counter() - start
     fresh = sum(not outcome.cached for outcome in outcomes)
     count = sum(
         len(a.values) for o in outcomes for outputs in o.derived.options.values() for a in (outputs or {}).values()
     )
     widest = max((o.derived.widest for o in outcomes), default=0.0)
-    done = (
-        f"{count} values of {len(outcomes)} cases, {fresh} cases derived anew, widest ball {widest:.0e}, {took:.1f} s"
-    )
+    done = f"{count} values of {len(outcomes)} cases, {fresh} cases derived now, widest ball {widest:.0e}, {took:.1f} s"
     if only_check:
         differing = [(o.case, why) for o in outcomes if (why := describe_move(o))]
         for case, why in differing:
-            out.print(f"{case.place.file}:{case.place.line}: {case.id}: {why}", markup=False)
-        out.print(f"{'moved: ' + str(len(differing)) + ' of' if differing else 'proven:'} {done}", markup=False)
+            say(f"{case.place.file}:{case.place.line}: {case.id}: {why}")
+        say(f"{'moved: ' + str(len(differing)) + ' of' if differing else 'proven:'} {done}")
         return FAILS if differing else OK
     changed = write_all(outcomes, spec)
     for path in changed:
-        out.print(f"wrote {path}", markup=False)
-    out.print(f"{'' if changed else 'nothing changed: '}{done}", markup=False)
+        say(f"wrote {path}")
+    say(f"{'' if changed else 'nothing changed: '}{done}")
     return OK

@@ -1,111 +1,152 @@
-"""goldformer explain: whatever an id stands for, in plain words."""
+"""goldformer explain: one id of the spec in plain words."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 
-from goldformer.conformance.commands.console import OK, out, say_json, unusable
-from goldformer.conformance.reports.did_you_mean import unknown
-from goldformer.spec import Case, Contract, Spec, SpecError, load_spec
-from goldformer.spec.coverage import cover
+import click
+
+from goldformer.conformance.commands import _options as options
+from goldformer.conformance.commands._console import OK, CannotRun, require_known, say, say_json
+from goldformer.spec import Case, Contract, Spec, load_spec
+from goldformer.spec.coverage import Coverage, RowCoverage, cover
 from goldformer.spec.draw import Values
 from goldformer.spec.model import UNSPECIFIED, GoldenArray
-from goldformer.spec.tables import Mistake
+from goldformer.spec.tables import Clause, Convention, Document, Erratum, Mistake, Property
 
 Entry = dict[str, Any]
 
 
-def run(name: str, *, as_json: bool) -> int:
-    """Look an id up and print it; the exit status."""
-    try:
-        spec = load_spec()
-    except SpecError as error:
-        return unusable(str(error))
-    index = _index(spec)
-    entry = index.get(name) or index.get(name.upper())
+@click.command(epilog=options.STATUSES)
+@click.argument("name")
+@options.JSON_OUT
+def explain(*, name: str, as_json: bool) -> int:
+    """Explain an id: case, clause, component, mistake and so on.
+
+    Conventions, documents and their rows, errata and properties have ids too.
+    """
+    spec = load_spec()
+    entry = find_entry(name, spec) or find_entry(name.upper(), spec)
     if entry is None:
-        return unusable(unknown((name,), tuple(index), "no such id") or name)
+        require_known((name,), list(_list_ids(spec)), "no such id")
+        raise CannotRun(name)
     if as_json:
         say_json(json.dumps(entry, ensure_ascii=False, default=str))
     else:
-        for line in _lines(entry):
-            out.print(line, markup=False)
+        for line in format_entry(entry):
+            say(line)
     return OK
 
 
+def find_entry(name: str, spec: Spec) -> Entry | None:
+    """Return what the spec says of an id, or None if nothing has that id; only what the id needs is read."""
+    tables: tuple[tuple[Mapping[str, Any], Callable[[Any, Spec], Entry]], ...] = (
+        (spec.documents, _describe_document),
+        (spec.clauses, _describe_clause),
+        (spec.conventions, _describe_convention),
+        (spec.properties, _describe_property),
+        (spec.mistakes, _describe_mistake),
+        (spec.errata, _describe_erratum),
+        (spec.contracts, _describe_contract),
+        (spec.cases, _describe_case),
+    )
+    for table, describe in tables:
+        if name in table:
+            return describe(table[name], spec)
+    # Rows come last: which sections of a paper are rows, only all cases say.
+    return next((_describe_row(covered) for covered in _cover(spec).rows if covered.row.id == name), None)
+
+
 @lru_cache(maxsize=1)
-def _index(spec: Spec) -> Mapping[str, Entry]:
-    coverage = cover(spec)
-    index: dict[str, Entry] = {}
-    for document in spec.documents.values():
-        index[document.id] = {
-            "document": document.id, "title": document.title, "english": document.english, "about": document.about,
-            "rows": {row.id: row.says for row in document.rows},
-        }  # fmt: skip
-    for covered in coverage.rows:
-        row = covered.row
-        index[row.id] = {
-            "row": row.id, "document": covered.document, "section": row.section, "says": row.says,
-            "clauses": list(covered.clauses), "errata": list(covered.errata),
-        }  # fmt: skip
-    for clause in spec.clauses.values():
-        index[clause.id] = {
-            "clause": clause.id, "level": clause.level.value, "title": clause.title, "text": clause.text,
-            "sources": [str(source) for source in clause.sources],
-            "shown by": list(coverage.clauses[clause.id].proofs.ids),
-        }  # fmt: skip
-    for convention in spec.conventions.values():
-        left_open = {UNSPECIFIED: convention.left_open} if convention.left_open else {}
-        index[convention.id] = {
-            "convention": convention.id, "title": convention.title, "clause": convention.clause,
-            "default": convention.default, "options": {**convention.options, **left_open},
-        }  # fmt: skip
+def _cover(spec: Spec) -> Coverage:
+    return cover(spec)
+
+
+def _list_ids(spec: Spec) -> Iterator[str]:
+    yield from spec.documents
+    yield from (covered.row.id for covered in _cover(spec).rows)
+    for table in (
+        spec.clauses, spec.conventions, spec.properties, spec.mistakes, spec.errata, spec.contracts, spec.cases,
+    ):  # fmt: skip
+        yield from table
+
+
+def _describe_document(document: Document, _: Spec) -> Entry:
+    return {
+        "document": document.id, "title": document.title, "english": document.english, "about": document.about,
+        "rows": {row.id: row.says for row in document.rows},
+    }  # fmt: skip
+
+
+def _describe_row(covered: RowCoverage) -> Entry:
+    return {
+        "row": covered.row.id, "document": covered.document, "section": covered.row.section, "says": covered.row.says,
+        "clauses": list(covered.clauses), "errata": list(covered.errata),
+    }  # fmt: skip
+
+
+def _describe_clause(clause: Clause, spec: Spec) -> Entry:
+    return {
+        "clause": clause.id, "level": clause.level.value, "title": clause.title, "text": clause.text,
+        "sources": [str(source) for source in clause.sources],
+        "shown by": list(_cover(spec).clauses[clause.id].proofs.ids),
+    }  # fmt: skip
+
+
+def _describe_convention(convention: Convention, _: Spec) -> Entry:
+    left_open = {UNSPECIFIED: convention.left_open} if convention.left_open else {}
+    return {
+        "convention": convention.id, "title": convention.title, "clause": convention.clause,
+        "default": convention.default, "options": {**convention.options, **left_open},
+    }  # fmt: skip
+
+
+def _describe_property(prop: Property, _: Spec) -> Entry:
+    return {
+        "property": prop.id, "component": prop.component, "title": prop.title, "clauses": list(prop.clauses),
+        "catches": list(prop.catches),
+    }  # fmt: skip
+
+
+def _describe_mistake(mistake: Mistake, spec: Spec) -> Entry:
+    killing: defaultdict[str, list[str]] = defaultdict(list)
+    for case in spec.cases_killing(mistake.id, mistake.component):
+        killing[case.component].append(case.id)
+    caught = {name: killing[name] for name in spec.components if name in killing}
     for prop in spec.properties.values():
-        index[prop.id] = {
-            "property": prop.id, "component": prop.component, "title": prop.title, "clauses": list(prop.clauses),
-            "catches": list(prop.catches),
-        }  # fmt: skip
-    for mistake in spec.mistakes.values():
-        index[mistake.id] = {
-            "mistake": mistake.id, "component": mistake.component, "title": mistake.title, "does": mistake.does,
-            "symptom": mistake.symptom, "why": mistake.why, "hint": mistake.hint, "reveals": mistake.reveals,
-            "hides": mistake.hides, "seen": {place: address(place) for place in mistake.seen},
-            "caught by": _catching(mistake, spec),
-        }  # fmt: skip
-    for erratum in spec.errata.values():
-        index[erratum.id] = {
-            "erratum": erratum.id, "document": erratum.document, "section": erratum.section,
-            "printed": erratum.printed, "correct": erratum.correct, "why": erratum.why,
-            "clauses": list(erratum.clauses), "proof": list(erratum.proof),
-        }  # fmt: skip
-    index |= {contract.component: _contract(contract, spec) for contract in spec.contracts.values()}
-    return index | {case.id: _case(case) for case in spec.cases.values()}
+        if mistake.id in prop.catches:
+            caught.setdefault(prop.component, []).append(prop.id)
+    return {
+        "mistake": mistake.id, "component": mistake.component, "title": mistake.title, "does": mistake.does,
+        "symptom": mistake.symptom, "why": mistake.why, "hint": mistake.hint, "reveals": mistake.reveals,
+        "hides": mistake.hides, "seen": {place: address(place) for place in mistake.seen}, "caught by": caught,
+    }  # fmt: skip
 
 
-def _catching(mistake: Mistake, spec: Spec) -> dict[str, list[str]]:
-    """Return the cases that kill a mistake and the properties that catch it, by component."""
-    found: dict[str, list[str]] = {}
-    for check in spec.checks_catching(mistake.id):
-        found.setdefault(check.component, []).append(check.id)
-    return found
+def _describe_erratum(erratum: Erratum, _: Spec) -> Entry:
+    return {
+        "erratum": erratum.id, "document": erratum.document, "section": erratum.section, "printed": erratum.printed,
+        "correct": erratum.correct, "why": erratum.why, "clauses": list(erratum.clauses), "proof": list(erratum.proof),
+    }  # fmt: skip
 
 
 def address(place: str) -> str:
-    """Where a place at which a mistake was seen can be read: a thread, a file, or a repository."""
+    """Return the address of a place at which a mistake was seen: a thread, a file, or a repository."""
     where = place.partition(" ")[0]
     repository, _, path = where.partition(":")
     if path:
         return f"https://github.com/{repository}/blob/HEAD/{quote(path)}"
     repository, _, thread = where.partition("#")
-    # Where the thread is a pull request, GitHub leads on from the address of an issue.
+    # GitHub redirects the address of an issue to the pull request of that number.
     return f"https://github.com/{repository}" + (f"/issues/{thread}" if thread else "")
 
 
-def _contract(contract: Contract, spec: Spec) -> Entry:
+def _describe_contract(contract: Contract, spec: Spec) -> Entry:
     arrays = {
         group: {
             name: f"{a.kind} {'broadcasts to ' if a.broadcast else ''}{a.shape}{' (optional)' if a.optional else ''}"
@@ -129,7 +170,7 @@ def _contract(contract: Contract, spec: Spec) -> Entry:
     }  # fmt: skip
 
 
-def _case(case: Case) -> Entry:
+def _describe_case(case: Case, _: Spec) -> Entry:
     arrays = {
         name: (recipe.array.tolist() if isinstance(recipe, Values) and recipe.array.size <= 64 else str(recipe))
         for name, recipe in {**case.inputs, **case.params}.items()
@@ -145,17 +186,14 @@ def _case(case: Case) -> Entry:
     if case.golden is not None:
         entry["margin"] = case.golden.margin
         entry["expect"] = {
-            (f"{option}: {name}" if option else name): {
-                "error scale": array.error_scale,
-                **_golden(array),
-            }
+            (f"{option}: {name}" if option else name): {"error scale": array.error_scale, **_format_golden(array)}
             for option, outputs in case.golden.options.items()
             for name, array in (outputs or {}).items()
         }
     return entry
 
 
-def _golden(array: GoldenArray) -> Entry:
+def _format_golden(array: GoldenArray) -> Entry:
     values = array.values.tolist()
     if array.within is not None:
         found = zip(values, array.within.items(), strict=True)
@@ -163,13 +201,14 @@ def _golden(array: GoldenArray) -> Entry:
     return {"values": values if array.values.size <= 64 else f"{array.values.size} values"}
 
 
-def _lines(entry: Entry, indent: str = "") -> list[str]:
+def format_entry(entry: Entry, indent: str = "") -> list[str]:
+    """Return an entry as lines, without its empty fields."""
     lines = []
     for key, value in entry.items():
         if not value and value != 0:
             continue
         if isinstance(value, dict):
-            lines += [f"{indent}{key}", *_lines(value, indent + "  ")]
+            lines += [f"{indent}{key}", *format_entry(value, indent + "  ")]
         elif isinstance(value, list):
             nested = bool(value) and isinstance(value[0], list)
             lines += [f"{indent}{key}: {', '.join(map(str, value))}"] if not nested else [f"{indent}{key}:"]

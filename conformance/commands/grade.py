@@ -1,4 +1,4 @@
-"""goldformer grade: a class of submissions, each kept apart, graded alike and told what it did wrong."""
+"""goldformer grade: a class of submissions, each isolated and graded by the same checks."""
 
 from __future__ import annotations
 
@@ -8,26 +8,28 @@ import secrets
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import click
+
 from goldformer import __version__
-from goldformer.adapters import AdapterError
 from goldformer.adapters.find import require_arrays
-from goldformer.conformance.commands.console import (
+from goldformer.conformance.commands import _options as options
+from goldformer.conformance.commands._console import (
     FAILS,
     OK,
     STOPPED,
+    CannotRun,
     err,
-    no_folder,
+    require_folders,
+    require_known,
     say,
     say_json,
-    unusable,
-    words,
 )
-from goldformer.conformance.commands.grade_session import Session
-from goldformer.conformance.commands.grade_solution import Solution, kept_outputs, require_outputs
+from goldformer.conformance.commands._grade_session import Session
+from goldformer.conformance.commands._grade_solution import Solution, read_outputs, require_outputs
 from goldformer.conformance.grading.assignment import digest_assignment, read_assignment
 from goldformer.conformance.grading.declarations import read_declarations
 from goldformer.conformance.grading.fresh import draw_fresh
@@ -43,8 +45,7 @@ from goldformer.conformance.grading.submissions import ClassList, NoSubmissions,
 from goldformer.conformance.grading.task import FRESH, GradingTask
 from goldformer.conformance.grading.transcript import BadTranscript, ReplayMismatch, Transcript
 from goldformer.conformance.grading.worker import TRANSCRIPT
-from goldformer.conformance.reports.did_you_mean import unknown
-from goldformer.spec import Spec, SpecError, load_spec
+from goldformer.spec import Spec, load_spec
 from goldformer.spec.files import replace_file
 
 _ASSIGNMENT: Final = "assignment"
@@ -53,109 +54,141 @@ _SEED: Final = "fresh/seed"
 _DRAWN_FOR: Final = "fresh/drawn-for.json"
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The command line of `goldformer grade`."""
+@click.command(
+    epilog="""
+\b
+Exit status: 0: every submission has a grade (or, with --replay: the same grade) · 1: grading itself failed for
+some (or: another grade) · 2: bad assignment or option, no submissions, or no isolation · 130: stopped.
+"""
+)
+@click.argument("submissions", required=False, type=click.Path(path_type=Path))
+@click.option("--assignment", "assignment_file", type=options.FILE, help="assignment.yaml: the components and points.")
+@click.option("--out", "folder", type=options.FOLDER, help="The folder of results; finished submissions are skipped.")
+@options.JOBS
+@click.option("--scheduler", metavar="ADDRESS", help="Grade on a running Dask cluster, such as tcp://10.0.0.1:8786.")
+@click.option(
+    "--require-isolation",
+    "require",
+    type=click.Choice(["process", "files", "full"]),
+    help="Refuse to grade if submissions are isolated less than this.",
+)
+@click.option("--seed", help="Draw the fresh cases with this seed, not with the assignment's or a random one.")
+@click.option(
+    "--solution",
+    "solution_file",
+    type=options.FILE,
+    help="The right solution: submissions have to return every output that it returns."
+    "  [default: solution.py next to the assignment]",
+)
+@click.option(
+    "--only",
+    multiple=True,
+    callback=options.split_words(),
+    metavar="ID",
+    help="Only this submission (repeatable, or a,b).",
+)
+@click.option("--again", is_flag=True, help="Grade finished submissions again.")
+@click.option(
+    "--gradescope-results", type=options.FILE, help="Save results.json for Gradescope, of the only submission."
+)
+@click.option(
+    "--github-output", type=options.FILE, help="Append `result=…` for GitHub Classroom's reporter to $GITHUB_OUTPUT."
+)
+@click.option(
+    "--replay",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    metavar="OUT/students/ID",
+    help="Run nothing: judge again what a submission answered, and say whether its grade is the same.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The grades as one JSON object on standard output.")
+def grade(
+    *,
+    submissions: Path | None,
+    assignment_file: Path | None,
+    folder: Path | None,
+    jobs: int | None,
+    scheduler: str | None,
+    require: Level | None,
+    seed: str | None,
+    solution_file: Path | None,
+    only: tuple[str, ...],
+    again: bool,
+    gradescope_results: Path | None,
+    github_output: Path | None,
+    replay: Path | None,
+    as_json: bool,
+) -> int:
+    """Grade a class.
 
-    submissions: Path | None
-    assignment: Path | None
-    folder: Path | None
-    jobs: int | None
-    scheduler: str | None
-    require: Level | None
-    seed: str | None
-    only: tuple[str, ...]
-    again: bool
-    gradescope_results: Path | None
-    github_output: Path | None
-    replay: Path | None
-    as_json: bool
-    solution: Path | None = None
-
-    @property
-    def single(self) -> bool:
-        """Whether there is one submission, whatever is in it: what a platform hands over."""
-        return self.gradescope_results is not None or self.github_output is not None
-
-
-def run(options: Options) -> int:
-    """Grade a class; the exit status."""
+    SUBMISSIONS is a folder of .py files, folders and zips, or an export of Gradescope. Each submission runs in its own
+    process, isolated from everything else, and is judged from outside. A single file, folder or zip is a class of one.
+    """
     try:
-        if options.replay is not None:
-            return _replay(options.replay)
-        return _grade(options)
-    except (AdapterError, InUse, NoSubmissions, SpecError, Unusable) as error:
-        return unusable(str(error))
+        if replay is not None:
+            return _replay(replay)
+        if submissions is None or assignment_file is None or folder is None:
+            raise CannotRun("grade needs SUBMISSIONS, --assignment and --out (or --replay)")
+        require_folders({"--gradescope-results": gradescope_results, "--github-output": github_output})
+        spec = load_spec()
+        assignment = read_assignment(assignment_file, spec)
+        arrays = read_declarations(
+            assignment.adapter.read_bytes(), spec, (part.component for part in assignment.parts)
+        ).arrays
+        if scheduler is None:
+            require_arrays(arrays, str(assignment.adapter))
+        solution = Solution.of(assignment, solution_file)
+        # A platform hands over one submission, whatever is in it.
+        single = gradescope_results is not None or github_output is not None
+        found = find_submissions(submissions, single=single)
+        chosen = _choose(found, only)
+        if single and len(chosen) != 1:
+            raise NoSubmissions(f"{submissions}: holds {len(chosen)} submissions, and a platform asks for one")
+        if gradescope_results is not None:
+            # The platform may stop everything at any time, and reads what is there then.
+            replace_file(gradescope_results, platforms.gradescope_pending(assignment))
+        with closing(_open_store(folder)) as store:
+            exam = GradingTask.of(assignment, _draw_fresh_cases(assignment, seed, spec, store), spec, require)
+            _store_assignment(assignment, store)
+            exam = require_outputs(exam, solution, spec, store, scheduler, quiet=as_json)
+            session = Session(exam, chosen, store, again, jobs, scheduler, visible=not as_json)
+            session.run()
+            lines = [GradeSummary.of(grade) for grade in _read_grades(found, chosen, exam, store)]
+            _write_class(lines, found, assignment, spec, store)
+            if single:
+                (only_grade,) = store.grades(handed.id for handed in chosen.handed)
+                if gradescope_results is not None:
+                    replace_file(gradescope_results, platforms.gradescope_results(only_grade, assignment, spec))
+                if github_output is not None:
+                    with github_output.open("a", encoding="utf-8") as steps:
+                        steps.write(platforms.github_output(only_grade, assignment, spec))
+        if as_json:
+            say_json(gradebook.to_json(lines, assignment, _list_people(found)), end="")
+        else:
+            _report(lines, len(found), session, folder)
+        return FAILS if any(line.outcome == "grader-error" for line in lines) else OK
+    except (InUse, NoSubmissions, Unusable) as error:
+        raise CannotRun(str(error)) from error
     except KeyboardInterrupt:
-        err.print(
-            "goldformer: stopped: what has a grade keeps it, and the same command goes on from there", markup=False
-        )
+        err.print("goldformer: stopped: finished grades are stored; the same command continues", markup=False)
         return STOPPED
 
 
-def _grade(options: Options) -> int:
-    if options.submissions is None or options.assignment is None or options.folder is None:
-        return unusable("grade needs SUBMISSIONS, --assignment and --out (or --replay)")
-    outputs = {"--gradescope-results": options.gradescope_results, "--github-output": options.github_output}
-    if message := no_folder(outputs):
-        return unusable(message)
-    spec = load_spec()
-    assignment = read_assignment(options.assignment, spec)
-    arrays = read_declarations(
-        assignment.adapter.read_bytes(), spec, (part.component for part in assignment.parts)
-    ).arrays
-    if options.scheduler is None:
-        require_arrays(arrays, str(assignment.adapter))
-    solution = Solution.of(assignment, options.solution)
-    found = find_submissions(options.submissions, single=options.single)
-    chosen = _chosen(found, options)
-    if options.gradescope_results is not None:
-        # The platform may stop everything at any time, and reads what is there then.
-        replace_file(options.gradescope_results, platforms.gradescope_pending(assignment))
-    with closing(_opened(options.folder)) as store:
-        exam = GradingTask.of(assignment, _fresh(assignment, options.seed, spec, store), spec, options.require)
-        _keep_assignment(assignment, store)
-        exam = require_outputs(exam, solution, spec, store, options.scheduler, quiet=options.as_json)
-        session = Session(exam, chosen, store, options.again, options.jobs, options.scheduler, told=not options.as_json)
-        session.run()
-        lines = [GradeSummary.of(grade) for grade in _kept(found, chosen, exam, store)]
-        _write_class(lines, found, assignment, spec, store)
-        if options.single:
-            (grade,) = store.grades(handed.id for handed in chosen.handed)
-            if options.gradescope_results is not None:
-                replace_file(options.gradescope_results, platforms.gradescope_results(grade, assignment, spec))
-            if options.github_output is not None:
-                with options.github_output.open("a", encoding="utf-8") as steps:
-                    steps.write(platforms.github_output(grade, assignment, spec))
-    if options.as_json:
-        say_json(gradebook.to_json(lines, assignment, _people(found)), end="")
-    else:
-        _report(lines, len(found), session, options.folder)
-    return FAILS if any(line.outcome == "grader-error" for line in lines) else OK
-
-
-def _opened(folder: Path) -> Store:
-    """The folder of results; Unusable where it cannot be written."""
+def _open_store(folder: Path) -> Store:
+    """Open the folder of results; Unusable if it cannot be written."""
     try:
         return Store(folder)
     except OSError as error:
         raise Unusable(f"--out {folder}: cannot be written: {error.strerror}") from error
 
 
-def _chosen(found: ClassList, options: Options) -> ClassList:
-    """The submissions that are asked for."""
-    only = words(options.only)
-    if message := unknown(only, tuple(handed.id for handed in found.handed), "--only"):
-        raise NoSubmissions(message)
-    if only:
-        found = replace(found, handed=tuple(handed for handed in found.handed if handed.id in only))
-    if options.single and len(found) != 1:
-        raise NoSubmissions(f"{options.submissions}: holds {len(found)} submissions, and a platform asks for one")
-    return found
+def _choose(found: ClassList, only: tuple[str, ...]) -> ClassList:
+    """Return the submissions that --only names, or all of them."""
+    require_known(only, tuple(handed.id for handed in found.handed), "--only")
+    return replace(found, handed=tuple(handed for handed in found.handed if handed.id in only)) if only else found
 
 
-def _kept(found: ClassList, chosen: ClassList, exam: GradingTask, store: Store) -> Iterator[Grade]:
-    """The grades of the class: of what was not chosen, those that were made of the same things."""
+def _read_grades(found: ClassList, chosen: ClassList, exam: GradingTask, store: Store) -> Iterator[Grade]:
+    """Yield the grades of the class; a grade of an earlier run counts if nothing that it is made of has changed."""
     graded = {handed.id for handed in chosen.handed}
     for handed in found.handed:
         grade = store.grade(handed.id)
@@ -165,10 +198,10 @@ def _kept(found: ClassList, chosen: ClassList, exam: GradingTask, store: Store) 
             yield grade
 
 
-def _fresh(assignment: Assignment, seed: str | None, spec: Spec, store: Store) -> str:
-    """The cases of this class that nobody has seen: drawn once, and then the same for everyone."""
-    kept = store.folder / _SEED
-    seed = seed or assignment.seed or (kept.read_text("utf-8").strip() if kept.exists() else secrets.token_hex(16))
+def _draw_fresh_cases(assignment: Assignment, seed: str | None, spec: Spec, store: Store) -> str:
+    """Return the fresh cases of this class, which nobody has seen: drawn once, and then the same for everyone."""
+    stored = store.folder / _SEED
+    seed = seed or assignment.seed or (stored.read_text("utf-8").strip() if stored.exists() else secrets.token_hex(16))
     digests = (digest_assignment(assignment), digest_folder(spec.root), __version__, seed)
     drawn_for = hashlib.sha256(json.dumps(digests).encode()).hexdigest() + "\n"
     made, cases = store.folder / _DRAWN_FOR, store.folder / FRESH
@@ -186,16 +219,16 @@ def _fresh(assignment: Assignment, seed: str | None, spec: Spec, store: Store) -
     return fresh.text
 
 
-def _keep_assignment(assignment: Assignment, store: Store) -> None:
-    """Keep what is graded by: with it, the folder of results can be judged again."""
+def _store_assignment(assignment: Assignment, store: Store) -> None:
+    """Copy the assignment into the folder of results, so that it can be judged again."""
     folder = assignment.path.parent
     for path in filter(None, (assignment.path, assignment.adapter, assignment.starter)):
         name = "assignment.yaml" if path == assignment.path else path.relative_to(folder).as_posix()
         store.write(f"{_ASSIGNMENT}/{name}", path.read_bytes())
 
 
-def _people(found: ClassList) -> Mapping[str, Submitter]:
-    """Who handed in what, as the gradebook names them; several of a group in one cell."""
+def _list_people(found: ClassList) -> Mapping[str, Submitter]:
+    """Return the students of each submission, as the gradebook names them; those of a group share a cell."""
     return {
         id_: Submitter(name="; ".join(s.name for s in students), email="; ".join(s.email for s in students))
         for id_, students in found.students.items()
@@ -204,7 +237,7 @@ def _people(found: ClassList) -> Mapping[str, Submitter]:
 
 
 def _write_class(lines: list[GradeSummary], found: ClassList, assignment: Assignment, spec: Spec, store: Store) -> None:
-    people = _people(found)
+    people = _list_people(found)
     store.write("grades.csv", gradebook.to_csv(lines, assignment, people))
     store.write("grades.json", gradebook.to_json(lines, assignment, people))
     store.write("class.html", classroom.class_page(lines, assignment, spec))
@@ -229,23 +262,23 @@ def _report(lines: Sequence[GradeSummary], among: int, session: Session, folder:
 
 
 def _replay(folder: Path) -> int:
-    """Judge again from what a submission answered; the exit status says whether its grade is the same."""
+    """Judge again what a submission answered; the exit status says whether its grade is the same."""
     top = folder.resolve().parent.parent
     try:
         before = from_json((folder / GRADE).read_bytes())
         transcript = Transcript.unpack((folder / TRANSCRIPT).read_bytes())
         fresh = (top / FRESH).read_text("utf-8")
     except OSError as error:
-        return unusable(f"--replay {folder}: {error.filename} cannot be read: {error.strerror}")
+        raise CannotRun(f"--replay {folder}: {error.filename} cannot be read: {error.strerror}") from error
     except (BadRecord, BadTranscript) as error:
-        return unusable(f"--replay {folder}: {error}")
+        raise CannotRun(f"--replay {folder}: {error}") from error
     spec = load_spec()
     exam = GradingTask.of(read_assignment(top / _ASSIGNMENT / "assignment.yaml", spec), fresh, spec)
-    exam = exam.require_outputs(kept_outputs(top))
+    exam = exam.require_outputs(read_outputs(top))
     try:
         now = Grader(exam, spec).replay(transcript)
     except (ReplayMismatch, BadTranscript) as error:
-        return unusable(f"--replay {folder}: {error}")
+        raise CannotRun(f"--replay {folder}: {error}") from error
     if to_json(now) == to_json(before):
         say(f"{before.submission}: the same grade, {now.earned:g} of {now.points:g}")
         return OK

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from goldformer.conformance.commands.console import FAILS, OK, out, unusable
-from goldformer.spec import ROOT, SpecError, load_spec
-from goldformer.spec.lint import lint
+import click
+
+from goldformer.conformance.commands import _options as options
+from goldformer.conformance.commands._console import FAILS, OK, say
+from goldformer.spec import ROOT, load_spec
+from goldformer.spec.lint import lint as find_problems
 
 
-def run(root: Path | None) -> int:
-    """Load and lint; the exit status."""
-    try:
-        spec = load_spec((root or ROOT).resolve(), whole=True)
-    except SpecError as error:
-        return unusable(str(error))
-    problems = lint(spec)
+@click.command(epilog=options.STATUSES)
+@options.SPEC
+def lint(*, root: Path | None) -> int:
+    """Check the spec against itself.
+
+    It looks for gaps of coverage in both directions, wrong printed digits, errata, sizes and blind cases.
+    """
+    spec = load_spec((root or ROOT).resolve(), whole=True)
+    problems = find_problems(spec)
     for problem in problems:
-        out.print(str(problem), markup=False)
+        say(str(problem))
     derived = sum(case.golden is not None for case in spec.cases.values())
     refused = sum(case.error is not None for case in spec.cases.values())
-    out.print(
+    say(
         f"{len(spec.clauses)} clauses, {len(spec.cases)} cases ({derived} with golden values, {refused} refusals), "
         f"{len(spec.properties)} properties, {len(spec.errata)} errata, {len(spec.mistakes)} mistakes: "
         f"{len(problems) or 'no'} problem{'s' if len(problems) != 1 else ''}"

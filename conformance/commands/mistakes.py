@@ -1,33 +1,34 @@
-"""goldformer mistakes: the catalogue, and the proof that the suite catches what stands in it."""
+"""goldformer mistakes: the catalogue, and the proof that the suite catches every mistake in it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from rich.progress import track
-from rich.text import Text
+import click
 
-from goldformer.conformance.commands.console import (
+from goldformer.conformance.commands import _options as options
+from goldformer.conformance.commands._console import (
     FAILS,
     OK,
-    err,
-    no_folder,
+    CannotRun,
     plain_table,
     print_table,
+    require_folders,
+    require_known,
     save,
     save_json,
     say,
-    unusable,
-    words,
+    show_progress,
 )
-from goldformer.conformance.diagnosis.kill import Kill, KillMatrix, kill_matrix, measured_kills
-from goldformer.conformance.reports.did_you_mean import unknown
+from goldformer.conformance.diagnosis.kill import KillMatrix, kill_matrix, measured_kills
+from goldformer.conformance.reports.kill_page import page
 from goldformer.conformance.reports.text import number
-from goldformer.spec import ROOT, Mistake, Spec, SpecError, load_spec
+from goldformer.spec import ROOT, Mistake, Spec, load_spec
 from goldformer.spec.goldenfile import golden_path, write_kills
 from goldformer.spec.readme import join_first
 
@@ -35,57 +36,81 @@ from goldformer.spec.readme import join_first
 WRITTEN: Final = "float32"
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The command line of `goldformer mistakes`."""
+@click.command(epilog=options.STATUSES)
+@click.argument("ids", metavar="[ID]…", nargs=-1, callback=options.split_words())
+@click.option(
+    "--component",
+    "components",
+    multiple=True,
+    callback=options.split_words(),
+    help="Only the mistakes of this component (repeatable, or a,b).",
+)
+@click.option("--matrix", is_flag=True, help="Make each mistake, run the cases that could show it, and judge them.")
+@click.option("--write", is_flag=True, help="Write into spec/golden which of its mistakes each case kills.")
+@click.option(
+    "--dtype",
+    type=click.Choice(["float64", "float32", "float16"]),
+    default=WRITTEN,
+    show_default=True,
+    help="The dtype to make them in; a mistake that shows only in another one is made in that.",
+)
+@options.JOBS
+@click.option("--json", type=options.FILE, help="Save the whole matrix as JSON.")
+@click.option("--html", type=options.FILE, help="Save the whole matrix as one HTML page.")
+@options.SPEC
+def mistakes(
+    *,
+    ids: tuple[str, ...],
+    components: tuple[str, ...],
+    matrix: bool,
+    write: bool,
+    dtype: str,
+    jobs: int | None,
+    json: Path | None,
+    html: Path | None,
+    root: Path | None,
+) -> int:
+    """List the known mistakes, or prove that the suite catches them.
 
-    ids: tuple[str, ...]
-    component: tuple[str, ...]
-    matrix: bool
-    write: bool
-    dtype: str
-    jobs: int | None
-    json: Path | None
-    html: Path | None
-    root: Path | None
-
-
-def run(options: Options) -> int:
-    """Print the catalogue, or measure and judge it; the exit status."""
-    try:
-        spec = load_spec((options.root or ROOT).resolve())
-    except SpecError as error:
-        return unusable(str(error))
-    ids, components = words(options.ids), words(options.component)
-    message = unknown(ids, spec.mistakes, "no such mistake") or unknown(components, spec.components, "--component")
-    if message := message or _misused(options):
-        return unusable(message)
+    With --matrix, each mistake is made and the cases are run on it. The margin is the factor by which the error of code
+    with the mistake exceeds the tolerance. Exit status 1 means that a mistake is not caught, or that a case lists one
+    and passes.
+    """
+    spec = load_spec((root or ROOT).resolve())
+    require_known(ids, spec.mistakes, "no such mistake")
+    require_known(components, spec.components, "--component")
+    for option, path in {"--json": json, "--html": html}.items():
+        if path is not None and not matrix:
+            raise CannotRun(f"{option} saves the kill matrix: say --matrix too")
+    if write and not matrix:
+        raise CannotRun("--write writes what the kill matrix measures: say --matrix too")
+    if write and dtype != WRITTEN:
+        raise CannotRun(f"--write writes what the kill matrix measures in {WRITTEN}, not in {dtype}: leave out --dtype")
+    require_folders({"--json": json, "--html": html})
     chosen = [
         m for m in spec.mistakes.values() if (not ids or m.id in ids) and (not components or m.component in components)
     ]
     if not chosen:
-        return unusable(f"none of these mistakes is in {', '.join(components)}")
-    return _matrix(spec, chosen, options) if options.matrix else _catalogue(chosen)
+        raise CannotRun(f"none of these mistakes is in {', '.join(components)}")
+    if not matrix:
+        return _print_catalogue(chosen)
+    measured = kill_matrix(spec, chosen, dtype, jobs or os.cpu_count() or 1, partial(show_progress, what="measuring"))
+    if not measured.kills:
+        raise CannotRun(f"nothing to measure: nobody makes {', '.join(m.id for m in measured.not_made)}")
+    _print_matrix(measured, spec)
+    if write:
+        _write_kills(measured, spec)
+    if json:
+        save_json(json, _as_json(measured))
+    if html:
+        save(html, page(measured, spec))
+    return OK if measured.proven else FAILS
 
 
-def _misused(options: Options) -> str | None:
-    """Return what to say of options that need others, or of a folder that does not exist; None if all is well."""
-    saved = {"--json": options.json, "--html": options.html}
-    for option, path in saved.items():
-        if path is not None and not options.matrix:
-            return f"{option} saves the kill matrix: say --matrix too"
-    if options.write and not options.matrix:
-        return "--write writes what the kill matrix measures: say --matrix too"
-    if options.write and options.dtype != WRITTEN:
-        return f"--write writes what the kill matrix measures in {WRITTEN}, not in {options.dtype}: leave out --dtype"
-    return no_folder(saved)
-
-
-def _catalogue(chosen: Sequence[Mistake]) -> int:
+def _print_catalogue(chosen: Sequence[Mistake]) -> int:
     table = plain_table("mistake", "component", "title")
     for mistake in chosen:
-        # As a Text, since brackets in a title are no markup.
-        table.add_row(mistake.id, mistake.component, Text(mistake.title))
+        table.add_row(mistake.id, mistake.component, mistake.title)
     print_table(table)
     return OK
 
@@ -93,23 +118,7 @@ def _catalogue(chosen: Sequence[Mistake]) -> int:
 # ── the kill matrix ──
 
 
-def _matrix(spec: Spec, chosen: Sequence[Mistake], options: Options) -> int:
-    matrix = kill_matrix(spec, chosen, options.dtype, options.jobs or os.cpu_count() or 1, _shown)
-    if not matrix.kills:
-        return unusable(f"nothing to measure: nobody makes {', '.join(m.id for m in matrix.not_made)}")
-    _print(matrix, spec)
-    if options.write:
-        _write(matrix, spec)
-    if options.json:
-        save_json(options.json, _as_json(matrix))
-    if options.html:
-        from goldformer.conformance.reports.kill_page import page  # Jinja2, which no other command needs
-
-        save(options.html, page(matrix, spec))
-    return OK if matrix.proven else FAILS
-
-
-def _write(matrix: KillMatrix, spec: Spec) -> None:
+def _write_kills(matrix: KillMatrix, spec: Spec) -> None:
     """Write the kills that were measured into the golden files."""
     kills = measured_kills(matrix.kills, spec)
     more = sum(len({*kills[id_]} - {*spec.cases[id_].kills}) for id_ in kills)
@@ -122,12 +131,7 @@ def _write(matrix: KillMatrix, spec: Spec) -> None:
             say(f"- wrote {path}")
 
 
-def _shown(kills: Iterator[Kill], total: int) -> Iterable[Kill]:
-    """The same under a progress bar, where there is a terminal to draw it on."""
-    return track(kills, "measuring", total=total, console=err, transient=True, disable=not err.is_terminal)
-
-
-def _print(matrix: KillMatrix, spec: Spec) -> None:
+def _print_matrix(matrix: KillMatrix, spec: Spec) -> None:
     table = plain_table("mistake", "component", "caught by", "margin", "cases", right=("caught by", "margin"))
     for kill in matrix.kills:
         caught = f"{len(kill.by)} of {len(kill.listed)}"
@@ -143,22 +147,22 @@ def _print(matrix: KillMatrix, spec: Spec) -> None:
 
 
 def _findings(matrix: KillMatrix, spec: Spec) -> Iterator[str]:
-    """What the matrix says as a whole, in lines."""
+    """Yield the results of the whole matrix, in lines."""
     caught = len(matrix.kills) - len(matrix.not_caught)
     least = f", the least margin is {number(matrix.least.margin)} ({matrix.least.mistake.id})" if matrix.least else ""
     yield f"- {caught} of {len(matrix.kills)} mistakes are caught in {matrix.dtype}{least}"
     elsewhere = [f"{kill.mistake.id} in {kill.dtype}" for kill in matrix.kills if kill.dtype != matrix.dtype]
     if elsewhere:
         yield f"- measured in another dtype, as they are none in {matrix.dtype}: {', '.join(elsewhere)}"
-    yield f"- {_counted('not caught', len(matrix.not_caught))}"
+    yield f"- {_count('not caught', len(matrix.not_caught))}"
     for kill in matrix.not_caught:
         why = "no check that lists it fails" if kill.listed else "no check that can be judged lists it"
         yield f"  - {kill.mistake.id}: {why}"
-    yield f"- {_counted('untrue claims', len(matrix.untrue))}"
+    yield f"- {_count('untrue claims', len(matrix.untrue))}"
     for kill, cell in matrix.untrue:
         yield f"  - {cell.check} lists {kill.mistake.id} and passes in {kill.dtype}, margin {number(cell.margin)}"
     killers = sum(map(len, matrix.redundant.values()))
-    yield f"- {_counted('cases that kill nothing which no other case of their component kills', killers)}"
+    yield f"- {_count('cases that kill nothing which no other case of their component kills', killers)}"
     for component, ids in matrix.redundant.items():
         yield f"  - {component}, {len(ids)} of {len(spec.cases_of(component))}: {join_first(ids)}"
     if matrix.not_made:
@@ -166,7 +170,7 @@ def _findings(matrix: KillMatrix, spec: Spec) -> Iterator[str]:
     yield f"- {sum(len(kill.cells) for kill in matrix.kills)} checks in {matrix.seconds:.1f} s"
 
 
-def _counted(what: str, count: int) -> str:
+def _count(what: str, count: int) -> str:
     return f"{what}: {count or 'none'}"
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import click
+
 from goldformer.adapters.protocol import TO_BE_WRITTEN
-from goldformer.conformance.commands.console import OK, out, unusable
-from goldformer.spec import Contract, SpecError, load_spec
+from goldformer.conformance.commands import _options as options
+from goldformer.conformance.commands._console import OK, CannotRun, say
+from goldformer.spec import Contract, load_spec
 from goldformer.spec.model import ArraySpec
 
 _HEAD = '''"""Adapter: tells goldformer how to call your implementation.
@@ -31,27 +34,37 @@ NAME = "{stem}"
 '''
 
 
-def run(path: Path, arrays: str, *, force: bool) -> int:
-    """Write the file; the exit status."""
-    try:
-        contracts = load_spec().contracts
-    except SpecError as error:
-        return unusable(str(error))
+@click.command(epilog=options.STATUSES)
+@click.argument("path", type=options.FILE)
+@click.option(
+    "--arrays",
+    type=click.Choice(["torch", "numpy"]),
+    default="torch",
+    show_default=True,
+    help="The array library that you compute with.",
+)
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
+def new(*, path: Path, arrays: str, force: bool) -> int:
+    """Write a commented adapter to start from.
+
+    It can be checked at once: every function in it is not implemented yet.
+    """
+    contracts = load_spec().contracts
     if path.exists() and not force:
-        return unusable(f"{path} exists: give another name, or --force to overwrite it")
+        raise CannotRun(f"{path} exists: give another name, or --force to overwrite it")
     if path.suffix != ".py":
-        return unusable(f"{path}: an adapter is a Python file, so its name ends in .py")
+        raise CannotRun(f"{path}: an adapter is a Python file, so its name ends in .py")
     library = {"torch": "torch tensors", "numpy": "NumPy arrays"}[arrays]
     text = _HEAD.format(name=path.as_posix(), library=library, arrays=arrays, stem=path.stem)
     try:
-        path.write_text(text + "".join(_function(c) for c in contracts.values()), encoding="utf-8")
+        path.write_text(text + "".join(_write_function(c) for c in contracts.values()), encoding="utf-8")
     except OSError as error:
-        return unusable(f"{path} cannot be written: {error.strerror}")
-    out.print(f"wrote {path}\nnow run: goldformer check {path}", markup=False)
+        raise CannotRun(f"{path} cannot be written: {error.strerror}") from error
+    say(f"wrote {path}\nnow run: goldformer check {path}")
     return OK
 
 
-def _function(contract: Contract) -> str:
+def _write_function(contract: Contract) -> str:
     inputs = [f"{n}=None" if spec.optional else n for n, spec in contract.inputs.items()]
     keywords = [f"{n}=None" if spec.optional else n for n, spec in contract.attributes.items()]
     keywords += ["params"] if contract.takes_params else []
@@ -67,7 +80,7 @@ def _function(contract: Contract) -> str:
 
 
 def _params(contract: Contract) -> list[ArraySpec]:
-    """Its parameters; those of a stack once, for layer i."""
+    """Return its parameters; those of a stack once, for layer i."""
     inner = [replace(s, name=f"{k.prefix}.i.{s.name}") for k in contract.layers for s in k.params.values()]
     return [*contract.params.values(), *(replace(s, name=s.name.replace(".i.", ".{i}.")) for s in inner)]
 

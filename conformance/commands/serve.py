@@ -1,4 +1,4 @@
-"""goldformer serve: a Python adapter behind the protocol, on standard input and output."""
+"""goldformer serve: a Python adapter that speaks the protocol on standard input and output."""
 
 from __future__ import annotations
 
@@ -6,37 +6,51 @@ import os
 import sys
 from typing import Final
 
-from goldformer.adapters import AdapterError, find_adapter
-from goldformer.adapters.process.schema import Encoding
-from goldformer.adapters.process.server import Server, serve
-from goldformer.conformance.commands.console import OK, unusable
-from goldformer.conformance.run import Numerics
-from goldformer.spec import SpecError, load_spec
+import click
 
-#: The messages may have megabytes, and every read of a pipe may wait for another process.
+from goldformer.adapters import find_adapter
+from goldformer.adapters.process.schema import Encoding
+from goldformer.adapters.process.server import Server
+from goldformer.adapters.process.server import serve as serve_requests
+from goldformer.conformance.commands import _options as options
+from goldformer.conformance.commands._console import OK
+from goldformer.conformance.run import Numerics
+from goldformer.spec import load_spec
+
+#: Messages may have megabytes, and every read of a pipe may wait for another process.
 _BUFFER: Final = 1 << 20
 
 
-def run(name: str, encoding: Encoding, threads: int) -> int:
-    """Serve until the requests end; the exit status."""
-    # What the adapter prints must not get between the messages, and what it reads must not be one.
+@click.command(epilog=options.STATUSES)
+@click.argument("adapter")
+@click.option(
+    "--encoding",
+    type=click.Choice(["base64", "numbers"]),
+    default="base64",
+    show_default=True,
+    help="How arrays are written; numbers can be read.",
+)
+@options.THREADS
+def serve(*, adapter: str, encoding: Encoding, threads: int) -> int:
+    """Answer for a Python adapter in the protocol.
+
+    The messages of docs/protocol.md go over standard input and output, until the input ends.
+    """
+    # Output of the adapter must not mix with the messages, and it must not read them.
     requests, replies = os.fdopen(os.dup(0), "rb", _BUFFER), os.fdopen(os.dup(1), "wb", _BUFFER)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)
     sys.stdout = sys.stderr
+    spec = load_spec()
+    found = find_adapter(adapter, spec)
+    server = Server(found, spec, encoding)
+    Numerics(threads=threads).apply(found.arrays)
     try:
-        spec = load_spec()
-        adapter = find_adapter(name, spec)
-        server = Server(adapter, spec, encoding)
-    except (AdapterError, SpecError) as error:
-        return unusable(str(error))
-    Numerics(threads=threads).apply(adapter.arrays)
-    try:
-        serve(server, requests, replies)
+        serve_requests(server, requests, replies)
     except BrokenPipeError:
-        # Nobody reads any longer; closing would try to write what is left.
+        # The reader is gone; closing would try to write the rest.
         os.dup2(os.open(os.devnull, os.O_WRONLY), replies.fileno())
     except KeyboardInterrupt:
         pass

@@ -1,4 +1,4 @@
-"""goldformer smoke: whether an implementation can be called at all, before the suite says whether it is right."""
+"""goldformer smoke: a first call of each component, before the suite judges results."""
 
 from __future__ import annotations
 
@@ -8,56 +8,63 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from goldformer.adapters import Adapter, AdapterError, find_adapter
+import click
+
+from goldformer.adapters import Adapter, find_adapter
 from goldformer.adapters.process.faults import NoSuchMethod
-from goldformer.conformance.commands.console import FAILS, OK, out, unusable
+from goldformer.conformance.commands import _options as options
+from goldformer.conformance.commands._console import FAILS, OK, CannotRun, say
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.gradient import invoke_gradient
 from goldformer.conformance.judging.invoke import BadResult, NotCheckable, NotImplementedHere, arguments_of
 from goldformer.conformance.run import Numerics
-from goldformer.spec import Case, Spec, SpecError, load_spec
+from goldformer.spec import Case, Spec, load_spec
 
 _STYLES: Final = {"ok": None, "not implemented": "dim", "problem": "red"}
 
 
-def run(name: str, timeout: float) -> int:
-    """Call each component once and report; the exit status."""
+@click.command(epilog=options.STATUSES)
+@click.argument("adapter")
+@click.option(
+    "--timeout", type=click.FloatRange(0, min_open=True), default=10, show_default=True, help="Seconds for each call."
+)
+def smoke(*, adapter: str, timeout: float) -> int:
+    """Call every component of an implementation once.
+
+    It shows whether the calls work; the results are not judged.
+    """
     start = time.perf_counter()
-    try:
-        spec = load_spec()
-        loaded = time.perf_counter()
-        adapter = find_adapter(name, spec, timeout)
-    except (AdapterError, SpecError) as error:
-        return unusable(str(error))
-    with contextlib.closing(adapter):
+    spec = load_spec()
+    loaded = time.perf_counter()
+    found = find_adapter(adapter, spec, timeout)
+    with contextlib.closing(found):
         ready = time.perf_counter()
-        Numerics().apply(adapter.arrays)
-        dtype = "float32" if "float32" in adapter.dtypes else adapter.dtypes[0]
-        bench = Bench(spec, adapter, dtype, "cpu")
-        out.print(f"{adapter.name} {adapter.version}".strip(), style="bold", markup=False)
+        Numerics().apply(found.arrays)
+        dtype = "float32" if "float32" in found.dtypes else found.dtypes[0]
+        bench = Bench(spec, found, dtype, "cpu")
+        say(f"{found.name} {found.version}".strip(), "bold")
         states: list[str] = []
         for method, call in _calls(bench):
-            state, text = _outcome(call)
+            state, text = _try_call(call)
             states.append(state)
-            out.print(f"{method:36} {text}", style=_STYLES[state], markup=False)
+            say(f"{method:36} {text}", _STYLES[state])
         called = time.perf_counter()
-    for hint in adapter.hints:
-        out.print(f"Note: {hint}", markup=False)
+    for hint in found.hints:
+        say(f"Note: {hint}")
     count = {state: states.count(state) for state in _STYLES}
-    absent = len(spec.contracts) - len(adapter.functions)
-    out.print(
+    absent = len(spec.contracts) - len(found.functions)
+    say(
         f"{count['ok']} ok, {count['problem']} with a problem, {count['not implemented'] + absent} not implemented; "
         f"spec {loaded - start:.2f} s, start {ready - loaded:.2f} s, calls {called - ready:.2f} s, "
-        f"end {time.perf_counter() - called:.2f} s",
-        markup=False,
+        f"end {time.perf_counter() - called:.2f} s"
     )
-    if count["problem"]:
-        return FAILS
-    return OK if count["ok"] else unusable(f"{name} implements nothing that could be called")
+    if not count["problem"] and not count["ok"]:
+        raise CannotRun(f"{adapter} implements nothing that could be called")
+    return FAILS if count["problem"] else OK
 
 
 def _calls(bench: Bench) -> Iterator[tuple[str, Callable[[], object]]]:
-    """A call of each component and of each gradient of the implementation, of its smallest case."""
+    """Yield the name and the call of each component and each gradient of the implementation, on its smallest case."""
     spec, adapter = bench.spec, bench.adapter
     for component in spec.components:
         if component in adapter.functions:
@@ -67,11 +74,11 @@ def _calls(bench: Bench) -> Iterator[tuple[str, Callable[[], object]]]:
         if component in adapter.gradients:
             case = _smallest(component, adapter, spec, gradient=True)
             if case is not None:
-                yield f"{component}_gradient", lambda case=case: _gradient(case, bench)  # type: ignore[misc]
+                yield f"{component}_gradient", lambda case=case: _call_gradient(case, bench)  # type: ignore[misc]
 
 
 def _smallest(component: str, adapter: Adapter, spec: Spec, *, gradient: bool) -> Case | None:
-    """The case with the fewest numbers that the adapter's conventions let it run."""
+    """Return the case with the fewest numbers that the adapter's conventions let it run."""
     fitting = [
         case
         for case in spec.cases_of(component)
@@ -87,7 +94,7 @@ def _size(case: Case) -> int:
     return sum(math.prod(recipe.shape) for recipe in (*case.inputs.values(), *case.params.values()))
 
 
-def _gradient(case: Case, bench: Bench) -> object:
+def _call_gradient(case: Case, bench: Bench) -> object:
     contract = bench.spec.contracts[case.component]
     assert case.cotangent_array is not None  # by _smallest
     wanted = contract.results_of(case)
@@ -96,8 +103,8 @@ def _gradient(case: Case, bench: Bench) -> object:
     )
 
 
-def _outcome(call: Callable[[], object]) -> tuple[str, str]:
-    """How a call went, in a word of _STYLES and in full."""
+def _try_call(call: Callable[[], object]) -> tuple[str, str]:
+    """Make a call, and return its outcome in a word of _STYLES and in full."""
     try:
         call()
     except (NotImplementedHere, NotCheckable) as absent:
@@ -105,6 +112,6 @@ def _outcome(call: Callable[[], object]) -> tuple[str, str]:
             return "problem", f"problem: initialize lists it, and the process has no such method (-32601): {absent}"
         return "not implemented", f"not implemented: {absent}"
     except BadResult as bad:
-        told = "".join(f"\n    {line}" for line in bad.detail.splitlines()[-10:])
-        return "problem", f"problem: {bad}{told}"
+        stderr = "".join(f"\n    {line}" for line in bad.detail.splitlines()[-10:])
+        return "problem", f"problem: {bad}{stderr}"
     return "ok", "ok"

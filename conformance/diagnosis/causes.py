@@ -16,13 +16,14 @@ IN: Final = " in "
 class Cause:
     """A mistake, or an option that an adapter may declare.
 
-    `id` is the id of the mistake, or "norm_placement: pre" for an option. `component` is the component in which the
-    mistake is made, None for an option. `title` describes the cause, `hint` the fix.
+    `id` is the mistake's, or as "norm_placement: pre"; `component` is where it is made, None for an option;
+    `title` says what is done, with the id in brackets; `heading` has the id first; `hint` says what to do about it.
     """
 
     id: str
     component: str | None
     title: str
+    heading: str
     hint: str
     convention: str = ""
     option: str = ""
@@ -33,8 +34,9 @@ def cause(id_: str, spec: Spec) -> Cause:
     made, _, place = id_.partition(IN)
     if made in spec.mistakes:
         mistake = spec.mistakes[made]
-        where = f", in {place} alone" if place else ""
-        return Cause(made, mistake.component, f"{mistake.title} ({made}){where}", mistake.hint)
+        where = f", only in {place}" if place else ""
+        title, heading = f"{mistake.title} ({made}){where}", f"{made}, {mistake.title}{where}"
+        return Cause(made, mistake.component, title, heading, mistake.hint)
     convention, _, option = id_.partition(": ")
     return option_cause(convention, option, spec)
 
@@ -43,7 +45,7 @@ def option_cause(convention: str, option: str, spec: Spec) -> Cause:
     """Return an option as a cause."""
     id_ = f"{convention}: {option}"
     title = f"{id_} ({spec.conventions[convention].options[option]})"
-    return Cause(id_, None, title, "", convention, option)
+    return Cause(id_, None, title, title, "", convention, option)
 
 
 def declaration(causes: Iterable[Cause]) -> str:

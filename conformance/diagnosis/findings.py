@@ -15,8 +15,16 @@ _MOST_SUSPECTS = 3
 _ABSENT = "raise NotImplementedError in the adapter (a process answers −32001): that call is then skipped"
 #: The mistake that only one property can find.
 _DIFFERS = "nondeterminism"
-#: The label of an explanation of most failing cases, but not of all.
+#: The labels of the lines that other rooms read.
+FIX_FIRST = "Fix first"
+#: It reproduces every failing case that was compared: a mistake of the catalogue, or an option that is not declared.
+MISTAKE_FOUND = "Mistake found"
+OPTION_FOUND = "Option found"
+#: It reproduces most failing cases, but not all.
 CLOSEST = "Closest known mistake"
+#: No passing case rules it out, and no values were compared.
+POSSIBLE_CAUSES = "Possible causes"
+NOTHING_KNOWN = "Cause unknown"
 #: The number of names that are listed; the others are counted.
 _FEW = 4
 
@@ -35,7 +43,7 @@ class Remark:
 
 
 def diagnose(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Remark]:
-    """Yield the components to fix first, the known mistakes that would look like this, and the missing components."""
+    """Yield what to fix first, which known mistakes explain it, and what is not implemented."""
     judged = {c: [v for v in verdicts if v.component == c and v.is_judged] for c in spec.components}
     absent = [c for c, mine in judged.items() if mine and all(v.reason == "not-implemented" for v in mine)]
     roots, followers = failing_roots((v for v in verdicts if v.component not in absent), spec)
@@ -43,7 +51,7 @@ def diagnose(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Remark]:
     for component in roots:
         bad = [v for v in judged[component] if v.bad]
         some_pass = len(bad) < len(judged[component])
-        yield Remark("Mend first", component, inner=False)
+        yield Remark(FIX_FIRST, component, inner=False)
         yield Remark("First seen", f"{bad[0].check}: {bad[0].message}")
         if bad[0].reason == "raised" and some_pass:
             yield Remark("If it has no such variant", _ABSENT)
@@ -52,10 +60,10 @@ def diagnose(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Remark]:
     for component in followers:
         # A mistake of a part shows in the whole. A mistake of the whole itself stays when the part is fixed.
         if any(c.id not in known for e in explained[component][:1] for c in e.causes):
-            yield Remark("Mend too", component, inner=False)
+            yield Remark("Fix too", component, inner=False)
             yield from this_is(explained[component])
     if followers:
-        yield Remark("These fail too and may mend themselves", ", ".join(followers), inner=False)
+        yield Remark("These also fail, perhaps only because of it", ", ".join(followers), inner=False)
     if absent:
         yield Remark("Not implemented", ", ".join(absent), inner=False)
     if faults := [v for v in verdicts if v.is_fault]:
@@ -74,19 +82,19 @@ def _could_be(verdicts: Sequence[Verdict], bad: Sequence[Verdict], component: st
         # A result that changes with each call matches no mistake, and any output may be the first wrong one. A call
         # that raised, or broke the contract, has no second result to compare.
         mistake = spec.mistakes[_DIFFERS]
-        text = f"{mistake.title} ({_DIFFERS}): {differs.message}. {mistake.hint}"
-        yield Remark("This is", text, mistakes=(_DIFFERS,))
+        text = f"{_DIFFERS}, {mistake.title}: {differs.message}. {mistake.hint}"
+        yield Remark(MISTAKE_FOUND, text, mistakes=(_DIFFERS,))
         return
     advice = dict.fromkeys(v.advice for v in bad if v.advice)
     if not advice and any(v.matches is not None and v.differences for v in bad):
-        yield Remark("Not known", "no mistake of the catalogue gives what was got; " + _first_wrong(bad))
+        yield Remark(NOTHING_KNOWN, "No known mistake reproduces this output; " + _first_wrong(bad))
         return
     # The message of an exception or a wrong shape is enough; only wrong values hint at mistakes.
     if any(v.reason in ("wrong-value", "not-finite", "property") for v in bad):
         for suspect in _likely(suspects(verdicts, component, spec)):
-            fits = f"({suspect.mistake.id}, fits {suspect.explains} of {suspect.failing} failing checks)"
-            text = f"{suspect.mistake.title} {fits}. {suspect.mistake.hint}"
-            yield Remark("Could be", text, mistakes=(suspect.mistake.id,))
+            fits = f"It fits {suspect.explains} of {suspect.failing} failing checks."
+            text = f"{suspect.mistake.id}, {suspect.mistake.title}. {fits} {suspect.mistake.hint}"
+            yield Remark(POSSIBLE_CAUSES, text, mistakes=(suspect.mistake.id,))
     yield from (Remark("Convention", text) for text in advice)
 
 
@@ -96,9 +104,10 @@ def _explaining(verdicts: Sequence[Verdict], component: str, spec: Spec) -> list
 
 
 def this_is(found: Sequence[Explanation], among: str = "failing", *, was: bool = False) -> list[Remark]:
-    """Return findings for the best explanation and for those that are as good; without a hint to fix if `was`.
+    """Return the best explanation, and those that are as good.
 
-    The label tells if every failing case that was examined agrees, or only most of them.
+    It is labelled as found if it reproduces every failing case that was compared, and as the closest one if not.
+    `was` says that it explains an earlier result: there is nothing to fix.
     """
     remarks: list[Remark] = []
     for place, e in enumerate(found[:_MOST_SUSPECTS]):
@@ -106,15 +115,13 @@ def this_is(found: Sequence[Explanation], among: str = "failing", *, was: bool =
             break
         if place and e.is_other_option_of(found[0]):
             continue
-        given = "recorded" if was else "got"
-        seen = f"what was {given} equals that in {e.equals} of {e.examined} {among} cases, {closeness(e.ratio)}"
-        seen += f"; it does not explain {few(dict.fromkeys(e.refuting))}" if e.refuting else ""
-        titles = " and ".join(c.title for c in e.causes)
-        head = "Or" if place else "This is" if e.certain else CLOSEST
+        output = "the recorded output" if was else "your output"
+        seen = f"It reproduces {output} in {e.equals} of {e.examined} {among} cases ({closeness(e.ratio)})"
+        seen += f", but not in {few(dict.fromkeys(e.refuting))}" if e.refuting else ""
         mistakes = tuple(c.id for c in e.causes if not c.option)
-        remarks.append(
-            Remark(head, f"{titles}: {seen}." + (f" {what_to_do(e.causes)}" if not was else ""), mistakes=mistakes)
-        )
+        head = "Or" if place else CLOSEST if not e.certain else MISTAKE_FOUND if mistakes else OPTION_FOUND
+        parts = (f"{' and '.join(c.heading for c in e.causes)}.", f"{seen}.", "" if was else what_to_do(e.causes))
+        remarks.append(Remark(head, " ".join(filter(None, parts)), mistakes=mistakes))
     return remarks
 
 

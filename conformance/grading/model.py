@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
+from goldformer.conformance.diagnosis.findings import MISTAKE_FOUND, OPTION_FOUND
 from goldformer.conformance.grading.sandbox import Isolation, Limits
 from goldformer.conformance.judging.verdict import WITHHELD, Reason, Status, Verdict
 
@@ -203,10 +204,8 @@ class Grade:
     isolation: Isolation
 
 
-#: The labels of diagnosis lines that decide: what to fix first, and a mistake that is certain. The older words are in
-#: grades that were written before these.
-FIX_FIRST_LABELS: Final = frozenset({"Fix first", "Mend first"})
-CERTAIN_LABELS: Final = frozenset({"Mistake found", "Option found", "This is"})
+#: The labels of the diagnosis that name a mistake for certain.
+CERTAIN_LABELS: Final = frozenset({MISTAKE_FOUND, OPTION_FOUND})
 
 #: The beginning of the message of a submission that could not be called.
 NOT_STARTED: Final = "It cannot be started"

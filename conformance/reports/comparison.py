@@ -1,4 +1,4 @@
-"""Several implementations side by side: what each of them passes and fails, by component, by dtype and by clause."""
+"""The report model of checks: the results of one or several implementations, by component, by dtype and by clause."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from goldformer.adapters.process import TIMEOUT
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.verdict import Status, Verdict
-from goldformer.conformance.reports.pictures import Picture, pictures
+from goldformer.conformance.reports.pictures import Picture, make_pictures
 from goldformer.conformance.reports.text import nothing_was_checked, stands_on, summary
 from goldformer.conformance.run import Numerics, Selection, checks
 from goldformer.spec import Spec, load_spec
 
-#: Whether all that was checked holds, something fails, or nothing could be checked.
+#: Everything that was checked holds, something fails, or nothing could be checked.
 Outcome = Literal["conforms", "fails", "unusable"]
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
-    """How some checks ended: how many of each kind, those that were skipped by reason, and the worst ratio."""
+class Counts:
+    """The number of checks by their end, of skipped ones by reason, and the worst ratio."""
 
     passed: int
     failed: int
@@ -37,8 +37,8 @@ class Tally:
     worst: float | None
 
     @classmethod
-    def of(cls, verdicts: Iterable[Verdict]) -> Tally:
-        """Count verdicts; one that a fault of goldformer lost was not judged, as if it had been skipped."""
+    def of(cls, verdicts: Iterable[Verdict]) -> Counts:
+        """Count verdicts; one that a fault of goldformer lost counts as skipped."""
         listed = list(verdicts)
         count = Counter(v.status for v in listed)
         skipped = Counter(str(v.reason) for v in listed if not v.is_judged)
@@ -48,36 +48,36 @@ class Tally:
 
     @property
     def bad(self) -> int:
-        """How many failed or errored."""
+        """The number of checks that failed or errored."""
         return self.failed + self.errored
 
     @property
-    def judged(self) -> int:
-        """How many were not skipped."""
+    def number_judged(self) -> int:
+        """The number of checks that were not skipped."""
         return self.passed + self.bad
 
     @property
     def stands_on(self) -> str:
-        """Return how many of the checks were judged, "" where all were or none."""
-        return stands_on(self.judged, self.judged + sum(self.skipped.values()))
+        """The number of checks that were judged, in words; "" if all were or none."""
+        return stands_on(self.number_judged, self.number_judged + sum(self.skipped.values()))
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """One component of one implementation: its state in words, as in a summary, and its counts, by dtype too."""
+class ComponentResult:
+    """One component of one implementation: its state, as in a summary, and its counts, also by dtype."""
 
     component: str
     state: str
-    tally: Tally
-    dtypes: Mapping[str, Tally]
+    counts: Counts
+    dtypes: Mapping[str, Counts]
 
 
 @dataclass(frozen=True, slots=True)
 class Implementation:
-    """What was found of one implementation.
+    """The results of one implementation.
 
-    `given` is the name by which it was asked for, `libraries` the version of what it computes with, `problem` says
-    why no verdict on it is possible. `pictures` are of what it gives, `implemented` the components that it has.
+    `given` is the name by which it was asked for, `libraries` has the version of its array library, `problem` says why
+    no verdict on it is possible. `pictures` show its output, `implemented` are its components.
     """
 
     given: str
@@ -93,12 +93,14 @@ class Implementation:
     implemented: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, bench: Bench, verdicts: Iterable[Verdict], seconds: float, *, drawn: bool = False) -> Implementation:
-        """What a run on a bench found; with `drawn`, pictures too, which take a few calls."""
+    def of(
+        cls, bench: Bench, verdicts: Iterable[Verdict], seconds: float, *, with_pictures: bool = False
+    ) -> Implementation:
+        """Collect the results of a run on a bench; pictures take a few more calls."""
         found, adapter = tuple(verdicts), bench.adapter
         return cls(
-            adapter.origin, adapter.name, adapter.version, libraries_of(adapter), adapter.conventions, adapter.hints,
-            found, seconds, _why_nothing_is_known(found), pictures(bench) if drawn else (),
+            adapter.origin, adapter.name, adapter.version, list_libraries(adapter), adapter.conventions, adapter.hints,
+            found, seconds, _find_problem(found), make_pictures(bench) if with_pictures else (),
             frozenset(adapter.functions),
         )  # fmt: skip
 
@@ -109,44 +111,44 @@ class Implementation:
 
     @property
     def bad(self) -> tuple[Verdict, ...]:
-        """What failed or errored."""
+        """The verdicts that failed or errored."""
         return tuple(v for v in self.verdicts if v.bad)
 
     @property
     def outcome(self) -> Outcome:
-        """How it ended as a whole."""
+        """The outcome as a whole."""
         return "unusable" if self.problem else "fails" if self.bad else "conforms"
 
-    def cells(self, spec: Spec) -> dict[str, Cell]:
-        """Its components that were run, in the order of the spec."""
-        cells = {}
+    def results(self, spec: Spec) -> dict[str, ComponentResult]:
+        """Return the components that were run, in the order of the spec."""
+        results = {}
         for row in summary(self.verdicts, spec, self.implemented):
             mine = [v for v in self.verdicts if v.component == row.component]
-            dtypes = {d: Tally.of(v for v in mine if v.dtype == d) for d in dict.fromkeys(v.dtype for v in mine)}
-            cells[row.component] = Cell(row.component, row.state, Tally.of(mine), dtypes)
-        return cells
+            dtypes = {d: Counts.of(v for v in mine if v.dtype == d) for d in dict.fromkeys(v.dtype for v in mine)}
+            results[row.component] = ComponentResult(row.component, row.state, Counts.of(mine), dtypes)
+        return results
 
-    def clauses(self, spec: Spec) -> dict[str, Tally]:
-        """The clauses that its checks are about, in the order of the spec."""
+    def clauses(self, spec: Spec) -> dict[str, Counts]:
+        """Return the clauses that its checks are about, in the order of the spec."""
         about: dict[str, list[Verdict]] = {id_: [] for id_ in spec.clauses}
         for verdict in self.verdicts:
             for id_ in verdict.clauses:
                 about[id_].append(verdict)
-        return {id_: Tally.of(verdicts) for id_, verdicts in about.items() if verdicts}
+        return {id_: Counts.of(verdicts) for id_, verdicts in about.items() if verdicts}
 
-    def documents(self, spec: Spec) -> dict[str, Tally]:
-        """The documents that its golden cases come from, in the order of the spec."""
+    def documents(self, spec: Spec) -> dict[str, Counts]:
+        """Return the documents that its golden cases come from, in the order of the spec."""
         about: dict[str, list[Verdict]] = {id_: [] for id_ in spec.documents}
         for verdict in self.verdicts:
             id_ = verdict.source.partition(" ")[0]
             if verdict.kind == "case" and id_ in about:
                 about[id_].append(verdict)
-        return {id_: Tally.of(verdicts) for id_, verdicts in about.items() if verdicts}
+        return {id_: Counts.of(verdicts) for id_, verdicts in about.items() if verdicts}
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """What to run on every implementation; no components means all of them.
+class ComparisonRequest:
+    """The checks to run on every implementation; no components means all of them.
 
     `timeout` is in seconds, for each call of those that are processes.
     """
@@ -160,45 +162,45 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Implementations on which the same was run, in the order in which they were named."""
+    """Implementations on which the same checks were run, in the order in which they were named."""
 
-    request: Request
+    request: ComparisonRequest
     implementations: tuple[Implementation, ...]
 
     @property
     def outcome(self) -> Outcome:
-        """The worst of them: one that is unusable, or else one that fails."""
+        """The worst outcome of all implementations."""
         outcomes = {i.outcome for i in self.implementations}
         return "unusable" if "unusable" in outcomes or not outcomes else "fails" if "fails" in outcomes else "conforms"
 
     @property
     def names(self) -> tuple[str, ...]:
-        """A name for each; where two have the same, with what they were given by."""
+        """The name of each implementation; if two have the same name, with the name by which they were asked for."""
         count = Counter(i.name for i in self.implementations)
         return tuple(i.name if count[i.name] == 1 else f"{i.name} ({i.given})" for i in self.implementations)
 
     def components(self, spec: Spec) -> list[str]:
-        """Those that were run on some implementation."""
+        """Return the components that were run on some implementation."""
         run = {v.component for i in self.implementations for v in i.verdicts}
         return [name for name in spec.components if name in run]
 
     def clauses(self, spec: Spec) -> list[str]:
-        """Those that were judged on some implementation."""
+        """Return the clauses that were judged on some implementation."""
         judged = {
             id_ for i in self.implementations for v in i.verdicts if v.status is not Status.SKIPPED for id_ in v.clauses
         }
         return [id_ for id_ in spec.clauses if id_ in judged]
 
 
-def libraries_of(adapter: Adapter) -> dict[str, str]:
-    """The version of what an adapter computes with; empty where nothing of that name is installed."""
+def list_libraries(adapter: Adapter) -> dict[str, str]:
+    """Return the version of an adapter's array library; empty if nothing of that name is installed."""
     try:
         return {adapter.arrays: version(adapter.arrays)}
     except PackageNotFoundError:
         return {adapter.arrays: ""}
 
 
-def _why_nothing_is_known(verdicts: Sequence[Verdict]) -> str:
+def _find_problem(verdicts: Sequence[Verdict]) -> str:
     """Return why no verdict on the implementation is possible, or "" if one is.
 
     A fault of goldformer leaves open whether the rest conforms; what fails, fails all the same.
@@ -213,18 +215,18 @@ def _why_nothing_is_known(verdicts: Sequence[Verdict]) -> str:
     return f"nothing was checked: {reason if len(reasons) == 1 else f'everything was skipped, most for: {reason}'}"
 
 
-def environment() -> dict[str, str]:
-    """What it all ran on: goldformer, Python, system and processor, by name."""
+def describe_system() -> dict[str, str]:
+    """Return goldformer, Python, system and processor, by name."""
     return {
         "goldformer": version("goldformer"),
         "Python": f"{platform.python_implementation()} {platform.python_version()}",
         "system": platform.platform(),
-        "processor": _processor(),
+        "processor": _find_processor(),
     }
 
 
-def _processor() -> str:
-    """The model of the CPU; Linux tells it in a file alone."""
+def _find_processor() -> str:
+    """Return the model of the CPU; Linux has it only in a file."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -235,52 +237,52 @@ def _processor() -> str:
 
 # ── running ──
 
-#: Is handed each Implementation as it is done, and how many there will be; hands them on.
+#: Gets each Implementation as it is done and their number, and passes them on: a progress bar.
 Watch = Callable[[Iterator[Implementation], int], Iterable[Implementation]]
 
 
-def compared(
-    given: Sequence[str], request: Request, spec: Spec, jobs: int, watch: Watch = lambda found, _: found
+def run_comparison(
+    given: Sequence[str], request: ComparisonRequest, spec: Spec, jobs: int, watch: Watch = lambda found, _: found
 ) -> Comparison:
-    """Run the same checks on every adapter, so many at once as `jobs`.
+    """Run the same checks on every adapter, `jobs` at once.
 
-    Each has a process of its own: what lies beside an adapter is imported by its bare name, so that two of them
-    would share what is named alike; and one that crashes takes no other with it.
+    Each has a process of its own: modules next to an adapter are imported by their bare names, so two adapters would
+    share modules of one name, and a crash would end all of them.
     """
-    done = {found.given: found for found in watch(_all(given, request, spec, jobs), len(given))}
+    done = {found.given: found for found in watch(_check_all(given, request, spec, jobs), len(given))}
     return Comparison(request, tuple(done[name] for name in given))
 
 
-def _all(given: Sequence[str], request: Request, spec: Spec, jobs: int) -> Iterator[Implementation]:
+def _check_all(given: Sequence[str], request: ComparisonRequest, spec: Spec, jobs: int) -> Iterator[Implementation]:
     from concurrent.futures import ThreadPoolExecutor, as_completed  # one implementation needs no pool
 
     with ThreadPoolExecutor(jobs) as pool:
-        running = [pool.submit(_apart, name, request, spec.root) for name in given]
+        running = [pool.submit(_check_in_process, name, request, spec.root) for name in given]
         yield from (future.result() for future in as_completed(running))
 
 
-def _apart(given: str, request: Request, root: Path) -> Implementation:
+def _check_in_process(given: str, request: ComparisonRequest, root: Path) -> Implementation:
     from concurrent.futures import ProcessPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
     from multiprocessing import get_context
 
     try:
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-            return pool.submit(_there, given, request, root).result()
+            return pool.submit(_load_and_check, given, request, root).result()
     except BrokenProcessPool:
         return Implementation(given, given, problem="its process ended in the middle of a check")
 
 
-def _there(given: str, request: Request, root: Path) -> Implementation:
-    return examined(given, request, load_spec(root))
+def _load_and_check(given: str, request: ComparisonRequest, root: Path) -> Implementation:
+    return check_implementation(given, request, load_spec(root))
 
 
-def examined(given: str, request: Request, spec: Spec) -> Implementation:
+def check_implementation(given: str, request: ComparisonRequest, spec: Spec) -> Implementation:
     """Run the checks on one adapter, in this process."""
     try:
         adapter = find_adapter(given, spec, request.timeout)
     except AdapterError as error:
-        # Its name is said wherever the problem is.
+        # The name is printed next to the problem anyway.
         return Implementation(given, given, problem=str(error).removeprefix(given).lstrip(": "))
     with contextlib.closing(adapter):
         Numerics(threads=request.threads).apply(adapter.arrays)
@@ -288,4 +290,4 @@ def examined(given: str, request: Request, spec: Spec) -> Implementation:
         start = time.perf_counter()
         judgements = (check() for check in checks(bench, Selection(request.dtypes, request.components)))
         verdicts = Diagnosis(spec).explain_all(judgements)
-        return Implementation.of(bench, verdicts, time.perf_counter() - start, drawn=True)
+        return Implementation.of(bench, verdicts, time.perf_counter() - start, with_pictures=True)

@@ -7,50 +7,56 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from goldformer.conformance.diagnosis.findings import diagnose
-from goldformer.conformance.reports.comparison import Cell, Comparison, Implementation, Tally, environment
+from goldformer.conformance.reports.comparison import (
+    Comparison,
+    ComponentResult,
+    Counts,
+    Implementation,
+    describe_system,
+)
 from goldformer.conformance.reports.text import number, stands_on
 from goldformer.spec import Spec
 from goldformer.spec.readme import escape, markdown_table
 
-#: How many bad checks of an implementation a summary lists; the page and the JSON have all.
+#: The number of bad checks of an implementation that a summary lists; the page and the JSON have all.
 _LISTED: Final = 10
 
-#: What is said first of a state, so that no colour is needed.
+#: The symbol of each state, so that no colour is needed.
 SYMBOLS: Final = {"conforms": "✓", "fails": "✗", "fails first": "✗"}
 
 
-def in_brief(cell: Cell | None) -> str:
-    """A cell in few characters: how many of the judged checks pass, and the worst ratio; or why there are none."""
-    if cell is None:
+def in_brief(result: ComponentResult | None) -> str:
+    """Return a component in few characters: the judged checks that pass and the worst ratio, or why there are none."""
+    if result is None:
         return "–"
-    tally = cell.tally
-    if not tally.judged:
-        return f"– {cell.state}" if cell.state == "not implemented" else f"– {reasons(tally)}"
-    worst = f" · {number(tally.worst)}" if tally.worst is not None else ""
-    return f"{SYMBOLS[cell.state]} {tally.passed} of {tally.judged}{worst}"
+    counts = result.counts
+    if not counts.number_judged:
+        return f"– {result.state}" if result.state == "not implemented" else f"– {list_reasons(counts)}"
+    worst = f" · {number(counts.worst)}" if counts.worst is not None else ""
+    return f"{SYMBOLS[result.state]} {counts.passed} of {counts.number_judged}{worst}"
 
 
-def reasons(tally: Tally, among: Collection[str] | None = None) -> str:
-    """Why checks were skipped, with how many, as "3 not implemented, 1 of another convention"."""
+def list_reasons(counts: Counts, among: Collection[str] | None = None) -> str:
+    """Return why checks were skipped, as "3 not implemented, 1 of another convention"."""
     words = {"convention": "of another convention", "dtype": "not in this dtype", "advice": "only advised"}
-    chosen = {why: count for why, count in tally.skipped.items() if among is None or why in among}
+    chosen = {why: count for why, count in counts.skipped.items() if among is None or why in among}
     return ", ".join(f"{count} {words.get(why, why.replace('-', ' '))}" for why, count in chosen.items())
 
 
-def ends(implementation: Implementation, spec: Spec) -> str:
-    """How an implementation ended, in words."""
+def describe_outcome(implementation: Implementation, spec: Spec) -> str:
+    """Return the outcome of an implementation in words."""
     if implementation.problem:
         return implementation.problem
-    judged = [cell for cell in implementation.cells(spec).values() if cell.tally.judged]
-    failing = sum(bool(cell.tally.bad) for cell in judged)
+    judged = [result for result in implementation.results(spec).values() if result.counts.number_judged]
+    failing = sum(bool(result.counts.bad) for result in judged)
     if failing:
-        return f"fails in {failing} of {_components(len(judged))}"
-    apply = sum(cell.tally.judged for cell in judged)
-    checks = apply + sum(sum(cell.tally.skipped.values()) for cell in judged)
-    return " · ".join(filter(None, ("conforms", _components(len(judged)), stands_on(apply, checks))))
+        return f"fails in {failing} of {_count_components(len(judged))}"
+    apply = sum(result.counts.number_judged for result in judged)
+    checks = apply + sum(sum(result.counts.skipped.values()) for result in judged)
+    return " · ".join(filter(None, ("conforms", _count_components(len(judged)), stands_on(apply, checks))))
 
 
-def _components(count: int) -> str:
+def _count_components(count: int) -> str:
     return f"{count} component{'s' if count != 1 else ''}"
 
 
@@ -58,18 +64,18 @@ def _components(count: int) -> str:
 
 
 def badge(implementation: Implementation, spec: Spec) -> dict[str, Any]:
-    """What shields.io reads from an endpoint, to draw a badge of one implementation."""
+    """Return the JSON from which shields.io draws a badge of one implementation."""
     colour = {"conforms": "brightgreen", "fails": "red", "unusable": "lightgrey"}[implementation.outcome]
-    said = "not checked" if implementation.problem else ends(implementation, spec)
-    return {"schemaVersion": 1, "label": "goldformer", "message": said, "color": colour}
+    message = "not checked" if implementation.problem else describe_outcome(implementation, spec)
+    return {"schemaVersion": 1, "label": "goldformer", "message": message, "color": colour}
 
 
 # ── Markdown ──
 
 
 def markdown(comparison: Comparison, spec: Spec) -> str:
-    """A table of components, what to mend, and what it ran on."""
-    cells = [i.cells(spec) for i in comparison.implementations]
+    """Return a table of components, the diagnosis, and the environment."""
+    cells = [i.results(spec) for i in comparison.implementations]
     lines = [
         [f"`{component}`", *(escape(in_brief(mine.get(component))) for mine in cells)]
         for component in comparison.components(spec)
@@ -80,7 +86,7 @@ def markdown(comparison: Comparison, spec: Spec) -> str:
         declared = [f"{key}: {option}" for key, option in implementation.conventions.items()]
         by = f" (declares {escape(', '.join(declared))})" if declared else ""
         title = f"{name} {implementation.version}".strip()
-        parts.append(f"- {symbol} **{escape(title)}**: {escape(ends(implementation, spec))}{by}")
+        parts.append(f"- {symbol} **{escape(title)}**: {escape(describe_outcome(implementation, spec))}{by}")
     if lines:
         parts.append("")
         parts.append(markdown_table(["component", *map(escape, comparison.names)], lines))
@@ -89,13 +95,13 @@ def markdown(comparison: Comparison, spec: Spec) -> str:
         )
     for name, implementation in zip(comparison.names, comparison.implementations, strict=True):
         if implementation.bad:
-            parts += [f"### {escape(name)}\n", *_failures(implementation, spec)]
-    ran = [f"{key} {value}" for key, value in (environment() | libraries(comparison)).items()]
+            parts += [f"### {escape(name)}\n", *_list_failures(implementation, spec)]
+    ran = [f"{key} {value}" for key, value in (describe_system() | collect_libraries(comparison)).items()]
     parts.append(f"\n{escape(' · '.join([*ran, comparison.request.device, ', '.join(comparison.request.dtypes)]))}\n")
     return "\n".join(parts)
 
 
-def _failures(implementation: Implementation, spec: Spec) -> Iterator[str]:
+def _list_failures(implementation: Implementation, spec: Spec) -> Iterator[str]:
     for remark in diagnose(implementation.verdicts, spec):
         yield f"{'  ' if remark.inner else ''}- **{remark.label}**: {escape(remark.text)}"
     bad = implementation.bad
@@ -107,8 +113,8 @@ def _failures(implementation: Implementation, spec: Spec) -> Iterator[str]:
     yield f"\n```console\n$ {bad[0].reproduce}\n```\n\n</details>\n"
 
 
-def libraries(comparison: Comparison) -> dict[str, str]:
-    """What the implementations compute with, and its versions."""
+def collect_libraries(comparison: Comparison) -> dict[str, str]:
+    """Return the array libraries of the implementations, and their versions."""
     found: dict[str, str] = {}
     for implementation in comparison.implementations:
         found |= implementation.libraries
@@ -119,9 +125,9 @@ def libraries(comparison: Comparison) -> dict[str, str]:
 
 
 def as_json(comparison: Comparison, spec: Spec) -> dict[str, Any]:
-    """All of it but the verdicts that are not bad."""
+    """Return all of a comparison but the verdicts that pass, as plain data."""
     return {
-        "environment": environment(),
+        "environment": describe_system(),
         **asdict(comparison.request),
         "outcome": comparison.outcome,
         "implementations": [
@@ -131,12 +137,12 @@ def as_json(comparison: Comparison, spec: Spec) -> dict[str, Any]:
                 "seconds": i.seconds,
                 "components": [
                     {
-                        "component": cell.component, "state": cell.state, **_tally(cell.tally),
-                        "dtypes": {dtype: _tally(tally) for dtype, tally in cell.dtypes.items()},
+                        "component": result.component, "state": result.state, **_count_as_json(result.counts),
+                        "dtypes": {dtype: _count_as_json(counts) for dtype, counts in result.dtypes.items()},
                     }
-                    for cell in i.cells(spec).values()
+                    for result in i.results(spec).values()
                 ],
-                "clauses": {id_: _tally(tally) for id_, tally in i.clauses(spec).items()},
+                "clauses": {id_: _count_as_json(counts) for id_, counts in i.clauses(spec).items()},
                 "diagnosis": [
                     {"label": remark.label, "text": remark.text, "inner": remark.inner}
                     for remark in diagnose(i.verdicts, spec)
@@ -148,8 +154,8 @@ def as_json(comparison: Comparison, spec: Spec) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _tally(tally: Tally) -> dict[str, Any]:
+def _count_as_json(counts: Counts) -> dict[str, Any]:
     return {
-        "passed": tally.passed, "failed": tally.failed, "errored": tally.errored, "skipped": dict(tally.skipped),
-        "worst_ratio": tally.worst,
+        "passed": counts.passed, "failed": counts.failed, "errored": counts.errored, "skipped": dict(counts.skipped),
+        "worst_ratio": counts.worst,
     }  # fmt: skip

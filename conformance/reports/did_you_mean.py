@@ -1,4 +1,4 @@
-"""What is said of a name that is not known."""
+"""Messages about unknown names, with a guess."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable
 
 
 def unknown(given: Iterable[str], known: Collection[str], option: str, *, every: bool = False) -> str | None:
-    """Return what to say of the first word that is not known, or None; with `every` word that is, if they are few.
+    """Return a message about the first unknown word, or None; `every` lists all known words.
 
-    Cases that are known are looked up one by one: only an unknown one has all files of cases read, for a guess.
+    Known cases are looked up one by one; only an unknown one makes this read all files of cases, for a guess.
     """
     import difflib  # only on the way to an error
 

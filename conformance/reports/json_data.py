@@ -1,4 +1,4 @@
-"""Data as JSON has it, which has no infinity and no NaN."""
+"""Data for JSON, which has no infinity and no NaN."""
 
 from __future__ import annotations
 

@@ -1,29 +1,46 @@
-"""Pages of HTML that ask nothing of the network: one file each, in light and in dark, for keyboards too."""
+"""HTML pages that load nothing from the network: one file each, in light and dark, usable with a keyboard."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from typing import TYPE_CHECKING, Any
 
 from goldformer.conformance.reports.text import number
 
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
 
-def rendered(template: str, **values: Any) -> str:
-    """A template of this package, filled in; what is filled in is text and never markup."""
+
+@dataclass(frozen=True, slots=True)
+class TableCell:
+    """A cell of a table: its text, lines below it, the id that it links to, its CSS classes, and its tooltip."""
+
+    text: str
+    notes: tuple[str, ...] = ()
+    target: str = ""
+    kind: str = "none"
+    tooltip: str = ""
+
+
+def render(template: str, **values: Any) -> str:
+    """Fill in a template of this package; values are text and never markup."""
     return _environment().get_template(template).render(**values)
 
 
 def breakable(name: str) -> Markup:
-    """A name that a narrow column may break behind its underscores, and nowhere else."""
+    """Return a name that a narrow column may break after its underscores only."""
+    from markupsafe import Markup
+
     return Markup("_<wbr>").join(name.split("_"))
 
 
 @cache
 def _environment() -> Environment:
-    """Made once: a class has thousands of pages."""
+    """Make the environment once: a class has thousands of pages, and most commands need no Jinja2."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
     environment = Environment(
         loader=PackageLoader("goldformer.conformance.reports"), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,

@@ -1,4 +1,4 @@
-"""What a page draws: how far each check lies from its tolerance, windows of wrong outputs, weights and encodings."""
+"""The pictures of a page: the ratio of each check to its tolerance, windows of wrong outputs, weights and encodings."""
 
 from __future__ import annotations
 
@@ -17,59 +17,59 @@ from goldformer.conformance.judging.verdict import Difference, Grid, Verdict
 from goldformer.conformance.reports.text import number
 from goldformer.spec import Case
 
-#: Where a strip of ratios begins and ends, in powers of ten; what lies beyond stands at its end.
+#: The ends of a strip of ratios, in powers of ten; ratios beyond them are drawn at the end.
 _DECADES: Final = (-4, 4)
-#: So many places a strip has in each power of ten.
+#: The number of places of a strip in each power of ten.
 _FINE: Final = 20
-#: The largest side of a matrix that is drawn as a picture.
+#: The largest side of a matrix that is drawn.
 _SIDE: Final = 48
-#: So many heads are drawn.
+#: The number of heads that are drawn.
 _HEADS: Final = 4
 #: The encodings that are drawn: positions and width.
 _ENCODED: Final = (48, 32)
 
 
 @dataclass(frozen=True, slots=True)
-class Dot:
-    """Checks whose ratios are nearly one: their place on the strip, from 0 to 1, how many, and what they are."""
+class StripDot:
+    """Checks whose ratios are nearly equal: their place on the strip, from 0 to 1, their number, and a tooltip."""
 
     at: float
     count: int
     wrong: bool
-    said: str
+    tooltip: str
 
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """The ratios of a component's checks, on a scale of powers of ten; `limit` is where 1 lies."""
+    """The ratios of a component's checks, on a scale of powers of ten; `limit` is the place of 1."""
 
     component: str
-    dots: tuple[Dot, ...]
+    dots: tuple[StripDot, ...]
     limit: float
-    said: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A number of a matrix: its strength from 0 to 1, its sign or that it is none, and itself."""
+    """A number of a matrix: its strength from 0 to 1, its sign or "odd" if it is not finite, and a tooltip."""
 
     strength: float
     kind: str
-    said: str
+    tooltip: str
 
 
 @dataclass(frozen=True, slots=True)
-class Heat:
-    """A matrix as it is drawn; `said` is for who does not see it."""
+class HeatMap:
+    """A matrix as colours; `text` describes it for people who cannot see it."""
 
     title: str
     rows: tuple[tuple[Spot, ...], ...]
-    said: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A matrix that an implementation gave, and of what: frozen, so that it travels between processes."""
+    """A matrix from the output of an implementation, with a title: frozen, so that processes can exchange it."""
 
     title: str
     rows: tuple[tuple[float, ...], ...]
@@ -78,8 +78,8 @@ class Picture:
 # ── strips ──
 
 
-def strips(verdicts: Iterable[Verdict], components: Sequence[str]) -> list[Strip]:
-    """A strip for each component of which some check was measured."""
+def make_strips(verdicts: Iterable[Verdict], components: Sequence[str]) -> list[Strip]:
+    """Return a strip for each component that has measured checks."""
     ratios: dict[str, list[tuple[float, bool]]] = {name: [] for name in components}
     for verdict in verdicts:
         if verdict.ratio is not None:
@@ -89,9 +89,11 @@ def strips(verdicts: Iterable[Verdict], components: Sequence[str]) -> list[Strip
 
 def _strip(component: str, ratios: Sequence[tuple[float, bool]]) -> Strip:
     places = Counter((_place(ratio), wrong) for ratio, wrong in ratios)
-    dots = tuple(Dot(at, count, wrong, _dot(at, count)) for (at, wrong), count in sorted(places.items()))
+    dots = tuple(StripDot(at, count, wrong, _describe_dot(at, count)) for (at, wrong), count in sorted(places.items()))
     worst = max(ratio for ratio, _ in ratios)
-    return Strip(component, dots, _place(1.0), f"{component}: {_checks(len(ratios))}, the worst at {number(worst)}")
+    return Strip(
+        component, dots, _place(1.0), f"{component}: {_count_checks(len(ratios))}, the worst at {number(worst)}"
+    )
 
 
 def _place(ratio: float) -> float:
@@ -100,43 +102,43 @@ def _place(ratio: float) -> float:
     return round((power - low) * _FINE) / ((high - low) * _FINE)
 
 
-def _dot(at: float, count: int) -> str:
+def _describe_dot(at: float, count: int) -> str:
     low, high = _DECADES
     ratio = 10 ** (low + at * (high - low))
     about = f"up to {ratio:.0e}" if at == 0 else f"{ratio:.0e} or more" if at == 1 else f"about {ratio:.2g}"
-    return f"{_checks(count)}: {about}"
+    return f"{_count_checks(count)}: {about}"
 
 
-def _checks(count: int) -> str:
+def _count_checks(count: int) -> str:
     return f"{count} check{'s' if count != 1 else ''}"
 
 
 # ── windows of wrong outputs ──
 
 
-def heats(difference: Difference) -> tuple[Heat, ...]:
-    """What was expected, what was got, and the difference where it is beyond the tolerance."""
-    return side_by_side(difference.grid, difference.tolerance, ("expected", "got"))
+def compare_values(difference: Difference) -> tuple[HeatMap, ...]:
+    """Draw the expected and the actual values, and their difference where it exceeds the tolerance."""
+    return side_by_side(difference.grid, difference.tolerance, ("expected", "actual"))
 
 
-def side_by_side(grid: Grid | None, tolerance: float, names: tuple[str, str]) -> tuple[Heat, ...]:
-    """Both matrices of a window under their names, and the second less the first where it is beyond the tolerance."""
+def side_by_side(grid: Grid | None, tolerance: float, names: tuple[str, str]) -> tuple[HeatMap, ...]:
+    """Draw both matrices of a window, and the second minus the first where that exceeds the tolerance."""
     if grid is None:
         return ()
-    expected, got = np.array(grid.expected), np.array(grid.got)
+    expected, actual = np.array(grid.expected), np.array(grid.got)
     with np.errstate(invalid="ignore"):
-        off = got - expected
-    off[(got == expected) | (np.isnan(got) & np.isnan(expected)) | (np.abs(off) <= tolerance)] = 0.0
-    scale = _largest(expected) or _largest(got)
+        off = actual - expected
+    off[(actual == expected) | (np.isnan(actual) & np.isnan(expected)) | (np.abs(off) <= tolerance)] = 0.0
+    scale = _largest(expected) or _largest(actual)
     return (
-        heat(names[0], expected, scale),
-        heat(names[1], got, scale),
-        heat(f"{names[1]} − {names[0]}", off, _largest(off)),
+        draw_matrix(names[0], expected, scale),
+        draw_matrix(names[1], actual, scale),
+        draw_matrix(f"{names[1]} − {names[0]}", off, _largest(off)),
     )
 
 
-def where(output: str, grid: Grid | None) -> str:
-    """Which part of an output a window shows, as in "output[0, 1, 0:12, 4:16]"; its name where that is all of it."""
+def name_window(output: str, grid: Grid | None) -> str:
+    """Return the part of an output in a window, as "output[0, 1, 0:12, 4:16]"; its name if the window has all of it."""
     if grid is None:
         return output
     sizes = (len(grid.expected), len(grid.expected[0]))[2 - len(grid.shape) :]
@@ -147,14 +149,14 @@ def where(output: str, grid: Grid | None) -> str:
     return f"{output}[{', '.join(places)}]"
 
 
-def heat(title: str, values: NDArray[np.float64], scale: float) -> Heat:
-    """A matrix drawn on a scale that ends at ±`scale`."""
+def draw_matrix(title: str, values: NDArray[np.float64], scale: float) -> HeatMap:
+    """Draw a matrix on a scale that ends at ±`scale`."""
     rows = tuple(tuple(_spot(float(value), scale) for value in row) for row in values)
     finite = values[np.isfinite(values)]
     span = f"from {finite.min():.3g} to {finite.max():.3g}" if finite.size else "without a finite number"
     odd = values.size - finite.size
     also = f", {odd} of them not finite" if odd and finite.size else ""
-    return Heat(title, rows, f"{title}, {len(rows)} × {len(rows[0])} numbers {span}{also}")
+    return HeatMap(title, rows, f"{title}, {len(rows)} × {len(rows[0])} numbers {span}{also}")
 
 
 def _spot(value: float, scale: float) -> Spot:
@@ -172,14 +174,16 @@ def _largest(values: NDArray[np.float64]) -> float:
 # ── pictures of what an implementation gives ──
 
 
-def pictures(bench: Bench) -> tuple[Picture, ...]:
-    """Attention weights, of one head and of several, and positional encodings, as far as it gives them."""
-    attention = (_weights(component, bench) for component in ("scaled_dot_product_attention", "multi_head_attention"))
-    return (*(picture for found in attention for picture in found), *_encodings(bench))
+def make_pictures(bench: Bench) -> tuple[Picture, ...]:
+    """Return attention weights, of one head and of several, and positional encodings, if the output has them."""
+    attention = (
+        _take_weights(component, bench) for component in ("scaled_dot_product_attention", "multi_head_attention")
+    )
+    return (*(picture for found in attention for picture in found), *_take_encodings(bench))
 
 
-def _weights(component: str, bench: Bench) -> Iterator[Picture]:
-    """The weights of the largest case that fits into a picture."""
+def _take_weights(component: str, bench: Bench) -> Iterator[Picture]:
+    """Yield the weights of the largest case that fits into a picture."""
     if component not in bench.adapter.functions or bench.unusable():
         return
     fitting = [case for case in plain_cases(component, bench) if 0 < _area(case) <= _SIDE**2]
@@ -200,7 +204,7 @@ def _weights(component: str, bench: Bench) -> Iterator[Picture]:
 
 
 def _area(case: Case) -> int:
-    """How many numbers a head's weights have in a case; 0 where it does not ask for them."""
+    """Return the number of weights of a head in a case; 0 if the case does not check them."""
     for outputs in case.golden.options.values() if case.golden is not None and case.cotangent is None else ():
         golden = (outputs or {}).get("weights")
         if golden is not None and golden.indices is None:
@@ -208,7 +212,7 @@ def _area(case: Case) -> int:
     return 0
 
 
-def _encodings(bench: Bench) -> Iterator[Picture]:
+def _take_encodings(bench: Bench) -> Iterator[Picture]:
     component = "positional_encoding"
     if component not in bench.adapter.functions or bench.unusable():
         return
@@ -224,7 +228,7 @@ def _rows(matrix: NDArray[np.float64]) -> tuple[tuple[float, ...], ...]:
     return tuple(tuple(map(float, row)) for row in matrix.tolist())
 
 
-def drawn(picture: Picture) -> Heat:
-    """A picture as it is drawn."""
+def draw_picture(picture: Picture) -> HeatMap:
+    """Draw a picture."""
     values = np.array(picture.rows)
-    return heat(picture.title, values, _largest(values))
+    return draw_matrix(picture.title, values, _largest(values))

@@ -51,17 +51,17 @@ class Report(_Closed):
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of a report."""
-    schema = _with_words(Report.model_json_schema())
+    """Return the JSON Schema of a report."""
+    schema = _allow_words(Report.model_json_schema())
     assert isinstance(schema, dict)
     return schema
 
 
-def _with_words(schema: Any) -> Any:
+def _allow_words(schema: Any) -> Any:
     if isinstance(schema, list):
-        return [_with_words(inner) for inner in schema]
+        return [_allow_words(inner) for inner in schema]
     if not isinstance(schema, dict):
         return schema
     if schema.get("type") == "number":
         return {**{key: value for key, value in schema.items() if key != "type"}, **_NUMBER}
-    return {key: _with_words(inner) for key, inner in schema.items()}
+    return {key: _allow_words(inner) for key, inner in schema.items()}

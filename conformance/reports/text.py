@@ -1,4 +1,4 @@
-"""Verdicts and spec entries as plain text, for pytest, the command line and people alike."""
+"""Verdicts as plain text, for pytest and the command line."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _MOST_MATCHES = 3
 
 
 def explain_verdict(verdict: Verdict, spec: Spec) -> str:
-    """What went wrong, what was expected, which clause and document say so, and how to see it again."""
+    """Return what failed, the expected and actual values, the clause and its document, and the line that repeats it."""
     lines = [
         f"{verdict.status.value.upper()}  {verdict.check}  ({verdict.component}, {verdict.dtype} on {verdict.device})",
         f"  {verdict.title}",
-        *wrapped(verdict.message, "  → "),
+        *wrap(verdict.message, "  → "),
     ]
     for difference in verdict.differences:
         lines += [f"  {line}" for line in difference_lines(difference)]
     for label, text in facts(verdict, spec):
-        lines += wrapped(text, f"  {label:12}")
+        lines += wrap(text, f"  {label:12}")
     if verdict.detail and (verdict.is_fault or verdict.reason in UNANSWERED):
         last = verdict.detail.splitlines()[-_MOST_STDERR:]
         label = "Traceback" if verdict.is_fault else "Stderr"
         lines += [f"  {head:12}{line}" for head, line in zip((label, *[""] * len(last)), last, strict=False)]
-    # Whole, to be copied.
+    # Not wrapped, so that it can be copied.
     lines.append(f"  Repeat      {verdict.reproduce}")
     if verdict.example:
         lines.append("  As a case   keep it in a file, which goldformer check reads with --cases FILE:")
@@ -43,7 +43,7 @@ def explain_verdict(verdict: Verdict, spec: Spec) -> str:
 
 
 def facts(verdict: Verdict, spec: Spec) -> Iterator[tuple[str, str]]:
-    """What is known of a bad verdict beyond its numbers: what each thing is, and what it says."""
+    """Yield what is known of a bad verdict beyond its numbers, each with a label."""
     for match in (verdict.matches or ())[:_MOST_MATCHES]:
         titles = " and ".join(cause(id_, spec).title for id_ in match.causes)
         yield "Equals", f"{titles}, {closeness(match.ratio)}"
@@ -59,17 +59,17 @@ def facts(verdict: Verdict, spec: Spec) -> Iterator[tuple[str, str]]:
 
 
 def number(margin: float) -> str:
-    """An error ÷ tolerance in few characters."""
+    """Return an error ÷ tolerance in few characters."""
     return "∞" if math.isinf(margin) else f"{margin:.3g}"
 
 
 def headline(verdict: Verdict) -> str:
-    """A bad verdict in one line."""
+    """Return a bad verdict in one line."""
     return f"{verdict.status.value.upper()}  {verdict.check} ({verdict.dtype}): {verdict.message}"
 
 
-def wrapped(text: str, head: str) -> list[str]:
-    """A text in lines of which the first begins with a head."""
+def wrap(text: str, head: str) -> list[str]:
+    """Return a text as lines; the first one begins with `head`."""
     return textwrap.wrap(
         text,
         _WIDTH,
@@ -81,7 +81,7 @@ def wrapped(text: str, head: str) -> list[str]:
 
 
 def difference_lines(difference: Difference) -> list[str]:
-    """How much of an output is wrong, and its first and its worst element."""
+    """Return how much of an output is wrong, and its first and its worst element."""
     bound = f"tolerance {difference.tolerance:.3g}" if difference.tolerance else "must be exact"
     if difference.worst is not None and not difference.worst.index:
         return [f"{difference.output}: {_element(difference.worst, difference.tolerance)} ({bound})"]
@@ -97,8 +97,8 @@ def difference_lines(difference: Difference) -> list[str]:
 
 def _element(element: Element, tolerance: float) -> str:
     if isinstance(element.expected, bool):
-        return f"expected {element.expected}, got {element.got}"
-    text = f"expected {element.expected:.9g}, got {element.got:.9g}"
+        return f"expected {element.expected}, actual {element.got}"
+    text = f"expected {element.expected:.9g}, actual {element.got:.9g}"
     error = abs(element.got - element.expected)
     return text + (f", error ÷ tolerance {error / tolerance:.3g}" if tolerance and error < float("inf") else "")
 
@@ -117,7 +117,7 @@ class ComponentRow:
 
     @property
     def stands_on(self) -> str:
-        """Return how many of the component's checks were judged, "" where all were or none."""
+        """The number of the component's checks that were judged, in words; "" if all were or none."""
         judged = self.passed + self.failed
         return stands_on(judged, judged + self.absent + self.skipped)
 
@@ -142,19 +142,19 @@ def summary(verdicts: Sequence[Verdict], spec: Spec, implemented: Collection[str
         absent = sum(v.reason == "not-implemented" and v.status is Status.SKIPPED for v in mine)
         ratios = [v.ratio for v in mine if v.ratio is not None]
         state = "fails first" if component in roots else "fails" if component in followers else ""
-        state = state or ("conforms" if passed else _not_judged(mine, implemented=component in implemented))
+        state = state or ("conforms" if passed else _explain_no_verdict(mine, implemented=component in implemented))
         skipped = len(mine) - passed - failed - absent
         rows.append(ComponentRow(component, passed, failed, absent, skipped, max(ratios, default=None), state))
     return rows
 
 
-def _not_judged(verdicts: Sequence[Verdict], *, implemented: bool) -> str:
+def _explain_no_verdict(verdicts: Sequence[Verdict], *, implemented: bool) -> str:
     """Return the state of a component of which no check was judged."""
     if any(v.is_fault for v in verdicts):
         return "fault in goldformer"
     if not implemented or any(v.message.endswith(TO_BE_WRITTEN) for v in verdicts):
         return "not implemented"
-    # Without the dtype or the device nothing was asked of it.
+    # If the dtype or the device is missing, nothing was asked of it.
     asked = any(v.reason not in ("dtype", "device") for v in verdicts)
     return "nothing to judge" if asked else "not checked"
 
@@ -163,7 +163,7 @@ HEADINGS = ("component", "passed", "failed", "not impl.", "skipped", "error÷tol
 
 
 def cells(row: ComponentRow) -> tuple[str, ...]:
-    """A row's texts under HEADINGS."""
+    """Return a row's texts under HEADINGS."""
     worst = "–" if row.worst is None else f"{row.worst:.3g}"
     counts = (str(n) if n else "·" for n in (row.passed, row.failed, row.absent, row.skipped))
     stands_on = f" ({row.stands_on})" if row.state == "conforms" and row.stands_on else ""
@@ -171,7 +171,7 @@ def cells(row: ComponentRow) -> tuple[str, ...]:
 
 
 def table(rows: Sequence[ComponentRow]) -> str:
-    """The summary as aligned columns."""
+    """Return the summary as aligned columns."""
     lines = [HEADINGS, *(cells(row) for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(HEADINGS))]
     return "\n".join(
@@ -184,14 +184,14 @@ def table(rows: Sequence[ComponentRow]) -> str:
 
 
 def closing(verdicts: Sequence[Verdict], spec: Spec) -> list[str]:
-    """The diagnosis in lines."""
+    """Return the diagnosis in lines."""
     return [
         line
         for remark in diagnose(verdicts, spec)
-        for line in wrapped(remark.text, f"{'  ' if remark.inner else ''}{remark.label}: ")
+        for line in wrap(remark.text, f"{'  ' if remark.inner else ''}{remark.label}: ")
     ]
 
 
 def nothing_was_checked(verdicts: Iterable[Verdict]) -> bool:
-    """Whether every single check was skipped, so that a green run would mean nothing."""
+    """Return True if every check was skipped, so that a green run would mean nothing."""
     return all(v.status is Status.SKIPPED for v in verdicts)

@@ -1,7 +1,7 @@
 """Comparisons made up of verdicts, so that what is told of them can be checked without running anything."""
 
 from goldformer.conformance.judging.verdict import Difference, Element, Status, Verdict
-from goldformer.conformance.reports.comparison import Comparison, Implementation, Request
+from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest, Implementation
 
 WRONG = Difference(
     "output", 3, 9, 1e-7, 2.5e5, Element((0, 0), 0.397954285, 0.425934076), Element((2, 0), 0.13547101, 0.0883140191)
@@ -30,7 +30,7 @@ def made(name, *verdicts, problem="", **more):
 
 
 def of(*implementations, dtypes=("float64", "float32")):
-    return Comparison(Request(dtypes), implementations)
+    return Comparison(ComparisonRequest(dtypes), implementations)
 
 
 RIGHT = made(

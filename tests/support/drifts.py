@@ -10,7 +10,7 @@ from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.baseline.judge import Judge
-from goldformer.conformance.baseline.model import Request
+from goldformer.conformance.baseline.model import BaselineRequest
 from goldformer.conformance.baseline.record import record, with_drawn
 from goldformer.conformance.diagnosis.mistakes import implementations
 
@@ -92,9 +92,15 @@ def textbook(spec, *changes, declared=None):
     return Adapter.from_object(book, "book", spec)
 
 
+def request(**chosen):
+    """A request of one's own choice, and else the smallest there is."""
+    given = {"devices": ("cpu",), "components": (), "drawn": 0, "threads": 1, "tf32": False}
+    return BaselineRequest(**{**given, **chosen})
+
+
 def recorded(spec, adapter, *components, dtype="float32", **more):
     """What an adapter gives for some components in one dtype."""
-    return record(adapter, spec, Request((dtype,), components=components, **more))
+    return record(adapter, spec, request(dtypes=(dtype,), components=components, **more))
 
 
 def moves(spec, old, new):

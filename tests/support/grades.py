@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import replace
 from functools import cache
@@ -89,12 +88,8 @@ def graded(id_, listed, *, message="", outcome=None, assignment=ASSIGNMENT, **mo
     """A grade of checks, by the share that passes."""
     parts = tuple(_part(part, listed) for part in assignment.parts)
     bad = {check.outcome for check in listed if check.counts} - {"correct"}
-    said = tuple(
-        DiagnosisLine(
-            r.label, r.text, r.inner, tuple(m for m in re.findall(r"\(([a-z0-9-]+)\)", r.text) if m in _spec().mistakes)
-        )
-        for r in diagnose([check.verdict for check in listed], _spec())
-    )
+    findings = diagnose([check.verdict for check in listed], _spec())
+    said = tuple(DiagnosisLine(r.label, r.text, r.inner, r.mistakes) for r in findings)
     return Grade(
         submission=id_, key=f"key-{id_}", outcome=outcome or (min(bad) if bad else "correct"), message=message,
         points=assignment.points, earned=round(sum(part.earned for part in parts), 2), parts=parts, said=said,

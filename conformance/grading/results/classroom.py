@@ -13,7 +13,7 @@ from goldformer.adapters.process.faults import printable
 from goldformer.conformance.grading.model import SEVERITY, Assignment, Origin, Outcome
 from goldformer.conformance.grading.results import words
 from goldformer.conformance.grading.results.gradebook import GradeSummary, sort_by_id
-from goldformer.conformance.reports.page import rendered
+from goldformer.conformance.reports.page import render
 from goldformer.spec import Mistake, Spec
 
 #: The number of bars of the histogram, and the size of its drawing.
@@ -76,7 +76,7 @@ def class_page(lines: Iterable[GradeSummary], assignment: Assignment, spec: Spec
         raise ValueError("lines: no student, expected at least one")
     earned = [line.earned for line in listed]
     return printable(
-        rendered(
+        render(
             "class.html",
             assignment=assignment,
             lines=listed,

@@ -15,7 +15,7 @@ from goldformer.conformance.grading.results.student import (
     build_feedback,
 )
 from goldformer.conformance.grading.results.words import block, code, escape, points
-from goldformer.conformance.reports.page import rendered
+from goldformer.conformance.reports.page import render
 from goldformer.spec import Spec
 from goldformer.spec.readme import markdown_table
 
@@ -26,7 +26,7 @@ AT_HOME: Final = "In the folder that has your submission.py, with the adapter of
 def html(grade: Grade, assignment: Assignment, spec: Spec) -> str:
     """Return the student's page."""
     page = build_feedback(grade, assignment, spec)
-    return printable(rendered("feedback.html", told=page, assignment=assignment, words=words, at_home=AT_HOME))
+    return printable(render("feedback.html", told=page, assignment=assignment, words=words, at_home=AT_HOME))
 
 
 def markdown(grade: Grade, assignment: Assignment, spec: Spec) -> str:

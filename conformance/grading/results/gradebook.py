@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from sys import intern
 from typing import Any, Final
 
+from goldformer.conformance.diagnosis.findings import NOTHING_KNOWN, POSSIBLE_CAUSES
 from goldformer.conformance.grading.model import (
     CERTAIN_LABELS,
     Assignment,
@@ -31,7 +32,7 @@ _HEAD: Final = ("id", "name", "email", "points", "earned")
 _TAIL: Final = ("outcome", "mistakes", "diagnosis", "message")
 
 #: The labels of lines that say what is wrong; the older words are in grades that were written before these.
-_TELLING: Final = CERTAIN_LABELS | {"Possible causes", "Could be", "Convention", "Cause unknown", "Not known"}
+_TELLING: Final = CERTAIN_LABELS | {POSSIBLE_CAUSES, "Convention", NOTHING_KNOWN}
 
 #: The longest sentence that is kept.
 _LONGEST: Final = 400

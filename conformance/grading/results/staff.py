@@ -12,7 +12,7 @@ from goldformer.conformance.grading.model import Assignment, Check, Grade, Origi
 from goldformer.conformance.grading.results import words
 from goldformer.conformance.grading.results.gradebook import find_outcome
 from goldformer.conformance.judging.verdict import Verdict
-from goldformer.conformance.reports.page import rendered
+from goldformer.conformance.reports.page import render
 from goldformer.conformance.reports.text import difference_lines, facts, headline
 from goldformer.spec import Spec
 
@@ -55,7 +55,7 @@ class ComponentDetails:
 def html(grade: Grade, assignment: Assignment, spec: Spec) -> str:
     """Return the staff's page of a submission, which no student may see: it shows the fresh cases."""
     return printable(
-        rendered(
+        render(
             "staff.html",
             grade=grade,
             assignment=assignment,

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Final
 
+from goldformer.conformance.diagnosis.findings import FIX_FIRST
 from goldformer.conformance.grading.model import (
-    FIX_FIRST_LABELS,
     NOT_STARTED,
     UNDEFINED,
     Assignment,
@@ -28,7 +28,7 @@ from goldformer.conformance.grading.model import (
 from goldformer.conformance.grading.results import words
 from goldformer.conformance.grading.results.gradebook import find_outcome
 from goldformer.conformance.judging.verdict import WITHHELD, Difference, Verdict
-from goldformer.conformance.reports.pictures import Heat, heats, where
+from goldformer.conformance.reports.pictures import HeatMap, compare_values, name_window
 from goldformer.conformance.reports.text import difference_lines
 from goldformer.spec import Mistake, Spec
 
@@ -56,7 +56,7 @@ class FailedCheck:
     said: str
     numbers: tuple[str, ...]
     stderr: str
-    windows: tuple[tuple[str, tuple[Heat, ...]], ...]
+    windows: tuple[tuple[str, tuple[HeatMap, ...]], ...]
     alike: int = 0
 
 
@@ -201,7 +201,9 @@ class _FailedChecks:
             said=self._summarize_check(check, quotable=quotable),
             numbers=tuple(line for d in visible for line in difference_lines(d)) if shows_values else (),
             stderr=words.tail(verdict.detail, _STDERR) if has_stderr and verdict.detail else "",
-            windows=tuple((where(d.output, d.grid), heats(d)) for d in visible if d.grid) if shows_values else (),
+            windows=tuple((name_window(d.output, d.grid), compare_values(d)) for d in visible if d.grid)
+            if shows_values
+            else (),
         )
 
     def _select_differences(self, verdict: Verdict) -> tuple[Difference, ...]:
@@ -321,7 +323,7 @@ def _add_first_seen(remarks: list[StudentRemark], failures: _FailedChecks) -> It
     for place, remark in enumerate(remarks):
         yield remark
         below = takewhile(lambda other: other.inner, remarks[place + 1 :])
-        if remark.label in FIX_FIRST_LABELS and not any(other.mistakes for other in below):
+        if remark.label == FIX_FIRST and not any(other.mistakes for other in below):
             for failure in failures.describe(remark.text)[:1]:
                 yield StudentRemark("First seen", failure.check, inner=True, quoted=failure.said)
 

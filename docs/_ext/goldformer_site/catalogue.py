@@ -38,7 +38,7 @@ def _mistake(mistake: Mistake, spec: Spec, words: Words) -> str:
             ("Written", words.plain(mistake.does)),
             ("Symptom", words.plain(mistake.symptom)),
             ("Why", words.plain(mistake.why)),
-            ("Mend", words.plain(mistake.hint)),
+            ("Fix", words.plain(mistake.hint)),
             ("Shown by", words.plain(mistake.reveals)),
             ("Hidden by", words.plain(mistake.hides)),
             ("Seen", ", ".join(f"[{words.plain(place)}]({address(place)})" for place in mistake.seen)),

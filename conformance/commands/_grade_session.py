@@ -1,4 +1,4 @@
-"""One run over a class: grades what is left, keeps each grade as it is done, and says how far it is."""
+"""One run over a class: grade the rest, store each grade as it is done, and show the progress."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from goldformer.conformance.commands.console import err, say
+from goldformer.conformance.commands._console import err, say
 from goldformer.conformance.grading.cluster import grade_on_cluster
 from goldformer.conformance.grading.model import Submission
 from goldformer.conformance.grading.pool import grade_in_pool
@@ -24,9 +24,9 @@ from goldformer.conformance.grading.worker import ResultFiles
 
 @dataclass
 class Session:
-    """One run over a class: what is left to grade, and how far it is.
+    """One run over a class and its progress.
 
-    What is finished is graded `again` where that is asked for; by so many `jobs` here, or by a cluster's `scheduler`.
+    `again` grades finished submissions too. `jobs` processes grade here, or a cluster grades by its `scheduler`.
     """
 
     exam: GradingTask
@@ -35,17 +35,18 @@ class Session:
     again: bool
     jobs: int | None
     scheduler: str | None
-    told: bool
+    visible: bool
     finished: int = 0
     before: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
 
     def run(self) -> None:
-        """Grade what is not finished, and keep each as it is done."""
+        """Grade what is not finished, and store each grade as it is done."""
         start = time.monotonic()
         with self._watch() as tell:
-            graded = self._graded()
+            jobs = min(self.jobs or _count_cores(), len(self.found))
+            graded = grade_all(self.exam, self._read_unfinished(), self.store, jobs, self.scheduler)
             try:
                 for done in graded:
                     self.store.keep(done.id, done.files)
@@ -56,12 +57,8 @@ class Session:
                 graded.close()
         self.seconds = time.monotonic() - start
 
-    def _graded(self) -> Any:
-        jobs = min(self.jobs or _cores(), len(self.found))
-        return grade_all(self.exam, self._left(), self.store, jobs, self.scheduler)
-
-    def _left(self) -> Iterator[Submission]:
-        """What has no grade yet that was made of the same things; one submission in memory at a time."""
+    def _read_unfinished(self) -> Iterator[Submission]:
+        """Yield what has no grade for its present content and assignment; one submission is in memory at a time."""
         for handed in self.found.handed:
             submission = self.found.read(handed, self.exam.assignment.limits)
             if not self.again and self.store.is_finished(submission.id, self.exam.key(submission)):
@@ -70,7 +67,7 @@ class Session:
                 yield submission
 
     def _watch(self) -> AbstractContextManager[Callable[[ResultFiles], None]]:
-        if not self.told:
+        if not self.visible:
             return nullcontext(lambda _: None)
         return _Bar(self) if err.is_terminal else nullcontext(self._say)
 
@@ -79,7 +76,7 @@ class Session:
 
 
 class _Bar:
-    """Progress on a terminal: how many are done, how they came out, and what is left."""
+    """Progress on a terminal: the number done, the outcomes, and the rest."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -115,5 +112,5 @@ def grade_all(
     return grade_in_pool(exam, submissions, jobs, store.running)
 
 
-def _cores() -> int:
+def _count_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

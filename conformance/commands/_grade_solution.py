@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from goldformer.conformance.commands.console import err, say
-from goldformer.conformance.commands.grade_session import grade_all
+from goldformer.conformance.commands._console import err, say
+from goldformer.conformance.commands._grade_session import grade_all
 from goldformer.conformance.grading.model import NOT_STARTED, Assignment, Submission
 from goldformer.conformance.grading.outputs import OPTIONAL, Outputs, summarize
 from goldformer.conformance.grading.pool import Unusable
@@ -18,7 +18,7 @@ from goldformer.conformance.grading.task import GradingTask
 from goldformer.conformance.grading.worker import ResultFiles
 from goldformer.spec import Spec
 
-#: Where the folder of results keeps the outputs that the solution returned.
+#: The file of the outputs that the solution returned, in the folder of results.
 OUTPUTS: Final = "assignment/outputs.json"
 
 _NO_SOLUTION: Final = (
@@ -55,41 +55,41 @@ def has_optional_outputs(assignment: Assignment, spec: Spec) -> bool:
 def require_outputs(
     exam: GradingTask, solution: Solution | None, spec: Spec, store: Store, scheduler: str | None, *, quiet: bool
 ) -> GradingTask:
-    """Return the exam that requires the outputs that the solution returns, and keep them for the next run."""
+    """Return the exam that requires the outputs that the solution returns, and store them for the next run."""
     key, outputs = "", OPTIONAL
     if has_optional_outputs(exam.assignment, spec) and solution is None:
         err.print(f"goldformer: {exam.assignment.path.parent}{_NO_SOLUTION}", style="yellow", markup=False)
     elif has_optional_outputs(exam.assignment, spec) and solution is not None:
         key = exam.key(solution.submission)
-        kept_key, kept = _read(store.folder / OUTPUTS)
-        outputs = kept if kept_key == key else _run(solution, exam, store, scheduler)
+        stored_key, stored = _read(store.folder / OUTPUTS)
+        outputs = stored if stored_key == key else _grade_solution(solution, exam, store, scheduler)
         if not quiet and (returned := summarize(outputs, spec)):
             say(f"required, because {solution.path.name} returns it: {returned}")
     store.write(OUTPUTS, json.dumps({"key": key, "outputs": outputs}, indent=1, sort_keys=True) + "\n")
     return exam.require_outputs(outputs)
 
 
-def kept_outputs(folder: Path) -> Outputs:
+def read_outputs(folder: Path) -> Outputs:
     """Return the outputs that were required when a folder of results was graded."""
     return _read(folder / OUTPUTS)[1]
 
 
 def _read(path: Path) -> tuple[str, Outputs]:
-    """Read the key of what was run, and the outputs that it returned; both are empty if there is no such file."""
+    """Read the key of the solution that was graded, and its outputs; both are empty if there is no such file."""
     try:
-        kept: Any = json.loads(path.read_text("utf-8"))
+        stored: Any = json.loads(path.read_text("utf-8"))
         outputs = {
             component: {check: tuple(names) for check, names in checks.items()}
-            for component, checks in kept["outputs"].items()
+            for component, checks in stored["outputs"].items()
         }
-        return str(kept["key"]), outputs
+        return str(stored["key"]), outputs
     except FileNotFoundError:
         return "", OPTIONAL
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise Unusable(f"{path}: is no record of required outputs ({error}): remove it, and grade again") from error
 
 
-def _run(solution: Solution, exam: GradingTask, store: Store, scheduler: str | None) -> Outputs:
+def _grade_solution(solution: Solution, exam: GradingTask, store: Store, scheduler: str | None) -> Outputs:
     """Grade the solution, and return its outputs; Unusable if it does not run."""
     finished: ResultFiles
     (finished,) = grade_all(exam, [solution.submission], store, 1, scheduler)

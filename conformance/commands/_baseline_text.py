@@ -1,4 +1,4 @@
-"""What goldformer baseline prints of a drift and of an update."""
+"""The text of a drift and of an update, for goldformer baseline."""
 
 from __future__ import annotations
 
@@ -8,45 +8,45 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from goldformer.conformance.baseline.drift import Drift, headline, remarks, sentence
+from goldformer.conformance.baseline.drift import Drift, describe_cause, headline, remarks
 from goldformer.conformance.baseline.model import Key
 from goldformer.conformance.baseline.moves import KINDS, Kind, Move, worst_first
 from goldformer.conformance.baseline.report import cells
-from goldformer.conformance.baseline.update import ACTS, Change, changes, counted
-from goldformer.conformance.commands.console import plain_table, print_table, say
-from goldformer.conformance.reports.text import number, wrapped
+from goldformer.conformance.baseline.update import ACTS, Change, count_changes, list_changes
+from goldformer.conformance.commands._console import plain_table, print_table, say
+from goldformer.conformance.reports.text import number, wrap
 
-#: So many moves are shown, the worst ones, and so many of one component, unless all are asked for.
+#: The largest number of moves that are shown without --all, and of one component.
 _SHOWN: Final = 10
 _SHOWN_OF_ONE: Final = 2
 
 
-def report(drift: Drift, folder: Path, allow: Kind, *, everything: bool) -> None:
-    """Print a drift: where it runs otherwise, by component, the worst moves, what explains them, and the outcome."""
+def print_drift(drift: Drift, folder: Path, allow: Kind, *, everything: bool) -> None:
+    """Print a drift: differences of the environment, moves by component, the worst ones, causes, and the outcome."""
     title = drift.new.recordings[-1].title
     say(f"{title} against {folder}", "bold")
     for name, then, now in drift.environment:
-        say(f"Not as it was: {name}: {then} → {now}", "yellow")
+        say(f"Changed: {name}: {then} → {now}", "yellow")
     table = plain_table("component", *KINDS, "move÷tol.", right=(*KINDS, "move÷tol."))
     for name, tally in drift.tallies.items():
         table.add_row(name, *cells(tally), style="red" if tally.worst > allow else "")
     print_table(table)
     worst = [move for move in worst_first(drift.moves) if move.kind > Kind.IDENTICAL]
     beyond = [move for move in worst if move.kind > allow]
-    shown = beyond if everything else _worst_of_each(beyond)
+    shown = beyond if everything else _pick_worst(beyond)
     for move in shown or worst[:1]:
         say("")
         for line in move_lines(move, drift):
             say(line)
     if len(beyond) > len(shown):
         say(f"\n{len(beyond) - len(shown)} more moved further than allowed: --all shows them, --json has them")
-    say_remarks(drift)
+    print_remarks(drift)
     verdict = "nothing moved" if not worst else f"worst: {drift.tally.worst}"
     say(f"\n{verdict}, allowed: {allow}", "bold")
 
 
-def _worst_of_each(moves: list[Move]) -> list[Move]:
-    """The first few of each component."""
+def _pick_worst(moves: list[Move]) -> list[Move]:
+    """Return the first moves of each component."""
     seen: Counter[str] = Counter()
     chosen = []
     for move in moves:
@@ -56,20 +56,20 @@ def _worst_of_each(moves: list[Move]) -> list[Move]:
     return chosen[:_SHOWN]
 
 
-def what_next(drift: Drift, adapter: str, folder: Path, allow: Kind) -> str:
-    """How to take over what moved further than allowed."""
+def suggest_update(drift: Drift, adapter: str, folder: Path, allow: Kind) -> str:
+    """Return the command that accepts what moved further than allowed."""
     beyond = [move for move in drift.moves if move.kind > allow]
-    asked = {change.act for change in changes(drift.old, drift.new, beyond, ("create", "trim", "fix"), allow)}
+    asked = {change.act for change in list_changes(drift.old, drift.new, beyond, ("create", "trim", "fix"), allow)}
     acts = [f"--{act}" for act in ACTS if act in asked]
-    return f"If this is meant, take it over: goldformer baseline update {shlex.join([adapter, str(folder), *acts])}"
+    return f"If this is intended, accept it: goldformer baseline update {shlex.join([adapter, str(folder), *acts])}"
 
 
 def move_lines(move: Move, drift: Drift) -> Iterator[str]:
-    """One move in full."""
+    """Yield the lines of one move in full."""
     key, furthest = move.key, move.furthest
     where = f"({move.component}, {key.dtype} on {key.device})"
     yield f"{str(move.kind).upper()}  {key.case}  {where}"
-    yield from wrapped(headline(move, drift.spec).partition(": ")[2] or "as it was", "  → ")
+    yield from wrap(headline(move, drift.spec).partition(": ")[2] or "as it was", "  → ")
     if furthest is not None:
         bound = f"tolerance {move.tolerance:.3g}" if move.tolerance else "must be exact"
         ratio = f", move ÷ tolerance {number(move.ratio)}" if move.ratio is not None and move.tolerance else ""
@@ -79,47 +79,46 @@ def move_lines(move: Move, drift: Drift) -> Iterator[str]:
         yield f"  Repeat      {repeat}"
 
 
-def say_remarks(drift: Drift) -> None:
-    """Print what explains the moves, if anything does."""
+def print_remarks(drift: Drift) -> None:
+    """Print what explains the moves, if something does."""
     listed = list(remarks(drift))
     if listed:
         say("")
     for remark in listed:
-        for line in wrapped(remark.text, f"{'  ' if remark.inner else ''}{remark.label}: "):
+        for line in wrap(remark.text, f"{'  ' if remark.inner else ''}{remark.label}: "):
             say(line)
 
 
-def list_changes(accepted: list[Change], drift: Drift) -> None:
-    """Print what an update changes: counts by act and class, and each change below what is said of it and others."""
-    for act, kinds in counted(accepted):
-        said = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-        say(f"{act}: {said}", "bold")
+def print_changes(accepted: list[Change], drift: Drift) -> None:
+    """Print what an update changes: counts by act and class, and the changes by their cause."""
+    for act, kinds in count_changes(accepted):
+        say(f"{act}: " + ", ".join(f"{count} {kind}" for kind, count in kinds.items()), "bold")
         mine = [change.move for change in accepted if change.act == act]
-        for head, moves in _alike(mine, drift):
+        for head, moves in _group_by_cause(mine, drift):
             say(f"  {head}")
             by_call: defaultdict[Key, list[str]] = defaultdict(list)
             for move in moves:
-                by_call[move.key].append(_how_far(move))
+                by_call[move.key].append(_format_distance(move))
             for key, outputs in by_call.items():
                 say(f"    {key.case} ({key.dtype} on {key.device}): {', '.join(outputs)}")
 
 
-def _alike(moves: list[Move], drift: Drift) -> Iterator[tuple[str, list[Move]]]:
-    """Moves of a component and a class with the same cause, below what is said of them."""
-    alike: defaultdict[tuple[object, ...], list[Move]] = defaultdict(list)
+def _group_by_cause(moves: list[Move], drift: Drift) -> Iterator[tuple[str, list[Move]]]:
+    """Yield a heading and the moves of a component and a class with the same cause."""
+    groups: defaultdict[tuple[object, ...], list[Move]] = defaultdict(list)
     for move in moves:
         causes = move.matches[0].causes if move.matches else move.why
-        alike[move.component, move.kind, causes, move.was].append(move)
-    for mine in alike.values():
-        # The one that fits least says how well all of them do.
+        groups[move.component, move.kind, causes, move.was].append(move)
+    for mine in groups.values():
+        # The worst fit holds for all of them.
         least = max(mine, key=lambda move: move.matches[0].ratio if move.matches else 0.0)
         measured = [move.ratio for move in mine if move.furthest is not None and move.ratio is not None]
         far = f"by up to {number(max(measured))} times the tolerance" if measured else ""
-        parts = [part for part in (far, sentence(least, drift.spec)) if part]
+        parts = [part for part in (far, describe_cause(least, drift.spec)) if part]
         yield f"{least.component}, {len(mine)} {least.kind}" + f": {'; '.join(parts)}" * bool(parts), mine
 
 
-def _how_far(move: Move) -> str:
-    """An output with its move ÷ tolerance, as far as there is one."""
+def _format_distance(move: Move) -> str:
+    """Return an output with its move ÷ tolerance, if it has one."""
     far = number(move.ratio) if move.furthest is not None and move.ratio is not None else ""
     return f"{move.output or 'the call'} {far}".rstrip()

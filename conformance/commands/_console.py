@@ -1,0 +1,146 @@
+"""The two consoles of the command line, and the messages and files that several commands write."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Final, TypeVar
+
+import click
+from rich.console import Console
+from rich.measure import Measurement
+from rich.progress import track
+from rich.table import Table
+from rich.text import Text
+
+from goldformer.adapters.process.faults import printable
+from goldformer.conformance.judging.verdict import Verdict
+from goldformer.conformance.reports.did_you_mean import unknown
+from goldformer.conformance.reports.json_data import finite
+from goldformer.conformance.reports.text import closing
+from goldformer.spec import Spec
+from goldformer.spec.files import replace_file
+
+#: Exit statuses, as --help documents them.
+OK: Final = 0
+FAILS: Final = 1
+UNUSABLE: Final = 2
+#: The status that a shell reports for a command that Ctrl-C ended.
+STOPPED: Final = 130
+
+T = TypeVar("T")
+
+
+class PrintableConsole(Console):
+    """A console that escapes control characters: names and messages come from adapters, baselines and submissions."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Render a string: all strings that are printed come through here."""
+        return super().render_str(printable(text), **options)
+
+
+class PlainTable(Table):
+    """A table whose cells are shown as they are: brackets in them are no markup."""
+
+    def add_row(self, *cells: Any, **options: Any) -> None:
+        """Add a row of strings or of texts with a style."""
+        super().add_row(*(_plain(cell) if isinstance(cell, str) else cell for cell in cells), **options)
+
+
+def _plain(text: str) -> Text:
+    return Text(printable(text))
+
+
+out = PrintableConsole(highlight=False, soft_wrap=True, emoji=False)
+err = PrintableConsole(stderr=True, highlight=False, soft_wrap=True, emoji=False)
+
+
+class CannotRun(click.ClickException):
+    """Nothing could be done; the message says why, and what to do instead."""
+
+    exit_code = UNUSABLE
+
+    def show(self, file: IO[Any] | None = None) -> None:  # noqa: ARG002 - click passes it
+        """Print the message on standard error."""
+        print_error(self.message)
+
+
+def print_error(message: str) -> None:
+    """Print why something could not be done."""
+    err.print(f"goldformer: {message}", style="red", markup=False)
+
+
+def require_known(words: Iterable[str], known: Collection[str], option: str, *, every: bool = False) -> None:
+    """Raise CannotRun for the first word that is unknown, with a guess; `every` lists all known words."""
+    if message := unknown(words, known, option, every=every):
+        raise CannotRun(message)
+
+
+def require_folders(saved: Mapping[str, Path | None]) -> None:
+    """Raise CannotRun for the first option whose file cannot be written: before the work, not after it."""
+    for option, path in saved.items():
+        if path is not None and not path.parent.is_dir():
+            raise CannotRun(f"{option} {path}: there is no folder {path.parent}")
+        if path is not None and not os.access(path.parent, os.W_OK):
+            raise CannotRun(f"{option} {path}: the folder {path.parent} cannot be written to: name another one")
+
+
+def say(text: str, style: str | None = None) -> None:
+    """Print a text as it is: brackets in it are no markup."""
+    out.print(text, style=style, markup=False)
+
+
+def say_json(data: Any, end: str = "\n") -> None:
+    """Print data as JSON, or a text that is JSON; it escapes control characters by itself."""
+    out.print(Text(data if isinstance(data, str) else _as_json(data)), end=end)
+
+
+def save(path: Path, text: str) -> None:
+    """Write a file, and say so."""
+    replace_file(path, text)
+    say(f"- wrote {path}")
+
+
+def save_json(path: Path, data: Any) -> None:
+    """Write data as a file of JSON, and say so."""
+    save(path, _as_json(data) + "\n")
+
+
+def _as_json(data: Any) -> str:
+    return json.dumps(finite(data), ensure_ascii=False)
+
+
+def plain_table(*headings: str, right: Collection[str] = ()) -> PlainTable:
+    """Return an empty table without lines, the columns named in `right` flush right."""
+    table = PlainTable(box=None, pad_edge=False, header_style="bold")
+    for heading in headings:
+        table.add_column(_plain(heading), justify="right" if heading in right else "left", overflow="fold")
+    return table
+
+
+def print_table(table: Table) -> None:
+    """Print a table as wide as the terminal; without a terminal, as wide as its longest line."""
+    if out.is_terminal:
+        out.print(table)
+        return
+    widest = Measurement.get(out, out.options.update(max_width=10_000), table).maximum
+    Console(file=out.file, width=widest, highlight=False, emoji=False).print(table)
+
+
+def show_progress(items: Iterable[T], total: int, what: str) -> Iterable[T]:
+    """Yield the items under a progress bar, if there is a terminal to draw it on."""
+    return track(items, what, total=total, console=err, transient=True, disable=not err.is_terminal)
+
+
+def say_diagnosis(
+    verdicts: Sequence[Verdict], conventions: Mapping[str, str], hints: Iterable[str], spec: Spec
+) -> None:
+    """Print what to fix first, and what an adapter declares."""
+    for line in closing(verdicts, spec):
+        say(line)
+    for name, option in conventions.items():
+        say(f"Convention declared: {name}: {option}", "dim")
+    for hint in hints:
+        say(f"Note: {hint}")

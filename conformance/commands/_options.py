@@ -1,0 +1,58 @@
+"""The options that several commands take, and the exit statuses that their help lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import click
+
+STATUSES: Final = """
+\b
+Exit status: 0: conforms (or: done) · 1: fails (or: golden values moved) · 2: bad adapter, spec or option,
+or nothing was checked, or a fault in goldformer and no failure.
+"""
+
+#: A file that is read or written, and a folder.
+FILE: Final = click.Path(path_type=Path, dir_okay=False)
+FOLDER: Final = click.Path(path_type=Path, file_okay=False)
+
+
+def split_words(*default: str) -> Callable[[click.Context, click.Parameter, tuple[str, ...]], tuple[str, ...]]:
+    """Return a callback that splits the values of a repeatable option at commas; without any, it gives the default."""
+
+    def split(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(word for text in values for word in text.split(",") if word) or default
+
+    return split
+
+
+SPEC: Final = click.option(
+    "--spec", "root", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Another spec folder."
+)
+COMPONENTS: Final = click.option(
+    "--component", "components", multiple=True, callback=split_words(), help="Only this component (repeatable, or a,b)."
+)
+DTYPES: Final = click.option(
+    "--dtype",
+    "dtypes",
+    multiple=True,
+    callback=split_words("float64", "float32"),
+    help="float64, float32, float16, bfloat16.  [default: float64,float32]",
+)
+DEVICE: Final = click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
+THREADS: Final = click.option(
+    "--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads on the CPU."
+)
+TF32: Final = click.option("--tf32", is_flag=True, help="Allow TF32 matrix products on CUDA.")
+TIMEOUT: Final = click.option(
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=60,
+    show_default=True,
+    help="Seconds for each call of an implementation that is a process.",
+)
+JOBS: Final = click.option("--jobs", type=click.IntRange(1), default=None, help="Processes.  [default: all cores]")
+MARKDOWN: Final = click.option("--markdown", type=FILE, help="Save a summary in Markdown, as a build server shows it.")
+JSON_OUT: Final = click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
