@@ -77,6 +77,6 @@ def _time(seconds: float) -> str:
 
 
 def machine() -> str:
-    """What it all ran on, in a line."""
+    """Describe the machine in one line."""
     facts = describe_system() | {"torch": version("torch")}
     return f"Measured on {os.cpu_count()} cores: {', '.join(f'{name} {value}' for name, value in facts.items())}."

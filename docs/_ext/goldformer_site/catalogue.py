@@ -20,7 +20,7 @@ that equals one of them says so. What a [convention](#the-conventions) allows is
 
 
 def page(spec: Spec) -> str:
-    """The whole catalogue."""
+    """Return the page of the whole catalogue."""
     words = Words(spec)
     parts = [_HEAD.format(number=len(spec.mistakes))]
     for component in dict.fromkeys(mistake.component for mistake in spec.mistakes.values()):

@@ -41,7 +41,7 @@ def sections(spec: Spec) -> Iterator[Section]:
 
 
 def clause_pages(spec: Spec) -> Mapping[str, str]:
-    """The page that leads to all of them, and theirs."""
+    """Return the index page of the clauses, and the pages of their groups."""
     found = list(sections(spec))
     writer = _Writer(spec)
     return {

@@ -13,7 +13,7 @@ from goldformer_site.markdown import Words, cited, defined, fields, link, links,
 
 
 def pages(spec: Spec) -> Mapping[str, str]:
-    """The page that leads to all of them, and theirs."""
+    """Return the index page of the components, and one page for each."""
     writer = _Writer(spec)
     rows = [
         (link("component", name), writer.words.plain(contract.title), str(len(spec.cases_of(name))))

@@ -33,7 +33,7 @@ _OTHERS: Final = "More"
 
 
 def contents(root: str, found: Collection[str]) -> str:
-    """The tables of contents of the first page, of the pages that are there; in them a page stands once."""
+    """Return the tables of contents of the first page; each page stands in one of them."""
     listed = {root, *(page for pages in _CONTENTS.values() for page in pages)}
     others = tuple(sorted(page for page in found if "/" not in page and page not in listed))
     tables = {**_CONTENTS, _OTHERS: others}

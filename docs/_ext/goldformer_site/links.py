@@ -39,7 +39,7 @@ class Links:
         self.spec, self.folder = spec, folder
 
     def in_page(self, text: str) -> str:
-        """A page whose links lead to pages of the site, or to the file itself where there is none."""
+        """Return a page whose links lead to pages of the site, or to the file if the site has no page for it."""
         parts = _FENCE.split(text)
         # Each fence comes with the group of its ticks.
         kept = [part for index, part in enumerate(parts) if index % 3 != 2]

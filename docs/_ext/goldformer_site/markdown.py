@@ -14,17 +14,17 @@ _CLAUSE = re.compile(r"\b[A-Z]+-\d+\b")
 
 
 def label(kind: str, id_: str) -> str:
-    """The name of a place, which is also its anchor in the page: clause-sdpa-2, mistake-scale-missing."""
+    """Return the name of a place, which is also its anchor in the page: clause-sdpa-2, mistake-scale-missing."""
     return f"{kind}-{id_}".lower().replace("_", "-").replace(".", "-")
 
 
 def target(kind: str, id_: str) -> str:
-    """The line that makes what follows the place of an id."""
+    """Return the line that marks the next block as the place of an id."""
     return f"({label(kind, id_)})=\n"
 
 
 def link(kind: str, id_: str, text: str | None = None) -> str:
-    """A link to the place of an id; ids of code stand in code."""
+    """Return a link to the place of an id; ids of code are shown as code."""
     return f"[{text or (id_ if kind in ('clause', 'row') else f'`{id_}`')}](#{label(kind, id_)})"
 
 
@@ -34,7 +34,7 @@ def links(kind: str, ids: Iterable[str]) -> str:
 
 
 def cited(source: Citation) -> str:
-    """A document with links to it and to its rows; what cites no document, as it is."""
+    """Return a citation with links to the document and its rows; other text is returned unchanged."""
     rows = " ".join(link("row", f"{source.document}-{row}", row) for row in source.rows)
     return f"{link('document', source.document, source.document)} {rows}" if rows else source.document
 
@@ -57,7 +57,7 @@ class Words:
         )
 
     def linked(self, text: str, *, but: str = "") -> str:
-        """The same text, with links on the clauses it names."""
+        """Return the text with links on the clauses that it names."""
 
         def led(match: re.Match[str]) -> str:
             known = match[0] in self.spec.clauses and match[0] != but
@@ -71,7 +71,7 @@ class Words:
         return "".join(part if index % 2 else self.linked(part, but=but) for index, part in enumerate(parts))
 
     def check(self, id_: str) -> str:
-        """A link to a case or a property."""
+        """Return a link to a case or a property."""
         return link("case" if id_ in self.spec.cases else "property", id_)
 
     def checks(self, ids: Sequence[str], shown: int = 8) -> str:
@@ -81,7 +81,7 @@ class Words:
 
 
 def _escaped(text: str) -> str:
-    """A part of a line, with the spaces at its ends."""
+    """Return a part of a line with the spaces at its ends."""
     words = escape(text)
     return f"{' ' * text[:1].isspace()}{words}{' ' * text[-1:].isspace()}" if words else text
 
@@ -92,12 +92,12 @@ def fields(items: Iterable[tuple[str, str]]) -> str:
 
 
 def defined(term: str, *paragraphs: str) -> str:
-    """A term with what is said of it."""
+    """Return a term with its description."""
     said = "\n\n".join(f"  {paragraph}" for paragraph in paragraphs if paragraph)
     return f"{term}\n: {said.lstrip()}\n"
 
 
 def toctree(names: Iterable[str], *, hidden: bool = False) -> str:
-    """The pages below this one."""
+    """Return the table of contents of the pages below this one."""
     hiding = ":hidden:\n" if hidden else ""
     return "```{toctree}\n:maxdepth: 1\n" + hiding + "\n".join(names) + "\n```\n"

@@ -7,18 +7,18 @@ from typing import Any
 
 
 def visit_inline(self: Any, node: Any) -> None:
-    """A formula within a line."""
+    """Return a formula within a line."""
     _write(self, mathml(node.astext(), block=False))
 
 
 def visit_block(self: Any, node: Any) -> None:
-    """A formula of its own, which scrolls where it is wider than the page."""
+    """Return a formula of its own, which scrolls if it is wider than the page."""
     formula = mathml(node.astext(), block=True)
     _write(self, f'<div class="formula" role="region" aria-label="formula" tabindex="0">{formula}</div>\n')
 
 
 def mathml(tex: str, *, block: bool) -> str:
-    """A formula of the spec in MathML; what is no TeX raises an error of latex2mathml."""
+    """Return a formula of the spec in MathML; text that is no TeX raises an error of latex2mathml."""
     from latex2mathml.converter import convert  # only building the site needs it
 
     made: str = convert(_readable(tex), display="block" if block else "inline")
@@ -26,7 +26,7 @@ def mathml(tex: str, *, block: bool) -> str:
 
 
 def _readable(tex: str) -> str:
-    """The same formula in what latex2mathml knows, with the spaces that TeX sets around the names of functions."""
+    """Return the formula in the TeX that latex2mathml knows, with the spaces around the names of functions."""
     tex = re.sub(r"\\text\{[^{}]*\}", lambda match: match[0].replace(r"\_", "_"), tex)
     tex = tex.replace(r"\arg\max", r"\text{arg}\max").replace(r"\mathsf T", r"\mathsf{T}")
     tex = re.sub(r"\\operatorname\{", r"\\mathrm{", tex)
