@@ -19,7 +19,7 @@ GENERATED = "generated"
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Connect to Sphinx: make pages before they are read, links and contents while they are read, formulas as MathML."""
+    """Connect to Sphinx: make pages before it reads them, links while it reads them, and formulas as MathML."""
     app.connect("builder-inited", _write_pages)
     app.connect("source-read", _follow_links)
     app.add_html_math_renderer("mathml", (mathml.visit_inline, None), (mathml.visit_block, None))
