@@ -41,7 +41,7 @@ class Location:
         return Problem(self.file, self.line, field, message)
 
 
-class Entry(StrictModel):
+class TableEntry(StrictModel):
     """An entry of a table, which knows where it is written."""
 
     _place: Location = PrivateAttr()

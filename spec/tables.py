@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from goldformer.spec.errors import SpecError
-from goldformer.spec.strict import ClauseId, Entry, Id, Items, Location, Name, Option, StrictModel, Text
+from goldformer.spec.strict import ClauseId, Id, Items, Location, Name, Option, StrictModel, TableEntry, Text
 from goldformer.spec.yamlfile import Field as Where
 from goldformer.spec.yamlfile import YamlFile
 
@@ -56,7 +56,7 @@ class Clause:
 # ── the entries of documents.yaml, errata.yaml, conventions.yaml, mistakes.yaml and properties.yaml ──
 
 
-class DocumentRow(Entry):
+class DocumentRow(TableEntry):
     """One fact that a document defines."""
 
     id: Annotated[str, Field(pattern=r"^[A-Z][0-9]+$")]
@@ -64,7 +64,7 @@ class DocumentRow(Entry):
     says: Text
 
 
-class Document(Entry):
+class Document(TableEntry):
     """One of the source documents."""
 
     id: Id
@@ -83,7 +83,7 @@ class Digits(StrictModel):
     indices: Items[Items[int]]
 
 
-class Erratum(Entry):
+class Erratum(TableEntry):
     """A wrong statement of a document, with the cases and properties that prove it wrong."""
 
     id: Id
@@ -98,7 +98,7 @@ class Erratum(Entry):
     digits: Items[Digits] = ()
 
 
-class Convention(Entry):
+class Convention(TableEntry):
     """A choice that real, correct code makes differently.
 
     With `left_open` an adapter may declare it UNSPECIFIED: what depends on it is not compared. The text says for whom.
@@ -126,7 +126,7 @@ def _check_link(text: str) -> str:
 Link = Annotated[str, AfterValidator(_check_link), Field(json_schema_extra={"pattern": _LINK})]
 
 
-class Mistake(Entry):
+class Mistake(TableEntry):
     """A named mistake that people really make.
 
     `title` describes it in a phrase, `does` the wrong code, `symptom` its visible effect, `why` the reason why it is
@@ -146,7 +146,7 @@ class Mistake(Entry):
     seen: Items[Link] = ()
 
 
-class Property(Entry):
+class Property(TableEntry):
     """A relation that holds for every input; the suite draws the inputs. Component "*" means every one.
 
     `catches` are mistakes that it shows.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ from goldformer.spec.oracle.formulas import (
 Ids = NDArray[np.int64]
 Mask = NDArray[np.bool_] | None
 Params = Mapping[str, Objects]
+Sublayer = Callable[[Objects], dict[str, Objects]]
 
 
 def pad_or_truncate(number: Number, x: Objects, *, length: int) -> dict[str, Objects]:
@@ -55,122 +56,92 @@ def layer_norm(
     return {"output": centred / np.sqrt(variance + scalar(eps)) * gamma + beta}
 
 
-def _sublayer(
-    number: Number, x: Objects, sublayer: Any, norm: Params, placement: str, eps: str
-) -> tuple[Objects, dict[str, Objects]]:
-    """LAYER-1, LAYER-3: a sub-layer with its residual and its normalisation, after or before."""
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """LAYER-1 … LAYER-3: the sub-layers of one layer, each with its residual and its normalisation."""
 
-    def normalise(y: Objects) -> Objects:
-        return layer_norm(number, y, **norm, layer_norm_eps=eps)["output"]
+    number: Number
+    num_heads: int
+    params: Params
+    norm_placement: str = "post"
+    layer_norm_eps: str = "1e-5"
+    empty_row: str = "uniform"
 
-    if placement == "pre":
-        outputs = sublayer(normalise(x))
-        return x + outputs["output"], outputs
-    outputs = sublayer(x)
-    return normalise(x + outputs["output"]), outputs
+    def attend(self, name: str, query: Objects, memory: Objects, mask: Mask) -> dict[str, Objects]:
+        """Attend from `query` to `memory` with the parameters of one attention."""
+        mine = select_params(self.params, name)
+        heads, rows = self.num_heads, self.empty_row
+        return multi_head_attention(self.number, query, memory, memory, mask, num_heads=heads, **mine, empty_row=rows)
+
+    def feed(self, x: Objects) -> dict[str, Objects]:
+        """Run the feed-forward network."""
+        return feed_forward(self.number, x, **select_params(self.params, "feed_forward"))
+
+    def add(self, norm: str, x: Objects, sublayer: Sublayer) -> tuple[Objects, dict[str, Objects]]:
+        """LAYER-3: add a sub-layer to its residual, normalised after or before; return the sum and its outputs."""
+
+        def normalise(y: Objects) -> Objects:
+            scale = select_params(self.params, norm)
+            return layer_norm(self.number, y, **scale, layer_norm_eps=self.layer_norm_eps)["output"]
+
+        if self.norm_placement == "pre":
+            outputs = sublayer(normalise(x))
+            return x + outputs["output"], outputs
+        outputs = sublayer(x)
+        return normalise(x + outputs["output"]), outputs
 
 
-def encoder_layer(
-    number: Number,
-    x: Objects,
-    mask: Mask = None,
-    *,
-    num_heads: int,
-    params: Params,
-    norm_placement: str = "post",
-    layer_norm_eps: str = "1e-5",
-    empty_row: str = "uniform",
-) -> dict[str, Objects]:
+def encoder_layer(number: Number, x: Objects, mask: Mask = None, **options: Any) -> dict[str, Objects]:
     """LAYER-1: self-attention, then the feed-forward network, each with residual and normalisation."""
-
-    def attend(y: Objects) -> dict[str, Objects]:
-        mine = select_params(params, "self_attention")
-        return multi_head_attention(number, y, y, y, mask, num_heads=num_heads, **mine, empty_row=empty_row)
-
-    def feed(y: Objects) -> dict[str, Objects]:
-        return feed_forward(number, y, **select_params(params, "feed_forward"))
-
-    how = (norm_placement, layer_norm_eps)
-    attended, attention = _sublayer(number, x, attend, select_params(params, "norm_1"), *how)
-    output, _ = _sublayer(number, attended, feed, select_params(params, "norm_2"), *how)
-    return {"output": output, "attended": attended, "weights": attention["weights"]}
+    layer = Layer(number=number, **options)
+    attended, own = layer.add("norm_1", x, lambda y: layer.attend("self_attention", y, y, mask))
+    output, _ = layer.add("norm_2", attended, layer.feed)
+    return {"output": output, "attended": attended, "weights": own["weights"]}
 
 
 def decoder_layer(
-    number: Number,
-    x: Objects,
-    memory: Objects,
-    self_mask: Mask = None,
-    memory_mask: Mask = None,
-    *,
-    num_heads: int,
-    params: Params,
-    norm_placement: str = "post",
-    layer_norm_eps: str = "1e-5",
-    empty_row: str = "uniform",
+    number: Number, x: Objects, memory: Objects, self_mask: Mask = None, memory_mask: Mask = None, **options: Any
 ) -> dict[str, Objects]:
     """LAYER-2: masked self-attention, attention over the encoder's output, the feed-forward network."""
-
-    def attend(y: Objects, other: Objects | None, mask: Mask, prefix: str) -> dict[str, Objects]:
-        kv = y if other is None else other
-        mine = select_params(params, prefix)
-        return multi_head_attention(number, y, kv, kv, mask, num_heads=num_heads, **mine, empty_row=empty_row)
-
-    def feed(y: Objects) -> dict[str, Objects]:
-        return feed_forward(number, y, **select_params(params, "feed_forward"))
-
-    how = (norm_placement, layer_norm_eps)
-    attended, own = _sublayer(
-        number, x, lambda y: attend(y, None, self_mask, "self_attention"), select_params(params, "norm_1"), *how
-    )
-    crossed, cross = _sublayer(
-        number,
-        attended,
-        lambda y: attend(y, memory, memory_mask, "cross_attention"),
-        select_params(params, "norm_2"),
-        *how,
-    )
-    output, _ = _sublayer(number, crossed, feed, select_params(params, "norm_3"), *how)
-    return {
-        "output": output,
-        "attended": attended,
-        "crossed": crossed,
-        "weights": own["weights"],
-        "cross_weights": cross["weights"],
-    }
+    layer = Layer(number=number, **options)
+    attended, own = layer.add("norm_1", x, lambda y: layer.attend("self_attention", y, y, self_mask))
+    crossed, cross = layer.add("norm_2", attended, lambda y: layer.attend("cross_attention", y, memory, memory_mask))
+    output, _ = layer.add("norm_3", crossed, layer.feed)
+    weights = {"weights": own["weights"], "cross_weights": cross["weights"]}
+    return {"output": output, "attended": attended, "crossed": crossed, **weights}
 
 
-def encoder(
-    number: Number, x: Objects, mask: Mask = None, *, num_heads: int, num_layers: int, params: Params, **how: str
+def _run_stack(
+    name: str,
+    layer: Callable[..., Mapping[str, Objects]],
+    x: Objects,
+    *,
+    num_layers: int,
+    params: Params,
+    **options: Any,
 ) -> dict[str, Objects]:
     """STACK-1: each layer takes the output of the one before it, with weights of its own."""
     layers = []
     for index in range(num_layers):
-        mine = select_params(params, f"encoder.{index}")
-        x = encoder_layer(number, x, mask, num_heads=num_heads, params=mine, **how)["output"]
+        x = layer(x, params=select_params(params, f"{name}.{index}"), **options)["output"]
         layers.append(x)
     return {"output": x, "layers": np.stack(layers)}
+
+
+def encoder(number: Number, x: Objects, mask: Mask = None, **options: Any) -> dict[str, Objects]:
+    """STACK-1: a stack of encoder layers under one mask."""
+    return _run_stack("encoder", lambda x, **layer: encoder_layer(number, x, mask, **layer), x, **options)
 
 
 def decoder(
-    number: Number,
-    x: Objects,
-    memory: Objects,
-    self_mask: Mask = None,
-    memory_mask: Mask = None,
-    *,
-    num_heads: int,
-    num_layers: int,
-    params: Params,
-    **how: str,
+    number: Number, x: Objects, memory: Objects, self_mask: Mask = None, memory_mask: Mask = None, **options: Any
 ) -> dict[str, Objects]:
-    """STACK-2: as the encoder; every layer attends to the same memory."""
-    layers = []
-    for index in range(num_layers):
-        mine = select_params(params, f"decoder.{index}")
-        x = decoder_layer(number, x, memory, self_mask, memory_mask, num_heads=num_heads, params=mine, **how)["output"]
-        layers.append(x)
-    return {"output": x, "layers": np.stack(layers)}
+    """STACK-2: a stack of decoder layers; every layer attends to the same memory."""
+
+    def run_layer(x: Objects, **layer: Any) -> dict[str, Objects]:
+        return decoder_layer(number, x, memory, self_mask, memory_mask, **layer)
+
+    return _run_stack("decoder", run_layer, x, **options)
 
 
 @dataclass(frozen=True, kw_only=True)
