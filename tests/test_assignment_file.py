@@ -128,11 +128,11 @@ WRONG = {
     ),
     "a deduction for two things": (
         "{reason:", "{mistake: scale-missing, reason:", 13, "deductions[1]",
-        "should be for a mistake or for a reason, and for one of them alone",
+        "should be for a mistake or for a reason, but not for both",
     ),
     "a deduction for nothing": (
         "reason: wrong-dtype, ", "", 13, "deductions[1]",
-        "should be for a mistake or for a reason, and for one of them alone",
+        "should be for a mistake or for a reason, but not for both",
     ),
     "negative points": (
         "softmax: 10", "softmax: -1", 5, "components.softmax",

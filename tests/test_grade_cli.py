@@ -35,8 +35,8 @@ def run(spec: Spec, tmp_path: Path, broken: set[str], monkeypatch: pytest.Monkey
     write_assignment(tmp_path)
     write_class(tmp_path / "class", alice=CORRECT, bob=UNSTABLE, carol=SOFTMAX)
 
-    def graded(exam: GradingTask, submissions: Iterable[Submission], jobs: int, boxes: Path) -> Iterator[ResultFiles]:
-        grader = Grader(exam, spec).use_sandbox(OpenSandbox(spec), boxes)
+    def graded(exam: GradingTask, submissions: Iterable[Submission], jobs: int, running: Path) -> Iterator[ResultFiles]:
+        grader = Grader(exam, spec).use_sandbox(OpenSandbox(spec), running)
         for submission in submissions:
             if submission.id in broken:
                 yield give_up(submission, "it broke", exam, spec)

@@ -49,13 +49,13 @@ def exam(spec: Spec, tmp_path_factory: pytest.TempPathFactory) -> GradingTask:
 
 
 @pytest.fixture
-def jail(spec: Spec) -> OpenSandbox:
+def sandbox(spec: Spec) -> OpenSandbox:
     return OpenSandbox(spec)
 
 
 @pytest.fixture
-def grader(exam: GradingTask, jail: OpenSandbox, spec: Spec) -> Grader:
-    return Grader(exam, spec).use_sandbox(jail)
+def grader(exam: GradingTask, sandbox: OpenSandbox, spec: Spec) -> Grader:
+    return Grader(exam, spec).use_sandbox(sandbox)
 
 
 def earned(graded: GradedSubmission) -> dict[str, float]:
@@ -105,32 +105,32 @@ def test_what_is_not_there_is_missing_and_costs_its_component(grader: Grader) ->
     assert graded.grade.outcome == "missing"
 
 
-def test_what_cannot_be_imported_is_said_once(grader: Grader, jail: OpenSandbox) -> None:
+def test_what_cannot_be_imported_is_said_once(grader: Grader, sandbox: OpenSandbox) -> None:
     graded = grader.grade(submitted("def softmax(:\n"))
     assert (graded.grade.earned, graded.grade.outcome) == (0.0, "killed")
     assert graded.grade.message.startswith("It cannot be started: the process ended: invalid syntax")
     counted = [check.verdict.message for check in graded.grade.checks if check.counts]
     assert all(message.endswith("not run: the submission cannot be started") for message in counted)
     assert graded.grade.said == ()
-    assert jail.starts == 1
+    assert sandbox.starts == 1
 
 
-def test_a_bad_archive_is_graded_as_such(grader: Grader, jail: OpenSandbox) -> None:
+def test_a_bad_archive_is_graded_as_such(grader: Grader, sandbox: OpenSandbox) -> None:
     graded = grader.grade(Submission("bob", {}, "d", "'a' is a link in the zip: hand in the file itself"))
     assert graded.grade.message == "It cannot be graded: 'a' is a link in the zip: hand in the file itself."
-    assert (graded.grade.outcome, graded.grade.earned, jail.starts) == ("error", 0.0, 0)
+    assert (graded.grade.outcome, graded.grade.earned, sandbox.starts) == ("error", 0.0, 0)
 
 
 def late(seconds: float = 0.0, method: bytes = b'"softmax"') -> object:
-    def before(box: Path, message: bytes) -> None:
+    def before(folder: Path, message: bytes) -> None:
         if method in message:
             raise ChildFault("timeout", "gave no answer")
 
     return before
 
 
-def test_after_three_late_checks_a_component_is_not_waited_for(grader: Grader, jail: OpenSandbox) -> None:
-    jail.before = late()  # type: ignore[assignment]
+def test_after_three_late_checks_a_component_is_not_waited_for(grader: Grader, sandbox: OpenSandbox) -> None:
+    sandbox.before = late()  # type: ignore[assignment]
     grade = grader.grade(submitted(CORRECT)).grade
     softmax = [c for c in grade.checks if c.verdict.component == "softmax" and c.counts]
     assert {c.outcome for c in softmax} == {"timeout"}
@@ -141,14 +141,14 @@ def test_after_three_late_checks_a_component_is_not_waited_for(grader: Grader, j
 
 
 def test_all_answers_together_have_a_time(
-    grader: Grader, jail: OpenSandbox, exam: GradingTask, spec: Spec, monkeypatch: pytest.MonkeyPatch
+    grader: Grader, sandbox: OpenSandbox, exam: GradingTask, spec: Spec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each answer takes a second of 10: after ten answers nothing is run."""
     now = [0.0]
     monkeypatch.setattr("goldformer.conformance.grading.transcript.time.monotonic", lambda: now[0])
-    jail.before = lambda box, message: now.__setitem__(0, now[0] + 1.0)
+    sandbox.before = lambda folder, message: now.__setitem__(0, now[0] + 1.0)
     limited = replace(exam, assignment=replace(exam.assignment, limits=replace(exam.assignment.limits, total=10.0)))
-    grader = Grader(limited, spec).use_sandbox(jail)
+    grader = Grader(limited, spec).use_sandbox(sandbox)
     graded = grader.grade(submitted(CORRECT))
     counted = Counter(check.outcome for check in graded.grade.checks if check.counts)
     assert counted["correct"] == 9
@@ -188,30 +188,30 @@ def test_what_breaks_in_the_grader_costs_nobody_anything(
         assert graded.grade.earned == 20.0
 
 
-def test_a_jail_that_breaks_is_the_graders_fault(grader: Grader, jail: OpenSandbox) -> None:
-    def before(box: Path, message: bytes) -> None:
+def test_a_jail_that_breaks_is_the_graders_fault(grader: Grader, sandbox: OpenSandbox) -> None:
+    def before(folder: Path, message: bytes) -> None:
         if b"layer_norm" in message:
             raise ChildFault("crashed", "ended")
 
-    spawn = jail._spawn
+    spawn = sandbox._spawn
 
-    def broken(box: Path) -> object:
-        if jail.starts:
+    def broken(folder: Path) -> object:
+        if sandbox.starts:
             raise RuntimeError("no more processes")
-        return spawn(box)
+        return spawn(folder)
 
-    jail._spawn = broken  # type: ignore[method-assign,assignment]
-    jail.before = before
+    sandbox._spawn = broken  # type: ignore[method-assign,assignment]
+    sandbox.before = before
     graded = grader.grade(submitted(CORRECT))
     assert graded.grade.outcome == "grader-error"
     assert "no more processes" in graded.problem
 
 
-def test_a_submission_that_changes_itself_earns_nothing(grader: Grader, jail: OpenSandbox) -> None:
-    def before(box: Path, message: bytes) -> None:
-        (box / "submission" / "submission.py").write_text("# gone")
+def test_a_submission_that_changes_itself_earns_nothing(grader: Grader, sandbox: OpenSandbox) -> None:
+    def before(folder: Path, message: bytes) -> None:
+        (folder / "submission" / "submission.py").write_text("# gone")
 
-    jail.before = lambda box, message: before(box, message) if b"layer_norm" in message else None
+    sandbox.before = lambda folder, message: before(folder, message) if b"layer_norm" in message else None
     graded = grader.grade(submitted(CORRECT))
     assert (graded.grade.outcome, graded.grade.earned) == ("tampered", 0.0)
     assert "changed submission.py" in graded.grade.message
@@ -243,11 +243,11 @@ def test_kept_imitations_change_nothing(exam: GradingTask, spec: Spec, monkeypat
 
 @pytest.mark.parametrize("id_", sorted(CLASS))
 def test_a_grade_is_made_again_from_what_was_said(id_: str, exam: GradingTask, spec: Spec) -> None:
-    jail = OpenSandbox(spec)
-    graded = Grader(exam, spec).use_sandbox(jail).grade(submitted(CLASS[id_], id_))
-    starts = jail.starts
+    sandbox = OpenSandbox(spec)
+    graded = Grader(exam, spec).use_sandbox(sandbox).grade(submitted(CLASS[id_], id_))
+    starts = sandbox.starts
     assert to_json(Grader(exam, spec).replay(Transcript.unpack(graded.transcript))) == to_json(graded.grade)
-    assert jail.starts == starts
+    assert sandbox.starts == starts
 
 
 def test_a_transcript_that_answers_other_questions_is_refused(
@@ -291,11 +291,11 @@ def test_a_transcript_keeps_requests_as_digests_and_replies_as_they_came(grader:
 def test_a_submission_cannot_declare_anything(exam: GradingTask, spec: Spec) -> None:
     """It reaches into the adapter that imports it; what is graded stands in the text of the adapter."""
     source = CORRECT + "import sys\nfor name in ('DTYPES', 'CONVENTIONS'):\n    pass\n"
-    jail = OpenSandbox(spec)
-    spawn = jail._spawn
+    sandbox = OpenSandbox(spec)
+    spawn = sandbox._spawn
 
-    def lying(box: Path) -> object:
-        peer = spawn(box)
+    def lying(folder: Path) -> object:
+        peer = spawn(folder)
         exchange = peer.exchange
 
         def said(message: bytes, seconds: float) -> bytes:
@@ -310,8 +310,8 @@ def test_a_submission_cannot_declare_anything(exam: GradingTask, spec: Spec) -> 
         return peer
 
     honest = Grader(exam, spec).use_sandbox(OpenSandbox(spec)).grade(submitted(source)).grade
-    jail._spawn = lying  # type: ignore[method-assign,assignment]
-    assert Grader(exam, spec).use_sandbox(jail).grade(submitted(source)).grade == honest
+    sandbox._spawn = lying  # type: ignore[method-assign,assignment]
+    assert Grader(exam, spec).use_sandbox(sandbox).grade(submitted(source)).grade == honest
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ import sys, time
 from pathlib import Path
 from goldformer.conformance.grading.store import Store
 store = Store(Path(sys.argv[1]))
-(store.running / "box").mkdir()
+(store.running / "folder").mkdir()
 print(store.running, flush=True)
 time.sleep(60)
 """
@@ -83,7 +83,7 @@ def test_it_is_given_back(tmp_path: Path) -> None:
 def test_what_a_dead_writer_left_is_taken_over_and_removed(tmp_path: Path) -> None:
     holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert holder.stdout is not None
-    boxes = Path(holder.stdout.readline().strip())
+    running = Path(holder.stdout.readline().strip())
     with holder:
         with pytest.raises(InUse, match=rf"process {holder.pid} is grading into this folder"):
             Store(tmp_path)
@@ -94,11 +94,11 @@ def test_what_a_dead_writer_left_is_taken_over_and_removed(tmp_path: Path) -> No
     others = [tmp_path / ".gitlab-ci.yml", tmp_path / ".grades.csv", alice / "feedback.html"]
     for path in (*left, *others):
         path.write_text("x")
-    assert boxes.joinpath("box").is_dir()
+    assert running.joinpath("folder").is_dir()
     Store(tmp_path).close()
     assert not any(path.exists() for path in left)
     assert all(path.exists() for path in others)
-    assert not boxes.exists()
+    assert not running.exists()
 
 
 def test_a_lock_names_no_folder_of_somebody_else(tmp_path: Path) -> None:

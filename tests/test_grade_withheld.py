@@ -319,8 +319,8 @@ def run(spec: Spec, tmp_path: Path, runs: list[list[str]], monkeypatch: pytest.M
     (tmp_path / "solution.py").write_text(SOLUTION)
     write_class(tmp_path / "class", alice=SOLUTION + "\n", bob=withholding("None in the tuple"))
 
-    def graded(exam: GradingTask, submissions: Iterable[Submission], jobs: int, boxes: Path) -> Iterator[ResultFiles]:
-        grader = Grader(exam, spec).use_sandbox(OpenSandbox(spec), boxes)
+    def graded(exam: GradingTask, submissions: Iterable[Submission], jobs: int, running: Path) -> Iterator[ResultFiles]:
+        grader = Grader(exam, spec).use_sandbox(OpenSandbox(spec), running)
         runs.append([])
         for submission in submissions:
             runs[-1].append(submission.id)

@@ -1,4 +1,4 @@
-"""A small assignment and what students hand in for it, and a jail that is none, for tests of grading."""
+"""A small assignment and what students hand in for it, and a sandbox that isolates nothing, for tests of grading."""
 
 from __future__ import annotations
 
@@ -102,31 +102,31 @@ class OpenSandbox:
         self._limits = limits or Limits()
         self.starts = 0
         #: Is called before each answer.
-        self.before: Callable[[Path, bytes], None] = lambda box, message: None
+        self.before: Callable[[Path, bytes], None] = lambda folder, message: None
 
-    def client(self, box: Path) -> SandboxClient:
+    def client(self, folder: Path) -> SandboxClient:
         """The client of a folder."""
-        return SandboxClient(lambda: self._spawn(box), self._limits)
+        return SandboxClient(lambda: self._spawn(folder), self._limits)
 
-    def _spawn(self, box: Path) -> _Inside:
+    def _spawn(self, folder: Path) -> _Inside:
         self.starts += 1
-        return _Inside(self, box, self._spec)
+        return _Inside(self, folder, self._spec)
 
 
 class _Inside:
     """A Peer that answers at once."""
 
-    def __init__(self, jail: OpenSandbox, box: Path, spec: Spec) -> None:
+    def __init__(self, sandbox: OpenSandbox, folder: Path, spec: Spec) -> None:
         self.owner = os.getpid()
-        self._jail, self._box, self._spec = jail, box, spec
+        self._sandbox, self._folder, self._spec = sandbox, folder, spec
         self._server: Server | None = None
 
     def exchange(self, message: bytes, seconds: float) -> bytes:
         del seconds
-        self._jail.before(self._box, message)
+        self._sandbox.before(self._folder, message)
         try:
             if self._server is None:
-                self._server = Server(_adapter(self._box, self._spec), self._spec)
+                self._server = Server(_adapter(self._folder, self._spec), self._spec)
             return self._server.answer(message).rstrip(b"\n")
         except (SyntaxError, ImportError, SystemExit) as error:
             raise ChildFault("crashed", f"ended: {error}") from error
@@ -138,16 +138,16 @@ class _Inside:
         return ""
 
 
-def _adapter(box: Path, spec: Spec) -> Adapter:
-    sys.path.insert(0, str(box / "submission"))
+def _adapter(folder: Path, spec: Spec) -> Adapter:
+    sys.path.insert(0, str(folder / "submission"))
     try:
         sys.modules.pop("submission", None)
-        found = importlib.util.spec_from_file_location("adapter", box / "adapter.py")
+        found = importlib.util.spec_from_file_location("adapter", folder / "adapter.py")
         assert found is not None
         assert found.loader is not None
         module = importlib.util.module_from_spec(found)
         found.loader.exec_module(module)
     finally:
-        sys.path.remove(str(box / "submission"))
+        sys.path.remove(str(folder / "submission"))
         sys.modules.pop("submission", None)
     return Adapter.from_object(module, "adapter.py", spec)

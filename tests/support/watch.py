@@ -1,4 +1,4 @@
-"""What gets out of a box: processes, files, connections and shared memory that were not there before."""
+"""What gets out of a sandbox: processes, files, connections and shared memory that were not there before."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 import goldformer
 from goldformer.spec import ROOT
 
-#: What every file that an exploit leaves outside its box is called.
+#: What every file that an exploit leaves outside its sandbox is called.
 MARK = "goldformer[-_]exploit"
 #: Where exploits try to leave something, besides the folders around their own.
 PLACES = ("/tmp", "/var/tmp", "/dev/shm", "/run", "/etc", "/root", "/home", "/usr/lib", "/")
@@ -28,7 +28,7 @@ _SUBREAPER = 36
 
 
 class Watch:
-    """Sees what gets out of a box: processes, files, connections, shared memory."""
+    """Sees what gets out of a sandbox: processes, files, connections, shared memory."""
 
     def __init__(self) -> None:
         # What loses its parent becomes a child of this process, and is seen.
