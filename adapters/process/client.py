@@ -18,8 +18,8 @@ from types import SimpleNamespace
 from typing import Any, Final, Protocol
 
 from goldformer import __version__
+from goldformer.adapters.arrays import Wire
 from goldformer.adapters.process import TIMEOUT
-from goldformer.adapters.process.arrays import Wire
 from goldformer.adapters.process.child import TAIL, Child, ChildFault
 from goldformer.adapters.process.faults import CallFault, NoSuchMethod, Stray, TooLarge, WireError, clip_text, printable
 from goldformer.adapters.process.schema import (

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from goldformer.adapters.arrays import LIBRARIES
-from goldformer.adapters.process.arrays import Wire
+from goldformer.adapters.arrays import LIBRARIES, Wire
 from goldformer.adapters.protocol import Adapter, AdapterError
 from goldformer.spec import Contract, Spec
 
