@@ -23,7 +23,7 @@ from goldformer.spec.oracle.derive import FORMULAS, evaluate
 from goldformer.spec.oracle.draws import Draw, error_scale
 from goldformer.spec.oracle.formulas import linear
 
-ATTENTION, HEADS = "scaled_dot_product_attention.py", "multi_head_attention.py"
+ATTENTION, HEADS = "_functional.py", "_functional.py"
 FEED, NORM, LAYERS, DECODER = "feed_forward.py", "layer_norm.py", "_layers.py", "decoder.py"
 MODEL = "_model.py"
 
@@ -45,9 +45,9 @@ VOCAB = "scores = logits(x, w_vocab=w_vocab, b_vocab=b_vocab)"
 
 #: What the backward pass alone does wrong: the values stay right.
 BACKWARD = {
-    "softmax-bwd": ("softmax.py", "return exponentials / total", "return exponentials / total.detach()"),
+    "softmax-bwd": ("_functional.py", "return exponentials / total", "return exponentials / total.detach()"),
     "softmax-bwd-diagonal": (
-        "softmax.py", "return exponentials / total",
+        "_functional.py", "return exponentials / total",
         "return exponentials / ((total - exponentials).detach() + exponentials)",
     ),
     "scale-bwd": (
@@ -90,7 +90,7 @@ FORWARD = {
     "mask-add-0-minus1": (ATTENTION, FILLED, "scores = scores - (~mask).to(scores.dtype)"),
     "mask-first-sample": (ATTENTION, FILLED, FILLED.replace("~mask", "~mask[:1]")),
     "qkv-layout": (
-        "fused_multi_head_attention.py", "q, k, v = split_heads(qkv, num_heads).chunk(3, dim=-1)",
+        "_functional.py", "q, k, v = split_heads(qkv, num_heads).chunk(3, dim=-1)",
         "q, k, v = (split_heads(part, num_heads) for part in qkv.chunk(3, dim=-1))",
     ),
     "head-split-view": (HEADS, "return blocks.transpose(1, 2)", "return blocks.reshape(batch, num_heads, seq, -1)"),
@@ -150,7 +150,7 @@ FORWARD = {
     "loss-pad-denominator": ("loss.py", LOSS, "loss = losses.sum() / real.numel()"),
     "kl-reversed": ("loss.py", "return (p * difference)", "return (log_q.exp() * -difference)"),
     "kl-row-mean": ("loss.py", "(p * difference).sum(dim=-1)", "(p * difference).mean(dim=-1)"),
-    "emb-scale-divide": ("token_embedding.py", "return table[ids]", "return table[ids] / table.shape[1] ** 0.5"),
+    "emb-scale-divide": ("_functional.py", "return table[ids]", "return table[ids] / table.shape[1] ** 0.5"),
     "softmax-before-linear": ("output_layer.py", "return softmax(scores), scores",
                               "return logits(softmax(x), w_vocab=w_vocab, b_vocab=b_vocab), scores"),
     "tied-logit-scale": ("output_layer.py", VOCAB, f"{VOCAB} / x.shape[-1] ** 0.5"),
