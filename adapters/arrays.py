@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from goldformer.adapters.process.arrays import Wire
+from goldformer.adapters.process.arrays import WireArray, round_to_dtype
 
 DType = Literal["float64", "float32", "float16", "bfloat16"]
 Array = NDArray[Any]
@@ -19,57 +20,68 @@ Array = NDArray[Any]
 Layout = Literal["contiguous", "transposed", "strided"]
 
 
-class ArrayLibrary(Protocol):
+class ArrayLibrary(ABC):
     """One array library. The suite's own arrays are NumPy's: float64, bool or int64."""
 
     name: str
     type_name: str
-    dtypes: tuple[str, ...]
-    devices: tuple[str, ...]
+    dtypes: tuple[str, ...] = get_args(DType)
+    devices: tuple[str, ...] = ("cpu",)
     #: True if its arrays can be views of others.
-    views: bool
+    views: bool = False
     #: True if it has automatic differentiation.
-    differentiates: bool
+    differentiates: bool = False
 
+    @abstractmethod
     def unavailable(self, device: str) -> str | None:
         """Return the reason why a device cannot be used here, or None."""
 
+    @abstractmethod
     def make(self, array: Array, dtype: str, device: str) -> Any:
         """Make a fresh array of the library: floats rounded to `dtype`, ids int64, masks boolean."""
 
     def lay_out(self, array: Any, layout: Layout) -> Any:
-        """Return the same values in a memory layout; an array of one axis has no axes to swap."""
+        """Return the same values in a memory layout; unchanged if it has no views, or for one axis to transpose."""
+        del layout
+        return array
 
+    @abstractmethod
     def is_array(self, thing: Any) -> bool:
         """Return True if `thing` is an array of this library."""
 
     def dtype(self, array: Any) -> str:
         """Return the name of its dtype, such as float32, bool or int64."""
+        return str(array.dtype)
 
     def device(self, array: Any) -> str:
         """Return the kind of device that it is on, such as cpu or cuda."""
+        del array
+        return "cpu"
 
+    @abstractmethod
     def numpy(self, array: Any) -> Array:
         """Return its values, every float widened to float64 exactly."""
 
     def same(self, one: Any, other: Any) -> bool:
         """Return True if two arrays hold equal values; NaN equals NaN."""
+        mine, theirs = self.numpy(one), self.numpy(other)
+        return bool(np.array_equal(mine, theirs, equal_nan=mine.dtype.kind == "f"))
 
     def differentiate(
         self, run: Callable[[Mapping[str, Any]], Any], leaves: Mapping[str, Any], cotangent: Any
     ) -> dict[str, Any] | None:
         """Return the gradients of the leaves, given that of the output of `run`; None without autodiff."""
+        del run, leaves, cotangent
+        return None
 
 
-class NumPy:
+class NumPy(ArrayLibrary):
     """numpy.ndarray."""
 
     name = "numpy"
     type_name = "numpy.ndarray"
-    dtypes: tuple[str, ...] = ("float64", "float32", "float16")
-    devices: tuple[str, ...] = ("cpu",)
+    dtypes = ("float64", "float32", "float16")
     views = True
-    differentiates = False
 
     def unavailable(self, device: str) -> str | None:
         """Return None for the CPU, the only device of NumPy."""
@@ -90,15 +102,6 @@ class NumPy:
         """Return True for arrays and for NumPy's scalars, which operations on 0-d arrays return."""
         return isinstance(thing, (np.ndarray, np.generic))
 
-    def dtype(self, array: Any) -> str:
-        """Return NumPy's own name."""
-        return str(array.dtype)
-
-    def device(self, array: Any) -> str:
-        """Return cpu."""
-        del array
-        return "cpu"
-
     def numpy(self, array: Any) -> Array:
         """Return the values, floats widened to float64."""
         plain = np.asarray(array)
@@ -110,21 +113,13 @@ class NumPy:
         equal = np.array_equal(one, other) or (one.dtype.kind == "f" and np.array_equal(one, other, equal_nan=True))
         return bool(equal)
 
-    def differentiate(
-        self, run: Callable[[Mapping[str, Any]], Any], leaves: Mapping[str, Any], cotangent: Any
-    ) -> dict[str, Any] | None:
-        """Return None: NumPy has no autodiff."""
-        del run, leaves, cotangent
-        return None
 
-
-class Torch:
+class Torch(ArrayLibrary):
     """torch.Tensor; importing this class does not import torch, using it does."""
 
     name = "torch"
     type_name = "torch.Tensor"
-    dtypes: tuple[str, ...] = ("float64", "float32", "float16", "bfloat16")
-    devices: tuple[str, ...] = ("cpu", "cuda")
+    devices = ("cpu", "cuda")
     views = True
     differentiates = True
 
@@ -197,14 +192,12 @@ class Torch:
         return {name: grad for name, grad in zip(tracked, grads, strict=True) if grad is not None}
 
 
-class Jax:
+class Jax(ArrayLibrary):
     """jax.Array; importing this class does not import jax, using it does, and enables its 64 bits (jax_enable_x64)."""
 
     name = "jax"
     type_name = "jax.Array"
-    dtypes: tuple[str, ...] = ("float64", "float32", "float16", "bfloat16")
-    devices: tuple[str, ...] = ("cpu", "cuda")
-    views = False
+    devices = ("cpu", "cuda")
     differentiates = True
 
     @cached_property
@@ -230,18 +223,9 @@ class Jax:
         values = self._jax.numpy.array(array, dtype=dtype if array.dtype.kind == "f" else array.dtype)
         return self._jax.device_put(values, self._jax.devices(kind)[int(index or 0)])
 
-    def lay_out(self, array: Any, layout: Layout) -> Any:
-        """Return the array: JAX does not expose the memory layout."""
-        del layout
-        return array
-
     def is_array(self, thing: Any) -> bool:
         """Return True for arrays, also for those traced for a gradient."""
         return isinstance(thing, self._jax.Array)
-
-    def dtype(self, array: Any) -> str:
-        """Return NumPy's name, or bfloat16."""
-        return str(array.dtype)
 
     def device(self, array: Any) -> str:
         """Return the platform; jax's gpu is cuda."""
@@ -253,11 +237,6 @@ class Jax:
         floating = self._jax.numpy.issubdtype(array.dtype, np.floating)
         return np.asarray(array).astype(np.float64) if floating else np.asarray(array)
 
-    def same(self, one: Any, other: Any) -> bool:
-        """Compare the values; NaN equals NaN."""
-        mine, theirs = self.numpy(one), self.numpy(other)
-        return bool(np.array_equal(mine, theirs, equal_nan=mine.dtype.kind == "f"))
-
     def differentiate(
         self, run: Callable[[Mapping[str, Any]], Any], leaves: Mapping[str, Any], cotangent: Any
     ) -> dict[str, Any] | None:
@@ -268,6 +247,37 @@ class Jax:
         except (TypeError, ValueError) as error:  # the output differs from the cotangent in form, shape or dtype
             raise RuntimeError(str(error)) from error
         return dict(gradients)
+
+
+class Wire(ArrayLibrary):
+    """WireArray: the arguments and outputs of an implementation in another process."""
+
+    name = "process"
+    type_name = "WireArray"
+
+    def unavailable(self, device: str) -> str | None:
+        """Return None for the CPU: messages are made in its memory."""
+        return None if device == "cpu" else f"an implementation in another process gets no arrays on {device}"
+
+    def make(self, array: Array, dtype: str, device: str) -> WireArray:
+        """Round floats to `dtype`; leave ids and masks unchanged."""
+        del device
+        if array.dtype.kind == "f":
+            return WireArray(dtype, round_to_dtype(array, dtype))
+        return WireArray("bool" if array.dtype.kind == "b" else "int64", array)
+
+    def is_array(self, thing: Any) -> bool:
+        """Return True for a WireArray."""
+        return isinstance(thing, WireArray)
+
+    def numpy(self, array: Any) -> Array:
+        """Return the values, floats widened to float64."""
+        values: Array = array.values
+        return values.astype(np.float64) if values.dtype.kind == "f" else values
+
+    def same(self, one: Any, other: Any) -> bool:
+        """Compare dtypes and values; NaN equals NaN."""
+        return bool(one.dtype == other.dtype) and super().same(one, other)
 
 
 LIBRARIES: Final[Mapping[str, ArrayLibrary]] = {"torch": Torch(), "numpy": NumPy(), "jax": Jax(), Wire.name: Wire()}

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Final, get_args
 
-from goldformer.adapters.arrays import LIBRARIES, DType
-from goldformer.adapters.process.arrays import Wire
+from goldformer.adapters.arrays import LIBRARIES, DType, Wire
 from goldformer.spec import Contract, Spec
 from goldformer.spec.model import UNSPECIFIED
 

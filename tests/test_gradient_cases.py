@@ -23,21 +23,21 @@ from goldformer.spec.oracle.derive import FORMULAS, evaluate
 from goldformer.spec.oracle.draws import Draw, error_scale
 from goldformer.spec.oracle.formulas import linear
 
-ATTENTION, HEADS = "scaled_dot_product_attention.py", "multi_head_attention.py"
+ATTENTION, HEADS = "_functional.py", "_functional.py"
 FEED, NORM, LAYERS, DECODER = "feed_forward.py", "layer_norm.py", "_layers.py", "decoder.py"
-MODEL = "_model.py"
+MODEL = "transformer.py"
 
 FILLED = "scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)"
-RELU = "affine(x, w_1, b_1).relu()"
+RELU = "functional.affine(x, self.w_1, self.b_1).relu()"
 VARIANCE = "variance = (centred * centred).mean(dim=-1, keepdim=True)"
-NORMALISED = "normalised = centred / (variance + eps).sqrt()"
+NORMALISED = "normalised = centred / (variance + self.eps).sqrt()"
 #: Mean and variance once more, over other axes.
 OVER = (
-    "axes = {}\n    centred = row - row.mean(dim=axes, keepdim=True)\n"
-    f"    variance = (centred * centred).mean(dim=axes, keepdim=True)\n    {NORMALISED}"
+    "axes = {}\n        centred = row - row.mean(dim=axes, keepdim=True)\n"
+    f"        variance = (centred * centred).mean(dim=axes, keepdim=True)\n        {NORMALISED}"
 )
 SCALED = "attention_scores(query, key) / math.sqrt(query.shape[-1])"
-SUM = "total = x + dropout(update)"
+SUM = "total = x + self.dropout(update)"
 NEXT = "x = layer(x, *others).output"
 DECODED = "cross_attention(y, memory, memory, memory_mask)"
 LOSS, LOG = "loss = losses.sum() / real.sum()", "losses = -log_softmax(rows)"
@@ -45,9 +45,9 @@ VOCAB = "scores = logits(x, w_vocab=w_vocab, b_vocab=b_vocab)"
 
 #: What the backward pass alone does wrong: the values stay right.
 BACKWARD = {
-    "softmax-bwd": ("softmax.py", "return exponentials / total", "return exponentials / total.detach()"),
+    "softmax-bwd": ("_functional.py", "return exponentials / total", "return exponentials / total.detach()"),
     "softmax-bwd-diagonal": (
-        "softmax.py", "return exponentials / total",
+        "_functional.py", "return exponentials / total",
         "return exponentials / ((total - exponentials).detach() + exponentials)",
     ),
     "scale-bwd": (
@@ -66,17 +66,17 @@ BACKWARD = {
         "scores = scores + torch.zeros_like(scores).masked_fill(~mask, -math.inf)\n"
         "    weights = softmax(scores)\n    weights = weights.masked_fill(weights.isnan(), 1 / weights.shape[-1])",
     ),
-    "relu-bwd": (FEED, RELU, "((inner := affine(x, w_1, b_1)) + (inner.relu() - inner).detach())"),
-    "ln-bwd": (NORM, NORMALISED, "normalised = (row - mean.detach()) / (variance.detach() + eps).sqrt()"),
-    "residual-bwd": (LAYERS, SUM, "total = x.detach() + dropout(update)"),
+    "relu-bwd": (FEED, RELU, "((inner := functional.affine(x, self.w_1, self.b_1)) + (inner.relu() - inner).detach())"),
+    "ln-bwd": (NORM, NORMALISED, "normalised = (row - mean.detach()) / (variance.detach() + self.eps).sqrt()"),
+    "residual-bwd": (LAYERS, SUM, "total = x.detach() + self.dropout(update)"),
     "layer-bwd": (LAYERS, NEXT, "x = layer(x.detach() if outputs else x, *others).output"),
-    "memory-bwd": ("transformer.py", "decoded = model.decode(target, memory,",
-                   "decoded = model.decode(target, memory.detach(),"),
+    "memory-bwd": ("transformer.py", "self.run_decoder(target, memory, source)  # (batch, seq, d_model)",
+                   "self.run_decoder(target, memory.detach(), source)"),
     # What an encoder layer is handed besides x is a mask, or nothing.
     "memory-bwd-overwrite": (
         LAYERS, NEXT, "x = layer(x, *(o if o is None or not outputs else o.detach() for o in others)).output",
     ),
-    "emb-bwd-one-side": (MODEL, "x = self.embed(target)", "x = self.embed(target).detach()"),
+    "emb-bwd-one-side": (MODEL, "self.embed(target), memory", "self.embed(target).detach(), memory"),
     "grad-cut": (ATTENTION, "weights = softmax(scores)", "weights = softmax(scores).detach()"),
     "ce-bwd-sum": ("loss.py", LOSS, "loss = losses.sum()\n    loss = loss + (loss / real.sum() - loss).detach()"),
 }  # fmt: skip
@@ -90,55 +90,72 @@ FORWARD = {
     "mask-add-0-minus1": (ATTENTION, FILLED, "scores = scores - (~mask).to(scores.dtype)"),
     "mask-first-sample": (ATTENTION, FILLED, FILLED.replace("~mask", "~mask[:1]")),
     "qkv-layout": (
-        "fused_multi_head_attention.py", "q, k, v = split_heads(qkv, num_heads).chunk(3, dim=-1)",
+        "_functional.py", "q, k, v = split_heads(qkv, num_heads).chunk(3, dim=-1)",
         "q, k, v = (split_heads(part, num_heads) for part in qkv.chunk(3, dim=-1))",
     ),
     "head-split-view": (HEADS, "return blocks.transpose(1, 2)", "return blocks.reshape(batch, num_heads, seq, -1)"),
     "head-merge-view": (
         HEADS, "return x.transpose(1, 2).flatten(-2)", "return x.reshape(x.shape[0], x.shape[2], -1)",
     ),
-    "ffn-no-relu": (FEED, RELU, "affine(x, w_1, b_1)"),
-    "ffn-gelu": (FEED, RELU, "nn.functional.gelu(affine(x, w_1, b_1))"),
-    "ffn-output-relu": (FEED, "output = affine(hidden, w_2, b_2)", "output = affine(hidden, w_2, b_2).relu()"),
+    "ffn-no-relu": (FEED, RELU, "functional.affine(x, self.w_1, self.b_1)"),
+    "ffn-gelu": (FEED, RELU, "nn.functional.gelu(functional.affine(x, self.w_1, self.b_1))"),
+    "ffn-output-relu": (
+        FEED, "output = functional.affine(hidden, self.w_2, self.b_2)",
+        "output = functional.affine(hidden, self.w_2, self.b_2).relu()",
+    ),
     "ffn-bias-missing": (
-        FEED, f"hidden = dropout({RELU})",
-        f"b_1, b_2 = (b if b is None else 0 * b for b in (b_1, b_2))\n    hidden = dropout({RELU})",
+        FEED, f"hidden = self.dropout({RELU})",
+        f"self.b_1, self.b_2 = (b if b is None else 0 * b for b in (self.b_1, self.b_2))\n"
+        f"        hidden = self.dropout({RELU})",
     ),
     "ffn-no-dff": (
-        FEED, "output = affine(hidden, w_2, b_2)",
-        "hidden = hidden * (torch.arange(hidden.shape[-1]) < x.shape[-1])\n    output = affine(hidden, w_2, b_2)",
+        FEED, "output = functional.affine(hidden, self.w_2, self.b_2)",
+        "hidden = hidden * (torch.arange(hidden.shape[-1]) < x.shape[-1])\n"
+        "        output = functional.affine(hidden, self.w_2, self.b_2)",
     ),
-    "ffn-mixes-tokens": (FEED, RELU, "affine(x + nn.functional.pad(x, (0, 0, 1, 0))[:, :-1], w_1, b_1).relu()"),
+    "ffn-mixes-tokens": (
+        FEED, RELU,
+        "functional.affine(x + nn.functional.pad(x, (0, 0, 1, 0))[:, :-1], self.w_1, self.b_1).relu()",
+    ),
     "ln-wrong-axis": (NORM, NORMALISED, OVER.format("(-2, -1)")),
     "bn-for-ln": (NORM, NORMALISED, OVER.format("tuple(range(row.dim() - 1))")),
     "rms-for-ln": (NORM, "centred = row - mean", "centred = row"),
     "ln-unbiased": (NORM, VARIANCE, "variance = row.var(dim=-1, keepdim=True)"),
-    "ln-eps-outside": (NORM, "(variance + eps).sqrt()", "(variance.sqrt() + eps)"),
-    "ln-square": (NORM, "(variance + eps).sqrt()", "(variance + eps).square()"),
-    "ln-no-affine": (NORM, "normalised * wide(gamma) + wide(beta)", "normalised + 0 * (wide(gamma) + wide(beta))"),
-    "ln-one-plus-gamma": (NORM, "normalised * wide(gamma)", "normalised * (1 + wide(gamma))"),
-    "residual-missing": (LAYERS, SUM, "total = dropout(update)"),
+    "ln-eps-outside": (NORM, "(variance + self.eps).sqrt()", "(variance.sqrt() + self.eps)"),
+    "ln-square": (NORM, "(variance + self.eps).sqrt()", "(variance + self.eps).square()"),
+    "ln-no-affine": (
+        NORM, "normalised * functional.widen(self.gamma) + functional.widen(self.beta)",
+        "normalised + 0 * (functional.widen(self.gamma) + functional.widen(self.beta))",
+    ),
+    "ln-one-plus-gamma": (
+        NORM, "normalised * functional.widen(self.gamma)",
+        "normalised * (1 + functional.widen(self.gamma))",
+    ),
+    "residual-missing": (LAYERS, SUM, "total = self.dropout(update)"),
     "residual-normed": (
-        LAYERS, "return total if norm_first else norm(total), detail",
-        "normed = norm(x)\n    return normed + dropout(sublayer(normed)[0]), detail",
+        LAYERS, "return total if self.norm_first else norm(total), detail",
+        "normed = norm(x)\n        return normed + self.dropout(sublayer(normed)[0]), detail",
     ),
     "residual-unnormed": (
-        "encoder.py", "output, _ = add_and_norm(attended, feed, norm_2, dropout, norm_first)",
-        "output = norm_2(x + attend(x)[0] + feed(attended)[0])",
+        "encoder.py", "output, _ = self.add_and_norm(attended, self.feed_forward, self.norm_2)",
+        "output = self.norm_2(x + attend(x)[0] + self.feed_forward(attended)[0])",
     ),
-    "norm-before-add": (LAYERS, "norm(total), detail", "x + norm(dropout(update)), detail"),
+    "norm-before-add": (LAYERS, "norm(total), detail", "x + norm(self.dropout(update)), detail"),
     "norm-missing": (LAYERS, "norm(total), detail", "total, detail"),
-    "wrong-ln-reused": ("encoder.py", "add_and_norm(attended, feed, norm_2,", "add_and_norm(attended, feed, norm_1,"),
-    "residual-wrong-x": (
-        "encoder.py", "output, _ = add_and_norm(attended, feed, norm_2, dropout, norm_first)",
-        "output = norm_2(x + feed(attended)[0])",
+    "wrong-ln-reused": (
+        "encoder.py", "self.add_and_norm(attended, self.feed_forward, self.norm_2)",
+        "self.add_and_norm(attended, self.feed_forward, self.norm_1)",
     ),
-    # Of the sub-layers, the network alone is handed a w_1.
+    "residual-wrong-x": (
+        "encoder.py", "output, _ = self.add_and_norm(attended, self.feed_forward, self.norm_2)",
+        "output = self.norm_2(x + self.feed_forward(attended)[0])",
+    ),
+    # Only the network has a w_1.
     "ffn-missing": (
-        LAYERS, SUM, f'{SUM}\n    if "w_1" in getattr(sublayer, "keywords", ()):\n        return x, detail',
+        LAYERS, SUM, f'{SUM}\n        if hasattr(sublayer, "w_1"):\n            return x, detail',
     ),
     "cross-missing": (
-        DECODER, "crossed, cross_weights = add_and_norm(attended, attend_across, norm_2, dropout, norm_first)",
+        DECODER, "crossed, cross_weights = self.add_and_norm(attended, attend_across, self.norm_2)",
         "crossed, cross_weights = attended, weights",
     ),
     "cross-q-source": (DECODER, DECODED, "cross_attention(y, y, y, self_mask)"),
@@ -150,9 +167,9 @@ FORWARD = {
     "loss-pad-denominator": ("loss.py", LOSS, "loss = losses.sum() / real.numel()"),
     "kl-reversed": ("loss.py", "return (p * difference)", "return (log_q.exp() * -difference)"),
     "kl-row-mean": ("loss.py", "(p * difference).sum(dim=-1)", "(p * difference).mean(dim=-1)"),
-    "emb-scale-divide": ("token_embedding.py", "return table[ids]", "return table[ids] / table.shape[1] ** 0.5"),
-    "softmax-before-linear": ("output_layer.py", "return softmax(scores), scores",
-                              "return logits(softmax(x), w_vocab=w_vocab, b_vocab=b_vocab), scores"),
+    "emb-scale-divide": ("_functional.py", "return table[ids]", "return table[ids] / table.shape[1] ** 0.5"),
+    "softmax-before-linear": ("output_layer.py", "return functional.softmax(scores), scores",
+                              "return logits(functional.softmax(x), w_vocab=w_vocab, b_vocab=b_vocab), scores"),
     "tied-logit-scale": ("output_layer.py", VOCAB, f"{VOCAB} / x.shape[-1] ** 0.5"),
 }  # fmt: skip
 

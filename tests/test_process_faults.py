@@ -65,7 +65,7 @@ FAULTS = {
     "segfault": ("crashed", "the process ended with signal SIGSEGV when it was asked for softmax"),
     "garbage": (
         "protocol",
-        "the process wrote what is no answer to softmax: the message is not JSON: 'computing softmax ...'. "
+        "the process wrote a line that does not answer softmax: the message is not JSON: 'computing softmax ...'. "
         "Standard output is only for messages: log to standard error",
     ),
     "hang": (
@@ -77,13 +77,13 @@ FAULTS = {
     "half_a_message_and_end": ("crashed", "the process ended with exit status 0 in the middle of a message, after "),
     "wrong_id": ("protocol", "id is 10000, expected 2, that of the request"),
     "huge_reply": ("protocol", "the process sent more than 64 MiB without a line break when it was asked for softmax"),
-    "closed_output": ("protocol", "the process closed its standard output and goes on running"),
+    "closed_output": ("protocol", "the process closed its standard output and is still running"),
     "late": ("timeout", "gave no answer within 0.5 s"),
     "no_reply_to_anything": ("protocol", "the message is [], expected an object"),
     "both": ("protocol", "the reply has both a result and an error; it has one of them"),
     "bad_array": (
         "protocol",
-        "the process answered softmax with what is no result: result.output.data has 2 elements, the shape [3] has 3",
+        "the process answered softmax without a valid result: result.output.data has 2 elements, the shape [3] has 3",
     ),
     "nan_literal": ("protocol", 'NaN is no number in JSON: write "NaN", a string'),
 }
@@ -130,7 +130,7 @@ def test_a_fault_after_a_good_answer_is_that_of_the_next_call(fault, misbehaving
     verdicts = [check_case(case, bench) for _ in range(3)]
     assert [v.status for v in verdicts] == [Status.PASSED, Status.ERRORED, Status.PASSED]
     says = {
-        "closed_input": ("protocol", "closed its standard input and goes on running"),
+        "closed_input": ("protocol", "closed its standard input and is still running"),
         "two_replies": ("protocol", "id is 2, expected 3, that of the request"),
     }[fault]
     assert verdicts[1].reason == says[0]
@@ -177,7 +177,7 @@ def test_an_array_that_cannot_be_is_no_refusal(spec, tmp_path, command):
         verdict = check_case(spec.cases["sm-no-elements"], bench)
     assert (verdict.status, verdict.reason) == (Status.ERRORED, "protocol")
     assert verdict.message.startswith(
-        "the process answered softmax with what is no result: result.output.shape is [0, 16777216, 16777216, ...]: "
+        "the process answered softmax without a valid result: result.output.shape is [0, 16777216, 16777216, ...]: "
     )
     assert "wire.py" not in verdict.message
 
@@ -291,7 +291,7 @@ def test_a_traceback_is_kept(misbehaving, spec):
         ("cmd: no-such-program-here", "cannot be started: no-such-program-here: No such file or directory"),
         ("cmd: sh -c 'echo class not found >&2; exit 1'", "the process ended with exit status 1 when it was asked for "
          "initialize. Last on standard error: \"class not found\"\n  Standard error ends with:\n    class not found"),
-        ("cmd: sh -c 'echo hello; sleep 9'", "wrote what is no answer to initialize: the message is not JSON"),
+        ("cmd: sh -c 'echo hello; sleep 9'", "wrote a line that does not answer initialize: the message is not JSON"),
         ("cmd: sleep 9", "the process gave no answer within 0.5 s when it was asked for initialize"),
         ("cmd: sh -c 'echo [0.5]; sleep 9'", "the message is [0.5], expected an object. Standard output is only for "),
         ("cmd: cat", "the reply has neither a result nor an error; it has ['jsonrpc', 'id', 'method', ...]"),
@@ -353,7 +353,7 @@ def test_an_answer_to_another_request_is_no_log_line(misbehaving, spec):
 @pytest.mark.parametrize(
     ("handshake", "says"),
     [
-        ("{}", "the process answered initialize with what is no handshake: result.protocol is missing"),
+        ("{}", "the process answered initialize without a valid handshake: result.protocol is missing"),
         ('{"protocol":2,"name":"a","components":[]}', "result.protocol is 2, expected 1"),
         ('{"protocol":1,"name":7,"components":[]}', "result.name is 7, expected a string"),
         ('{"protocol":1,"name":"a","components":"softmax"}', 'result.components is "softmax", expected a list'),

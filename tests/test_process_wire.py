@@ -205,7 +205,7 @@ def test_arguments_are_arrays_mappings_of_arrays_and_plain_numbers():
 def test_results_are_arrays_by_name():
     with pytest.raises(WireError, match=r"^result is \[\], expected an object of arrays by name$"):
         decode_arrays([], "result")
-    with pytest.raises(WireError, match=r"^result has the key 'a\\x1b', which is the name of nothing$"):
+    with pytest.raises(WireError, match=r"^result has the key 'a\\x1b', which is no name$"):
         decode_arrays({"a\x1b": {}}, "result")
     with pytest.raises(WireError, match=r"^result is an array, expected an object of arrays by name, even where"):
         decode_arrays({"data": [1], "shape": [1], "dtype": "float32"}, "result")

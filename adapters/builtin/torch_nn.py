@@ -23,7 +23,7 @@ from torch.func import functional_call
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's documentation gives it
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from goldformer.adapters.builtin import torch_nn_layers as layers
+from goldformer.adapters.builtin import _torch_nn_layers as layers
 from goldformer.adapters.layouts import (
     additive_mask,
     batch_first,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from goldformer.adapters.builtin import torch_nn_layers as layers
+from goldformer.adapters.builtin import _torch_nn_layers as layers
 
 NAME: Final = "torch-nn-fast-path"
 VERSION: Final = torch.__version__

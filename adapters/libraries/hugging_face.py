@@ -18,7 +18,7 @@ from transformers import GenerationConfig, MarianConfig, MarianMTModel
 from transformers.models.marian import modeling_marian as marian
 
 from goldformer.adapters.layouts import additive_mask, four_axes, linear_weight, part
-from goldformer.adapters.libraries.joint_context import join_context
+from goldformer.adapters.libraries._joint_context import join_context
 
 NAME: Final = "hugging-face"
 VERSION: Final = transformers.__version__

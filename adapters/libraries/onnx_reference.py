@@ -5,7 +5,7 @@ from typing import Final
 import onnx
 from onnx.reference import ReferenceEvaluator
 
-from goldformer.adapters.libraries.onnx_graphs import OnnxGraphs, Program
+from goldformer.adapters.libraries._onnx_graphs import OnnxGraphs, Program
 
 
 def _load(model: onnx.ModelProto) -> Program:

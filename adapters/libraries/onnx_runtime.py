@@ -8,7 +8,7 @@ import onnx
 import onnxruntime
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
 
-from goldformer.adapters.libraries.onnx_graphs import Array, OnnxGraphs, Params, Program
+from goldformer.adapters.libraries._onnx_graphs import Array, OnnxGraphs, Params, Program
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from x_transformers.attend import Attend
 from x_transformers.x_transformers import Attention, FeedForward, LayerNorm, ScaledSinusoidalEmbedding
 
 from goldformer.adapters.layouts import four_axes, linear_weight
-from goldformer.adapters.libraries.joint_context import join_context
+from goldformer.adapters.libraries._joint_context import join_context
 
 NAME: Final = "x-transformers"
 VERSION: Final = version("x-transformers")

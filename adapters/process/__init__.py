@@ -6,5 +6,7 @@ docs/protocol.md specifies the protocol. `arrays`, `schema` and `wire` convert i
 
 from typing import Final
 
+__all__ = ["TIMEOUT"]
+
 #: The limit in seconds for a call and for the handshake.
 TIMEOUT: Final = 60.0

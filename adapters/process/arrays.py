@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -53,60 +53,3 @@ def _to_bfloat16(values: Array, nearest: Array) -> Array:
         upper = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)
     cut: Array = np.where(np.isnan(nearest), nearest, upper.view(np.float32))
     return cut
-
-
-class Wire:
-    """WireArray: the arguments and outputs of an implementation in another process."""
-
-    name = "process"
-    type_name = "WireArray"
-    dtypes: tuple[str, ...] = ("float64", "float32", "float16", "bfloat16")
-    devices: tuple[str, ...] = ("cpu",)
-    views = False
-    differentiates = False
-
-    def unavailable(self, device: str) -> str | None:
-        """Return None for the CPU: messages are made in its memory."""
-        return None if device == "cpu" else f"an implementation in another process gets no arrays on {device}"
-
-    def make(self, array: Array, dtype: str, device: str) -> WireArray:
-        """Round floats to `dtype`; leave ids and masks unchanged."""
-        del device
-        if array.dtype.kind == "f":
-            return WireArray(dtype, round_to_dtype(array, dtype))
-        return WireArray("bool" if array.dtype.kind == "b" else "int64", array)
-
-    def lay_out(self, array: WireArray, layout: str) -> WireArray:
-        """Return the array: a message has no memory layout."""
-        del layout
-        return array
-
-    def is_array(self, thing: Any) -> bool:
-        """Return True for a WireArray."""
-        return isinstance(thing, WireArray)
-
-    def dtype(self, array: Any) -> str:
-        """Return the protocol's name of the dtype."""
-        return str(array.dtype)
-
-    def device(self, array: Any) -> str:
-        """Return cpu."""
-        del array
-        return "cpu"
-
-    def numpy(self, array: Any) -> Array:
-        """Return the values, floats widened to float64."""
-        values: Array = array.values
-        return values.astype(np.float64) if values.dtype.kind == "f" else values
-
-    def same(self, one: Any, other: Any) -> bool:
-        """Compare dtypes and values; NaN equals NaN."""
-        floats = one.values.dtype.kind == "f"
-        return bool(one.dtype == other.dtype and np.array_equal(one.values, other.values, equal_nan=floats))
-
-    def differentiate(
-        self, run: Callable[[Mapping[str, Any]], Any], leaves: Mapping[str, Any], cotangent: Any
-    ) -> dict[str, Any] | None:
-        """Return None: autodiff does not reach into another process."""
-        del run, leaves, cotangent
-        return None

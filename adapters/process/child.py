@@ -172,7 +172,7 @@ class Child(Pipes):
         half = f" in the middle of a message, after {size} bytes without a line break" if size else ""
         status = _wait_for_status(self._process, _GRACE)
         if status is None:
-            return ChildFault("protocol", f"closed its standard {which} and goes on running{half}")
+            return ChildFault("protocol", f"closed its standard {which} and is still running{half}")
         return ChildFault("crashed", f"ended with {describe_status(status)}{half}")
 
 

@@ -18,8 +18,8 @@ from types import SimpleNamespace
 from typing import Any, Final, Protocol
 
 from goldformer import __version__
+from goldformer.adapters.arrays import Wire
 from goldformer.adapters.process import TIMEOUT
-from goldformer.adapters.process.arrays import Wire
 from goldformer.adapters.process.child import TAIL, Child, ChildFault
 from goldformer.adapters.process.faults import CallFault, NoSuchMethod, Stray, TooLarge, WireError, clip_text, printable
 from goldformer.adapters.process.schema import (
@@ -140,10 +140,10 @@ class Client:
             return validate_model(Handshake, result, "result")
         except NotImplementedError as error:
             self._abandon(child)
-            raise _protocol_fault("answers initialize as a method that it has not", child) from error
+            raise _protocol_fault("answers that it has no method initialize", child) from error
         except WireError as error:
             self._abandon(child)
-            raise _protocol_fault(f"answered initialize with what is no handshake: {error}", child) from error
+            raise _protocol_fault(f"answered initialize without a valid handshake: {error}", child) from error
         except CallFault:
             self._abandon(child)
             raise
@@ -200,11 +200,11 @@ class Client:
         """Return the fault for a line that does not answer the request."""
         stray = isinstance(error, Stray)
         hint = ". Standard output is only for messages: log to standard error" if stray else ""
-        return _protocol_fault(f"wrote what is no answer to {method}: {error}{hint}", child)
+        return _protocol_fault(f"wrote a line that does not answer {method}: {error}{hint}", child)
 
     def _no_result(self, method: str, error: WireError, child: Peer) -> CallFault:
         """Return the fault for an answer that holds something other than arrays."""
-        return _protocol_fault(f"answered {method} with what is no result: {error}", child)
+        return _protocol_fault(f"answered {method} without a valid result: {error}", child)
 
     def _explain_error(self, message: str, code: int, detail: str) -> CallFault:
         """Return the fault for an answer that is an error."""

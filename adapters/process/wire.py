@@ -309,7 +309,7 @@ def decode_arrays(value: Any, field: str) -> dict[str, WireArray]:
     if value.keys() == ArrayObject.model_fields.keys():
         raise WireError(f"{field} is an array, expected an object of arrays by name, even where there is one")
     if odd := [name for name in value if not name.isprintable() or len(name) > _LONGEST_NAME]:
-        raise WireError(f"{field} has the key {abbreviate(odd[0])}, which is the name of nothing")
+        raise WireError(f"{field} has the key {abbreviate(odd[0])}, which is no name")
     return {name: decode_array(array, f"{field}.{name}") for name, array in value.items()}
 
 

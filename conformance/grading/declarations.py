@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Final
 
-from goldformer.adapters.arrays import LIBRARIES
-from goldformer.adapters.process.arrays import Wire
+from goldformer.adapters.arrays import LIBRARIES, Wire
 from goldformer.adapters.protocol import Adapter, AdapterError
 from goldformer.spec import Contract, Spec
 

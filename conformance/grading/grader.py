@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 from goldformer import __version__
 from goldformer.adapters import Adapter, AdapterError
-from goldformer.adapters.process.arrays import Wire
+from goldformer.adapters.arrays import Wire
 from goldformer.adapters.process.client import Client, adapter_object
 from goldformer.adapters.process.faults import CallFault, FaultReason
 from goldformer.conformance.diagnosis.explain import Diagnosis

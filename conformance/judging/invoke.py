@@ -17,8 +17,7 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
-from goldformer.adapters.arrays import LIBRARIES, ArrayLibrary, Layout
-from goldformer.adapters.process.arrays import Wire
+from goldformer.adapters.arrays import LIBRARIES, ArrayLibrary, Layout, Wire
 from goldformer.adapters.process.faults import CallFault, clip_text
 from goldformer.adapters.protocol import Adapter, bind_arguments
 from goldformer.conformance.judging.verdict import Reason
