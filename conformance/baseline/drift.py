@@ -10,9 +10,9 @@ from functools import cached_property
 from goldformer.conformance.baseline.environment import differences
 from goldformer.conformance.baseline.model import Baseline, Key
 from goldformer.conformance.baseline.moves import Kind, Move, Tally, by_component
-from goldformer.conformance.diagnosis.causes import cause
-from goldformer.conformance.diagnosis.findings import Remark, closeness, this_is
-from goldformer.conformance.diagnosis.suspects import explanations, failing_roots
+from goldformer.conformance.diagnosis.causes import find_cause
+from goldformer.conformance.diagnosis.findings import Finding, describe_distance, describe_explanations
+from goldformer.conformance.diagnosis.suspects import find_failing_roots, rank_explanations
 from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.conformance.reports.text import number
 from goldformer.spec import Spec
@@ -61,10 +61,10 @@ def sentence(move: Move, spec: Spec) -> str:
     if not move.matches:
         return move.why
     best = move.matches[0]
-    titles = " and ".join(cause(id_, spec).title for id_ in best.causes)
+    titles = " and ".join(find_cause(id_, spec).title for id_ in best.causes)
     if move.was:
-        return f"no longer {titles}, which it was, {closeness(best.ratio)}"
-    return f"equals {titles}, {closeness(best.ratio)}"
+        return f"no longer {titles}, which it was, {describe_distance(best.ratio)}"
+    return f"equals {titles}, {describe_distance(best.ratio)}"
 
 
 def headline(move: Move, spec: Spec) -> str:
@@ -76,7 +76,7 @@ def headline(move: Move, spec: Spec) -> str:
     return f"{move.kind}: {'; '.join(parts)}"
 
 
-def remarks(drift: Drift) -> Iterator[Remark]:
+def remarks(drift: Drift) -> Iterator[Finding]:
     """What the known mistakes and options that were found say of each component, and what moved along with it."""
     beyond = [move for move in drift.moves if move.kind > Kind.ROUNDING and move.kind is not Kind.FORM]
     if not any(move.matches for move in beyond):
@@ -88,23 +88,23 @@ def remarks(drift: Drift) -> Iterator[Remark]:
         if not any(move.matches for move in about):
             continue
         verdicts = _verdicts(about, drift.spec)
-        roots, followers = failing_roots(verdicts, drift.spec)
+        roots, followers = find_failing_roots(verdicts, drift.spec)
         for component in roots:
-            explained = [e for e in explanations(verdicts, component, drift.spec) if 2 * e.equals >= e.examined]
-            found = this_is(explained, "moved", was=was)
+            explained = [e for e in rank_explanations(verdicts, component, drift.spec) if 2 * e.equals >= e.examined]
+            found = describe_explanations(explained, "moved", was=was)
             if found:
-                yield Remark("Moved first", component, inner=False)
+                yield Finding("Moved first", component, inner=False)
             yield from (replace(r, label=label if r.label == "This is" else r.label) for r in found)
         if followers:
-            yield Remark("These moved too, and are built of it", ", ".join(followers), inner=False)
+            yield Finding("These moved too, and are built of it", ", ".join(followers), inner=False)
 
 
-def _began(beyond: list[Move], spec: Spec) -> Iterator[Remark]:
+def _began(beyond: list[Move], spec: Spec) -> Iterator[Finding]:
     """The components that moved though nothing that they are built of did, and those that moved along."""
-    roots, followers = failing_roots(_verdicts(beyond, spec), spec)
-    yield from (Remark("Moved first", component, inner=False) for component in roots)
+    roots, followers = find_failing_roots(_verdicts(beyond, spec), spec)
+    yield from (Finding("Moved first", component, inner=False) for component in roots)
     if followers:
-        yield Remark("These moved too, and are built of it", ", ".join(followers), inner=False)
+        yield Finding("These moved too, and are built of it", ", ".join(followers), inner=False)
 
 
 def _verdicts(moves: Iterable[Move], spec: Spec) -> list[Verdict]:

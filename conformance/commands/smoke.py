@@ -13,7 +13,7 @@ from goldformer.adapters.process.faults import NoSuchMethod
 from goldformer.conformance.commands.console import FAILS, OK, out, unusable
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.gradient import invoke_gradient
-from goldformer.conformance.judging.invoke import BadResult, NotCheckable, NotImplementedHere, arguments_of
+from goldformer.conformance.judging.invoke import BadResult, NotCheckable, NotImplementedHere, read_arguments
 from goldformer.conformance.run import Numerics
 from goldformer.spec import Case, Spec, SpecError, load_spec
 
@@ -63,7 +63,7 @@ def _calls(bench: Bench) -> Iterator[tuple[str, Callable[[], object]]]:
         if component in adapter.functions:
             case = _smallest(component, adapter, spec, gradient=False)
             if case is not None:
-                yield component, lambda case=case: bench.call(case.component, arguments_of(case))  # type: ignore[misc]
+                yield component, lambda case=case: bench.call(case.component, read_arguments(case))  # type: ignore[misc]
         if component in adapter.gradients:
             case = _smallest(component, adapter, spec, gradient=True)
             if case is not None:
@@ -92,7 +92,7 @@ def _gradient(case: Case, bench: Bench) -> object:
     assert case.cotangent_array is not None  # by _smallest
     wanted = contract.results_of(case)
     return invoke_gradient(
-        bench.adapter, contract, arguments_of(case), case.cotangent_array, wanted, bench.dtype, bench.device
+        bench.adapter, contract, read_arguments(case), case.cotangent_array, wanted, bench.dtype, bench.device
     )
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from goldformer.conformance.judging.grid import window
+from goldformer.conformance.judging.grid import cut_window
 from goldformer.conformance.judging.verdict import Difference, Element
 
 
@@ -48,5 +48,5 @@ def compare(
         return Element(place, expected.ravel()[position].item(), got.ravel()[position].item())
 
     first, worst = element(int(wrong[0])), element(int(flat.argmax()))
-    grid = window(expected, got, worst.index) if indices is None else None
+    grid = cut_window(expected, got, worst.index) if indices is None else None
     return Difference(output, len(wrong), flat.size, tolerance, largest, first, worst, grid)

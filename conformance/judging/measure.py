@@ -31,7 +31,7 @@ def measure(
     return differences
 
 
-def reason_of(wrong: tuple[Difference, ...]) -> Reason:
+def find_reason(wrong: tuple[Difference, ...]) -> Reason:
     """Return "not-finite" if an output is not finite where a finite number was expected, else "wrong-value"."""
     for difference in wrong:
         worst = difference.worst
@@ -40,7 +40,7 @@ def reason_of(wrong: tuple[Difference, ...]) -> Reason:
     return "wrong-value"
 
 
-def sentence(difference: Difference) -> str:
+def describe_difference(difference: Difference) -> str:
     """Describe a wrong output in one line."""
     text = f"{difference.output}: {difference.wrong} of {difference.compared} values are wrong"
     worst = difference.worst

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from goldformer.conformance.diagnosis.findings import Remark, diagnose
+from goldformer.conformance.diagnosis.findings import Finding, diagnose
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.comparison import Cell, Comparison, Implementation, Tally, environment
 from goldformer.conformance.reports.comparison_text import SYMBOLS, ends, libraries, reasons
@@ -67,7 +67,7 @@ class Section:
     name: str
     found: Implementation
     ends: str
-    remarks: tuple[Remark, ...]
+    remarks: tuple[Finding, ...]
     by_dtype: tuple[tuple[str, tuple[Square, ...], str], ...]
     parts: tuple[Part, ...]
     strips: tuple[Strip, ...]

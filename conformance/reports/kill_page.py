@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from goldformer.conformance.diagnosis.kill import FAR, Cell, Kill, KillMatrix
+from goldformer.conformance.diagnosis.kill import FAR, Kill, KillCheck, KillMatrix
 from goldformer.conformance.reports.page import rendered
 from goldformer.conformance.reports.text import number
 from goldformer.spec import Case, Property, Spec
@@ -62,12 +62,12 @@ def _sections(matrix: KillMatrix, spec: Spec) -> Iterator[Section]:
             yield Section(component, spec.contracts[component].title, tuple(checks), redundant, rows)
 
 
-def _cells(kill: Kill, component: str) -> dict[str, Cell]:
+def _cells(kill: Kill, component: str) -> dict[str, KillCheck]:
     """What the checks of a component say of a mistake, by their ids."""
     return {cell.check: cell for cell in kill.cells if cell.component == component}
 
 
-def _square(cell: Cell | None) -> Square:
+def _square(cell: KillCheck | None) -> Square:
     if cell is None:
         return Square("n", "–")
     if not cell.killed:

@@ -11,8 +11,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from goldformer.conformance.judging.cases import Bench, plain_cases
-from goldformer.conformance.judging.invoke import Arguments, CallProblem, arguments_of
+from goldformer.conformance.judging.cases import Bench, select_plain_cases
+from goldformer.conformance.judging.invoke import Arguments, CallProblem, read_arguments
 from goldformer.conformance.judging.verdict import Difference, Grid, Verdict
 from goldformer.conformance.reports.text import number
 from goldformer.spec import Case
@@ -180,14 +180,14 @@ def pictures(bench: Bench) -> tuple[Picture, ...]:
 
 def _weights(component: str, bench: Bench) -> Iterator[Picture]:
     """The weights of the largest case that fits into a picture."""
-    if component not in bench.adapter.functions or bench.unusable():
+    if component not in bench.adapter.functions or bench.explain_unusable():
         return
-    fitting = [case for case in plain_cases(component, bench) if 0 < _area(case) <= _SIDE**2]
+    fitting = [case for case in select_plain_cases(component, bench) if 0 < _area(case) <= _SIDE**2]
     if not fitting:
         return
     case = max(fitting, key=_area)
     try:
-        weights = bench.call(component, arguments_of(case)).outputs.get("weights")
+        weights = bench.call(component, read_arguments(case)).outputs.get("weights")
     except CallProblem:
         return
     if weights is None:
@@ -210,7 +210,7 @@ def _area(case: Case) -> int:
 
 def _encodings(bench: Bench) -> Iterator[Picture]:
     component = "positional_encoding"
-    if component not in bench.adapter.functions or bench.unusable():
+    if component not in bench.adapter.functions or bench.explain_unusable():
         return
     arguments = Arguments({"x": np.zeros((1, *_ENCODED))}, {}, {})
     try:
