@@ -71,7 +71,7 @@ def test_the_mistake_is_named_from_what_was_got(scale, mistake, dtype, judged, s
     verdicts = judged(Attention(scale), ATTENTION, dtype=dtype)
     best = rank_explanations(verdicts, ATTENTION, spec)[0]
     assert [c.id for c in best.causes] == [mistake]
-    assert best.equals == best.examined > 20
+    assert best.equals == best.case_count > 20
     assert best.ratio < 1
     text = "\n".join(closing(verdicts, spec))
     assert f"({mistake}):" in text
@@ -206,7 +206,7 @@ def test_options_that_were_not_declared_are_named_with_how_to_declare_them(optio
     verdicts = judged(only(under(*options), "encoder_layer"), "encoder_layer")
     best = rank_explanations(verdicts, "encoder_layer", spec)[0]
     assert {c.id for c in best.causes} == {*named_first}
-    assert best.equals == best.examined > 10
+    assert best.equals == best.case_count > 10
     text = " ".join(" ".join(closing(verdicts, spec)).split())
     assert re.search(r"This is: (norm_placement: pre|layer_norm_eps: 1e-6) \(", text)
     declared = re.search(r"Declare CONVENTIONS = (\{.*?\}) in the adapter, or fix it\.", text)
@@ -233,7 +233,7 @@ def test_nan_in_empty_rows_is_no_mistake_once_declared(judged, spec):
     mine = only(under(("empty_row", "nan"), mistake="scale-missing"), ATTENTION, empty_row="nan")
     best = rank_explanations(judged(mine, ATTENTION), ATTENTION, spec)[0]
     assert [c.id for c in best.causes] == ["scale-missing"]
-    assert best.equals == best.examined
+    assert best.equals == best.case_count
 
 
 # What breaks the contract

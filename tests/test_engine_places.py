@@ -414,7 +414,7 @@ def test_it_is_named_with_its_place(made, component, mistake, place, whole, spec
     assert found.causes[0].title.endswith(f"({mistake}), in {place} alone")
     # What is searched within a budget may be found at the second failing case, and explains the first as well.
     assert found.certain
-    assert found.examined >= 2
+    assert found.case_count >= 2
     text = " ".join(" ".join(closing(verdicts, spec)).split())
     assert f"Mend first: {component}" in text
     assert f"({mistake}), in {place} alone: what was got equals that" in text
@@ -431,7 +431,7 @@ def test_what_is_written_as_one_function_is_named_without_a_place(made, componen
     verdicts = judged(spec, made(), component)
     found = best(spec, verdicts, component)
     assert found.causes[0].title.endswith(f"({mistake})")
-    assert found.equals == found.examined > 10
+    assert found.equals == found.case_count > 10
     assert f"This is: {found.causes[0].title}" in " ".join(" ".join(closing(verdicts, spec)).split())
 
 

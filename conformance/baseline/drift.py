@@ -90,7 +90,7 @@ def remarks(drift: Drift) -> Iterator[Finding]:
         verdicts = _verdicts(about, drift.spec)
         roots, followers = find_failing_roots(verdicts, drift.spec)
         for component in roots:
-            explained = [e for e in rank_explanations(verdicts, component, drift.spec) if 2 * e.equals >= e.examined]
+            explained = [e for e in rank_explanations(verdicts, component, drift.spec) if 2 * e.equals >= e.case_count]
             found = describe_explanations(explained, "moved", was=was)
             if found:
                 yield Finding("Moved first", component, inner=False)

@@ -100,7 +100,7 @@ def _find_possible_causes(
 
 def _select_explanations(verdicts: Sequence[Verdict], component: str, spec: Spec) -> list[Explanation]:
     """Return the explanations of at least half of the failing cases, best first."""
-    return [e for e in rank_explanations(verdicts, component, spec) if 2 * e.equals >= e.examined]
+    return [e for e in rank_explanations(verdicts, component, spec) if 2 * e.equals >= e.case_count]
 
 
 def describe_explanations(found: Sequence[Explanation], among: str = "failing", *, was: bool = False) -> list[Finding]:
@@ -115,7 +115,9 @@ def describe_explanations(found: Sequence[Explanation], among: str = "failing", 
         if place and e.is_other_option_of(found[0]):
             continue
         given = "recorded" if was else "got"
-        seen = f"what was {given} equals that in {e.equals} of {e.examined} {among} cases, {describe_distance(e.ratio)}"
+        seen = (
+            f"what was {given} equals that in {e.equals} of {e.case_count} {among} cases, {describe_distance(e.ratio)}"
+        )
         seen += f"; it does not explain {list_few(dict.fromkeys(e.refuting))}" if e.refuting else ""
         titles = " and ".join(c.title for c in e.causes)
         head = "Or" if place else "This is" if e.certain else CLOSEST

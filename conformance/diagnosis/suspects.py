@@ -44,7 +44,7 @@ class Explanation:
     refuting: tuple[str, ...] = ()
 
     @property
-    def examined(self) -> int:
+    def case_count(self) -> int:
         """The number of failing cases that were compared with the causes."""
         return self.equals + len(self.refuting)
 

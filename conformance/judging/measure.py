@@ -21,13 +21,13 @@ def measure(
     differences: list[Difference] = []
     for name in contract.results_of(case):
         if name in expected and name in result.outputs:
-            golden, got = expected[name], result.outputs[name]
+            golden, actual = expected[name], result.outputs[name]
             if golden.within is not None:
-                differences += compare_statistics(name, got, golden, dtype)
+                differences += compare_statistics(name, actual, golden, dtype)
                 continue
             bound = tolerance(dtype, golden.error_scale, golden.magnitude, contract.computed_in_at_least)
             label = name if case.cotangent is None else f"gradient of {name}"
-            differences.append(compare(label, golden.compared(got), golden.values, bound, golden.indices))
+            differences.append(compare(label, golden.compared(actual), golden.values, bound, golden.indices))
     return differences
 
 

@@ -93,10 +93,10 @@ def textbook(spec, *changes, declared=None):
 
 
 def recorded(spec, adapter, *components, dtype="float32", **more):
-    """What an adapter gives for some components in one dtype."""
+    """Record the results of an adapter for some components in one dtype."""
     return record(adapter, spec, Request((dtype,), components=components, **more))
 
 
 def moves(spec, old, new):
-    """What moved between two baselines."""
+    """Compare two baselines."""
     return list(Judge(with_drawn(spec, old.request)).moves(old, new))
