@@ -1,4 +1,4 @@
-"""What the suite costs: start-up, a case, all cases, in process and out of it; deriving; the report."""
+"""The cost of the suite: start-up, a case, all cases, in process and out of it; deriving; the report."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def write_class(folder: Path, count: int) -> list[Path]:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a command took: seconds on the clock, those of processors, and its own memory in MiB."""
+    """The cost of a command: wall-clock seconds, processor seconds, and its own memory in MiB."""
 
     seconds: float
     cpu: float

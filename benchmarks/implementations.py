@@ -78,8 +78,8 @@ def page(runs: Mapping[str, Found], components: Sequence[str]) -> str:
     parts = [_HEAD.format(environment=_environment())]
     rows = []
     for name, found in runs.items():
-        cells = {dtype: _all(found[dtype]["components"], dtype) for dtype in found}
-        rows.append([f"[{name}](#{name})", *_line(cells)])
+        cells = {dtype: _add_up(found[dtype]["components"], dtype) for dtype in found}
+        rows.append([f"[{name}](#{name})", *_make_row(cells)])
     parts.append(markdown_table(["implementation", *DTYPES, "worst"], rows))
     for name, found in runs.items():
         parts += _section(name, found, components)
@@ -110,34 +110,34 @@ def _section(name: str, found: Found, components: Sequence[str]) -> Iterator[str
             dtype: tally
             for dtype, run in found.items()
             for cell in run["components"]
-            if cell["component"] == component and _judged(tally := cell["dtypes"][dtype])
+            if cell["component"] == component and _count_judged(tally := cell["dtypes"][dtype])
         }
         if cells:
-            rows.append([f"`{component}`", *_line(cells)])
+            rows.append([f"`{component}`", *_make_row(cells)])
     if rows:
         yield markdown_table(["component", *DTYPES, "worst"], rows)
 
 
-def _line(cells: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _make_row(cells: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return the checks that pass in each dtype, and the worst ratio of all."""
-    drawn = [_drawn(cells.get(dtype)) for dtype in DTYPES]
+    drawn = [_format_tally(cells.get(dtype)) for dtype in DTYPES]
     ratios = [float(tally["worst_ratio"]) for tally in cells.values() if tally["worst_ratio"] is not None]
     return [*drawn, number(max(ratios)) if ratios else "–"]
 
 
-def _drawn(tally: Mapping[str, Any] | None) -> str:
-    judged = _judged(tally) if tally else 0
+def _format_tally(tally: Mapping[str, Any] | None) -> str:
+    judged = _count_judged(tally) if tally else 0
     if not tally or not judged:
         return "–"
     text = f"{tally['passed']}/{judged}"
     return text if tally["passed"] == judged else f"**{text}**"
 
 
-def _judged(tally: Mapping[str, Any]) -> int:
+def _count_judged(tally: Mapping[str, Any]) -> int:
     return int(tally["passed"] + tally["failed"] + tally["errored"])
 
 
-def _all(components: Sequence[Mapping[str, Any]], dtype: str) -> dict[str, Any]:
+def _add_up(components: Sequence[Mapping[str, Any]], dtype: str) -> dict[str, Any]:
     """Add up all components."""
     tallies = [cell["dtypes"][dtype] for cell in components]
     ratios = [float(tally["worst_ratio"]) for tally in tallies if tally["worst_ratio"] is not None]

@@ -64,14 +64,14 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the summary and refuse bad options, in the controller of pytest-xdist only."""
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Summary(config), "goldformer-summary")
-        if _runs_the_suite(config):
-            _bench(config)
+        if _asks_for_suite(config):
+            _load_bench(config)
             path = config.getoption("--conformance-html")
             if path and not path.resolve().parent.is_dir():
                 raise pytest.UsageError(f"--conformance-html {path}: there is no folder {path.parent}")
 
 
-def _runs_the_suite(config: pytest.Config) -> bool:
+def _asks_for_suite(config: pytest.Config) -> bool:
     """Return True if this run asks for the suite: by its package, by its folder or by --adapter."""
     if any(argument.partition("=")[0] == "--adapter" for argument in map(str, config.invocation_params.args)):
         return True
@@ -87,11 +87,11 @@ def _is_of_the_suite(file: str | None) -> bool:
     return file is not None and Path(file).resolve().parent == _SUITE
 
 
-def _words(given: list[str]) -> list[str]:
+def _split_words(given: list[str]) -> list[str]:
     return [word for text in given for word in text.split(",") if word]
 
 
-def _bench(config: pytest.Config) -> Bench:
+def _load_bench(config: pytest.Config) -> Bench:
     """Load the adapter once; a usage error ends the run with pytest's exit code 4."""
     if _BENCH not in config.stash:
         from goldformer.adapters import DTYPES, AdapterError, find_adapter
@@ -109,19 +109,19 @@ def _bench(config: pytest.Config) -> Bench:
             adapter = find_adapter(config.getoption("--adapter"), spec, timeout)
         except (AdapterError, SpecError) as error:
             raise pytest.UsageError(f"goldformer: {error}") from error
-        _known(_words(config.getoption("--component")), spec.components, "--component")
-        _known(_words(config.getoption("--dtype")), DTYPES, "--dtype")
+        _check_known(_split_words(config.getoption("--component")), spec.components, "--component")
+        _check_known(_split_words(config.getoption("--dtype")), DTYPES, "--dtype")
         Numerics(config.getoption("--tf32"), config.getoption("--threads")).apply(adapter.arrays)
-        strict = "--strict" in _arguments(config)
+        strict = "--strict" in _read_arguments(config)
         config.stash[_BENCH] = Bench(spec, adapter, "float64", config.getoption("--device"), strict)
         config.stash[_DIAGNOSIS] = Diagnosis(spec)
         config.stash[_FAILED] = {}
-        _guard(config)
+        _load_guard(config)
         config.add_cleanup(adapter.close)
     return config.stash[_BENCH]
 
 
-def _guard(config: pytest.Config) -> None:
+def _load_guard(config: pytest.Config) -> None:
     """Compare with a baseline, if --baseline names one."""
     folder = config.getoption("--baseline")
     if folder is None:
@@ -135,7 +135,7 @@ def _guard(config: pytest.Config) -> None:
         raise pytest.UsageError(f"goldformer: --baseline {error}") from error
 
 
-def _arguments(config: pytest.Config) -> list[str]:
+def _read_arguments(config: pytest.Config) -> list[str]:
     """Return the command line; a worker of pytest-xdist has that of its controller."""
     worker: dict[str, Any] = getattr(config, "workerinput", {})
     return list(worker.get(KEY, config.invocation_params.args))
@@ -147,7 +147,7 @@ def pytest_configure_node(node: Any) -> None:
     node.workerinput[KEY] = [str(a) for a in node.config.invocation_params.args]
 
 
-def _known(given: list[str], known: tuple[str, ...], option: str) -> None:
+def _check_known(given: list[str], known: tuple[str, ...], option: str) -> None:
     for word in given:
         if word not in known:
             raise pytest.UsageError(f"{option} {word}: known are {', '.join(known)}")
@@ -158,8 +158,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "bench" not in metafunc.fixturenames or not _is_of_the_suite(metafunc.module.__file__):
         return
     config = metafunc.config
-    bench = _bench(config)
-    dtypes = _words(config.getoption("--dtype")) or ["float64", "float32"]
+    bench = _load_bench(config)
+    dtypes = _split_words(config.getoption("--dtype")) or ["float64", "float32"]
     metafunc.parametrize("bench", [replace(bench, dtype=d) for d in dtypes], ids=dtypes)
     if "golden_case" in metafunc.fixturenames:
         from goldformer.conformance.judging.cases import plan
@@ -175,17 +175,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the tests of components that --component does not name."""
-    chosen = _words(config.getoption("--component"))
+    chosen = _split_words(config.getoption("--component"))
     if chosen:
         kept: list[pytest.Item] = []
         left_out: list[pytest.Item] = []
         for item in items:
-            (kept if _component(item) in (None, *chosen) else left_out).append(item)
+            (kept if _find_component(item) in (None, *chosen) else left_out).append(item)
         items[:] = kept
         config.hook.pytest_deselected(items=left_out)
 
 
-def _component(item: pytest.Item) -> str | None:
+def _find_component(item: pytest.Item) -> str | None:
     """Return the component that a test of the suite checks, or None for any other test."""
     params: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
     if "bench" not in params:
@@ -204,31 +204,31 @@ def settle(request: pytest.FixtureRequest) -> Callable[[Judgement], None]:
 
         verdict = request.config.stash[_DIAGNOSIS].explain(judgement)
         if verdict.bad:
-            request.config.stash[_FAILED][_key(verdict)] = judgement
+            request.config.stash[_FAILED][_make_key(verdict)] = judgement
         guard: Guard | None = request.config.stash.get(_GUARD, None)
         if guard is not None:
             verdict = guard.check_verdict(judgement, verdict)
         request.node.stash[_VERDICT] = verdict
-        request.node.user_properties += _properties(verdict)
+        request.node.user_properties += _list_properties(verdict)
         if verdict.status is Status.SKIPPED:
             pytest.skip(f"{verdict.reason}: {verdict.message}")
         if verdict.bad or verdict.is_fault:
-            pytest.fail(explain_verdict(verdict, _bench(request.config).spec), pytrace=False)
+            pytest.fail(explain_verdict(verdict, _load_bench(request.config).spec), pytrace=False)
 
     return settle
 
 
-def _key(verdict: Verdict) -> tuple[str, str, str]:
+def _make_key(verdict: Verdict) -> tuple[str, str, str]:
     return verdict.check, verdict.component, verdict.dtype
 
 
-def _properties(verdict: Verdict) -> list[tuple[str, object]]:
+def _list_properties(verdict: Verdict) -> list[tuple[str, object]]:
     """Return the properties of a verdict for JUnit XML, by name, without empty ones."""
-    told = {
+    properties = {
         "component": verdict.component, "dtype": verdict.dtype, "device": verdict.device, "reason": verdict.reason,
         "clauses": " ".join(verdict.clauses), "ratio": verdict.ratio, "repeat": verdict.reproduce,
     }  # fmt: skip
-    return [(name, value) for name, value in told.items() if value not in ("", None)]
+    return [(name, value) for name, value in properties.items() if value not in ("", None)]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -282,14 +282,16 @@ class Summary:
         from goldformer.adapters import DTYPES
         from goldformer.conformance.reports.text import closing, nothing_was_checked, summary, table
 
-        bench = _bench(self.config)
+        bench = _load_bench(self.config)
         # In the order of the spec: workers of pytest-xdist report in any.
         order = {check: place for place, check in enumerate((*bench.spec.cases, *bench.spec.properties))}
         self.verdicts.sort(key=lambda v: (DTYPES.index(v.dtype), order[v.check]))
         # Workers of pytest-xdist do not send their judgements, so late matches are added only without workers.
         diagnosis: Diagnosis = self.config.stash[_DIAGNOSIS]
         failed = self.config.stash[_FAILED]
-        self.verdicts = [diagnosis.complete(failed[_key(v)], v) if _key(v) in failed else v for v in self.verdicts]
+        self.verdicts = [
+            diagnosis.complete(failed[_make_key(v)], v) if _make_key(v) in failed else v for v in self.verdicts
+        ]
         terminalreporter.section(f"conformance of {bench.adapter.name}")
         terminalreporter.write_line(table(summary(self.verdicts, bench.spec, bench.adapter.functions)))
         for line in closing(self.verdicts, bench.spec):
@@ -311,6 +313,6 @@ class Summary:
         dtypes = tuple(dict.fromkeys(v.dtype for v in self.verdicts))
         drawn = replace(bench, dtype=dtypes[0])
         found = Implementation.of(drawn, self.verdicts, time.perf_counter() - self.start, with_pictures=True)
-        chosen = tuple(_words(self.config.getoption("--component")))
+        chosen = tuple(_split_words(self.config.getoption("--component")))
         request = ComparisonRequest(dtypes, chosen, bench.device, self.config.getoption("--threads"))
         replace_file(path, page(Comparison(request, (found,)), bench.spec))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from goldformer.adapters import find_adapter
-from goldformer.conformance.diagnosis.suspects import failing_roots, suspects
+from goldformer.conformance.diagnosis.suspects import find_failing_roots, rank_suspects
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.reports.text import closing, explain_verdict
 
@@ -80,14 +80,14 @@ def test_every_break_is_caught_named_and_placed(edit, broken_reference, spec, ve
     bad = [v for v in verdicts if v.bad]
     assert bad, f"{edit.mistake} is not caught"
     # Placed: it fails where the edit is, and what does not depend on it still conforms.
-    roots, _ = failing_roots(verdicts, spec)
+    roots, _ = find_failing_roots(verdicts, spec)
     assert edit.root in roots
     for component in edit.passes:
         assert not [v.check for v in bad if v.component == component]
     # Caught with a margin, not by a hair: rounding is within 1, a mistake lies far beyond it.
     assert max(v.ratio or 0 for v in bad) > 1000
     # Named: the mistakes that fit what failed and what passed include the one made, before all that fit less.
-    named = [s.mistake.id for s in suspects(verdicts, edit.root, spec)]
+    named = [s.mistake.id for s in rank_suspects(verdicts, edit.root, spec)]
     assert edit.mistake in named[:4]
     text = "\n".join(closing(verdicts, spec))
     assert f"Fix first: {edit.root}\n" in text

@@ -19,7 +19,7 @@ from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.imitation import Candidate
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.diagnosis.mistakes.differentiation import DIFFERENTIATED
-from goldformer.conformance.diagnosis.suspects import explanations
+from goldformer.conformance.diagnosis.suspects import rank_explanations
 from goldformer.conformance.judging.cases import Bench, check_case, judge_case, plan
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.text import closing, explain_verdict
@@ -58,7 +58,7 @@ def judged(spec):
 
 
 def named(verdicts, component, spec):
-    return [" and ".join(c.id for c in e.causes) for e in explanations(verdicts, component, spec)]
+    return [" and ".join(c.id for c in e.causes) for e in rank_explanations(verdicts, component, spec)]
 
 
 @pytest.mark.parametrize(
@@ -69,9 +69,9 @@ def named(verdicts, component, spec):
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
 def test_the_mistake_is_named_from_what_was_got(scale, mistake, dtype, judged, spec):
     verdicts = judged(Attention(scale), ATTENTION, dtype=dtype)
-    best = explanations(verdicts, ATTENTION, spec)[0]
+    best = rank_explanations(verdicts, ATTENTION, spec)[0]
     assert [c.id for c in best.causes] == [mistake]
-    assert best.equals == best.examined > 20
+    assert best.equals == best.case_count > 20
     assert best.ratio < 1
     text = "\n".join(closing(verdicts, spec))
     assert f"Mistake found: {mistake}, " in text
@@ -90,15 +90,15 @@ def test_two_mistakes_at_once_are_named_together(judged, spec):
 def test_mistakes_of_one_step_and_options_of_one_convention_are_not_made_together():
     scale, product, mask = (Candidate((id_,)) for id_ in ("scale-missing", "scale-multiply", "mask-inverted"))
     pre, post = (Candidate(options=(("norm_placement", option),)) for option in ("pre", "post"))
-    assert scale.with_(product) is None
-    assert pre.with_(post) is None
+    assert scale.combine(product) is None
+    assert pre.combine(post) is None
     dropped, kept = (Candidate((id_,)) for id_ in ("greedy-no-eos", "decode-score-after-end"))
-    assert kept.with_(dropped) is dropped.with_(kept) is None  # one is the other and more
+    assert kept.combine(dropped) is dropped.combine(kept) is None  # one is the other and more
     clipped, left_out = (Candidate((id_,)) for id_ in ("qkv-relu", "wo-missing"))
-    assert clipped.with_(left_out).causes == ("qkv-relu", "wo-missing")  # both do something around one step
-    assert clipped.with_(clipped) is None
-    assert scale.with_(mask).causes == ("scale-missing", "mask-inverted")
-    assert pre.with_(scale).causes == ("norm_placement: pre", "scale-missing")
+    assert clipped.combine(left_out).causes == ("qkv-relu", "wo-missing")  # both do something around one step
+    assert clipped.combine(clipped) is None
+    assert scale.combine(mask).causes == ("scale-missing", "mask-inverted")
+    assert pre.combine(scale).causes == ("norm_placement: pre", "scale-missing")
 
 
 def test_what_is_not_in_the_catalogue_is_said_to_be_unknown_with_the_first_wrong_step(judged, spec):
@@ -206,9 +206,9 @@ def only(book, component, **conventions):
 )
 def test_options_that_were_not_declared_are_named_with_how_to_declare_them(options, named_first, judged, spec):
     verdicts = judged(only(under(*options), "encoder_layer"), "encoder_layer")
-    best = explanations(verdicts, "encoder_layer", spec)[0]
+    best = rank_explanations(verdicts, "encoder_layer", spec)[0]
     assert {c.id for c in best.causes} == {*named_first}
-    assert best.equals == best.examined > 10
+    assert best.equals == best.case_count > 10
     text = " ".join(" ".join(closing(verdicts, spec)).split())
     assert re.search(r"Option found: (norm_placement: pre|layer_norm_eps: 1e-6) \(", text)
     declared = re.search(r"Declare CONVENTIONS = (\{.*?\}) in the adapter, or fix it\.", text)
@@ -233,9 +233,9 @@ def test_a_mistake_beside_an_option_that_was_not_declared(judged, spec):
 
 def test_nan_in_empty_rows_is_no_mistake_once_declared(judged, spec):
     mine = only(under(("empty_row", "nan"), mistake="scale-missing"), ATTENTION, empty_row="nan")
-    best = explanations(judged(mine, ATTENTION), ATTENTION, spec)[0]
+    best = rank_explanations(judged(mine, ATTENTION), ATTENTION, spec)[0]
     assert [c.id for c in best.causes] == ["scale-missing"]
-    assert best.equals == best.examined
+    assert best.equals == best.case_count
 
 
 # What breaks the contract

@@ -29,8 +29,8 @@ from goldformer.adapters.textbook.steps import Replacements, instead
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.imitation import Candidate, Imitator
 from goldformer.conformance.diagnosis.mistakes import implementations
-from goldformer.conformance.diagnosis.mistakes.places import PLACES, Place, can_be_made
-from goldformer.conformance.diagnosis.suspects import explanations
+from goldformer.conformance.diagnosis.mistakes.places import PLACES, MistakePlace, can_be_made
+from goldformer.conformance.diagnosis.suspects import rank_explanations
 from goldformer.conformance.judging.cases import Bench, judge_case, plan
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.text import closing
@@ -398,7 +398,7 @@ def judged(spec, thing, *components, **conventions):
 
 
 def best(spec, verdicts, component):
-    found = explanations(verdicts, component, spec)
+    found = rank_explanations(verdicts, component, spec)
     assert found, [v.check for v in verdicts if v.bad]
     return found[0]
 
@@ -414,7 +414,7 @@ def test_it_is_named_with_its_place(made, component, mistake, place, whole, spec
     assert found.causes[0].title.endswith(f"({mistake}), only in {place}")
     # What is searched within a budget may be found at the second failing case, and explains the first as well.
     assert found.certain
-    assert found.examined >= 2
+    assert found.case_count >= 2
     text = " ".join(" ".join(closing(verdicts, spec)).split())
     assert f"Fix first: {component}" in text
     assert f"Mistake found: {found.causes[0].heading}. It reproduces your output in " in text
@@ -431,7 +431,7 @@ def test_what_is_written_as_one_function_is_named_without_a_place(made, componen
     verdicts = judged(spec, made(), component)
     found = best(spec, verdicts, component)
     assert found.causes[0].title.endswith(f"({mistake})")
-    assert found.equals == found.examined > 10
+    assert found.equals == found.case_count > 10
     assert f"Mistake found: {found.causes[0].heading}" in " ".join(" ".join(closing(verdicts, spec)).split())
 
 
@@ -447,7 +447,7 @@ def test_a_sublayer_that_is_missing_in_one_half_is_named_with_it(spec):
 
 def test_positions_of_words_alone_that_are_missing_are_told_as_the_commoner_of_two_that_look_alike(spec):
     # Rows of padding are not compared, and positions that these alone have show nowhere.
-    found = explanations(judged(spec, words_without_positions(), "transformer"), "transformer", spec)
+    found = rank_explanations(judged(spec, words_without_positions(), "transformer"), "transformer", spec)
     assert [e.causes[0].id for e in found] == ["pe-missing", "pad-mask-zeroes-positions"]
     assert found[0].equals == found[1].equals
 
@@ -485,17 +485,17 @@ def test_what_nobody_knows_stays_unknown_and_is_held_against_nothing_twice(spec,
         return (0.9 * output).astype(output.dtype), weights
 
     tried: list[Candidate] = []
-    imitated = Imitator._imitated
+    imitated = Imitator._run_candidate
 
     def counted(self, candidate, failure):
         tried.append(candidate)
         return imitated(self, candidate, failure)
 
-    monkeypatch.setattr(Imitator, "_imitated", counted)
+    monkeypatch.setattr(Imitator, "_run_candidate", counted)
     adapter = Adapter.from_object(SimpleNamespace(ARRAYS="numpy", decoder_layer=damped().decoder_layer), "m", spec)
     bench = Bench(spec, adapter, "float32", "cpu")
     verdicts = Diagnosis(spec).explain_all(judge_case(case, bench) for case in plan(spec, ("decoder_layer",)))
-    assert not explanations(verdicts, "decoder_layer", spec)
+    assert not rank_explanations(verdicts, "decoder_layer", spec)
     placed = [candidate for candidate in tried if candidate.place]
     assert {c.place for c in placed} == {*PLACES["decoder_layer"]}
     assert len(placed) == len(set(placed)) > 100
@@ -504,7 +504,7 @@ def test_what_nobody_knows_stays_unknown_and_is_held_against_nothing_twice(spec,
 def test_two_places_or_two_mistakes_are_not_combined():
     place = PLACES["decoder_layer"][0]
     one, other = Candidate(("scale-missing",), place=place), Candidate(("mask-inverted",))
-    assert one.with_(other) is other.with_(one) is None
+    assert one.combine(other) is other.combine(one) is None
 
 
 def test_places_are_of_components_and_their_parts_and_said_once(spec):
@@ -516,7 +516,7 @@ def test_places_are_of_components_and_their_parts_and_said_once(spec):
 
 
 def test_a_backward_pass_has_no_place_and_in_a_projection_only_what_is_done_to_one_can_be_made():
-    anywhere, in_projection = Place("anywhere"), Place("the projection of the keys", role="k")
+    anywhere, in_projection = MistakePlace("anywhere"), MistakePlace("the projection of the keys", role="k")
     made = implementations()
     assert not can_be_made(anywhere, made["softmax-bwd"])
     assert can_be_made(in_projection, made["bias-missing"])

@@ -7,8 +7,8 @@ from itertools import count
 
 import pytest
 
-from goldformer.conformance.diagnosis.findings import diagnose, this_is
-from goldformer.conformance.diagnosis.suspects import explanations, failing_roots, suspects
+from goldformer.conformance.diagnosis.findings import describe_explanations, diagnose
+from goldformer.conformance.diagnosis.suspects import find_failing_roots, rank_explanations, rank_suspects
 from goldformer.conformance.judging.verdict import Difference, Match, Status, Verdict
 from goldformer.conformance.reports.text import cells, nothing_was_checked, summary
 
@@ -25,7 +25,7 @@ def verdict(status, *catches, component=ATTENTION, kind="case", reason="", ratio
 
 
 def named(verdicts, spec, component=ATTENTION):
-    return [(s.mistake.id, s.explains, s.failing) for s in suspects(verdicts, component, spec)]
+    return [(s.mistake.id, s.explains, s.failing) for s in rank_suspects(verdicts, component, spec)]
 
 
 def test_a_passing_case_rules_out_the_mistakes_it_would_have_shown(spec):
@@ -93,7 +93,7 @@ def test_a_pass_in_a_dtype_in_which_it_does_not_show_speaks_against_nothing(dtyp
         verdict(PASSED, "fill-dampens", dtype=dtype),
         verdict(PASSED, "scale-missing", dtype=dtype),
     ]
-    assert explanations(verdicts, ATTENTION, spec)[0].causes[0].id == named_first
+    assert rank_explanations(verdicts, ATTENTION, spec)[0].causes[0].id == named_first
     assert [id_ for id_, *_ in named(verdicts, spec)] == (["fill-dampens"] if dtype == "float32" else [])
 
 
@@ -101,15 +101,15 @@ def test_a_pass_in_a_dtype_in_which_it_does_not_show_speaks_against_nothing(dtyp
 def test_of_two_that_fit_alike_the_one_that_shows_in_the_dtype_comes_first(dtype, named_first, spec):
     both = (Match(("fill-dampens",), 0.1), Match(("fill-too-small",), 0.1))
     verdicts = [replace(verdict(FAILED, dtype=dtype), matches=both)]
-    assert explanations(verdicts, ATTENTION, spec)[0].causes[0].id == named_first
+    assert rank_explanations(verdicts, ATTENTION, spec)[0].causes[0].id == named_first
 
 
 def explained(*equal, of, spec):
     """What is said of cases that fail by scale-missing, except those where it is no match."""
     match = (Match(("scale-missing",), 0.1),)
     verdicts = [replace(verdict(FAILED), check=id_, matches=match if id_ in equal else ()) for id_ in of]
-    (found,) = explanations(verdicts, ATTENTION, spec)
-    return found, [f"{remark.label}: {remark.text}" for remark in this_is([found])]
+    (found,) = rank_explanations(verdicts, ATTENTION, spec)
+    return found, [f"{remark.label}: {remark.text}" for remark in describe_explanations([found])]
 
 
 def test_what_equals_every_failing_case_is_the_mistake(spec):
@@ -137,8 +137,8 @@ def test_what_a_failing_case_refutes_is_the_closest_known_mistake_and_names_the_
 def test_of_two_options_that_fit_the_nearer_one_is_named(spec):
     options = {"layer_norm_eps: 1e-12": 0.3, "layer_norm_eps: 1e-6": 0.2}
     matches = tuple(Match((option,), ratio) for option, ratio in options.items())
-    found = explanations([replace(verdict(FAILED, component="layer_norm"), matches=matches)], "layer_norm", spec)
-    (said,) = this_is(found)
+    found = rank_explanations([replace(verdict(FAILED, component="layer_norm"), matches=matches)], "layer_norm", spec)
+    (said,) = describe_explanations(found)
     assert said.text.startswith("layer_norm_eps: 1e-6 (")
 
 
@@ -188,12 +188,12 @@ def test_nothing_failing_suspects_nothing(spec):
 def test_what_fails_first_is_what_depends_on_nothing_failing(failing, roots, followers, spec):
     others = [verdict(PASSED, component=name) for name in spec.components if name not in failing]
     verdicts = [verdict(FAILED, component=name) for name in failing] + others
-    assert failing_roots(verdicts, spec) == (roots, followers)
+    assert find_failing_roots(verdicts, spec) == (roots, followers)
 
 
 def test_an_error_fails_and_a_skip_does_not(spec):
     verdicts = [verdict(ERRORED, component=ATTENTION), verdict(SKIPPED, component="softmax")]
-    assert failing_roots(verdicts, spec) == ([ATTENTION], [])
+    assert find_failing_roots(verdicts, spec) == ([ATTENTION], [])
 
 
 def test_the_summary_counts_by_component_in_order_of_dependency(spec):
@@ -249,7 +249,7 @@ def test_what_no_check_fits_does_not_conform(reason, implemented, state, spec):
 def test_a_fault_of_goldformer_is_no_failure_of_the_implementation(spec):
     lost = replace(verdict(ERRORED, component="softmax", reason="fault"), message="a fault in goldformer: boom")
     verdicts = [lost, verdict(PASSED, component=ATTENTION)]
-    assert failing_roots(verdicts, spec) == ([], [])
+    assert find_failing_roots(verdicts, spec) == ([], [])
     assert [row.state for row in summary(verdicts, spec, {"softmax", ATTENTION})] == ["fault in goldformer", "conforms"]
     (remark,) = diagnose(verdicts, spec)
     assert remark.label == "Fault in goldformer"

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from goldformer.adapters import Adapter, find_adapter
-from goldformer.conformance.judging.cases import Bench, check_case, plan, refuses
+from goldformer.conformance.judging.cases import Bench, call_refused, check_case, plan
 from goldformer.conformance.judging.verdict import Status
 from goldformer.spec import Case, Spec
 
@@ -208,7 +208,7 @@ def test_it_refuses_by_the_name_of_the_argument(example, language, spec):
     cases = [c for c in plan(spec, language.components) if c.error is not None and not excused(c, language)]
     assert cases
     for case in cases:
-        _, problem = refuses(case, Bench(spec, example, "float64", "cpu"))
+        _, problem = call_refused(case, Bench(spec, example, "float64", "cpu"))
         assert "(code -32602)" in str(problem), (case.id, problem)
         assert re.search(rf"(?<![\w.]){re.escape(case.error)}\b", str(problem)), (case.id, problem)
 

@@ -24,7 +24,7 @@ from goldformer.conformance.grading.model import Submission
 from goldformer.conformance.grading.store import to_json
 from goldformer.conformance.grading.task import GradingTask
 from goldformer.conformance.grading.transcript import BadTranscript, ReplayMismatch, Transcript
-from goldformer.conformance.judging.cases import Judgement, fault, judge_case
+from goldformer.conformance.judging.cases import Judgement, judge_case, report_fault
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.properties.judge import judge_property
 from goldformer.spec import Spec
@@ -172,7 +172,7 @@ def test_what_breaks_in_the_grader_costs_nobody_anything(
         try:
             raise RuntimeError("ours")
         except RuntimeError as error:
-            return fault(verdict, error)
+            return report_fault(verdict, error)
 
     def sometimes(subject, *rest):
         made = real(subject, *rest)

@@ -130,7 +130,7 @@ def test_what_is_returned_and_wrong_is_said_first(attention, spec):
 
 def test_outputs_that_are_no_beginning_of_the_tuple_are_returned_by_name(attention, spec):
     bench = attention("return weights @ value", ["scaled_scores"])
-    assert bench.withheld(SDPA, {"output"}, {"output", "scaled_scores"}) == (
+    assert bench.describe_missing_outputs(SDPA, {"output"}, {"output", "scaled_scores"}) == (
         "scaled_scores: not returned; return {'output': …, 'scaled_scores': …}"
     )
 

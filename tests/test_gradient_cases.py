@@ -15,7 +15,7 @@ from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging.cases import Bench, check_case, judge_case
 from goldformer.conformance.judging.gradient import invoke_gradient
-from goldformer.conformance.judging.invoke import BadResult, arguments_of
+from goldformer.conformance.judging.invoke import BadResult, read_arguments
 from goldformer.conformance.judging.tolerance import tolerance
 from goldformer.conformance.judging.verdict import Status
 from goldformer.spec.oracle import layer_formulas
@@ -203,7 +203,7 @@ def test_the_textbook_with_the_mistake_gives_what_the_reference_with_it_gives(mi
             continue
         contract = spec.contracts[case.component]
         wanted = contract.results_of(case)
-        call = (contract, arguments_of(case), case.cotangent_array)
+        call = (contract, read_arguments(case), case.cotangent_array)
         textbook = invoke_gradient(made, *call, wanted, "float64", "cpu").outputs
         try:
             written = invoke_gradient(edited, *call, wanted, "float64", "cpu").outputs

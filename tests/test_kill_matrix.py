@@ -16,15 +16,15 @@ from goldformer.conformance.cli import main
 from goldformer.conformance.commands import mistakes as command
 from goldformer.conformance.diagnosis.kill import (
     FAR,
-    Cell,
     Kill,
+    KillCheck,
     KillMatrix,
-    able_to_show,
-    claiming,
-    kill_matrix,
+    build_kill_matrix,
+    collect_kills,
+    find_claiming_cases,
+    find_redundant_cases,
     measure,
-    measured_kills,
-    redundant,
+    select_cases_for,
 )
 from goldformer.conformance.diagnosis.mistakes import Mistaken, implementations
 from goldformer.conformance.reports.kill_page import page
@@ -44,9 +44,9 @@ CLAIMED = [id_ for id_ in implementations() if id_ in LISTED]
 
 @pytest.mark.parametrize("id_", CLAIMED)
 def test_every_case_that_lists_it_catches_it(id_, spec):
-    kill = measure(implementations()[id_], "float32", claiming(spec.mistakes[id_], spec), spec)
-    assert kill.caught
-    assert [cell.check for cell in kill.untrue] == []
+    kill = measure(implementations()[id_], "float32", find_claiming_cases(spec.mistakes[id_], spec), spec)
+    assert kill.is_caught
+    assert [cell.check for cell in kill.false_claims] == []
     # The textbook has the default conventions.
     assert [id_ for id_ in kill.unmeasured if not spec.cases[id_].only_with] == []
 
@@ -54,7 +54,10 @@ def test_every_case_that_lists_it_catches_it(id_, spec):
 @pytest.mark.parametrize("id_", CLAIMED)
 def test_it_is_far_beyond_rounding(id_, spec):
     # One by one, as the first is enough.
-    kills = (measure(implementations()[id_], "float64", [case], spec) for case in claiming(spec.mistakes[id_], spec))
+    kills = (
+        measure(implementations()[id_], "float64", [case], spec)
+        for case in find_claiming_cases(spec.mistakes[id_], spec)
+    )
     assert any(kill.margin >= FAR for kill in kills)
 
 
@@ -95,7 +98,7 @@ class Nothing:
 
 def test_what_is_not_there_is_not_caught(spec):
     kill = measure(Mistaken("softmax-unstable", Nothing), "float32", only(spec, "sm-a-thousand"), spec)
-    assert (kill.caught, kill.cells, kill.unmeasured) == (False, (), ("sm-a-thousand",))
+    assert (kill.is_caught, kill.cells, kill.unmeasured) == (False, (), ("sm-a-thousand",))
 
 
 def test_a_case_that_the_dtype_cannot_hold_is_not_measured(spec):
@@ -104,19 +107,19 @@ def test_a_case_that_the_dtype_cannot_hold_is_not_measured(spec):
 
 
 def test_right_code_makes_every_claim_untrue(spec):
-    cases = claiming(spec.mistakes["relu-bwd"], spec)
+    cases = find_claiming_cases(spec.mistakes["relu-bwd"], spec)
     kill = measure(Mistaken("relu-bwd", build_textbook), "float32", cases, spec)
-    assert "ffn-gradient" in checks(kill.untrue)
-    assert not kill.caught
+    assert "ffn-gradient" in checks(kill.false_claims)
+    assert not kill.is_caught
 
 
 def test_a_mistake_is_measured_in_a_dtype_in_which_it_is_one(spec):
     mistaken = implementations()["fill-1e9-fp16"]
-    cases = claiming(spec.mistakes[mistaken.id], spec)
-    assert (measure(mistaken, "float32", cases, spec).dtype, mistaken.shown_in("float16")) == ("float16", "float16")
+    cases = find_claiming_cases(spec.mistakes[mistaken.id], spec)
+    assert (measure(mistaken, "float32", cases, spec).dtype, mistaken.find_dtype("float16")) == ("float16", "float16")
     everywhere = Mistaken("fill-1e9-fp16", mistaken.make)
-    assert everywhere.shown_in("float32") == "float32"
-    assert not measure(everywhere, "float32", cases, spec).caught
+    assert everywhere.find_dtype("float32") == "float32"
+    assert not measure(everywhere, "float32", cases, spec).is_caught
 
 
 def test_what_no_case_lists_is_judged_by_the_properties_that_do(spec):
@@ -129,11 +132,11 @@ def test_what_no_case_lists_is_judged_by_the_properties_that_do(spec):
     (cell,) = kill("nondeterminism").by
     assert (cell.check, cell.kind, cell.component) == ("repeat-calls", "property", "scaled_dot_product_attention")
     assert cell.margin >= FAR
-    assert not kill().caught
+    assert not kill().is_caught
 
 
 def test_a_mistake_may_show_in_its_component_in_what_is_built_of_it_and_where_it_is_listed(spec):
-    able = able_to_show(spec.mistakes["ffn-no-relu"], spec)
+    able = select_cases_for(spec.mistakes["ffn-no-relu"], spec)
     assert {case.component for case in able} == {
         *("feed_forward", "encoder_layer", "decoder_layer", "encoder", "decoder"),
         *("transformer", "greedy_decode", "beam_search"),
@@ -141,9 +144,9 @@ def test_a_mistake_may_show_in_its_component_in_what_is_built_of_it_and_where_it
     full = spec.cases["tf-n9-shapes"]
     assert full not in able
     listing = replace(full, kills=("ffn-no-relu",))
-    assert listing in able_to_show(spec.mistakes["ffn-no-relu"], replace(spec, cases={listing.id: listing}))
+    assert listing in select_cases_for(spec.mistakes["ffn-no-relu"], replace(spec, cases={listing.id: listing}))
     elsewhere = replace(spec.cases["sm-a-thousand"], kills=("ffn-no-relu",))
-    assert elsewhere in able_to_show(spec.mistakes["ffn-no-relu"], replace(spec, cases={elsewhere.id: elsewhere}))
+    assert elsewhere in select_cases_for(spec.mistakes["ffn-no-relu"], replace(spec, cases={elsewhere.id: elsewhere}))
 
 
 def test_several_processes_give_what_one_gives(spec):
@@ -155,8 +158,8 @@ def test_several_processes_give_what_one_gives(spec):
             seen.append((kill.mistake.id, total))
             yield kill
 
-    several = kill_matrix(spec, chosen, "float32", 2, watch)
-    alone = kill_matrix(spec, chosen, "float32", 1)
+    several = build_kill_matrix(spec, chosen, "float32", 2, watch)
+    alone = build_kill_matrix(spec, chosen, "float32", 1)
     assert several.kills == alone.kills
     assert sorted(seen) == [("kl-reversed", 2), ("kl-row-mean", 2)]
     assert [kill.mistake.id for kill in several.kills] == ["kl-row-mean", "kl-reversed"]
@@ -172,7 +175,7 @@ def known(id_):
 def shot(check, margin, *, listed=True, component="softmax"):
     """A cell of a case that fails by a margin, or passes below 1."""
     killed = margin > 1
-    return Cell(check, "case", component, listed, killed, margin, "wrong-value" if killed else "")
+    return KillCheck(check, "case", component, listed, killed, margin, "wrong-value" if killed else "")
 
 
 def kill(id_, *cells, unmeasured=()):
@@ -185,19 +188,19 @@ def matrix(*kills, redundant=None, not_made=()):
 
 def test_only_a_check_that_lists_a_mistake_catches_it():
     one = kill("one", shot("a", 20), shot("b", 300), shot("c", 0.3), shot("d", 1e6, listed=False))
-    assert (one.caught, one.margin) == (True, 300)
-    assert (checks(one.by), checks(one.untrue), checks(one.unclaimed)) == (["b", "a"], ["c"], ["d"])
+    assert (one.is_caught, one.margin) == (True, 300)
+    assert (checks(one.by), checks(one.false_claims), checks(one.surprises)) == (["b", "a"], ["c"], ["d"])
     unlisted = kill("two", shot("d", 1e6, listed=False))
-    assert (unlisted.caught, unlisted.margin) == (False, 0)
+    assert (unlisted.is_caught, unlisted.margin) == (False, 0)
 
 
 def test_a_matrix_is_proven_when_all_is_caught_and_every_claim_is_true():
     good, untrue = kill("one", shot("a", 20)), kill("two", shot("a", 30), shot("b", 0.5))
     unseen = kill("three", shot("a", 20, listed=False))
-    assert matrix(good).proven
-    assert not matrix(good, untrue).proven
-    assert [(k.mistake.id, cell.check) for k, cell in matrix(good, untrue).untrue] == [("two", "b")]
-    assert not matrix(good, unseen).proven
+    assert matrix(good).is_proven
+    assert not matrix(good, untrue).is_proven
+    assert [(k.mistake.id, cell.check) for k, cell in matrix(good, untrue).false_claims] == [("two", "b")]
+    assert not matrix(good, unseen).is_proven
     assert matrix(good, unseen).not_caught == (unseen,)
     assert matrix(good, unseen, kill("four", shot("a", 12))).least.mistake.id == "four"
     assert matrix(unseen).least is None
@@ -215,27 +218,27 @@ def test_a_case_is_redundant_when_others_of_its_component_kill_all_that_it_lists
     a, b = case("a", "one"), case("b", "one", "two")
     one = kill("one", shot("a", 50), shot("b", 200))
     two = kill("two", shot("a", 0.1, listed=False), shot("b", 200))
-    assert redundant([one, two], [a, b]) == {"softmax": ("a",)}
+    assert find_redundant_cases([one, two], [a, b]) == {"softmax": ("a",)}
     # What fails without saying so kills as well.
     two_by_both = kill("two", shot("a", 70, listed=False), shot("b", 200))
-    assert redundant([one, two_by_both], [a, b]) == {"softmax": ("a", "b")}
+    assert find_redundant_cases([one, two_by_both], [a, b]) == {"softmax": ("a", "b")}
 
 
 def test_a_narrow_margin_makes_up_for_no_case(case):
     one = kill("one", shot("a", 50), shot("b", 9.9, listed=False))
-    assert redundant([one], [case("a", "one"), case("b")]) == {}
+    assert find_redundant_cases([one], [case("a", "one"), case("b")]) == {}
 
 
 def test_a_case_of_another_component_makes_up_for_none(case):
     one = kill("one", shot("a", 50), shot("b", 50, component="beam_search"))
-    assert redundant([one], [case("a", "one"), case("b", "one", component="beam_search")]) == {}
+    assert find_redundant_cases([one], [case("a", "one"), case("b", "one", component="beam_search")]) == {}
 
 
 def test_nothing_is_said_of_a_case_that_was_not_measured_on_all_that_it_lists(case):
     one = kill("one", shot("a", 50), shot("b", 50))
     two = kill("two", shot("b", 50, listed=False), unmeasured=("a",))
     a, b = case("a", "one", "two"), case("b", "one")
-    assert redundant([one], [a, b]) == redundant([one, two], [a, b]) == {"softmax": ("b",)}
+    assert find_redundant_cases([one], [a, b]) == find_redundant_cases([one, two], [a, b]) == {"softmax": ("b",)}
 
 
 # ── what is written ──
@@ -254,21 +257,21 @@ def of_cases(spec):
 def test_claims_are_written_that_are_true(case, of_cases):
     a, b, c = case("a", "one", "two"), replace(case("b", "two"), meant_for=("one",)), case("c", "one")
     one = kill("one", shot("a", 0.5), shot("b", 2))
-    assert measured_kills([one], of_cases(a, b, c)) == {"a": ("two",), "b": ("two", "one")}
+    assert collect_kills([one], of_cases(a, b, c)) == {"a": ("two",), "b": ("two", "one")}
 
 
 def test_what_nothing_reveals_yet_is_written_wherever_a_case_fails_for_it_by_far(case, of_cases):
     cases = case("a", "one"), replace(case("b"), meant_for=("new",)), case("c"), case("d")
     new = kill("new", shot("a", 50, listed=False), shot("b", 2), shot("c", 9, listed=False), shot("d", 0, listed=False))
-    assert measured_kills([new], of_cases(*cases)) == {"a": ("one", "new"), "b": ("new",), "c": (), "d": ()}
+    assert collect_kills([new], of_cases(*cases)) == {"a": ("one", "new"), "b": ("new",), "c": (), "d": ()}
 
 
 def test_what_is_known_spreads_to_no_case_that_does_not_claim_it(case, of_cases, spec):
     one = kill("one", shot("a", 50, listed=False), shot("b", 50))
-    assert measured_kills([one], of_cases(case("a"), case("b", "one"))) == {"a": (), "b": ("one",)}
+    assert collect_kills([one], of_cases(case("a"), case("b", "one"))) == {"a": (), "b": ("one",)}
     caught = spec.properties["sm-shift"].model_copy(update={"catches": ("new",)})
     by_a_property = replace(of_cases(case("a")), properties={"sm-shift": caught})
-    assert measured_kills([kill("new", shot("a", 50, listed=False))], by_a_property) == {"a": ()}
+    assert collect_kills([kill("new", shot("a", 50, listed=False))], by_a_property) == {"a": ()}
 
 
 # ── the command ──
@@ -321,7 +324,9 @@ def test_mistakes_that_are_caught_are_0(spec):
     assert (result.exit_code, result.stderr) == (0, "")
     heading, (id_, component, caught, margin, _), *_ = lines(result)
     assert heading == ["mistake", "component", "caught by", "margin", "cases"]
-    kill = measure(implementations()["kl-reversed"], "float32", claiming(spec.mistakes["kl-reversed"], spec), spec)
+    kill = measure(
+        implementations()["kl-reversed"], "float32", find_claiming_cases(spec.mistakes["kl-reversed"], spec), spec
+    )
     assert (id_, component, caught) == ("kl-reversed", "kl_divergence", f"{len(kill.by)} of {len(kill.by)}")
     assert margin == number(kill.margin)
     assert re.search(
@@ -335,7 +340,7 @@ def made_up(monkeypatch):
     """Run `goldformer mistakes --matrix` on a matrix made up."""
 
     def run(made, *arguments):
-        monkeypatch.setattr(command, "kill_matrix", lambda *_: made)
+        monkeypatch.setattr(command, "build_kill_matrix", lambda *_: made)
         return mistakes("--matrix", *arguments)
 
     return run

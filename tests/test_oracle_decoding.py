@@ -18,7 +18,7 @@ from goldformer.adapters import DTYPES, Adapter
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.judging.cases import Bench, check_case, judge_case
-from goldformer.conformance.judging.invoke import NotCheckable, arguments_of
+from goldformer.conformance.judging.invoke import NotCheckable, read_arguments
 from goldformer.conformance.judging.tolerance import SLACK, UNIT_ROUNDOFF, least_margin
 from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.properties.subject import Subject
@@ -570,7 +570,7 @@ def test_a_call_that_rounding_decides_is_not_checkable(bench_of, spec: Spec):
     with pytest.raises(
         NotCheckable, match=r"^rounding to float32 decides what greedy_decode gives for the inputs drawn$"
     ):
-        subject.decisive_tolerance(GREEDY, arguments_of(tie), "scores")
-    bound = subject.decisive_tolerance(GREEDY, arguments_of(case), "scores")
+        subject.decisive_tolerance(GREEDY, read_arguments(tie), "scores")
+    bound = subject.decisive_tolerance(GREEDY, read_arguments(case), "scores")
     expected = case.golden.options[""]["scores"].error_scale * SLACK * UNIT_ROUNDOFF["float32"]
     assert bound == pytest.approx(expected, rel=0.3)

@@ -14,7 +14,7 @@ from goldformer.adapters.textbook.build import COMPONENTS, build_textbook
 from goldformer.adapters.textbook.heads import project
 from goldformer.adapters.textbook.layers import feed_forward
 from goldformer.adapters.textbook.steps import around, instead, replacing
-from goldformer.conformance.diagnosis.mistakes.places import TRACKED, Place, only_at
+from goldformer.conformance.diagnosis.mistakes.places import TRACKED, MistakePlace, restrict_to
 
 SCORES = np.array([0.0, 1.0])
 RIGHT = softmax(SCORES).tolist()
@@ -101,7 +101,7 @@ def test_a_step_can_be_replaced_in_one_place():
     def twice(original, x, params, role):
         return 2 * original(x, params, role)
 
-    second = only_at(Place("the second map", role="2"), {project: around(twice)})
+    second = restrict_to(MistakePlace("the second map", role="2"), {project: around(twice)})
     right, hidden = feed_forward(x, params=params)
     with replacing(second, TRACKED):
         got, got_hidden = feed_forward(x, params=params)

@@ -11,9 +11,15 @@ from typing import Final
 from goldformer.conformance.baseline.environment import list_differences
 from goldformer.conformance.baseline.model import Baseline, Key
 from goldformer.conformance.baseline.moves import Kind, Move, Tally, group_by_component
-from goldformer.conformance.diagnosis.causes import cause
-from goldformer.conformance.diagnosis.findings import MISTAKE_FOUND, OPTION_FOUND, Remark, closeness, this_is
-from goldformer.conformance.diagnosis.suspects import explanations, failing_roots
+from goldformer.conformance.diagnosis.causes import find_cause
+from goldformer.conformance.diagnosis.findings import (
+    MISTAKE_FOUND,
+    OPTION_FOUND,
+    Finding,
+    describe_distance,
+    describe_explanations,
+)
+from goldformer.conformance.diagnosis.suspects import find_failing_roots, rank_explanations
 from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.conformance.reports.text import number
 from goldformer.spec import Spec
@@ -71,10 +77,10 @@ def describe_cause(move: Move, spec: Spec) -> str:
     if not move.matches:
         return move.why
     best = move.matches[0]
-    titles = " and ".join(cause(id_, spec).title for id_ in best.causes)
+    titles = " and ".join(find_cause(id_, spec).title for id_ in best.causes)
     if move.was:
-        return f"no longer equals {titles}, as it did {closeness(best.ratio)}"
-    return f"equals {titles}, {closeness(best.ratio)}"
+        return f"no longer equals {titles}, as it did {describe_distance(best.ratio)}"
+    return f"equals {titles}, {describe_distance(best.ratio)}"
 
 
 def headline(move: Move, spec: Spec) -> str:
@@ -85,7 +91,7 @@ def headline(move: Move, spec: Spec) -> str:
     return f"{move.kind}: {'; '.join(parts)}"
 
 
-def remarks(drift: Drift) -> Iterator[Remark]:
+def remarks(drift: Drift) -> Iterator[Finding]:
     """Yield the component that moved first, the known mistakes and options that explain it, and what moved with it."""
     beyond = [move for move in drift.moves if move.kind > Kind.ROUNDING and move.kind is not Kind.FORM]
     if not any(move.matches for move in beyond):
@@ -97,23 +103,23 @@ def remarks(drift: Drift) -> Iterator[Remark]:
         if not any(move.matches for move in about):
             continue
         verdicts = _make_verdicts(about, drift.spec)
-        roots, followers = failing_roots(verdicts, drift.spec)
+        roots, followers = find_failing_roots(verdicts, drift.spec)
         for component in roots:
-            explained = [e for e in explanations(verdicts, component, drift.spec) if 2 * e.equals >= e.examined]
-            found = this_is(explained, "moved", was=was)
+            explained = [e for e in rank_explanations(verdicts, component, drift.spec) if 2 * e.equals >= e.case_count]
+            found = describe_explanations(explained, "moved", was=was)
             if found:
-                yield Remark("Moved first", component, inner=False)
+                yield Finding("Moved first", component, inner=False)
             yield from (replace(r, label=_REMOVED.get(r.label, r.label)) if was else r for r in found)
         if followers:
-            yield Remark("These moved too, and are built of it", ", ".join(followers), inner=False)
+            yield Finding("These moved too, and are built of it", ", ".join(followers), inner=False)
 
 
-def _find_first(beyond: list[Move], spec: Spec) -> Iterator[Remark]:
+def _find_first(beyond: list[Move], spec: Spec) -> Iterator[Finding]:
     """Yield the components that moved although none of their parts did, and those that moved with them."""
-    roots, followers = failing_roots(_make_verdicts(beyond, spec), spec)
-    yield from (Remark("Moved first", component, inner=False) for component in roots)
+    roots, followers = find_failing_roots(_make_verdicts(beyond, spec), spec)
+    yield from (Finding("Moved first", component, inner=False) for component in roots)
     if followers:
-        yield Remark("These moved too, and are built of it", ", ".join(followers), inner=False)
+        yield Finding("These moved too, and are built of it", ", ".join(followers), inner=False)
 
 
 def _make_verdicts(moves: Iterable[Move], spec: Spec) -> list[Verdict]:

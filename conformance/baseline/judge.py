@@ -179,7 +179,7 @@ class _Call:
         expected = standard.find_expected(name for name in beyond if name in whole)
         if not any(d.wrong for d in measure(result, expected, self.case, standard.contract, self.key.dtype)):
             return _Side(wrong=False, matches=())
-        found = self.judge.imitator.matches(self.case, result, expected, self.key.dtype, standard.options)
+        found = self.judge.imitator.find_matches(self.case, result, expected, self.key.dtype, standard.options)
         return _Side(wrong=True, matches=found or ())
 
     # ── lower precision ──

@@ -17,9 +17,9 @@ import numpy as np
 from goldformer.adapters.protocol import find_options
 from goldformer.conformance.baseline.arrays import LARGE, sample
 from goldformer.conformance.diagnosis.imitation import Imitator
-from goldformer.conformance.judging.invoke import Arguments, Array, Result, arguments_of
+from goldformer.conformance.judging.invoke import Arguments, Array, Result, read_arguments
 from goldformer.conformance.judging.tolerance import SLACK, SMALLEST, UNIT_ROUNDOFF, tolerance
-from goldformer.conformance.properties.counterexample import RecordedCall, evaluated
+from goldformer.conformance.properties.counterexample import RecordedCall, evaluate_call
 from goldformer.conformance.properties.measuring import measure_call
 from goldformer.spec import Case, Contract, Spec
 from goldformer.spec.model import ANY, GoldenArray
@@ -120,18 +120,18 @@ class Standard:
 
     def _measure_scales(self) -> dict[str, float]:
         case = self.case
-        arguments = _take_first_sample(arguments_of(case), self.contract, case)
+        arguments = _take_first_sample(read_arguments(case), self.contract, case)
         if case.cotangent_array is None:
             return dict(measure_call(case.component, arguments, self.options).scales)
-        called = RecordedCall(case.component, arguments_of(case), {}, case.cotangent_array)
-        drawn = evaluated(called, self.options, self._spec)
+        called = RecordedCall(case.component, read_arguments(case), {}, case.cotangent_array)
+        drawn = evaluate_call(called, self.options, self._spec)
         centres = {name: np.array([np.mean(d.samples) for d in array.ravel()]) for name, array in drawn.items()}
         return {name: error_scale(drawn[name], centre) for name, centre in centres.items()}
 
     def _run_textbook(self, output: str) -> Array | None:
         """Return an output of the textbook; None for random cases, in which it draws other numbers."""
         if not self._has_run and not self.case.random:
-            self._textbook = self._imitator.textbook(self.case, self.options)
+            self._textbook = self._imitator.run_textbook(self.case, self.options)
         self._has_run = True
         return self._textbook.outputs.get(output) if self._textbook else None
 

@@ -25,7 +25,7 @@ from goldformer.conformance.commands._console import (
     say,
     show_progress,
 )
-from goldformer.conformance.diagnosis.kill import KillMatrix, kill_matrix, measured_kills
+from goldformer.conformance.diagnosis.kill import KillMatrix, build_kill_matrix, collect_kills
 from goldformer.conformance.reports.kill_page import page
 from goldformer.conformance.reports.text import number
 from goldformer.spec import ROOT, Mistake, Spec, load_spec
@@ -94,7 +94,7 @@ def mistakes(
         raise CannotRun(f"none of these mistakes is in {', '.join(components)}")
     if not matrix:
         return _print_catalogue(chosen)
-    measured = kill_matrix(spec, chosen, dtype, jobs or os.cpu_count() or 1, partial(show_progress, what="measuring"))
+    measured = build_kill_matrix(spec, chosen, dtype, jobs or os.cpu_count() or 1, partial(show_progress, what="measuring"))
     if not measured.kills:
         raise CannotRun(f"nothing to measure: nobody makes {', '.join(m.id for m in measured.not_made)}")
     _print_matrix(measured, spec)
@@ -120,7 +120,7 @@ def _print_catalogue(chosen: Sequence[Mistake]) -> int:
 
 def _write_kills(matrix: KillMatrix, spec: Spec) -> None:
     """Write the kills that were measured into the golden files."""
-    kills = measured_kills(matrix.kills, spec)
+    kills = collect_kills(matrix.kills, spec)
     more = sum(len({*kills[id_]} - {*spec.cases[id_].kills}) for id_ in kills)
     fewer = sum(len({*spec.cases[id_].kills} - {*kills[id_]}) for id_ in kills)
     say(f"- kills written: {more} more, {fewer} fewer")
@@ -134,9 +134,9 @@ def _write_kills(matrix: KillMatrix, spec: Spec) -> None:
 def _print_matrix(matrix: KillMatrix, spec: Spec) -> None:
     table = plain_table("mistake", "component", "caught by", "margin", "cases", right=("caught by", "margin"))
     for kill in matrix.kills:
-        caught = f"{len(kill.by)} of {len(kill.listed)}"
+        caught = f"{len(kill.by)} of {len(kill.claims)}"
         names = join_first([cell.check for cell in kill.by]) or "nothing"
-        sound = kill.caught and not kill.untrue
+        sound = kill.is_caught and not kill.false_claims
         table.add_row(
             kill.mistake.id, kill.mistake.component, caught, number(kill.margin), names, style=None if sound else "red"
         )
@@ -156,10 +156,10 @@ def _findings(matrix: KillMatrix, spec: Spec) -> Iterator[str]:
         yield f"- measured in another dtype, as they are none in {matrix.dtype}: {', '.join(elsewhere)}"
     yield f"- {_count('not caught', len(matrix.not_caught))}"
     for kill in matrix.not_caught:
-        why = "no check that lists it fails" if kill.listed else "no check that can be judged lists it"
+        why = "no check that lists it fails" if kill.claims else "no check that can be judged lists it"
         yield f"  - {kill.mistake.id}: {why}"
-    yield f"- {_count('untrue claims', len(matrix.untrue))}"
-    for kill, cell in matrix.untrue:
+    yield f"- {_count('untrue claims', len(matrix.false_claims))}"
+    for kill, cell in matrix.false_claims:
         yield f"  - {cell.check} lists {kill.mistake.id} and passes in {kill.dtype}, margin {number(cell.margin)}"
     killers = sum(map(len, matrix.redundant.values()))
     yield f"- {_count('cases that kill nothing which no other case of their component kills', killers)}"
@@ -178,13 +178,13 @@ def _as_json(matrix: KillMatrix) -> dict[str, Any]:
     return {
         "dtype": matrix.dtype,
         "seconds": matrix.seconds,
-        "proven": matrix.proven,
+        "proven": matrix.is_proven,
         "mistakes": [
             {
                 "mistake": kill.mistake.id, "component": kill.mistake.component, "title": kill.mistake.title,
-                "dtype": kill.dtype, "caught": kill.caught, "margin": kill.margin,
-                "untrue": [cell.check for cell in kill.untrue],
-                "unclaimed": [cell.check for cell in kill.unclaimed],
+                "dtype": kill.dtype, "caught": kill.is_caught, "margin": kill.margin,
+                "untrue": [cell.check for cell in kill.false_claims],
+                "unclaimed": [cell.check for cell in kill.surprises],
                 "unmeasured": list(kill.unmeasured),
                 "cells": [asdict(cell) for cell in kill.cells],
             }

@@ -16,7 +16,7 @@ from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._console import FAILS, OK, CannotRun, say
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.gradient import invoke_gradient
-from goldformer.conformance.judging.invoke import BadResult, NotCheckable, NotImplementedHere, arguments_of
+from goldformer.conformance.judging.invoke import BadResult, NotCheckable, NotImplementedHere, read_arguments
 from goldformer.conformance.run import Numerics
 from goldformer.spec import Case, Spec, load_spec
 
@@ -70,7 +70,7 @@ def _calls(bench: Bench) -> Iterator[tuple[str, Callable[[], object]]]:
         if component in adapter.functions:
             case = _smallest(component, adapter, spec, gradient=False)
             if case is not None:
-                yield component, lambda case=case: bench.call(case.component, arguments_of(case))  # type: ignore[misc]
+                yield component, lambda case=case: bench.call(case.component, read_arguments(case))  # type: ignore[misc]
         if component in adapter.gradients:
             case = _smallest(component, adapter, spec, gradient=True)
             if case is not None:
@@ -99,7 +99,7 @@ def _call_gradient(case: Case, bench: Bench) -> object:
     assert case.cotangent_array is not None  # by _smallest
     wanted = contract.results_of(case)
     return invoke_gradient(
-        bench.adapter, contract, arguments_of(case), case.cotangent_array, wanted, bench.dtype, bench.device
+        bench.adapter, contract, read_arguments(case), case.cotangent_array, wanted, bench.dtype, bench.device
     )
 
 

@@ -29,7 +29,7 @@ class Cause:
     option: str = ""
 
 
-def cause(id_: str, spec: Spec) -> Cause:
+def find_cause(id_: str, spec: Spec) -> Cause:
     """Return the cause that a `Match` names."""
     made, _, place = id_.partition(IN)
     if made in spec.mistakes:
@@ -38,25 +38,25 @@ def cause(id_: str, spec: Spec) -> Cause:
         title, heading = f"{mistake.title} ({made}){where}", f"{made}, {mistake.title}{where}"
         return Cause(made, mistake.component, title, heading, mistake.hint)
     convention, _, option = id_.partition(": ")
-    return option_cause(convention, option, spec)
+    return make_option_cause(convention, option, spec)
 
 
-def option_cause(convention: str, option: str, spec: Spec) -> Cause:
+def make_option_cause(convention: str, option: str, spec: Spec) -> Cause:
     """Return an option as a cause."""
     id_ = f"{convention}: {option}"
     title = f"{id_} ({spec.conventions[convention].options[option]})"
     return Cause(id_, None, title, title, "", convention, option)
 
 
-def declaration(causes: Iterable[Cause]) -> str:
+def write_declaration(causes: Iterable[Cause]) -> str:
     """Return the sentence that tells to declare the options among some causes; "" if there are none."""
     listed = ", ".join(f'"{c.convention}": "{c.option}"' for c in causes if c.convention)
     return f"declare CONVENTIONS = {{{listed}}} in the adapter" if listed else ""
 
 
-def what_to_do(causes: tuple[Cause, ...]) -> str:
+def write_hint(causes: tuple[Cause, ...]) -> str:
     """Return the hints of all causes; options are declared together."""
     hints = [c.hint for c in causes if c.hint]
-    if declared := declaration(causes):
+    if declared := write_declaration(causes):
         hints.insert(0, f"{declared[0].upper()}{declared[1:]}, or fix it.")
     return " ".join(hints)

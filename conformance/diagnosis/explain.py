@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from goldformer.conformance.diagnosis.other_options import advise_option
-from goldformer.conformance.judging.cases import Judgement, fault
+from goldformer.conformance.judging.cases import Judgement, report_fault
 from goldformer.conformance.judging.invoke import BadResult, Result
 from goldformer.conformance.judging.verdict import WITHHELD, Match, Verdict
 from goldformer.spec import Spec
@@ -50,17 +50,17 @@ class Diagnosis:
         try:
             return replace(verdict, matches=self._find_matches(judgement), advice=advise_option(judgement))
         except Exception as error:
-            return fault(verdict, error)
+            return report_fault(verdict, error)
 
     def _find_matches(self, judgement: Judgement) -> tuple[Match, ...] | None:
         case, bench, outcome = judgement.case, judgement.bench, judgement.outcome
         assert case is not None, "only cases are imitated"
         declared = bench.adapter.options(case.component, bench.spec)
         if judgement.verdict.reason == "no-error":
-            return self._imitator.accepting(case, bench.dtype, declared)
+            return self._imitator.find_accepting_mistakes(case, bench.dtype, declared)
         if judgement.verdict.reason == WITHHELD or not isinstance(outcome, Result | BadResult):
             return None
-        return self._imitator.matches(case, outcome, judgement.expected, bench.dtype, declared)
+        return self._imitator.find_matches(case, outcome, judgement.expected, bench.dtype, declared)
 
     def complete(self, judgement: Judgement, verdict: Verdict) -> Verdict:
         """Return an explained verdict with the matches that were found only after it."""
@@ -69,7 +69,7 @@ class Diagnosis:
             return verdict
         try:
             declared = bench.adapter.options(case.component, bench.spec)
-            late = self._imitator.late_matches(case, outcome, judgement.expected, bench.dtype, declared)
+            late = self._imitator.find_late_matches(case, outcome, judgement.expected, bench.dtype, declared)
             return replace(verdict, matches=(*verdict.matches, *late))
         except Exception as error:
-            return fault(verdict, error)
+            return report_fault(verdict, error)

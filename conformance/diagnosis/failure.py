@@ -12,7 +12,7 @@ import numpy as np
 
 from goldformer.conformance.judging.invoke import BadResult, Result
 from goldformer.conformance.judging.measure import measure
-from goldformer.conformance.judging.statistics import statistics_of
+from goldformer.conformance.judging.statistics import compute_statistics
 from goldformer.conformance.judging.verdict import Difference
 from goldformer.spec import Case, Contract
 from goldformer.spec.model import GoldenArray
@@ -22,45 +22,45 @@ Options = Mapping[str, str]
 
 
 @dataclass(frozen=True)
-class Failure:
+class FailingCase:
     """A failing case: the actual result, and the expected one."""
 
     case: Case
     contract: Contract
-    given: Result | BadResult
+    actual: Result | BadResult
     expected: Mapping[str, GoldenArray]
     dtype: str
     options: Options
 
     @property
-    def mutated(self) -> bool:
+    def has_changed_inputs(self) -> bool:
         """Return True if the call changed the caller's arrays."""
-        return isinstance(self.given, BadResult) and self.given.reason == "mutated-input"
+        return isinstance(self.actual, BadResult) and self.actual.reason == "mutated-input"
 
     @cached_property
     def wrong(self) -> frozenset[str]:
         """The outputs that are wrong."""
-        return self._wrong(self.given, self.expected) if isinstance(self.given, Result) else frozenset()
+        return self._find_wrong(self.actual, self.expected) if isinstance(self.actual, Result) else frozenset()
 
     def distance(self, imitation: Result | BadResult | None) -> float | None:
         """Return the distance of an imitation from the actual result ÷ tolerance; None if it does not explain it."""
-        if isinstance(self.given, BadResult):
-            if self.given.unreached and isinstance(imitation, Result):
-                return self._cut(self.given.unreached, imitation)
+        if isinstance(self.actual, BadResult):
+            if self.actual.unreached and isinstance(imitation, Result):
+                return self._compare_unreached(self.actual.unreached, imitation)
             # The message of a wrong shape or dtype is the same for the same fault.
-            return 0.0 if isinstance(imitation, BadResult) and str(self.given) == str(imitation) else None
+            return 0.0 if isinstance(imitation, BadResult) and str(self.actual) == str(imitation) else None
         if not isinstance(imitation, Result):
             return None
-        both = self.given.outputs.keys() & imitation.outputs.keys()
+        both = self.actual.outputs.keys() & imitation.outputs.keys()
         shared = {name: golden for name, golden in self.expected.items() if name in both}
-        shown = self._wrong(imitation, shared)
+        shown = self._find_wrong(imitation, shared)
         if not shown or not self.wrong <= shown:
             return None
-        as_golden = {name: _as_golden(golden, imitation.outputs[name]) for name, golden in shared.items()}
-        ratio = max(d.ratio for d in self._measure(self.given, as_golden))
+        as_golden = {name: _use_as_golden(golden, imitation.outputs[name]) for name, golden in shared.items()}
+        ratio = max(d.ratio for d in self._measure(self.actual, as_golden))
         return ratio if ratio <= 1.0 else None
 
-    def _cut(self, unreached: frozenset[str], imitation: Result) -> float | None:
+    def _compare_unreached(self, unreached: frozenset[str], imitation: Result) -> float | None:
         """Return 0 if an imitation has gradients of 0 for exactly those arguments that no gradient reaches.
 
         Automatic differentiation gives no gradient for an argument that is cut off; arithmetic gives one of 0.
@@ -69,19 +69,19 @@ class Failure:
         nought = {name for name in asked if not np.any(imitation.outputs[name])}
         return 0.0 if nought and nought == unreached & asked.keys() else None
 
-    def _wrong(self, result: Result, expected: Mapping[str, GoldenArray]) -> frozenset[str]:
+    def _find_wrong(self, result: Result, expected: Mapping[str, GoldenArray]) -> frozenset[str]:
         return frozenset(d.output for d in self._measure(result, expected) if d.wrong)
 
     def _measure(self, result: Result, expected: Mapping[str, GoldenArray]) -> list[Difference]:
         return measure(result, expected, self.case, self.contract, self.dtype)
 
 
-def _as_golden(golden: GoldenArray, values: np.ndarray[Any, Any]) -> GoldenArray:
+def _use_as_golden(golden: GoldenArray, values: np.ndarray[Any, Any]) -> GoldenArray:
     """Put an imitation in the place of the golden values. Larger numbers have larger roundoffs."""
     if golden.within is not None:
         # Chance moves both the actual result and the imitation.
         doubled = {name: 2 * width for name, width in golden.within.items()}
-        return replace(golden, values=statistics_of(values, golden), within=doubled)
+        return replace(golden, values=compute_statistics(values, golden), within=doubled)
     made = replace(golden, values=golden.select(values))
     grown = made.magnitude / golden.magnitude if golden.magnitude else 1.0
     return replace(made, error_scale=golden.error_scale * max(grown, 1.0) if math.isfinite(grown) else math.inf)

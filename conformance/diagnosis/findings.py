@@ -6,8 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from goldformer.conformance.diagnosis.causes import what_to_do
-from goldformer.conformance.diagnosis.suspects import Explanation, Suspect, explanations, failing_roots, suspects
+from goldformer.conformance.diagnosis.causes import write_hint
+from goldformer.conformance.diagnosis.suspects import (
+    Explanation,
+    Suspect,
+    find_failing_roots,
+    rank_explanations,
+    rank_suspects,
+)
 from goldformer.conformance.judging.verdict import WITHHELD, Verdict
 from goldformer.spec import Spec
 
@@ -30,7 +36,7 @@ _FEW = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Remark:
+class Finding:
     """One sentence of the diagnosis; an `inner` one belongs to the component of the finding before it.
 
     `mistakes` are the ids of the known mistakes that it names.
@@ -42,36 +48,38 @@ class Remark:
     mistakes: tuple[str, ...] = ()
 
 
-def diagnose(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Remark]:
+def diagnose(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
     """Yield what to fix first, which known mistakes explain it, and what is not implemented."""
     judged = {c: [v for v in verdicts if v.component == c and v.is_judged] for c in spec.components}
     absent = [c for c, mine in judged.items() if mine and all(v.reason == "not-implemented" for v in mine)]
-    roots, followers = failing_roots((v for v in verdicts if v.component not in absent), spec)
-    explained = {component: _explaining(verdicts, component, spec) for component in (*roots, *followers)}
+    roots, followers = find_failing_roots((v for v in verdicts if v.component not in absent), spec)
+    explained = {component: _select_explanations(verdicts, component, spec) for component in (*roots, *followers)}
     for component in roots:
         bad = [v for v in judged[component] if v.bad]
         some_pass = len(bad) < len(judged[component])
-        yield Remark(FIX_FIRST, component, inner=False)
-        yield Remark("First seen", f"{bad[0].check}: {bad[0].message}")
+        yield Finding(FIX_FIRST, component, inner=False)
+        yield Finding("First seen", f"{bad[0].check}: {bad[0].message}")
         if bad[0].reason == "raised" and some_pass:
-            yield Remark("If it has no such variant", _ABSENT)
-        yield from this_is(explained[component]) or _could_be(verdicts, bad, component, spec)
+            yield Finding("If it has no such variant", _ABSENT)
+        yield from describe_explanations(explained[component]) or _find_possible_causes(verdicts, bad, component, spec)
     known = {c.id for component in roots for e in explained[component] for c in e.causes}
     for component in followers:
         # A mistake of a part shows in the whole. A mistake of the whole itself stays when the part is fixed.
         if any(c.id not in known for e in explained[component][:1] for c in e.causes):
-            yield Remark("Fix too", component, inner=False)
-            yield from this_is(explained[component])
+            yield Finding("Fix too", component, inner=False)
+            yield from describe_explanations(explained[component])
     if followers:
-        yield Remark("These also fail, perhaps only because of it", ", ".join(followers), inner=False)
+        yield Finding("These also fail, perhaps only because of it", ", ".join(followers), inner=False)
     if absent:
-        yield Remark("Not implemented", ", ".join(absent), inner=False)
+        yield Finding("Not implemented", ", ".join(absent), inner=False)
     if faults := [v for v in verdicts if v.is_fault]:
-        text = f"{faults[0].message}. Not judged: {few(f'{v.check} ({v.dtype})' for v in faults)}"
-        yield Remark("Fault in goldformer", text, inner=False)
+        text = f"{faults[0].message}. Not judged: {list_few(f'{v.check} ({v.dtype})' for v in faults)}"
+        yield Finding("Fault in goldformer", text, inner=False)
 
 
-def _could_be(verdicts: Sequence[Verdict], bad: Sequence[Verdict], component: str, spec: Spec) -> Iterator[Remark]:
+def _find_possible_causes(
+    verdicts: Sequence[Verdict], bad: Sequence[Verdict], component: str, spec: Spec
+) -> Iterator[Finding]:
     """Yield possible causes of failures that no known mistake explains, or the place where values first go wrong."""
     # The message of a missing output is enough, and no known mistake leaves out an output.
     verdicts = [v for v in verdicts if v.reason != WITHHELD]
@@ -83,67 +91,67 @@ def _could_be(verdicts: Sequence[Verdict], bad: Sequence[Verdict], component: st
         # that raised, or broke the contract, has no second result to compare.
         mistake = spec.mistakes[_DIFFERS]
         text = f"{_DIFFERS}, {mistake.title}: {differs.message}. {mistake.hint}"
-        yield Remark(MISTAKE_FOUND, text, mistakes=(_DIFFERS,))
+        yield Finding(MISTAKE_FOUND, text, mistakes=(_DIFFERS,))
         return
     advice = dict.fromkeys(v.advice for v in bad if v.advice)
     if not advice and any(v.matches is not None and v.differences for v in bad):
-        yield Remark(NOTHING_KNOWN, "No known mistake reproduces this output; " + _first_wrong(bad))
+        yield Finding(NOTHING_KNOWN, "No known mistake reproduces this output; " + _describe_first_wrong(bad))
         return
     # The message of an exception or a wrong shape is enough; only wrong values hint at mistakes.
     if any(v.reason in ("wrong-value", "not-finite", "property") for v in bad):
-        for suspect in _likely(suspects(verdicts, component, spec)):
+        for suspect in _select_likely(rank_suspects(verdicts, component, spec)):
             fits = f"It fits {suspect.explains} of {suspect.failing} failing checks."
             text = f"{suspect.mistake.id}, {suspect.mistake.title}. {fits} {suspect.mistake.hint}"
-            yield Remark(POSSIBLE_CAUSES, text, mistakes=(suspect.mistake.id,))
-    yield from (Remark("Convention", text) for text in advice)
+            yield Finding(POSSIBLE_CAUSES, text, mistakes=(suspect.mistake.id,))
+    yield from (Finding("Convention", text) for text in advice)
 
 
-def _explaining(verdicts: Sequence[Verdict], component: str, spec: Spec) -> list[Explanation]:
+def _select_explanations(verdicts: Sequence[Verdict], component: str, spec: Spec) -> list[Explanation]:
     """Return the explanations of at least half of the failing cases, best first."""
-    return [e for e in explanations(verdicts, component, spec) if 2 * e.equals >= e.examined]
+    return [e for e in rank_explanations(verdicts, component, spec) if 2 * e.equals >= e.case_count]
 
 
-def this_is(found: Sequence[Explanation], among: str = "failing", *, was: bool = False) -> list[Remark]:
+def describe_explanations(found: Sequence[Explanation], among: str = "failing", *, was: bool = False) -> list[Finding]:
     """Return the best explanation, and those that are as good.
 
     It is labelled as found if it reproduces every failing case that was compared, and as the closest one if not.
     `was` says that it explains an earlier result: there is nothing to fix.
     """
-    remarks: list[Remark] = []
+    findings: list[Finding] = []
     for place, e in enumerate(found[:_MOST_SUSPECTS]):
         if place and (e.equals, e.spared) != (found[0].equals, found[0].spared):
             break
         if place and e.is_other_option_of(found[0]):
             continue
         output = "the recorded output" if was else "your output"
-        seen = f"It reproduces {output} in {e.equals} of {e.examined} {among} cases ({closeness(e.ratio)})"
-        seen += f", but not in {few(dict.fromkeys(e.refuting))}" if e.refuting else ""
+        seen = f"It reproduces {output} in {e.equals} of {e.case_count} {among} cases ({describe_distance(e.ratio)})"
+        seen += f", but not in {list_few(dict.fromkeys(e.refuting))}" if e.refuting else ""
         mistakes = tuple(c.id for c in e.causes if not c.option)
         head = "Or" if place else CLOSEST if not e.certain else MISTAKE_FOUND if mistakes else OPTION_FOUND
-        parts = (f"{' and '.join(c.heading for c in e.causes)}.", f"{seen}.", "" if was else what_to_do(e.causes))
-        remarks.append(Remark(head, " ".join(filter(None, parts)), mistakes=mistakes))
-    return remarks
+        parts = (f"{' and '.join(c.heading for c in e.causes)}.", f"{seen}.", "" if was else write_hint(e.causes))
+        findings.append(Finding(head, " ".join(filter(None, parts)), mistakes=mistakes))
+    return findings
 
 
-def few(names: Iterable[str]) -> str:
+def list_few(names: Iterable[str]) -> str:
     """List the first names, and count the others."""
     listed = list(names)
     more = len(listed) - _FEW
     return ", ".join(listed[:_FEW]) + (f" and {more} more" if more > 0 else "")
 
 
-def _first_wrong(bad: Sequence[Verdict]) -> str:
+def _describe_first_wrong(bad: Sequence[Verdict]) -> str:
     """Name the output that is wrong first in the flow of data, in most failing cases."""
     first = Counter(v.differences[0].output for v in bad if v.differences)
     name, count = first.most_common(1)[0]
     return f"the first wrong output is {name} in {count} of {first.total()} failing cases"
 
 
-def closeness(ratio: float) -> str:
+def describe_distance(ratio: float) -> str:
     """Describe the distance between the actual result and its explanation."""
     return "within a thousandth of the tolerance" if ratio < 1e-3 else f"within {ratio:.2g} of the tolerance"
 
 
-def _likely(found: Sequence[Suspect]) -> Sequence[Suspect]:
+def _select_likely(found: Sequence[Suspect]) -> Sequence[Suspect]:
     """Return the best suspects, without those that account for less than half of the failing checks."""
     return [s for s in found[:_MOST_SUSPECTS] if 2 * s.explains >= s.failing]

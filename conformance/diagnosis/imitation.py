@@ -15,19 +15,19 @@ from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.causes import IN
-from goldformer.conformance.diagnosis.failure import Failure, Options
+from goldformer.conformance.diagnosis.failure import FailingCase, Options
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.diagnosis.mistakes.differentiation import DIFFERENTIATED
-from goldformer.conformance.diagnosis.mistakes.places import PLACES, TRACKED, Place, can_be_made, only_at
+from goldformer.conformance.diagnosis.mistakes.places import PLACES, TRACKED, MistakePlace, can_be_made, restrict_to
 from goldformer.conformance.judging.gradient import invoke_gradient
 from goldformer.conformance.judging.invoke import (
     BadResult,
     NotImplementedHere,
     Result,
-    arguments_of,
     call,
-    hand_over,
+    convert_arguments,
     invoke,
+    read_arguments,
 )
 from goldformer.conformance.judging.verdict import Match
 from goldformer.spec import Case, Spec
@@ -52,7 +52,7 @@ class Candidate:
 
     mistakes: tuple[str, ...] = ()
     options: tuple[tuple[str, str], ...] = ()
-    place: Place | None = None
+    place: MistakePlace | None = None
 
     @property
     def causes(self) -> tuple[str, ...]:
@@ -60,7 +60,7 @@ class Candidate:
         where = f"{IN}{self.place.words}" if self.place else ""
         return (*(f"{name}: {option}" for name, option in self.options), *(f"{id_}{where}" for id_ in self.mistakes))
 
-    def with_(self, other: Candidate) -> Candidate | None:
+    def combine(self, other: Candidate) -> Candidate | None:
         """Return both candidates at once; None if they exclude or hide one another, or have a place."""
         if self.place or other.place:
             return None
@@ -80,21 +80,21 @@ class Imitations:
         """Cache at most that many numbers; a full cache is cleared."""
         self._most = most
         self._size = 0
-        self._kept: dict[tuple[Any, ...], Result | BadResult | None] = {}
+        self._results: dict[tuple[Any, ...], Result | BadResult | None] = {}
         #: Textbooks with a mistake or an option; they have no state.
         self.adapters: dict[tuple[Any, ...], Adapter] = {}
 
     def get(self, key: tuple[Any, ...], make: Callable[[], Result | BadResult | None]) -> Result | BadResult | None:
         """Return the cached result of a key, or make it."""
-        if key not in self._kept:
+        if key not in self._results:
             made = make()
             size = _ENTRY + sum(a.size for a in made.outputs.values()) if isinstance(made, Result) else _ENTRY
             if self._size + size > self._most:
-                self._kept.clear()
+                self._results.clear()
                 self._size = 0
-            self._kept[key] = made
+            self._results[key] = made
             self._size += size
-        return self._kept[key]
+        return self._results[key]
 
 
 class Imitator:
@@ -116,43 +116,43 @@ class Imitator:
         self._looked_at: Counter[str] = Counter()
         self._explained: Counter[str] = Counter()
         #: The candidates that each failing case was compared with.
-        self._held: defaultdict[tuple[str, str], set[Candidate]] = defaultdict(set)
+        self._compared: defaultdict[tuple[str, str], set[Candidate]] = defaultdict(set)
 
-    def matches(
+    def find_matches(
         self,
         case: Case,
-        given: Result | BadResult,
+        actual: Result | BadResult,
         expected: Mapping[str, GoldenArray],
         dtype: str,
         options: Options,
     ) -> tuple[Match, ...] | None:
-        """Return the mistakes and options whose output matches `given`; None if the search was skipped.
+        """Return the mistakes and options whose output matches `actual`; None if the search was skipped.
 
         `options` are those that the adapter declares for the component.
         """
-        if case.full_size or (isinstance(given, BadResult) and given.reason == "raised"):
+        if case.full_size or (isinstance(actual, BadResult) and actual.reason == "raised"):
             return None
-        failure = Failure(case, self.spec.contracts[case.component], given, expected, dtype, options)
-        found = self._those_that_fit(self._known(case.component), failure) or self._search(failure)
+        failure = FailingCase(case, self.spec.contracts[case.component], actual, expected, dtype, options)
+        found = self._match_candidates(self._list_known_matches(case.component), failure) or self._search(failure)
         self._looked_at[case.component] += 1
         self._explained[case.component] += bool(found)
         return tuple(Match(candidate.causes, distance) for candidate, distance in found.items())
 
-    def late_matches(
+    def find_late_matches(
         self,
         case: Case,
-        given: Result | BadResult,
+        actual: Result | BadResult,
         expected: Mapping[str, GoldenArray],
         dtype: str,
         options: Options,
     ) -> tuple[Match, ...]:
         """Return the matches among candidates that were found only after the search for this case."""
-        failure = Failure(case, self.spec.contracts[case.component], given, expected, dtype, options)
-        late = [c for c in self._known(case.component) if c not in self._held[case.id, dtype]]
-        found = self._those_that_fit(late, failure)
+        failure = FailingCase(case, self.spec.contracts[case.component], actual, expected, dtype, options)
+        late = [c for c in self._list_known_matches(case.component) if c not in self._compared[case.id, dtype]]
+        found = self._match_candidates(late, failure)
         return tuple(Match(candidate.causes, distance) for candidate, distance in found.items())
 
-    def _search(self, failure: Failure) -> dict[Candidate, float]:
+    def _search(self, failure: FailingCase) -> dict[Candidate, float]:
         """Search the catalogue; return nothing if the search would be useless or take too long."""
         case = failure.case
         component = case.component
@@ -161,40 +161,40 @@ class Imitator:
             return {}
         size = sum(array.size for array in (*case.input_arrays.values(), *case.param_arrays.values()))
         if size > _LARGE or case.cotangent is not None:
-            return self._those_that_fit(self._named(case.kills), failure)
+            return self._match_candidates(self._make_candidates(case.kills), failure)
         if self._searched[component, failure.dtype] >= _SEARCHES:
             return {}
         self._searched[component, failure.dtype] += 1
-        near = list(self._near(component, failure.options))
-        found = self._those_that_fit(near, failure)
+        near = list(self._list_near(component, failure.options))
+        found = self._match_candidates(near, failure)
         # Decoding takes long, and with two mistakes at once it need not end.
         decides = case.golden is not None and case.golden.margin is not None
         if not found and not decides and self._searched[component, failure.dtype] == 1:
-            found = self._those_that_fit(self._far(component), failure)
-        for further in (self._placed, self._pairs):
+            found = self._match_candidates(self._list_far(component), failure)
+        for further in (self._place_mistakes, self._pair_candidates):
             if not found and not decides:
-                untried = self._untried(component, further(component, near))
-                found = self._those_that_fit(islice(untried, _TRIED // max(size, 1)), failure)
+                untried = self._filter_untried(component, further(component, near))
+                found = self._match_candidates(islice(untried, _TRIED // max(size, 1)), failure)
         self._fitted[component].update(dict.fromkeys(found))
         return found
 
-    def textbook(self, case: Case, options: Options) -> Result | None:
+    def run_textbook(self, case: Case, options: Options) -> Result | None:
         """Return the textbook's result for a case in float64 under these options; None if it has none."""
-        given = Failure(case, self.spec.contracts[case.component], Result({}, 0.0), {}, "float64", options)
+        given = FailingCase(case, self.spec.contracts[case.component], Result({}, 0.0), {}, "float64", options)
         made = self._imitate(Candidate(), given)
         return made if isinstance(made, Result) else None
 
-    def accepting(self, case: Case, dtype: str, options: Options) -> tuple[Match, ...] | None:
+    def find_accepting_mistakes(self, case: Case, dtype: str, options: Options) -> tuple[Match, ...] | None:
         """Return the mistakes that the case lists and that also accept its call; None if it lists none."""
-        listed = list(self._named(case.kills))
+        listed = list(self._make_candidates(case.kills))
         contract = self.spec.contracts[case.component]
         found = []
         for candidate in listed:
-            adapter = self._adapter(candidate, options)
+            adapter = self._build_adapter(candidate, options)
             try:
                 with np.errstate(all="ignore"):
-                    given = hand_over(
-                        LIBRARIES["numpy"], contract, arguments_of(case), _dtype_for(adapter, dtype), "cpu"
+                    given = convert_arguments(
+                        LIBRARIES["numpy"], contract, read_arguments(case), _choose_dtype(adapter, dtype), "cpu"
                     )
                     call(adapter, contract, given)
             except (BadResult, NotImplementedHere):
@@ -202,32 +202,32 @@ class Imitator:
             found.append(Match(candidate.causes, 0.0))
         return tuple(found) if listed else None
 
-    def _known(self, component: str) -> list[Candidate]:
+    def _list_known_matches(self, component: str) -> list[Candidate]:
         """Return the candidates that matched earlier cases of a component or of its parts: parts come first."""
         parts = (*reversed(self.spec.list_dependencies(component)), component)
         return list(dict.fromkeys(candidate for part in parts for candidate in self._fitted[part]))
 
-    def _listed(self, component: str) -> set[str]:
+    def _list_claimed(self, component: str) -> set[str]:
         """Return the ids of the mistakes that cases of a component list."""
         return {id_ for case in self.spec.cases_of(component) for id_ in case.kills}
 
-    def _near(self, component: str, options: Options) -> Iterator[Candidate]:
+    def _list_near(self, component: str, options: Options) -> Iterator[Candidate]:
         """Yield the options that were not declared, the component's own mistakes, and those that its cases list."""
         for name, declared in options.items():
             others = (option for option in self.spec.conventions[name].options if option != declared)
             yield from (Candidate(options=((name, option),)) for option in others)
-        listed, mistakes = self._listed(component), self.spec.mistakes
+        listed, mistakes = self._list_claimed(component), self.spec.mistakes
         own = [id_ for id_ in implementations() if mistakes[id_].component == component]
         of_others = [id_ for id_ in implementations() if id_ in listed and mistakes[id_].component != component]
-        yield from self._named(id_ for id_ in (*own, *of_others) if self._shows_in_one_call(id_, component))
+        yield from self._make_candidates(id_ for id_ in (*own, *of_others) if self._shows_in_one_call(id_, component))
 
-    def _far(self, component: str) -> Iterator[Candidate]:
+    def _list_far(self, component: str) -> Iterator[Candidate]:
         """Yield the mistakes of a component's parts that no case of the component lists."""
-        listed = self._listed(component)
+        listed = self._list_claimed(component)
         parts = self.spec.list_dependencies(component)
         homes = {id_: self.spec.mistakes[id_].component for id_ in implementations() if id_ not in listed}
         far = (id_ for id_, home in homes.items() if home in parts and self._shows_in_one_call(id_, home))
-        yield from self._named(far)
+        yield from self._make_candidates(far)
 
     def _shows_in_one_call(self, mistake: str, component: str) -> bool:
         """Return True unless a mistake shows only in gradients, or only after other calls.
@@ -239,20 +239,20 @@ class Imitator:
             self._in_one_call[mistake] = any(case.cotangent is None for case in killing)
         return self._in_one_call[mistake]
 
-    def _named(self, ids: Iterable[str]) -> Iterator[Candidate]:
+    def _make_candidates(self, ids: Iterable[str]) -> Iterator[Candidate]:
         """Yield a candidate for each mistake that has an implementation and is not left out."""
         return (Candidate((id_,)) for id_ in ids if id_ in implementations() and id_ not in self._left_out)
 
-    def _untried(self, component: str, candidates: Iterable[Candidate]) -> Iterator[Candidate]:
+    def _filter_untried(self, component: str, candidates: Iterable[Candidate]) -> Iterator[Candidate]:
         """Yield the candidates that were not tried for this component yet, and mark them as tried."""
         for candidate in candidates:
             if candidate not in self._tried[component]:
                 self._tried[component].add(candidate)
                 yield candidate
 
-    def _placed(self, component: str, near: list[Candidate]) -> Iterator[Candidate]:
+    def _place_mistakes(self, component: str, near: list[Candidate]) -> Iterator[Candidate]:
         """Yield mistakes in one place of the component only, the near mistakes first."""
-        for some in (near, self._far(component)):
+        for some in (near, self._list_far(component)):
             ids = [id_ for c in some for id_ in c.mistakes]
             for place in PLACES.get(component, ()):
                 for id_ in ids:
@@ -260,11 +260,11 @@ class Imitator:
                     if fits and can_be_made(place, implementations()[id_]):
                         yield Candidate((id_,), place=place)
 
-    def _pairs(self, component: str, near: list[Candidate]) -> Iterator[Candidate]:
+    def _pair_candidates(self, component: str, near: list[Candidate]) -> Iterator[Candidate]:
         """Yield pairs: an option and a mistake, two of the component's own, or a known match and another."""
         options = [c for c in near if c.options]
         own = [c for c in near if c.mistakes and self.spec.mistakes[c.mistakes[0]].component == component]
-        seen = [c for c in self._known(component) if len(c.causes) == 1]
+        seen = [c for c in self._list_known_matches(component) if len(c.causes) == 1]
         chosen = chain(
             combinations(options, 2),
             ((option, other) for other in near if other.mistakes for option in options),
@@ -272,44 +272,44 @@ class Imitator:
             ((one, other) for one in seen for other in near),
         )
         for one, other in chosen:
-            both = one.with_(other)
+            both = one.combine(other)
             if both is not None:
                 yield both
 
-    def _those_that_fit(self, candidates: Iterable[Candidate], failure: Failure) -> dict[Candidate, float]:
+    def _match_candidates(self, candidates: Iterable[Candidate], failure: FailingCase) -> dict[Candidate, float]:
         """Return the candidates that explain a failure, each with its distance."""
         found = {}
         for candidate in candidates:
-            self._held[failure.case.id, failure.dtype].add(candidate)
+            self._compared[failure.case.id, failure.dtype].add(candidate)
             distance = failure.distance(self._imitate(candidate, failure))
             if distance is not None:
                 found[candidate] = distance
         return found
 
-    def _imitate(self, candidate: Candidate, failure: Failure) -> Result | BadResult | None:
+    def _imitate(self, candidate: Candidate, failure: FailingCase) -> Result | BadResult | None:
         if self._imitations is None:
-            return self._imitated(candidate, failure)
+            return self._run_candidate(candidate, failure)
         options = tuple(failure.options.items())
-        key = (candidate, options, failure.case.id, failure.dtype, failure.mutated)
-        return self._imitations.get(key, lambda: self._imitated(candidate, failure))
+        key = (candidate, options, failure.case.id, failure.dtype, failure.has_changed_inputs)
+        return self._imitations.get(key, lambda: self._run_candidate(candidate, failure))
 
-    def _imitated(self, candidate: Candidate, failure: Failure) -> Result | BadResult | None:
+    def _run_candidate(self, candidate: Candidate, failure: FailingCase) -> Result | BadResult | None:
         case, contract = failure.case, failure.contract
-        adapter = self._adapter(candidate, failure.options)
-        dtype = _dtype_for(adapter, failure.dtype)
-        arguments, cotangent = arguments_of(case), case.cotangent_array
+        adapter = self._build_adapter(candidate, failure.options)
+        dtype = _choose_dtype(adapter, failure.dtype)
+        arguments, cotangent = read_arguments(case), case.cotangent_array
         try:
             with np.errstate(all="ignore"):
                 if cotangent is not None:
                     wanted = contract.results_of(case)
                     return invoke_gradient(adapter, contract, arguments, cotangent, wanted, dtype, "cpu")
-                return invoke(adapter, contract, arguments, dtype, "cpu", untouched=failure.mutated)
+                return invoke(adapter, contract, arguments, dtype, "cpu", check_inputs=failure.has_changed_inputs)
         except BadResult as bad:
             return bad
         except NotImplementedHere:
             return None
 
-    def _adapter(self, candidate: Candidate, declared: Options) -> Adapter:
+    def _build_adapter(self, candidate: Candidate, declared: Options) -> Adapter:
         """Return the textbook under the declared options, with the changes of the candidate."""
         chosen = {**declared, **dict(candidate.options)}
         key = (candidate.mistakes, candidate.place, tuple(chosen.items()))
@@ -319,13 +319,13 @@ class Imitator:
             # A mistake is applied after the options, and after the gradients of the forward pass in which it is made.
             if not all(one.by_hand for one in made):
                 layers.append(DIFFERENTIATED)
-            layers += [only_at(candidate.place, one.steps) if candidate.place else one.steps for one in made]
+            layers += [restrict_to(candidate.place, one.steps) if candidate.place else one.steps for one in made]
             if candidate.place:
                 layers.append(TRACKED)
             self._adapters[key] = Adapter.from_trusted(build_textbook(*layers), "+".join(candidate.causes), self.spec)
         return self._adapters[key]
 
 
-def _dtype_for(adapter: Adapter, dtype: str) -> str:
+def _choose_dtype(adapter: Adapter, dtype: str) -> str:
     """Return the dtype in which an imitation computes: NumPy has no bfloat16, and float32 holds all its numbers."""
     return dtype if dtype in adapter.dtypes else "float32"

@@ -30,7 +30,7 @@ FAR: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class KillCheck:
     """The result of one check on one mistake.
 
     `margin` is error ÷ tolerance: infinite where the check fails without a number to compare, or where numbers must
@@ -56,21 +56,21 @@ class Kill:
 
     mistake: Mistake
     dtype: str
-    cells: tuple[Cell, ...]
+    cells: tuple[KillCheck, ...]
     unmeasured: tuple[str, ...] = ()
 
     @cached_property
-    def listed(self) -> tuple[Cell, ...]:
+    def claims(self) -> tuple[KillCheck, ...]:
         """The checks that list it."""
         return tuple(cell for cell in self.cells if cell.listed)
 
     @cached_property
-    def by(self) -> tuple[Cell, ...]:
+    def by(self) -> tuple[KillCheck, ...]:
         """The checks that list it and fail, the widest margin first."""
-        return tuple(sorted((cell for cell in self.listed if cell.killed), key=lambda cell: -cell.margin))
+        return tuple(sorted((cell for cell in self.claims if cell.killed), key=lambda cell: -cell.margin))
 
     @property
-    def caught(self) -> bool:
+    def is_caught(self) -> bool:
         """Return True if a check that lists it fails."""
         return bool(self.by)
 
@@ -80,12 +80,12 @@ class Kill:
         return self.by[0].margin if self.by else 0.0
 
     @property
-    def untrue(self) -> tuple[Cell, ...]:
+    def false_claims(self) -> tuple[KillCheck, ...]:
         """The checks that list it, and pass."""
-        return tuple(cell for cell in self.listed if not cell.killed)
+        return tuple(cell for cell in self.claims if not cell.killed)
 
     @property
-    def unclaimed(self) -> tuple[Cell, ...]:
+    def surprises(self) -> tuple[KillCheck, ...]:
         """The checks that fail without listing it: no fault, a case may show more than it lists."""
         return tuple(cell for cell in self.cells if cell.killed and not cell.listed)
 
@@ -107,22 +107,22 @@ class KillMatrix:
     @property
     def not_caught(self) -> tuple[Kill, ...]:
         """The mistakes for which no check that lists them fails."""
-        return tuple(kill for kill in self.kills if not kill.caught)
+        return tuple(kill for kill in self.kills if not kill.is_caught)
 
     @property
-    def untrue(self) -> tuple[tuple[Kill, Cell], ...]:
+    def false_claims(self) -> tuple[tuple[Kill, KillCheck], ...]:
         """All untrue claims."""
-        return tuple((kill, cell) for kill in self.kills for cell in kill.untrue)
+        return tuple((kill, cell) for kill in self.kills for cell in kill.false_claims)
 
     @property
     def least(self) -> Kill | None:
         """The mistake that is caught by the least margin."""
-        return min((kill for kill in self.kills if kill.caught), key=lambda kill: kill.margin, default=None)
+        return min((kill for kill in self.kills if kill.is_caught), key=lambda kill: kill.margin, default=None)
 
     @property
-    def proven(self) -> bool:
+    def is_proven(self) -> bool:
         """Return True if every mistake is caught and every claim is true."""
-        return not self.not_caught and not self.untrue
+        return not self.not_caught and not self.false_claims
 
 
 def measure(mistaken: Mistaken, dtype: str, cases: Iterable[Case], spec: Spec) -> Kill:
@@ -130,38 +130,38 @@ def measure(mistaken: Mistaken, dtype: str, cases: Iterable[Case], spec: Spec) -
 
     A dtype in which the mistake does not show is replaced by one in which it does.
     """
-    mistake, dtype = spec.mistakes[mistaken.id], mistaken.shown_in(dtype)
+    mistake, dtype = spec.mistakes[mistaken.id], mistaken.find_dtype(dtype)
     adapter = Adapter.from_object(mistaken.make(), mistaken.id, spec)
     Numerics().apply(adapter.arrays)
     # Strict, because a case that is only advised may list it too.
     bench = Bench(spec, adapter, dtype, "cpu", strict=True)
-    cells: list[Cell] = []
+    cells: list[KillCheck] = []
     unmeasured: list[str] = []
     for case in cases:
-        cell = _cell(check_case(case, bench), listed=claims(case, mistake.id))
+        cell = _read_check(check_case(case, bench), listed=claims(case, mistake.id))
         if cell is not None:
             cells.append(cell)
         elif claims(case, mistake.id):
             unmeasured.append(case.id)
-    if not claiming(mistake, spec):
-        cells += _properties_of(mistake, bench)
+    if not find_claiming_cases(mistake, spec):
+        cells += _check_properties(mistake, bench)
     return Kill(mistake, dtype, tuple(cells), tuple(unmeasured))
 
 
-def _cell(verdict: Verdict, *, listed: bool) -> Cell | None:
+def _read_check(verdict: Verdict, *, listed: bool) -> KillCheck | None:
     """Read the result of a verdict; None if nothing was judged."""
     if verdict.status is Status.SKIPPED or verdict.reason == "not-implemented":
         return None
     margin = (math.inf if verdict.bad else 0.0) if verdict.ratio is None else verdict.ratio
-    return Cell(verdict.check, verdict.kind, verdict.component, listed, verdict.bad, margin, verdict.reason)
+    return KillCheck(verdict.check, verdict.kind, verdict.component, listed, verdict.bad, margin, verdict.reason)
 
 
-def _properties_of(mistake: Mistake, bench: Bench) -> Iterator[Cell]:
+def _check_properties(mistake: Mistake, bench: Bench) -> Iterator[KillCheck]:
     """Yield the results of the properties that list a mistake; those of every component are run on its own."""
     listing = [prop for prop in bench.spec.properties.values() if mistake.id in prop.catches]
     for prop in listing:
         component = mistake.component if prop.component == "*" else prop.component
-        cell = _cell(check_property(prop, component, bench), listed=True)
+        cell = _read_check(check_property(prop, component, bench), listed=True)
         if cell is not None:
             yield cell
 
@@ -171,12 +171,12 @@ def claims(case: Case, mistake: str) -> bool:
     return mistake in case.kills or mistake in case.meant_for
 
 
-def claiming(mistake: Mistake, spec: Spec) -> list[Case]:
+def find_claiming_cases(mistake: Mistake, spec: Spec) -> list[Case]:
     """Return the cases that list a mistake."""
     return [case for case in spec.cases.values() if claims(case, mistake.id)]
 
 
-def able_to_show(mistake: Mistake, spec: Spec) -> list[Case]:
+def select_cases_for(mistake: Mistake, spec: Spec) -> list[Case]:
     """Return the cases of a mistake's component and of all that is built of it, and every other one that lists it.
 
     A full-size model takes seconds, so its cases are among them only if they list the mistake.
@@ -193,7 +193,7 @@ def able_to_show(mistake: Mistake, spec: Spec) -> list[Case]:
 Watch = Callable[[Iterator[Kill], int], Iterable[Kill]]
 
 
-def kill_matrix(
+def build_kill_matrix(
     spec: Spec, mistakes: Iterable[Mistake], dtype: str, jobs: int, watch: Watch = lambda kills, _: kills
 ) -> KillMatrix:
     """Measure mistakes in `jobs` processes."""
@@ -205,31 +205,31 @@ def kill_matrix(
             made.append(mistake.id)
         else:
             not_made.append(mistake)
-    done = {kill.mistake.id: kill for kill in watch(_measured_all(spec, made, dtype, jobs), len(made))}
+    done = {kill.mistake.id: kill for kill in watch(_measure_all(spec, made, dtype, jobs), len(made))}
     kills = tuple(done[id_] for id_ in made)
-    cases = redundant(kills, spec.cases.values())
+    cases = find_redundant_cases(kills, spec.cases.values())
     return KillMatrix(dtype, kills, tuple(not_made), cases, time.perf_counter() - start)
 
 
-def _measured_all(spec: Spec, ids: list[str], dtype: str, jobs: int) -> Iterator[Kill]:
+def _measure_all(spec: Spec, ids: list[str], dtype: str, jobs: int) -> Iterator[Kill]:
     if min(jobs, len(ids)) <= 1:
-        yield from (_measured(id_, dtype, spec) for id_ in ids)
+        yield from (_measure_one(id_, dtype, spec) for id_ in ids)
         return
     with ProcessPoolExecutor(min(jobs, len(ids)), mp_context=get_context("spawn")) as pool:
-        running = [pool.submit(_measured_there, id_, dtype, spec.root) for id_ in ids]
+        running = [pool.submit(_measure_in_worker, id_, dtype, spec.root) for id_ in ids]
         yield from (future.result() for future in as_completed(running))
 
 
-def _measured(id_: str, dtype: str, spec: Spec) -> Kill:
-    return measure(all_implementations()[id_], dtype, able_to_show(spec.mistakes[id_], spec), spec)
+def _measure_one(id_: str, dtype: str, spec: Spec) -> Kill:
+    return measure(all_implementations()[id_], dtype, select_cases_for(spec.mistakes[id_], spec), spec)
 
 
-def _measured_there(id_: str, dtype: str, root: Path) -> Kill:
+def _measure_in_worker(id_: str, dtype: str, root: Path) -> Kill:
     """Measure a mistake in a worker, which reads the spec once: load_spec caches it."""
-    return _measured(id_, dtype, load_spec(root))
+    return _measure_one(id_, dtype, load_spec(root))
 
 
-def measured_kills(kills: Iterable[Kill], spec: Spec) -> dict[str, tuple[str, ...]]:
+def collect_kills(kills: Iterable[Kill], spec: Spec) -> dict[str, tuple[str, ...]]:
     """Return the mistakes that each measured case kills: the claims that are true.
 
     A new mistake, which no case kills and no property catches yet, is added to every case that fails for it far beyond
@@ -252,7 +252,7 @@ def measured_kills(kills: Iterable[Kill], spec: Spec) -> dict[str, tuple[str, ..
     return {id_: tuple(found[id_]) for id_ in spec.cases if id_ in measured}
 
 
-def redundant(kills: Iterable[Kill], cases: Iterable[Case]) -> dict[str, tuple[str, ...]]:
+def find_redundant_cases(kills: Iterable[Kill], cases: Iterable[Case]) -> dict[str, tuple[str, ...]]:
     """Return the cases, by component, whose mistakes another case of the component kills too, far beyond rounding.
 
     A case that lists a mistake which was not measured on it is left out, and so is one that lists none. A redundant

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from goldformer.conformance.diagnosis.causes import declaration, option_cause
+from goldformer.conformance.diagnosis.causes import make_option_cause, write_declaration
 from goldformer.conformance.judging.cases import Judgement
 from goldformer.conformance.judging.invoke import BadResult, Result
 from goldformer.conformance.judging.measure import measure
@@ -61,5 +61,5 @@ def _refusing_option(case: Case, name: str, spec: Spec) -> str:
 
 
 def _declare(convention: str, option: str, spec: Spec) -> str:
-    cause = option_cause(convention, option, spec)
-    return f"this is {cause.title}; {declaration((cause,))}, or fix it"
+    cause = make_option_cause(convention, option, spec)
+    return f"this is {cause.title}; {write_declaration((cause,))}, or fix it"

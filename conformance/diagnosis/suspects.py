@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from goldformer.conformance.diagnosis.causes import Cause, cause
+from goldformer.conformance.diagnosis.causes import Cause, find_cause
 from goldformer.conformance.judging.verdict import ERRORS, Status, Verdict
 from goldformer.spec import Mistake, Spec
 
@@ -44,7 +44,7 @@ class Explanation:
     refuting: tuple[str, ...] = ()
 
     @property
-    def examined(self) -> int:
+    def case_count(self) -> int:
         """The number of failing cases that were compared with the causes."""
         return self.equals + len(self.refuting)
 
@@ -59,7 +59,7 @@ class Explanation:
         return len(ones) == 2 and ones[0] == ones[1] != ""
 
 
-def explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -> list[Explanation]:
+def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -> list[Explanation]:
     """Return the causes that reproduce one component's results, those that explain the most failing cases first."""
     judged = [v for v in verdicts if v.component == component and v.kind == "case"]
     examined = [v for v in judged if v.bad and v.matches is not None]
@@ -69,10 +69,10 @@ def explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -> lis
         for match in verdict.matches or ():
             equal[match.causes].add((verdict.check, verdict.dtype))
             ratios[match.causes] = max(ratios[match.causes], match.ratio)
-    passed = Counter(m for v in judged for m in _ruled_out(v))
+    passed = Counter(m for v in judged for m in _rule_out(v))
     found = []
     for ids, checks in equal.items():
-        causes = tuple(cause(id_, spec) for id_ in ids)
+        causes = tuple(find_cause(id_, spec) for id_ in ids)
         spared = sum(passed[id_] for id_ in ids)
         refuting = tuple(v.check for v in examined if (v.check, v.dtype) not in checks)
         found.append(Explanation(causes, len(checks), ratios[ids], spared, refuting))
@@ -93,7 +93,7 @@ def explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -> lis
     return sorted(found, key=rank)
 
 
-def suspects(verdicts: Iterable[Verdict], component: str, spec: Spec) -> list[Suspect]:
+def rank_suspects(verdicts: Iterable[Verdict], component: str, spec: Spec) -> list[Suspect]:
     """Return the mistakes that fit the checks of one component and that nothing rules out, best first.
 
     A passing check rules out the mistakes that it reveals. A failing case rules out those that do not reproduce it.
@@ -106,13 +106,13 @@ def suspects(verdicts: Iterable[Verdict], component: str, spec: Spec) -> list[Su
     in_vain = {m for v in examined for m in v.catches if m in implementations()} - fitting
     # A property that lists no mistake says nothing about one. An exception may have any cause.
     failed = [v for v in judged if v.bad and v.reason not in ERRORS and (v.kind == "case" or v.catches)]
-    passed = {(m, v.dtype) for v in judged for m in _ruled_out(v)}
+    passed = {(m, v.dtype) for v in judged for m in _rule_out(v)}
     counts = Counter(m for v in failed for m in v.catches if m not in in_vain and (m, v.dtype) not in passed)
     found = [Suspect(spec.mistakes[m], count, len(failed)) for m, count in counts.items()]
     return sorted(found, key=lambda s: (-s.explains, s.mistake.id))
 
 
-def _ruled_out(verdict: Verdict) -> Iterator[str]:
+def _rule_out(verdict: Verdict) -> Iterator[str]:
     """Yield the mistakes that a passing check rules out, in the dtypes in which they show."""
     if verdict.status is not Status.PASSED or verdict.dtype in _COARSE:
         return
@@ -124,10 +124,10 @@ def _shows(mistake: str, dtype: str) -> bool:
     from goldformer.conformance.diagnosis.mistakes import implementations
 
     made = implementations().get(mistake)
-    return made is None or made.shown_in(dtype) == dtype
+    return made is None or made.find_dtype(dtype) == dtype
 
 
-def failing_roots(verdicts: Iterable[Verdict], spec: Spec) -> tuple[list[str], list[str]]:
+def find_failing_roots(verdicts: Iterable[Verdict], spec: Spec) -> tuple[list[str], list[str]]:
     """Split failing components into those whose parts all pass, and those with a failing part."""
     failing = {v.component for v in verdicts if v.bad}
 

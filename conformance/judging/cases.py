@@ -27,12 +27,12 @@ from goldformer.conformance.judging.invoke import (
     NotCheckable,
     NotImplementedHere,
     Result,
-    arguments_of,
     call,
-    hand_over,
+    convert_arguments,
     invoke,
+    read_arguments,
 )
-from goldformer.conformance.judging.measure import measure, reason_of, sentence
+from goldformer.conformance.judging.measure import describe_difference, find_reason, measure
 from goldformer.conformance.judging.tolerance import LARGEST, least_margin
 from goldformer.conformance.judging.verdict import ERRORS, UNANSWERED, WITHHELD, Reason, Status, Verdict
 from goldformer.spec import Case, Spec
@@ -51,7 +51,7 @@ class Bench:
     #: The outputs that this check requires. The first output is always required, the others only if they are here.
     required: Collection[str] = ()
 
-    def unusable(self) -> tuple[Reason, str] | None:
+    def explain_unusable(self) -> tuple[Reason, str] | None:
         """Return the reason why nothing can run here, or None."""
         if self.dtype not in self.adapter.dtypes:
             return (
@@ -76,7 +76,7 @@ class Bench:
         options = _join_options(self.dtype, self.device, self.adapter.timeout, strict=self.strict)
         return f"goldformer check {shlex.quote(self.adapter.origin)} {shlex.join(check)} {options}"
 
-    def withheld(self, component: str, outputs: Collection[str], expected: Collection[str]) -> str:
+    def describe_missing_outputs(self, component: str, outputs: Collection[str], expected: Collection[str]) -> str:
         """Name the expected outputs that are required and missing, and say what to return; empty if none is missing."""
         contract = self.spec.contracts[component]
         missing = [n for n in contract.outputs if n in expected and n in self.required and n not in outputs]
@@ -89,11 +89,11 @@ class Bench:
         return f"{', '.join(missing)}: not returned; return {form}"
 
     def call(
-        self, component: str, arguments: Arguments, *, untouched: bool = True, layout: Layout = "contiguous"
+        self, component: str, arguments: Arguments, *, check_inputs: bool = True, layout: Layout = "contiguous"
     ) -> Result:
         """Call a component of the implementation; CallProblem when there is nothing to compare."""
         contract = self.spec.contracts[component]
-        how: dict[str, Any] = {"untouched": untouched, "layout": layout}
+        how: dict[str, Any] = {"check_inputs": check_inputs, "layout": layout}
         return invoke(self.adapter, contract, arguments, self.dtype, self.device, **how)
 
 
@@ -131,31 +131,31 @@ def check_case(case: Case, bench: Bench) -> Verdict:
 
 def judge_case(case: Case, bench: Bench) -> Judgement:
     """Call and judge one golden case; a fault of goldformer becomes an errored verdict, so that the run goes on."""
-    blank = _blank(case, bench)
+    blank = _start_verdict(case, bench)
     try:
-        if skip := bench.unusable() or _does_not_apply(case, bench):
-            return Judgement(skipped(blank, *skip), bench, case)
+        if skip := bench.explain_unusable() or _does_not_apply(case, bench):
+            return Judgement(skip_check(blank, *skip), bench, case)
         if absent := bench.absent(case.component):
-            return Judgement(not_implemented(blank, absent, strict=bench.strict), bench, case)
+            return Judgement(report_missing(blank, absent, strict=bench.strict), bench, case)
         if case.error is not None:
             return Judgement(_or_advice(_judge_refusal(case, bench, blank), case, bench), bench, case)
-        outcome, expected = call_case(case, bench), _expected(case, bench)
+        outcome, expected = call_case(case, bench), _select_expected(case, bench)
         verdict = _or_advice(judge(case, outcome, expected, bench, blank), case, bench)
         return Judgement(verdict, bench, case, outcome, expected)
     except NotCheckable as unclear:
-        return Judgement(skipped(blank, "not-checkable", str(unclear)), bench, case)
+        return Judgement(skip_check(blank, "not-checkable", str(unclear)), bench, case)
     except Exception as error:
-        return Judgement(fault(blank, error), bench, case)
+        return Judgement(report_fault(blank, error), bench, case)
 
 
 def _or_advice(verdict: Verdict, case: Case, bench: Bench) -> Verdict:
     """Turn a failure that no clause forbids into advice, unless strictness is asked for."""
     # The rules of every call (CALL-1 to CALL-4) bind these cases too.
     departs = verdict.status is Status.FAILED and verdict.reason in ("wrong-value", "no-error", WITHHELD)
-    return as_advice(verdict) if departs and bench.spec.is_advice(case) and not bench.strict else verdict
+    return turn_into_advice(verdict) if departs and bench.spec.is_advice(case) and not bench.strict else verdict
 
 
-def fault(blank: Verdict, error: Exception) -> Verdict:
+def report_fault(blank: Verdict, error: Exception) -> Verdict:
     """Return the verdict of a check in which goldformer itself broke, with the traceback to report."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     where = f"{Path(frame.filename).name}:{frame.lineno}, {frame.name}"
@@ -164,18 +164,18 @@ def fault(blank: Verdict, error: Exception) -> Verdict:
     return replace(blank, status=Status.ERRORED, reason="fault", message=message, detail=text)
 
 
-def as_advice(verdict: Verdict) -> Verdict:
+def turn_into_advice(verdict: Verdict) -> Verdict:
     """Return a failure of a case that is only advised as skipped, with the message."""
-    return skipped(replace(verdict, ratio=None, differences=()), "advice", verdict.message)
+    return skip_check(replace(verdict, ratio=None, differences=()), "advice", verdict.message)
 
 
 def call_case(case: Case, bench: Bench) -> Outcome:
     """Call the implementation with a case; return the outputs, the gradients of its arguments, or the problem."""
-    arguments, contract = arguments_of(case), bench.spec.contracts[case.component]
+    arguments, contract = read_arguments(case), bench.spec.contracts[case.component]
     try:
         if case.cotangent_array is None:
             # Skip the check for changed inputs on full-size models, where it takes seconds: smaller cases cover it.
-            return bench.call(case.component, arguments, untouched=not case.full_size)
+            return bench.call(case.component, arguments, check_inputs=not case.full_size)
         wanted = contract.results_of(case)
         return invoke_gradient(
             bench.adapter, contract, arguments, case.cotangent_array, wanted, bench.dtype, bench.device
@@ -189,10 +189,10 @@ def judge(case: Case, outcome: Outcome, expected: Mapping[str, GoldenArray], ben
     if isinstance(outcome, Result):
         return _judge_result(case, outcome, expected, bench, blank)
     if isinstance(outcome, NotImplementedHere):
-        return not_implemented(blank, str(outcome), strict=bench.strict)
+        return report_missing(blank, str(outcome), strict=bench.strict)
     if isinstance(outcome, BadResult):
-        return blank if outcome.reason == "raised" and _may_refuse(case, bench) else broken(blank, outcome)
-    return skipped(blank, "not-checkable", str(outcome))
+        return blank if outcome.reason == "raised" and _may_refuse(case, bench) else report_bad_result(blank, outcome)
+    return skip_check(blank, "not-checkable", str(outcome))
 
 
 def _judge_result(
@@ -200,26 +200,28 @@ def _judge_result(
 ) -> Verdict:
     """Compare a result with its golden values; a required output that is withheld fails where all others pass."""
     # Every gradient that is asked for is required already.
-    withheld = bench.withheld(case.component, result.outputs, expected) if case.cotangent is None else ""
+    withheld = (
+        bench.describe_missing_outputs(case.component, result.outputs, expected) if case.cotangent is None else ""
+    )
     if expected and not withheld and not set(expected) & set(result.outputs):
         absent_outputs = f"{bench.adapter.name} does not return {', '.join(expected)}"
-        return not_implemented(blank, absent_outputs, strict=bench.strict)
+        return report_missing(blank, absent_outputs, strict=bench.strict)
     differences = measure(result, expected, case, bench.spec.contracts[case.component], bench.dtype)
     ratio = max((d.ratio for d in differences), default=None)
     timed = replace(blank, ratio=ratio, seconds=result.seconds)
     wrong = tuple(d for d in differences if d.wrong)
     if not wrong:
         return replace(timed, status=Status.FAILED, reason=WITHHELD, message=withheld) if withheld else timed
-    message = "; ".join(filter(None, (sentence(wrong[0]), withheld)))
-    return replace(timed, status=Status.FAILED, reason=reason_of(wrong), message=message, differences=wrong)
+    message = "; ".join(filter(None, (describe_difference(wrong[0]), withheld)))
+    return replace(timed, status=Status.FAILED, reason=find_reason(wrong), message=message, differences=wrong)
 
 
-def working_case(component: str, bench: Bench) -> Case:
+def find_working_case(component: str, bench: Bench) -> Case:
     """Return the first case of a component that the implementation runs; NotImplementedHere if it runs none."""
     last = NotImplementedHere(f"{bench.adapter.name} has no {component}")
-    for case in plain_cases(component, bench):
+    for case in select_plain_cases(component, bench):
         try:
-            bench.call(component, arguments_of(case))
+            bench.call(component, read_arguments(case))
         except NotImplementedHere as absent:
             last = absent
             continue
@@ -227,21 +229,21 @@ def working_case(component: str, bench: Bench) -> Case:
     raise last
 
 
-def plain_cases(component: str, bench: Bench) -> Iterator[Case]:
+def select_plain_cases(component: str, bench: Bench) -> Iterator[Case]:
     """Yield the cases of a component whose numbers are judged here, in the order of their file."""
     for case in bench.spec.cases_of(component):
         if case.error is None and not case.shape_only and not _does_not_apply(case, bench):
             yield case
 
 
-def _blank(case: Case, bench: Bench) -> Verdict:
+def _start_verdict(case: Case, bench: Bench) -> Verdict:
     return Verdict(
         case.id, "case", case.component, case.title, Status.PASSED, "", "", bench.dtype, bench.device,
-        case.clauses, str(case.source or "derived"), case.kills, reproduce=bench.command(*_named(case, bench)),
+        case.clauses, str(case.source or "derived"), case.kills, reproduce=bench.command(*_select_case(case, bench)),
     )  # fmt: skip
 
 
-def _named(case: Case, bench: Bench) -> tuple[str, ...]:
+def _select_case(case: Case, bench: Bench) -> tuple[str, ...]:
     """Return the options that choose a case, with its file if that is no part of the spec."""
     own = () if _is_within(case.place.file, bench.spec.root) else ("--cases", str(case.place.file))
     return (*own, "--case", case.id)
@@ -252,18 +254,18 @@ def _is_within(file: Path, folder: Path) -> bool:
     return file.is_relative_to(folder)
 
 
-def skipped(blank: Verdict, reason: Reason, message: str) -> Verdict:
+def skip_check(blank: Verdict, reason: Reason, message: str) -> Verdict:
     """Return a skipped verdict."""
     return replace(blank, status=Status.SKIPPED, reason=reason, message=message)
 
 
-def not_implemented(blank: Verdict, message: str, *, strict: bool) -> Verdict:
+def report_missing(blank: Verdict, message: str, *, strict: bool) -> Verdict:
     """Return the verdict on a missing component or variant: skipped, or failed if `strict`."""
     status = Status.FAILED if strict else Status.SKIPPED
     return replace(blank, status=status, reason="not-implemented", message=message)
 
 
-def broken(blank: Verdict, bad: BadResult) -> Verdict:
+def report_bad_result(blank: Verdict, bad: BadResult) -> Verdict:
     """Return the verdict without a result: errored if the call itself went wrong, failed if it broke the contract."""
     status = Status.ERRORED if bad.reason in ERRORS else Status.FAILED
     return replace(blank, status=status, reason=bad.reason, message=str(bad), detail=bad.detail)
@@ -297,7 +299,7 @@ def _needs_other_option(case: Case, bench: Bench) -> str:
     return ""
 
 
-def _expected(case: Case, bench: Bench) -> dict[str, GoldenArray]:
+def _select_expected(case: Case, bench: Bench) -> dict[str, GoldenArray]:
     """Return the golden values under the adapter's convention.
 
     An option that permits a refusal has no values of its own: a result is compared with those of the default option.
@@ -329,34 +331,36 @@ def _judge_refusal(case: Case, bench: Bench, blank: Verdict) -> Verdict:
     if case.base is not None:
         base = bench.spec.cases[case.base]
         try:
-            blank = replace(blank, seconds=bench.call(base.component, arguments_of(base)).seconds)
+            blank = replace(blank, seconds=bench.call(base.component, read_arguments(base)).seconds)
         except NotImplementedHere as absent:
-            return not_implemented(blank, str(absent), strict=bench.strict)
+            return report_missing(blank, str(absent), strict=bench.strict)
         except BadResult as bad:
             message = f"cannot be judged: {base.id}, the same call without the fault, {bad}"
-            return replace(broken(blank, bad), message=message)
-    returned, problem = refuses(case, bench)
+            return replace(report_bad_result(blank, bad), message=message)
+    returned, problem = call_refused(case, bench)
     if isinstance(problem, NotImplementedHere):
-        return not_implemented(blank, str(problem), strict=bench.strict)
+        return report_missing(blank, str(problem), strict=bench.strict)
     if problem is not None:
         uncalled = isinstance(problem, BadResult) and problem.reason in ("wrong-parameters", *UNANSWERED)
-        return broken(blank, problem) if uncalled else replace(blank, status=Status.PASSED)
-    message = f"accepts a bad {case.error} and returns {_describe(returned)}: raise an error that names the argument"
+        return report_bad_result(blank, problem) if uncalled else replace(blank, status=Status.PASSED)
+    message = (
+        f"accepts a bad {case.error} and returns {_describe_returned(returned)}: raise an error that names the argument"
+    )
     return replace(blank, status=Status.FAILED, reason="no-error", message=message)
 
 
-def refuses(case: Case, bench: Bench) -> tuple[Any, NotImplementedHere | BadResult | None]:
+def call_refused(case: Case, bench: Bench) -> tuple[Any, NotImplementedHere | BadResult | None]:
     """Call with the arguments of a case without checking the contract; return the result and the problem."""
     contract = bench.spec.contracts[case.component]
     library = LIBRARIES[bench.adapter.arrays]
-    given = hand_over(library, contract, arguments_of(case), bench.dtype, bench.device)
+    given = convert_arguments(library, contract, read_arguments(case), bench.dtype, bench.device)
     try:
         return call(bench.adapter, contract, given)[0], None
     except (NotImplementedHere, BadResult) as problem:
         return None, problem
 
 
-def _describe(returned: Any) -> str:
+def _describe_returned(returned: Any) -> str:
     first = returned[0] if isinstance(returned, tuple) and returned else returned
     shape = getattr(first, "shape", None)
     return f"an array of shape {tuple(shape)}" if shape is not None else type(first).__name__

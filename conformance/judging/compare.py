@@ -7,34 +7,34 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from goldformer.conformance.judging.grid import window
+from goldformer.conformance.judging.grid import cut_window
 from goldformer.conformance.judging.verdict import Difference, Element
 
 
 def compare(
     output: str,
-    got: NDArray[np.generic],
+    actual: NDArray[np.generic],
     expected: NDArray[np.generic],
     tolerance: float,
     indices: tuple[tuple[int, ...], ...] | None = None,
 ) -> Difference:
-    """Measure |got − expected| ÷ tolerance everywhere; `wrong` is 0 when all of it is at most 1.
+    """Measure |actual − expected| ÷ tolerance everywhere; `wrong` is 0 when all of it is at most 1.
 
     NaN agrees with NaN and infinity with itself. Where the tolerance is 0 anything but equality is
     infinitely wrong. With `indices`, both arrays hold the elements found there.
     """
-    got, expected = np.asarray(got), np.asarray(expected)
+    actual, expected = np.asarray(actual), np.asarray(expected)
     if expected.dtype.kind in "biu":
-        ratios = np.where(got == expected, 0.0, math.inf)
+        ratios = np.where(actual == expected, 0.0, math.inf)
     else:
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            error = np.abs(got.astype(np.float64, copy=False) - expected.astype(np.float64, copy=False))
+            error = np.abs(actual.astype(np.float64, copy=False) - expected.astype(np.float64, copy=False))
             largest = float(error.max(initial=0.0))
             # Most outputs are right and finite. NaN is not at most the tolerance, and goes on.
             if largest <= tolerance and largest < math.inf:
                 ratio = largest / tolerance if tolerance else 0.0
                 return Difference(output, 0, error.size, tolerance, ratio, None, None)
-            agree = (got == expected) | (np.isnan(got) & np.isnan(expected))
+            agree = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
             ratios = np.where(agree, 0.0, error / tolerance if tolerance else math.inf)
         ratios = np.where(np.isnan(ratios), math.inf, ratios)
     flat = ratios.ravel()
@@ -45,8 +45,8 @@ def compare(
 
     def element(position: int) -> Element:
         place = indices[position] if indices else tuple(int(i) for i in np.unravel_index(position, ratios.shape))
-        return Element(place, expected.ravel()[position].item(), got.ravel()[position].item())
+        return Element(place, expected.ravel()[position].item(), actual.ravel()[position].item())
 
     first, worst = element(int(wrong[0])), element(int(flat.argmax()))
-    grid = window(expected, got, worst.index) if indices is None else None
+    grid = cut_window(expected, actual, worst.index) if indices is None else None
     return Difference(output, len(wrong), flat.size, tolerance, largest, first, worst, grid)

@@ -16,7 +16,7 @@ from goldformer.conformance.judging.invoke import (
     NotImplementedHere,
     Result,
     call,
-    hand_over,
+    convert_arguments,
     name_outputs,
     read_array,
 )
@@ -37,7 +37,7 @@ def invoke_gradient(
     """Return the gradients of Σ cotangent·(first output) by the arguments in `wanted`, or raise CallProblem."""
     binder = check_call(contract, arguments.inputs, arguments.params, arguments.attributes)
     library = LIBRARIES[adapter.arrays]
-    given = hand_over(library, contract, arguments, dtype, device)
+    given = convert_arguments(library, contract, arguments, dtype, device)
     start = time.perf_counter()
     if own := adapter.gradients.get(contract.component):
         backward = replace(adapter, functions={contract.component: own}, broken={})
@@ -47,7 +47,7 @@ def invoke_gradient(
             raise BadResult("not-an-array", f"{what}: return a mapping of argument name to gradient")
         gradients = dict(returned)
     else:
-        gradients = _automatic(adapter, library, contract, given, library.make(cotangent, dtype, device))
+        gradients = _differentiate(adapter, library, contract, given, library.make(cotangent, dtype, device))
     seconds = time.perf_counter() - start
     if missing := [name for name in wanted if name not in gradients]:
         why = "it is never used, or the graph is cut (detach, .data, a copy, no_grad)"
@@ -60,7 +60,7 @@ def invoke_gradient(
     return Result(read, seconds)
 
 
-def _automatic(
+def _differentiate(
     adapter: Adapter, library: ArrayLibrary, contract: Contract, given: Mapping[str, Any], cotangent: Any
 ) -> dict[str, Any]:
     params: Mapping[str, Any] = given.get("params", {})

@@ -85,7 +85,7 @@ class Arguments:
     attributes: Mapping[str, Attribute]
 
 
-def arguments_of(case: Case) -> Arguments:
+def read_arguments(case: Case) -> Arguments:
     """Return the arguments of a case."""
     return Arguments(case.input_arrays, case.param_arrays, case.attributes)
 
@@ -97,20 +97,20 @@ def invoke(
     dtype: str,
     device: str,
     *,
-    untouched: bool = True,
+    check_inputs: bool = True,
     layout: Layout = "contiguous",
 ) -> Result:
     """Call a component and read its outputs; CallProblem if there is nothing to compare.
 
-    With `untouched`, check that the call did not change the caller's arrays.
+    With `check_inputs`, check that the call did not change the caller's arrays.
     """
     binder = check_call(contract, arguments.inputs, arguments.params, arguments.attributes)
     library = LIBRARIES[adapter.arrays]
-    handed = hand_over(library, contract, arguments, dtype, device, layout)
+    handed = convert_arguments(library, contract, arguments, dtype, device, layout)
     returned, seconds = call(adapter, contract, handed)
     # Another process gets copies and cannot change these arrays.
-    if untouched and adapter.arrays != Wire.name:
-        check_untouched(library, handed, hand_over(library, contract, arguments, dtype, device))
+    if check_inputs and adapter.arrays != Wire.name:
+        check_inputs_unchanged(library, handed, convert_arguments(library, contract, arguments, dtype, device))
     named = name_outputs(returned, contract)
     outputs = {
         name: read_array(library, contract.outputs[name], value, binder, dtype, device) for name, value in named.items()
@@ -118,7 +118,7 @@ def invoke(
     return Result(outputs, seconds)
 
 
-def hand_over(
+def convert_arguments(
     library: ArrayLibrary,
     contract: Contract,
     arguments: Arguments,
@@ -128,14 +128,14 @@ def hand_over(
 ) -> dict[str, Any]:
     """Make the keyword arguments of a call: arrays of the adapter's library, `params` as one mapping."""
 
-    def made(arrays: Mapping[str, Array]) -> dict[str, Any]:
+    def convert(arrays: Mapping[str, Array]) -> dict[str, Any]:
         fresh = {name: library.make(array, dtype, device) for name, array in arrays.items()}
         if layout == "contiguous":
             return fresh
         return {name: library.lay_out(array, layout) for name, array in fresh.items()}
 
-    given = {**made(arguments.inputs), **arguments.attributes}
-    return {**given, "params": made(arguments.params)} if contract.takes_params else given
+    given = {**convert(arguments.inputs), **arguments.attributes}
+    return {**given, "params": convert(arguments.params)} if contract.takes_params else given
 
 
 def call(adapter: Adapter, contract: Contract, given: Mapping[str, Any]) -> tuple[Any, float]:
@@ -161,12 +161,12 @@ def call(adapter: Adapter, contract: Contract, given: Mapping[str, Any]) -> tupl
         head = "raised " if fault.reason == "raised" else ""
         raise BadResult(fault.reason, f"{head}{fault}", fault.detail) from fault
     except (Exception, SystemExit) as error:
-        hint = _missing_parameter(error, given.get("params"))
-        message = f"raised {type(error).__name__}: {error}{_locate(error)}{hint}"
+        hint = _list_parameters(error, given.get("params"))
+        message = f"raised {type(error).__name__}: {error}{_locate_error(error)}{hint}"
         raise BadResult("raised", message, error) from error
 
 
-def _locate(error: BaseException) -> str:
+def _locate_error(error: BaseException) -> str:
     """Return the last line of the implementation's own code, not of a library that it calls, in brackets."""
     lines = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)][1:]
     own = (place for place in reversed(lines) if "site-packages" not in place[0].co_filename)
@@ -174,7 +174,7 @@ def _locate(error: BaseException) -> str:
     return f" ({code.co_filename}:{line}, {code.co_name})" if code else ""
 
 
-def _missing_parameter(error: BaseException, params: Any) -> str:
+def _list_parameters(error: BaseException, params: Any) -> str:
     """Return the names of the parameters if the function asked for one that is missing, or ""."""
     asked = error.args[0] if isinstance(error, KeyError) and error.args else None
     if not isinstance(asked, str) or not isinstance(params, Mapping) or asked in params:
@@ -184,14 +184,14 @@ def _missing_parameter(error: BaseException, params: Any) -> str:
     return f"; params has {', '.join(names)}{more}"
 
 
-def check_untouched(library: ArrayLibrary, handed: Mapping[str, Any], fresh: Mapping[str, Any]) -> None:
+def check_inputs_unchanged(library: ArrayLibrary, handed: Mapping[str, Any], fresh: Mapping[str, Any]) -> None:
     """Raise BadResult if the call changed an array of the caller (CALL-2)."""
     # Names added to or removed from `params` do not matter: every call gets a new mapping.
     for name, value in handed.items():
         if name not in fresh:
             continue
         if isinstance(value, Mapping):
-            check_untouched(library, value, fresh[name])
+            check_inputs_unchanged(library, value, fresh[name])
         elif library.is_array(value) and not library.same(value, fresh[name]):
             message = f"changed the caller's {name} in place: work on a copy (CALL-2)"
             raise BadResult("mutated-input", message)
@@ -227,24 +227,24 @@ def read_array(library: ArrayLibrary, spec: ArraySpec, value: Any, binder: Binde
     """Check the type, shape, dtype and device of an output, and return it as a NumPy array."""
     name = spec.name
     if not library.is_array(value):
-        raise BadResult("not-an-array", f"{name} is {_article(type(value).__name__)}: return a {library.type_name}")
+        raise BadResult("not-an-array", f"{name} is {_add_article(type(value).__name__)}: return a {library.type_name}")
     shape = spec.shape.sizes(binder.sizes, binder.lead or ())
     if tuple(value.shape) != shape:
         raise BadResult("wrong-shape", f"{name} has shape {tuple(value.shape)}, must be {spec.shape} = {shape}")
     wanted = {"float": dtype, "bool": "bool", "ids": "an integer dtype"}[spec.kind]
     got = library.dtype(value)
     if not (got.startswith(("int", "uint")) if spec.kind == "ids" else got == wanted):
-        raise BadResult("wrong-dtype", f"{name} is {got}, must be {wanted}" + _dtype_hint(spec, wanted, got))
+        raise BadResult("wrong-dtype", f"{name} is {got}, must be {wanted}" + _hint_at_dtype(spec, wanted, got))
     if spec.kind == "float" and library.device(value) != device.partition(":")[0]:
         raise BadResult("wrong-device", f"{name} is on {library.device(value)}, the inputs are on {device}")
     return library.numpy(value)
 
 
-def _article(noun: str) -> str:
+def _add_article(noun: str) -> str:
     return f"{'an' if noun[0] in 'aeiou' or noun == 'ndarray' else 'a'} {noun}"
 
 
-def _dtype_hint(spec: ArraySpec, wanted: str, got: str) -> str:
+def _hint_at_dtype(spec: ArraySpec, wanted: str, got: str) -> str:
     if spec.kind == "ids":
         return ""
     if got in _NARROWER.get(wanted, ()):

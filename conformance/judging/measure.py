@@ -21,17 +21,17 @@ def measure(
     differences: list[Difference] = []
     for name in contract.results_of(case):
         if name in expected and name in result.outputs:
-            golden, got = expected[name], result.outputs[name]
+            golden, actual = expected[name], result.outputs[name]
             if golden.within is not None:
-                differences += compare_statistics(name, got, golden, dtype)
+                differences += compare_statistics(name, actual, golden, dtype)
                 continue
             bound = tolerance(dtype, golden.error_scale, golden.magnitude, contract.computed_in_at_least)
             label = name if case.cotangent is None else f"gradient of {name}"
-            differences.append(compare(label, golden.select(got), golden.values, bound, golden.indices))
+            differences.append(compare(label, golden.select(actual), golden.values, bound, golden.indices))
     return differences
 
 
-def reason_of(wrong: tuple[Difference, ...]) -> Reason:
+def find_reason(wrong: tuple[Difference, ...]) -> Reason:
     """Return "not-finite" if an output is not finite where a finite number was expected, else "wrong-value"."""
     for difference in wrong:
         worst = difference.worst
@@ -40,7 +40,7 @@ def reason_of(wrong: tuple[Difference, ...]) -> Reason:
     return "wrong-value"
 
 
-def sentence(difference: Difference) -> str:
+def describe_difference(difference: Difference) -> str:
     """Describe a wrong output in one line."""
     text = f"{difference.output}: {difference.wrong} of {difference.compared} values are wrong"
     worst = difference.worst

@@ -23,21 +23,21 @@ STATISTICS: Final[Mapping[Statistic, Callable[[NDArray[Any]], Any]]] = {
 }
 
 
-def compare_statistics(output: str, got: NDArray[Any], golden: GoldenArray, dtype: str) -> Iterator[Difference]:
+def compare_statistics(output: str, actual: NDArray[Any], golden: GoldenArray, dtype: str) -> Iterator[Difference]:
     """Compare each statistic that a case asks for, in the order of the case."""
     assert golden.within is not None, "only statistics are compared as such"
     element = tolerance(dtype, golden.error_scale, 0.0)
     for (statistic, within), value in zip(golden.within.items(), golden.values.tolist(), strict=True):
-        bound = within + _rounding(statistic, element, value + within)
-        yield compare(f"{statistic} of {output}", STATISTICS[statistic](got), np.array(value), bound)
+        bound = within + _limit_rounding(statistic, element, value + within)
+        yield compare(f"{statistic} of {output}", STATISTICS[statistic](actual), np.array(value), bound)
 
 
-def statistics_of(output: NDArray[Any], golden: GoldenArray) -> NDArray[np.float64]:
+def compute_statistics(output: NDArray[Any], golden: GoldenArray) -> NDArray[np.float64]:
     """Return the statistics of an output that a case asks for."""
     return np.array([STATISTICS[statistic](output) for statistic in golden.within or ()], dtype=np.float64)
 
 
-def _rounding(statistic: Statistic, element: float, largest: float) -> float:
+def _limit_rounding(statistic: Statistic, element: float, largest: float) -> float:
     """Bound the change of a statistic of at most `largest` when each element changes by at most `element`."""
     if statistic == "zeros":
         # A number that is not dropped is rounded to another, but not to 0.

@@ -6,7 +6,13 @@ import numpy as np
 from hypothesis import strategies as st
 
 from goldformer.conformance.judging.invoke import Arguments
-from goldformer.conformance.properties.decoding import alone_and_in_batch, call_for, ending, read, words_of
+from goldformer.conformance.properties.decoding import (
+    count_words,
+    draw_alone_and_in_batch,
+    draw_call,
+    end_sentence,
+    read_sentence,
+)
 from goldformer.conformance.properties.registry import holds
 from goldformer.conformance.properties.subject import Subject, Violation
 
@@ -18,7 +24,7 @@ END = st.integers(0, 2)
 BEAM = {"beam_size": 2, "top_beams": 2}
 
 
-def penalty(subject: Subject, words: int) -> float:
+def compute_penalty(subject: Subject, words: int) -> float:
     """Return the divisor of the sum of log-probabilities under the adapter's length penalty (BEAM-4)."""
     options: dict[str, float] = {"none": 1, "mean": words, "gnmt": ((5 + words) / 6) ** 0.6}
     return options[subject.options(NAME)["length_penalty"]]
@@ -30,25 +36,25 @@ def sentences_are_distinct_and_end(
 ) -> None:
     """Require distinct sentences, each with nothing but pad_id after its end."""
     size = {"max_length": max_length, "beam_size": beam_size, "top_beams": beam_size}
-    arguments = ending(subject, NAME, call_for(subject, NAME, seed, source_seq, **size), end)
+    arguments = end_sentence(subject, NAME, draw_call(subject, NAME, seed, source_seq, **size), end)
     [sentences] = subject.call(NAME, arguments)["ids"]
-    if len({(words_of(row, arguments), *row.tolist()) for row in sentences}) < beam_size:
+    if len({(count_words(row, arguments), *row.tolist()) for row in sentences}) < beam_size:
         raise Violation(f"the same sentence is returned twice: {sentences.tolist()}")
 
 
 @holds("beam-teacher-forcing", source_seq=SOURCE_SEQ, max_length=st.just(3), end=END, seed=SEED)
 def scores_are_those_of_the_sentences(subject: Subject, source_seq: int, max_length: int, end: int, seed: int) -> None:
     """Require that the model, reading a sentence at once, confirms its score, and that the best comes first."""
-    arguments = call_for(subject, NAME, seed, source_seq, max_length=max_length, **BEAM)
-    arguments = ending(subject, NAME, arguments, end)
+    arguments = draw_call(subject, NAME, seed, source_seq, max_length=max_length, **BEAM)
+    arguments = end_sentence(subject, NAME, arguments, end)
     outputs = subject.call(NAME, arguments)
     expected, bound = [], 0.0
     for sentence in outputs["ids"][0]:
-        count = words_of(sentence, arguments)
-        reading = read(subject, arguments, sentence[:count])
+        count = count_words(sentence, arguments)
+        reading = read_sentence(subject, arguments, sentence[:count])
         total = reading.log_probabilities[np.arange(count), sentence[:count]].sum()
-        expected.append(total / penalty(subject, count))
-        bound = max(bound, count * reading.bound / penalty(subject, count))
+        expected.append(total / compute_penalty(subject, count))
+        bound = max(bound, count * reading.bound / compute_penalty(subject, count))
     scores = np.array(expected)
     claim = (
         f"the model that reads {outputs['ids'][0].tolist()} at once finds a later one more probable than an earlier one"
@@ -62,7 +68,7 @@ def scores_are_those_of_the_sentences(subject: Subject, source_seq: int, max_len
 @holds("beam-of-one", source_seq=SOURCE_SEQ, max_length=LENGTH, seed=SEED)
 def one_beam_is_greedy(subject: Subject, source_seq: int, max_length: int, seed: int) -> None:
     """Require that beam_size 1 gives the sentence of greedy decoding."""
-    greedy = call_for(subject, "greedy_decode", seed, source_seq, max_length=max_length)
+    greedy = draw_call(subject, "greedy_decode", seed, source_seq, max_length=max_length)
     subject.decisive_tolerance("greedy_decode", greedy, "scores")
     beam = Arguments(greedy.inputs, greedy.params, {**greedy.attributes, "beam_size": 1, "top_beams": 1})
     one, other = subject.call(NAME, beam)["ids"][:, 0], subject.call("greedy_decode", greedy)["ids"]
@@ -72,7 +78,7 @@ def one_beam_is_greedy(subject: Subject, source_seq: int, max_length: int, seed:
 @holds("beam-batch", source_seq=SOURCE_SEQ, max_length=LENGTH, more=st.integers(1, 2), seed=SEED)
 def neighbours_do_not_matter(subject: Subject, source_seq: int, max_length: int, more: int, seed: int) -> None:
     """Require that padding and a longer neighbour leave a sample's sentences as they are."""
-    calls = alone_and_in_batch(subject, NAME, seed, source_seq, more, max_length=max_length, **BEAM)
+    calls = draw_alone_and_in_batch(subject, NAME, seed, source_seq, more, max_length=max_length, **BEAM)
     bound = subject.decisive_tolerance(NAME, calls[0], "scores")
     alone, batch = (subject.call(NAME, call) for call in calls)
     claim = f"the sentences of a sample change when {more} padding follows its source and a longer one stands beside it"

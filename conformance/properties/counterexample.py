@@ -43,12 +43,12 @@ class RecordedCall:
     cotangent: Array | None = None
 
 
-def as_case(prop: Property, claim: str, calls: Sequence[RecordedCall], seed: int, bench: Bench) -> str:
+def write_case(prop: Property, claim: str, calls: Sequence[RecordedCall], seed: int, bench: Bench) -> str:
     """Write the wrong call with the shortest text as a file of one case; "" if no call is wrong or chance decides.
 
     `seed` is the seed that the property drew; the seeds of its other arrays follow from it.
     """
-    files = ["\n".join(_file(prop, claim, call, seed, bench)) for call in calls if _is_wrong(call, bench)]
+    files = ["\n".join(_write_lines(prop, claim, call, seed, bench)) for call in calls if _is_wrong(call, bench)]
     return min(files, key=lambda text: (text.count("\n"), len(text)), default="")
 
 
@@ -59,7 +59,7 @@ def _is_wrong(call: RecordedCall, bench: Bench) -> bool:
         return False
     at_least = bench.spec.contracts[call.component].computed_in_at_least
     options = bench.adapter.options(call.component, bench.spec)
-    for name, drawn in evaluated(call, options, bench.spec).items():
+    for name, drawn in evaluate_call(call, options, bench.spec).items():
         if name == GAPS or name not in call.outputs:
             continue
         truth, bound = drawn, 0.0
@@ -72,7 +72,7 @@ def _is_wrong(call: RecordedCall, bench: Bench) -> bool:
     return False
 
 
-def evaluated(call: RecordedCall, options: Mapping[str, str], spec: Spec) -> Outputs:
+def evaluate_call(call: RecordedCall, options: Mapping[str, str], spec: Spec) -> Outputs:
     """Evaluate the formulas for a call, or their gradients, with a perturbation at every operation."""
     inputs, params = call.arguments.inputs, call.arguments.params
     given = (inputs, params, call.arguments.attributes, options)
@@ -90,7 +90,7 @@ def evaluated(call: RecordedCall, options: Mapping[str, str], spec: Spec) -> Out
     )  # fmt: skip
 
 
-def _file(prop: Property, claim: str, call: RecordedCall, seed: int, bench: Bench) -> Iterator[str]:
+def _write_lines(prop: Property, claim: str, call: RecordedCall, seed: int, bench: Bench) -> Iterator[str]:
     """Yield the lines of a file that `goldformer check --cases` reads."""
     arguments, contract = call.arguments, bench.spec.contracts[call.component]
     bound = check_call(contract, arguments.inputs, arguments.params, arguments.attributes)
@@ -100,52 +100,52 @@ def _file(prop: Property, claim: str, call: RecordedCall, seed: int, bench: Benc
     yield "cases:"
     yield f"  - id: found-by-{prop.id}"
     yield f"    title: {json.dumps(prop.title, ensure_ascii=False)}"
-    yield f"    clauses: {_flow(prop.clauses)}"
+    yield f"    clauses: {_write_flow(prop.clauses)}"
     yield "    source: derived"
-    yield from _line("    sizes: ", sizes)
+    yield from _wrap_line("    sizes: ", sizes)
     lengths = [size for size in (*(bound.lead or ()), *bound.sizes.values()) if size > 1]
     if len(set(lengths)) < len(lengths):
         yield "    equal_sizes: as drawn"
-    yield from _line("    attributes: ", arguments.attributes)
+    yield from _wrap_line("    attributes: ", arguments.attributes)
     if arguments.inputs:
         yield "    inputs:"
     for name, array in arguments.inputs.items():
-        yield from _line(f"      {name}: ", _recipe(name, array, "inputs", seed))
+        yield from _wrap_line(f"      {name}: ", _describe_array(name, array, "inputs", seed))
     optional = {name: spec.optional for name, spec in contract.params_for(arguments.attributes).items()}
-    yield from _params(arguments.params, optional, seed)
+    yield from _write_params(arguments.params, optional, seed)
     if call.cotangent is not None:
-        yield from _line("    cotangent: ", {"values": call.cotangent.tolist()})
-    yield from _line("    only_with: ", bench.adapter.options(call.component, bench.spec))
-    yield from _line("    expect: ", dict.fromkeys(call.outputs, "all"))
+        yield from _wrap_line("    cotangent: ", {"values": call.cotangent.tolist()})
+    yield from _wrap_line("    only_with: ", bench.adapter.options(call.component, bench.spec))
+    yield from _wrap_line("    expect: ", dict.fromkeys(call.outputs, "all"))
 
 
-def _params(params: Mapping[str, Array], optional: Mapping[str, bool], seed: int) -> Iterator[str]:
+def _write_params(params: Mapping[str, Array], optional: Mapping[str, bool], seed: int) -> Iterator[str]:
     """Yield the lines of the parameters: one for those drawn together, with those changed since under `but`."""
-    recipes = {name: _recipe(name, array, "params", seed) for name, array in params.items()}
+    recipes = {name: _describe_array(name, array, "params", seed) for name, array in params.items()}
     together = next((recipe for recipe in recipes.values() if "draw" in recipe), None)
     needed = {name for name in optional if not optional[name]}
     if together is None or recipes.keys() not in (optional.keys(), needed):
         if recipes:
             yield "    params:"
         for name, recipe in recipes.items():
-            yield from _line(f"      {name}: ", recipe)
+            yield from _wrap_line(f"      {name}: ", recipe)
         return
     but = {name: recipe for name, recipe in recipes.items() if recipe != together}
     biases = {} if recipes.keys() == optional.keys() else {"biases": False}
-    yield from _line("    params: ", {**together, **biases, **({"but": but} if but else {})})
+    yield from _wrap_line("    params: ", {**together, **biases, **({"but": but} if but else {})})
 
 
-def recipe(group: str, seed: int, shape: tuple[int, ...]) -> Dyadic:
+def make_recipe(group: str, seed: int, shape: tuple[int, ...]) -> Dyadic:
     """Return the recipe by which a property draws an array of the group inputs or params."""
     reach = Fraction({"inputs": 2, "params": 1}[group])
     return Dyadic(seed, -reach, reach, Fraction(1, 64), shape)
 
 
-def _recipe(name: str, array: Array, group: str, seed: int) -> dict[str, Any]:
+def _describe_array(name: str, array: Array, group: str, seed: int) -> dict[str, Any]:
     """Return an array's recipe if it is as it was drawn, or else its numbers."""
     if array.dtype.kind == "b":
-        return _mask(array) or {"values": array.tolist()}
-    for drawn in (recipe(group, seed + more, array.shape) for more in OTHER_SEEDS if array.dtype.kind == "f"):
+        return _describe_mask(array) or {"values": array.tolist()}
+    for drawn in (make_recipe(group, seed + more, array.shape) for more in OTHER_SEEDS if array.dtype.kind == "f"):
         if np.array_equal(build(drawn, name), array):
             ends = [int(drawn.lo), int(drawn.hi)]
             return {"draw": "dyadic", "seed": drawn.seed, "range": ends, "step": str(drawn.step)}
@@ -154,7 +154,7 @@ def _recipe(name: str, array: Array, group: str, seed: int) -> dict[str, Any]:
     return {"values": array.tolist()}
 
 
-def _mask(array: Array) -> dict[str, Any] | None:
+def _describe_mask(array: Array) -> dict[str, Any] | None:
     """Return a mask as a causal one or by its lengths; None if neither describes all of it."""
     if array.ndim < 2:
         return None
@@ -166,23 +166,23 @@ def _mask(array: Array) -> dict[str, Any] | None:
     return None
 
 
-def _line(head: str, value: Mapping[str, Any]) -> list[str]:
+def _wrap_line(head: str, value: Mapping[str, Any]) -> list[str]:
     """Wrap one key and its value into lines; no line if the value is empty."""
     if not value:
         return []
     # No line ends between a key and what belongs to it.
-    text = (head + _flow(value)).replace(": ", ":\N{NO-BREAK SPACE}")
+    text = (head + _write_flow(value)).replace(": ", ":\N{NO-BREAK SPACE}")
     indent = " " * (len(head) - len(head.lstrip()) + 4)
     lines = textwrap.wrap(text, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
-def _flow(value: Any) -> str:
+def _write_flow(value: Any) -> str:
     """Write plain data in YAML's flow style."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_flow(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {_write_flow(item)}" for key, item in value.items()) + "}"
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(_flow, value)) + "]"
+        return "[" + ", ".join(map(_write_flow, value)) + "]"
     if isinstance(value, (bool, str)):
         return str(value).lower() if isinstance(value, bool) else value
     return number(repr(value))

@@ -16,7 +16,7 @@ BATCH, SEQ, SEED = st.integers(1, 2), st.integers(2, 4), st.integers(0, 999)
 LAST = st.integers(0, 4)
 
 
-def call_for(subject: Subject, seed: int, batch: int, seq: int, source_seq: int = 3) -> Arguments:
+def draw_call(subject: Subject, seed: int, batch: int, seq: int, source_seq: int = 3) -> Arguments:
     """Draw a call with a target and a memory."""
     sizes = {"batch": batch, "seq": seq, "source_seq": source_seq, "heads": 2, "d_k": 2, "d_v": 2}
     return draw_arguments(NAME, subject.bench, sizes | {"d_model": 4, "d_ff": 5}, seed, num_heads=2)
@@ -27,14 +27,14 @@ def later_tokens_do_not_matter(subject: Subject, batch: int, seq: int, seed: int
     """Require that under a causal mask, row i does not depend on the tokens after i."""
     last = min(last, seq - 2)
     mask = np.tril(np.ones((seq, seq), dtype=bool))[None, None]
-    arguments = with_inputs(call_for(subject, seed, batch, seq), self_mask=mask)
-    relations.ignores_later(subject, arguments, call_for(subject, seed + 1000, batch, seq), "x", last=last)
+    arguments = with_inputs(draw_call(subject, seed, batch, seq), self_mask=mask)
+    relations.ignores_later(subject, arguments, draw_call(subject, seed + 1000, batch, seq), "x", last=last)
 
 
 @holds("dec-memory", batch=BATCH, seq=SEQ, source_seq=st.integers(2, 4), seed=SEED)
 def memory_is_read_as_a_set(subject: Subject, batch: int, seq: int, source_seq: int, seed: int) -> None:
     """Require that the order of memory rows does not matter, and that another memory gives another output."""
-    arguments = call_for(subject, seed, batch, seq, source_seq)
+    arguments = draw_call(subject, seed, batch, seq, source_seq)
     relations.ignores_order(subject, arguments, "memory", seed=seed)
     other = with_inputs(arguments, memory=-arguments.inputs["memory"])
     one, two = (subject.call(NAME, call)["output"] for call in (arguments, other))

@@ -27,7 +27,7 @@ _NEIGHBOURS: Final = 6
 Ids = NDArray[np.int64]
 
 
-def call_for(subject: Subject, component: str, seed: int, source_seq: int, **attributes: Attribute) -> Arguments:
+def draw_call(subject: Subject, component: str, seed: int, source_seq: int, **attributes: Attribute) -> Arguments:
     """Draw a call with one sample without padding, and parameters.
 
     There are no biases, gamma is 1 and beta is 0: a constant at every step would dominate the logits, and the same
@@ -40,15 +40,15 @@ def call_for(subject: Subject, component: str, seed: int, source_seq: int, **att
         for name, array in arguments.params.items()
         if not (own := name.rpartition(".")[2]).startswith("b_")
     }
-    return with_inputs(replace(arguments, params=params), source=sources(seed, 1, source_seq))
+    return with_inputs(replace(arguments, params=params), source=draw_sources(seed, 1, source_seq))
 
 
-def sources(seed: int, number: int, length: int) -> Ids:
+def draw_sources(seed: int, number: int, length: int) -> Ids:
     """Draw words, none of them padding."""
     return 1 + below(VOCAB - 1, seed, "source", (number, length))
 
 
-def ending(subject: Subject, component: str, arguments: Arguments, place: int) -> Arguments:
+def end_sentence(subject: Subject, component: str, arguments: Arguments, place: int) -> Arguments:
     """Return the call with the word at one place of the sample's sentence as eos_id, so that the sentence ends there.
 
     The call stays as it is if the place is beyond max_length or holds pad_id, which cannot end a sentence.
@@ -57,20 +57,20 @@ def ending(subject: Subject, component: str, arguments: Arguments, place: int) -
     if not isinstance(length, int) or place >= length:
         return arguments
     short = replace(arguments, attributes={**arguments.attributes, "max_length": place + 1})
-    return _ended_by(arguments, _sentences(subject, component, short)[0][-1])
+    return _set_eos(arguments, _decode_sentences(subject, component, short)[0][-1])
 
 
-def alone_and_in_batch(
+def draw_alone_and_in_batch(
     subject: Subject, component: str, seed: int, source_seq: int, more: int, **attributes: Attribute
 ) -> tuple[Arguments, Arguments]:
     """Return a call with one sample, and one with the same sample padded and a longer neighbour before it.
 
     The neighbour is the first of several whose sentence can end while the sample's goes on, if there is one.
     """
-    alone = call_for(subject, component, seed, source_seq, **attributes)
+    alone = draw_call(subject, component, seed, source_seq, **attributes)
     own = np.pad(alone.inputs["source"], ((0, 0), (0, more)), constant_values=PAD)
-    neighbours = sources(seed + 1, _NEIGHBOURS, source_seq + more)
-    mine, *others = _sentences(subject, component, with_inputs(alone, source=np.concatenate([own, neighbours])))
+    neighbours = draw_sources(seed + 1, _NEIGHBOURS, source_seq + more)
+    mine, *others = _decode_sentences(subject, component, with_inputs(alone, source=np.concatenate([own, neighbours])))
     ends = (
         (number, other[place])
         for place in range(len(mine) - 1)
@@ -79,25 +79,25 @@ def alone_and_in_batch(
     )
     number, word = next(ends, (0, others[0][0]))
     batch = np.concatenate([neighbours[[number]], own])
-    return _ended_by(alone, word), _ended_by(with_inputs(alone, source=batch), word)
+    return _set_eos(alone, word), _set_eos(with_inputs(alone, source=batch), word)
 
 
-def _sentences(subject: Subject, component: str, arguments: Arguments) -> list[Ids]:
+def _decode_sentences(subject: Subject, component: str, arguments: Arguments) -> list[Ids]:
     """Return the words of each sample's best sentence, up to its end."""
     ids = subject.call(component, arguments)["ids"]
     best = ids.reshape(len(ids), -1, ids.shape[-1])[:, 0]
-    return [row[: words_of(row, arguments)] for row in best]
+    return [row[: count_words(row, arguments)] for row in best]
 
 
-def _ended_by(arguments: Arguments, word: int) -> Arguments:
+def _set_eos(arguments: Arguments, word: int) -> Arguments:
     eos = arguments.attributes["eos_id"] if word == PAD else int(word)
     return replace(arguments, attributes={**arguments.attributes, "eos_id": eos})
 
 
-def words_of(sentence: Ids, arguments: Arguments) -> int:
+def count_words(sentence: Ids, arguments: Arguments) -> int:
     """Count the words of a row of ids, eos_id included; Violation if anything but pad_id follows it."""
     eos = arguments.attributes["eos_id"]
-    ends = np.flatnonzero(_in_vocabulary(sentence) == eos)
+    ends = np.flatnonzero(_check_vocabulary(sentence) == eos)
     if not len(ends):
         return len(sentence)
     number = int(ends[0]) + 1
@@ -106,7 +106,7 @@ def words_of(sentence: Ids, arguments: Arguments) -> int:
     return number
 
 
-def _in_vocabulary(ids: Ids) -> Ids:
+def _check_vocabulary(ids: Ids) -> Ids:
     """Return the ids; Violation if one is no word of the vocabulary, because no model can read it."""
     if len(bad := ids[(ids < 0) | (ids >= VOCAB)]):
         raise Violation(f"decodes {bad[0]}, which is no word: words are 0 … {VOCAB - 1}")
@@ -121,7 +121,7 @@ class Reading:
     bound: float
 
 
-def read(subject: Subject, arguments: Arguments, sentence: Ids) -> Reading:
+def read_sentence(subject: Subject, arguments: Arguments, sentence: Ids) -> Reading:
     """Call the model once with the whole sentence, for the one sample of a decoding call."""
     attributes = {name: arguments.attributes[name] for name in ("pad_id", *STACKS)}
     target = np.concatenate([[BOS], sentence[:-1]])[None]

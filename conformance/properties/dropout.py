@@ -22,7 +22,7 @@ RATE, SEED = st.sampled_from([0.1, 0.25, 0.5, 0.75]), st.integers(0, 999)
 SHAPE: Final = (70, 71, 72)
 
 
-def call_for(subject: Subject, seed: int, rate: float, *, training: bool = True) -> Arguments:
+def draw_call(subject: Subject, seed: int, rate: float, *, training: bool = True) -> Arguments:
     """Draw a call with an input of 300 elements, a few of them 0."""
     sizes = {"batch": 30, "n": 10}
     return draw_arguments(NAME, subject.bench, sizes, seed, rate=rate, training=training, seed=seed)
@@ -31,7 +31,7 @@ def call_for(subject: Subject, seed: int, rate: float, *, training: bool = True)
 @holds("dropout-values", rate=RATE, seed=SEED)
 def an_element_is_dropped_or_scaled_up(subject: Subject, rate: float, seed: int) -> None:
     """Require that every element is 0 or x/(1 − rate)."""
-    arguments = call_for(subject, seed, rate)
+    arguments = draw_call(subject, seed, rate)
     output = subject.call(NAME, arguments)["output"]
     kept = np.where(output == 0, 0.0, arguments.inputs["x"] / (1 - rate))
     subject.agree(
@@ -60,7 +60,7 @@ def evaluation_switches_nothing_off(subject: Subject, rate: float, seed: int) ->
 
     By chance none of 300 elements is dropped, at a rate of 0.1, less often than once in 10¹³.
     """
-    subject.call(NAME, call_for(subject, seed, rate, training=False))
+    subject.call(NAME, draw_call(subject, seed, rate, training=False))
     ones = Arguments({"x": np.ones((30, 10))}, {}, {"rate": rate, "training": True, "seed": seed})
     if not (subject.call(NAME, ones)["output"] == 0).any():
         raise Violation("after a call in evaluation mode nothing is dropped in training")
@@ -94,7 +94,7 @@ def _entropy(share: Array) -> Array:
 @holds("dropout-evaluation", rate=st.sampled_from([0.0, 0.1, 0.5, 0.75, 1.0]), seed=SEED)
 def it_is_the_identity_when_not_training(subject: Subject, rate: float, seed: int) -> None:
     """Require that the output is the input, in every bit."""
-    arguments = call_for(subject, seed, rate, training=False)
+    arguments = draw_call(subject, seed, rate, training=False)
     output = subject.call(NAME, arguments)["output"]
     subject.agree(
         "output", output, arguments.inputs["x"], 0.0, "the output is not the input, although it is not training"

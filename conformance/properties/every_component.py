@@ -12,16 +12,16 @@ from typing import Final
 import numpy as np
 
 from goldformer.adapters.arrays import LIBRARIES, Layout
-from goldformer.conformance.judging.cases import plain_cases, working_case
+from goldformer.conformance.judging.cases import find_working_case, select_plain_cases
 from goldformer.conformance.judging.invoke import (
     Arguments,
     BadResult,
     CallProblem,
     NotCheckable,
     NotImplementedHere,
-    arguments_of,
     call,
-    hand_over,
+    convert_arguments,
+    read_arguments,
 )
 from goldformer.conformance.properties.registry import holds
 from goldformer.conformance.properties.subject import NotAdvised, Subject, Violation, with_inputs
@@ -48,9 +48,9 @@ def device_hygiene(subject: Subject) -> None:
         raise NotCheckable(f"{bench.adapter.arrays} has no meta device")
     if "cuda" not in bench.adapter.devices:
         raise NotCheckable("it runs on the CPU alone, as DEVICES declares")
-    case = working_case(subject.component, bench)
+    case = find_working_case(subject.component, bench)
     contract, library = bench.spec.contracts[subject.component], LIBRARIES["torch"]
-    given = hand_over(library, contract, arguments_of(case), bench.dtype, "meta")
+    given = convert_arguments(library, contract, read_arguments(case), bench.dtype, "meta")
     try:
         returned, _ = call(bench.adapter, contract, given)
     except (BadResult, NotImplementedHere) as bad:
@@ -68,7 +68,7 @@ def device_hygiene(subject: Subject) -> None:
 @holds("repeat-calls")
 def repeat_calls(subject: Subject) -> None:
     """Require that every further call gives what the first gave, up to rounding."""
-    arguments = arguments_of(working_case(subject.component, subject.bench))
+    arguments = read_arguments(find_working_case(subject.component, subject.bench))
     first = subject.call(subject.component, arguments)
     for _ in range(_REPEATED):
         again = subject.call(subject.component, arguments)
@@ -78,22 +78,22 @@ def repeat_calls(subject: Subject) -> None:
 @holds("no-memory")
 def no_memory(subject: Subject) -> None:
     """Require that a call gives what it gave before, whatever calls with other inputs were made since."""
-    arguments = arguments_of(working_case(subject.component, subject.bench))
+    arguments = read_arguments(find_working_case(subject.component, subject.bench))
     first = subject.call(subject.component, arguments)
-    for other in _others(subject, arguments):
+    for other in _make_other_calls(subject, arguments):
         with suppress(CallProblem):
             subject.call(subject.component, other)
     again = subject.call(subject.component, arguments)
     subject.repeats(arguments, again, first, "a call gives something else after calls with other inputs")
 
 
-def _others(subject: Subject, arguments: Arguments) -> Iterator[Arguments]:
+def _make_other_calls(subject: Subject, arguments: Arguments) -> Iterator[Arguments]:
     """Yield calls unlike one: its mirror image, a case of other sizes, and the call with each mask it does not have."""
     contract = subject.bench.spec.contracts[subject.component]
     binder = check_call(contract, arguments.inputs, arguments.params, arguments.attributes)
     yield replace(arguments, inputs={name: np.flip(array) for name, array in arguments.inputs.items()})
-    small = (case for case in plain_cases(subject.component, subject.bench) if not case.full_size)
-    yield from islice((a for a in map(arguments_of, small) if _shapes(a) != _shapes(arguments)), 1)
+    small = (case for case in select_plain_cases(subject.component, subject.bench) if not case.full_size)
+    yield from islice((a for a in map(read_arguments, small) if _shapes(a) != _shapes(arguments)), 1)
     masks = {n: s for n, s in contract.inputs.items() if s.kind == "bool" and n not in arguments.inputs}
     for name, mask in masks.items():
         seen = np.zeros(mask.shape.sizes(binder.sizes, binder.lead or ()), dtype=bool)
@@ -110,11 +110,11 @@ def memory_layout(subject: Subject) -> None:
     """Require that transposed and strided views give what contiguous arrays of the same values give."""
     if not LIBRARIES[subject.bench.adapter.arrays].views:
         raise NotCheckable(f"{subject.bench.adapter.arrays} arrays are never views of others")
-    working_case(subject.component, subject.bench)
-    settled = (c for c in plain_cases(subject.component, subject.bench) if not c.random)
+    find_working_case(subject.component, subject.bench)
+    settled = (c for c in select_plain_cases(subject.component, subject.bench) if not c.random)
     if (case := next(settled, None)) is None:
         raise NotCheckable(f"what {subject.component} gives is drawn at random, in whatever order")
-    arguments = arguments_of(case)
+    arguments = read_arguments(case)
     expected = subject.call(subject.component, arguments)
     layouts: tuple[Layout, ...] = ("transposed", "strided")
     for layout in layouts:

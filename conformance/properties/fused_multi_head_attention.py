@@ -17,7 +17,7 @@ LAST = st.integers(0, 4)
 D_INPUT = st.sampled_from([5, 6, 7])
 
 
-def call_for(subject: Subject, seed: int, batch: int, seq: int, d_input: int = 6, heads: int = 2) -> Arguments:
+def draw_call(subject: Subject, seed: int, batch: int, seq: int, d_input: int = 6, heads: int = 2) -> Arguments:
     """Draw a call with one sequence; the embed width is 6 whatever the width of the input."""
     sizes = {"batch": batch, "heads": heads, "seq": seq, "d_k": 6 // heads, "d_input": d_input}
     return draw_arguments(NAME, subject.bench, sizes, seed, num_heads=heads)
@@ -26,7 +26,7 @@ def call_for(subject: Subject, seed: int, batch: int, seq: int, d_input: int = 6
 @holds("fmha-permutation", batch=BATCH, seq=SEQ, d_input=D_INPUT, seed=SEED)
 def permutation_equivariance(subject: Subject, batch: int, seq: int, d_input: int, seed: int) -> None:
     """Require that permuted tokens give permuted rows."""
-    relations.follows_order(subject, call_for(subject, seed, batch, seq, d_input), "x", seed=seed)
+    relations.follows_order(subject, draw_call(subject, seed, batch, seq, d_input), "x", seed=seed)
 
 
 @holds("fmha-causality", batch=BATCH, seq=SEQ, seed=SEED, last=LAST)
@@ -34,18 +34,18 @@ def later_tokens_do_not_matter(subject: Subject, batch: int, seq: int, seed: int
     """Require that under a causal mask, row i does not depend on the tokens after i."""
     last = min(last, seq - 2)
     mask = np.tril(np.ones((seq, seq), dtype=bool))[None, None]
-    arguments = with_inputs(call_for(subject, seed, batch, seq), mask=mask)
-    relations.ignores_later(subject, arguments, call_for(subject, seed + 1000, batch, seq), "x", last=last)
+    arguments = with_inputs(draw_call(subject, seed, batch, seq), mask=mask)
+    relations.ignores_later(subject, arguments, draw_call(subject, seed + 1000, batch, seq), "x", last=last)
 
 
 @holds("fmha-batch", seq=SEQ, d_input=D_INPUT, seed=SEED)
 def samples_do_not_mix(subject: Subject, seq: int, d_input: int, seed: int) -> None:
     """Require that a sample gives the same alone and in a batch."""
-    relations.alone_as_in_batch(subject, call_for(subject, seed, 2, seq, d_input))
+    relations.alone_as_in_batch(subject, draw_call(subject, seed, 2, seq, d_input))
 
 
 @holds("fmha-head-order", seq=SEQ, d_input=D_INPUT, seed=SEED)
 def heads_may_change_places(subject: Subject, seq: int, d_input: int, seed: int) -> None:
     """Require that heads may change places together with their rows of W_O."""
-    arguments = call_for(subject, seed, 1, seq, d_input, heads=3)
+    arguments = draw_call(subject, seed, 1, seq, d_input, heads=3)
     relations.ignores_head_order(subject, arguments, ["w_qkv", "b_qkv"], seed=seed)

@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from goldformer.conformance.properties.decoding import alone_and_in_batch, call_for, ending, read, words_of
+from goldformer.conformance.properties.decoding import (
+    count_words,
+    draw_alone_and_in_batch,
+    draw_call,
+    end_sentence,
+    read_sentence,
+)
 from goldformer.conformance.properties.registry import holds
 from goldformer.conformance.properties.subject import Subject, Violation
 
@@ -20,11 +26,11 @@ END = st.integers(0, 4)
 @holds("greedy-teacher-forcing", source_seq=SOURCE_SEQ, max_length=LONGER, end=END, seed=SEED)
 def writing_is_reading(subject: Subject, source_seq: int, max_length: int, end: int, seed: int) -> None:
     """Require that the model, reading the sentence at once, ranks each word first and agrees on its score."""
-    arguments = ending(subject, NAME, call_for(subject, NAME, seed, source_seq, max_length=max_length), end)
+    arguments = end_sentence(subject, NAME, draw_call(subject, NAME, seed, source_seq, max_length=max_length), end)
     outputs = subject.call(NAME, arguments)
     [sentence] = outputs["ids"]
-    count = words_of(sentence, arguments)
-    reading = read(subject, arguments, sentence[:count])
+    count = count_words(sentence, arguments)
+    reading = read_sentence(subject, arguments, sentence[:count])
     chosen = reading.log_probabilities[np.arange(count), sentence[:count]]
     claim = f"the model that reads {sentence.tolist()} at once finds another word more probable than one of these"
     subject.agree("ids", chosen, reading.log_probabilities.max(-1), reading.bound, claim)
@@ -41,10 +47,10 @@ def writing_is_reading(subject: Subject, source_seq: int, max_length: int, end: 
 @holds("greedy-after-the-end", source_seq=SOURCE_SEQ, max_length=LONGER, end=st.integers(0, 2), seed=SEED)
 def nothing_follows_the_end(subject: Subject, source_seq: int, max_length: int, end: int, seed: int) -> None:
     """Require pad_id and a score of exactly 0 after eos_id."""
-    arguments = ending(subject, NAME, call_for(subject, NAME, seed, source_seq, max_length=max_length), end)
+    arguments = end_sentence(subject, NAME, draw_call(subject, NAME, seed, source_seq, max_length=max_length), end)
     outputs = subject.call(NAME, arguments)
     [sentence] = outputs["ids"]
-    count = words_of(sentence, arguments)
+    count = count_words(sentence, arguments)
     if "token_scores" in outputs and np.any(outputs["token_scores"][0, count:] != 0):
         raise Violation(f"the places after the end of {sentence.tolist()} have a score other than 0")
 
@@ -52,7 +58,7 @@ def nothing_follows_the_end(subject: Subject, source_seq: int, max_length: int, 
 @holds("greedy-batch", source_seq=SOURCE_SEQ, max_length=LONGER, more=st.integers(1, 2), seed=SEED)
 def neighbours_do_not_matter(subject: Subject, source_seq: int, max_length: int, more: int, seed: int) -> None:
     """Require that padding and a longer neighbour leave a sample's sentence as it is."""
-    calls = alone_and_in_batch(subject, NAME, seed, source_seq, more, max_length=max_length)
+    calls = draw_alone_and_in_batch(subject, NAME, seed, source_seq, more, max_length=max_length)
     bound = subject.decisive_tolerance(NAME, calls[0], "scores")
     alone, batch = (subject.call(NAME, call) for call in calls)
     claim = f"the sentence of a sample changes when {more} padding follows its source and a longer one stands beside it"

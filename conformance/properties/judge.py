@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from goldformer.conformance.judging.cases import Bench, Judgement, as_advice, broken, fault, not_implemented, skipped
+from goldformer.conformance.judging.cases import (
+    Bench,
+    Judgement,
+    report_bad_result,
+    report_fault,
+    report_missing,
+    skip_check,
+    turn_into_advice,
+)
 from goldformer.conformance.judging.invoke import BadResult, NotCheckable, NotImplementedHere
 from goldformer.conformance.judging.verdict import Status, Verdict
-from goldformer.conformance.properties.counterexample import as_case
+from goldformer.conformance.properties.counterexample import write_case
 from goldformer.conformance.properties.registry import find_property
 from goldformer.conformance.properties.subject import NotAdvised, Subject, Violation
 from goldformer.spec import Property
@@ -28,26 +36,26 @@ def check_property(prop: Property, component: str, bench: Bench) -> Verdict:
     try:
         return _check_property(prop, component, bench, blank)
     except Exception as error:
-        return fault(blank, error)
+        return report_fault(blank, error)
 
 
 def _check_property(prop: Property, component: str, bench: Bench, blank: Verdict) -> Verdict:
-    if unusable := bench.unusable():
-        return skipped(blank, *unusable)
+    if unusable := bench.explain_unusable():
+        return skip_check(blank, *unusable)
     subject = Subject(bench, component)
     try:
         if absent := bench.absent(component):
             raise NotImplementedHere(absent)
         find_property(prop).run(subject)
     except NotImplementedHere as absent:
-        return not_implemented(blank, str(absent), strict=bench.strict)
+        return report_missing(blank, str(absent), strict=bench.strict)
     except NotCheckable as unclear:
-        return skipped(blank, "not-checkable", str(unclear))
+        return skip_check(blank, "not-checkable", str(unclear))
     except BadResult as bad:
-        return broken(blank, bad)
+        return report_bad_result(blank, bad)
     except Violation as violation:
         failed = _fail(prop, violation, blank, bench)
-        return as_advice(failed) if isinstance(violation, NotAdvised) and not bench.strict else failed
+        return turn_into_advice(failed) if isinstance(violation, NotAdvised) and not bench.strict else failed
     return replace(blank, ratio=subject.ratio, seconds=subject.seconds)
 
 
@@ -59,8 +67,8 @@ def _fail(prop: Property, violation: Violation, blank: Verdict, bench: Bench) ->
     ratio = violation.difference.ratio if violation.difference else None
     seed = int(violation.drawn.get("seed", 0))
     return replace(
-        blank, status=Status.FAILED, reason="property", message=str(violation), differences=differences,
-        ratio=ratio, detail=_smallest_input(drawn), example=as_case(prop, str(violation), violation.calls, seed, bench),
+        blank, status=Status.FAILED, reason="property", message=str(violation), differences=differences, ratio=ratio,
+        detail=_smallest_input(drawn), example=write_case(prop, str(violation), violation.calls, seed, bench),
     )  # fmt: skip
 
 

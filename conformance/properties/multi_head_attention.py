@@ -21,7 +21,7 @@ TOKENS = ("query", "key", "value")
 ROTATION = np.array([[1, 1, 1, 1], [1, -1, 1, -1], [1, 1, -1, -1], [1, -1, -1, 1]]) / 2
 
 
-def self_attention(subject: Subject, seed: int, batch: int, seq: int, heads: int = 2, width: int = 3) -> Arguments:
+def draw_self_attention(subject: Subject, seed: int, batch: int, seq: int, heads: int = 2, width: int = 3) -> Arguments:
     """Draw a call with as many queries as keys and values, all different, so that swapping any of them shows."""
     sizes = {"batch": batch, "heads": heads, "q_seq": seq, "kv_seq": seq, "d_k": width, "d_v": width}
     sizes |= dict.fromkeys(("d_query", "d_key", "d_value", "d_model"), heads * width)
@@ -31,7 +31,7 @@ def self_attention(subject: Subject, seed: int, batch: int, seq: int, heads: int
 @holds("mha-permutation", batch=BATCH, seq=SEQ, seed=SEED)
 def permutation_equivariance(subject: Subject, batch: int, seq: int, seed: int) -> None:
     """Require that permuted tokens give permuted rows."""
-    relations.follows_order(subject, self_attention(subject, seed, batch, seq), *TOKENS, seed=seed)
+    relations.follows_order(subject, draw_self_attention(subject, seed, batch, seq), *TOKENS, seed=seed)
 
 
 @holds("mha-causality", batch=BATCH, seq=SEQ, seed=SEED, last=LAST)
@@ -39,29 +39,31 @@ def later_tokens_do_not_matter(subject: Subject, batch: int, seq: int, seed: int
     """Require that under a causal mask, row i does not depend on the tokens after i."""
     last = min(last, seq - 2)
     mask = np.tril(np.ones((seq, seq), dtype=bool))[None, None]
-    arguments = with_inputs(self_attention(subject, seed, batch, seq), mask=mask)
-    relations.ignores_later(subject, arguments, self_attention(subject, seed + 1000, batch, seq), *TOKENS, last=last)
+    arguments = with_inputs(draw_self_attention(subject, seed, batch, seq), mask=mask)
+    relations.ignores_later(
+        subject, arguments, draw_self_attention(subject, seed + 1000, batch, seq), *TOKENS, last=last
+    )
 
 
 @holds("mha-hidden-tokens", batch=st.just(2), seq=SEQ, seed=SEED)
 def padding_does_not_matter(subject: Subject, batch: int, seq: int, seed: int) -> None:
     """Require that the rows of a sample do not depend on the padding after it; each sample has its own length."""
     keep = np.arange(seq) < (1 + (seed - np.arange(batch)) % seq)[:, None]
-    arguments = with_inputs(self_attention(subject, seed, batch, seq), mask=keep[:, None, None, :])
-    other = self_attention(subject, seed + 1000, batch, seq)
+    arguments = with_inputs(draw_self_attention(subject, seed, batch, seq), mask=keep[:, None, None, :])
+    other = draw_self_attention(subject, seed + 1000, batch, seq)
     relations.ignores_hidden(subject, arguments, other, *TOKENS, keep=keep, padded_rows=True)
 
 
 @holds("mha-batch", seq=SEQ, seed=SEED)
 def samples_do_not_mix(subject: Subject, seq: int, seed: int) -> None:
     """Require that a sample gives the same alone and in a batch."""
-    relations.alone_as_in_batch(subject, self_attention(subject, seed, 2, seq))
+    relations.alone_as_in_batch(subject, draw_self_attention(subject, seed, 2, seq))
 
 
 @holds("mha-rotation", seq=SEQ, seed=SEED)
 def queries_and_keys_may_be_rotated_together(subject: Subject, seq: int, seed: int) -> None:
     """Require that a rotation R after W_Q and W_K leaves q·k of every head as it is: (qR)·(kR) = q·k."""
-    arguments = self_attention(subject, seed, 1, seq, width=len(ROTATION))
+    arguments = draw_self_attention(subject, seed, 1, seq, width=len(ROTATION))
     plain = {name: arguments.params[name] for name in ("w_q", "b_q", "w_k", "b_k")}
     heads = {name: array.reshape(*array.shape[:-1], -1, len(ROTATION)) for name, array in plain.items()}
     # 64ths of at most 1 become 128ths of at most 2, which bfloat16's eight bits hold.
@@ -73,7 +75,7 @@ def queries_and_keys_may_be_rotated_together(subject: Subject, seq: int, seed: i
 @holds("mha-linear", seq=SEQ, seed=SEED)
 def linear_in_the_values(subject: Subject, seq: int, seed: int) -> None:
     """Require that halfway between two values the output is halfway between their outputs."""
-    calls = [self_attention(subject, s, 1, seq) for s in (seed, seed + 1)]
+    calls = [draw_self_attention(subject, s, 1, seq) for s in (seed, seed + 1)]
     # Halfway between 64ths of at most 2 are 128ths, which bfloat16's eight bits hold.
     one, other = (call.inputs["value"] for call in calls)
     placed = [with_inputs(calls[0], value=value) for value in (one, other, (one + other) / 2)]
@@ -86,7 +88,7 @@ def linear_in_the_values(subject: Subject, seq: int, seed: int) -> None:
 @holds("mha-head-order", seq=SEQ, seed=SEED)
 def heads_may_change_places(subject: Subject, seq: int, seed: int) -> None:
     """Require that heads may change places together with their rows of W_O."""
-    arguments = self_attention(subject, seed, 1, seq, heads=3, width=2)
+    arguments = draw_self_attention(subject, seed, 1, seq, heads=3, width=2)
     into = [f"{letter}_{role}" for letter in "wb" for role in "qkv"]
     relations.ignores_head_order(subject, arguments, into, seed=seed)
 
@@ -94,7 +96,7 @@ def heads_may_change_places(subject: Subject, seq: int, seed: int) -> None:
 @holds("mha-heads", seq=SEQ, seed=SEED)
 def heads_do_not_mix(subject: Subject, seq: int, seed: int) -> None:
     """Require that the projections of a head do not matter if its rows of W_O are 0."""
-    arguments, other = (self_attention(subject, s, 1, seq) for s in (seed, seed + 1000))
+    arguments, other = (draw_self_attention(subject, s, 1, seq) for s in (seed, seed + 1000))
     silent = np.arange(6) // 3 == seed % 2
     muted = with_params(arguments, w_o=np.where(silent[:, None], 0.0, arguments.params["w_o"]))
     names = [f"{letter}_{role}" for letter in "wb" for role in "qkv"]

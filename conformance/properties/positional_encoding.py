@@ -19,7 +19,7 @@ SEED = st.integers(0, 999)
 WIDTH = st.integers(1, 4).map(lambda pairs: 2 * pairs)
 
 
-def table(subject: Subject, seq: int, d_model: int) -> tuple[NDArray[np.float64], float]:
+def read_table(subject: Subject, seq: int, d_model: int) -> tuple[NDArray[np.float64], float]:
     """Return the encoding, which is the output for an input of zeros, and its tolerance."""
     arguments = Arguments({"x": np.zeros((1, seq, d_model))}, {}, {})
     return subject.call(NAME, arguments)["output"][0], subject.tolerance(NAME, arguments, "output")
@@ -36,7 +36,7 @@ def same_for_every_sample(subject: Subject, batch: int, seq: int, d_model: int, 
     )
 
 
-def pairs(encoding: NDArray[np.float64], layout: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def split_pairs(encoding: NDArray[np.float64], layout: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Split an encoding into its sines and its cosines."""
     half = encoding.shape[-1] // 2
     if layout == "interleaved":
@@ -47,8 +47,8 @@ def pairs(encoding: NDArray[np.float64], layout: str) -> tuple[NDArray[np.float6
 @holds("pe-shift-is-rotation", seq=st.integers(4, 9), d_model=WIDTH, shift=st.integers(1, 3))
 def shift_is_a_rotation(subject: Subject, seq: int, d_model: int, shift: int) -> None:
     """Require that row pos + shift is row pos with every pair turned by the angle of row `shift`."""
-    encoding, bound = table(subject, seq, d_model)
-    sine, cosine = pairs(encoding, subject.options(NAME)["pe_layout"])
+    encoding, bound = read_table(subject, seq, d_model)
+    sine, cosine = split_pairs(encoding, subject.options(NAME)["pe_layout"])
     # One turn mixes two entries with factors of at most √2 together, each known to `bound`.
     bound *= 2 * math.sqrt(2)
     claim = f"row pos + {shift} is not row pos with each pair of sine and cosine turned by the angle of row {shift}"

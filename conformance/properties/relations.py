@@ -14,7 +14,7 @@ from goldformer.conformance.judging.invoke import Arguments
 from goldformer.conformance.properties.subject import Subject, with_inputs, with_params
 
 
-def _order(length: int, seed: int) -> NDArray[np.int64]:
+def _draw_order(length: int, seed: int) -> NDArray[np.int64]:
     """Draw a permutation; it is the identity only if the length is 1."""
     order = np.random.default_rng(seed).permutation(length)
     return order[::-1] if np.array_equal(order, np.arange(length)) else order
@@ -22,19 +22,19 @@ def _order(length: int, seed: int) -> NDArray[np.int64]:
 
 def follows_order(subject: Subject, arguments: Arguments, *tokens: str, seed: int) -> None:
     """Require that permuted tokens give permuted rows."""
-    order = _order(arguments.inputs[tokens[0]].shape[-2], seed)
+    order = _draw_order(arguments.inputs[tokens[0]].shape[-2], seed)
     permuted = with_inputs(arguments, **{name: arguments.inputs[name][..., order, :] for name in tokens})
-    output, plain, other = _both(subject, arguments, permuted)
+    output, plain, other = _call_both(subject, arguments, permuted)
     claim = f"with the tokens in the order {order.tolist()}, the rows of the output do not come in that order"
     subject.agree(output, other, plain[..., order, :], subject.tolerance(subject.component, arguments, output), claim)
 
 
 def ignores_order(subject: Subject, arguments: Arguments, *tokens: str, seed: int) -> None:
     """Require that permuted tokens, which something else attends to, give the same output."""
-    order = _order(arguments.inputs[tokens[0]].shape[-2], seed)
+    order = _draw_order(arguments.inputs[tokens[0]].shape[-2], seed)
     permuted = with_inputs(arguments, **{name: arguments.inputs[name][..., order, :] for name in tokens})
-    output, plain, other = _both(subject, arguments, permuted)
-    claim = f"the output changes when the rows of {together(tokens)} come in the order {order.tolist()}"
+    output, plain, other = _call_both(subject, arguments, permuted)
+    claim = f"the output changes when the rows of {join_names(tokens)} come in the order {order.tolist()}"
     subject.agree(output, other, plain, subject.tolerance(subject.component, arguments, output), claim)
 
 
@@ -42,9 +42,9 @@ def ignores_later(subject: Subject, arguments: Arguments, other: Arguments, *tok
     """Require that rows up to `last` stay as they are when the tokens after it are those of `other`."""
     length = arguments.inputs[tokens[0]].shape[-2]
     keep = (np.arange(length) <= last)[:, None]
-    output, plain, changed = _both(subject, arguments, _mixed(arguments, other, keep, tokens))
+    output, plain, changed = _call_both(subject, arguments, _mix_tokens(arguments, other, keep, tokens))
     bound = subject.tolerance(subject.component, arguments, output)
-    claim = f"the output up to position {last} changes when later rows of {together(tokens)} are replaced"
+    claim = f"the output up to position {last} changes when later rows of {join_names(tokens)} are replaced"
     subject.agree(output, changed[..., : last + 1, :], plain[..., : last + 1, :], bound, claim)
 
 
@@ -55,7 +55,7 @@ def ignores_hidden(
 
     With `padded_rows`, the rows of hidden tokens are queries themselves and are not compared.
     """
-    output, plain, changed = _both(subject, arguments, _mixed(arguments, other, keep[..., None], tokens))
+    output, plain, changed = _call_both(subject, arguments, _mix_tokens(arguments, other, keep[..., None], tokens))
     if padded_rows:
         plain, changed = plain[keep], changed[keep]
     claim = f"the output changes when what the mask hides is replaced: the samples keep {keep.sum(-1).tolist()} tokens"
@@ -65,14 +65,14 @@ def ignores_hidden(
 def alone_as_in_batch(subject: Subject, arguments: Arguments) -> None:
     """Require that the second sample alone is the second sample in the batch."""
     alone = with_inputs(arguments, **{name: array[1:2] for name, array in arguments.inputs.items()})
-    output, batch, single = _both(subject, arguments, alone)
+    output, batch, single = _call_both(subject, arguments, alone)
     bound = subject.tolerance(subject.component, alone, output)
     subject.agree(output, batch[1:2], single, bound, "a sample gives something else in a batch than alone")
 
 
 def gives_the_same(subject: Subject, one: Arguments, other: Arguments, claim: str) -> None:
     """Require that two calls give the same output, up to rounding."""
-    output, plain, changed = _both(subject, one, other)
+    output, plain, changed = _call_both(subject, one, other)
     bound = max(subject.tolerance(subject.component, call, output) for call in (one, other))
     subject.agree(output, changed, plain, bound, claim)
 
@@ -104,16 +104,18 @@ def passes_no_gradient_back(
         subject.agree(f"gradient of {name}", later, np.zeros_like(later), 0.0, claim)
 
 
-def together(names: Sequence[str]) -> str:
+def join_names(names: Sequence[str]) -> str:
     """Join names as in a sentence: query, key and value."""
     return " and ".join((", ".join(names[:-1]), names[-1])) if len(names) > 1 else names[0]
 
 
-def _both(subject: Subject, one: Arguments, other: Arguments) -> tuple[str, NDArray[np.float64], NDArray[np.float64]]:
+def _call_both(
+    subject: Subject, one: Arguments, other: Arguments
+) -> tuple[str, NDArray[np.float64], NDArray[np.float64]]:
     """Return the name of the component's first output, and its values in two calls."""
     output = subject.bench.spec.contracts[subject.component].first_output
     return output, subject.call(subject.component, one)[output], subject.call(subject.component, other)[output]
 
 
-def _mixed(one: Arguments, other: Arguments, keep: NDArray[np.bool_], tokens: tuple[str, ...]) -> Arguments:
+def _mix_tokens(one: Arguments, other: Arguments, keep: NDArray[np.bool_], tokens: tuple[str, ...]) -> Arguments:
     return with_inputs(one, **{name: np.where(keep, one.inputs[name], other.inputs[name]) for name in tokens})

@@ -20,13 +20,13 @@ BATCH, SEQ, SEED = st.integers(1, 3), st.integers(2, 6), st.integers(0, 999)
 LAST = st.integers(0, 4)
 
 
-def call_for(subject: Subject, seed: int, batch: int, q_seq: int, kv_seq: int, d_v: int = 2) -> Arguments:
+def draw_call(subject: Subject, seed: int, batch: int, q_seq: int, kv_seq: int, d_v: int = 2) -> Arguments:
     """Draw a call with query, key and value."""
     sizes = {"batch": batch, "q_seq": q_seq, "kv_seq": kv_seq, "d_k": 3, "d_v": d_v}
     return draw_arguments(NAME, subject.bench, sizes, seed)
 
 
-def kept(seed: int, batch: int, kv_seq: int) -> NDArray[np.bool_]:
+def draw_visible_keys(seed: int, batch: int, kv_seq: int) -> NDArray[np.bool_]:
     """Return a mask of the keys that each sample sees, (batch, kv_seq); the next sample sees another number of them."""
     return np.arange(kv_seq) < (1 + (np.arange(batch) + seed) % kv_seq)[:, None]
 
@@ -34,7 +34,7 @@ def kept(seed: int, batch: int, kv_seq: int) -> NDArray[np.bool_]:
 @holds("sdpa-simplex", batch=BATCH, q_seq=SEQ, kv_seq=SEQ, d_v=st.integers(1, 3), seed=SEED)
 def outputs_lie_within_the_values(subject: Subject, batch: int, q_seq: int, kv_seq: int, d_v: int, seed: int) -> None:
     """Require weights that sum to 1, and outputs between the least and the greatest value."""
-    arguments = call_for(subject, seed, batch, q_seq, kv_seq, d_v=d_v)
+    arguments = draw_call(subject, seed, batch, q_seq, kv_seq, d_v=d_v)
     outputs = subject.call(NAME, arguments)
     output, value = outputs["output"], arguments.inputs["value"]
     low, high = value.min(-2, keepdims=True), value.max(-2, keepdims=True)
@@ -52,16 +52,16 @@ def outputs_lie_within_the_values(subject: Subject, batch: int, q_seq: int, kv_s
 @holds("sdpa-key-order", batch=BATCH, q_seq=SEQ, kv_seq=SEQ, seed=SEED)
 def order_of_keys(subject: Subject, batch: int, q_seq: int, kv_seq: int, seed: int) -> None:
     """Require that the order of keys does not matter if values have the same order."""
-    relations.ignores_order(subject, call_for(subject, seed, batch, q_seq, kv_seq), "key", "value", seed=seed)
+    relations.ignores_order(subject, draw_call(subject, seed, batch, q_seq, kv_seq), "key", "value", seed=seed)
 
 
 @holds("sdpa-key-shift", batch=BATCH, q_seq=SEQ, kv_seq=SEQ, masked=st.sampled_from([False, True, True]), seed=SEED)
 def one_vector_for_all_keys(subject: Subject, batch: int, q_seq: int, kv_seq: int, *, masked: bool, seed: int) -> None:
     """Require that a vector c added to every key changes nothing: it adds q·c to every score of a query."""
-    arguments = call_for(subject, seed, batch, q_seq, kv_seq)
-    arguments = with_inputs(arguments, mask=kept(seed, batch, kv_seq)[:, None, :]) if masked else arguments
+    arguments = draw_call(subject, seed, batch, q_seq, kv_seq)
+    arguments = with_inputs(arguments, mask=draw_visible_keys(seed, batch, kv_seq)[:, None, :]) if masked else arguments
     # 64ths of at most 2, moved by such: bfloat16's eight bits hold the sum.
-    vector = call_for(subject, seed + 1, 1, 1, 1).inputs["key"]
+    vector = draw_call(subject, seed + 1, 1, 1, 1).inputs["key"]
     claim = f"adding {vector.ravel().tolist()} to every key changes the output"
     relations.gives_the_same(subject, arguments, with_inputs(arguments, key=arguments.inputs["key"] + vector), claim)
 
@@ -71,8 +71,8 @@ def later_keys_do_not_matter(subject: Subject, batch: int, seq: int, seed: int, 
     """Require that under a causal mask, row i does not depend on the keys and values after i."""
     last = min(last, seq - 2)
     mask = np.tril(np.ones((seq, seq), dtype=bool))
-    arguments = with_inputs(call_for(subject, seed, batch, seq, seq), mask=mask)
-    other = call_for(subject, seed + 1000, batch, seq, seq)
+    arguments = with_inputs(draw_call(subject, seed, batch, seq, seq), mask=mask)
+    other = draw_call(subject, seed + 1000, batch, seq, seq)
     relations.ignores_later(subject, arguments, other, "key", "value", last=last)
 
 
@@ -80,24 +80,24 @@ def later_keys_do_not_matter(subject: Subject, batch: int, seq: int, seed: int, 
 def later_keys_have_no_gradient(subject: Subject, batch: int, seq: int, seed: int, last: int) -> None:
     """Require that the Jacobian of row i by keys and values after i is exactly 0."""
     mask = np.tril(np.ones((seq, seq), dtype=bool))
-    arguments = with_inputs(call_for(subject, seed, batch, seq, seq), mask=mask)
-    cotangent = call_for(subject, seed + 1, batch, seq, seq).inputs["value"]
+    arguments = with_inputs(draw_call(subject, seed, batch, seq, seq), mask=mask)
+    cotangent = draw_call(subject, seed + 1, batch, seq, seq).inputs["value"]
     relations.passes_no_gradient_back(subject, arguments, cotangent, "key", "value", last=min(last, seq - 2))
 
 
 @holds("sdpa-padding", batch=st.integers(2, 3), q_seq=SEQ, kv_seq=SEQ, seed=SEED)
-def masked_keys_do_not_matter(subject: Subject, batch: int, q_seq: int, kv_seq: int, seed: int) -> None:
+def padding_does_not_matter(subject: Subject, batch: int, q_seq: int, kv_seq: int, seed: int) -> None:
     """Require that hidden keys do not matter; each sample sees another number of keys."""
-    keep = kept(seed, batch, kv_seq)
-    arguments = with_inputs(call_for(subject, seed, batch, q_seq, kv_seq), mask=keep[:, None, :])
-    other = call_for(subject, seed + 1000, batch, q_seq, kv_seq)
+    keep = draw_visible_keys(seed, batch, kv_seq)
+    arguments = with_inputs(draw_call(subject, seed, batch, q_seq, kv_seq), mask=keep[:, None, :])
+    other = draw_call(subject, seed + 1000, batch, q_seq, kv_seq)
     relations.ignores_hidden(subject, arguments, other, "key", "value", keep=keep, padded_rows=False)
 
 
 @holds("sdpa-batch", batch=st.integers(2, 3), q_seq=SEQ, kv_seq=SEQ, seed=SEED)
 def samples_do_not_mix(subject: Subject, batch: int, q_seq: int, kv_seq: int, seed: int) -> None:
     """Require that a sample gives the same alone and in a batch."""
-    relations.alone_as_in_batch(subject, call_for(subject, seed, batch, q_seq, kv_seq))
+    relations.alone_as_in_batch(subject, draw_call(subject, seed, batch, q_seq, kv_seq))
 
 
 @holds("sdpa-dropout", q_seq=st.integers(20, 25), seed=SEED)
@@ -108,7 +108,7 @@ def dropout_takes_weights(subject: Subject, q_seq: int, seed: int) -> None:
     """
     size = 5
     # Small scores leave no weight that a dtype might round to 0.
-    arguments = call_for(subject, seed, 1, q_seq, size, d_v=2 * size)
+    arguments = draw_call(subject, seed, 1, q_seq, size, d_v=2 * size)
     arguments = with_inputs(arguments, key=arguments.inputs["key"] / 4, value=np.tile(np.eye(size), 2)[None])
     first, again, other = (
         subject.call(NAME, replace(arguments, attributes={"dropout_rate": RATE, "seed": s}))["output"]

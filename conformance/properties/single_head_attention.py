@@ -15,7 +15,7 @@ SEQ, WIDTH, SEED = st.integers(2, 6), st.integers(1, 4), st.integers(0, 999)
 LAST = st.integers(0, 4)
 
 
-def call_for(subject: Subject, seed: int, seq: int, d_model: int, *, causal: bool) -> Arguments:
+def draw_call(subject: Subject, seed: int, seq: int, d_model: int, *, causal: bool) -> Arguments:
     """Draw a call with one sequence and weights."""
     return draw_arguments(NAME, subject.bench, {"seq": seq, "d_model": d_model}, seed, causal=causal)
 
@@ -23,19 +23,19 @@ def call_for(subject: Subject, seed: int, seq: int, d_model: int, *, causal: boo
 @holds("sha-permutation", seq=SEQ, d_model=WIDTH, seed=SEED)
 def permutation_equivariance(subject: Subject, seq: int, d_model: int, seed: int) -> None:
     """Require that without a mask, permuted tokens give permuted rows."""
-    relations.follows_order(subject, call_for(subject, seed, seq, d_model, causal=False), "x", seed=seed)
+    relations.follows_order(subject, draw_call(subject, seed, seq, d_model, causal=False), "x", seed=seed)
 
 
 @holds("sha-causality", seq=SEQ, d_model=WIDTH, seed=SEED, last=LAST)
 def later_tokens_do_not_matter(subject: Subject, seq: int, d_model: int, seed: int, last: int) -> None:
     """Require that in the causal form, row i does not depend on the tokens after i."""
     last = min(last, seq - 2)
-    arguments, other = (call_for(subject, s, seq, d_model, causal=True) for s in (seed, seed + 1000))
+    arguments, other = (draw_call(subject, s, seq, d_model, causal=True) for s in (seed, seed + 1000))
     relations.ignores_later(subject, arguments, other, "x", last=last)
 
 
 @holds("sha-hidden-gradient", seq=SEQ, d_model=WIDTH, seed=SEED, last=LAST)
 def later_tokens_have_no_gradient(subject: Subject, seq: int, d_model: int, seed: int, last: int) -> None:
     """Require that in the causal form, the Jacobian of row i by tokens after i is exactly 0."""
-    arguments, other = (call_for(subject, s, seq, d_model, causal=True) for s in (seed, seed + 1))
+    arguments, other = (draw_call(subject, s, seq, d_model, causal=True) for s in (seed, seed + 1))
     relations.passes_no_gradient_back(subject, arguments, other.inputs["x"], "x", last=min(last, seq - 2))

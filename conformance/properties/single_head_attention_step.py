@@ -17,7 +17,7 @@ SEQ, WIDTH, SEED = st.integers(2, 5), st.integers(1, 4), st.integers(0, 999)
 RATE = 0.125
 
 
-def call_for(subject: Subject, seed: int, seq: int, d_model: int, *, causal: bool, steps: int) -> Arguments:
+def draw_call(subject: Subject, seed: int, seq: int, d_model: int, *, causal: bool, steps: int) -> Arguments:
     """Draw a call with one sequence, a gradient of its output, and weights."""
     sizes = {"seq": seq, "d_model": d_model}
     return draw_arguments(NAME, subject.bench, sizes, seed, causal=causal, learning_rate=RATE, steps=steps)
@@ -26,7 +26,7 @@ def call_for(subject: Subject, seed: int, seq: int, d_model: int, *, causal: boo
 @holds("shas-gradient", seq=SEQ, d_model=WIDTH, causal=st.booleans(), seed=SEED)
 def a_step_goes_against_the_gradient(subject: Subject, seq: int, d_model: int, *, causal: bool, seed: int) -> None:
     """Require that one step goes against the gradients that the implementation gives for the attention itself."""
-    arguments = call_for(subject, seed, seq, d_model, causal=causal, steps=1)
+    arguments = draw_call(subject, seed, seq, d_model, causal=causal, steps=1)
     bench, contract = subject.bench, subject.bench.spec.contracts[ATTENTION]
     forward = Arguments({"x": arguments.inputs["x"]}, arguments.params, {"causal": causal})
     wanted = {"x": contract.inputs["x"], **contract.params}
@@ -43,7 +43,7 @@ def a_step_goes_against_the_gradient(subject: Subject, seq: int, d_model: int, *
 @holds("shas-one-by-one", seq=SEQ, d_model=WIDTH, causal=st.booleans(), steps=st.integers(2, 4), seed=SEED)
 def steps_add_up(subject: Subject, seq: int, d_model: int, *, causal: bool, steps: int, seed: int) -> None:
     """So many steps in one call, and one step in each of so many calls."""
-    arguments = call_for(subject, seed, seq, d_model, causal=causal, steps=steps)
+    arguments = draw_call(subject, seed, seq, d_model, causal=causal, steps=steps)
     together = subject.call(NAME, arguments)
     if absent := [name for name in arguments.params if name not in together]:
         raise NotImplementedHere(f"{subject.bench.adapter.name} does not return {', '.join(absent)}")

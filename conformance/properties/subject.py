@@ -17,7 +17,7 @@ from goldformer.conformance.judging.gradient import invoke_gradient
 from goldformer.conformance.judging.invoke import Arguments, BadResult, NotCheckable
 from goldformer.conformance.judging.tolerance import least_margin, tolerance
 from goldformer.conformance.judging.verdict import WITHHELD, Difference
-from goldformer.conformance.properties.counterexample import RecordedCall, recipe
+from goldformer.conformance.properties.counterexample import RecordedCall, make_recipe
 from goldformer.conformance.properties.measuring import measure_call, measure_tolerances
 from goldformer.spec.draw import build
 from goldformer.spec.model import Attribute
@@ -60,7 +60,9 @@ class Subject:
         """Return the outputs of one call; BadResult if one is missing that the bench requires."""
         result = self.bench.call(component, arguments, layout=layout)
         outputs = self.bench.spec.contracts[component].outputs
-        if component == self.component and (withheld := self.bench.withheld(component, result.outputs, outputs)):
+        if component == self.component and (
+            withheld := self.bench.describe_missing_outputs(component, result.outputs, outputs)
+        ):
             raise BadResult(WITHHELD, withheld)
         self.seconds += result.seconds
         self.calls.append(RecordedCall(component, arguments, result.outputs))
@@ -140,7 +142,7 @@ def draw_arguments(
 @lru_cache(maxsize=1 << 13)
 def _draw_array(name: str, group: str, seed: int, shape: tuple[int, ...]) -> Array:
     # Cached, because every dtype and many properties draw the same small arrays.
-    return build(recipe(group, seed, shape), name)
+    return build(make_recipe(group, seed, shape), name)
 
 
 def _lead_axes(sizes: Mapping[str, int]) -> tuple[int, ...]:

@@ -19,14 +19,14 @@ VOCAB, PAD = 7, 0
 STACKS = {"num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1, "pad_id": PAD}
 
 
-def call_for(subject: Subject, seed: int, source_seq: int, seq: int) -> Arguments:
+def draw_call(subject: Subject, seed: int, source_seq: int, seq: int) -> Arguments:
     """Draw a call with one sample without padding, and parameters."""
     sizes = {"vocab": VOCAB, "heads": 2, "d_k": 2, "d_v": 2, "d_model": 4, "d_ff": 5}
     arguments = draw_arguments(NAME, subject.bench, sizes, seed, **STACKS)
-    return with_inputs(arguments, source=ids(seed, "source", source_seq), target=ids(seed, "target", seq))
+    return with_inputs(arguments, source=draw_ids(seed, "source", source_seq), target=draw_ids(seed, "target", seq))
 
 
-def ids(seed: int, name: str, length: int) -> NDArray[np.int64]:
+def draw_ids(seed: int, name: str, length: int) -> NDArray[np.int64]:
     """Draw words, none of them padding."""
     return 1 + below(VOCAB - 1, seed, name, (1, length))
 
@@ -35,7 +35,7 @@ def ids(seed: int, name: str, length: int) -> NDArray[np.int64]:
 def later_targets_do_not_matter(subject: Subject, seq: int, seed: int, last: int) -> None:
     """Require that the logits up to a position do not depend on later words of the target."""
     last = min(last, seq - 2)
-    arguments = call_for(subject, seed, 3, seq)
+    arguments = draw_call(subject, seed, 3, seq)
     target = arguments.inputs["target"]
     # Another word at every later place, never padding.
     other = np.where(np.arange(seq) > last, 1 + target % (VOCAB - 1), target)
@@ -51,11 +51,11 @@ def later_targets_do_not_matter(subject: Subject, seq: int, seed: int, last: int
 @holds("model-padding", source_seq=SEQ, seq=SEQ, more=st.integers(1, 2), seed=SEED)
 def padding_and_neighbours_do_not_matter(subject: Subject, source_seq: int, seq: int, more: int, seed: int) -> None:
     """Require that padding and a longer neighbour leave a sample's logits as they are."""
-    arguments = call_for(subject, seed, source_seq, seq)
+    arguments = draw_call(subject, seed, source_seq, seq)
     source, target = (
         np.pad(arguments.inputs[n], ((0, 0), (0, more)), constant_values=PAD) for n in ("source", "target")
     )
-    neighbour = (ids(seed + 1, "source", source_seq + more), ids(seed + 1, "target", seq + more))
+    neighbour = (draw_ids(seed + 1, "source", source_seq + more), draw_ids(seed + 1, "target", seq + more))
     batch = with_inputs(
         arguments, source=np.concatenate([neighbour[0], source]), target=np.concatenate([neighbour[1], target])
     )
@@ -72,7 +72,7 @@ def padding_and_neighbours_do_not_matter(subject: Subject, source_seq: int, seq:
 def reading_word_by_word(subject: Subject, seq: int, seed: int, last: int) -> None:
     """Require that the words of a shortened target keep their logits."""
     last = min(last, seq - 2)
-    whole = call_for(subject, seed, 3, seq)
+    whole = draw_call(subject, seed, 3, seq)
     prefix = with_inputs(whole, target=whole.inputs["target"][:, : last + 1])
     subject.agree(
         "logits",

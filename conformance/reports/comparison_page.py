@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from goldformer.conformance.diagnosis.findings import Remark, diagnose
+from goldformer.conformance.diagnosis.findings import Finding, diagnose
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.comparison import (
     Comparison,
@@ -70,7 +70,7 @@ class ImplementationPart:
     name: str
     found: Implementation
     outcome: str
-    remarks: tuple[Remark, ...]
+    remarks: tuple[Finding, ...]
     by_dtype: tuple[tuple[str, tuple[TableCell, ...], str], ...]
     parts: tuple[ComponentFailures, ...]
     strips: tuple[Strip, ...]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from goldformer.conformance.diagnosis.kill import FAR, Cell, Kill, KillMatrix
+from goldformer.conformance.diagnosis.kill import FAR, Kill, KillCheck, KillMatrix
 from goldformer.conformance.reports.page import TableCell, render
 from goldformer.conformance.reports.text import number
 from goldformer.spec import Case, Property, Spec
@@ -53,12 +53,12 @@ def _list_tables(matrix: KillMatrix, spec: Spec) -> Iterator[ComponentTable]:
             yield ComponentTable(component, spec.contracts[component].title, tuple(checks), redundant, rows)
 
 
-def _select_cells(kill: Kill, component: str) -> dict[str, Cell]:
+def _select_cells(kill: Kill, component: str) -> dict[str, KillCheck]:
     """Return the cells of a mistake that belong to the checks of a component, by the ids of the checks."""
     return {cell.check: cell for cell in kill.cells if cell.component == component}
 
 
-def _draw_cell(cell: Cell | None) -> TableCell:
+def _draw_cell(cell: KillCheck | None) -> TableCell:
     if cell is None:
         return TableCell("–", kind="n")
     if not cell.killed:

@@ -11,8 +11,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from goldformer.conformance.judging.cases import Bench, plain_cases
-from goldformer.conformance.judging.invoke import Arguments, CallProblem, arguments_of
+from goldformer.conformance.judging.cases import Bench, select_plain_cases
+from goldformer.conformance.judging.invoke import Arguments, CallProblem, read_arguments
 from goldformer.conformance.judging.verdict import Difference, Grid, Verdict
 from goldformer.conformance.reports.text import number
 from goldformer.spec import Case
@@ -184,14 +184,14 @@ def make_pictures(bench: Bench) -> tuple[Picture, ...]:
 
 def _take_weights(component: str, bench: Bench) -> Iterator[Picture]:
     """Yield the weights of the largest case that fits into a picture."""
-    if component not in bench.adapter.functions or bench.unusable():
+    if component not in bench.adapter.functions or bench.explain_unusable():
         return
-    fitting = [case for case in plain_cases(component, bench) if 0 < _area(case) <= _SIDE**2]
+    fitting = [case for case in select_plain_cases(component, bench) if 0 < _area(case) <= _SIDE**2]
     if not fitting:
         return
     case = max(fitting, key=_area)
     try:
-        weights = bench.call(component, arguments_of(case)).outputs.get("weights")
+        weights = bench.call(component, read_arguments(case)).outputs.get("weights")
     except CallProblem:
         return
     if weights is None:
@@ -214,7 +214,7 @@ def _area(case: Case) -> int:
 
 def _take_encodings(bench: Bench) -> Iterator[Picture]:
     component = "positional_encoding"
-    if component not in bench.adapter.functions or bench.unusable():
+    if component not in bench.adapter.functions or bench.explain_unusable():
         return
     arguments = Arguments({"x": np.zeros((1, *_ENCODED))}, {}, {})
     try:

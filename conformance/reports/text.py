@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from goldformer.adapters.protocol import TO_BE_WRITTEN
-from goldformer.conformance.diagnosis.causes import cause
-from goldformer.conformance.diagnosis.findings import closeness, diagnose
-from goldformer.conformance.diagnosis.suspects import failing_roots
+from goldformer.conformance.diagnosis.causes import find_cause
+from goldformer.conformance.diagnosis.findings import describe_distance, diagnose
+from goldformer.conformance.diagnosis.suspects import find_failing_roots
 from goldformer.conformance.judging.verdict import UNANSWERED, Difference, Element, Status, Verdict
 from goldformer.spec import Spec
 
@@ -45,8 +45,8 @@ def explain_verdict(verdict: Verdict, spec: Spec) -> str:
 def facts(verdict: Verdict, spec: Spec) -> Iterator[tuple[str, str]]:
     """Yield what is known of a bad verdict beyond its numbers, each with a label."""
     for match in (verdict.matches or ())[:_MOST_MATCHES]:
-        titles = " and ".join(cause(id_, spec).title for id_ in match.causes)
-        yield "Equals", f"{titles}, {closeness(match.ratio)}"
+        titles = " and ".join(find_cause(id_, spec).title for id_ in match.causes)
+        yield "Equals", f"{titles}, {describe_distance(match.ratio)}"
     if verdict.advice:
         yield "Convention", verdict.advice
     for id_ in verdict.clauses:
@@ -132,7 +132,7 @@ def summary(verdicts: Sequence[Verdict], spec: Spec, implemented: Collection[str
 
     `implemented` are the components that the adapter has.
     """
-    roots, followers = failing_roots(verdicts, spec)
+    roots, followers = find_failing_roots(verdicts, spec)
     rows = []
     for component in spec.components:
         mine = [v for v in verdicts if v.component == component]

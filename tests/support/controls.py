@@ -58,7 +58,7 @@ def controls_of(component: str, written: Iterable[Callable[..., Any]], **how: An
 
 
 def in_each_dtype(controls: Iterable[Control]) -> dict[str, Any]:
-    """What pytest.mark.parametrize takes for every control in every dtype in which it is right."""
+    """Return the parameters of pytest.mark.parametrize for every control in every dtype in which it is right."""
     pairs = [(control, dtype) for control in controls for dtype in control.dtypes]
     return {
         "argnames": ("control", "dtype"),
@@ -68,7 +68,7 @@ def in_each_dtype(controls: Iterable[Control]) -> dict[str, Any]:
 
 
 def judge(spec: Spec, control: Control, dtype: str) -> Iterator[Verdict]:
-    """What the suite says of a control in a dtype: every case but refusals, and in one dtype every property."""
+    """Judge a control in a dtype: every case but refusals, and in one dtype every property."""
     bench = Bench(spec, control.adapter(spec), dtype, "cpu")
     # Properties take most of the time: a control has them in one of its dtypes, and among controls all dtypes come up.
     drawn = dtype == control.dtypes[zlib.crc32(control.name.encode()) % len(control.dtypes)]
@@ -88,7 +88,7 @@ def judge(spec: Spec, control: Control, dtype: str) -> Iterator[Verdict]:
 
 @dataclass
 class Tally:
-    """How many runs there were of a component in a dtype, how many accused, and which came nearest to it."""
+    """The runs of a component in a dtype: their number, the accused ones, and the one nearest to the tolerance."""
 
     runs: int = 0
     alarms: int = 0

@@ -104,5 +104,5 @@ def recorded(spec, adapter, *components, dtype="float32", **more):
 
 
 def moves(spec, old, new):
-    """What moved between two baselines."""
+    """Compare two baselines."""
     return list(Judge(with_drawn(spec, old.request)).moves(old, new))

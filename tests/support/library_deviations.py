@@ -1,4 +1,4 @@
-"""What each library is known to deviate in: the golden cases that it fails, as docs/findings.md says why."""
+"""The known deviations of each library: the golden cases that it fails. docs/findings.md explains them."""
 
 #: By adapter, the cases that fail in float32 and in float64.
 DEVIATIONS = {

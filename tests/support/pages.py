@@ -96,7 +96,7 @@ READABLE = 4.5
 
 
 def on_a_phone(text, folder):
-    """What Chromium says of a page 400 pixels wide: whether it is no wider, which regions scroll, and complaints."""
+    """The report of Chromium on a page 400 pixels wide: if it is wider, the regions that scroll, and complaints."""
     measure = (
         "const d = f.contentDocument, e = d.documentElement, w = f.contentWindow;"
         "const regions = [...d.querySelectorAll('.matrix')];"

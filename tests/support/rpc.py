@@ -36,12 +36,12 @@ PIECES = (
 def spoilt(rng, line, others):
     """The line with one to three changes, to its bytes or to what it says."""
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
-        change = rng.choice((_flipped, _cut, _repeated, _reordered, _with_piece, _said_otherwise, _said_otherwise))
+        change = rng.choice((_flip, _cut, _repeat, _reorder, _with_piece, _rephrase, _rephrase))
         line = change(rng, line) if line else rng.choice(others)
     return line
 
 
-def _flipped(rng, line):
+def _flip(rng, line):
     at = rng.randrange(len(line))
     return line[:at] + bytes([line[at] ^ 1 << rng.randrange(8)]) + line[at + 1 :]
 
@@ -51,12 +51,12 @@ def _cut(rng, line):
     return rng.choice((line[:end], line[start:], line[:start] + line[end:]))
 
 
-def _repeated(rng, line):
+def _repeat(rng, line):
     start, end = sorted(rng.randrange(len(line) + 1) for _ in range(2))
     return rng.choice((line + line, line[:end] + line[start:]))
 
 
-def _reordered(rng, line):
+def _reorder(rng, line):
     a, b, c = sorted(rng.randrange(len(line) + 1) for _ in range(3))
     return line[:a] + line[b:c] + line[a:b] + line[c:]
 
@@ -66,7 +66,7 @@ def _with_piece(rng, line):
     return line[:start] + rng.choice(PIECES) + rng.choice((line[start:], line[end:]))
 
 
-def _said_otherwise(rng, line):
+def _rephrase(rng, line):
     """One of its values or keys is another, of any kind, or missing, or one is too many."""
     try:
         message = json.loads(line)

@@ -13,7 +13,7 @@ from goldformer.adapters.textbook.steps import instead as replacement_instead
 
 
 class Spoiled:
-    """What makes a textbook with steps replaced, each time another one; later layers lie over earlier ones."""
+    """Return a function that makes textbooks with replaced steps; later layers are applied after earlier ones."""
 
     def __init__(self, name: str, *layers: Replacements, **declarations: Any) -> None:
         self.__name__ = name

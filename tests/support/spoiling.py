@@ -78,7 +78,7 @@ def index_of(root: Path, file: str, id_: str) -> int:
 
 
 def refusals(root: Path, *, underived: bool = False) -> list[str]:
-    """What load_spec says, without the folder in front."""
+    """Return the error of load_spec, without the folder in front."""
     with pytest.raises(SpecError, match=re.escape(str(root))) as error:
         load(root, underived=underived)
     assert str(error.value) == "\n".join(map(str, error.value.problems))

@@ -55,8 +55,8 @@ class Watch:
             listener.close()
 
     def faults(self) -> list[str]:
-        """What is there that was not, each thing in a sentence; it is removed."""
-        return [*self._processes(), *self._files(), *self._connections(), *self._shared()]
+        """Describe and remove everything that was not there before, each thing in a sentence."""
+        return [*self._processes(), *self._files(), *self._connections(), *self._list_shared_memory()]
 
     def _processes(self) -> Iterator[str]:
         deadline = time.monotonic() + _GONE
@@ -90,7 +90,7 @@ class Watch:
                 listener.accept()[0].close()
                 yield f"{listener.getsockname()!r} was connected to"
 
-    def _shared(self) -> Iterator[str]:
+    def _list_shared_memory(self) -> Iterator[str]:
         for name in ("shmget", "semget", "msgget"):
             given = (KEY, 0) if name == "msgget" else (KEY, 0, 0)
             if (found := getattr(self._libc, name)(*given)) >= 0:

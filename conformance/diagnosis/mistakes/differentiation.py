@@ -20,18 +20,18 @@ STEP: Final = 2.0**-300
 
 def gradients(function: Callable[..., Any], cotangent: Array, arguments: Mapping[str, Any]) -> dict[str, Array]:
     """Return the gradients of Σ cotangent·(first result) by all arguments of floats, parameters by their own names."""
-    given = {name: _complex(thing) for name, thing in arguments.items()}
+    given = {name: _to_complex(thing) for name, thing in arguments.items()}
     leaves = {name: thing for name, thing in {**given, **given.get("params", {})}.items() if _is_complex(thing)}
     found = {}
     for name, leaf in leaves.items():
         gradient = np.empty(leaf.shape)
-        for index in _moved(leaf):
+        for index in _step_elements(leaf):
             gradient[index] = (_first(function(**given)).imag / STEP * cotangent).sum()
         found[name] = gradient.astype(cotangent.dtype)
     return found
 
 
-def _moved(leaf: Array) -> Iterator[tuple[int, ...]]:
+def _step_elements(leaf: Array) -> Iterator[tuple[int, ...]]:
     """Move each element by a step while its index is yielded."""
     for index in np.ndindex(leaf.shape):
         leaf[index] += 1j * STEP
@@ -39,10 +39,10 @@ def _moved(leaf: Array) -> Iterator[tuple[int, ...]]:
         leaf[index] = leaf[index].real
 
 
-def _complex(thing: Any) -> Any:
+def _to_complex(thing: Any) -> Any:
     """Return what is made of floats as complex numbers, and anything else as it is."""
     if isinstance(thing, Mapping):
-        return {name: _complex(inner) for name, inner in thing.items()}
+        return {name: _to_complex(inner) for name, inner in thing.items()}
     floats = isinstance(thing, np.ndarray) and thing.dtype.kind == "f"
     return thing.astype(np.complex128) if floats else thing
 

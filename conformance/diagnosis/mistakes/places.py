@@ -26,7 +26,7 @@ from goldformer.conformance.diagnosis.mistakes.registry import Mistaken
 
 
 @dataclass(frozen=True, slots=True)
-class At:
+class Position:
     """The current position in the textbook: half, layer, sub-layer (counted from 1) and linear map.
 
     Outside of the layers of a stack the layer is −1.
@@ -40,7 +40,7 @@ class At:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MistakePlace:
     """A place where a mistake is made; an empty field allows any value. `words` describe the place.
 
     `parts` are the components whose mistakes can be made there; if empty, any mistake can.
@@ -53,16 +53,16 @@ class Place:
     role: str = ""
     parts: frozenset[str] = frozenset()
 
-    def holds(self, at: At) -> bool:
+    def contains(self, at: Position) -> bool:
         """Return True if a position is in this place."""
         return (
             self.half in ("", at.half)
             and self.sublayer in (("", 0), at.sublayer)
             and self.role in ("", at.role)
-            and self._among(at.layer, at.layers)
+            and self._has_layer(at.layer, at.layers)
         )
 
-    def _among(self, layer: int, layers: int) -> bool:
+    def _has_layer(self, layer: int, layers: int) -> bool:
         """Return True if a layer is one of the place's; outside of a stack there are no layers."""
         if not self.layers:
             return True
@@ -76,20 +76,20 @@ _FEED_FORWARD: Final = frozenset({"feed_forward", "layer_norm"})
 _CALLED: Final = frozenset({"scaled_dot_product_attention", "encoder_layer", "decoder_layer", "encoder", "decoder"})
 
 
-def _sublayer(layer: str, number: int, words: str, parts: frozenset[str]) -> Place:
-    return Place(
+def _make_sublayer(layer: str, number: int, words: str, parts: frozenset[str]) -> MistakePlace:
+    return MistakePlace(
         f"the {layer.replace('_', ' ')}'s {words}", sublayer=(layer, number), parts=parts | {"encoder_layer", layer}
     )
 
 
 _ENCODER_LAYER: Final = (
-    _sublayer("encoder_layer", 1, "self-attention", _ATTENTION),
-    _sublayer("encoder_layer", 2, "feed-forward network", _FEED_FORWARD),
+    _make_sublayer("encoder_layer", 1, "self-attention", _ATTENTION),
+    _make_sublayer("encoder_layer", 2, "feed-forward network", _FEED_FORWARD),
 )
 _DECODER_LAYER: Final = (
-    _sublayer("decoder_layer", 1, "self-attention", _ATTENTION),
-    _sublayer("decoder_layer", 2, "cross-attention", _ATTENTION),
-    _sublayer("decoder_layer", 3, "feed-forward network", _FEED_FORWARD),
+    _make_sublayer("decoder_layer", 1, "self-attention", _ATTENTION),
+    _make_sublayer("decoder_layer", 2, "cross-attention", _ATTENTION),
+    _make_sublayer("decoder_layer", 3, "feed-forward network", _FEED_FORWARD),
 )
 
 
@@ -105,53 +105,55 @@ _OF_ATTENTION: Final = {
 _OF_FEED_FORWARD: Final = {"2": "the second map", "1": "the first map"}
 
 
-def _maps(component: str, roles: Mapping[str, str], of: Place = Place("")) -> tuple[Place, ...]:
+def _list_maps(
+    component: str, roles: Mapping[str, str], of: MistakePlace = MistakePlace("")
+) -> tuple[MistakePlace, ...]:
     """Return the places of a component's linear maps, everywhere or within one place."""
     where = f" in {of.words}" if of.words else ""
     parts = frozenset({component})
     return tuple(replace(of, words=words + where, role=role, parts=parts) for role, words in roles.items())
 
 
-def _maps_of(layer: tuple[Place, ...]) -> tuple[Place, ...]:
+def _list_layer_maps(layer: tuple[MistakePlace, ...]) -> tuple[MistakePlace, ...]:
     """Return the linear maps of a layer: of its attentions, the last first, and of its feed-forward network."""
     *attentions, network = layer
-    maps = [_maps("multi_head_attention", _OF_ATTENTION, place) for place in reversed(attentions)]
-    return (*chain(*maps), *_maps("feed_forward", _OF_FEED_FORWARD, network))
+    maps = [_list_maps("multi_head_attention", _OF_ATTENTION, place) for place in reversed(attentions)]
+    return (*chain(*maps), *_list_maps("feed_forward", _OF_FEED_FORWARD, network))
 
 
-def _layers_of(half: str, parts: frozenset[str] = frozenset()) -> tuple[Place, ...]:
+def _list_layers(half: str, parts: frozenset[str] = frozenset()) -> tuple[MistakePlace, ...]:
     return (
-        Place(f"every layer of the {half} but the first", half=half, layers="later", parts=parts),
-        Place(f"the first layer of the {half}", half=half, layers="first", parts=parts),
-        Place(f"the last layer of the {half}", half=half, layers="last", parts=parts),
+        MistakePlace(f"every layer of the {half} but the first", half=half, layers="later", parts=parts),
+        MistakePlace(f"the first layer of the {half}", half=half, layers="first", parts=parts),
+        MistakePlace(f"the last layer of the {half}", half=half, layers="last", parts=parts),
     )
 
 
 #: The places inside each component, the likelier ones first.
-PLACES: Final[Mapping[str, tuple[Place, ...]]] = {
-    "multi_head_attention": _maps("multi_head_attention", _OF_ATTENTION),
-    "feed_forward": _maps("feed_forward", _OF_FEED_FORWARD),
-    "encoder_layer": (*_ENCODER_LAYER, *_maps_of(_ENCODER_LAYER)),
-    "decoder_layer": (*_DECODER_LAYER, *_maps_of(_DECODER_LAYER)),
-    "encoder": (*_ENCODER_LAYER, *_layers_of("encoder")),
-    "decoder": (*_DECODER_LAYER, *_layers_of("decoder")),
+PLACES: Final[Mapping[str, tuple[MistakePlace, ...]]] = {
+    "multi_head_attention": _list_maps("multi_head_attention", _OF_ATTENTION),
+    "feed_forward": _list_maps("feed_forward", _OF_FEED_FORWARD),
+    "encoder_layer": (*_ENCODER_LAYER, *_list_layer_maps(_ENCODER_LAYER)),
+    "decoder_layer": (*_DECODER_LAYER, *_list_layer_maps(_DECODER_LAYER)),
+    "encoder": (*_ENCODER_LAYER, *_list_layers("encoder")),
+    "decoder": (*_DECODER_LAYER, *_list_layers("decoder")),
     "transformer": (
         *_DECODER_LAYER,
         *_ENCODER_LAYER,
-        Place("the decoder's half", half="decoder"),
-        Place("the encoder's half", half="encoder"),
-        *_layers_of("decoder", _CALLED),
-        *_layers_of("encoder", _CALLED),
+        MistakePlace("the decoder's half", half="decoder"),
+        MistakePlace("the encoder's half", half="encoder"),
+        *_list_layers("decoder", _CALLED),
+        *_list_layers("encoder", _CALLED),
     ),
 }
 
 
-_NOWHERE: Final = At()
-_at: Final[ContextVar[At]] = ContextVar("at", default=_NOWHERE)
+_NOWHERE: Final = Position()
+_at: Final[ContextVar[Position]] = ContextVar("at", default=_NOWHERE)
 
 
 @contextmanager
-def _working_at(at: At) -> Iterator[None]:
+def _set_position(at: Position) -> Iterator[None]:
     token = _at.set(at)
     try:
         yield
@@ -159,61 +161,61 @@ def _working_at(at: At) -> Iterator[None]:
         _at.reset(token)
 
 
-def _tracked(move: Callable[..., At]) -> Replacement:
+def _track(move: Callable[..., Position]) -> Replacement:
     """Return a replacement that runs a step unchanged, at the position that `move` returns."""
 
     def run(original: Step, *args: Any, **named: Any) -> Any:
-        with _working_at(move(_at.get(), *args, **named)):
+        with _set_position(move(_at.get(), *args, **named)):
             return original(*args, **named)
 
     return around(run)
 
 
-def _enter_layer(at: At, *_: Any, index: int, **__: Any) -> At:
+def _enter_layer(at: Position, *_: Any, index: int, **__: Any) -> Position:
     return replace(at, layer=index)
 
 
-def _enter_sublayer(at: At, *_: Any, number: int, **__: Any) -> At:
+def _enter_sublayer(at: Position, *_: Any, number: int, **__: Any) -> Position:
     return replace(at, sublayer=(at.sublayer[0], number))
 
 
-def _enter_map(at: At, _x: Array, _params: Params, role: str) -> At:
+def _enter_map(at: Position, _x: Array, _params: Params, role: str) -> Position:
     return replace(at, role=role)
 
 
 #: Unchanged steps that note the current position in the textbook.
 TRACKED: Final[Replacements] = {
-    embed_source: _tracked(lambda *_, **__: At("encoder")),
-    embed_target: _tracked(lambda *_, **__: At("decoder")),
-    encoder: _tracked(lambda *_, num_layers, **__: At("encoder", layers=num_layers)),
-    decoder: _tracked(lambda *_, num_layers, **__: At("decoder", layers=num_layers)),
-    run_encoder_layer: _tracked(_enter_layer),
-    run_decoder_layer: _tracked(_enter_layer),
-    encoder_layer: _tracked(lambda at, *_, **__: replace(at, sublayer=("encoder_layer", 0))),
-    decoder_layer: _tracked(lambda at, *_, **__: replace(at, sublayer=("decoder_layer", 0))),
-    run_sublayer: _tracked(_enter_sublayer),
-    project_attention: _tracked(_enter_map),
+    embed_source: _track(lambda *_, **__: Position("encoder")),
+    embed_target: _track(lambda *_, **__: Position("decoder")),
+    encoder: _track(lambda *_, num_layers, **__: Position("encoder", layers=num_layers)),
+    decoder: _track(lambda *_, num_layers, **__: Position("decoder", layers=num_layers)),
+    run_encoder_layer: _track(_enter_layer),
+    run_decoder_layer: _track(_enter_layer),
+    encoder_layer: _track(lambda at, *_, **__: replace(at, sublayer=("encoder_layer", 0))),
+    decoder_layer: _track(lambda at, *_, **__: replace(at, sublayer=("decoder_layer", 0))),
+    run_sublayer: _track(_enter_sublayer),
+    project_attention: _track(_enter_map),
     # Not through the step above: the maps of a feed-forward network are no projections of an attention.
-    project: _tracked(_enter_map),
+    project: _track(_enter_map),
 }
 
 
-def can_be_made(place: Place, mistaken: Mistaken) -> bool:
+def can_be_made(place: MistakePlace, mistaken: Mistaken) -> bool:
     """Return True if the mistake can be made there only: in one linear map, only a mistake of maps can."""
     return not mistaken.by_hand and (not place.role or bool(_MAPPED & mistaken.steps.keys()))
 
 
-def only_at(place: Place, steps: Replacements) -> Replacements:
+def restrict_to(place: MistakePlace, steps: Replacements) -> Replacements:
     """Return the replacements made in one place only; `TRACKED` must be applied after them."""
-    return {key: _restricted(place, replacement) for key, replacement in steps.items()}
+    return {key: _restrict_replacement(place, replacement) for key, replacement in steps.items()}
 
 
-def _restricted(place: Place, replacement: Replacement) -> Replacement:
+def _restrict_replacement(place: MistakePlace, replacement: Replacement) -> Replacement:
     def restrict(original: Step) -> Step:
         replaced = replacement(original)
 
         def run(*args: Any, **named: Any) -> Any:
-            return (replaced if place.holds(_at.get()) else original)(*args, **named)
+            return (replaced if place.contains(_at.get()) else original)(*args, **named)
 
         return run
 

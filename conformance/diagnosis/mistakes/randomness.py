@@ -24,25 +24,25 @@ DropoutMask = Callable[[tuple[int, ...], float, np.random.Generator], Array]
 
 
 @mistake("xavier-fan-in", instead_of=xavier_bound)
-def bound_by_fan_in(d_in: int, d_out: int) -> float:
+def compute_fan_in_bound(d_in: int, d_out: int) -> float:
     """Return √(3/d_in)."""
     return math.sqrt(3 / d_in)
 
 
 @mistake("xavier-fan-out", instead_of=xavier_bound)
-def bound_by_fan_out(d_in: int, d_out: int) -> float:
+def compute_fan_out_bound(d_in: int, d_out: int) -> float:
     """Return √(3/d_out)."""
     return math.sqrt(3 / d_out)
 
 
 @mistake("xavier-he", instead_of=xavier_bound)
-def he_bound(d_in: int, d_out: int) -> float:
+def compute_he_bound(d_in: int, d_out: int) -> float:
     """Return √(6/d_in)."""
     return math.sqrt(6 / d_in)
 
 
 @mistake("xavier-std-as-bound", around=xavier_bound)
-def bound_by_deviation(original: Callable[[int, int], float], d_in: int, d_out: int) -> float:
+def compute_deviation_bound(original: Callable[[int, int], float], d_in: int, d_out: int) -> float:
     """Return √(2/(d_in + d_out))."""
     return original(d_in, d_out) / math.sqrt(3)
 
@@ -60,7 +60,7 @@ def draw_positive(shape: tuple[int, ...], bound: float, random: np.random.Genera
 
 
 @mistake("xavier-thirds", around=xavier_bound)
-def bound_thirds(original: Callable[[int, int], float], d_in: int, d_out: int) -> float:
+def compute_bound_of_thirds(original: Callable[[int, int], float], d_in: int, d_out: int) -> float:
     """Return the bound of each third of a weight whose columns divide by three."""
     return original(d_in, d_out if d_out % 3 else d_out // 3)
 

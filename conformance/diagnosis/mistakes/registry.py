@@ -48,7 +48,7 @@ class Mistaken:
     steps: Replacements = field(default_factory=dict)
     module: str = ""
 
-    def shown_in(self, dtype: str) -> str:
+    def find_dtype(self, dtype: str) -> str:
         """Return the dtype to look for it in when `dtype` is asked for: that one, or the first in which it shows."""
         return dtype if not self.shows_in or dtype in self.shows_in else self.shows_in[0]
 

@@ -1,0 +1,57 @@
+"""Every room of the house says what it is for, and exports its public names."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+#: The rooms, as folders of the repository.
+ROOMS = [
+    "spec",
+    "reference_impl",
+    "adapters",
+    "adapters/process",
+    "adapters/textbook",
+    "conformance/judging",
+    "conformance/properties",
+    "conformance/diagnosis",
+    "conformance/reports",
+    "conformance/baseline",
+    "conformance/grading",
+    "conformance/commands",
+    *(room for room in ["conformance/grading/sandbox"] if (ROOT / room).is_dir()),
+]
+
+#: The longest README of a room, in lines with text after its title.
+LONGEST = 10
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_has_a_short_readme(room: str) -> None:
+    readme = ROOT / room / "README.md"
+    assert readme.is_file(), f"{room} has no README.md: say there what it does, and what it must not know"
+    title, *lines = [line for line in readme.read_text(encoding="utf-8").splitlines() if line.strip()]
+    assert title.startswith("# "), f"{room}/README.md begins with {title!r}: begin with a title"
+    assert len(lines) <= LONGEST, f"{room}/README.md has {len(lines)} lines after its title: keep {LONGEST}"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_the_public_names_of_a_room_exist(room: str) -> None:
+    package = importlib.import_module(f"goldformer.{room.replace('/', '.')}")
+    names = list(getattr(package, "__all__", []))
+    assert len(set(names)) == len(names), f"{room} exports a name twice"
+    missing = [name for name in names if not hasattr(package, name)]
+    assert not missing, f"{room} exports {', '.join(missing)}, which it does not have"
+
+
+@pytest.mark.parametrize("room", ["judging", "properties", "diagnosis"])
+def test_importing_a_room_imports_nothing_heavy(room: str) -> None:
+    code = f"import sys, goldformer.conformance.{room}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    assert not {"numpy", "torch", "hypothesis", "goldformer.spec"} & set(loaded)
