@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from goldformer.conformance.baseline.drift import Drift, headline, remarks
 from goldformer.conformance.baseline.moves import KINDS, Kind, Move, Tally, worst_first
+from goldformer.conformance.reports.comparison_text import list_remarks
 from goldformer.conformance.reports.text import number
 from goldformer.spec.readme import escape, markdown_table
 
@@ -80,8 +81,7 @@ def _markdown_lines(drift: Drift, allowed: Kind) -> Iterator[str]:
     yield ""
     lines = [[f"`{name}`", *cells(tally)] for name, tally in drift.tallies.items()]
     yield markdown_table(["component", *KINDS, "move ÷ tolerance"], lines)
-    for remark in remarks(drift):
-        yield f"{'  ' if remark.inner else ''}- **{remark.label}**: {escape(remark.text)}"
+    yield from list_remarks(remarks(drift))
     moved = [move for move in worst_first(drift.moves) if move.kind > allowed]
     if moved:
         yield f"\n<details><summary>{len(moved)} moved further than allowed</summary>\n"

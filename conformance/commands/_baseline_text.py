@@ -14,7 +14,7 @@ from goldformer.conformance.baseline.moves import KINDS, Kind, Move, worst_first
 from goldformer.conformance.baseline.report import cells
 from goldformer.conformance.baseline.update import ACTS, Change, count_changes, list_changes
 from goldformer.conformance.commands._console import plain_table, print_table, say
-from goldformer.conformance.reports.text import number, wrap
+from goldformer.conformance.reports.text import format_remarks, number, wrap
 
 #: The largest number of moves that are shown without --all, and of one component.
 _SHOWN: Final = 10
@@ -81,12 +81,10 @@ def move_lines(move: Move, drift: Drift) -> Iterator[str]:
 
 def print_remarks(drift: Drift) -> None:
     """Print what explains the moves, if something does."""
-    listed = list(remarks(drift))
-    if listed:
+    if lines := format_remarks(remarks(drift)):
         say("")
-    for remark in listed:
-        for line in wrap(remark.text, f"{'  ' if remark.inner else ''}{remark.label}: "):
-            say(line)
+    for line in lines:
+        say(line)
 
 
 def print_changes(accepted: list[Change], drift: Drift) -> None:

@@ -157,7 +157,7 @@ def measure_drift(adapter: Adapter, spec: Spec, given: str, folder: Path, part: 
 def baseline() -> None:
     """Record an implementation's results, and say later what moved.
 
-    A move is told by how much, in what way, and why.
+    `check` says by how much each output moved, in what way, and why.
     """
 
 

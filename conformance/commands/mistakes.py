@@ -94,7 +94,8 @@ def mistakes(
         raise CannotRun(f"none of these mistakes is in {', '.join(components)}")
     if not matrix:
         return _print_catalogue(chosen)
-    measured = build_kill_matrix(spec, chosen, dtype, jobs or os.cpu_count() or 1, partial(show_progress, what="measuring"))
+    watch = partial(show_progress, what="measuring")
+    measured = build_kill_matrix(spec, chosen, dtype, jobs or os.cpu_count() or 1, watch)
     if not measured.kills:
         raise CannotRun(f"nothing to measure: nobody makes {', '.join(m.id for m in measured.not_made)}")
     _print_matrix(measured, spec)
@@ -104,7 +105,7 @@ def mistakes(
         save_json(json, _as_json(measured))
     if html:
         save(html, page(measured, spec))
-    return OK if measured.proven else FAILS
+    return OK if measured.is_proven else FAILS
 
 
 def _print_catalogue(chosen: Sequence[Mistake]) -> int:

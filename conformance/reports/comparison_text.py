@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
-from goldformer.conformance.diagnosis.findings import diagnose
+from goldformer.conformance.diagnosis.findings import Finding, diagnose
 from goldformer.conformance.reports.comparison import (
     Comparison,
     ComponentResult,
@@ -102,8 +102,7 @@ def markdown(comparison: Comparison, spec: Spec) -> str:
 
 
 def _list_failures(implementation: Implementation, spec: Spec) -> Iterator[str]:
-    for remark in diagnose(implementation.verdicts, spec):
-        yield f"{'  ' if remark.inner else ''}- **{remark.label}**: {escape(remark.text)}"
+    yield from list_remarks(diagnose(implementation.verdicts, spec))
     bad = implementation.bad
     yield f"\n<details><summary>{len(bad)} failing check{'s' if len(bad) != 1 else ''}</summary>\n"
     for verdict in bad[:_LISTED]:
@@ -111,6 +110,12 @@ def _list_failures(implementation: Implementation, spec: Spec) -> Iterator[str]:
     if len(bad) > _LISTED:
         yield f"- and {len(bad) - _LISTED} more"
     yield f"\n```console\n$ {bad[0].reproduce}\n```\n\n</details>\n"
+
+
+def list_remarks(remarks: Iterable[Finding]) -> Iterator[str]:
+    """Yield remarks as a list in Markdown; what is said of a component is indented below it."""
+    for remark in remarks:
+        yield f"{'  ' if remark.inner else ''}- **{remark.label}**: {escape(remark.text)}"
 
 
 def collect_libraries(comparison: Comparison) -> dict[str, str]:
@@ -143,10 +148,7 @@ def as_json(comparison: Comparison, spec: Spec) -> dict[str, Any]:
                     for result in i.results(spec).values()
                 ],
                 "clauses": {id_: _count_as_json(counts) for id_, counts in i.clauses(spec).items()},
-                "diagnosis": [
-                    {"label": remark.label, "text": remark.text, "inner": remark.inner}
-                    for remark in diagnose(i.verdicts, spec)
-                ],
+                "diagnosis": [{"label": r.label, "text": r.text, "inner": r.inner} for r in diagnose(i.verdicts, spec)],
                 "failures": [verdict.as_json() for verdict in i.bad],
             }
             for i in comparison.implementations

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from goldformer.adapters.protocol import TO_BE_WRITTEN
 from goldformer.conformance.diagnosis.causes import find_cause
-from goldformer.conformance.diagnosis.findings import describe_distance, diagnose
+from goldformer.conformance.diagnosis.findings import Finding, describe_distance, diagnose
 from goldformer.conformance.diagnosis.suspects import find_failing_roots
 from goldformer.conformance.judging.verdict import UNANSWERED, Difference, Element, Status, Verdict
 from goldformer.spec import Spec
@@ -185,11 +185,12 @@ def table(rows: Sequence[ComponentRow]) -> str:
 
 def closing(verdicts: Sequence[Verdict], spec: Spec) -> list[str]:
     """Return the diagnosis in lines."""
-    return [
-        line
-        for remark in diagnose(verdicts, spec)
-        for line in wrap(remark.text, f"{'  ' if remark.inner else ''}{remark.label}: ")
-    ]
+    return format_remarks(diagnose(verdicts, spec))
+
+
+def format_remarks(remarks: Iterable[Finding]) -> list[str]:
+    """Return remarks in lines; what is said of a component is indented below it."""
+    return [line for r in remarks for line in wrap(r.text, f"{'  ' if r.inner else ''}{r.label}: ")]
 
 
 def nothing_was_checked(verdicts: Iterable[Verdict]) -> bool:
