@@ -14,10 +14,12 @@ ROOT = Path(__file__).resolve().parent.parent
 #: The rooms, as folders of the repository.
 ROOMS = [
     "spec",
+    "spec/oracle",
     "reference_impl",
     "adapters",
     "adapters/process",
     "adapters/textbook",
+    "conformance",
     "conformance/judging",
     "conformance/properties",
     "conformance/diagnosis",
@@ -25,14 +27,15 @@ ROOMS = [
     "conformance/baseline",
     "conformance/grading",
     "conformance/commands",
-    *(room for room in ["conformance/grading/sandbox"] if (ROOT / room).is_dir()),
+    "conformance/grading/sandbox",
 ]
 
 #: The longest README of a room, in lines with text after its title.
 LONGEST = 10
 
 
-@pytest.mark.parametrize("room", ROOMS)
+# The README of the spec is the table that `goldformer coverage --write` makes.
+@pytest.mark.parametrize("room", [room for room in ROOMS if room != "spec"])
 def test_a_room_has_a_short_readme(room: str) -> None:
     readme = ROOT / room / "README.md"
     assert readme.is_file(), f"{room} has no README.md: say there what it does, and what it must not know"
