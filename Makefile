@@ -26,11 +26,11 @@ check: $(STAMP)  ## Format, lint, types, import rules, spec, tests
 	@$(MAKE) --no-print-directory test
 
 libraries: .venv-libraries/.installed  ## Our adapters of other libraries, in an environment of their own
-	@DEV=$${DEV:-PYTHON} HF_HUB_OFFLINE=1 .venv-libraries/bin/python -m pytest tests/test_libraries.py -q
+	@DEV=$${DEV:-PYTHON} HF_HUB_OFFLINE=1 .venv-libraries/bin/python -m pytest tests/adapters/test_libraries.py -q
 
 docs: .venv-docs/.installed  ## The documentation site, into build/docs: warnings are errors, links and anchors are checked
 	@.venv-docs/bin/python -m sphinx -W --keep-going -q -b html docs build/docs
-	@SITE=build/docs .venv-docs/bin/python -m pytest --noconftest tests/test_docs_site.py -q
+	@SITE=build/docs .venv-docs/bin/python -m pytest --noconftest tests/docs/test_site.py -q
 	@echo "build/docs/index.html"
 
 implementations: .venv-libraries/.installed  ## docs/implementations.md: every adapter in every dtype, in about an hour

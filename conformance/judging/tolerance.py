@@ -30,8 +30,8 @@ LARGEST: Final[Mapping[str, float]] = {
 }
 
 #: One for the whole suite. An error scale is the largest deviation of 64 honest evaluations; other
-#: honest code sums in another order, divides elsewhere, rounds twice. tests/test_tolerance.py holds the
-#: pool of correct implementations to half of this, and a wrong one far beyond it.
+#: honest code sums in another order, divides elsewhere, rounds twice. tests/conformance/judging/test_tolerance.py holds
+#: the pool of correct implementations to half of this, and a wrong one far beyond it.
 SLACK: Final = 4.0
 
 

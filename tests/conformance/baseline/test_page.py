@@ -1,0 +1,62 @@
+"""docs/baselines.md is true: its adapter is recorded, changed, checked, updated and lined up as it says."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from goldformer.conformance.baseline.arrays import LARGE, SAMPLED
+from goldformer.conformance.baseline.drawn import SIZES
+from goldformer.conformance.baseline.moves import KINDS
+from goldformer.conformance.cli import main
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "baselines.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^\$ goldformer (baseline .*?)(?:  +#.*)?$", PAGE, re.MULTILINE)
+
+
+def run(command):
+    return CliRunner().invoke(main, shlex.split(command))
+
+
+@pytest.fixture
+def adapter(tmp_path, monkeypatch):
+    (code,) = re.findall(r"```python\n(# my_norm\.py\n.*?)```", PAGE, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CI", raising=False)
+    (tmp_path / "baselines").mkdir()
+    (tmp_path / "my_norm.py").write_text(code, encoding="utf-8")
+    return tmp_path / "my_norm.py"
+
+
+def test_its_commands_do_what_it_says(adapter, tmp_path):
+    runnable = [command for command in COMMANDS if "path/to" not in command]
+    assert [command.split()[1] for command in runnable] == ["record", "check", "update", "update", "check", "history"]
+    record, check, dry, update, again, history = runnable
+    assert (run(record).exit_code, run(check).exit_code) == (0, 0)
+    old = adapter.read_text(encoding="utf-8")
+    adapter.write_text(old.replace("1e-5", "1e-6"), encoding="utf-8")
+    done = run(check)
+    assert done.exit_code == 1
+    (shown,) = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
+    for line in shown.splitlines():
+        if line != "…":
+            assert line in done.stdout.splitlines()
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "my_norm.py").write_text(old, encoding="utf-8")
+    (by_old,) = [command for command in COMMANDS if "--old-adapter" in command]
+    assert "semantic: 29 by the code" in run(by_old.replace("path/to/", "")).stdout
+    assert run(dry).stdout.splitlines()[-1] == "nothing was written: --dry-run"
+    assert [run(command).exit_code for command in (check, update, again, history)] == [1, 0, 0, 0]
+    assert (tmp_path / "history.html").exists()
+
+
+def test_its_classes_and_numbers_are_those_of_the_code():
+    assert tuple(re.findall(r"^\| (\w+) \| (?!what)", PAGE, re.MULTILINE)) == KINDS
+    assert f"more than {LARGE:,} numbers" in PAGE
+    assert f"and {SAMPLED} of them" in PAGE
+    sizes = [SIZES[name] for name in ("d_model", "heads", "seq", "kv_seq", "batch")]
+    assert "width {}, {} heads, {} to {} tokens, {} samples".format(*sizes) in PAGE

@@ -1,0 +1,97 @@
+"""pytest with --baseline: a case whose result moved fails with its class, and a bad baseline is a usage error."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from goldformer.conformance.cli import main
+
+GOLDEN = Path(__file__).resolve().parents[3] / "conformance" / "test_golden.py"
+
+SOFTMAX = """
+import numpy as np
+
+ARRAYS = "numpy"
+NAME = "mine"
+
+def softmax(scores):
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+"""
+#: Off by what float16 rounds away, and float32 does not.
+COARSE = SOFTMAX.replace("return powers /", "powers += powers.dtype.type(1e-4) * (powers < 1)\n    return powers /")
+
+
+@pytest.fixture
+def run(adapter_file, tmp_path):
+    """The golden cases of softmax on an adapter, against a baseline of the right one."""
+    done = CliRunner().invoke(
+        main, ["baseline", "record", adapter_file(SOFTMAX, "old.py"), "--out", str(tmp_path / "base")]
+    )
+    assert done.exit_code == 0, done.output
+
+    def pytest_on(source, *options, folder="base"):
+        words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(GOLDEN), "--component", "softmax"]
+        words += ["--adapter", adapter_file(source, "new.py"), "--baseline", folder, *options]
+        return subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+
+    return pytest_on
+
+
+def failed(done):
+    return [line for line in done.stdout.splitlines() if line.startswith("FAILED ") and "::" in line]
+
+
+def test_what_did_not_move_is_as_without_a_baseline(run):
+    """The one failure is that of code that accepts what it is to refuse, which no baseline holds."""
+    done = run(SOFTMAX)
+    assert not any("since the baseline" in line for line in done.stdout.splitlines())
+    assert {line.partition("[")[2].partition("]")[0].partition("-")[2] for line in failed(done)} <= {"sm-empty-row"}
+
+
+def said(done):
+    return " ".join(done.stdout.split())
+
+
+def test_what_moved_fails_with_its_class(run):
+    coarse, doubled, wide = (
+        said(run(source, "--dtype", "float32"))
+        for source in (
+            COARSE,
+            SOFTMAX.replace("return powers", "return 2 * powers"),
+            SOFTMAX.replace("return powers", "return np.float64(1) * powers"),
+        )
+    )
+    assert "since the baseline, precision: output moved by " in coarse
+    assert "; since the baseline, unexplained: output moved by " in doubled
+    assert "must be float32" in wide
+    assert "; since the baseline, form: it gave a result then" in wide
+
+
+GRADIENT = """
+def softmax_gradient(scores, cotangent):
+    weights = softmax(scores)
+    return {"scores": weights * (cotangent - (weights * cotangent).sum(-1, keepdims=True))}
+"""
+
+
+def test_a_conforming_result_that_moved_fails_too_and_says_how_to_repeat_it(run):
+    done = run(SOFTMAX + GRADIENT, "--dtype", "float32")
+    assert done.returncode == 1
+    assert "since the baseline, form: gives a result now; it was not-implemented: numpy does not" in said(done)
+    assert "Repeat goldformer baseline check " in said(done)
+
+
+def test_a_dtype_that_was_not_recorded_is_not_compared(run):
+    assert "since the baseline" not in run(COARSE, "--dtype", "float16").stdout
+
+
+def test_a_bad_baseline_is_a_usage_error(run):
+    done = run(SOFTMAX, folder="gone")
+    assert done.returncode == 4
+    assert "goldformer: --baseline gone: there is no such folder: manifest.yaml is missing" in done.stderr

@@ -1,0 +1,267 @@
+"""assignment.yaml: what is read, and what is said of each thing that is wrong in it, with its line."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from goldformer.conformance.grading.assignment import REASONS, digest_assignment, list_published_cases, read_assignment
+from goldformer.conformance.grading.model import Deduction, Feedback, GradedComponent, SubmissionLimits
+from goldformer.spec import SpecError
+
+FULL = """\
+title: Attention, and what it stands on
+adapter: maps/adapter.py
+starter: starter.py
+components:
+  softmax: 10
+  scaled_dot_product_attention: {points: 30.5, golden: 3, properties: 1, rule: all}
+  causal_mask: 0
+dtypes: [float32]
+fresh: {cases: 2, seed: a well-kept secret}
+limits: {call: 2.5, memory: 1024}
+deductions:
+  - {mistake: scale-missing, points: 2, note: read section 3.2.1 again}
+  - {reason: wrong-dtype, points: 1}
+without: [sdpa-dropout-*, sm-several-rows]
+feedback: {expected: false}
+"""
+SHORT = "title: Softmax\ncomponents:\n  softmax: 1\n"
+
+
+@pytest.fixture
+def written(tmp_path: Path):
+    """The path of an assignment with the given text, and an adapter and a starter beside it."""
+
+    def write(text: str, folder: str = "course") -> Path:
+        root = tmp_path / folder
+        (root / "maps").mkdir(parents=True, exist_ok=True)
+        for name in ("adapter.py", "starter.py", "maps/adapter.py", "notes.txt"):
+            (root / name).write_text("import submission\n", encoding="utf-8")
+        path = root / "assignment.yaml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def test_everything_that_is_written_is_read(written, spec):
+    path = written(FULL)
+    read = read_assignment(path, spec)
+    assert (read.path, read.title) == (path, "Attention, and what it stands on")
+    assert (read.adapter, read.starter) == (path.parent / "maps" / "adapter.py", path.parent / "starter.py")
+    assert read.parts == (
+        GradedComponent("softmax", 10),
+        GradedComponent("scaled_dot_product_attention", 30.5, golden=3, properties=1, rule="all"),
+        GradedComponent("causal_mask", 0),
+    )
+    assert (read.dtypes, read.fresh, read.seed) == (("float32",), 2, "a well-kept secret")
+    assert read.limits == SubmissionLimits(call=2.5, memory=1024)
+    assert read.deductions == (
+        Deduction(2, mistake="scale-missing", note="read section 3.2.1 again"),
+        Deduction(1, reason="wrong-dtype"),
+    )
+    assert read.feedback == Feedback(expected=False)
+    assert read.points == 40.5
+
+
+def test_what_is_left_out_takes_along_what_differs_from_it_in_a_fault(written, spec):
+    read = read_assignment(written(FULL), spec)
+    assert {"sdpa-dropout-each-weight", "sdpa-dropout-negative", "sm-several-rows", "sm-no-elements"} <= {*read.without}
+    assert spec.cases["sm-no-elements"].base == "sm-several-rows"
+    asked = {case.id for case in list_published_cases(read, spec)}
+    components = {"softmax", "scaled_dot_product_attention", "causal_mask"}
+    assert asked == {case.id for case in spec.cases.values() if case.component in components} - {*read.without}
+
+
+def test_what_is_not_written_is_what_the_command_that_students_run_does(written, spec):
+    read = read_assignment(written(SHORT), spec)
+    assert (read.adapter.name, read.starter) == ("adapter.py", None)
+    assert (read.dtypes, read.fresh, read.seed) == (("float64", "float32"), 4, None)
+    assert (read.limits, read.deductions, read.feedback, read.without) == (SubmissionLimits(), (), Feedback(), ())
+
+
+# ── what is wrong ──
+
+#: The text of FULL and its replacement, the line, the field, and the message.
+WRONG = {
+    "unknown key": (
+        "feedback:", "feedbak:", 15, "feedbak",
+        "unknown key: did you mean feedback?",
+    ),
+    "unknown key of a component": (
+        "golden: 3", "gold: 3", 6, "components.scaled_dot_product_attention.gold", "unknown key: did you mean golden?",
+    ),
+    "unknown key like none": (
+        "expected: false", "colour: red", 15, "feedback.colour",
+        "unknown key: known here are diagnosis, first_wrong, expected, reproduction, stderr",
+    ),
+    "no mapping": ("limits: {call: 2.5, memory: 1024}", "limits: 5", 10, "limits",
+        "should be a mapping of keys to values, got 5"),
+    "misspelt component": (
+        "softmax: 10", "sofmax: 10", 5, "components.sofmax", "unknown component sofmax: did you mean softmax?",
+    ),
+    "misspelt dtype": (
+        "[float32]", "[float32, flaot64]", 8, "dtypes[1]", "unknown dtype flaot64: did you mean float64?",
+    ),
+    "misspelt mistake": (
+        "scale-missing", "scale-mising", 12, "deductions[0].mistake",
+        "unknown mistake scale-mising: did you mean scale-missing?",
+    ),
+    "misspelt reason": (
+        "wrong-dtype", "wrong-dtyp", 13, "deductions[1].reason",
+        "unknown reason wrong-dtyp: did you mean wrong-dtype?",
+    ),
+    "a reason that costs nothing": (
+        "wrong-dtype", "convention", 13, "deductions[1].reason", "unknown reason convention: known are wrong-value, ",
+    ),
+    "a mistake of what is not asked for": (
+        "scale-missing", "residual-missing", 12, "deductions[0].mistake",
+        "residual-missing is a mistake of encoder_layer, which is neither asked for nor a part of what is",
+    ),
+    "a deduction twice": (
+        "reason: wrong-dtype", "mistake: scale-missing", 13, "deductions[1].mistake",
+        "scale-missing has a deduction already",
+    ),
+    "a deduction for two things": (
+        "{reason:", "{mistake: scale-missing, reason:", 13, "deductions[1]",
+        "should be for a mistake or for a reason, but not for both",
+    ),
+    "a deduction for nothing": (
+        "reason: wrong-dtype, ", "", 13, "deductions[1]",
+        "should be for a mistake or for a reason, but not for both",
+    ),
+    "negative points": (
+        "softmax: 10", "softmax: -1", 5, "components.softmax",
+        "Input should be greater than or equal to 0, got -1",
+    ),
+    "points in words": (
+        "softmax: 10", "softmax: ten", 5, "components.softmax", "Input should be a valid number, got 'ten'",
+    ),
+    "no points in a part": (
+        "{points: 30.5, ", "{", 6, "components.scaled_dot_product_attention.points", "is missing",
+    ),
+    "an unknown rule": (
+        "rule: all", "rule: most", 6, "components.scaled_dot_product_attention.rule",
+        "Input should be 'share' or 'all', got 'most'",
+    ),
+    "no weights": (
+        "golden: 3, properties: 1", "golden: 0, properties: 0", 6, "components.scaled_dot_product_attention",
+        "golden and properties are weights: at least one must be more than 0",
+    ),
+    "no adapter": (
+        "maps/adapter.py", "maps/adaptor.py", 2, "adapter",
+        "there is no file maps/adaptor.py in the assignment's folder",
+    ),
+    "an adapter elsewhere": (
+        "maps/adapter.py", "../adapter.py", 2, "adapter",
+        "'../adapter.py' should be a Python file next to this one or in a folder below it",
+    ),
+    "a starter that is no Python": (
+        "starter.py", "notes.txt", 3, "starter",
+        "'notes.txt' should be a Python file next to this one or in a folder below it",
+    ),
+    "too many fresh cases": (
+        "cases: 2", "cases: 999", 9, "fresh.cases", "Input should be less than or equal to 32, got 999",
+    ),
+    "a seed that is a number": (
+        "seed: a well-kept secret", "seed: 2026", 9, "fresh.seed",
+        "expected text, got 2026, which YAML reads as a number; put it in quotes",
+    ),
+    "a title that is a date": (
+        "title: Attention, and what it stands on", "title: 2026-11-21", 1, "title",
+        "expected text, got 2026-11-21, which YAML reads as a date; put it in quotes",
+    ),
+    "a call longer than all calls": (
+        "call: 2.5", "call: 500", 10, "limits.call",
+        "is 500 s, more than all of a submission may take (total, 120 s)",
+    ),
+    "a case left out that is none": (
+        "sm-several-rows", "sm-severl-rows", 14, "without[1]",
+        "unknown case sm-severl-rows: did you mean sm-several-rows?",
+    ),
+    "every case left out": (
+        "sm-several-rows", "sm-*", 14, "without", "leaves out every case of softmax: leave out the component",
+    ),
+    "no memory": (
+        "memory: 1024", "memory: 0", 10, "limits.memory", "Input should be greater than or equal to 1, got 0",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_wrong_is_said_with_its_line_and_field(what, written, spec):
+    old, new, line, field, message = WRONG[what]
+    assert FULL.count(old) == 1, f"the text has {old!r} more than once, or not at all"
+    path = written(FULL.replace(old, new))
+    with pytest.raises(SpecError) as refused:
+        read_assignment(path, spec)
+    (problem,) = refused.value.problems
+    assert (problem.file, problem.line, problem.field) == (path, line, field)
+    assert problem.message.startswith(message)
+
+
+def test_every_problem_is_listed(written, spec):
+    path = written(FULL.replace("softmax: 10", "sofmax: 10").replace("starter.py", "stater.py"))
+    with pytest.raises(SpecError) as refused:
+        read_assignment(path, spec)
+    assert [problem.field for problem in refused.value.problems] == ["starter", "components.sofmax"]
+
+
+def test_points_for_nothing_are_no_assignment(written, spec):
+    with pytest.raises(SpecError, match=re.escape("no component has points, so there is nothing to earn")):
+        read_assignment(written(SHORT.replace("softmax: 1", "softmax: 0")), spec)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path, spec):
+    with pytest.raises(SpecError, match=re.escape("assignment.yaml:1: file: cannot be read: No such file")):
+        read_assignment(tmp_path / "assignment.yaml", spec)
+
+
+# ── the page about it ──
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "assignments.md").read_text(encoding="utf-8")
+
+
+def test_the_example_of_the_page_is_read(written, spec):
+    read = read_assignment(written(PAGE.split("```yaml\n")[1].split("```")[0]), spec)
+    assert read.points == 100
+
+
+def test_the_page_lists_every_reason_and_every_limit(written, spec):
+    listed = PAGE.split("> wrong-value")[1].split("\n\n")[0].replace("\n> ", " ")
+    assert ("wrong-value" + listed).split(", ") == list(REASONS)
+    limits = PAGE.split("**limits.** ")[1].split("\n\n")[0]
+    for name, value in asdict(SubmissionLimits()).items():
+        assert f"`{name}`" in limits
+        assert f" {value:g}" in limits
+
+
+# ── its digest ──
+
+
+def test_the_digest_is_of_what_is_said_and_not_of_where_it_lies(written, spec):
+    first = digest_assignment(read_assignment(written(FULL), spec))
+    moved = digest_assignment(read_assignment(written("# a remark\n" + FULL, "elsewhere"), spec))
+    assert first == moved
+    assert re.fullmatch("[0-9a-f]{64}", first)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("softmax: 10", "softmax: 11"), ("call: 2.5", "call: 2"), ("a well", "no well")]
+)
+def test_the_digest_changes_with_what_is_said(old, new, written, spec):
+    assert digest_assignment(read_assignment(written(FULL), spec)) != digest_assignment(
+        read_assignment(written(FULL.replace(old, new)), spec)
+    )
+
+
+@pytest.mark.parametrize("name", ["maps/adapter.py", "starter.py"])
+def test_the_digest_changes_with_the_files_that_it_names(name, written, spec):
+    path = written(FULL)
+    before = digest_assignment(read_assignment(path, spec))
+    (path.parent / name).write_text("import submission as s\n", encoding="utf-8")
+    assert digest_assignment(read_assignment(path, spec)) != before

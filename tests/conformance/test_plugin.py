@@ -1,0 +1,297 @@
+"""The suite under pytest: its summary, its failures, its exit codes, across processes, and its silence elsewhere."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner
+
+from goldformer.conformance.cli import main
+
+SUITE = Path(__file__).resolve().parents[2] / "conformance"
+
+RIGHT = """
+import numpy as np
+
+ARRAYS = "numpy"
+NAME = "mine"
+
+def softmax(scores):
+    if 0 in scores.shape:
+        raise ValueError("scores: empty")
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+"""
+ACCEPTS_ANYTHING = RIGHT.replace('raise ValueError("scores: empty")', "return scores")
+DOUBLED = ACCEPTS_ANYTHING.replace("return powers", "return 2 * powers") + "\ndef casual_mask(): ...\n"
+
+GOLDEN, PROPERTIES = SUITE / "test_golden.py", SUITE / "test_properties.py"
+
+
+class Run:
+    """One run of pytest in a process and a folder of its own."""
+
+    def __init__(self, folder, *arguments):
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+        self.folder = folder
+        self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
+
+    @property
+    def rows(self):
+        """The summary's rows by component, without the spaces."""
+        _, _, after = self.out.partition("error÷tol.\n")
+        rows = itertools.takewhile(re.compile(r"[a-z_]+ +[·\d]").match, after.splitlines())
+        return {row.split()[0]: row.split()[1:] for row in rows}
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory):
+    """Run files of the suite on an adapter, by name or by source, in a folder whose name has a space."""
+
+    def run(adapter, *options, files=(GOLDEN,)):
+        folder = tmp_path_factory.mktemp("run") / "a folder"
+        folder.mkdir()
+        if "\n" in adapter:
+            (folder / "mine.py").write_text(adapter, encoding="utf-8")
+            adapter = "../a folder/mine.py"
+        return Run(folder, *map(str, files), "--adapter", adapter, *options)
+
+    return run
+
+
+STRICT = (DOUBLED, "--component", "softmax,causal_mask", "--dtype", "float32", "--strict")
+
+
+@pytest.fixture(scope="module")
+def broken(suite):
+    """A strict run on a softmax that is doubled and accepts anything, in an adapter without a causal mask."""
+    return suite(*STRICT, files=(GOLDEN, PROPERTIES))
+
+
+# A run that conforms
+
+
+@pytest.fixture(scope="module")
+def conforming(suite):
+    """The whole suite on two components of the textbook, in the dtypes that are run unless told otherwise."""
+    return suite("textbook", "--component", "softmax,causal_mask", "-v", files=(SUITE,))
+
+
+def test_the_summary_tells_what_was_done_by_component(conforming):
+    assert conforming.code == 0
+    assert "= conformance of textbook =" in conforming.out
+    assert re.search(r"^component +passed +failed +not impl\. +skipped +error÷tol\.$", conforming.out, re.MULTILINE)
+    assert conforming.rows["causal_mask"] == ["26", "·", "·", "·", "0", "conforms"]
+    passed, failed, absent, skipped, ratio, *state = conforming.rows["softmax"]
+    assert (passed, failed, absent, skipped) == ("42", "·", "·", "2")
+    assert " ".join(state) == "conforms (42 of 44 checks apply)"
+    assert 0 < float(ratio) < 0.5
+    assert list(conforming.rows) == ["causal_mask", "softmax"]
+
+
+def test_two_dtypes_give_two_tests_for_every_case_and_property(conforming, spec):
+    ids = [case.id for name in ("causal_mask", "softmax") for case in spec.cases_of(name)]
+    golden = re.findall(r"test_golden\.py::test_golden\[(\w+)-([\w-]+)\] PASSED", conforming.out)
+    assert golden == [(dtype, id_) for dtype in ("float64", "float32") for id_ in ids]
+    properties = re.findall(r"test_properties\.py::test_property\[(\w+)-softmax-sm-simplex\] PASSED", conforming.out)
+    assert properties == ["float64", "float32"]
+
+
+# A run that a fault of goldformer spoils
+
+FAULT = """
+from goldformer.conformance.judging import cases
+
+def compared(*_):
+    raise LookupError("of our own")
+
+cases.measure = compared
+"""
+
+
+def test_a_fault_of_goldformer_is_an_internal_error_of_pytest(tmp_path):
+    (tmp_path / "broken_judge.py").write_text(FAULT, encoding="utf-8")
+    options = ("-p", "broken_judge", "--adapter", "textbook", "--component", "softmax", "--dtype", "float32")
+    run = Run(tmp_path, str(GOLDEN), *options)
+    assert run.code == pytest.ExitCode.INTERNAL_ERROR
+    assert "Fault in goldformer: a fault in goldformer: LookupError: of our own (broken_judge.py:" in run.out
+    assert "Fix first" not in run.out
+
+
+# A run that fails
+
+
+def test_a_failing_run_is_1_and_names_the_root_the_mistake_and_a_misspelt_component(broken):
+    assert broken.code == 1
+    assert broken.rows["softmax"][-2:] == ["fails", "first"]
+    assert list(broken.rows) == ["causal_mask", "softmax"]
+    assert "Fix first: softmax" in broken.out
+    assert "Note: casual_mask is no component: did you mean causal_mask?" in broken.out
+
+
+def test_a_failing_case_shows_what_a_student_needs(broken, spec):
+    (block,) = re.findall(r"^FAILED  sm-one-row-by-hand .*?Repeat .*?$", broken.out, re.MULTILINE | re.DOTALL)
+    for part in (
+        "(softmax, float32 on cpu)",
+        spec.cases["sm-one-row-by-hand"].title,
+        "first at [0]: expected 0.0420100661, actual 0.0840201",
+        "error ÷ tolerance ",
+        "Clause      SM-1 MUST: The formula",
+        "Source      java J1",
+        "Repeat      goldformer check '../a folder/mine.py' --case sm-one-row-by-hand --dtype float32 --strict",
+    ):
+        assert part in block
+    assert "Traceback" not in broken.out
+    assert "conformance/plugin.py" not in broken.out.partition("short test summary")[0]
+
+
+def test_each_failure_is_shown_once_on_a_build_server_too(suite, monkeypatch):
+    """Where `CI` is set, pytest's short summary does not cut what a failure says."""
+    monkeypatch.setenv("CI", "true")
+    run = suite(DOUBLED, "--component", "softmax", "--dtype", "float32")
+    assert run.code == 1
+    assert run.out.count("  Repeat ") == len(re.findall(r"^FAILED .*::test_golden", run.out, re.MULTILINE)) > 5
+
+
+def test_junit_xml_says_what_is_wrong_and_of_what(suite):
+    run = suite(DOUBLED, "--component", "softmax", "--dtype", "float32", "--junitxml", "junit.xml")
+    tests = {test.get("name"): test for test in ElementTree.parse(run.folder / "junit.xml").iter("testcase")}
+    wrong = tests["test_golden[float32-sm-one-row-by-hand]"]
+    assert wrong.find("failure").get("message").startswith("output: 3 of 3 values are wrong, by up to ")
+    assert "Clause      SM-1 MUST" in wrong.find("failure").text
+    told = {p.get("name"): p.get("value") for p in wrong.iter("property")}
+    assert float(told.pop("ratio")) > 1
+    assert told.pop("repeat").startswith("goldformer check '../a folder/mine.py' --case sm-one-row-by-hand ")
+    assert told == {
+        "component": "softmax", "dtype": "float32", "device": "cpu", "reason": "wrong-value", "clauses": "SM-1 SM-2",
+    }  # fmt: skip
+    accepted = tests["test_golden[float32-sm-no-elements]"]
+    assert accepted.find("skipped").get("message").startswith("advice: ")
+
+
+@pytest.mark.parametrize("what", ["--case sm-saturated", "--property sm-simplex --component softmax"])
+def test_the_line_that_repeats_a_failure_fails_again(what, broken, monkeypatch):
+    (line,) = re.findall(rf"^  Repeat      (goldformer check .*{what}.*)$", broken.out, re.MULTILINE)
+    program, *arguments = shlex.split(line)
+    assert program == "goldformer"
+    monkeypatch.chdir(broken.folder)
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 1
+    assert result.stdout.startswith("FAILED  ")
+
+
+def test_the_line_that_repeats_a_failure_works_in_a_shell(broken):
+    line = next(line for line in broken.out.splitlines() if line.startswith("  Repeat ")).split(maxsplit=1)[1]
+    here = Path(sys.executable).parent
+    done = subprocess.run(
+        line, shell=True, cwd=broken.folder, env={"PATH": str(here)}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+# Strictness and processes
+
+
+def test_absent_components_and_advice_are_skipped(suite):
+    run = suite(ACCEPTS_ANYTHING, "--component", "softmax,causal_mask", "--dtype", "float32", "-rs")
+    assert run.code == 0
+    assert run.rows["causal_mask"] == ["·", "·", "13", "·", "–", "not", "implemented"]
+    assert "not-implemented: mine has no causal_mask" in run.out
+    assert "advice: accepts a bad scores and returns an array of shape (3, 2, 0)" in run.out
+
+
+def test_strict_fails_absent_components_and_advice(broken):
+    assert broken.rows["causal_mask"] == ["·", "13", "·", "·", "–", "fails", "first"]
+    assert re.search(r"^FAILED  sm-no-elements .*\n.*\n  → accepts a bad scores", broken.out, re.MULTILINE)
+    assert "--case sm-no-elements --dtype float32 --strict\n" in broken.out
+
+
+def test_two_processes_sum_up_as_one_does(suite, broken):
+    run = suite(*STRICT, "-n", "2", files=(GOLDEN, PROPERTIES))
+    assert "2 workers" in run.out
+    assert (run.code, run.rows) == (broken.code, broken.rows)
+    closing = [re.search(r"^Fix first:.*?(?=^=)", r.out, re.MULTILINE | re.DOTALL).group() for r in (run, broken)]
+    assert closing[0] == closing[1]
+
+
+# Runs that cannot be
+
+
+@pytest.mark.parametrize(
+    ("adapter", "options", "says"),
+    [
+        ("textbok", (), "goldformer: no adapter 'textbok'. Did you mean textbook? Give a file"),
+        ("textbook", ("--component", "sofmax"), "--component sofmax: known are causal_mask, dropout, feed_forward, "),
+        ("textbook", ("--dtype", "int8"), "--dtype int8: known are float64, float32, float16, bfloat16"),
+    ],
+    ids=["adapter", "component", "dtype"],
+)
+def test_what_cannot_be_run_is_a_usage_error(adapter, options, says, suite):
+    run = suite(adapter, *options)
+    assert run.code == pytest.ExitCode.USAGE_ERROR
+    assert says in run.err
+    assert "Traceback" not in run.out + run.err
+
+
+def test_a_run_in_which_everything_is_skipped_is_not_green(suite):
+    run = suite("textbook", "--component", "softmax", "--dtype", "bfloat16")
+    assert run.code == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert "Nothing was checked: everything was skipped." in run.out
+    assert run.rows["softmax"] == ["·", "·", "·", "16", "–", "not", "checked"]
+
+
+# Other people's tests
+
+
+def test_a_project_of_its_own_never_notices_the_plugin(tmp_path):
+    (tmp_path / "test_theirs.py").write_text(
+        "import sys\n\n"
+        "class Bench: ...\n\n"
+        "def test_nothing_is_imported(request):\n"
+        "    assert request.config.pluginmanager.hasplugin('goldformer')\n"
+        "    names = ('goldformer.spec', 'goldformer.adapters', 'goldformer.conformance.judging', 'numpy', 'torch')\n"
+        "    assert [name for name in names if name in sys.modules] == []\n",
+        encoding="utf-8",
+    )
+    run = Run(tmp_path, "-W", "error", "-v")
+    assert run.code == 0
+    assert "1 passed" in run.out
+    mentions = [line for line in run.out.splitlines() if "goldformer" in line and not line.startswith("plugins: ")]
+    assert (mentions, run.err) == ([], "")
+
+
+def test_a_fixture_named_bench_in_a_project_of_its_own_is_left_alone(tmp_path):
+    (tmp_path / "test_theirs.py").write_text(
+        "import pytest\n\n@pytest.fixture\ndef bench():\n    return 'theirs'\n\n"
+        "def test_bench(bench):\n    assert bench == 'theirs'\n",
+        encoding="utf-8",
+    )
+    run = Run(tmp_path, "-q")
+    assert (run.code, "1 passed" in run.out) == (0, True)
+
+
+# The report as a page
+
+
+def test_conformance_html_saves_the_page_that_check_saves(suite, tmp_path):
+    path = tmp_path / "report.html"
+    run = suite(DOUBLED, "--conformance-html", str(path), "--dtype", "float32", "-n", "2")
+    assert f"wrote {path}" in run.out
+    text = path.read_text(encoding="utf-8")
+    assert "mine" in text
+    assert "fails first" in text
+    assert 'aria-label="actual,' in text
+
+
+def test_conformance_html_without_a_folder_is_refused_before_the_work(suite):
+    run = suite(RIGHT, "--conformance-html", "no/report.html")
+    assert run.code == pytest.ExitCode.USAGE_ERROR
+    assert "--conformance-html no/report.html: there is no folder no" in run.err

@@ -1,0 +1,228 @@
+"""The written pages of the site are true: their code, YAML and commands run, and their links hold on GitHub."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import unquote
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from goldformer.conformance.cli import main
+from goldformer.spec import ROOT
+from goldformer.spec.goldenfile import GoldenArrayModel, GoldenCaseModel, GoldenFileModel, GoldenStatisticsModel
+from goldformer.spec.readme import anchor
+from goldformer.spec.schema import CaseModel, CasesFile
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+DOCS = REPOSITORY / "docs"
+PAGES = ("index", "tutorial", "check", "exit-status", "values", "tolerances", "cases", "extend")
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+GAP = "…"
+
+
+def text_of(page):
+    return (DOCS / f"{page}.md").read_text(encoding="utf-8")
+
+
+def blocks(text):
+    return [(match[1], match[2]) for match in BLOCK.finditer(text)]
+
+
+def commands(block):
+    """Each command of a console block with its exit status and the lines shown below it."""
+    first, *rest = re.split(r"^\$ ", block, flags=re.MULTILINE)
+    assert not first
+    for told in rest:
+        line, _, shown = told.partition("\n")
+        status = re.search(r"# exit status (\d)", line)
+        fails = shown.startswith("FAILED")
+        yield shlex.split(line, comments=True), int(status[1]) if status else int(fails), shown.splitlines()
+
+
+def must_show(output, shown, what):
+    """The lines stand in the output in this order, next to one another but for the gaps."""
+    got = [line.rstrip() for line in output.splitlines()]
+    place, gap = 0, False
+    for line in map(str.rstrip, shown):
+        if line == GAP:
+            gap = True
+            continue
+        wanted = re.compile(".*".join(map(re.escape, line.split(GAP))))
+        found = next((i for i in range(place, len(got)) if wanted.fullmatch(got[i])), None)
+        assert found is not None, f"{what} does not say: {line}\n{output}"
+        assert gap or found == place, f"{what} says more before: {line}\n{output}"
+        place, gap = found + 1, False
+
+
+def run(words, folder):
+    """The exit status and the output of a command that the pages use."""
+    if words[0] == "goldformer":
+        result = CliRunner().invoke(main, words[1:])
+        return result.exit_code, result.output
+    assert words[0] == "python", words
+    done = subprocess.run(
+        [sys.executable, *words[1:]], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def must_be_known(words):
+    """A command that would install or test too much here exists, with what it names."""
+    if words[0] == "pip":
+        # In which form: tests/docs/test_install_lines.py.
+        assert words[1] == "install"
+    elif words[0] == "git":
+        assert words == ["git", "clone", "$GOLDFORMER_SOURCE", "goldformer"]
+    elif words[0] == "make":
+        makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
+        assert re.search(rf"^{words[1]}:", makefile, re.MULTILINE)
+    else:
+        plugin = (REPOSITORY / "conformance" / "plugin.py").read_text(encoding="utf-8")
+        assert words[:3] == ["pytest", "--pyargs", "goldformer.conformance"]
+        assert all(f'"{word}"' in plugin for word in words[3:] if word.startswith("--"))
+
+
+def indented_alike(text):
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def must_be_quoted(path, rest):
+    """Lines that a page quotes from a file of ours stand there, next to one another."""
+    quoted, lines = indented_alike(rest), indented_alike(path.read_text(encoding="utf-8"))
+    assert any(lines[i : i + len(quoted)] == quoted for i in range(len(lines))), f"{path.name} no longer has\n{rest}"
+
+
+# Whoever leaves a query no key subtracts −∞ from −∞, as the tutorial does.
+@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_of_a_page_is_true(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for kind, block in blocks(text_of(page)):
+        if kind == "console":
+            for words, status, shown in commands(block):
+                if words[0] in ("git", "pip", "make", "pytest"):
+                    must_be_known(words)
+                    continue
+                got, output = run(words, tmp_path)
+                assert got == status, f"{shlex.join(words)}\n{output}"
+                must_show(output, shown, shlex.join(words))
+            continue
+        assert kind in ("python", "yaml"), f"nobody runs a block of {kind}"
+        (name,) = re.findall(r"\A# ([\w./-]+)\n", block)
+        if (REPOSITORY / name).exists():
+            must_be_quoted(REPOSITORY / name, block.partition("\n")[2])
+        else:
+            (tmp_path / name).write_text(block, encoding="utf-8")
+
+
+def test_a_block_that_is_not_true_is_found(tmp_path):
+    must_show("a\nb\nc\n", ["a", GAP, "c"], "it")
+    for shown in (["b"], ["a", "c"], ["a", GAP, "d"], ["c", GAP, "a"]):
+        with pytest.raises(AssertionError):
+            must_show("a\nb\nc\n", shown, "it")
+    with pytest.raises(AssertionError):
+        must_be_quoted(REPOSITORY / "spec" / "mistakes.yaml", "- id: no-such-mistake\n")
+
+
+# Links
+
+
+def headings(path):
+    """The fragments under which GitHub finds the headings of a page."""
+    text = BLOCK.sub("", path.read_text(encoding="utf-8"))
+    return {
+        anchor(re.sub(r"`|\[([^\]]*)\]\([^)]*\)", r"\1", title))
+        for title in re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    }
+
+
+@pytest.mark.parametrize("path", sorted(DOCS.glob("*.md")), ids=lambda path: path.stem)
+def test_every_link_of_a_page_holds_on_github(path):
+    text = BLOCK.sub("", path.read_text(encoding="utf-8"))
+    for address in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"https?:", address):
+            continue
+        place, _, fragment = unquote(address).partition("#")
+        target = (path.parent / place).resolve() if place else path
+        assert target.exists(), address
+        assert REPOSITORY in target.parents, address
+        if fragment:
+            assert fragment in headings(target), address
+
+
+# What the pages say in words
+
+
+def test_the_page_on_cases_names_every_field():
+    page = text_of("cases")
+    models = (CasesFile, CaseModel, GoldenFileModel, GoldenCaseModel, GoldenArrayModel, GoldenStatisticsModel)
+    for field in {field for model in models for field in model.model_fields}:
+        assert re.search(rf"`{field}`", page), field
+
+
+def test_the_page_on_cases_shows_every_form_of_recipe_and_of_expectation():
+    page = text_of("cases")
+    forms = re.findall(r"^\| `(\{.*?\})` \|", page, re.MULTILINE)
+    names = {name for form in forms for name in re.findall(r"[a-z_]+(?=:)", form)}
+    assert {"values", "fill", "draw", "lengths", "probes", "drawn", "statistics", "error", "gradients"} <= names
+
+
+def test_the_options_that_the_pages_name_exist():
+    commands = [main.get_command(None, name) for name in main.list_commands(None)]
+    known = {name for command in commands for p in command.params for name in p.opts}
+    for page in PAGES:
+        for line in re.findall(r"^\| (`-.*?) \|", text_of(page), re.MULTILINE):
+            assert set(re.findall(r"`(-{1,2}[a-z0-9]+)", line)) <= known, line
+
+
+def test_the_numbers_of_the_pages_are_those_in_force():
+    from goldformer.conformance.judging.tolerance import SLACK
+    from goldformer.spec.oracle import balls, draws
+
+    values, tolerances = text_of("values"), text_of("tolerances")
+    assert f"with {balls.PRECISION} bits; a model of full size takes {balls.FULL_SIZE}" in values
+    assert f"{balls.DIGITS} significant digits" in values
+    assert f"on {draws.SAMPLES} samples" in tolerances
+    assert draws.ROUNDOFF == 2.0**-34
+    assert "ρ = 2⁻³⁴" in tolerances
+    assert f"once for the whole suite: {SLACK:g}." in tolerances
+    assert ROOT.parent == REPOSITORY
+
+
+# ── options ──
+
+#: What shows a command line: the written pages, the examples, and what a course is handed.
+SHOWING = [
+    REPOSITORY / "README.md",
+    *sorted(DOCS.glob("*.md")),
+    *sorted(p for p in (REPOSITORY / "examples").rglob("*") if p.is_file() and p.suffix in ("", ".md", ".sh", ".yml")),
+    *sorted((REPOSITORY / "conformance" / "grading" / "assignments").rglob("README.md")),
+]
+
+
+def options_shown(text):
+    """Each option that stands behind a command of goldformer, with that command."""
+    for line in re.findall(r"goldformer ([a-z]+ [^\n`]*)", text.replace("\\\n", " ")):
+        words = line.split()
+        command: click.Command = main
+        while words and isinstance(command, click.Group) and (inner := command.get_command(None, words[0])):
+            command, words = inner, words[1:]
+        if command is not main:
+            yield from ((command, option) for option in re.findall(r"(?<!\S)--[a-z][a-z0-9-]*", " ".join(words)))
+
+
+def test_every_option_that_is_shown_exists():
+    shown = [(path, *found) for path in SHOWING for found in options_shown(path.read_text(encoding="utf-8"))]
+    assert {"grade", "check", "compare"} <= {command.name for _, command, _ in shown}
+    unknown = [
+        f"{path.relative_to(REPOSITORY)}: {command.name} {option}"
+        for path, command, option in shown
+        if option not in ("--help", *(name for parameter in command.params for name in parameter.opts))
+    ]
+    assert not unknown

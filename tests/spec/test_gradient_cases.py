@@ -1,0 +1,290 @@
+"""Gradient cases are safe from rounding, and catch what they claim: one edit in a copy of the reference at a time.
+
+A backward mistake is written as y + (x − y).detach(): the value of x with the gradient of y.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from goldformer.adapters import Adapter, find_adapter
+from goldformer.conformance.diagnosis.explain import Diagnosis
+from goldformer.conformance.diagnosis.mistakes import implementations
+from goldformer.conformance.judging.cases import Bench, check_case, judge_case
+from goldformer.conformance.judging.gradient import invoke_gradient
+from goldformer.conformance.judging.invoke import BadResult, read_arguments
+from goldformer.conformance.judging.tolerance import tolerance
+from goldformer.conformance.judging.verdict import Status
+from goldformer.spec.oracle import layer_formulas
+from goldformer.spec.oracle.derive import FORMULAS, evaluate
+from goldformer.spec.oracle.draws import Draw, error_scale
+from goldformer.spec.oracle.formulas import linear
+
+ATTENTION, HEADS = "_functional.py", "_functional.py"
+FEED, NORM, LAYERS, DECODER = "feed_forward.py", "layer_norm.py", "_layers.py", "decoder.py"
+MODEL = "transformer.py"
+
+FILLED = "scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)"
+RELU = "functional.affine(x, self.w_1, self.b_1).relu()"
+VARIANCE = "variance = (centred * centred).mean(dim=-1, keepdim=True)"
+NORMALISED = "normalised = centred / (variance + self.eps).sqrt()"
+#: Mean and variance once more, over other axes.
+OVER = (
+    "axes = {}\n        centred = row - row.mean(dim=axes, keepdim=True)\n"
+    f"        variance = (centred * centred).mean(dim=axes, keepdim=True)\n        {NORMALISED}"
+)
+SCALED = "attention_scores(query, key) / math.sqrt(query.shape[-1])"
+SUM = "total = x + self.dropout(update)"
+NEXT = "x = layer(x, *others).output"
+DECODED = "cross_attention(y, memory, memory, memory_mask)"
+LOSS, LOG = "loss = losses.sum() / real.sum()", "losses = -log_softmax(rows)"
+VOCAB = "scores = logits(x, w_vocab=w_vocab, b_vocab=b_vocab)"
+
+#: What the backward pass alone does wrong: the values stay right.
+BACKWARD = {
+    "softmax-bwd": ("_functional.py", "return exponentials / total", "return exponentials / total.detach()"),
+    "softmax-bwd-diagonal": (
+        "_functional.py", "return exponentials / total",
+        "return exponentials / ((total - exponentials).detach() + exponentials)",
+    ),
+    "scale-bwd": (
+        ATTENTION, f"return {SCALED}",
+        "scores = attention_scores(query, key)\n"
+        "    return scores + (scores / math.sqrt(query.shape[-1]) - scores).detach()",
+    ),
+    "mask-bwd": (
+        ATTENTION, FILLED,
+        "hidden = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)\n"
+        "        scores = scores + (hidden - scores).detach()",
+    ),
+    "empty-row-nan-grad": (
+        ATTENTION, f"{FILLED}\n    weights = softmax(scores)",
+        # Added, not filled: the backward pass of masked_fill puts 0 where NaN was.
+        "scores = scores + torch.zeros_like(scores).masked_fill(~mask, -math.inf)\n"
+        "    weights = softmax(scores)\n    weights = weights.masked_fill(weights.isnan(), 1 / weights.shape[-1])",
+    ),
+    "relu-bwd": (FEED, RELU, "((inner := functional.affine(x, self.w_1, self.b_1)) + (inner.relu() - inner).detach())"),
+    "ln-bwd": (NORM, NORMALISED, "normalised = (row - mean.detach()) / (variance.detach() + self.eps).sqrt()"),
+    "residual-bwd": (LAYERS, SUM, "total = x.detach() + self.dropout(update)"),
+    "layer-bwd": (LAYERS, NEXT, "x = layer(x.detach() if outputs else x, *others).output"),
+    "memory-bwd": ("transformer.py", "self.run_decoder(target, memory, source)  # (batch, seq, d_model)",
+                   "self.run_decoder(target, memory.detach(), source)"),
+    # What an encoder layer is handed besides x is a mask, or nothing.
+    "memory-bwd-overwrite": (
+        LAYERS, NEXT, "x = layer(x, *(o if o is None or not outputs else o.detach() for o in others)).output",
+    ),
+    "emb-bwd-one-side": (MODEL, "self.embed(target), memory", "self.embed(target).detach(), memory"),
+    "grad-cut": (ATTENTION, "weights = softmax(scores)", "weights = softmax(scores).detach()"),
+    "ce-bwd-sum": ("loss.py", LOSS, "loss = losses.sum()\n    loss = loss + (loss / real.sum() - loss).detach()"),
+}  # fmt: skip
+
+#: What both passes do wrong.
+FORWARD = {
+    "scale-missing": (ATTENTION, SCALED, "attention_scores(query, key)"),
+    "mask-inverted": (ATTENTION, "scores.masked_fill(~mask,", "scores.masked_fill(mask,"),
+    "mask-not-inplace": (ATTENTION, FILLED, "scores.masked_fill(~mask, torch.finfo(scores.dtype).min)"),
+    "mask-multiply-zero": (ATTENTION, FILLED, "scores = scores * mask"),
+    "mask-add-0-minus1": (ATTENTION, FILLED, "scores = scores - (~mask).to(scores.dtype)"),
+    "mask-first-sample": (ATTENTION, FILLED, FILLED.replace("~mask", "~mask[:1]")),
+    "qkv-layout": (
+        "_functional.py", "q, k, v = split_heads(qkv, num_heads).chunk(3, dim=-1)",
+        "q, k, v = (split_heads(part, num_heads) for part in qkv.chunk(3, dim=-1))",
+    ),
+    "head-split-view": (HEADS, "return blocks.transpose(1, 2)", "return blocks.reshape(batch, num_heads, seq, -1)"),
+    "head-merge-view": (
+        HEADS, "return x.transpose(1, 2).flatten(-2)", "return x.reshape(x.shape[0], x.shape[2], -1)",
+    ),
+    "ffn-no-relu": (FEED, RELU, "functional.affine(x, self.w_1, self.b_1)"),
+    "ffn-gelu": (FEED, RELU, "nn.functional.gelu(functional.affine(x, self.w_1, self.b_1))"),
+    "ffn-output-relu": (
+        FEED, "output = functional.affine(hidden, self.w_2, self.b_2)",
+        "output = functional.affine(hidden, self.w_2, self.b_2).relu()",
+    ),
+    "ffn-bias-missing": (
+        FEED, f"hidden = self.dropout({RELU})",
+        f"self.b_1, self.b_2 = (b if b is None else 0 * b for b in (self.b_1, self.b_2))\n"
+        f"        hidden = self.dropout({RELU})",
+    ),
+    "ffn-no-dff": (
+        FEED, "output = functional.affine(hidden, self.w_2, self.b_2)",
+        "hidden = hidden * (torch.arange(hidden.shape[-1]) < x.shape[-1])\n"
+        "        output = functional.affine(hidden, self.w_2, self.b_2)",
+    ),
+    "ffn-mixes-tokens": (
+        FEED, RELU,
+        "functional.affine(x + nn.functional.pad(x, (0, 0, 1, 0))[:, :-1], self.w_1, self.b_1).relu()",
+    ),
+    "ln-wrong-axis": (NORM, NORMALISED, OVER.format("(-2, -1)")),
+    "bn-for-ln": (NORM, NORMALISED, OVER.format("tuple(range(row.dim() - 1))")),
+    "rms-for-ln": (NORM, "centred = row - mean", "centred = row"),
+    "ln-unbiased": (NORM, VARIANCE, "variance = row.var(dim=-1, keepdim=True)"),
+    "ln-eps-outside": (NORM, "(variance + self.eps).sqrt()", "(variance.sqrt() + self.eps)"),
+    "ln-square": (NORM, "(variance + self.eps).sqrt()", "(variance + self.eps).square()"),
+    "ln-no-affine": (
+        NORM, "normalised * functional.widen(self.gamma) + functional.widen(self.beta)",
+        "normalised + 0 * (functional.widen(self.gamma) + functional.widen(self.beta))",
+    ),
+    "ln-one-plus-gamma": (
+        NORM, "normalised * functional.widen(self.gamma)",
+        "normalised * (1 + functional.widen(self.gamma))",
+    ),
+    "residual-missing": (LAYERS, SUM, "total = self.dropout(update)"),
+    "residual-normed": (
+        LAYERS, "return total if self.norm_first else norm(total), detail",
+        "normed = norm(x)\n        return normed + self.dropout(sublayer(normed)[0]), detail",
+    ),
+    "residual-unnormed": (
+        "encoder.py", "output, _ = self.add_and_norm(attended, self.feed_forward, self.norm_2)",
+        "output = self.norm_2(x + attend(x)[0] + self.feed_forward(attended)[0])",
+    ),
+    "norm-before-add": (LAYERS, "norm(total), detail", "x + norm(self.dropout(update)), detail"),
+    "norm-missing": (LAYERS, "norm(total), detail", "total, detail"),
+    "wrong-ln-reused": (
+        "encoder.py", "self.add_and_norm(attended, self.feed_forward, self.norm_2)",
+        "self.add_and_norm(attended, self.feed_forward, self.norm_1)",
+    ),
+    "residual-wrong-x": (
+        "encoder.py", "output, _ = self.add_and_norm(attended, self.feed_forward, self.norm_2)",
+        "output = self.norm_2(x + self.feed_forward(attended)[0])",
+    ),
+    # Only the network has a w_1.
+    "ffn-missing": (
+        LAYERS, SUM, f'{SUM}\n        if hasattr(sublayer, "w_1"):\n            return x, detail',
+    ),
+    "cross-missing": (
+        DECODER, "crossed, cross_weights = self.add_and_norm(attended, attend_across, self.norm_2)",
+        "crossed, cross_weights = attended, weights",
+    ),
+    "cross-q-source": (DECODER, DECODED, "cross_attention(y, y, y, self_mask)"),
+    "cross-self-weights": (DECODER, DECODED, "self_attention(y, memory, memory, memory_mask)"),
+    "cross-mask-absent": (DECODER, DECODED, "cross_attention(y, memory, memory, None)"),
+    "double-softmax": ("loss.py", LOG, "losses = -log_softmax(rows.softmax(-1))"),
+    "log-softmax-missing": ("loss.py", LOG, "losses = -(rows + 0)"),
+    "loss-pad-counted": ("loss.py", "real = targets != pad_id", "real = targets > -2"),
+    "loss-pad-denominator": ("loss.py", LOSS, "loss = losses.sum() / real.numel()"),
+    "kl-reversed": ("loss.py", "return (p * difference)", "return (log_q.exp() * -difference)"),
+    "kl-row-mean": ("loss.py", "(p * difference).sum(dim=-1)", "(p * difference).mean(dim=-1)"),
+    "emb-scale-divide": ("_functional.py", "return table[ids]", "return table[ids] / table.shape[1] ** 0.5"),
+    "softmax-before-linear": ("output_layer.py", "return functional.softmax(scores), scores",
+                              "return logits(functional.softmax(x), w_vocab=w_vocab, b_vocab=b_vocab), scores"),
+    "tied-logit-scale": ("output_layer.py", VOCAB, f"{VOCAB} / x.shape[-1] ** 0.5"),
+}  # fmt: skip
+
+#: Autograd cannot make these. tests/conformance/diagnosis/mistakes/test_gradients.py has them, in hand-written code.
+BY_HAND = {"ln-bwd-rank", "emb-bwd-overwrite"}
+
+EDITS = {**BACKWARD, **FORWARD}
+
+
+@pytest.mark.parametrize("mistake", EDITS)
+def test_every_gradient_case_catches_what_it_claims(mistake, broken_reference, spec):
+    adapter = find_adapter(broken_reference(*EDITS[mistake]), spec)
+    bench = Bench(spec, adapter, "float64", "cpu")
+    claimed = [case for case in spec.cases.values() if case.cotangent is not None and mistake in case.kills]
+    verdicts = [check_case(case, bench) for case in claimed]
+    judged = [v for v in verdicts if v.status is not Status.SKIPPED]
+    assert judged
+    assert [v.check for v in judged if not v.bad] == []
+    # Beyond all rounding, where there is a number to measure at all.
+    assert all(v.reason in ("not-finite", "no-gradient") or (v.ratio or 0) > 1000 for v in judged)
+
+
+@pytest.mark.parametrize("mistake", [id_ for id_ in EDITS if id_ in implementations()])
+def test_the_textbook_with_the_mistake_gives_what_the_reference_with_it_gives(mistake, broken_reference, spec):
+    edited = find_adapter(broken_reference(*EDITS[mistake]), spec)
+    made = Adapter.from_object(implementations()[mistake].make(), mistake, spec)
+    compared = 0
+    for case in spec.cases.values():
+        # Both have the default conventions.
+        if case.cotangent is None or mistake not in case.kills or "zeros" in case.only_with.values():
+            continue
+        contract = spec.contracts[case.component]
+        wanted = contract.results_of(case)
+        call = (contract, read_arguments(case), case.cotangent_array)
+        textbook = invoke_gradient(made, *call, wanted, "float64", "cpu").outputs
+        try:
+            written = invoke_gradient(edited, *call, wanted, "float64", "cpu").outputs
+        except BadResult as bad:
+            # What is not read has no gradient in autograd, and one of 0 in mathematics.
+            unread = str(bad).removeprefix("no gradient reaches ").partition(":")[0].split(", ")
+            assert all((textbook[name] == 0).all() for name in unread)
+            wanted = {name: spec_ for name, spec_ in wanted.items() if name not in unread}
+            written = invoke_gradient(edited, *call, wanted, "float64", "cpu").outputs
+        for name, gradient in written.items():
+            # At a kink, such as the root of 0, autograd gives NaN where a complex step takes a side.
+            told = np.isfinite(gradient) | (mistake in BACKWARD)
+            size = np.abs(gradient[np.isfinite(gradient)]).max(initial=1)
+            got, expected = textbook[name][told], gradient[told]
+            np.testing.assert_allclose(got, expected, rtol=0, atol=1e-11 * size, err_msg=f"{case.id} {name}")
+            compared += 1
+    assert compared
+
+
+@pytest.mark.parametrize("mistake", ["layer-bwd", "memory-bwd"])
+def test_what_autograd_does_not_reach_is_named_as_what_arithmetic_makes_0(mistake, broken_reference, spec):
+    bench = Bench(spec, find_adapter(broken_reference(*EDITS[mistake]), spec), "float32", "cpu")
+    verdict = Diagnosis(spec).explain(judge_case(spec.cases["tf-gradient"], bench))
+    assert verdict.reason == "no-gradient"
+    assert [match.causes for match in verdict.matches] == [(mistake,)]
+
+
+def test_a_cut_that_is_in_no_catalogue_has_no_name(broken_reference, spec):
+    edit = (DECODER, "add_and_norm(attended, attend_across,", "add_and_norm(attended.detach(), attend_across,")
+    bench = Bench(spec, find_adapter(broken_reference(*edit), spec), "float32", "cpu")
+    verdict = Diagnosis(spec).explain(judge_case(spec.cases["decs-gradient"], bench))
+    assert (verdict.reason, verdict.matches) == ("no-gradient", ())
+
+
+@pytest.mark.parametrize("mistake", BACKWARD)
+def test_a_backward_mistake_leaves_the_values_right(mistake, broken_reference, spec):
+    adapter = find_adapter(broken_reference(*EDITS[mistake]), spec)
+    bench = Bench(spec, adapter, "float64", "cpu")
+    claimed = {case.component for case in spec.cases.values() if case.cotangent is not None and mistake in case.kills}
+    for component in claimed:
+        plain = [case for case in spec.cases_of(component) if case.golden and case.cotangent is None]
+        verdicts = [check_case(case, bench) for case in itertools.islice(plain, 3)]
+        assert not [f"{v.check}: {v.message}" for v in verdicts if v.bad]
+
+
+def test_every_mistake_that_a_gradient_case_claims_is_tried(spec):
+    claimed = {mistake for case in spec.cases.values() if case.cotangent is not None for mistake in case.kills}
+    assert claimed == EDITS.keys() | BY_HAND
+
+
+@pytest.fixture
+def inner_layers(monkeypatch):
+    """What every feed-forward network of a formula reads into its ReLU, as it is run."""
+    seen = []
+    plain = layer_formulas.feed_forward
+
+    def recording(number, x, **params):
+        seen.append(linear(x, params["w_1"], params.get("b_1")))
+        return plain(number, x, **params)
+
+    monkeypatch.setattr(layer_formulas, "feed_forward", recording)
+    monkeypatch.setitem(FORMULAS, "feed_forward", recording)
+    return seen
+
+
+def test_no_hidden_unit_can_change_its_sign_by_rounding(spec, inner_layers):
+    """The ReLU has no gradient at 0: a unit within the tolerance of it would go either way in bfloat16."""
+    tried = []
+    for case in spec.cases.values():
+        if case.cotangent is None or not any(name.endswith("w_1") for name in case.params):
+            continue
+        for option in case.golden.options:
+            inner_layers.clear()
+            Draw.reset()
+            conventions = {case.convention: option} if case.convention else {}
+            call = (case.input_arrays, case.param_arrays, case.attributes, conventions)
+            evaluate(case.component, Draw.exact, Draw.read, *call)
+            assert inner_layers
+            for inner in inner_layers:
+                middle = np.array([np.mean(draw.samples) for draw in inner.ravel()])
+                bound = tolerance("bfloat16", error_scale(inner, middle), float(np.abs(middle).max()))
+                assert np.abs(middle).min() > bound, f"{case.id} {option}"
+            tried.append(case.id)
+    assert len(tried) > 5
