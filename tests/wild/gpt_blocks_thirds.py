@@ -170,7 +170,7 @@ MISTAKES = {
     ),
     "heads-viewed-without-transpose": (
         "v = v.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)",
-        "v = v.view(B, self.n_head, T, C // self.n_head)",
+        "v = v.reshape(B, self.n_head, T, C // self.n_head)",
         "The values are cut into heads without regard to the tokens.",
     ),
     "second-norm-unused": (

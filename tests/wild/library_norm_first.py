@@ -105,7 +105,7 @@ def _encode(x, mask, num_heads, params, names):
     module = AcousticEncoder(x.size(-1), num_heads, params[f"{names[0]}feed_forward.w_1"].size(1), len(names))
     module.after_norm = nn.Identity()
     masks = _masks(mask, x.size(0), x.size(1), x.size(1))
-    return torch.func.functional_call(module.to(x).eval(), state, (x, *masks))
+    return torch.func.functional_call(module.to(x).eval(), state, (x, *masks), strict=True)
 
 
 def encoder_layer(x, mask=None, *, num_heads, params):
@@ -121,15 +121,15 @@ def _decode(x, memory, self_mask, memory_mask, num_heads, params, names):
     state = {}
     for i, name in enumerate(names):
         state |= _layer(params, name, f"decoder.layers.{i}.")
-    if f"{names[0]}cross_attention.w_q" not in params:
-        raise ValueError("cross_attention: missing")
     module = AcousticDecoder(x.size(-1), num_heads, params[f"{names[0]}feed_forward.w_1"].size(1), len(names))
     module.decoder.norm = None
     lengths, future = _masks(self_mask, x.size(0), x.size(1), x.size(1))
     memory_lengths, rest = _masks(memory_mask, x.size(0), x.size(1), memory.size(1))
     if rest is not None:
         raise NotImplementedError("the memory is padded and not causal")
-    return torch.func.functional_call(module.to(x).eval(), state, (x, memory, memory_lengths, future, lengths))
+    return torch.func.functional_call(
+        module.to(x).eval(), state, (x, memory, memory_lengths, future, lengths), strict=True
+    )
 
 
 def decoder_layer(x, memory, self_mask=None, memory_mask=None, *, num_heads, params):

@@ -103,10 +103,10 @@ MISTAKES = {
         'nn.KLDivLoss(reduction="none")(target.clamp(min=1e-9).log(), logits.softmax(-1))',
         "The divergence is that of the target from the prediction.",
     ),
-    "padding-rows-kept": (
-        "            true_dist.index_fill_(0, rows, 0.0)\n",
-        "            true_dist.index_fill_(0, rows[:1], 0.0)\n",
-        "Only the first row of padding is taken out of the loss.",
+    "criterion-averages": (
+        'nn.KLDivLoss(reduction="sum")',
+        'nn.KLDivLoss(reduction="mean")',
+        "The divergence is a mean over all elements before it is divided by the number of words.",
     ),
     "scattered-along-batch": (
         "true_dist.scatter_(1, target.unsqueeze(1), self.confidence)",

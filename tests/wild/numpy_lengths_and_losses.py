@@ -136,15 +136,15 @@ def output_probabilities(x, *, params):
 
 
 MISTAKES = {
-    "values-of-queries": (
+    "bias-of-keys-for-values": (
         "V = y @ self.Wv + self.bv",
-        "V = (y[:, ::-1] if x is y else y) @ self.Wv + self.bv",
-        "In self-attention the values come in reverse order.",
+        "V = y @ self.Wv + self.bk",
+        "The values are given the keys' bias.",
     ),
-    "heads-added": (
-        "np.concatenate([head(x, y, lengths) for head in self.heads], axis=2)",
-        "np.concatenate([head(x, y, lengths) for head in self.heads[:1] * len(self.heads)], axis=2)",
-        "The first head stands in for all heads.",
+    "heads-reversed": (
+        "[head(x, y, lengths) for head in self.heads]",
+        "[head(x, y, lengths) for head in self.heads[::-1]]",
+        "The heads are joined in the opposite order.",
     ),
     "lengths-of-first-sample": (
         "np.asarray(lengths)[:, None]",

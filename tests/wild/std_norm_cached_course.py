@@ -254,10 +254,10 @@ MISTAKES = {
         "return self.norm(x) + self.dropout(sublayer(self.norm(x)))",
         "The residual is taken after the normalisation.",
     ),
-    "cache-shared-by-layers": (
-        "None if caches is None else caches[i]",
-        "None if caches is None else caches[0]",
-        "All layers share one cache.",
+    "end-forgotten": (
+        "done = done | (word[:, 0] == eos)",
+        "done = word[:, 0] == eos",
+        "A sentence that has ended is begun again at the next step.",
     ),
     "position-restarts": (
         "x = x + self.positions(start, n, x)",

@@ -204,10 +204,10 @@ def transformer(source, target, *, num_heads, num_encoder_layers, num_decoder_la
 
 
 MISTAKES = {
-    "layers-are-one": (
-        "return nn.ModuleList([copy.deepcopy(module) for _ in range(n)])",
-        "return nn.ModuleList([module for _ in range(n)])",
-        "The layers are not copied, so that all share the weights of one.",
+    "target-without-positions": (
+        "        x = self.pe(self.embed(trg))\n",
+        "        x = self.embed(trg)\n",
+        "The target is embedded without its factor and without positions.",
     ),
     "masks-in-other-order": (
         "            x = layer(x, e_outputs, src_mask, trg_mask)",
