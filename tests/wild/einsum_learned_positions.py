@@ -1,0 +1,237 @@
+# deserves: variant positions=learned
+"""A whole model as in video courses: einsum attention, blocks of blocks, word and position tables that are both learnt."""
+
+import torch
+import torch.nn as nn
+
+
+class SelfAttention(nn.Module):
+    def __init__(self, embed_size, heads):
+        super().__init__()
+        self.embed_size = embed_size
+        self.heads = heads
+        self.head_dim = embed_size // heads
+        assert self.head_dim * heads == embed_size, "Embedding size needs to be divisible by heads"
+        self.values = nn.Linear(embed_size, embed_size)
+        self.keys = nn.Linear(embed_size, embed_size)
+        self.queries = nn.Linear(embed_size, embed_size)
+        self.fc_out = nn.Linear(embed_size, embed_size)
+
+    def forward(self, values, keys, query, mask):
+        N = query.shape[0]
+        value_len, key_len, query_len = values.shape[1], keys.shape[1], query.shape[1]
+        values = self.values(values).reshape(N, value_len, self.heads, self.head_dim)
+        keys = self.keys(keys).reshape(N, key_len, self.heads, self.head_dim)
+        queries = self.queries(query).reshape(N, query_len, self.heads, self.head_dim)
+        energy = torch.einsum("nqhd,nkhd->nhqk", [queries, keys])
+        if mask is not None:
+            energy = energy.masked_fill(mask == 0, float("-1e20"))
+        attention = torch.softmax(energy / (self.head_dim ** (1 / 2)), dim=3)
+        out = torch.einsum("nhql,nlhd->nqhd", [attention, values]).reshape(N, query_len, self.heads * self.head_dim)
+        return self.fc_out(out)
+
+
+class TransformerBlock(nn.Module):
+    def __init__(self, embed_size, heads, dropout, hidden):
+        super().__init__()
+        self.attention = SelfAttention(embed_size, heads)
+        self.norm1 = nn.LayerNorm(embed_size)
+        self.norm2 = nn.LayerNorm(embed_size)
+        self.feed_forward = nn.Sequential(
+            nn.Linear(embed_size, hidden),
+            nn.ReLU(),
+            nn.Linear(hidden, embed_size),
+        )
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, value, key, query, mask):
+        attention = self.attention(value, key, query, mask)
+        x = self.dropout(self.norm1(attention + query))
+        forward = self.feed_forward(x)
+        return self.dropout(self.norm2(forward + x))
+
+
+class Encoder(nn.Module):
+    def __init__(self, vocab, embed_size, num_layers, heads, hidden, dropout, max_length):
+        super().__init__()
+        self.word_embedding = nn.Embedding(vocab, embed_size)
+        self.position_embedding = nn.Embedding(max_length, embed_size)
+        self.layers = nn.ModuleList([TransformerBlock(embed_size, heads, dropout, hidden) for _ in range(num_layers)])
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x, mask):
+        N, seq_length = x.shape
+        positions = torch.arange(0, seq_length).expand(N, seq_length).to(x.device)
+        out = self.dropout(self.word_embedding(x) + self.position_embedding(positions))
+        for layer in self.layers:
+            out = layer(out, out, out, mask)
+        return out
+
+
+class DecoderBlock(nn.Module):
+    def __init__(self, embed_size, heads, hidden, dropout):
+        super().__init__()
+        self.norm = nn.LayerNorm(embed_size)
+        self.attention = SelfAttention(embed_size, heads)
+        self.transformer_block = TransformerBlock(embed_size, heads, dropout, hidden)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x, value, key, src_mask, trg_mask):
+        attention = self.attention(x, x, x, trg_mask)
+        query = self.dropout(self.norm(attention + x))
+        return self.transformer_block(value, key, query, src_mask)
+
+
+class Decoder(nn.Module):
+    def __init__(self, vocab, embed_size, num_layers, heads, hidden, dropout, max_length):
+        super().__init__()
+        self.word_embedding = nn.Embedding(vocab, embed_size)
+        self.position_embedding = nn.Embedding(max_length, embed_size)
+        self.layers = nn.ModuleList([DecoderBlock(embed_size, heads, hidden, dropout) for _ in range(num_layers)])
+        self.fc_out = nn.Linear(embed_size, vocab)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x, enc_out, src_mask, trg_mask):
+        N, seq_length = x.shape
+        positions = torch.arange(0, seq_length).expand(N, seq_length).to(x.device)
+        x = self.dropout(self.word_embedding(x) + self.position_embedding(positions))
+        for layer in self.layers:
+            x = layer(x, enc_out, enc_out, src_mask, trg_mask)
+        return self.fc_out(x)
+
+
+class Transformer(nn.Module):
+    def __init__(self, vocab, pad_idx, embed_size, n_enc, n_dec, hidden, heads, dropout=0.0, max_length=5000):
+        super().__init__()
+        self.encoder = Encoder(vocab, embed_size, n_enc, heads, hidden, dropout, max_length)
+        self.decoder = Decoder(vocab, embed_size, n_dec, heads, hidden, dropout, max_length)
+        self.pad_idx = pad_idx
+
+    def make_src_mask(self, src):
+        return (src != self.pad_idx).unsqueeze(1).unsqueeze(2)
+
+    def make_trg_mask(self, trg):
+        N, trg_len = trg.shape
+        causal = torch.tril(torch.ones((trg_len, trg_len), device=trg.device)).expand(N, 1, trg_len, trg_len)
+        return causal.bool() & (trg != self.pad_idx)[:, None, None, :]
+
+    def forward(self, src, trg):
+        src_mask = self.make_src_mask(src)
+        trg_mask = self.make_trg_mask(trg)
+        enc_src = self.encoder(src, src_mask)
+        return self.decoder(trg, enc_src, src_mask, trg_mask)
+
+
+# The adapter.
+
+ARRAYS = "torch"
+NAME = "einsum model with learnt positions"
+
+
+def _copy(linear, weight, bias):
+    linear.weight = nn.Parameter(weight.T.contiguous(), requires_grad=False)
+    linear.bias = nn.Parameter(torch.zeros_like(weight[0]) if bias is None else bias, requires_grad=False)
+
+
+def _attention(module, params, prefix):
+    for role, linear in zip("qkvo", (module.queries, module.keys, module.values, module.fc_out)):
+        weight = params[f"{prefix}w_{role}"]
+        if weight.shape[0] != weight.shape[1]:
+            raise NotImplementedError("square projections")
+        _copy(linear, weight, params.get(f"{prefix}b_{role}"))
+
+
+def _norm(module, params, prefix):
+    module.load_state_dict({"weight": params[f"{prefix}gamma"], "bias": params[f"{prefix}beta"]})
+
+
+def _block(block, params, prefix, attention, norms):
+    _attention(block.attention, params, f"{prefix}{attention}.")
+    _norm(block.norm1, params, f"{prefix}norm_{norms[0]}.")
+    _norm(block.norm2, params, f"{prefix}norm_{norms[1]}.")
+    for i, linear in ((1, block.feed_forward[0]), (2, block.feed_forward[2])):
+        _copy(linear, params[f"{prefix}feed_forward.w_{i}"], params.get(f"{prefix}feed_forward.b_{i}"))
+
+
+def _decoder_block(block, params, prefix):
+    _attention(block.attention, params, f"{prefix}self_attention.")
+    _norm(block.norm, params, f"{prefix}norm_1.")
+    _block(block.transformer_block, params, prefix, "cross_attention", (2, 3))
+
+
+def _mask(mask):
+    return mask[None] if mask is not None and mask.dim() == 3 else mask
+
+
+@torch.no_grad()
+def encoder_layer(x, mask=None, *, num_heads, params):
+    if params["self_attention.w_q"].size(1) != x.size(-1):
+        raise NotImplementedError("heads divide the width")
+    block = TransformerBlock(x.size(-1), num_heads, 0.1, params["feed_forward.w_1"].size(1)).to(x).eval()
+    _block(block, params, "", "self_attention", (1, 2))
+    return block(x, x, x, _mask(mask))
+
+
+@torch.no_grad()
+def decoder_layer(x, memory, self_mask=None, memory_mask=None, *, num_heads, params):
+    if params["self_attention.w_q"].size(1) != x.size(-1):
+        raise NotImplementedError("heads divide the width")
+    block = DecoderBlock(x.size(-1), num_heads, params["feed_forward.w_1"].size(1), 0.1).to(x).eval()
+    _decoder_block(block, params, "")
+    return block(x, memory, memory, _mask(memory_mask), _mask(self_mask))
+
+
+@torch.no_grad()
+def transformer(source, target, *, num_heads, num_encoder_layers, num_decoder_layers, pad_id, params):
+    vocab, d_model = params["table"].shape
+    hidden = params["encoder.0.feed_forward.w_1"].size(1)
+    torch.manual_seed(0)
+    model = Transformer(vocab, pad_id, d_model, num_encoder_layers, num_decoder_layers, hidden, num_heads)
+    model = model.to(params["table"]).eval()
+    for half in (model.encoder, model.decoder):
+        half.word_embedding.weight.copy_(params["table"])
+    for i, layer in enumerate(model.encoder.layers):
+        _block(layer, params, f"encoder.{i}.", "self_attention", (1, 2))
+    for i, layer in enumerate(model.decoder.layers):
+        _decoder_block(layer, params, f"decoder.{i}.")
+    _copy(model.decoder.fc_out, params["w_vocab"], params.get("b_vocab"))
+    return model(source, target)
+
+
+MISTAKES = {
+    "keys-summed-with-values": (
+        '"nhql,nlhd->nqhd"',
+        '"nhlq,nlhd->nqhd"',
+        "The weights are summed over the queries' axis, as the letters of the einsum are swapped.",
+    ),
+    "value-and-query-swapped": (
+        "return self.transformer_block(value, key, query, src_mask)",
+        "return self.transformer_block(query, key, value, src_mask)",
+        "The cross-attention's arguments are given in another order, so queries come from the memory.",
+    ),
+    "query-not-normalised": (
+        "x = self.dropout(self.norm1(attention + query))",
+        "x = self.dropout(self.norm1(attention) + query)",
+        "The attention is normalised before the residual is added.",
+    ),
+    "masks-swapped": (
+        "return self.decoder(trg, enc_src, src_mask, trg_mask)",
+        "return self.decoder(trg, enc_src, None, trg_mask)",
+        "The decoder reads the padding of the source.",
+    ),
+    "scale-by-embed-size": (
+        "energy / (self.head_dim ** (1 / 2))",
+        "energy / (self.embed_size ** (1 / 2))",
+        "The scores are divided by the root of the width of the model.",
+    ),
+    "softmax-over-heads": (
+        "(1 / 2)), dim=3)",
+        "(1 / 2)), dim=1)",
+        "The softmax runs over the heads.",
+    ),
+    "causal-upper": (
+        "torch.tril(torch.ones((trg_len, trg_len)",
+        "torch.triu(torch.ones((trg_len, trg_len)",
+        "The causal mask shows the later positions and hides the earlier ones.",
+    ),
+}
