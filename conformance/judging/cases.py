@@ -67,9 +67,11 @@ class Bench:
             return "device", why
         return None
 
-    def absent(self, component: str) -> str:
+    def absent(self, component: str, *, gradient: bool = False) -> str:
         """Return that the adapter has no such function, or "": its cases then need no arguments."""
-        return "" if component in self.adapter.functions else f"{self.adapter.name} has no {component}"
+        if component in self.adapter.functions or (gradient and component in self.adapter.gradients):
+            return ""
+        return f"{self.adapter.name} has no {component}"
 
     def command(self, *check: str) -> str:
         """Return the command line that repeats one check."""
@@ -135,7 +137,7 @@ def judge_case(case: Case, bench: Bench) -> Judgement:
     try:
         if skip := bench.explain_unusable() or _does_not_apply(case, bench):
             return Judgement(skip_check(blank, *skip), bench, case)
-        if absent := bench.absent(case.component):
+        if absent := bench.absent(case.component, gradient=case.cotangent is not None):
             return Judgement(report_missing(blank, absent, strict=bench.strict), bench, case)
         if case.error is not None:
             return Judgement(_or_advice(_judge_refusal(case, bench, blank), case, bench), bench, case)

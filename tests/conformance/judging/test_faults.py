@@ -52,7 +52,7 @@ def explode(*_args, **_kwargs):
 
 
 @pytest.fixture
-def judging_explodes(monkeypatch):
+def judging_explodes(monkeypatch, spec):
     """One case and one property are lost to a fault in the code that compares."""
     right = measure.measure
 
@@ -60,6 +60,7 @@ def judging_explodes(monkeypatch):
         return explode() if case.id == "sm-several-rows" else right(result, expected, case, contract, dtype)
 
     monkeypatch.setattr("goldformer.conformance.judging.cases.measure", measured)
+    registry.find_property(spec.properties["sm-shift"])  # imports its module, which registers it
     monkeypatch.setitem(registry._REGISTRY, "sm-shift", registry.RegisteredProperty("sm-shift", explode, {}))
 
 
@@ -93,7 +94,7 @@ def test_a_fault_alone_is_exit_status_2_and_a_failure_beside_it_is_1(judging_exp
 
 
 def test_a_fault_of_the_diagnosis_is_one_too(monkeypatch, bench, adapter_file):
-    monkeypatch.setattr(Imitator, "matches", explode)
+    monkeypatch.setattr(Imitator, "find_matches", explode)
     wrong = bench(adapter_file(WRONG))
     judgement = judge_case(wrong.spec.cases["sm-several-rows"], wrong)
     assert judgement.verdict.reason == "wrong-value"
