@@ -17,6 +17,7 @@ from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging.cases import Bench, check_case, plan
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.spec import ROOT, Spec, load_spec
+from repository import REPOSITORY
 
 # The arrays are small: more threads only wait for each other, a hundredfold on busy cores.
 torch.set_num_threads(1)
@@ -26,7 +27,6 @@ threadpool_limits(1)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 
 pytest_plugins = ["sampling"]
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from repository import REPOSITORY
 
 #: The rooms, as folders of the repository.
 ROOMS = [
@@ -37,7 +36,7 @@ LONGEST = 10
 # The README of the spec is the table that `goldformer coverage --write` makes.
 @pytest.mark.parametrize("room", [room for room in ROOMS if room != "spec"])
 def test_a_room_has_a_short_readme(room: str) -> None:
-    readme = ROOT / room / "README.md"
+    readme = REPOSITORY / room / "README.md"
     assert readme.is_file(), f"{room} has no README.md: say there what it does, and what it must not know"
     title, *lines = [line for line in readme.read_text(encoding="utf-8").splitlines() if line.strip()]
     assert title.startswith("# "), f"{room}/README.md begins with {title!r}: begin with a title"

@@ -21,8 +21,8 @@ from goldformer.adapters import Adapter, find_adapter
 from goldformer.conformance.judging.cases import Bench, call_refused, check_case, plan
 from goldformer.conformance.judging.verdict import Status
 from goldformer.spec import Case, Spec
+from repository import REPOSITORY
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLES = REPOSITORY / "adapters" / "examples"
 PAGE = (EXAMPLES / "README.md").read_text(encoding="utf-8")
 SANITIZERS = "-fsanitize=address,undefined -fno-sanitize-recover=all"

@@ -13,8 +13,7 @@ import pytest
 from goldformer.adapters import BUILT_IN, OF_LIBRARIES, Adapter, AdapterError, find_adapter
 from goldformer.adapters import find as find_module
 from goldformer.extras import install_hint
-
-REPOSITORY = Path(__file__).resolve().parents[2]
+from repository import REPOSITORY
 
 SOFTMAX = """
 ARRAYS = "numpy"

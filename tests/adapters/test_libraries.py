@@ -6,18 +6,17 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
 from goldformer.adapters import OF_LIBRARIES, AdapterError, find_adapter
 from goldformer.conformance.judging.cases import Bench
 from library_deviations import DEVIATIONS, FLOAT32_INSIDE, IN_DTYPE
+from repository import REPOSITORY
 
 # Libraries warn of what is none of our affair, and tinygrad runs on the device that DEV names.
 pytestmark = pytest.mark.filterwarnings("default")
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 FINDINGS = (REPOSITORY / "docs" / "findings.md").read_text(encoding="utf-8")
 
 #: What takes minutes on tinygrad's device for machines without a compiler: thousands of elements, in plain Python.

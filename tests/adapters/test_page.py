@@ -7,7 +7,6 @@ import json
 import re
 import shlex
 import sys
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -15,8 +14,9 @@ from click.testing import CliRunner
 from goldformer.adapters import layouts, protocol
 from goldformer.adapters.arrays import LIBRARIES
 from goldformer.conformance.cli import main
+from repository import REPOSITORY
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "adapters.md").read_text(encoding="utf-8")
+PAGE = (REPOSITORY / "docs" / "adapters.md").read_text(encoding="utf-8")
 FILES = {name: code for code, name in re.findall(r"```python\n(# (\w+\.py)\n.*?)```", PAGE, re.DOTALL)}
 PROCESS = f"cmd: {shlex.quote(sys.executable)} -S my_process.py"
 #: What each implements, the reasons for which it declines, and two dtypes; in the second the last two do not work.

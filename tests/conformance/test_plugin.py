@@ -14,8 +14,9 @@ import pytest
 from click.testing import CliRunner
 
 from goldformer.conformance.cli import main
+from repository import REPOSITORY
 
-SUITE = Path(__file__).resolve().parents[2] / "conformance"
+SUITE = REPOSITORY / "conformance"
 
 RIGHT = """
 import numpy as np

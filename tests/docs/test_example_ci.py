@@ -5,15 +5,14 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 import yaml
 
 from goldformer.conformance.cli import main
+from repository import REPOSITORY
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLE = REPOSITORY / "examples" / "ci" / "github-actions.yml"
 (JOB,) = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))["jobs"].values()
 LINES = [shlex.split(line, comments=True) for step in JOB["steps"] for line in step.get("run", "").splitlines()]

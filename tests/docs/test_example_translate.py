@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 import unicodedata
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,8 +17,8 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from goldformer.reference_impl import Transformer, shift_right
+from repository import REPOSITORY
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPT = REPOSITORY / "examples" / "translate.py"
 WORDS = r"[^\W\d_]+|<eos>"
 

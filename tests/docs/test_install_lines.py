@@ -17,8 +17,8 @@ from click.testing import CliRunner
 from goldformer.conformance.cli import main
 from goldformer.conformance.grading.pool import Unusable
 from goldformer.extras import PACKAGES, install_hint
+from repository import REPOSITORY
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 

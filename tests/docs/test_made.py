@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -11,8 +10,7 @@ from goldformer_site.contents import contents
 from goldformer_site.links import Links
 from goldformer_site.markdown import Words
 from goldformer_site.pages import pages
-
-REPOSITORY = Path(__file__).resolve().parents[2]
+from repository import REPOSITORY
 
 
 @pytest.fixture

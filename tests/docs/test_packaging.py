@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import tomllib
 from importlib.metadata import requires
-from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+from repository import REPOSITORY
+
 PYPROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
 FOLDERS = ("spec", "reference_impl", "adapters", "conformance")
 

@@ -6,7 +6,6 @@ import re
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 from urllib.parse import unquote
 
 import click
@@ -18,8 +17,8 @@ from goldformer.spec import ROOT
 from goldformer.spec.goldenfile import GoldenArrayModel, GoldenCaseModel, GoldenFileModel, GoldenStatisticsModel
 from goldformer.spec.readme import anchor
 from goldformer.spec.schema import CaseModel, CasesFile
+from repository import REPOSITORY
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 DOCS = REPOSITORY / "docs"
 PAGES = ("index", "tutorial", "check", "exit-status", "values", "tolerances", "cases", "extend")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)

@@ -12,14 +12,13 @@ import subprocess
 import sys
 from functools import cache
 from html.parser import HTMLParser
-from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
 from goldformer.spec import load_spec
+from repository import REPOSITORY
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 BUILT = os.environ.get("SITE")
 
 if importlib.util.find_spec("sphinx") is None:

@@ -15,9 +15,10 @@ import pytest
 from click.testing import CliRunner
 
 from goldformer.conformance.cli import main
+from repository import REPOSITORY, SUPPORT
 
-MISBEHAVING = Path(__file__).resolve().parent / "support" / "misbehaving.py"
-SUITE = Path(__file__).resolve().parents[3] / "conformance"
+MISBEHAVING = SUPPORT / "misbehaving.py"
+SUITE = REPOSITORY / "conformance"
 GOLDFORMER = Path(sys.executable).with_name("goldformer")
 
 CHATTY = """

@@ -17,8 +17,9 @@ from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.properties.judge import check_property
 from goldformer.conformance.reports.text import explain_verdict
+from repository import SUPPORT
 
-MISBEHAVING = Path(__file__).resolve().parent / "support" / "misbehaving.py"
+MISBEHAVING = SUPPORT / "misbehaving.py"
 TIMEOUT = 0.5
 
 

@@ -21,9 +21,9 @@ from goldformer.adapters.process.server import Server
 from goldformer.adapters.process.wire import decode_array
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.verdict import Status
+from repository import SUPPORT
 from rpc import Answered, spoilt
 
-SUPPORT = Path(__file__).resolve().parent / "support"
 GOLDFORMER = Path(sys.executable).with_name("goldformer")
 
 REPLIES = 4000

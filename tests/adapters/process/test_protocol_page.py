@@ -24,9 +24,10 @@ from goldformer.adapters.process.wire import BadRequest, decode_array, encode_ar
 from goldformer.conformance.cli import main
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.verdict import UNANSWERED, WITHIN_LIMITS, Status
+from repository import REPOSITORY
 from rpc import Answered
 
-DOCS = Path(__file__).resolve().parents[3] / "docs"
+DOCS = REPOSITORY / "docs"
 PAGE = (DOCS / "protocol.md").read_text(encoding="utf-8")
 CONVERSATION = re.findall(r"^→ (.*)\n← (.*)$", PAGE, re.MULTILINE)
 REQUESTS = [sent for sent, _ in CONVERSATION if sent.startswith("{")]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -13,8 +12,9 @@ from goldformer.conformance.baseline.arrays import LARGE, SAMPLED
 from goldformer.conformance.baseline.drawn import SIZES
 from goldformer.conformance.baseline.moves import KINDS
 from goldformer.conformance.cli import main
+from repository import REPOSITORY
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "baselines.md").read_text(encoding="utf-8")
+PAGE = (REPOSITORY / "docs" / "baselines.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^\$ goldformer (baseline .*?)(?:  +#.*)?$", PAGE, re.MULTILINE)
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from goldformer.conformance.cli import main
+from repository import REPOSITORY
 
-GOLDEN = Path(__file__).resolve().parents[3] / "conformance" / "test_golden.py"
+GOLDEN = REPOSITORY / "conformance" / "test_golden.py"
 
 SOFTMAX = """
 import numpy as np

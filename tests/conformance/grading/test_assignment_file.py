@@ -11,6 +11,7 @@ import pytest
 from goldformer.conformance.grading.assignment import REASONS, digest_assignment, list_published_cases, read_assignment
 from goldformer.conformance.grading.model import Deduction, Feedback, GradedComponent, SubmissionLimits
 from goldformer.spec import SpecError
+from repository import REPOSITORY
 
 FULL = """\
 title: Attention, and what it stands on
@@ -223,7 +224,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path, spec):
 
 # ── the page about it ──
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "assignments.md").read_text(encoding="utf-8")
+PAGE = (REPOSITORY / "docs" / "assignments.md").read_text(encoding="utf-8")
 
 
 def test_the_example_of_the_page_is_read(written, spec):

@@ -9,7 +9,6 @@ import os
 import shlex
 import subprocess
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import yaml
@@ -17,8 +16,8 @@ import yaml
 import grades
 from goldformer.conformance.grading.results.platforms import github_output, gradescope_pending, gradescope_results
 from grades import ASSIGNMENT, HOSTILE
+from repository import REPOSITORY
 
-REPOSITORY = Path(__file__).resolve().parents[3]
 EXAMPLES = REPOSITORY / "examples" / "grading"
 SCRIPTS = [EXAMPLES / "gradescope" / name for name in ("setup.sh", "run_autograder")]
 WORKFLOW = EXAMPLES / "github-classroom.yml"

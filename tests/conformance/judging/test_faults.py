@@ -78,7 +78,7 @@ def test_a_fault_loses_its_own_check_and_no_other(judging_explodes, check):
     assert all(v["status"] in ("passed", "skipped") for id_, v in verdicts.items() if id_ not in lost)
     fault = verdicts["sm-several-rows"]
     assert fault["status"] == "errored"
-    assert fault["message"].startswith("a fault in goldformer: LookupError: of our own (test_engine_faults.py:")
+    assert fault["message"].startswith("a fault in goldformer: LookupError: of our own (test_faults.py:")
     assert fault["message"].endswith(", explode); please report it with the traceback")
     assert "Traceback (most recent call last)" in fault["detail"]
 

@@ -433,7 +433,7 @@ def test_every_stored_golden_value_is_what_the_balls_and_the_loops_give(spec: Sp
             proven, looped = in_balls(case.component, *call), in_loops(case.component, FLOAT, *call)
             for name, golden in outputs.items():
                 if golden.within is not None:
-                    continue  # statistics are test_oracle_statistics.py's
+                    continue  # statistics are test_statistics.py's
                 exact, near = at(case.expect[name], proven[name]), at(case.expect[name], looped[name])
                 if golden.values.dtype.kind == "b":
                     assert np.array_equal(golden.values, exact), f"{case.id} {option} {name}"

@@ -17,9 +17,9 @@ import sandboxes
 from goldformer.conformance.grading.sandbox import Limits, Sandbox, SandboxError
 from goldformer.conformance.grading.sandbox import _landlock as landlock
 from goldformer.spec import ROOT
+from repository import REPOSITORY, SUPPORT
 from sandboxes import NOBODY, WALLS, found_by
 
-REPOSITORY = Path(__file__).resolve().parents[4]
 LIMITS = Limits(memory=1024, processes=8, file=2)
 #: What is left out for each test to see what the rest holds back.
 WITHOUT = {"full": (), "landlock-alone": ("mount-namespace",), "process": WALLS}
@@ -273,7 +273,7 @@ def found():
 """
     script = f"""
 import sys
-sys.path.append({str(Path(__file__).parent / "support")!r})
+sys.path.append({str(SUPPORT)!r})
 from sandboxes import found_by
 from pathlib import Path
 from goldformer.spec import ROOT
@@ -366,7 +366,7 @@ def test_what_lies_in_a_folder_of_root_alone_is_tested_as_nobody(nobodys, tmp_pa
 def test_ordinary_users_are_protected_alike(nobodys):
     here = Path(__file__)
     words = ["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "--basetemp", f"{nobodys}/pytest", str(here)]
-    processes = here.with_name("test_grading_processes.py")
+    processes = here.with_name("test_processes.py")
     words += [f"{processes}::test_what_it_leaves_running_ends_with_it"]
     words += [f"{processes}::test_the_number_of_its_processes_is_limited"]
     words += [f"{processes}::test_elsewhere_than_on_linux_there_are_limits"]
