@@ -291,6 +291,7 @@ def test_greedy_misses_what_two_beams_find():
     close(beam.scores, [[math.log(0.405)]], atol=1e-4)
 
 
+@pytest.mark.sample(6)
 @every_rule
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 def test_one_beam_is_greedy_decoding(finish, length_penalty, dtype):

@@ -327,7 +327,7 @@ def test_runs_on_the_meta_device_with_the_same_shapes(name, dtype):
         assert output.shape == golden.shape
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(5)
 @every_call
 def test_compiles_without_a_graph_break(name):
     torch.compiler.reset()

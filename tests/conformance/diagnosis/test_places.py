@@ -403,6 +403,7 @@ def best(spec, verdicts, component):
     return found[0]
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize(
     ("made", "component", "mistake", "place"), WRITTEN, ids=[made.__name__ for made, *_ in WRITTEN]
 )
@@ -452,6 +453,7 @@ def test_positions_of_words_alone_that_are_missing_are_told_as_the_commoner_of_t
     assert found[0].equals == found[1].equals
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("made", "half"), [(one_encoder_layer_less, "encoder"), (one_decoder_layer_less, "decoder")])
 def test_a_layer_that_one_stack_of_a_model_lacks_is_named_with_its_half(made, half, spec):
     found = best(spec, judged(spec, made(), "transformer"), "transformer")

@@ -12,6 +12,9 @@ from goldformer.conformance.cli import main
 from goldformer.conformance.grading.store import from_json
 from students import MISTAKES, a_class
 
+# A class of all mistakes takes a minute; smaller classes run each time.
+pytestmark = pytest.mark.sample(0)
+
 #: So many students; every third one is right.
 SIZE = 60
 CLASS = {name: mistake for name, mistake, _ in a_class(SIZE)}

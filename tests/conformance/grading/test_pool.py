@@ -144,6 +144,7 @@ def gone(mark: str, seconds: float = 10.0) -> bool:
     return True
 
 
+@pytest.mark.sample(0)
 def test_killed_at_ten_moments_it_goes_on_where_it_stopped(homework: Path, graded: Path, tmp_path: Path) -> None:
     out, mark, chance = tmp_path / "out", uuid.uuid4().hex, random.Random(1)
     (out / "fresh").mkdir(parents=True)
@@ -166,6 +167,7 @@ def test_killed_at_ten_moments_it_goes_on_where_it_stopped(homework: Path, grade
     assert not [path for path in out.rglob(".*") if path.name != ".lock"]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
 def test_it_ends_when_it_is_told_to(sent: signal.Signals, homework: Path, tmp_path: Path) -> None:
     mark = uuid.uuid4().hex

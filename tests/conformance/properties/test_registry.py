@@ -392,6 +392,7 @@ def test_every_property_has_someone_who_breaks_it(spec):
     assert set(spec.properties) == set(_REGISTRY) == {*CAUGHT, *FOR_EVERY_COMPONENT}
 
 
+@pytest.mark.sample(20)
 @pytest.mark.parametrize("property_", CAUGHT)
 def test_a_property_catches_its_breaker_and_shows_a_small_input(property_, judge, spec):
     textbook, message = CAUGHT[property_]
