@@ -9,11 +9,14 @@ STAMP  := $(VENV)/.installed
 conformance: $(STAMP)  ## The suite against the bundled reference
 	@$(BIN)/python -m pytest conformance --adapter reference -q -r fE
 
+# A test that hangs is named, long before a build server gives up.
+TESTS := -m pytest tests conformance -q -r fE -n auto --timeout 600
+
 test: $(STAMP)  ## Our own tests, with one run of the suite on the reference
-	@$(BIN)/python -m pytest tests conformance -q -r fE -n auto
+	@$(BIN)/python $(TESTS)
 
 test-all: $(STAMP)  ## The same, with exhaustive tests in full
-	@$(BIN)/python -m pytest tests conformance -q -r fE -n auto --all
+	@$(BIN)/python $(TESTS) --all
 
 check: $(STAMP)  ## Format, lint, types, import rules, spec, tests
 	@$(BIN)/ruff format --check --quiet .
