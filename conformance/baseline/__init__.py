@@ -1,29 +1,34 @@
 """Baselines: the recorded results of an implementation, and what moved since: by how much, and why."""
 
-from importlib import import_module
-from typing import Any, Final
+from __future__ import annotations
 
-#: The public names and their modules, which are imported when they are asked for.
-_MODULES: Final = {
-    "Baseline": "model",
-    "BaselineError": "model",
-    "BaselineRequest": "model",
-    "Drift": "drift",
-    "Guard": "guard",
-    "Judge": "judge",
-    "Kind": "moves",
-    "Move": "moves",
-    "load": "store",
-    "read_history": "history",
-    "record": "record",
-    "save": "store",
-}
+from goldformer.exports import load_on_use
 
-__all__ = list(_MODULES)
+__all__ = [
+    "Baseline",
+    "BaselineError",
+    "BaselineRequest",
+    "Drift",
+    "Guard",
+    "Judge",
+    "Kind",
+    "Move",
+    "load",
+    "read_history",
+    "record",
+    "save",
+]
 
-
-def __getattr__(name: str) -> Any:
-    """Import a public name."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+__getattr__ = load_on_use(
+    __name__,
+    {
+        "drift": ("Drift",),
+        "guard": ("Guard",),
+        "history": ("read_history",),
+        "judge": ("Judge",),
+        "model": ("Baseline", "BaselineError", "BaselineRequest"),
+        "moves": ("Kind", "Move"),
+        "record": ("record",),
+        "store": ("load", "save"),
+    },
+)

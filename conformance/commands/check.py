@@ -34,7 +34,6 @@ from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.judging.cases import Bench, Judgement
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest, Implementation
-from goldformer.conformance.reports.comparison_page import page
 from goldformer.conformance.reports.comparison_text import badge
 from goldformer.conformance.reports.comparison_text import markdown as comparison_markdown
 from goldformer.conformance.reports.text import explain_verdict, headline, summary, table
@@ -126,6 +125,8 @@ def check(
     if markdown:
         save_file(markdown, comparison_markdown(comparison, spec))
     if html:
+        from goldformer.conformance.reports.comparison_page import page  # pictures, which no other check needs
+
         save_file(html, page(comparison, spec))
     if badge_file:
         save_file(badge_file, json.dumps(badge(implementation, spec), ensure_ascii=False) + "\n")

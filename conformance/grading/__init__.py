@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
+
+from goldformer.exports import load_on_use
 
 if TYPE_CHECKING:
     from goldformer.conformance.grading.assignment import read_assignment
@@ -24,16 +25,19 @@ __all__ = [
     "grade_on_cluster", "read_assignment", "to_json",
 ]  # fmt: skip
 
-_MODULES: Final = {
-    "CheckPlan": "task", "Grader": "grader", "GradingTask": "task", "NoSubmissions": "submissions",
-    "ResultFiles": "worker", "Store": "store", "Transcript": "transcript", "Unusable": "pool", "Worker": "worker",
-    "draw_fresh": "fresh", "find_submissions": "submissions", "from_json": "store", "grade_in_pool": "pool",
-    "grade_on_cluster": "cluster", "read_assignment": "assignment", "to_json": "store",
-}  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    """Load a public name."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'model')}"), name)
+__getattr__ = load_on_use(
+    __name__,
+    {
+        "assignment": ("read_assignment",),
+        "cluster": ("grade_on_cluster",),
+        "fresh": ("draw_fresh",),
+        "grader": ("Grader",),
+        "model": ("Assignment", "Check", "Grade", "Submission"),
+        "pool": ("Unusable", "grade_in_pool"),
+        "store": ("Store", "from_json", "to_json"),
+        "submissions": ("NoSubmissions", "find_submissions"),
+        "task": ("CheckPlan", "GradingTask"),
+        "transcript": ("Transcript",),
+        "worker": ("ResultFiles", "Worker"),
+    },
+)

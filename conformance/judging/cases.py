@@ -29,6 +29,7 @@ from goldformer.conformance.judging.invoke import (
     Result,
     call,
     convert_arguments,
+    describe_missing,
     invoke,
     read_arguments,
 )
@@ -67,11 +68,11 @@ class Bench:
             return "device", why
         return None
 
-    def absent(self, component: str, *, gradient: bool = False) -> str:
+    def explain_missing(self, component: str, *, gradient: bool = False) -> str:
         """Return that the adapter has no such function, or "": its cases then need no arguments."""
         if component in self.adapter.functions or (gradient and component in self.adapter.gradients):
             return ""
-        return f"{self.adapter.name} has no {component}"
+        return describe_missing(self.adapter, component)
 
     def command(self, *check: str) -> str:
         """Return the command line that repeats one check."""
@@ -137,8 +138,8 @@ def judge_case(case: Case, bench: Bench) -> Judgement:
     try:
         if skip := bench.explain_unusable() or _does_not_apply(case, bench):
             return Judgement(skip_check(blank, *skip), bench, case)
-        if absent := bench.absent(case.component, gradient=case.cotangent is not None):
-            return Judgement(report_missing(blank, absent, strict=bench.strict), bench, case)
+        if missing := bench.explain_missing(case.component, gradient=case.cotangent is not None):
+            return Judgement(report_missing(blank, missing, strict=bench.strict), bench, case)
         if case.error is not None:
             return Judgement(_or_advice(_judge_refusal(case, bench, blank), case, bench), bench, case)
         outcome, expected = call_case(case, bench), _select_expected(case, bench)
@@ -220,7 +221,7 @@ def _judge_result(
 
 def find_working_case(component: str, bench: Bench) -> Case:
     """Return the first case of a component that the implementation runs; NotImplementedHere if it runs none."""
-    last = NotImplementedHere(f"{bench.adapter.name} has no {component}")
+    last = NotImplementedHere(describe_missing(bench.adapter, component))
     for case in select_plain_cases(component, bench):
         try:
             bench.call(component, read_arguments(case))

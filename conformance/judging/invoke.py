@@ -138,12 +138,17 @@ def convert_arguments(
     return {**given, "params": convert(arguments.params)} if contract.takes_params else given
 
 
+def describe_missing(adapter: Adapter, component: str) -> str:
+    """Return that an adapter does not have the function of a component."""
+    return f"{adapter.name} has no {component}"
+
+
 def call(adapter: Adapter, contract: Contract, given: Mapping[str, Any]) -> tuple[Any, float]:
     """Run the adapter's function; its exceptions become a CallProblem, its warnings are ignored."""
     component = contract.component
     function = adapter.functions.get(component)
     if function is None:
-        raise NotImplementedHere(f"{adapter.name} has no {component}")
+        raise NotImplementedHere(describe_missing(adapter, component))
     if why := adapter.broken.get(component):
         raise BadResult("wrong-parameters", f"{component} {why}")
     try:

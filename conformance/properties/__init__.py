@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
+
+from goldformer.exports import load_on_use
 
 if TYPE_CHECKING:
     from goldformer.conformance.properties.judge import check_property, judge_property
@@ -20,17 +21,11 @@ __all__ = [
     "load_properties",
 ]
 
-#: The module of each name. It is imported when the name is used, because some import NumPy or all mistakes.
-_MODULES: Final = {
-    "judge": ("check_property", "judge_property"),
-    "registry": ("components_of", "find_property", "load_properties"),
-    "subject": ("Subject", "Violation"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import the module of a public name on its first use."""
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = load_on_use(
+    __name__,
+    {
+        "judge": ("check_property", "judge_property"),
+        "registry": ("components_of", "find_property", "load_properties"),
+        "subject": ("Subject", "Violation"),
+    },
+)

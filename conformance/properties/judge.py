@@ -44,8 +44,8 @@ def _check_property(prop: Property, component: str, bench: Bench, blank: Verdict
         return skip_check(blank, *unusable)
     subject = Subject(bench, component)
     try:
-        if absent := bench.absent(component):
-            raise NotImplementedHere(absent)
+        if missing := bench.explain_missing(component):
+            raise NotImplementedHere(missing)
         find_property(prop).run(subject)
     except NotImplementedHere as absent:
         return report_missing(blank, str(absent), strict=bench.strict)

@@ -10,8 +10,9 @@ The names are loaded when they are used: the launcher imports this package too, 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
+
+from goldformer.exports import load_on_use
 
 if TYPE_CHECKING:
     from goldformer.conformance.grading.sandbox._client import SandboxClient, SandboxProcess
@@ -32,14 +33,12 @@ __all__ = [
     "probe_isolation",
 ]
 
-_MODULES: Final = {
-    "Sandbox": "_sandbox", "probe_isolation": "_sandbox", "SandboxClient": "_client", "SandboxProcess": "_client",
-    "die_with_parent": "_linux",
-}  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    """Load a public name."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES.get(name, '_types')}"), name)
+__getattr__ = load_on_use(
+    __name__,
+    {
+        "_client": ("SandboxClient", "SandboxProcess"),
+        "_linux": ("die_with_parent",),
+        "_sandbox": ("Sandbox", "probe_isolation"),
+        "_types": ("Isolation", "LEVELS", "Level", "Limits", "SandboxError"),
+    },
+)
