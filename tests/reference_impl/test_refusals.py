@@ -1,4 +1,4 @@
-"""How the reference refuses: every message names the argument, what it was, what it must be and what to do."""
+"""Refusals of the reference: every message names the argument, what it was, what it must be and what to do."""
 
 # mypy: disable-error-code="arg-type"
 

@@ -81,7 +81,7 @@ def fault_of(client, given=SCORES):
 
 
 def found_by(sandbox, folder, source):
-    """What `found` gives, which the source of a submission defines, when it runs in a sandbox."""
+    """Run `found`, which the source of a submission defines, in a sandbox; return its result."""
     client = sandbox.client(make_folder(folder, source, ASKING))
     try:
         fault = fault_of(client)

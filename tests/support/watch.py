@@ -1,4 +1,4 @@
-"""What gets out of a sandbox: processes, files, connections and shared memory that were not there before."""
+"""Leaks of a sandbox: processes, files, connections and shared memory that were not there before."""
 
 from __future__ import annotations
 

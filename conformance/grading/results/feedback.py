@@ -51,6 +51,11 @@ def _summary(feedback: StudentFeedback) -> Iterator[str]:
         checked = sum(among for row in feedback.rows for _, among in row.grade.shares.values())
         named = ", ".join(row.component for row in feedback.rows)
         yield f"{words.count_noun(checked, 'check')} of {code(named)} pass."
+    yield from list_notes(feedback)
+
+
+def list_notes(feedback: StudentFeedback) -> Iterator[str]:
+    """Yield the message, the advice and the standard error of a submission, as far as there are any, in Markdown."""
     if feedback.message:
         yield code(feedback.message)
     if feedback.advice:

@@ -10,10 +10,10 @@ from xml.etree import ElementTree as ET
 
 from goldformer.conformance.grading.model import Assignment, Grade
 from goldformer.conformance.grading.results import words
-from goldformer.conformance.grading.results.feedback import AT_HOME, describe_component, list_remarks
+from goldformer.conformance.grading.results.feedback import AT_HOME, describe_component, list_notes, list_remarks
 from goldformer.conformance.grading.results.gradebook import ComponentSummary, GradeSummary, sort_by_id
 from goldformer.conformance.grading.results.student import ComponentFeedback, StudentFeedback, build_feedback
-from goldformer.conformance.grading.results.words import block, code, escape
+from goldformer.conformance.grading.results.words import block, escape
 from goldformer.spec import Spec
 
 #: The first results.json: the platform may stop grading at its own time limit.
@@ -52,12 +52,7 @@ def _format_gradescope(content: dict[str, Any]) -> str:
 
 def _summarize(feedback: StudentFeedback) -> Iterator[str]:
     yield f"**{feedback.headline}**"
-    if feedback.message:
-        yield code(feedback.message)
-    if feedback.advice:
-        yield escape(feedback.advice)
-    if feedback.stderr:
-        yield block(feedback.stderr)
+    yield from list_notes(feedback)
     if feedback.remarks:
         yield "\n".join(list_remarks(feedback.remarks))
     if feedback.command:
