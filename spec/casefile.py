@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,9 +17,9 @@ from goldformer.spec.draw import Recipe
 from goldformer.spec.errors import Problem, Refused, SpecError
 from goldformer.spec.goldenfile import StoredGolden, read_golden
 from goldformer.spec.laws import law_of, unfit
-from goldformer.spec.model import Array, ArraySpec, Case, Contract, Wanted, is_part
+from goldformer.spec.model import Array, ArraySpec, Case, Contract, Wanted
 from goldformer.spec.shapes import Binder, ContractViolation
-from goldformer.spec.strict import Location
+from goldformer.spec.strict import Location, is_part
 from goldformer.spec.tables import Citation, Convention
 from goldformer.spec.yamlfile import Field, YamlFile
 
@@ -75,6 +75,8 @@ def read_cases(
                 raise Refused(("id",), f"{case.id!r} is taken, see line {built[case.id].place.line}")
             made = _build(case, contract, Location(file.path, file.line((*where, "id"))), built)
             _refuse_unknown_options(made, contract, conventions)
+            deciding = (conventions[name] for name in contract.conventions)
+            made = replace(made, deciding=tuple(c for c in deciding if c.decides_parameters))
             digest = derivation_digest(file.data["cases"][index], contract, conventions)
             built[case.id] = _add_golden(made, contract, conventions, golden, digest, underived=underived)
         except Refused as refused:
@@ -102,10 +104,20 @@ def derivation_digest(raw: Mapping[str, Any], contract: Contract, conventions: M
     # Drawn numbers depend on the names and shapes of the arguments too.
     arguments = {**contract.inputs, **contract.params_for(raw.get("attributes", {}))}
     decisive["arguments"] = {name: [spec.kind, str(spec.shape), spec.optional] for name, spec in arguments.items()}
-    if "convention" in raw and raw["convention"] in conventions:
-        decisive["options"] = sorted(conventions[raw["convention"]].options)
+    names = _list_conventions(raw.get("convention", ()))
+    if len(names) == 1 and names[0] in conventions:
+        decisive["options"] = sorted(conventions[names[0]].options)
+    elif names:
+        decisive["options"] = {name: sorted(conventions[name].options) for name in names if name in conventions}
+    if absent := {name: conventions[name].leaves_out for name in names if conventions[name].leaves_out}:
+        decisive["leaves_out"] = absent
     text = json.dumps(decisive, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _list_conventions(names: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the conventions of a case, which stand in its file as one name or as a list."""
+    return (names,) if isinstance(names, str) else tuple(names)
 
 
 def _build(model: schema.CaseModel, contract: Contract, place: Location, built: Mapping[str, Case]) -> Case:
@@ -121,7 +133,7 @@ def _build(model: schema.CaseModel, contract: Contract, place: Location, built: 
     params = _make_recipes(_expand_params(model.params, param_specs), param_specs, sizes, lead, "params")
     case = Case(
         model.id, contract.component, model.title, tuple(model.clauses), source, tuple(model.meant_for), (),
-        sizes, lead, model.equal_sizes, model.attributes, inputs, params, model.convention,
+        sizes, lead, model.equal_sizes, model.attributes, inputs, params, _list_conventions(model.convention),
         model.only_with, {}, model.printed, None, place,
     )  # fmt: skip
     binder = _bind(case, contract)
@@ -272,8 +284,11 @@ def _read_values(values: Any, spec: ArraySpec, shape: tuple[int, ...] | None) ->
 
 
 def _refuse_unknown_options(case: Case, contract: Contract, conventions: Mapping[str, Convention]) -> None:
-    if case.convention is not None and case.convention not in contract.conventions:
-        raise Refused(("convention",), f"{contract.component} depends on {', '.join(contract.conventions) or 'none'}")
+    if unknown := [name for name in case.conventions if name not in contract.conventions]:
+        known = ", ".join(contract.conventions) or "none"
+        raise Refused(("convention",), f"{contract.component} depends on {known}, not on {unknown[0]}")
+    if len(set(case.conventions)) < len(case.conventions):
+        raise Refused(("convention",), f"names one twice: {', '.join(case.conventions)}")
     for name, option in case.only_with.items():
         if name not in conventions or option not in conventions[name].options:
             raise Refused(("only_with", name), f"{name}: {option} is not in conventions.yaml")
@@ -302,14 +317,13 @@ def _add_golden(
         missing = entry is None or entry.derivation is None
         state = "has no golden values" if missing else "was changed after its golden values were derived"
         raise Refused(("id",), f"{state}: run goldformer derive")
-    options = tuple(conventions[case.convention].options) if case.convention else ()
-    try:
-        return replace(case, golden=read_golden(entry, case, contract, options))
-    except ValueError as error:
-        raise SpecError([golden.problem(case.id, f"{error}: {golden.remedy}")]) from error
-    except OverflowError as error:
-        message = f"has a number beyond float64 or int64: {golden.remedy}"
-        raise SpecError([golden.problem(case.id, message)]) from error
+
+    def refuse(error: ValueError | OverflowError) -> SpecError:
+        message = "has a number beyond float64 or int64" if isinstance(error, OverflowError) else str(error)
+        return SpecError([golden.problem(case.id, f"{message}: {golden.remedy}")])
+
+    options = {name: conventions[name].options for name in case.conventions}
+    return replace(case, golden=read_golden(entry, case, contract, options, refuse))
 
 
 def _build_error(
@@ -333,7 +347,7 @@ def _build_error(
     case = replace(
         base, id=model.id, title=model.title, clauses=tuple(model.clauses), source=source,
         meant_for=tuple(model.meant_for), kills=(), attributes=attributes, inputs=inputs, params=params,
-        expect={}, printed={}, golden=None, convention=None, only_with=model.only_with,
+        expect={}, printed={}, golden=None, only_with=model.only_with,
         place=place, error=error, base=base.id,
     )  # fmt: skip
     try:

@@ -44,7 +44,7 @@ def lint_cases(spec: Spec) -> Iterator[Problem]:
 
 
 def _list_unused_conventions(spec: Spec) -> Iterator[Problem]:
-    tried = {case.convention for case in spec.cases.values()}
+    tried = {name for case in spec.cases.values() for name in case.conventions}
     for name in spec.conventions:
         if name not in tried:
             yield Location(spec.root / "conventions.yaml", 1).problem(name, "is a convention that no case depends on")
@@ -81,8 +81,10 @@ def _check_conventions(spec: Spec) -> Iterator[Problem]:
     for case in spec.cases.values():
         if case.golden is None:
             continue
+        # Which parameters a case has says under which options they are.
+        silent = _ON_SOME_INPUTS | {convention.id for convention in case.deciding}
         for name in spec.contracts[case.component].conventions:
-            if name != case.convention and name not in case.only_with and name not in _ON_SOME_INPUTS:
+            if name not in case.conventions and name not in case.only_with and name not in silent:
                 message = f"depends on {name}: make it the case's convention, or name the option in only_with"
                 yield case.place.problem(f"{case.id}.only_with", message)
 

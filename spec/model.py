@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -31,6 +32,12 @@ Statistic = Literal["zeros", "mean", "mean_square", "largest"]
 #: The key of the only expectation of a case that depends on no convention.
 ANY = ""
 
+#: The option that permits to refuse a call. It has no golden values.
+REFUSED: Final = "refused"
+
+#: What joins the options of several conventions to a key, as in "pre, 1e-6".
+_AND: Final = ", "
+
 #: The option that an adapter declares for a convention that it leaves open.
 UNSPECIFIED = "unspecified"
 
@@ -42,11 +49,6 @@ PADDING = "padding"
 
 #: The number of parameters from which a model counts as full-size.
 FULL_SIZE = 1 << 22
-
-
-def is_part(part: str, name: str) -> bool:
-    """Return True if `part` is `name` or a dotted part of it: `w_q` and `encoder.0` of encoder.0.self_attention.w_q."""
-    return f".{part}." in f".{name}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +192,8 @@ class GoldenArray:
 class Golden:
     """The golden values of a case, which programs write.
 
-    `options` maps each option of the case's convention (or ANY) to its outputs; an option that refuses
-    the call maps to None. `peak` is the largest number on the way, which a dtype must be able to hold.
+    `options` maps each combination of options of the case's conventions, by its key, to its outputs; a combination
+    that refuses the call maps to None. `peak` is the largest number on the way, which a dtype must be able to hold.
     `margin` is the unit roundoff at which honest rounding may turn one of the decisions on the way; None without any.
     """
 
@@ -200,9 +202,9 @@ class Golden:
     options: Mapping[str, Mapping[str, GoldenArray] | None]
     margin: float | None = None
 
-    def select_agreed(self) -> dict[str, GoldenArray]:
-        """Return the values that all options of the convention share, as probes; outputs without any are left out."""
-        first, *others = [outputs for outputs in self.options.values() if outputs is not None]
+    def select_agreed(self, keys: Iterable[str]) -> dict[str, GoldenArray]:
+        """Return the values that several combinations share, as probes; outputs without any are left out."""
+        first, *others = [outputs for key in keys if (outputs := self.options[key]) is not None]
         agreed = {name: golden.select_equal([o[name].values for o in others]) for name, golden in first.items()}
         return {name: golden for name, golden in agreed.items() if golden.values.size}
 
@@ -219,6 +221,9 @@ class Case:
     """One call of a component and what to expect of it.
 
     `meant_for` are the mistakes that it was designed to reveal, `kills` those for which it was measured to fail.
+    `conventions` are those on which its results depend, so that it has golden values for every combination of their
+    options; `deciding` are those of its component that decide which parameters a call has. `whole` is the case before
+    an option left parameters out, None if this is it.
     """
 
     id: str
@@ -234,7 +239,7 @@ class Case:
     attributes: Mapping[str, Attribute]
     inputs: Mapping[str, Recipe]
     params: Mapping[str, Recipe]
-    convention: str | None
+    conventions: tuple[str, ...]
     only_with: Mapping[str, str]
     expect: Mapping[str, Wanted]
     printed: Mapping[str, Any]
@@ -246,6 +251,71 @@ class Case:
     #: Gradient cases: the gradient of the first output; `expect` then names arguments.
     cotangent: Recipe | None = None
     blind: tuple[Blind, ...] = ()
+    deciding: tuple[Convention, ...] = ()
+    whole: Case | None = None
+
+    def under(self, options: Mapping[str, str]) -> Case:
+        """Return the case as it is called under some options: without the parameters that they leave out."""
+        whole = self.whole or self
+        absent = frozenset[str]().union(
+            *(c.find_left_out(options[c.id], whole.params) for c in whole.deciding if c.id in whole.conventions)
+        )
+        if absent not in whole._variants:
+            whole._variants[absent] = replace(
+                whole,
+                whole=whole,
+                params={name: recipe for name, recipe in whole.params.items() if name not in absent},
+                expect={name: wanted for name, wanted in whole.expect.items() if name not in absent},
+            )
+        return whole._variants[absent]
+
+    @cached_property
+    def _variants(self) -> dict[frozenset[str], Case]:
+        return {frozenset(): self}
+
+    def combine_options(self, choices: Mapping[str, Iterable[str]]) -> list[dict[str, str]]:
+        """Return every combination of options, given the options of each convention of the case.
+
+        Options that leave out the same parameters make the same call: the first of them stands for all.
+        """
+        distinct = (
+            [dict.fromkeys(self._find_first(name, option) for option in choices[name])] for name in self.conventions
+        )
+        return [dict(zip(self.conventions, options, strict=True)) for options in product(*(d[0] for d in distinct))]
+
+    def key(self, options: Mapping[str, str]) -> str:
+        """Return the key of the golden values for a combination of options."""
+        return _AND.join(self._find_first(name, options[name]) for name in self.conventions)
+
+    def _find_first(self, name: str, option: str) -> str:
+        """Return the first option of a convention that makes the same call."""
+        convention = next((c for c in self.deciding if c.id == name), None)
+        if convention is None:
+            return option
+        params = (self.whole or self).params
+        absent = convention.find_left_out(option, params)
+        return next(other for other in convention.options if convention.find_left_out(other, params) == absent)
+
+    def expects(self, options: Mapping[str, str]) -> Mapping[str, GoldenArray] | None:
+        """Return the golden values for a combination of options; None if one of them refuses the call."""
+        return self.golden.options[self.key(options)] if self.golden is not None else {}
+
+    def explain_unfit(self, options: Mapping[str, str]) -> str:
+        """Return why a case is none for an implementation with these options, or ""."""
+        for name, option in self.only_with.items():
+            if options[name] != option:
+                return f"only for {name}: {option}; the adapter declares {options[name]}"
+        for convention in self.deciding:
+            option = options[convention.id]
+            declared = f"the adapter declares {convention.id}: {option}"
+            absent = convention.find_left_out(option, (self.whole or self).params)
+            if absent and convention.id not in self.conventions:
+                return f"it has {min(absent)}; {declared}"
+            if self.error in absent:
+                return f"its fault is in {self.error}; {declared}"
+            if part := convention.find_missing(option, (self.whole or self).params):
+                return f"it has no {part}; {declared}"
+        return ""
 
     @property
     def subjects(self) -> tuple[str, ...]:
@@ -308,6 +378,15 @@ class Spec:
         if isinstance(self.cases, Cases):
             return replace(self, cases=self.cases.with_more(more))
         return replace(self, cases={**self.cases, **more})
+
+    def choose_for_formula(self, options: Mapping[str, str]) -> dict[str, str]:
+        """Return the options that a formula takes: which parameters a call has, it sees."""
+        return {id_: option for id_, option in options.items() if not self.conventions[id_].decides_parameters}
+
+    def find_left_out(self, params: Iterable[str], options: Mapping[str, str]) -> frozenset[str]:
+        """Return those of some parameters that a call does not have under these options."""
+        names = tuple(params)
+        return frozenset().union(*(self.conventions[id_].find_left_out(o, names) for id_, o in options.items()))
 
     def is_advice(self, case: Case) -> bool:
         """Return True if all clauses of a case are SHOULD, so that failing it is not wrong."""

@@ -50,14 +50,15 @@ def _draw_case(contract: Contract, seed: int, spec: Spec) -> Case:
     attributes = {name: _attribute(name, contract) for name, a in contract.attributes.items() if not a.optional}
     inputs = {name: _recipe(array, "inputs", seed) for name, array in contract.inputs.items()}
     params = {name: _recipe(array, "params", seed) for name, array in contract.params_for(attributes).items()}
+    deciding = tuple(c for name in contract.conventions if (c := spec.conventions[name]).decides_parameters)
     return Case(
         id=f"drawn-{contract.component.replace('_', '-')}-{seed}",
         component=contract.component,
         title=f"Drawn arguments of realistic size, seed {seed}",
         clauses=(), source=None, meant_for=(), kills=(), sizes=SIZES, lead=_LEAD, equal_sizes=None,
-        attributes=attributes, inputs=inputs, params=params, convention=None, only_with={},
+        attributes=attributes, inputs=inputs, params=params, conventions=tuple(c.id for c in deciding), only_with={},
         expect=dict.fromkeys(contract.outputs, Wanted("shape")), printed={}, golden=None,
-        place=Location(spec.root / "cases" / "drawn", 1),
+        place=Location(spec.root / "cases" / "drawn", 1), deciding=deciding,
     )  # fmt: skip
 
 

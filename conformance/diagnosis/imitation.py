@@ -294,7 +294,8 @@ class Imitator:
         return self._imitations.get(key, lambda: self._run_candidate(candidate, failure))
 
     def _run_candidate(self, candidate: Candidate, failure: FailingCase) -> Result | BadResult | None:
-        case, contract = failure.case, failure.contract
+        contract = failure.contract
+        case = failure.case.under({**failure.options, **dict(candidate.options)})
         adapter = self._build_adapter(candidate, failure.options)
         dtype = _choose_dtype(adapter, failure.dtype)
         arguments, cotangent = read_arguments(case), case.cotangent_array

@@ -116,7 +116,7 @@ def explain_unfit(template: Template, spec: Spec) -> str | None:
         "is blind to something": bool(case.blind),
         "is only advised": spec.is_advice(case),
         "is for another option": any(spec.conventions[n].default != option for n, option in case.only_with.items()),
-        "is about a convention that shows only on some inputs": case.convention in _NOT_DRAWN,
+        "is about a convention that shows only on some inputs": not _NOT_DRAWN.isdisjoint(case.conventions),
         "asks for certain places": any("probes" in form for form in expected),
         "has a size of 1": 1 in sizes,
         "has many layers": max((case.sizes.get(name, 0) for name in _find_fixed_sizes(template.contract)), default=0)

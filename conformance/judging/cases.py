@@ -37,7 +37,7 @@ from goldformer.conformance.judging.measure import describe_difference, find_rea
 from goldformer.conformance.judging.tolerance import LARGEST, least_margin
 from goldformer.conformance.judging.verdict import ERRORS, UNANSWERED, WITHHELD, Reason, Status, Verdict
 from goldformer.spec import Case, Spec
-from goldformer.spec.model import ANY, GoldenArray
+from goldformer.spec.model import REFUSED, GoldenArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,15 @@ class Bench:
         form = f"({', '.join(whole)})" if in_order else f"{{{', '.join(f'{name!r}: …' for name in whole)}}}"
         return f"{', '.join(missing)}: not returned; return {form}"
 
+    def options(self, case: Case) -> dict[str, str]:
+        """Return the adapter's option for each convention that a case depends on or asks for."""
+        of_component = self.adapter.options(case.component, self.spec)
+        return of_component | {
+            name: self.adapter.convention(name, case.component, self.spec)
+            for name in case.only_with
+            if name not in of_component
+        }
+
     def call(
         self, component: str, arguments: Arguments, *, check_inputs: bool = True, layout: Layout = "contiguous"
     ) -> Result:
@@ -140,6 +149,7 @@ def judge_case(case: Case, bench: Bench) -> Judgement:
             return Judgement(skip_check(blank, *skip), bench, case)
         if missing := bench.explain_missing(case.component, gradient=case.cotangent is not None):
             return Judgement(report_missing(blank, missing, strict=bench.strict), bench, case)
+        case = case.under(bench.options(case))
         if case.error is not None:
             return Judgement(_or_advice(_judge_refusal(case, bench, blank), case, bench), bench, case)
         outcome, expected = call_case(case, bench), _select_expected(case, bench)
@@ -194,7 +204,11 @@ def judge(case: Case, outcome: Outcome, expected: Mapping[str, GoldenArray], ben
     if isinstance(outcome, NotImplementedHere):
         return report_missing(blank, str(outcome), strict=bench.strict)
     if isinstance(outcome, BadResult):
-        return blank if outcome.reason == "raised" and _may_refuse(case, bench) else report_bad_result(blank, outcome)
+        return (
+            blank
+            if outcome.reason == "raised" and may_refuse(case, bench.options(case))
+            else report_bad_result(blank, outcome)
+        )
     return skip_check(blank, "not-checkable", str(outcome))
 
 
@@ -236,7 +250,7 @@ def select_plain_cases(component: str, bench: Bench) -> Iterator[Case]:
     """Yield the cases of a component whose numbers are judged here, in the order of their file."""
     for case in bench.spec.cases_of(component):
         if case.error is None and not case.shape_only and not _does_not_apply(case, bench):
-            yield case
+            yield case.under(bench.options(case))
 
 
 def _start_verdict(case: Case, bench: Bench) -> Verdict:
@@ -296,10 +310,7 @@ def _needs_other_option(case: Case, bench: Bench) -> str:
     for name, option in case.only_with.items():
         if bench.adapter.leaves_open(name, case.component):
             return f"only for {name}: {option}; the adapter leaves {name} open"
-        declared = bench.adapter.convention(name, case.component, bench.spec)
-        if declared != option:
-            return f"only for {name}: {option}; the adapter declares {declared}"
-    return ""
+    return case.explain_unfit(bench.options(case))
 
 
 def _select_expected(case: Case, bench: Bench) -> dict[str, GoldenArray]:
@@ -309,30 +320,30 @@ def _select_expected(case: Case, bench: Bench) -> dict[str, GoldenArray]:
     """
     if case.golden is None:
         return {}
-    if case.convention is None:
-        outputs = case.golden.options[ANY]
-    elif bench.adapter.leaves_open(case.convention, case.component):
-        outputs = case.golden.select_agreed()
-    elif _may_refuse(case, bench):
-        outputs = case.golden.options[bench.spec.conventions[case.convention].default]
-    else:
-        outputs = case.golden.options[bench.adapter.convention(case.convention, case.component, bench.spec)]
+    options = bench.options(case)
+    spec_options = bench.spec.conventions
+    if any(bench.adapter.leaves_open(name, case.component) for name in case.conventions):
+        choices = {
+            name: spec_options[name].options if bench.adapter.leaves_open(name, case.component) else (options[name],)
+            for name in case.conventions
+        }
+        return case.golden.select_agreed(case.key(chosen) for chosen in case.combine_options(choices))
+    if may_refuse(case, options):
+        options |= {name: spec_options[name].default for name in case.conventions if options[name] == REFUSED}
+    outputs = case.expects(options)
     assert outputs is not None, "the documents' own option refuses nothing"
     return dict(outputs)
 
 
-def _may_refuse(case: Case, bench: Bench) -> bool:
-    """Return True if the option that the adapter declares permits a refusal of the case."""
-    if case.convention is None or case.golden is None or bench.adapter.leaves_open(case.convention, case.component):
-        return False
-    option = bench.adapter.convention(case.convention, case.component, bench.spec)
-    return case.golden.options[option] is None
+def may_refuse(case: Case, options: Mapping[str, str]) -> bool:
+    """Return True if the options that an adapter declares permit a refusal of the case."""
+    return case.golden is not None and case.expects(options) is None
 
 
 def _judge_refusal(case: Case, bench: Bench, blank: Verdict) -> Verdict:
     """Pass an error case if its working base runs and the case itself raises."""
     if case.base is not None:
-        base = bench.spec.cases[case.base]
+        base = bench.spec.cases[case.base].under(bench.options(case))
         try:
             blank = replace(blank, seconds=bench.call(base.component, read_arguments(base)).seconds)
         except NotImplementedHere as absent:

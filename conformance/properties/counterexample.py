@@ -58,7 +58,7 @@ def _is_wrong(call: RecordedCall, bench: Bench) -> bool:
     if "seed" in attributes and attributes.get("training", True):
         return False
     at_least = bench.spec.contracts[call.component].computed_in_at_least
-    options = bench.adapter.options(call.component, bench.spec)
+    options = bench.spec.choose_for_formula(bench.adapter.options(call.component, bench.spec))
     for name, drawn in evaluate_call(call, options, bench.spec).items():
         if name == GAPS or name not in call.outputs:
             continue

@@ -88,7 +88,8 @@ class Subject:
 
     def decisive_tolerance(self, component: str, arguments: Arguments, output: str) -> float:
         """Return the tolerance of an output of a call that decides something; NotCheckable if rounding decides."""
-        call = measure_call(component, arguments, self.options(component))
+        options = self.bench.spec.choose_for_formula(self.options(component))
+        call = measure_call(component, arguments, options)
         if call.margin <= least_margin(self.bench.dtype):
             raise NotCheckable(f"rounding to {self.bench.dtype} decides what {component} gives for the inputs drawn")
         return tolerance(self.bench.dtype, call.scales[output], 0.0)
@@ -126,15 +127,17 @@ class Subject:
 def draw_arguments(
     component: str, bench: Bench, sizes: Mapping[str, int], seed: int, /, **attributes: Attribute
 ) -> Arguments:
-    """Draw arguments of the contract's shapes with the spec's generator; optional arrays are left out."""
+    """Draw arguments of the contract's shapes with the spec's generator, without those that an option leaves out."""
     contract = bench.spec.contracts[component]
+    named = contract.params_for(attributes)
+    absent = bench.spec.find_left_out(named, bench.adapter.options(component, bench.spec))
     inputs, params = (
         {
             name: _draw_array(name, group, seed, spec.shape.sizes(sizes, _lead_axes(sizes)))
             for name, spec in specs.items()
-            if not spec.broadcast and spec.kind == "float"
+            if not spec.broadcast and spec.kind == "float" and name not in absent
         }
-        for group, specs in (("inputs", contract.inputs), ("params", contract.params_for(attributes)))
+        for group, specs in (("inputs", contract.inputs), ("params", named))
     )
     return Arguments(inputs, params, attributes)
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from goldformer.spec.laws import law_of
-from goldformer.spec.model import ANY, Attribute, Case, Contract, Statistic, Wanted
+from goldformer.spec.model import REFUSED, Attribute, Case, Contract, Statistic, Wanted
 from goldformer.spec.oracle import decoding_formulas, duals, formulas, layer_formulas
 from goldformer.spec.oracle.draws import Draw, error_scale, margin
 from goldformer.spec.oracle.matrices import Weight, is_large
@@ -181,11 +181,13 @@ class _Method:
         )  # fmt: skip
 
 
-def choose_options(case: Case, contract: Contract, option: str) -> Mapping[str, str]:
-    """Return the conventions for the formula of a case, with this option of the case's own convention."""
-    # The formulas know the conventions of their own component; the rest of only_with concerns others.
+def choose_options(case: Case, contract: Contract, options: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the conventions for the formula of a case, with these options of the case's own conventions."""
+    # The formulas know the conventions of their own component; the rest of only_with concerns others. Which parameters
+    # a call has, they see.
+    seen = {convention.id for convention in case.deciding}
     fixed = {name: option for name, option in case.only_with.items() if name in contract.conventions}
-    return {**fixed, case.convention: option} if case.convention else fixed
+    return {name: option for name, option in {**fixed, **options}.items() if name not in seen}
 
 
 def derive(case: Case, contract: Contract, conventions: Mapping[str, Convention], *, advice: bool = False) -> Derived:
@@ -195,14 +197,16 @@ def derive(case: Case, contract: Contract, conventions: Mapping[str, Convention]
     """
     from goldformer.spec.oracle import balls  # only deriving needs python-flint
 
-    options = tuple(conventions[case.convention].options) if case.convention else (ANY,)
+    combinations = case.combine_options({name: conventions[name].options for name in case.conventions})
     peak, widest, least = 0.0, 0.0, math.inf
     derived: dict[str, Mapping[str, DerivedArray] | None] = {}
-    for option in options:
-        if option == "refused":
-            derived[option] = None
+    for options in combinations:
+        key = case.key(options)
+        if REFUSED in options.values():
+            derived[key] = None
             continue
-        how = _Method(case, contract, choose_options(case, contract, option))
+        variant = case.under(options)
+        how = _Method(variant, contract, choose_options(variant, contract, options))
         with balls.precision(balls.PRECISION if how.samples() is None else balls.FULL_SIZE):
             proven = how.run(balls.exact, balls.read, duals.unit_balls(balls.exact))
         Draw.reset()
@@ -210,8 +214,8 @@ def derive(case: Case, contract: Contract, conventions: Mapping[str, Convention]
         peak = max(peak, Draw.peak)
         if GAPS in proven:
             least = min(least, _margin(how, proven, drawn, advice=advice))
-        wanted = {name: want for name, want in case.expect.items() if want.form != "shape"}
-        derived[option] = {name: _derive_output(how, name, proven[name], drawn[name]) for name in wanted}
+        wanted = {name: want for name, want in variant.expect.items() if want.form != "shape"}
+        derived[key] = {name: _derive_output(how, name, proven[name], drawn[name]) for name in wanted}
         floats = [proven[name][how.places(want)] for name, want in wanted.items() if proven[name].dtype.kind == "O"]
         widest = max([widest, *map(balls.widest, floats)])
     return Derived(up(peak), widest, derived, down(least) if math.isfinite(least) else None)

@@ -177,7 +177,7 @@ def derive_golden(case: Case, spec: Spec) -> Case:
     derived = derive(case, contract, spec.conventions, advice=spec.is_advice(case))
     kinds = {name: {"bool": "b", "ids": "i"}.get(array.kind, "f") for name, array in contract.results_of(case).items()}
     options = {
-        option: None
+        key: None
         if outputs is None
         else {
             name: GoldenArray(
@@ -185,6 +185,6 @@ def derive_golden(case: Case, spec: Spec) -> Case:
             )
             for name, array in outputs.items()
         }
-        for option, outputs in derived.options.items()
+        for key, outputs in derived.options.items()
     }
     return replace(case, golden=Golden("", derived.peak, options, derived.margin))

@@ -214,7 +214,7 @@ def test_what_is_left_open_is_not_compared_and_all_else_is(bench_of, spec):
 
 def test_only_the_rows_without_a_key_are_left_out(spec):
     golden = spec.cases[EMPTY_ROW].golden
-    whole, agreed = golden.options["uniform"]["weights"], golden.select_agreed()["weights"]
+    whole, agreed = golden.options["uniform"]["weights"], golden.select_agreed(golden.options)["weights"]
     assert 0 < agreed.values.size < whole.values.size
     assert agreed.select(whole.values).tolist() == agreed.values.tolist()
 
