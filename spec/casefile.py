@@ -73,7 +73,9 @@ def read_cases(
         try:
             if case.id in built:
                 raise Refused(("id",), f"{case.id!r} is taken, see line {built[case.id].place.line}")
-            made = _build(case, contract, Location(file.path, file.line((*where, "id"))), built)
+            options = _choose_params(case.only_with, contract, conventions)
+            complete = case.model_copy(update={"only_with": {**case.only_with, **options}})
+            made = _build(complete, contract, Location(file.path, file.line((*where, "id"))), built)
             _refuse_unknown_options(made, contract, conventions)
             digest = derivation_digest(file.data["cases"][index], contract, conventions)
             built[case.id] = _add_golden(made, contract, conventions, golden, digest, underived=underived)
@@ -100,12 +102,20 @@ def derivation_digest(raw: Mapping[str, Any], contract: Contract, conventions: M
     decisive = {key: raw[key] for key in DECISIVE if key in raw}
     decisive["component"] = contract.component
     # Drawn numbers depend on the names and shapes of the arguments too.
-    arguments = {**contract.inputs, **contract.params_for(raw.get("attributes", {}))}
+    options = _choose_params(raw.get("only_with", {}), contract, conventions)
+    arguments = {**contract.inputs, **contract.params_under(raw.get("attributes", {}), options)}
     decisive["arguments"] = {name: [spec.kind, str(spec.shape), spec.optional] for name, spec in arguments.items()}
     if "convention" in raw and raw["convention"] in conventions:
         decisive["options"] = sorted(conventions[raw["convention"]].options)
     text = json.dumps(decisive, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _choose_params(
+    only_with: Mapping[str, str], contract: Contract, conventions: Mapping[str, Convention]
+) -> Mapping[str, str]:
+    """Return the options that decide which parameters a case has: its own, the defaults for the others."""
+    return {name: only_with.get(name, conventions[name].default) for name in sorted(contract.conventions_of_params)}
 
 
 def _build(model: schema.CaseModel, contract: Contract, place: Location, built: Mapping[str, Case]) -> Case:
@@ -118,7 +128,8 @@ def _build(model: schema.CaseModel, contract: Contract, place: Location, built: 
     lead, sizes = _read_sizes(model, contract)
     inputs = _make_recipes(model.inputs, contract.inputs, sizes, lead, "inputs")
     param_specs = contract.params_for(model.attributes)
-    params = _make_recipes(_expand_params(model.params, param_specs), param_specs, sizes, lead, "params")
+    drawn = contract.params_under(model.attributes, model.only_with)
+    params = _make_recipes(_expand_params(model.params, drawn), param_specs, sizes, lead, "params")
     case = Case(
         model.id, contract.component, model.title, tuple(model.clauses), source, tuple(model.meant_for), (),
         sizes, lead, model.equal_sizes, model.attributes, inputs, params, model.convention,

@@ -45,6 +45,10 @@ def lint_cases(spec: Spec) -> Iterator[Problem]:
 
 def _list_unused_conventions(spec: Spec) -> Iterator[Problem]:
     tried = {case.convention for case in spec.cases.values()}
+    for contract in spec.contracts.values():
+        names = contract.conventions_of_params
+        cases = spec.cases_of(contract.component)
+        tried |= {n for case in cases for n in names if case.only_with[n] != spec.conventions[n].default}
     for name in spec.conventions:
         if name not in tried:
             yield Location(spec.root / "conventions.yaml", 1).problem(name, "is a convention that no case depends on")
@@ -72,8 +76,8 @@ def _list_survivors(spec: Spec) -> Iterator[Problem]:
                 yield case.place.problem(f"{case.id}.meant_for", message)
 
 
-#: Conventions that matter only for some inputs: empty rows, different lengths, odd widths.
-_ON_SOME_INPUTS = frozenset({"empty_row", "causal_corner", "odd_d_model"})
+#: Conventions that matter only for some inputs: empty rows, different lengths, odd widths, padding with a gradient.
+_ON_SOME_INPUTS = frozenset({"empty_row", "causal_corner", "odd_d_model", "pad_row"})
 
 
 def _check_conventions(spec: Spec) -> Iterator[Problem]:

@@ -53,7 +53,8 @@ def is_part(part: str, name: str) -> bool:
 class ArraySpec:
     """An array of a contract: its kind, its symbolic shape, and whether it may be left out.
 
-    `blind` says why no result depends on its elements; a step on the way may repeat them.
+    `blind` says why no result depends on its elements; a step on the way may repeat them. `only_with` maps conventions
+    to the options under which the array exists. `covers` are the sizes that its first axis must at least have.
     """
 
     name: str
@@ -63,10 +64,17 @@ class ArraySpec:
     optional: bool = False
     below: str | None = None
     blind: str | None = None
+    only_with: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    covers: tuple[str, ...] = ()
 
     def rename(self, name: str) -> ArraySpec:
         """Return the same array under another name: a deep model has thousands, and dataclasses.replace is slow."""
-        return ArraySpec(name, self.kind, self.shape, self.broadcast, self.optional, self.below, self.blind)
+        flags = (self.broadcast, self.optional, self.below, self.blind, self.only_with, self.covers)
+        return ArraySpec(name, self.kind, self.shape, *flags)
+
+    def exists_under(self, options: Mapping[str, str]) -> bool:
+        """Return True if the array exists under these options of the conventions."""
+        return all(options[name] in allowed for name, allowed in self.only_with.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +129,15 @@ class Contract:
         """The inputs and attributes that a call may leave out."""
         inputs = {name for name, spec in self.inputs.items() if spec.optional}
         return frozenset(inputs | {name for name, spec in self.attributes.items() if spec.optional})
+
+    @cached_property
+    def conventions_of_params(self) -> frozenset[str]:
+        """The conventions whose options differ in the parameters of a call, so that these decide and no formula."""
+        return frozenset(name for spec in self.params.values() for name in spec.only_with)
+
+    def params_under(self, attributes: Mapping[str, Any], options: Mapping[str, str]) -> Mapping[str, ArraySpec]:
+        """Return the parameters that a call with these attributes has under these options of the conventions."""
+        return {name: spec for name, spec in self.params_for(attributes).items() if spec.exists_under(options)}
 
     def params_for(self, attributes: Mapping[str, Any]) -> Mapping[str, ArraySpec]:
         """Return the parameters of a call with these attributes, those of every layer by their full names."""

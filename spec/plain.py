@@ -30,7 +30,7 @@ Changed = Mapping[str, Array | Attribute]
 
 def _is_of_decoder(name: str) -> bool:
     """Return True if a name belongs to the half of the model that follows the memory."""
-    return name.startswith("decoder.") or name in ("target", "w_vocab", "b_vocab")
+    return name.startswith(("decoder.", "decoder_norm.")) or name in ("target", "w_vocab", "b_vocab")
 
 
 @dataclass(frozen=True)

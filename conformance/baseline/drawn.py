@@ -49,7 +49,10 @@ def draw_cases(spec: Spec, components: Iterable[str], count: int) -> Iterator[Ca
 def _draw_case(contract: Contract, seed: int, spec: Spec) -> Case:
     attributes = {name: _attribute(name, contract) for name, a in contract.attributes.items() if not a.optional}
     inputs = {name: _recipe(array, "inputs", seed) for name, array in contract.inputs.items()}
-    params = {name: _recipe(array, "params", seed) for name, array in contract.params_for(attributes).items()}
+    # The default of every convention decides which parameters there are.
+    options = {name: convention.default for name, convention in spec.conventions.items()}
+    specs = contract.params_under(attributes, options)
+    params = {name: _recipe(array, "params", seed) for name, array in specs.items()}
     return Case(
         id=f"drawn-{contract.component.replace('_', '-')}-{seed}",
         component=contract.component,

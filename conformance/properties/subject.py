@@ -128,15 +128,19 @@ def draw_arguments(
 ) -> Arguments:
     """Draw arguments of the contract's shapes with the spec's generator; optional arrays are left out."""
     contract = bench.spec.contracts[component]
-    inputs, params = (
+    params = contract.params_under(attributes, bench.adapter.options(component, bench.spec))
+    # A table of learned positions has a row for each token, and one that none reads.
+    longest = max((sizes[name] for spec in params.values() for name in spec.covers), default=0)
+    sizes = {"positions": longest + 1, **sizes}
+    drawn_inputs, drawn_params = (
         {
             name: _draw_array(name, group, seed, spec.shape.sizes(sizes, _lead_axes(sizes)))
             for name, spec in specs.items()
             if not spec.broadcast and spec.kind == "float"
         }
-        for group, specs in (("inputs", contract.inputs), ("params", contract.params_for(attributes)))
+        for group, specs in (("inputs", contract.inputs), ("params", params))
     )
-    return Arguments(inputs, params, attributes)
+    return Arguments(drawn_inputs, drawn_params, attributes)
 
 
 @lru_cache(maxsize=1 << 13)

@@ -92,7 +92,8 @@ def apply(
     """Run a component's formula on arrays that are made already."""
     # Components with parts take all parameters as one mapping; the others name each parameter.
     arguments: Mapping[str, Any] = {"params": params} if any("." in name for name in params) else params
-    outputs: Outputs = FORMULAS[component](number, **inputs, **arguments, **attributes, **conventions)
+    options = {n: option for n, option in conventions.items() if n not in layer_formulas.DECIDED_BY_PARAMS}
+    outputs: Outputs = FORMULAS[component](number, **inputs, **arguments, **attributes, **options)
     return outputs
 
 
