@@ -50,17 +50,33 @@ def align_bottom_right(original: Callable[..., Array], *, q_seq: int, kv_seq: in
 # Embedding and positions
 
 
-def scale_embedding(original: Callable[..., Array], ids: Array, *, params: Params) -> Array:
+def scale_embedding(original: Callable[..., Array], ids: Array, *, params: Params, pad_id: int | None = None) -> Array:
     """Return the rows of the table multiplied by √d_model, (batch, seq, d_model)."""
-    rows = original(ids, params=params)
+    rows = original(ids, params=params, pad_id=pad_id)
     return rows * math.sqrt(rows.shape[-1])
 
 
 def scale_embedding_gradient(
-    original: Callable[..., Gradients], ids: Array, cotangent: Array, *, params: Params
+    original: Callable[..., Gradients], ids: Array, cotangent: Array, *, params: Params, pad_id: int | None = None
 ) -> Gradients:
     """Return the gradient of table, multiplied by the same √d_model."""
-    return original(ids, cotangent * math.sqrt(cotangent.shape[-1]), params=params)
+    return original(ids, cotangent * math.sqrt(cotangent.shape[-1]), params=params, pad_id=pad_id)
+
+
+def hold_pad_row(original: Callable[..., Array], ids: Array, *, params: Params, pad_id: int | None = None) -> Array:
+    """Return the rows of the table, those of pad_id as constants: a complex number carries its derivative with it."""
+    rows = original(ids, params=params, pad_id=pad_id)
+    return rows if pad_id is None else np.where((ids == pad_id)[..., None], rows.real, rows)
+
+
+def fix_pad_row(
+    original: Callable[..., Gradients], ids: Array, cotangent: Array, *, params: Params, pad_id: int | None = None
+) -> Gradients:
+    """Return the gradient of table, 0 in the row of pad_id."""
+    gradients = original(ids, cotangent, params=params, pad_id=pad_id)
+    if pad_id is not None and 0 <= pad_id < len(gradients["table"]):
+        gradients["table"][pad_id] = 0
+    return gradients
 
 
 def concatenate_waves(d_model: int) -> list[tuple[float, Wave]]:
@@ -131,6 +147,16 @@ OPTIONS: Final[Mapping[tuple[str, str], Replacements]] = {
         token_embedding: around(scale_embedding),
         token_embedding_gradient: around(scale_embedding_gradient),
     },
+    ("pad_row", "fixed"): {
+        token_embedding: around(hold_pad_row),
+        token_embedding_gradient: around(fix_pad_row),
+    },
+    # The parameters of a call decide: no step changes.
+    ("final_norm", "after_stack"): {},
+    ("output_layer", "without_bias"): {},
+    ("output_layer", "tied"): {},
+    ("output_layer", "tied_with_bias"): {},
+    ("positions", "learned"): {},
     ("pe_layout", "concatenated"): {channel_waves: instead(concatenate_waves)},
     ("pe_layout", "tensor2tensor"): {
         channel_waves: instead(concatenate_waves),

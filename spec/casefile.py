@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -73,12 +73,10 @@ def read_cases(
         try:
             if case.id in built:
                 raise Refused(("id",), f"{case.id!r} is taken, see line {built[case.id].place.line}")
-            made = _build(case, contract, Location(file.path, file.line((*where, "id"))), built)
-            _refuse_unknown_options(made, contract, conventions)
-            deciding = (conventions[name] for name in contract.conventions)
-            made = replace(made, deciding=tuple(c for c in deciding if c.decides_parameters))
+            _refuse_unknown_options(case, contract, conventions)
+            made = _build(case, contract, conventions, Location(file.path, file.line((*where, "id"))), built)
             digest = derivation_digest(file.data["cases"][index], contract, conventions)
-            built[case.id] = _add_golden(made, contract, conventions, golden, digest, underived=underived)
+            built[case.id] = _add_golden(made, contract, golden, digest, underived=underived)
         except Refused as refused:
             problems.append(file.problem((*where, *refused.where), f"{case.id}: {refused}"))
         except SpecError as error:
@@ -102,15 +100,18 @@ def derivation_digest(raw: Mapping[str, Any], contract: Contract, conventions: M
     decisive = {key: raw[key] for key in DECISIVE if key in raw}
     decisive["component"] = contract.component
     # Drawn numbers depend on the names and shapes of the arguments too.
-    arguments = {**contract.inputs, **contract.params_for(raw.get("attributes", {}))}
-    decisive["arguments"] = {name: [spec.kind, str(spec.shape), spec.optional] for name, spec in arguments.items()}
     names = _list_conventions(raw.get("convention", ()))
+    options = raw.get("only_with", {})
+    params = _find_drawn(raw.get("attributes", {}), options, names, contract, conventions)
+    arguments = {**contract.inputs, **params}
+    decisive["arguments"] = {name: [spec.kind, str(spec.shape), spec.optional] for name, spec in arguments.items()}
     if len(names) == 1 and names[0] in conventions:
         decisive["options"] = sorted(conventions[names[0]].options)
     elif names:
         decisive["options"] = {name: sorted(conventions[name].options) for name in names if name in conventions}
-    if absent := {name: conventions[name].leaves_out for name in names if conventions[name].leaves_out}:
-        decisive["leaves_out"] = absent
+    dependent = {n: spec.only_with for n, spec in params.items() if not spec.only_with.keys().isdisjoint(names)}
+    if dependent:
+        decisive["only_with_of_params"] = dependent
     text = json.dumps(decisive, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -120,7 +121,29 @@ def _list_conventions(names: str | Sequence[str]) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
 
 
-def _build(model: schema.CaseModel, contract: Contract, place: Location, built: Mapping[str, Case]) -> Case:
+def _find_drawn(
+    attributes: Mapping[str, Any],
+    only_with: Mapping[str, str],
+    names: Collection[str],
+    contract: Contract,
+    conventions: Mapping[str, Convention],
+) -> Mapping[str, ArraySpec]:
+    """Return the parameters that exist under the options of a case, the defaults where it names none.
+
+    `names` are the conventions under whose every option the case is derived.
+    """
+    deciding = contract.conventions_of_params - set(names)
+    options = {name: only_with.get(name, conventions[name].default) for name in deciding}
+    return contract.params_under(attributes, options)
+
+
+def _build(
+    model: schema.CaseModel,
+    contract: Contract,
+    conventions: Mapping[str, Convention],
+    place: Location,
+    built: Mapping[str, Case],
+) -> Case:
     source = None if model.source == "derived" else Citation(model.source.document, tuple(model.source.rows))
     if isinstance(model.expect, schema.ErrorModel):
         return _build_error(model, model.expect.error, contract, place, source, built)
@@ -130,11 +153,15 @@ def _build(model: schema.CaseModel, contract: Contract, place: Location, built: 
     lead, sizes = _read_sizes(model, contract)
     inputs = _make_recipes(model.inputs, contract.inputs, sizes, lead, "inputs")
     param_specs = contract.params_for(model.attributes)
-    params = _make_recipes(_expand_params(model.params, param_specs), param_specs, sizes, lead, "params")
+    names = _list_conventions(model.convention)
+    drawn = _find_drawn(model.attributes, model.only_with, names, contract, conventions)
+    params = _make_recipes(_expand_params(model.params, drawn), param_specs, sizes, lead, "params")
     case = Case(
         model.id, contract.component, model.title, tuple(model.clauses), source, tuple(model.meant_for), (),
-        sizes, lead, model.equal_sizes, model.attributes, inputs, params, _list_conventions(model.convention),
+        sizes, lead, model.equal_sizes, model.attributes, inputs, params,
+        {name: tuple(conventions[name].options) for name in names},
         model.only_with, {}, model.printed, None, place,
+        dependent={name: spec for name, spec in param_specs.items() if spec.only_with},
     )  # fmt: skip
     binder = _bind(case, contract)
     for name, size in binder.sizes.items():
@@ -283,12 +310,13 @@ def _read_values(values: Any, spec: ArraySpec, shape: tuple[int, ...] | None) ->
     return array if shape is None else array.reshape(shape)
 
 
-def _refuse_unknown_options(case: Case, contract: Contract, conventions: Mapping[str, Convention]) -> None:
-    if unknown := [name for name in case.conventions if name not in contract.conventions]:
+def _refuse_unknown_options(case: schema.CaseModel, contract: Contract, conventions: Mapping[str, Convention]) -> None:
+    names = _list_conventions(case.convention)
+    if unknown := [name for name in names if name not in contract.conventions]:
         known = ", ".join(contract.conventions) or "none"
         raise Refused(("convention",), f"{contract.component} depends on {known}, not on {unknown[0]}")
-    if len(set(case.conventions)) < len(case.conventions):
-        raise Refused(("convention",), f"names one twice: {', '.join(case.conventions)}")
+    if len(set(names)) < len(names):
+        raise Refused(("convention",), f"names one twice: {', '.join(names)}")
     for name, option in case.only_with.items():
         if name not in conventions or option not in conventions[name].options:
             raise Refused(("only_with", name), f"{name}: {option} is not in conventions.yaml")
@@ -297,7 +325,6 @@ def _refuse_unknown_options(case: Case, contract: Contract, conventions: Mapping
 def _add_golden(
     case: Case,
     contract: Contract,
-    conventions: Mapping[str, Convention],
     golden: StoredGolden,
     digest: str,
     *,
@@ -322,8 +349,7 @@ def _add_golden(
         message = "has a number beyond float64 or int64" if isinstance(error, OverflowError) else str(error)
         return SpecError([golden.problem(case.id, f"{message}: {golden.remedy}")])
 
-    options = {name: conventions[name].options for name in case.conventions}
-    return replace(case, golden=read_golden(entry, case, contract, options, refuse))
+    return replace(case, golden=read_golden(entry, case, contract, refuse))
 
 
 def _build_error(

@@ -201,14 +201,9 @@ class _Combinations(Mapping[str, Mapping[str, GoldenArray] | None]):
         return len(self._keys)
 
 
-def read_golden(
-    model: GoldenCaseModel, case: Case, contract: Contract, choices: Mapping[str, Iterable[str]], refuse: Refuse
-) -> Golden:
-    """Return the golden values of a case; what `refuse` makes when they are not those that the case asks for.
-
-    `choices` are the options of each convention of the case.
-    """
-    combinations = {case.key(options): options for options in case.combine_options(choices)}
+def read_golden(model: GoldenCaseModel, case: Case, contract: Contract, refuse: Refuse) -> Golden:
+    """Return the golden values of a case; what `refuse` makes when they are not those that the case asks for."""
+    combinations = {case.key(options): options for options in case.combine_options()}
     stored = {ANY: model.outputs or {}} if model.options is None else model.options
     if set(stored) != set(combinations):
         actual, expected = (sorted(map(_name_combination, keys)) for keys in (stored, combinations))

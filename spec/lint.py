@@ -44,10 +44,15 @@ def lint_cases(spec: Spec) -> Iterator[Problem]:
 
 
 def _list_unused_conventions(spec: Spec) -> Iterator[Problem]:
-    tried = {name for case in spec.cases.values() for name in case.conventions}
+    tried = {name for case in spec.cases.values() for name in (*case.conventions, *_list_other_options(case, spec))}
     for name in spec.conventions:
         if name not in tried:
             yield Location(spec.root / "conventions.yaml", 1).problem(name, "is a convention that no case depends on")
+
+
+def _list_other_options(case: Case, spec: Spec) -> list[str]:
+    """List the conventions of which a case has another option than the default one."""
+    return [name for name, option in case.only_with.items() if option != spec.conventions[name].default]
 
 
 def _list_unkilled_mistakes(spec: Spec) -> Iterator[Problem]:
@@ -72,8 +77,8 @@ def _list_survivors(spec: Spec) -> Iterator[Problem]:
                 yield case.place.problem(f"{case.id}.meant_for", message)
 
 
-#: Conventions that matter only for some inputs: empty rows, different lengths, odd widths.
-_ON_SOME_INPUTS = frozenset({"empty_row", "causal_corner", "odd_d_model"})
+#: Conventions that matter only for some inputs: empty rows, different lengths, odd widths, padding with a gradient.
+_ON_SOME_INPUTS = frozenset({"empty_row", "causal_corner", "odd_d_model", "pad_row"})
 
 
 def _check_conventions(spec: Spec) -> Iterator[Problem]:
@@ -82,7 +87,7 @@ def _check_conventions(spec: Spec) -> Iterator[Problem]:
         if case.golden is None:
             continue
         # Which parameters a case has says under which options they are.
-        silent = _ON_SOME_INPUTS | {convention.id for convention in case.deciding}
+        silent = _ON_SOME_INPUTS | spec.contracts[case.component].conventions_of_params
         for name in spec.contracts[case.component].conventions:
             if name not in case.conventions and name not in case.only_with and name not in silent:
                 message = f"depends on {name}: make it the case's convention, or name the option in only_with"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal
 
 import numpy as np
@@ -55,7 +56,8 @@ FULL_SIZE = 1 << 22
 class ArraySpec:
     """An array of a contract: its kind, its symbolic shape, and whether it may be left out.
 
-    `blind` says why no result depends on its elements; a step on the way may repeat them.
+    `blind` says why no result depends on its elements; a step on the way may repeat them. `only_with` maps conventions
+    to the options under which the array exists. `covers` are the sizes that its first axis must at least have.
     """
 
     name: str
@@ -65,10 +67,17 @@ class ArraySpec:
     optional: bool = False
     below: str | None = None
     blind: str | None = None
+    only_with: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    covers: tuple[str, ...] = ()
 
     def rename(self, name: str) -> ArraySpec:
         """Return the same array under another name: a deep model has thousands, and dataclasses.replace is slow."""
-        return ArraySpec(name, self.kind, self.shape, self.broadcast, self.optional, self.below, self.blind)
+        flags = (self.broadcast, self.optional, self.below, self.blind, self.only_with, self.covers)
+        return ArraySpec(name, self.kind, self.shape, *flags)
+
+    def exists_under(self, options: Mapping[str, str]) -> bool:
+        """Return True if the array exists under these options of some conventions."""
+        return all(options[name] in allowed for name, allowed in self.only_with.items() if name in options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +132,16 @@ class Contract:
         """The inputs and attributes that a call may leave out."""
         inputs = {name for name, spec in self.inputs.items() if spec.optional}
         return frozenset(inputs | {name for name, spec in self.attributes.items() if spec.optional})
+
+    @cached_property
+    def conventions_of_params(self) -> frozenset[str]:
+        """The conventions whose options differ in the parameters of a call, so that these decide and no formula."""
+        of_layers = (spec for stack in self.layers for spec in stack.params.values())
+        return frozenset(name for spec in (*self.params.values(), *of_layers) for name in spec.only_with)
+
+    def params_under(self, attributes: Mapping[str, Any], options: Mapping[str, str]) -> Mapping[str, ArraySpec]:
+        """Return the parameters that a call with these attributes has under these options of the conventions."""
+        return {name: spec for name, spec in self.params_for(attributes).items() if spec.exists_under(options)}
 
     def params_for(self, attributes: Mapping[str, Any]) -> Mapping[str, ArraySpec]:
         """Return the parameters of a call with these attributes, those of every layer by their full names."""
@@ -221,9 +240,9 @@ class Case:
     """One call of a component and what to expect of it.
 
     `meant_for` are the mistakes that it was designed to reveal, `kills` those for which it was measured to fail.
-    `conventions` are those on which its results depend, so that it has golden values for every combination of their
-    options; `deciding` are those of its component that decide which parameters a call has. `whole` is the case before
-    an option left parameters out, None if this is it.
+    `conventions` are those on which its results depend, with their options: it has golden values for every combination.
+    `dependent` are the parameters of its contract that exist under some options only. `whole` is the case before an
+    option left parameters out, None if this is it.
     """
 
     id: str
@@ -239,7 +258,7 @@ class Case:
     attributes: Mapping[str, Attribute]
     inputs: Mapping[str, Recipe]
     params: Mapping[str, Recipe]
-    conventions: tuple[str, ...]
+    conventions: Mapping[str, tuple[str, ...]]
     only_with: Mapping[str, str]
     expect: Mapping[str, Wanted]
     printed: Mapping[str, Any]
@@ -251,15 +270,13 @@ class Case:
     #: Gradient cases: the gradient of the first output; `expect` then names arguments.
     cotangent: Recipe | None = None
     blind: tuple[Blind, ...] = ()
-    deciding: tuple[Convention, ...] = ()
+    dependent: Mapping[str, ArraySpec] = field(default_factory=dict)
     whole: Case | None = None
 
     def under(self, options: Mapping[str, str]) -> Case:
-        """Return the case as it is called under some options: without the parameters that they leave out."""
+        """Return the case as it is called under some options: without the parameters that do not exist under them."""
         whole = self.whole or self
-        absent = frozenset[str]().union(
-            *(c.find_left_out(options[c.id], whole.params) for c in whole.deciding if c.id in whole.conventions)
-        )
+        absent = frozenset(whole._find_left_out({name: options[name] for name in whole.conventions}))
         if absent not in whole._variants:
             whole._variants[absent] = replace(
                 whole,
@@ -273,28 +290,32 @@ class Case:
     def _variants(self) -> dict[frozenset[str], Case]:
         return {frozenset(): self}
 
-    def combine_options(self, choices: Mapping[str, Iterable[str]]) -> list[dict[str, str]]:
-        """Return every combination of options, given the options of each convention of the case.
+    def _find_left_out(self, options: Mapping[str, str]) -> list[str]:
+        """Return the parameters of the whole case that do not exist under some options."""
+        dependent = self.dependent
+        return [n for n in self.params if n in dependent and not dependent[n].exists_under(options)]
+
+    def combine_options(self, chosen: Mapping[str, Iterable[str]] = MappingProxyType({})) -> list[dict[str, str]]:
+        """Return every combination of the options of its conventions, or of those that are chosen.
 
         Options that leave out the same parameters make the same call: the first of them stands for all.
         """
-        distinct = (
-            [dict.fromkeys(self._find_first(name, option) for option in choices[name])] for name in self.conventions
-        )
-        return [dict(zip(self.conventions, options, strict=True)) for options in product(*(d[0] for d in distinct))]
+        choices = (chosen.get(name, options) for name, options in self.conventions.items())
+        named = zip(self.conventions, choices, strict=True)
+        distinct = (dict.fromkeys(self._find_first(name, option) for option in options) for name, options in named)
+        return [dict(zip(self.conventions, options, strict=True)) for options in product(*distinct)]
 
     def key(self, options: Mapping[str, str]) -> str:
         """Return the key of the golden values for a combination of options."""
         return _AND.join(self._find_first(name, options[name]) for name in self.conventions)
 
     def _find_first(self, name: str, option: str) -> str:
-        """Return the first option of a convention that makes the same call."""
-        convention = next((c for c in self.deciding if c.id == name), None)
-        if convention is None:
+        """Return the first option of a convention that makes the same call; the option itself if no parameter says."""
+        whole = self.whole or self
+        if all(name not in spec.only_with for spec in self.dependent.values()):
             return option
-        params = (self.whole or self).params
-        absent = convention.find_left_out(option, params)
-        return next(other for other in convention.options if convention.find_left_out(other, params) == absent)
+        absent = whole._find_left_out({name: option})
+        return next(other for other in self.conventions[name] if whole._find_left_out({name: other}) == absent)
 
     def expects(self, options: Mapping[str, str]) -> Mapping[str, GoldenArray] | None:
         """Return the golden values for a combination of options; None if one of them refuses the call."""
@@ -305,16 +326,18 @@ class Case:
         for name, option in self.only_with.items():
             if options[name] != option:
                 return f"only for {name}: {option}; the adapter declares {options[name]}"
-        for convention in self.deciding:
-            option = options[convention.id]
-            declared = f"the adapter declares {convention.id}: {option}"
-            absent = convention.find_left_out(option, (self.whole or self).params)
-            if absent and convention.id not in self.conventions:
-                return f"it has {min(absent)}; {declared}"
-            if self.error in absent:
-                return f"its fault is in {self.error}; {declared}"
-            if part := convention.find_missing(option, (self.whole or self).params):
-                return f"it has no {part}; {declared}"
+        whole = self.whole or self
+        for array in self.dependent.values():
+            for name, allowed in array.only_with.items():
+                exists = options[name] in allowed
+                declared = f"the adapter declares {name}: {options[name]}"
+                if array.name in whole.params and not exists and name not in self.conventions:
+                    return f"it has {array.name}; {declared}"
+                if array.name == self.error and not exists:
+                    return f"its fault is in {array.name}; {declared}"
+                needed = exists and not array.optional and array.exists_under(options)
+                if needed and array.name not in whole.params and self.error != array.name:
+                    return f"it has no {array.name}; {declared}"
         return ""
 
     @property
@@ -378,15 +401,6 @@ class Spec:
         if isinstance(self.cases, Cases):
             return replace(self, cases=self.cases.with_more(more))
         return replace(self, cases={**self.cases, **more})
-
-    def choose_for_formula(self, options: Mapping[str, str]) -> dict[str, str]:
-        """Return the options that a formula takes: which parameters a call has, it sees."""
-        return {id_: option for id_, option in options.items() if not self.conventions[id_].decides_parameters}
-
-    def find_left_out(self, params: Iterable[str], options: Mapping[str, str]) -> frozenset[str]:
-        """Return those of some parameters that a call does not have under these options."""
-        names = tuple(params)
-        return frozenset().union(*(self.conventions[id_].find_left_out(o, names) for id_, o in options.items()))
 
     def is_advice(self, case: Case) -> bool:
         """Return True if all clauses of a case are SHOULD, so that failing it is not wrong."""

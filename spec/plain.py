@@ -30,7 +30,7 @@ Changed = Mapping[str, Array | Attribute]
 
 def _is_of_decoder(name: str) -> bool:
     """Return True if a name belongs to the half of the model that follows the memory."""
-    return name.startswith("decoder.") or name in ("target", "w_vocab", "b_vocab")
+    return name.startswith(("decoder.", "decoder_norm.")) or name in ("target", "w_vocab", "b_vocab")
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,12 @@ class PlainCase:
     @cached_property
     def _options(self) -> Mapping[str, str]:
         """The documents' own option of each convention of the case, or the one that leaves no parameter out."""
-        deciding = {c.id: c for c in self.case.deciding}
-        return {
-            name: next(o for o in deciding[name].options if not deciding[name].find_left_out(o, self.case.params))
-            if name in deciding
-            else self.conventions[name].default
-            for name in self.case.conventions
-        }
+        options = {name: self.conventions[name].default for name in self.case.conventions}
+        for array in self.case.dependent.values():
+            for name, allowed in array.only_with.items():
+                if array.name in self.case.params and options.get(name, allowed[0]) not in allowed:
+                    options[name] = allowed[0]
+        return options
 
     @property
     def is_random(self) -> bool:

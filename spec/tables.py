@@ -15,19 +15,7 @@ from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from goldformer.spec.errors import SpecError
-from goldformer.spec.strict import (
-    ClauseId,
-    Id,
-    Items,
-    Location,
-    Name,
-    Option,
-    Param,
-    StrictModel,
-    TableEntry,
-    Text,
-    is_part,
-)
+from goldformer.spec.strict import ClauseId, Id, Items, Location, Name, Option, StrictModel, TableEntry, Text
 from goldformer.spec.yamlfile import Field as Where
 from goldformer.spec.yamlfile import YamlFile
 
@@ -114,8 +102,6 @@ class Convention(TableEntry):
     """A choice that real, correct code makes differently.
 
     With `left_open` an adapter may declare it UNSPECIFIED: what depends on it is not compared. The text says for whom.
-    `leaves_out` are parts of the names of parameters that a call does not have under an option, `needs` those of which
-    it must have one.
     """
 
     id: Name
@@ -124,23 +110,6 @@ class Convention(TableEntry):
     default: Option
     options: Annotated[dict[Option, Text], Field(min_length=2)]
     left_open: Text | None = None
-    leaves_out: dict[Option, Items[Param]] = Field(default_factory=dict)
-    needs: dict[Option, Items[Param]] = Field(default_factory=dict)
-
-    @property
-    def decides_parameters(self) -> bool:
-        """True if the parameters of a call depend on the option."""
-        return bool(self.leaves_out or self.needs)
-
-    def find_left_out(self, option: str, params: Iterable[str]) -> frozenset[str]:
-        """Return those of some parameters that a call does not have under an option."""
-        parts = self.leaves_out.get(option, ())
-        return frozenset(name for name in params if any(is_part(part, name) for part in parts))
-
-    def find_missing(self, option: str, params: Collection[str]) -> str | None:
-        """Return a part that no parameter has and that a call needs under an option; None if all are there."""
-        parts = self.needs.get(option, ())
-        return next((part for part in parts if not any(is_part(part, name) for name in params)), None)
 
 
 _LINK: Final = r"^[\w.-]+/[\w.-]+(#\d+|:\S+)?( \([^()]+\))?$"
@@ -265,8 +234,9 @@ def read_conventions(file: YamlFile, clauses: Collection[str] | None) -> dict[st
         where: Where = ("conventions", index)
         _check_names(file, (*where, "clause"), [convention.clause], clauses, "transformer.md")
         _check_names(file, (*where, "default"), [convention.default], convention.options, "its options")
-        for field in ("leaves_out", "needs"):
-            _check_names(file, (*where, field), getattr(convention, field), convention.options, "its options")
+        if convention.default != (first := next(iter(convention.options))):
+            message = f"is {convention.default!r}, but {first!r} stands first: write the default option first"
+            raise SpecError([file.problem((*where, "default"), message)])
     return conventions
 
 

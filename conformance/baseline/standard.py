@@ -118,7 +118,7 @@ class Standard:
         return self._scales.get(output, math.inf)
 
     def _measure_scales(self) -> dict[str, float]:
-        case, options = self.case, self._spec.choose_for_formula(self.options)
+        case, options = self.case, self.options
         arguments = _take_first_sample(read_arguments(case), self.contract, case)
         if case.cotangent_array is None:
             return dict(measure_call(case.component, arguments, options).scales)

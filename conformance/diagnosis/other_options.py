@@ -27,9 +27,8 @@ def advise_option(judgement: Judgement) -> str:
 
 def _list_other_combinations(judgement: Judgement, case: Case) -> list[dict[str, str]]:
     """List the options that differ from the declared ones, of every combination that is derived."""
-    spec = judgement.bench.spec
     declared = judgement.bench.options(case)
-    every = case.combine_options({name: spec.conventions[name].options for name in case.conventions})
+    every = case.combine_options()
     key = case.key(declared)
     # Two options that make the same call are no difference.
     now = next(options for options in every if case.key(options) == key)

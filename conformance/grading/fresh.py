@@ -171,7 +171,7 @@ class _ComponentDrawer:
                 raise Unfit("these inputs are published, or drawn already")
             self._check_variety(case)
             try:
-                derived = derive(case, self.contract, self.spec.conventions, advice=False)
+                derived = derive(case, self.contract, advice=False)
             except Unproven as error:
                 raise _Inconclusive(str(error)) from error
             file = YamlFile.read(path)

@@ -323,11 +323,8 @@ def _select_expected(case: Case, bench: Bench) -> dict[str, GoldenArray]:
     options = bench.options(case)
     spec_options = bench.spec.conventions
     if any(bench.adapter.leaves_open(name, case.component) for name in case.conventions):
-        choices = {
-            name: spec_options[name].options if bench.adapter.leaves_open(name, case.component) else (options[name],)
-            for name in case.conventions
-        }
-        return case.golden.select_agreed(case.key(chosen) for chosen in case.combine_options(choices))
+        decided = {n: (options[n],) for n in case.conventions if not bench.adapter.leaves_open(n, case.component)}
+        return case.golden.select_agreed(case.key(chosen) for chosen in case.combine_options(decided))
     if may_refuse(case, options):
         options |= {name: spec_options[name].default for name in case.conventions if options[name] == REFUSED}
     outputs = case.expects(options)

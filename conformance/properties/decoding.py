@@ -130,6 +130,5 @@ def read_sentence(subject: Subject, arguments: Arguments, sentence: Ids) -> Read
     moved = logits - logits.max(-1, keepdims=True)
     inputs = {"source": call.inputs["source"], "ids": sentence[None]}
     reading = Arguments(inputs, call.params, {**attributes, "bos_id": BOS})
-    options = subject.bench.spec.choose_for_formula(subject.options("transformer"))
-    scale = measure_call("teacher_forced", reading, options).scales["log_probabilities"]
+    scale = measure_call("teacher_forced", reading, subject.options("transformer")).scales["log_probabilities"]
     return Reading(moved - np.log(np.exp(moved).sum(-1, keepdims=True)), tolerance(subject.bench.dtype, scale, 0.0))

@@ -35,8 +35,7 @@ def measure_call(formula: str, arguments: Arguments, options: dict[str, str]) ->
 def measure_tolerances(component: str, arguments: Arguments, bench: Bench) -> dict[str, float]:
     """Return the tolerance of every output of one call."""
     contract = bench.spec.contracts[component]
-    options = bench.spec.choose_for_formula(bench.adapter.options(component, bench.spec))
-    scales = measure_call(component, arguments, options).scales
+    scales = measure_call(component, arguments, bench.adapter.options(component, bench.spec)).scales
     magnitude = 1.0 + float(np.abs(arguments.inputs["x"]).max()) if contract.computed_in_at_least else 0.0
     return {
         name: tolerance(bench.dtype, scale, magnitude, contract.computed_in_at_least) for name, scale in scales.items()

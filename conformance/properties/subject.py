@@ -88,8 +88,7 @@ class Subject:
 
     def decisive_tolerance(self, component: str, arguments: Arguments, output: str) -> float:
         """Return the tolerance of an output of a call that decides something; NotCheckable if rounding decides."""
-        options = self.bench.spec.choose_for_formula(self.options(component))
-        call = measure_call(component, arguments, options)
+        call = measure_call(component, arguments, self.options(component))
         if call.margin <= least_margin(self.bench.dtype):
             raise NotCheckable(f"rounding to {self.bench.dtype} decides what {component} gives for the inputs drawn")
         return tolerance(self.bench.dtype, call.scales[output], 0.0)
@@ -127,19 +126,21 @@ class Subject:
 def draw_arguments(
     component: str, bench: Bench, sizes: Mapping[str, int], seed: int, /, **attributes: Attribute
 ) -> Arguments:
-    """Draw arguments of the contract's shapes with the spec's generator, without those that an option leaves out."""
+    """Draw arguments of the contract's shapes with the spec's generator; optional arrays are left out."""
     contract = bench.spec.contracts[component]
-    named = contract.params_for(attributes)
-    absent = bench.spec.find_left_out(named, bench.adapter.options(component, bench.spec))
-    inputs, params = (
+    params = contract.params_under(attributes, bench.adapter.options(component, bench.spec))
+    # A table of learned positions has a row for each token, and one that none reads.
+    longest = max((sizes[name] for spec in params.values() for name in spec.covers), default=0)
+    sizes = {"positions": longest + 1, **sizes}
+    drawn_inputs, drawn_params = (
         {
             name: _draw_array(name, group, seed, spec.shape.sizes(sizes, _lead_axes(sizes)))
             for name, spec in specs.items()
-            if not spec.broadcast and spec.kind == "float" and name not in absent
+            if not spec.broadcast and spec.kind == "float"
         }
-        for group, specs in (("inputs", contract.inputs), ("params", named))
+        for group, specs in (("inputs", contract.inputs), ("params", params))
     )
-    return Arguments(inputs, params, attributes)
+    return Arguments(drawn_inputs, drawn_params, attributes)
 
 
 @lru_cache(maxsize=1 << 13)

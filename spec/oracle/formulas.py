@@ -110,11 +110,28 @@ def padding_mask(number: Number, ids: NDArray[np.int64], *, pad_id: int) -> dict
     return {"mask": (ids != pad_id)[:, None, None, :]}
 
 
+def detach(x: Objects) -> Objects:
+    """Return the same numbers as constants: whatever carries a derivative loses it."""
+    if x.dtype == object:
+        constant: Objects = np.frompyfunc(lambda e: e.detach() if hasattr(e, "detach") else e, 1, 1)(x)
+        return constant
+    # The imaginary part of a plain number is its derivative.
+    return x.real.astype(x.dtype)
+
+
 def token_embedding(
-    number: Number, ids: NDArray[np.int64], *, table: Objects, embedding_scale: str = "none"
+    number: Number,
+    ids: NDArray[np.int64],
+    *,
+    table: Objects,
+    pad_id: int | None = None,
+    embedding_scale: str = "none",
+    pad_row: str = "learned",
 ) -> dict[str, Objects]:
-    """EMB-1, EMB-3: row `id` of the table, times √d_model by that convention."""
+    """EMB-1, EMB-3, EMB-4: row `id` of the table, times √d_model and without a gradient by these conventions."""
     rows = table[ids]
+    if pad_row == "fixed" and pad_id is not None:
+        rows = np.where((ids == pad_id)[..., None], detach(rows), rows)
     if embedding_scale == "sqrt_d_model":
         rows = rows * np.sqrt(scalar(number(table.shape[-1])))
     return {"output": rows}
@@ -213,7 +230,10 @@ def _attend(
     attended = scaled_dot_product_attention(number, q, k, v, mask, empty_row=empty_row)
     heads = attended["output"]
     steps = {"q": q, "k": k, "v": v, "scaled_scores": attended["scaled_scores"], "heads": heads}
-    return {"output": linear(merge_heads(heads), w_o, b_o), "weights": attended["weights"], **steps}
+    weights = attended["weights"]
+    # MHA-8: the mean over the heads.
+    steps["average_weights"] = weights.sum(1) / scalar(number(weights.shape[1]))
+    return {"output": linear(merge_heads(heads), w_o, b_o), "weights": weights, **steps}
 
 
 def fused_multi_head_attention(

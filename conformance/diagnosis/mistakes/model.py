@@ -48,7 +48,7 @@ def take_padding_for_words(original: Callable[[Array, int], Array], ids: Array, 
 @mistake("pe-missing", instead_of=embed)
 def leave_out_positions(ids: Array, pad_id: int, params: Params) -> Array:
     """Return the rows of the table as they are, (batch, tokens, d_model)."""
-    return token_embedding(ids, params={"table": params["table"]})
+    return token_embedding(ids, params={"table": params["table"]}, pad_id=pad_id)
 
 
 @mistake("pad-mask-zeroes-positions", around=embed)
@@ -56,7 +56,7 @@ def add_positions_to_padding(
     original: Callable[[Array, int, Params], Array], ids: Array, pad_id: int, params: Params
 ) -> Array:
     """Return the rows of the table, with the positional encoding added to padding only, (batch, tokens, d_model)."""
-    rows = token_embedding(ids, params={"table": params["table"]})
+    rows = token_embedding(ids, params={"table": params["table"]}, pad_id=pad_id)
     return np.where((ids == pad_id)[..., None], original(ids, pad_id, params), rows)
 
 

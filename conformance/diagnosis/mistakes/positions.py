@@ -24,9 +24,9 @@ from goldformer.conformance.diagnosis.mistakes.registry import mistake
 
 
 @mistake("emb-scale-divide", around=token_embedding)
-def divide_embedding(original: Callable[..., Array], ids: Array, *, params: Params) -> Array:
+def divide_embedding(original: Callable[..., Array], ids: Array, *, params: Params, pad_id: int | None = None) -> Array:
     """Return the rows of the table divided by √d_model, (batch, seq, d_model)."""
-    rows = original(ids, params=params)
+    rows = original(ids, params=params, pad_id=pad_id)
     return rows / math.sqrt(rows.shape[-1])
 
 

@@ -254,7 +254,7 @@ def made(spec: Spec):
 
 
 def derived(case, spec, *, advice=False):
-    return derive(case, spec.contracts[case.component], spec.conventions, advice=advice)
+    return derive(case, spec.contracts[case.component], advice=advice)
 
 
 def test_a_margin_by_hand(made, spec: Spec):

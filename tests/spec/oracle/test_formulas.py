@@ -144,6 +144,9 @@ def joined(m, heads, w_o, b_o):
         steps[name] = empty(wide.shape[0], len(heads), *heads[0][name].shape[1:])
         for j, head in enumerate(heads):
             steps[name][:, j] = head[name]
+    steps["average_weights"] = empty(*np.delete(steps["weights"].shape, 1))
+    for b, i, k in np.ndindex(steps["average_weights"].shape):
+        steps["average_weights"][b, i, k] = sum(steps["weights"][b, j, i, k] for j in range(len(heads))) / len(heads)
     return {**steps, "heads": steps["output"], "output": project(wide, w_o, b_o)}
 
 
