@@ -63,7 +63,8 @@ def _tolerate(prop: Property, violation: Violation, failed: Verdict, bench: Benc
     """Return a failure as skipped if it is only advised against, or holds up to the tolerances of a coarser dtype."""
     if isinstance(violation, NotAdvised) and not bench.strict:
         return turn_into_advice(failed)
-    coarser = bench.find_coarser()
+    # Only numbers that differ can be those of a coarser dtype.
+    coarser = bench.find_coarser() if violation.difference else None
     return tolerate_precision(failed, coarser) if coarser and _holds(prop, failed.component, coarser) else failed
 
 
