@@ -68,7 +68,8 @@ class PlannedCheck:
     component: str
 
     def judge(self, bench: Bench) -> Judgement:
-        """Make the check. Its duration is not kept, because it differs from run to run."""
+        """Make the check, with nothing tolerated but advice. Its duration is not kept, because it varies."""
+        bench = replace(bench, require_refusals=True, require_precision=True)
         judgement = (
             judge_case(self.subject, bench)
             if isinstance(self.subject, Case)

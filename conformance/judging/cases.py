@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from goldformer.adapters.arrays import LIBRARIES, Layout
 from goldformer.adapters.process import TIMEOUT
@@ -42,7 +42,12 @@ from goldformer.spec.model import REFUSED, GoldenArray
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """An implementation under test: its adapter, the dtype, the device, and how strictly it is judged."""
+    """An implementation under test: its adapter, the dtype, the device, and how strictly it is judged.
+
+    `strict` fails everything that is tolerated without it, and what is not implemented. `require_refusals` fails only
+    bad inputs that are accepted, `require_precision` only results that are right to a coarser dtype: grading asks for
+    both. `tolerance_dtype` is the dtype whose tolerances hold; without it, the dtype of the call.
+    """
 
     spec: Spec
     adapter: Adapter
@@ -51,6 +56,28 @@ class Bench:
     strict: bool = False
     #: The outputs that this check requires. The first output is always required, the others only if they are here.
     required: Collection[str] = ()
+    require_refusals: bool = False
+    require_precision: bool = False
+    tolerance_dtype: str | None = None
+
+    @property
+    def rounds_to(self) -> str:
+        """The dtype whose rounding results are allowed."""
+        return self.tolerance_dtype or self.dtype
+
+    def find_coarser(self) -> Bench | None:
+        """Return the same bench with the tolerances of the next coarser dtype, or None if its results must be exact.
+
+        Only float64 has one. The tolerances of float16 and bfloat16 are so wide that mistakes hide in them: a result
+        that is wrong in float32 and right to them may be either, so it counts as wrong.
+        """
+        if self.strict or self.require_precision or self.rounds_to != "float64":
+            return None
+        return replace(self, tolerance_dtype="float32")
+
+    def has(self, component: str) -> bool:
+        """Return True if the adapter has a component, or its gradient."""
+        return component in self.adapter.functions or component in self.adapter.gradients
 
     def explain_unusable(self) -> tuple[Reason, str] | None:
         """Return the reason why nothing can run here, or None."""
@@ -117,6 +144,9 @@ def _join_options(dtype: str, device: str, timeout: float | None, *, strict: boo
     return shlex.join([*words, "--strict"] if strict else words)
 
 
+#: What a refusal says if the same call without the fault does not work.
+_NO_BASE: Final = "cannot be judged"
+
 #: The result of a call, or the reason why there is nothing to compare.
 Outcome = Result | CallProblem
 
@@ -151,7 +181,7 @@ def judge_case(case: Case, bench: Bench) -> Judgement:
             return Judgement(report_missing(blank, missing, strict=bench.strict), bench, case)
         case = case.under(bench.options(case))
         if case.error is not None:
-            return Judgement(_or_advice(_judge_refusal(case, bench, blank), case, bench), bench, case)
+            return Judgement(_tolerate_acceptance(_judge_refusal(case, bench, blank), case, bench), bench, case)
         outcome, expected = call_case(case, bench), _select_expected(case, bench)
         verdict = _or_advice(judge(case, outcome, expected, bench, blank), case, bench)
         return Judgement(verdict, bench, case, outcome, expected)
@@ -159,6 +189,17 @@ def judge_case(case: Case, bench: Bench) -> Judgement:
         return Judgement(skip_check(blank, "not-checkable", str(unclear)), bench, case)
     except Exception as error:
         return Judgement(report_fault(blank, error), bench, case)
+
+
+def _tolerate_acceptance(verdict: Verdict, case: Case, bench: Bench) -> Verdict:
+    """Turn a bad input that is accepted into a question of robustness, unless refusals are required."""
+    if bench.require_refusals or bench.strict:
+        return _or_advice(verdict, case, bench)
+    answered = verdict.reason not in UNANSWERED
+    if verdict.bad and (verdict.message.startswith(_NO_BASE) or (answered and verdict.reason != "no-error")):
+        # The same call without the fault fails too: cases that ask for values say so.
+        return skip_check(verdict, "not-checkable", verdict.message)
+    return skip_check(verdict, "robustness", verdict.message) if verdict.bad else verdict
 
 
 def _or_advice(verdict: Verdict, case: Case, bench: Bench) -> Verdict:
@@ -230,7 +271,24 @@ def _judge_result(
     if not wrong:
         return replace(timed, status=Status.FAILED, reason=WITHHELD, message=withheld) if withheld else timed
     message = "; ".join(filter(None, (describe_difference(wrong[0]), withheld)))
-    return replace(timed, status=Status.FAILED, reason=find_reason(wrong), message=message, differences=wrong)
+    failed = replace(timed, status=Status.FAILED, reason=find_reason(wrong), message=message, differences=wrong)
+    coarser = None if withheld else bench.find_coarser()
+    if coarser is not None and _is_right_to(coarser, case, result, expected):
+        return tolerate_precision(failed, coarser)
+    return failed
+
+
+def _is_right_to(bench: Bench, case: Case, result: Result, expected: Mapping[str, GoldenArray]) -> bool:
+    """Return True if a result is right to the tolerances of a coarser dtype, in which the case is judged too."""
+    if _does_not_apply(case, replace(bench, dtype=bench.rounds_to)):
+        return False
+    differences = measure(result, expected, case, bench.spec.contracts[case.component], bench.rounds_to)
+    return not any(difference.wrong for difference in differences)
+
+
+def tolerate_precision(failed: Verdict, coarser: Bench) -> Verdict:
+    """Return a failure as skipped, because the result is right to a coarser dtype; it keeps the numbers."""
+    return skip_check(failed, "precision", f"right to {coarser.rounds_to}, not to {failed.dtype}: {failed.message}")
 
 
 def find_working_case(component: str, bench: Bench) -> Case:
@@ -257,6 +315,7 @@ def _start_verdict(case: Case, bench: Bench) -> Verdict:
     return Verdict(
         case.id, "case", case.component, case.title, Status.PASSED, "", "", bench.dtype, bench.device,
         case.clauses, str(case.source or "derived"), case.kills, reproduce=bench.command(*_select_case(case, bench)),
+        asks="refusal" if case.error is not None else "shape" if case.shape_only else "values",
     )  # fmt: skip
 
 
@@ -346,7 +405,7 @@ def _judge_refusal(case: Case, bench: Bench, blank: Verdict) -> Verdict:
         except NotImplementedHere as absent:
             return report_missing(blank, str(absent), strict=bench.strict)
         except BadResult as bad:
-            message = f"cannot be judged: {base.id}, the same call without the fault, {bad}"
+            message = f"{_NO_BASE}: {base.id}, the same call without the fault, {bad}"
             return replace(report_bad_result(blank, bad), message=message)
     returned, problem = call_refused(case, bench)
     if isinstance(problem, NotImplementedHere):

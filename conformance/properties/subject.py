@@ -89,9 +89,11 @@ class Subject:
     def decisive_tolerance(self, component: str, arguments: Arguments, output: str) -> float:
         """Return the tolerance of an output of a call that decides something; NotCheckable if rounding decides."""
         call = measure_call(component, arguments, self.options(component))
-        if call.margin <= least_margin(self.bench.dtype):
-            raise NotCheckable(f"rounding to {self.bench.dtype} decides what {component} gives for the inputs drawn")
-        return tolerance(self.bench.dtype, call.scales[output], 0.0)
+        if call.margin <= least_margin(self.bench.rounds_to):
+            raise NotCheckable(
+                f"rounding to {self.bench.rounds_to} decides what {component} gives for the inputs drawn"
+            )
+        return tolerance(self.bench.rounds_to, call.scales[output], 0.0)
 
     def agree(self, output: str, actual: Array, expected: Array, bound: float, claim: str) -> None:
         """Raise Violation unless two results are finite and agree within twice a bound: both of them were rounded."""
