@@ -56,9 +56,19 @@ class FailingCase:
         shown = self._find_wrong(imitation, shared)
         if not shown or not self.wrong <= shown:
             return None
-        as_golden = {name: _use_as_golden(golden, imitation.outputs[name]) for name, golden in shared.items()}
-        ratio = max(d.ratio for d in self._measure(self.actual, as_golden))
+        # Where 0 is exact there is no tolerance: the same elements must differ from it.
+        exact = {n for n, golden in shared.items() if _is_exact_zero(golden) and self._find_wrong(imitation, {n: golden})}
+        if any(not self._have_same_zeros(name, shared[name], imitation) for name in exact):
+            return None
+        rounded = {n: _use_as_golden(golden, imitation.outputs[n]) for n, golden in shared.items() if n not in exact}
+        ratio = max((d.ratio for d in self._measure(self.actual, rounded)), default=0.0)
         return ratio if ratio <= 1.0 else None
+
+    def _have_same_zeros(self, name: str, golden: GoldenArray, imitation: Result) -> bool:
+        """Return True if the actual result and an imitation differ from 0 in the same elements of an output."""
+        assert isinstance(self.actual, Result), "only results are compared"
+        actual, imitated = (golden.select(outputs[name]) for outputs in (self.actual.outputs, imitation.outputs))
+        return np.array_equal(actual != 0, imitated != 0)
 
     def _compare_unreached(self, unreached: frozenset[str], imitation: Result) -> float | None:
         """Return 0 if an imitation has gradients of 0 for exactly those arguments that no gradient reaches.
@@ -74,6 +84,11 @@ class FailingCase:
 
     def _measure(self, result: Result, expected: Mapping[str, GoldenArray]) -> list[Difference]:
         return measure(result, expected, self.case, self.contract, self.dtype)
+
+
+def _is_exact_zero(golden: GoldenArray) -> bool:
+    floats = golden.within is None and golden.values.dtype.kind == "f"
+    return floats and golden.error_scale == 0 and not golden.values.any()
 
 
 def _use_as_golden(golden: GoldenArray, values: np.ndarray[Any, Any]) -> GoldenArray:
