@@ -57,7 +57,8 @@ class FailingCase:
         if not shown or not self.wrong <= shown:
             return None
         # Where 0 is exact there is no tolerance: the same elements must differ from it.
-        exact = {n for n, golden in shared.items() if _is_exact_zero(golden) and self._find_wrong(imitation, {n: golden})}
+        zeros = {name for name, golden in shared.items() if _is_exact_zero(golden)}
+        exact = {name for name in zeros if self._find_wrong(imitation, {name: shared[name]})}
         if any(not self._have_same_zeros(name, shared[name], imitation) for name in exact):
             return None
         rounded = {n: _use_as_golden(golden, imitation.outputs[n]) for n, golden in shared.items() if n not in exact}

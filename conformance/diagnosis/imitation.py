@@ -72,7 +72,8 @@ class Candidate:
         """Return both candidates at once; None if they exclude or hide one another, or have a place."""
         if self.place or other.place:
             return None
-        both = Candidate(self.mistakes + other.mistakes, self.options + other.options)
+        # Sorted, so that no set of options comes twice.
+        both = Candidate(self.mistakes + other.mistakes, tuple(sorted(self.options + other.options)))
         if len({name for name, _ in both.options}) < len(both.options):
             return None
         if len(set(both.mistakes)) < len(both.mistakes):
@@ -248,18 +249,15 @@ class Imitator:
         return (candidate for candidate in every if candidate not in known)
 
     def _combine_options(self, near: list[Candidate]) -> list[Candidate]:
-        """Return all combinations of two or more options of different conventions, the fewest options first."""
-        found = [one for one in near if one.options]
-        size = 1
-        while any(len(one.options) == size for one in found) and len(found) < _MOST_COMBINED:
-            wider = [one for one in found if len(one.options) == size]
-            singles = [one for one in found if len(one.options) == 1]
-            for one in wider:
-                # In the order of the conventions, so that no set comes twice.
-                later = singles[singles.index(Candidate(options=one.options[-1:])) + 1 :]
-                found += filter(None, (one.combine(other) for other in later))
-            size += 1
-        return [one for one in found if len(one.options) > 1]
+        """Return the combinations of two or more options of different conventions, the fewest options first."""
+        singles = [one for one in near if one.options]
+        found: dict[Candidate, None] = dict.fromkeys(singles)
+        wider = singles
+        while wider and len(found) < _MOST_COMBINED:
+            wider = list(filter(None, (one.combine(other) for one in wider for other in singles)))
+            wider = [one for one in dict.fromkeys(wider) if one not in found]
+            found.update(dict.fromkeys(wider))
+        return list(found)[len(singles) :]
 
     def run_textbook(self, case: Case, options: Options) -> Result | None:
         """Return the textbook's result for a case in float64 under these options; None if it has none."""
@@ -343,10 +341,10 @@ class Imitator:
         placed = list(self._list_placed(component, near))
         yield from placed
         own = [one for one in placed if self.spec.mistakes[one.mistakes[0]].component == component]
+        for some in (*(one for one in near if one.options), *self._combine_options(near)):
+            yield from filter(None, map(some.add_placed, own))
         for base in bases:
             yield from filter(None, map(base.add_placed, placed))
-        for option in (one for one in near if one.options):
-            yield from filter(None, map(option.add_placed, own))
 
     def _list_placed(self, component: str, near: list[Candidate]) -> Iterator[Candidate]:
         for some in (near, list(self._list_far(component))):
