@@ -231,8 +231,16 @@ def _select_advice(bad: Sequence[Verdict]) -> list[str]:
 
 
 def _select_explanations(verdicts: Sequence[Verdict], component: str, spec: Spec) -> list[Explanation]:
-    """Return the explanations of at least half of the failing cases, best first."""
-    return [e for e in rank_explanations(verdicts, component, spec) if 2 * e.equals >= e.case_count]
+    """Return the explanations of at least half of the failing cases, best first.
+
+    Two mistakes together must explain nine in ten: there are so many pairs that some fit a few cases by chance.
+    """
+
+    def fits(e: Explanation) -> bool:
+        several = sum(not c.option for c in e.causes) > 1
+        return 10 * e.equals >= 9 * e.case_count if several else 2 * e.equals >= e.case_count
+
+    return [e for e in rank_explanations(verdicts, component, spec) if fits(e)]
 
 
 def describe_explanations(found: Sequence[Explanation], among: str = "failing", *, was: bool = False) -> list[Finding]:

@@ -343,7 +343,7 @@ class Imitator:
         own = [one for one in placed if self.spec.mistakes[one.mistakes[0]].component == component]
         for some in (*(one for one in near if one.options), *self._combine_options(near)):
             yield from filter(None, map(some.add_placed, own))
-        for base in bases:
+        for base in (*bases, *(one for one in near if one.options)):
             yield from filter(None, map(base.add_placed, placed))
 
     def _list_placed(self, component: str, near: list[Candidate]) -> Iterator[Candidate]:
