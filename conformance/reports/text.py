@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 from goldformer.conformance.diagnosis.causes import find_cause
 from goldformer.conformance.diagnosis.findings import Finding, describe_distance
-from goldformer.conformance.judging.verdict import UNANSWERED, Difference, Element, Verdict
+from goldformer.conformance.judging.verdict import ERRORS, UNANSWERED, Difference, Element, Reason, Verdict
 from goldformer.conformance.reports.remarks import make_remarks
 from goldformer.conformance.reports.results import NOT_IMPLEMENTED, ComponentResult, summarize
 from goldformer.spec import Spec
@@ -16,6 +17,16 @@ from goldformer.spec import Spec
 _WIDTH = 100
 _MOST_STDERR = 10
 _MOST_MATCHES = 3
+
+#: The clause that a result breaks, whatever the case is about, by the reason of a verdict.
+_BROKEN: Final[Mapping[Reason, str]] = {
+    "wrong-shape": "CALL-1",
+    "wrong-dtype": "CALL-1",
+    "not-an-array": "CALL-1",
+    "nothing-returned": "CALL-1",
+    "mutated-input": "CALL-2",
+    "wrong-device": "CALL-3",
+}
 
 
 def explain_verdict(verdict: Verdict, spec: Spec) -> str:
@@ -48,13 +59,21 @@ def facts(verdict: Verdict, spec: Spec) -> Iterator[tuple[str, str]]:
         yield "Equals", f"{titles}, {describe_distance(match.ratio)}"
     if verdict.advice:
         yield "Convention", verdict.advice
-    for id_ in verdict.clauses:
+    for id_ in list_broken_clauses(verdict):
         clause = spec.clauses[id_]
         yield "Clause", f"{id_} {clause.level.value}: {clause.title}"
     if verdict.kind == "case":
         yield "Source", verdict.source
     if verdict.detail.startswith("smallest input"):
         yield "Input", verdict.detail
+
+
+def list_broken_clauses(verdict: Verdict) -> tuple[str, ...]:
+    """Return the clauses that a failure breaks: all of its check's if values are wrong, none if there is no result."""
+    if verdict.reason in ERRORS:
+        return ()
+    broken = _BROKEN.get(verdict.reason)
+    return (broken,) if broken else verdict.clauses
 
 
 def number(margin: float) -> str:

@@ -144,6 +144,26 @@ def project_keys_as_queries(original: Projection, x: Array, params: Params, role
     return original(x, params, "q" if role == "k" else role)
 
 
+@mistake("keys-by-w-v", around=project_attention)
+def project_keys_as_values(original: Projection, x: Array, params: Params, role: str) -> Array:
+    """Return the keys projected by W_V and b_V."""
+    return original(x, params, "v" if role == "k" else role)
+
+
+@mistake("values-by-w-k", around=project_attention)
+def project_values_as_keys(original: Projection, x: Array, params: Params, role: str) -> Array:
+    """Return the values projected by W_K and b_K."""
+    return original(x, params, "k" if role == "v" else role)
+
+
+@mistake("key-from-value-input", around=multi_head_attention)
+def read_keys_from_values(
+    original: Attended, query: Array, key: Array, value: Array, mask: Array | None = None, **rest: Any
+) -> dict[str, Array]:
+    """Return attention whose keys are projected from the input of the values."""
+    return original(query, value, value, mask, **rest)
+
+
 # The scale
 
 

@@ -123,6 +123,15 @@ def divide_by_one_less(original: Callable[[Array], Array], centred: Array) -> Ar
         return np.asarray(original(centred) * d_model / (d_model - 1))
 
 
+mistake("ln-std-plus-eps", around=channel_variance)(divide_by_one_less)
+
+
+@mistake("ln-std-plus-eps", instead_of=norm_denominator)
+def add_millionth_to_deviation(variance: Array) -> Array:
+    """Return √variance + 10⁻⁶, of a variance that is divided by d_model − 1."""
+    return np.asarray(np.sqrt(variance) + 1e-6)
+
+
 @mistake("ln-eps-outside", instead_of=norm_denominator)
 def add_eps_to_deviation(variance: Array) -> Array:
     """Return √variance + eps."""

@@ -32,6 +32,13 @@ def mask_target_padding(target: Array, pad_id: int) -> Array:
     return word_mask(target, pad_id)
 
 
+@mistake("tgt-masks-joined-or", instead_of=target_mask)
+def join_masks_by_or(target: Array, pad_id: int) -> Array:
+    """Return a mask that hides only what is both padding and later, (batch, 1, seq, seq)."""
+    seq = target.shape[1]
+    return np.asarray(word_mask(target, pad_id) | causal_mask(q_seq=seq, kv_seq=seq))
+
+
 @mistake("tgt-pad-missing", instead_of=target_mask)
 def mask_later_words(target: Array, pad_id: int) -> Array:
     """Return a mask that hides later words only, (seq, seq)."""

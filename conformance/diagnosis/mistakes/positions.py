@@ -145,3 +145,11 @@ def add_in_place(x: Array, encoding: Array) -> Array:
     """Return x, to which the encoding is added in place."""
     x += encoding
     return x
+
+
+@mistake("pe-float32", around=sinusoid_table, shows_in=("float64",))
+def make_table_in_float32(
+    original: Callable[[int, int, npt.DTypeLike], Array], seq: int, d_model: int, dtype: npt.DTypeLike
+) -> Array:
+    """Return the table rounded to float32, in the dtype of the input."""
+    return original(seq, d_model, np.float32).astype(dtype)
