@@ -273,40 +273,48 @@ MISTAKES = {
         "return self.norm(x + self.dropout(sublayer(x)))",
         "return x + self.norm(self.dropout(sublayer(x)))",
         "What the sub-layer gives is normalised and not its sum with the residual.",
+        ("norm-before-add",),
     ),
     "source-mask-for-target": (
         "return self.generator(self.decode(self.encode(src, src_mask), src_mask, tgt, tgt_mask))",
         "return self.generator(self.decode(self.encode(src, src_mask), None, tgt, tgt_mask))",
         "The decoder is not told of the source's padding.",
+        ("cross-mask-absent",),
     ),
     "memory-and-queries": (
         "lambda y: self.src_attn(y, memory, memory, src_mask)",
         "lambda y: self.src_attn(y, memory, y if y.shape == memory.shape else memory, src_mask)",
         "The values of the cross-attention come from the decoder where its length allows it.",
+        (),
     ),
     "encoder-feed-forward-first": (
         "        x = self.sublayer[0](x, lambda y: self.self_attn(y, y, y, mask))\n        return self.sublayer[1](x, self.feed_forward)",
         "        x = self.sublayer[1](x, self.feed_forward)\n        return self.sublayer[0](x, lambda y: self.self_attn(y, y, y, mask))",
         "The encoder's feed-forward network comes before its attention.",
+        (),
     ),
     "unbiased": (
         "x.var(-1, unbiased=False, keepdim=True)",
         "x.var(-1, keepdim=True)",
         "The variance is divided by one less than the width.",
+        ("ln-unbiased",),
     ),
     "mask-of-diagonal": (
         "diagonal=1)\n        self.tgt_mask",
         "diagonal=0)\n        self.tgt_mask",
         "The target's own position is hidden too.",
+        ("causal-strict",),
     ),
     "loss-of-padding": (
         "        true_dist[..., self.padding_idx] = 0\n",
         "",
         "Padding adds to the sum of the loss.",
+        ("loss-pad-counted",),
     ),
     "angles-without-halving": (
         "div_term = torch.exp(torch.arange(0, d_model, 2) * -(math.log(10000.0) / d_model))",
         "div_term = torch.exp(torch.arange((d_model + 1) // 2) * -(math.log(10000.0) / d_model))",
         "The exponent counts pairs where it should count channels.",
+        (),
     ),
 }

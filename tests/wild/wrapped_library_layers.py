@@ -183,40 +183,48 @@ MISTAKES = {
         "nn.TransformerEncoderLayer(d_model, nhead, dim_feedforward, dropout, batch_first=True)",
         "nn.TransformerEncoderLayer(d_model, nhead, dim_feedforward, dropout)",
         "The encoder's layers take the batch for the sequence.",
+        ("seq-batch-swap",),
     ),
     "memory-padding-forgotten": (
         "x = self.decoder(x, memory, future, target_padding, memory_padding=source_padding)",
         "x = self.decoder(x, memory, future, target_padding)",
         "The decoder attends to the padding of the source.",
+        ("cross-mask-absent",),
     ),
     "masks-swapped": (
         "            tgt_mask=hidden,\n            memory_mask=memory_hidden,",
         "            tgt_mask=memory_hidden,\n            memory_mask=hidden,",
         "The masks of self-attention and cross-attention change places.",
+        ("cross-uses-tgt-mask",),
     ),
     "memory-is-embedding": (
         "memory = self.encoder(self.positions(self.embedding(source)), padding=source_padding)",
         "memory = self.positions(self.embedding(source))",
         "The encoder is never run.",
+        ("cross-raw-src",),
     ),
     "norm-first": (
         "nn.TransformerDecoderLayer(d_model, nhead, dim_feedforward, dropout, batch_first=True)",
         "nn.TransformerDecoderLayer(d_model, nhead, dim_feedforward, dropout, batch_first=True, norm_first=True)",
         "The decoder normalises before its sub-layers and the encoder after them.",
+        ("norm_placement: pre",),
     ),
     "future-shifted": (
         "device=target.device).triu(1)",
         "device=target.device).triu(2)",
         "Each position sees the one after it.",
+        ("causal-plus-one",),
     ),
     "target-without-positions": (
         "        x = self.positions(self.embedding(target))\n",
         "        x = self.embedding(target)\n",
         "The target has no positional encoding.",
+        ("pe-missing",),
     ),
     "activation": (
         "batch_first=True)\n        self.encoder = ",
         'batch_first=True, activation="gelu")\n        self.encoder = ',
         "The encoder's layers use another activation than the rectifier.",
+        ("ffn-gelu",),
     ),
 }
