@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -143,7 +143,7 @@ def test_a_mistake_is_run_and_counted_in_the_table(spec):
 def test_the_command_reads_earlier_results_and_says_what_is_left(tmp_path, capsys):
     out = tmp_path / "results.jsonl"
     place = {"implementation": "einsum_functional", "run": DEFAULT, "mistake": None}
-    record = {**make_record(), **place, "dtype": "float32", "cases_only": False}
+    record = {**make_record(), **place, **asdict(Settings())}
     other = {**record, "dtype": "float64", "judged": 3}
     out.write_text("".join(json.dumps(r) + "\n" for r in (record, other)), encoding="utf-8")
     assert main(["einsum_functional", "--out", str(out), "--seconds", "0", "--mistakes", "none"]) == 0

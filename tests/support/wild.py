@@ -22,7 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -127,6 +127,8 @@ class Settings:
     dtype: str = "float32"
     #: Golden cases only. With properties, those of code with a mistake are skipped once a golden case has failed.
     cases_only: bool = False
+    #: Without the models of full size, each of which takes as long as everything else of an implementation.
+    small: bool = False
 
 
 def run(wild: Wild, declaration: str, mistake: str | None, settings: Settings, spec: Any) -> dict[str, Any]:
@@ -142,8 +144,8 @@ def run(wild: Wild, declaration: str, mistake: str | None, settings: Settings, s
             found = {"crash": f"{type(error).__name__}: {error}"}
         finally:
             sys.path[:] = [entry for entry in sys.path if entry != str(path.parent.resolve())]
-    place = {"implementation": wild.name, "run": declaration, "mistake": mistake, "dtype": settings.dtype}
-    return {**place, "cases_only": settings.cases_only, "seconds": round(time.perf_counter() - start, 2), **found}
+    place = {"implementation": wild.name, "run": declaration, "mistake": mistake}
+    return {**place, **asdict(settings), "seconds": round(time.perf_counter() - start, 2), **found}
 
 
 def _check(
@@ -163,7 +165,8 @@ def _check(
         adapter = replace(adapter, conventions={**adapter.conventions, **declared})
     bench = Bench(spec, adapter, settings.dtype, "cpu")
     components = tuple(adapter.functions)
-    cases = tuple(id_ for id_, case in spec.cases.items() if case.component in components)
+    own = {id_: case for id_, case in spec.cases.items() if case.component in components}
+    cases = tuple(id_ for id_, case in own.items() if not (settings.small and case.full_size))
     judgements = [check() for check in checks(bench, Selection((settings.dtype,), components, cases))]
     if not settings.cases_only and not (stop_at_failure and any(j.verdict.reason == "wrong-value" for j in judgements)):
         properties = tuple(spec.properties)
@@ -344,9 +347,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--mistakes", choices=("none", *RUNS, "both"), default=DECLARED, help="run these under …")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--cases-only", action="store_true", help="leave properties out")
+    parser.add_argument("--small", action="store_true", help="leave models of full size out")
     parser.add_argument("--json", action="store_true", help="print the results as JSON instead of the table")
     options = parser.parse_args(arguments)
-    bench, settings = read_bench(options.names), Settings(options.dtype, options.cases_only)
+    bench, settings = read_bench(options.names), Settings(options.dtype, options.cases_only, options.small)
     records = _read_results(options.out, settings)
     done = {(r["implementation"], r["run"], r["mistake"]) for r in records}
     planned = _plan(bench, options.runs.split(","), options.mistakes)
@@ -380,7 +384,7 @@ def _read_results(path: Path | None, settings: Settings) -> list[dict[str, Any]]
     if path is None or not path.exists():
         return []
     records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return [r for r in records if (r["dtype"], r["cases_only"]) == (settings.dtype, settings.cases_only)]
+    return [r for r in records if asdict(settings).items() <= r.items()]
 
 
 if __name__ == "__main__":
