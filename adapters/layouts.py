@@ -59,6 +59,17 @@ def part(params: Mapping[str, Array], name: str) -> dict[str, Array]:
     return {key.removeprefix(start): value for key, value in params.items() if key.startswith(start)}
 
 
+def require_square_projections(params: Mapping[str, Array]) -> None:
+    """Raise NotImplementedError if a w_q, w_k, w_v or w_o, of any part, is not (d_model, d_model).
+
+    It is for code with one width for everything. Call it before building: a module of the right d_model may have no
+    place for the heads of such a call.
+    """
+    for name, weight in params.items():
+        if name.rpartition(".")[2] in ("w_q", "w_k", "w_v", "w_o") and weight.shape[0] != weight.shape[1]:
+            raise NotImplementedError(f"{name} is not square, and d_model is the width of all projections here")
+
+
 # Fused projections
 
 
@@ -319,8 +330,8 @@ def map_state(
     transposed on their way to a name that ends in "weight", unless `transpose` is False.
 
     With the module (an nn.Module, or a mapping of its names to arrays) the state also holds its buffers, and zeros for
-    each bias that the call does not have. ValueError lists the names that do not fit on either side.
-    NotImplementedError says that the module cannot hold the call's sizes or biases.
+    each bias that the call does not have. ValueError lists the names that do not fit on either side, and the sizes.
+    NotImplementedError says that the module has no place for the call's biases.
     """
     lines = _complete_lines(names)
     own, buffers = _list_arrays(module)
@@ -342,13 +353,13 @@ def map_state(
                 widen = place in own and len(own[place].shape) == turned.ndim + 1
                 state[place] = turned[..., None] if widen else turned
     problems += _describe_unfilled(own, state, lines)
-    if problems:
-        raise ValueError("\n  ".join(("the names of the call and those of the module do not fit:", *problems)))
-    refused += [
+    problems += [
         f"{place}: the module has {tuple(own[place].shape)}, the call {tuple(value.shape)}"
         for place, value in state.items()
         if own and tuple(own[place].shape) != tuple(value.shape)
     ]
+    if problems:
+        raise ValueError("\n  ".join(("the parameters of the call and those of the module do not fit:", *problems)))
     if refused:
         raise NotImplementedError(f"the module cannot hold the parameters of the call: {'; '.join(refused)}")
     return {**buffers, **state}

@@ -176,6 +176,14 @@ def test_part_of_dotted_parameters(library):
     assert layouts.part(params, "decoder.0") == {}
 
 
+def test_square_projections_are_required_in_every_part(library):
+    square, wide = library(numbered(3, 3)), library(numbered(3, 6))
+    layouts.require_square_projections({"encoder.0.self_attention.w_o": square, "w_1": wide, "table": wide})
+    for name in ("w_q", "encoder.1.self_attention.w_v", "cross_attention.w_o"):
+        with pytest.raises(NotImplementedError, match=f"{name} is not square"):
+            layouts.require_square_projections({"w_k": square, name: wide})
+
+
 # Masks by their values
 
 
@@ -442,12 +450,14 @@ def test_map_state_lists_all_that_does_not_fit():
         layouts.map_state({}, params)
 
 
-def test_map_state_refuses_what_the_module_cannot_hold():
-    params = layer(torch.from_numpy)
+def test_map_state_has_no_place_for_a_bias_that_the_module_does_not_have():
     with pytest.raises(NotImplementedError, match=r"attention\.b_q: the module has no attn\.query\.bias; .* biases"):
-        layouts.map_state(LAYER, params, Part(bias=False))
-    params["attention.w_q"] = torch.zeros(3, 6)
-    with pytest.raises(NotImplementedError, match=r"attn\.query\.weight: the module has \(3, 3\), the call \(6, 3\)"):
+        layouts.map_state(LAYER, layer(torch.from_numpy), Part(bias=False))
+
+
+def test_map_state_compares_sizes_which_functional_call_does_not():
+    params = {**layer(torch.from_numpy), "attention.w_q": torch.zeros(3, 6)}
+    with pytest.raises(ValueError, match=r"attn\.query\.weight: the module has \(3, 3\), the call \(6, 3\)"):
         layouts.map_state(LAYER, params, Part())
 
 
