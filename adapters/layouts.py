@@ -5,9 +5,12 @@ projection are ordered per head, [heads, q|k|v, d_k]. The functions return views
 and import neither torch nor jax.
 """
 
-from collections.abc import Mapping
+import difflib
+import re
+import sys
+from collections.abc import Iterable, Mapping
 from math import inf, isfinite
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -56,6 +59,17 @@ def part(params: Mapping[str, Array], name: str) -> dict[str, Array]:
     return {key.removeprefix(start): value for key, value in params.items() if key.startswith(start)}
 
 
+def require_square_projections(params: Mapping[str, Array]) -> None:
+    """Raise NotImplementedError if a w_q, w_k, w_v or w_o, of any part, is not (d_model, d_model).
+
+    It is for code with one width for everything. Call it before building: a module of the right d_model may have no
+    place for the heads of such a call.
+    """
+    for name, weight in params.items():
+        if name.rpartition(".")[2] in ("w_q", "w_k", "w_v", "w_o") and weight.shape[0] != weight.shape[1]:
+            raise NotImplementedError(f"{name} is not square, and d_model is the width of all projections here")
+
+
 # Fused projections
 
 
@@ -81,6 +95,61 @@ def split_fused(fused: Array, num_heads: int) -> tuple[Array, Array, Array]:
     stacked = stack_qkv(fused, num_heads)
     width = stacked.shape[-1] // 3
     return stacked[..., :width], stacked[..., width : 2 * width], stacked[..., 2 * width :]
+
+
+def fuse_projections(
+    params: Mapping[str, Array], num_heads: int, roles: str = "qkv", *, per_head: bool = False
+) -> tuple[Array, Array | None]:
+    """Return one weight (in, out) and one bias for the projections of some roles, such as w_q, w_k and w_v.
+
+    The columns are [q|k|v, heads, d_k], as nn.MultiheadAttention and GPT-2 have them, or with `per_head`
+    [heads, q|k|v, d_k], as GPT-NeoX has them. The bias is None if no role has one; a missing one counts as zeros.
+    NotImplementedError if the weights have different sizes and `per_head` cannot mix them.
+    """
+    weights = [params[f"w_{role}"] for role in roles]
+    if len({int(weight.shape[0]) for weight in weights}) > 1:
+        sizes = ", ".join(f"w_{role} {tuple(weight.shape)}" for role, weight in zip(roles, weights, strict=True))
+        raise NotImplementedError(
+            f"one fused projection reads one input, but the weights read different sizes: {sizes}"
+        )
+    biases = [params.get(f"b_{role}") for role in roles]
+    fused = _join_columns(weights, num_heads, per_head=per_head)
+    if all(bias is None for bias in biases):
+        return fused, None
+    filled = [_make_zeros(weight) if bias is None else bias for weight, bias in zip(weights, biases, strict=True)]
+    return fused, _join_columns(filled, num_heads, per_head=per_head)
+
+
+def _join_columns(parts: list[Array], num_heads: int, *, per_head: bool) -> Array:
+    """Return arrays side by side along the last axis, whole or head by head."""
+    if not per_head:
+        return _concatenate(parts)
+    if any(int(x.shape[-1]) % num_heads for x in parts):
+        raise ValueError(f"num_heads: {num_heads} heads do not divide {[int(x.shape[-1]) for x in parts]} columns")
+    cut = [x.reshape(*x.shape[:-1], num_heads, int(x.shape[-1]) // num_heads) for x in parts]
+    joined = _concatenate(cut)
+    return joined.reshape(*parts[0].shape[:-1], -1)
+
+
+def _concatenate(parts: list[Array]) -> Array:
+    """Return arrays joined along the last axis, by their own library."""
+    library = _library(parts[0])
+    return library.concatenate(parts, -1)
+
+
+def _library(x: Array) -> Any:
+    """Return the module torch, jax.numpy or numpy: the one that made the array is imported already."""
+    if hasattr(x, "new_zeros"):
+        return sys.modules["torch"]
+    return np if isinstance(x, np.ndarray) else sys.modules["jax.numpy"]
+
+
+def _make_zeros(weight: Array) -> Array:
+    """Return zeros for the bias of a weight (in, out), in its dtype and on its device."""
+    columns = int(weight.shape[1])
+    if hasattr(weight, "new_zeros"):
+        return weight.new_zeros(columns)
+    return _library(weight).zeros(columns, dtype=weight.dtype)
 
 
 def _swap_blocks(x: Array, outer: int, inner: int) -> Array:
@@ -138,6 +207,70 @@ def flatten_heads(mask: Array, *, batch: int, heads: int, q_seq: int, kv_seq: in
     return full.reshape(batch * heads, q_seq, kv_seq)
 
 
+def drop_heads(mask: Array, *, batch: int, q_seq: int, kv_seq: int) -> Array | None:
+    """Return a mask as (batch, q_seq, kv_seq), or None if it differs from head to head.
+
+    Only the shape decides: a mask with an axis of more than one head is one that differs.
+    """
+    full = _four_axes(mask)
+    return None if full.shape[1] != 1 else _broadcast_to(full[:, 0], (batch, q_seq, kv_seq))
+
+
+def is_causal(
+    mask: Array, *, q_seq: int, kv_seq: int, corner: Literal["top_left", "bottom_right"] = "top_left"
+) -> bool:
+    """Return True if a mask lets query i see the keys up to i, in every sample and head, and hides nothing else.
+
+    With `corner="bottom_right"` the last query sees every key. The values decide, so the array must have some.
+    """
+    full = _broadcast_to(_four_axes(mask), (*_four_axes(mask).shape[:2], q_seq, kv_seq))
+    return bool((full == _make_causal(mask, q_seq, kv_seq, corner)).all())
+
+
+def split_causal(
+    mask: Array,
+    *,
+    batch: int,
+    q_seq: int,
+    kv_seq: int,
+    corner: Literal["top_left", "bottom_right"] = "top_left",
+) -> tuple[Array, bool] | None:
+    """Return a mask as padding (batch, kv_seq), True = may attend, and whether it is causal too; None for any other.
+
+    It is for code that takes a padding mask and `is_causal=`: both together hide just what the mask hides. The values
+    decide, so the array must have some.
+    """
+    full = _broadcast_to(_four_axes(mask), (batch, _four_axes(mask).shape[1], q_seq, kv_seq))
+    padding = full.any(axis=2).any(axis=1)  # the keys that any query of any head sees
+    seen = padding[:, None, None, :]
+    for causal, allowed in ((False, seen), (True, seen & _make_causal(mask, q_seq, kv_seq, corner))):
+        if bool((full == allowed).all()):
+            return padding, causal
+    return None
+
+
+def read_lengths(mask: Array, *, batch: int, kv_seq: int) -> Array | None:
+    """Return the number of keys that each sample sees, (batch,), or None if a mask hides more than the end of samples.
+
+    The values decide, so the array must have some.
+    """
+    queries = int(_four_axes(mask).shape[2])
+    split = split_causal(mask, batch=batch, q_seq=queries, kv_seq=kv_seq)
+    if split is None or split[1]:
+        return None
+    padding = split[0]
+    # Padding at the end: no key is seen after one that is hidden.
+    gaps = padding[:, 1:] & ~padding[:, :-1]
+    return None if bool(gaps.any()) else padding.sum(axis=1)
+
+
+def _make_causal(mask: Array, q_seq: int, kv_seq: int, corner: str) -> Array:
+    """Return the causal mask (q_seq, kv_seq) as an array of the library and on the device of `mask`."""
+    offset = kv_seq - q_seq if corner == "bottom_right" else 0
+    causal = np.tri(q_seq, kv_seq, offset, dtype=bool)
+    return mask.new_tensor(causal) if hasattr(mask, "new_tensor") else causal
+
+
 def _four_axes(mask: Array) -> Array:
     """Return the mask with leading axes of 1 up to four."""
     if mask.ndim > 4:
@@ -148,3 +281,197 @@ def _four_axes(mask: Array) -> Array:
 def _broadcast_to(x: Array, shape: tuple[int, ...]) -> Array:
     """Return x.broadcast_to(shape), a method in torch and a function in NumPy."""
     return x.broadcast_to(shape) if hasattr(x, "broadcast_to") else np.broadcast_to(x, shape)
+
+
+# The state of a module
+
+#: How a layer keeps its weight: nn.Linear (out, in), GPT-2's Conv1D (in, out), nn.Conv1d of width 1 (out, in, 1).
+Kind = Literal["linear", "gpt2_conv1d", "conv1d"]
+
+#: The lines of a mapping of our parameters to those of a module.
+Names = Mapping[str, str | tuple[str, ...]]
+
+
+def make_linear_state(
+    name: str, weight: Array, bias: Array | None = None, *, has_bias: bool = True, kind: Kind = "linear"
+) -> dict[str, Array]:
+    """Return the state of a linear layer for a weight (in, out): {"name.weight": …, "name.bias": …}.
+
+    A name that ends in a dot or an underscore is only a prefix: "in_proj_" gives in_proj_weight. A layer with a bias
+    gets zeros if the call has none. NotImplementedError if the call has one and the layer does not.
+    """
+    start = f"{name}." if name and not name.endswith((".", "_")) else name
+    turned = weight if kind == "gpt2_conv1d" else linear_weight(weight)
+    state = {f"{start}weight": turned[..., None] if kind == "conv1d" else turned}
+    if has_bias:
+        state[f"{start}bias"] = _make_zeros(weight) if bias is None else bias
+    elif bias is not None:
+        raise NotImplementedError(f"{name} has no bias. Declare the convention biases to get calls without them")
+    return state
+
+
+def nest_names(names: Names, ours: str, theirs: str) -> dict[str, str | tuple[str, ...]]:
+    """Return the lines of one layer as lines of something larger that holds it.
+
+    `nest_names(LAYER, "encoder.*", "layers.*")` makes "norm_1.gamma": "ln1.weight" into "encoder.*.norm_1.gamma":
+    "layers.*.ln1.weight". A * stands for the number of a layer.
+    """
+    return {f"{ours}.{key}": tuple(f"{theirs}.{name}" for name in _list_places(value)) for key, value in names.items()}
+
+
+def map_state(
+    names: Names, params: Mapping[str, Array], module: Any = None, *, transpose: bool = True
+) -> dict[str, Array]:
+    """Return the parameters of a call by the names of a module, as `functional_call(…, strict=True)` takes them.
+
+    `names` has a line for each projection, norm and table: {"self_attention.w_q": "attn.query.weight",
+    "norm_1.gamma": "ln1.weight", "table": ("src.weight", "tgt.weight")}. The bias of a projection and the beta of a
+    norm follow from their lines, as attn.query.bias and ln1.bias. A * stands for the number of a layer. Weights w_… are
+    transposed on their way to a name that ends in "weight", unless `transpose` is False.
+
+    With the module (an nn.Module, or a mapping of its names to arrays) the state also holds its buffers, and zeros for
+    each bias that the call does not have. ValueError lists the names that do not fit on either side, and the sizes.
+    NotImplementedError says that the module has no place for the call's biases.
+    """
+    lines = _complete_lines(names)
+    own, buffers = _list_arrays(module)
+    state: dict[str, Array] = {}
+    problems, refused = [], []
+    for key, value in {**params, **_make_missing_biases(params, lines, own)}.items():
+        places = _find_places(key, lines)
+        if not places:
+            problems.append(_suggest(f"{key}: names has no line for it", key, (line.ours for line in lines)))
+        for place, follows in places:
+            if own and place not in own and follows:
+                refused.append(f"{key}: the module has no {place}; the convention biases declares that")
+            elif own and place not in own:
+                problems.append(_suggest(f"{place}: the module has no such parameter", place, own))
+            else:
+                turn = transpose and _is_weight(key) and place.endswith("weight")
+                turned = linear_weight(value) if turn else value
+                # nn.Conv1d of width 1 has one more axis.
+                widen = place in own and len(own[place].shape) == turned.ndim + 1
+                state[place] = turned[..., None] if widen else turned
+    problems += _describe_unfilled(own, state, lines)
+    problems += [
+        f"{place}: the module has {tuple(own[place].shape)}, the call {tuple(value.shape)}"
+        for place, value in state.items()
+        if own and tuple(own[place].shape) != tuple(value.shape)
+    ]
+    if problems:
+        raise ValueError("\n  ".join(("the parameters of the call and those of the module do not fit:", *problems)))
+    if refused:
+        raise NotImplementedError(f"the module cannot hold the parameters of the call: {'; '.join(refused)}")
+    return {**buffers, **state}
+
+
+def write_as_lookup(x: Array) -> tuple[Array, Array]:
+    """Return ids (batch, seq) and a table (batch·seq, d_model) with table[ids] = x, for code that embeds ids itself.
+
+    Such a stack gets x by its own embedding, once its positions and its scale are taken out. Its padding must not come
+    from the ids: all of them differ.
+    """
+    batch, seq, width = x.shape
+    ids = np.arange(batch * seq).reshape(batch, seq)
+    if hasattr(x, "new_tensor"):
+        ids = _library(x).as_tensor(ids, device=x.device)
+    return ids, x.reshape(batch * seq, width)
+
+
+class _Line(NamedTuple):
+    """A line of names: our name, theirs, and whether it follows from another line."""
+
+    ours: str
+    theirs: tuple[str, ...]
+    follows: bool
+
+
+def _list_places(value: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else value
+
+
+def _is_weight(key: str) -> bool:
+    return key.rpartition(".")[2].startswith("w_")
+
+
+def _name_companion(key: str) -> str | None:
+    """Return the name of the bias of a weight, or of the beta of a gamma, or None."""
+    start, dot, last = key.rpartition(".")
+    if last.startswith("w_"):
+        return f"{start}{dot}b_{last.removeprefix('w_')}"
+    return f"{start}{dot}beta" if last == "gamma" else None
+
+
+def _complete_lines(names: Names) -> list[_Line]:
+    """Return the lines of names and those that follow from them: biases next to weights."""
+    lines = [_Line(ours, _list_places(theirs), follows=False) for ours, theirs in names.items()]
+    for ours, theirs, _ in tuple(lines):
+        companion = _name_companion(ours)
+        places = tuple(f"{place.removesuffix('weight')}bias" for place in theirs if place.endswith("weight"))
+        if companion is not None and companion not in names and places:
+            lines.append(_Line(companion, places, follows=True))
+    return lines
+
+
+def _find_places(key: str, lines: Iterable[_Line]) -> list[tuple[str, bool]]:
+    """Return the module's names for one of ours, each with whether its line follows from another."""
+    found = []
+    for line in lines:
+        if match := _match(line.ours, key):
+            numbers = match.groups()
+            for place in line.theirs:
+                pieces = place.split("*")
+                filled = pieces[0] + "".join(
+                    f"{number}{rest}" for number, rest in zip(numbers, pieces[1:], strict=False)
+                )
+                found.append((filled, line.follows))
+    return found
+
+
+def _make_missing_biases(
+    params: Mapping[str, Array], lines: Iterable[_Line], own: Mapping[str, Any]
+) -> dict[str, Array]:
+    """Return zeros for the biases that the module has and the call does not."""
+    listed = list(lines)
+    missing = {}
+    for key, weight in params.items():
+        bias = _name_companion(key) if _is_weight(key) else None
+        if bias and bias not in params and any(place in own for place, _ in _find_places(bias, listed)):
+            missing[bias] = _make_zeros(weight)
+    return missing
+
+
+def _list_arrays(module: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return the parameters and the buffers of a module by name; a mapping has parameters only."""
+    if module is None:
+        return {}, {}
+    if isinstance(module, Mapping):
+        return module, {}
+    # A parameter that is tied has several names.
+    return dict(module.named_parameters(remove_duplicate=False)), dict(module.named_buffers(remove_duplicate=False))
+
+
+def _describe_unfilled(own: Mapping[str, Any], state: Mapping[str, Any], lines: Iterable[_Line]) -> list[str]:
+    """Return a line for each parameter of a module that the call does not fill, under any of its names."""
+    listed = list(lines)
+    filled = {id(own[place]) for place in state if place in own}
+    mapped = [place for line in listed for place in line.theirs]
+    texts = []
+    for place, array in own.items():
+        if id(array) in filled:
+            continue
+        sources = [line.ours for line in listed if any(_match(theirs, place) for theirs in line.theirs)]
+        text = f"{place}: the call has no {sources[0]}" if sources else f"{place}: names has no line that fills it"
+        texts.append(text if sources else _suggest(text, place, mapped))
+    return texts
+
+
+def _match(pattern: str, name: str) -> re.Match[str] | None:
+    """Match a name with a line's pattern; each * is a group for the number of a layer."""
+    return re.fullmatch(re.escape(pattern).replace(r"\*", r"(\d+)"), name)
+
+
+def _suggest(text: str, name: str, known: Iterable[str]) -> str:
+    """Return a text, and the known name that is nearest to the one it is about."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.8)
+    return f"{text}. Did you mean {close[0]}?" if close else text

@@ -77,7 +77,8 @@ class Adapter:
         if arrays not in LIBRARIES:
             actual = f"is {arrays!r}" if arrays else "is missing"
             known = " or ".join(f'"{name}"' for name in LIBRARIES if name != Wire.name)
-            raise AdapterError(f"{origin}: ARRAYS {actual}: write ARRAYS = {known}")
+            near = "".join(f". {hint}" for hint in _find_misspelt_declarations(thing) if "ARRAYS" in hint)
+            raise AdapterError(f"{origin}: ARRAYS {actual}: write ARRAYS = {known}{near}")
         library = LIBRARIES[arrays]
         unchecked = cls.from_trusted(thing, origin, spec, arrays=arrays)
         found = unchecked.functions
@@ -225,14 +226,38 @@ def _find_misspelt_components(thing: Any, found: Mapping[str, Any], spec: Spec) 
 
 
 def _find_misspelt_declarations(thing: Any) -> list[str]:
-    """Return hints on constants whose name is close to that of a missing declaration and whose value could be one."""
-    absent = [name for name in ("CONVENTIONS", "DTYPES") if not hasattr(thing, name)]
-    hints = []
-    for name in dir(thing):
-        close = difflib.get_close_matches(name, absent, n=1, cutoff=0.85)
-        if close and isinstance(inspect.getattr_static(thing, name, None), str | tuple | list | Mapping):
-            hints.append(f"{name} declares nothing: did you mean {close[0]}?")
-    return hints
+    """Return hints on constants that are one slip away from a missing declaration and whose value could be one."""
+    return [
+        f"{name} declares nothing: did you mean {meant}?"
+        for name in dir(thing)
+        for meant, could_be in _DECLARED_VALUES.items()
+        if not hasattr(thing, meant) and _is_one_slip(name, meant) and could_be(inspect.getattr_static(thing, name))
+    ]
+
+
+def _is_mapping_of_words(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(word, str) for item in value.items() for word in item)
+
+
+#: By declaration: what a constant must be to be a misspelt one. A single dtype or device, such as DEVICE = "cpu", is a
+#: constant of many implementations, so DEVICES is not here, and DTYPES is a list of names.
+_DECLARED_VALUES: Final[Mapping[str, Callable[[Any], bool]]] = {
+    "ARRAYS": lambda value: isinstance(value, str) and value in LIBRARIES,
+    "CONVENTIONS": _is_mapping_of_words,
+    "DTYPES": lambda value: isinstance(value, tuple | list) and bool(value) and set(map(str, value)) <= {*DTYPES},
+}
+
+
+def _is_one_slip(name: str, meant: str) -> bool:
+    """Return True if one letter is missing, added or another, or two neighbours changed places."""
+    shorter, longer = sorted((name, meant), key=len)
+    if len(longer) - len(shorter) == 1:
+        return any(longer[:i] + longer[i + 1 :] == shorter for i in range(len(longer)))
+    places = [i for i, (one, other) in enumerate(zip(name, meant, strict=False)) if one != other]
+    if len(name) != len(meant) or not 1 <= len(places) <= 2:
+        return False
+    swapped = len(places) == 2 and places[1] == places[0] + 1 and name[places[0]] == meant[places[1]]
+    return len(places) == 1 or (swapped and name[places[1]] == meant[places[0]])
 
 
 def _find_library_functions(found: Mapping[str, Any]) -> list[str]:

@@ -247,6 +247,11 @@ def test_without_torch_an_adapter_that_imports_it_nowhere_says_the_same(refused,
     ("line", "says"),
     [
         ("", 'ARRAYS is missing: write ARRAYS = "torch" or "numpy" or "jax"'),
+        (
+            'ARRAY = "numpy"',
+            'ARRAYS is missing: write ARRAYS = "torch" or "numpy" or "jax". '
+            "ARRAY declares nothing: did you mean ARRAYS?",
+        ),
         ('ARRAYS = "tensorflow"', 'ARRAYS is \'tensorflow\': write ARRAYS = "torch" or "numpy" or "jax"'),
     ],
 )
@@ -325,7 +330,15 @@ def test_private_data_and_far_names_are_no_hints(adapter_file, spec):
     [
         ("DTYPE = ('float32',)", ("DTYPE declares nothing: did you mean DTYPES?",)),
         ("CONVENTION = {'empty_row': 'nan'}", ("CONVENTION declares nothing: did you mean CONVENTIONS?",)),
+        ("DYTPES = ['float32']", ("DYTPES declares nothing: did you mean DTYPES?",)),
+        ("CONVENTONS = {'empty_row': 'nan'}", ("CONVENTONS declares nothing: did you mean CONVENTIONS?",)),
         ("DTYPE = float", ()),
+        # Constants of an implementation.
+        ("DTYPE = DEVICE = 'cpu'", ()),
+        ("DTYPE = TYPES = ('source', 'target')", ()),
+        ("TYPES = CONVERSIONS = CONVENTION_NAMES = {'w_q': 'query'}", ()),
+        ("CONVENTION = {'w_q': 3}", ()),
+        ("LAYER = ENCODER = ARRAY = {'w_q': 'query.weight'}", ()),
         ("DTYPES = DTYPE = ('float32',)", ()),
     ],
 )

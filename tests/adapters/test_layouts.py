@@ -174,3 +174,295 @@ def test_part_of_dotted_parameters(library):
     assert list(layer) == ["norm_1.gamma", "self_attention.w_q"]
     assert layouts.part(layer, "self_attention") == {"w_q": params["encoder.1.self_attention.w_q"]}
     assert layouts.part(params, "decoder.0") == {}
+
+
+def test_square_projections_are_required_in_every_part(library):
+    square, wide = library(numbered(3, 3)), library(numbered(3, 6))
+    layouts.require_square_projections({"encoder.0.self_attention.w_o": square, "w_1": wide, "table": wide})
+    for name in ("w_q", "encoder.1.self_attention.w_v", "cross_attention.w_o"):
+        with pytest.raises(NotImplementedError, match=f"{name} is not square"):
+            layouts.require_square_projections({"w_k": square, name: wide})
+
+
+# Masks by their values
+
+
+CAUSAL = np.tri(Q_SEQ, KV_SEQ, dtype=bool)
+LENGTHS = np.array([7, 2, 4])
+PADDING = np.arange(KV_SEQ) < LENGTHS[:, None]
+SIZES: dict[str, Any] = {"batch": BATCH, "q_seq": Q_SEQ, "kv_seq": KV_SEQ}
+
+
+@pytest.mark.parametrize(
+    "shape", [(BATCH, 1, Q_SEQ, KV_SEQ), (BATCH, 1, 1, KV_SEQ), (1, Q_SEQ, KV_SEQ), (Q_SEQ, KV_SEQ), (KV_SEQ,)]
+)
+def test_drop_heads(library, shape):
+    mask = library(random_mask(*shape))
+    full = np.broadcast_to(random_mask(*shape), (BATCH, 1, Q_SEQ, KV_SEQ))
+    check(layouts.drop_heads(mask, **SIZES), full[:, 0], mask)
+
+
+@pytest.mark.parametrize("shape", [(BATCH, HEADS, Q_SEQ, KV_SEQ), (HEADS, Q_SEQ, KV_SEQ), (1, HEADS, 1, KV_SEQ)])
+def test_drop_heads_keeps_no_mask_of_several_heads(library, shape):
+    assert layouts.drop_heads(library(random_mask(*shape)), **SIZES) is None
+
+
+@pytest.mark.parametrize("corner", ["top_left", "bottom_right"])
+def test_is_causal_of_either_corner(library, corner):
+    masks = {"top_left": CAUSAL, "bottom_right": np.tri(Q_SEQ, KV_SEQ, KV_SEQ - Q_SEQ, dtype=bool)}
+    for name, mask in masks.items():
+        for array in (mask, np.broadcast_to(mask, (BATCH, HEADS, Q_SEQ, KV_SEQ)).copy()):
+            assert layouts.is_causal(library(array), q_seq=Q_SEQ, kv_seq=KV_SEQ, corner=corner) == (name == corner)
+
+
+def test_is_causal_of_a_mask_that_differs_in_one_element(library):
+    for head, query, key in ((0, 1, 4), (1, 4, 4)):
+        mask = np.broadcast_to(CAUSAL, (HEADS, Q_SEQ, KV_SEQ)).copy()
+        mask[head, query, key] ^= True
+        assert not layouts.is_causal(library(mask), q_seq=Q_SEQ, kv_seq=KV_SEQ)
+
+
+def test_is_causal_of_a_mask_of_keys(library):
+    assert not layouts.is_causal(library(PADDING[:, None, None]), q_seq=Q_SEQ, kv_seq=KV_SEQ)
+
+
+@pytest.mark.parametrize(
+    ("mask", "padding", "causal"),
+    [
+        (PADDING[:, None, None], PADDING, False),
+        (np.broadcast_to(PADDING[:, None, None], (BATCH, HEADS, Q_SEQ, KV_SEQ)), PADDING, False),
+        (CAUSAL, np.broadcast_to(CAUSAL[-1], (BATCH, KV_SEQ)), True),
+        (PADDING[:, None, None] & CAUSAL, PADDING & CAUSAL[-1], True),
+    ],
+    ids=["padding", "padding of every query", "causal", "both"],
+)
+def test_split_causal(library, mask, padding, causal):
+    array = library(mask.copy())
+    found = layouts.split_causal(array, **SIZES)
+    assert found is not None
+    check(found[0], padding, array)
+    assert found[1] == causal
+    # The two together hide just what the mask hides.
+    together = padding[:, None, None] & (CAUSAL if causal else True)
+    full = (BATCH, HEADS, Q_SEQ, KV_SEQ)
+    np.testing.assert_array_equal(np.broadcast_to(together, full), np.broadcast_to(mask, full))
+
+
+def test_split_causal_of_any_other_mask(library):
+    one_key_more = PADDING[:, None, None] & CAUSAL
+    one_key_more[1, 0, 0, 1] = True
+    of_one_head = np.broadcast_to(PADDING[:, None, None], (BATCH, HEADS, Q_SEQ, KV_SEQ)).copy()
+    of_one_head[0, 1, 2, 3] = False
+    for mask in (one_key_more, of_one_head, ~CAUSAL):
+        assert layouts.split_causal(library(mask), **SIZES) is None
+
+
+def test_read_lengths(library):
+    for mask in (PADDING[:, None, None], np.broadcast_to(PADDING[:, None, None], (BATCH, HEADS, Q_SEQ, KV_SEQ)).copy()):
+        array = library(mask)
+        check(layouts.read_lengths(array, batch=BATCH, kv_seq=KV_SEQ), LENGTHS, array)
+
+
+def test_read_lengths_of_a_sample_without_a_key(library):
+    mask = library((np.arange(KV_SEQ) < np.array([[3], [0], [7]]))[:, None, None])
+    check(layouts.read_lengths(mask, batch=BATCH, kv_seq=KV_SEQ), [3, 0, 7], mask)
+
+
+@pytest.mark.parametrize("mask", [~PADDING[:, None, None], CAUSAL, PADDING[:, None, None] & CAUSAL])
+def test_read_lengths_of_any_other_mask(library, mask):
+    assert layouts.read_lengths(library(mask), batch=BATCH, kv_seq=KV_SEQ) is None
+
+
+# Projections and states
+
+
+def projections(library, *, biases="qkv", widths=(WIDTH, WIDTH, WIDTH)):
+    """w_q, w_k and w_v with columns that say which they are, and some of their biases."""
+    params = {}
+    for role, width in zip("qkv", widths, strict=True):
+        columns = np.arange(width) + 1000.0 * "qkv".index(role)
+        params[f"w_{role}"] = library(10_000.0 * np.arange(D_IN)[:, None] + columns)
+        if role in biases:
+            params[f"b_{role}"] = library(columns.copy())
+    return params
+
+
+def test_fused_projections_stand_side_by_side(library):
+    params = projections(library)
+    weight, bias = layouts.fuse_projections(params, HEADS)
+    check(weight, np.concatenate([np.asarray(params[f"w_{role}"]) for role in "qkv"], axis=1), params["w_q"])
+    check(bias, np.concatenate([np.asarray(params[f"b_{role}"]) for role in "qkv"]), params["w_q"])
+
+
+def test_projections_fused_per_head_are_those_of_split_fused(library):
+    params = projections(library)
+    for fused, letter in zip(layouts.fuse_projections(params, HEADS, per_head=True), "wb", strict=True):
+        for role, part in zip("qkv", layouts.split_fused(fused, HEADS), strict=True):
+            check(part, np.asarray(params[f"{letter}_{role}"]), params["w_q"])
+
+
+def test_fused_keys_and_values_of_other_widths_keep_their_heads(library):
+    params = projections(library, biases="v", widths=(4, 4, 6))
+    weight, bias = layouts.fuse_projections(params, HEADS, "kv", per_head=True)
+    check(bias, [0, 0, 2000, 2001, 2002, 0, 0, 2003, 2004, 2005], params["w_q"])
+    assert weight.shape == (D_IN, 10)
+
+
+def test_fused_projections_without_any_bias(library):
+    assert layouts.fuse_projections(projections(library, biases=""), HEADS)[1] is None
+
+
+def test_fused_projections_must_read_one_input_and_divide(library):
+    params = projections(library)
+    with pytest.raises(ValueError, match="4 heads do not divide"):
+        layouts.fuse_projections(params, 4, per_head=True)
+    params["w_v"] = params["w_v"][1:]
+    with pytest.raises(NotImplementedError, match=r"w_k \(13, 22\), w_v \(12, 22\)"):
+        layouts.fuse_projections(params, HEADS)
+
+
+def test_fused_projections_are_what_nn_multihead_attention_takes():
+    generator = torch.Generator().manual_seed(1)
+    params = {f"w_{role}": torch.randn(WIDTH, WIDTH, generator=generator, dtype=torch.float64) for role in "qkvo"}
+    params |= {f"b_{role}": torch.randn(WIDTH, generator=generator, dtype=torch.float64) for role in "qkvo"}
+    x = torch.randn(BATCH, Q_SEQ, WIDTH, generator=generator, dtype=torch.float64)
+    with torch.device("meta"):
+        module = torch.nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+    state = layouts.make_linear_state("in_proj_", *layouts.fuse_projections(params, HEADS))
+    state |= layouts.make_linear_state("out_proj", params["w_o"], params["b_o"])
+    output, _ = torch.func.functional_call(module, state, (x, x, x), strict=True)
+    q, k, v = (
+        (x @ params[f"w_{role}"] + params[f"b_{role}"]).unflatten(-1, (HEADS, D_K)).transpose(1, 2) for role in "qkv"
+    )
+    heads = torch.softmax(q @ k.mT / D_K**0.5, dim=-1) @ v
+    torch.testing.assert_close(output, heads.transpose(1, 2).flatten(2) @ params["w_o"] + params["b_o"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape"), [("linear", (WIDTH, D_IN)), ("gpt2_conv1d", (D_IN, WIDTH)), ("conv1d", (WIDTH, D_IN, 1))]
+)
+def test_linear_state_of_each_kind(library, kind, shape):
+    weight = library(numbered(D_IN, WIDTH))
+    state = layouts.make_linear_state("fc", weight, kind=kind)
+    assert list(state) == ["fc.weight", "fc.bias"]
+    plain = numbered(D_IN, WIDTH) if kind == "gpt2_conv1d" else numbered(D_IN, WIDTH).T
+    check(state["fc.weight"], plain.reshape(shape), weight)
+    check(state["fc.bias"], np.zeros(WIDTH), weight)
+    assert state["fc.bias"].dtype == weight.dtype
+
+
+def test_linear_state_without_a_bias(library):
+    weight, bias = library(numbered(D_IN, WIDTH)), library(numbered(WIDTH))
+    assert list(layouts.make_linear_state("fc", weight, has_bias=False)) == ["fc.weight"]
+    with pytest.raises(NotImplementedError, match=r"fc has no bias\. Declare the convention biases"):
+        layouts.make_linear_state("fc", weight, bias, has_bias=False)
+
+
+LAYER = {"attention.w_q": "attn.query.weight", "feed_forward.w_1": "fc.weight", "norm_1.gamma": "ln1.weight"}
+
+
+def layer(library, start=""):
+    """The parameters of a layer by our names: two weights, one with a bias, and a norm."""
+    sizes = {"attention.w_q": (3, 3), "attention.b_q": (3,), "feed_forward.w_1": (3, 4)}
+    sizes |= {"norm_1.gamma": (3,), "norm_1.beta": (3,)}
+    return {f"{start}{name}": library(numbered(*size) + len(name)) for name, size in sizes.items()}
+
+
+class Part(torch.nn.Module):
+    """A layer by its own names, with a buffer."""
+
+    def __init__(self, *, bias=True):
+        super().__init__()
+        self.attn = torch.nn.ModuleDict({"query": torch.nn.Linear(3, 3, bias=bias)})
+        self.fc = torch.nn.Linear(3, 4)
+        self.ln1 = torch.nn.LayerNorm(3)
+        self.register_buffer("table", torch.arange(3.0), persistent=False)
+
+    def forward(self, x):
+        return self.fc(self.ln1(self.attn["query"](x))), self.table
+
+
+def test_map_state_without_a_module(library):
+    params = layer(library)
+    state = layouts.map_state(LAYER, params)
+    assert set(state) == {"attn.query.weight", "attn.query.bias", "fc.weight", "ln1.weight", "ln1.bias"}
+    check(state["attn.query.weight"], np.asarray(params["attention.w_q"]).T, params["attention.w_q"])
+    check(state["fc.weight"], np.asarray(params["feed_forward.w_1"]).T, params["attention.w_q"])
+    assert state["attn.query.bias"] is params["attention.b_q"]
+    assert state["ln1.bias"] is params["norm_1.beta"]
+    kept = layouts.map_state({**LAYER, "feed_forward.w_1": "fc.kernel"}, params)
+    assert kept["fc.kernel"] is params["feed_forward.w_1"]
+    assert layouts.map_state(LAYER, params, transpose=False)["fc.weight"] is params["feed_forward.w_1"]
+
+
+def test_map_state_fills_a_module_as_functional_call_takes_it():
+    params, module = layer(torch.from_numpy), Part().double()
+    state = layouts.map_state(LAYER, params, module)
+    x = torch.ones(2, 3, dtype=torch.float64)
+    output, table = torch.func.functional_call(module, state, (x,), strict=True)
+    q = x @ params["attention.w_q"] + params["attention.b_q"]
+    normal = torch.nn.functional.layer_norm(q, (3,), params["norm_1.gamma"], params["norm_1.beta"])
+    torch.testing.assert_close(output, normal @ params["feed_forward.w_1"])
+    assert table.tolist() == [0, 1, 2]
+    check(state["fc.bias"], np.zeros(4), params["attention.w_q"])
+
+
+def test_map_state_of_a_stack_and_of_tied_weights(library):
+    names = layouts.nest_names(LAYER, "encoder.*", "layers.*")
+    names |= {"table": ("src.weight", "tgt.weight"), "encoder.norm.gamma": "end.weight"}
+    params = {"table": library(numbered(5, 3)), **layer(library, "encoder.0."), **layer(library, "encoder.11.")}
+    state = layouts.map_state(names, params)
+    assert state["src.weight"] is state["tgt.weight"] is params["table"]
+    assert state["layers.11.attn.query.bias"] is params["encoder.11.attention.b_q"]
+    assert len(state) == 2 + 2 * 5
+
+
+def test_map_state_of_tied_weights_needs_one_of_their_names():
+    module = torch.nn.ModuleDict({"embed": torch.nn.Embedding(5, 3), "out": torch.nn.Linear(3, 5, bias=False)})
+    module["out"].weight = module["embed"].weight
+    table = torch.zeros(5, 3)
+    assert list(layouts.map_state({"table": "embed.weight"}, {"table": table}, module)) == ["embed.weight"]
+
+
+def test_map_state_widens_a_weight_for_a_convolution(library):
+    weight = library(numbered(3, 4))
+    module = {"conv.weight": library(numbered(4, 3, 1)), "conv.bias": library(numbered(4))}
+    state = layouts.map_state({"w_1": "conv.weight"}, {"w_1": weight}, module)
+    check(state["conv.weight"], numbered(3, 4).T[..., None], weight)
+    check(state["conv.bias"], np.zeros(4), weight)
+
+
+def test_map_state_lists_all_that_does_not_fit():
+    params = {**layer(torch.from_numpy), "atention.w_k": torch.zeros(3, 3)}
+    names = {**LAYER, "feed_forward.w_1": "fcc.weight", "norm_2.gamma": "ln2.weight"}
+    with pytest.raises(ValueError, match="do not fit") as error:
+        layouts.map_state(names, params, Part())
+    assert str(error.value).splitlines()[1:] == [
+        "  fcc.weight: the module has no such parameter. Did you mean fc.weight?",
+        "  atention.w_k: names has no line for it. Did you mean attention.w_q?",
+        "  fc.weight: names has no line that fills it. Did you mean fcc.weight?",
+        "  fc.bias: names has no line that fills it. Did you mean fcc.bias?",
+    ]
+    del params["atention.w_k"], params["norm_1.gamma"], params["norm_1.beta"]
+    with pytest.raises(ValueError, match=r"ln1\.weight: the call has no norm_1\.gamma\n  ln1\.bias: the call has no"):
+        layouts.map_state(LAYER, params, Part())
+    with pytest.raises(ValueError, match=r"attention\.w_q: names has no line for it"):
+        layouts.map_state({}, params)
+
+
+def test_map_state_has_no_place_for_a_bias_that_the_module_does_not_have():
+    with pytest.raises(NotImplementedError, match=r"attention\.b_q: the module has no attn\.query\.bias; .* biases"):
+        layouts.map_state(LAYER, layer(torch.from_numpy), Part(bias=False))
+
+
+def test_map_state_compares_sizes_which_functional_call_does_not():
+    params = {**layer(torch.from_numpy), "attention.w_q": torch.zeros(3, 6)}
+    with pytest.raises(ValueError, match=r"attn\.query\.weight: the module has \(3, 3\), the call \(6, 3\)"):
+        layouts.map_state(LAYER, params, Part())
+
+
+def test_lookup_gives_the_input_back(library):
+    x = library(numbered(BATCH, Q_SEQ, D_IN))
+    ids, table = layouts.write_as_lookup(x)
+    assert str(ids.dtype).endswith("int64")
+    check(table[ids], numbered(BATCH, Q_SEQ, D_IN), x)

@@ -1,15 +1,34 @@
-"""Implementations in the styles that people write: what is right is not called wrong."""
+"""Implementations in the styles that people write: what is right is not called wrong, and the table of the bench."""
 
 from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
 
 import pytest
 
 from goldformer.adapters import find_adapter
 from goldformer.conformance.judging.cases import Bench, check_case, plan
-from wild import read_bench
+from wild import (
+    DEFAULT,
+    FOLDER,
+    Mistake,
+    Settings,
+    describe_verdict,
+    format_table,
+    judge_mistake,
+    list_remarks,
+    main,
+    make_table,
+    read_bench,
+    run,
+    split_declaration,
+)
 
 BENCH = read_bench()
 CORRECT = [wild for wild in BENCH if wild.is_correct]
+#: With what they declare they are correct too: what deviates on purpose is no convention.
+DECLARABLE = [wild for wild in BENCH if wild.declares and not wild.on_purpose]
 
 
 @pytest.mark.parametrize("wild", BENCH, ids=lambda wild: wild.name)
@@ -22,12 +41,127 @@ def test_the_bench_is_wide():
     assert len(BENCH) >= 30
     assert len(CORRECT) >= 20
     assert all(len(wild.mistakes) >= 4 for wild in BENCH)
+    assert all(wild.adapter_lines >= 10 for wild in BENCH)
+
+
+def test_each_id_is_one_of_the_catalogue_or_an_option(spec):
+    options = {f"{name}: {option}" for name, convention in spec.conventions.items() for option in convention.options}
+    ids = {id_ for wild in BENCH for mistake in wild.mistakes.values() for id_ in mistake.ids}
+    assert ids <= spec.mistakes.keys() | options
+    assert {id_ for wild in BENCH for id_ in wild.on_purpose} <= spec.mistakes.keys()
+
+
+def judge_values(wild, spec, conventions):
+    """The number of an implementation's cases of values that are judged, and its failures in them."""
+    adapter = find_adapter(str(wild.path), spec)
+    adapter = replace(adapter, conventions={**adapter.conventions, **conventions})
+    bench = Bench(spec, adapter, "float32", "cpu")
+    verdicts = [check_case(case, bench) for case in plan(spec, adapter.functions) if case.error is None]
+    return sum(v.is_judged for v in verdicts), [(v.check, v.message) for v in verdicts if v.bad]
 
 
 @pytest.mark.sample(5)
 @pytest.mark.parametrize("wild", CORRECT, ids=lambda wild: wild.name)
 def test_no_number_of_correct_code_is_called_wrong(wild, spec):
-    bench = Bench(spec, find_adapter(str(wild.path), spec), "float32", "cpu")
-    verdicts = [check_case(case, bench) for case in plan(spec, bench.adapter.functions) if case.error is None]
-    assert [(v.check, v.message) for v in verdicts if v.bad] == []
-    assert any(v.is_judged for v in verdicts)
+    judged, wrong = judge_values(wild, spec, {})
+    assert (wrong, judged > 0) == ([], True)
+
+
+@pytest.mark.sample(5)
+@pytest.mark.parametrize("wild", DECLARABLE, ids=lambda wild: wild.name)
+def test_no_number_of_a_declared_variant_is_called_wrong(wild, spec):
+    declared, unknown = split_declaration(wild.declares, spec)
+    if unknown:
+        pytest.skip(f"the spec has no {unknown}")
+    _, wrong = judge_values(wild, spec, declared)
+    assert wrong == []
+
+
+# The table
+
+
+def make_record(*bad, findings=(), judged=9, exist=10):
+    """A run in which some checks fail, by "check component"."""
+    failed = [[*text.split(), "wrong-value", "differs"] for text in bad]
+    return {"bad": failed, "faults": [], "findings": list(findings), "judged": judged, "exist": exist}
+
+
+MISTAKE = Mistake("old", "new", "The scores are not scaled.", ("scale-missing", "scale-twice"))
+FOUND = ["Mistake found", "…", ["scale-missing"]]
+OTHER = ["Mistake found", "…", ["kv-swap"]]
+
+
+@pytest.mark.parametrize(
+    ("bad", "findings", "outcome"),
+    [
+        ((), (), (False, False, False, False)),
+        (("a softmax",), (), (False, False, False, False)),
+        (("a softmax", "b encoder"), (["Fix first", "softmax", []],), (True, False, False, False)),
+        (("b encoder",), (["Fix first", "encoder", []], FOUND), (True, True, True, False)),
+        (("b encoder",), (["Fix first", "encoder", []], OTHER), (True, True, False, True)),
+        (("b encoder",), (["Fix first", "encoder", []], OTHER, FOUND), (True, True, True, False)),
+        (("b encoder",), (["Fix first", "encoder", []], ["Closest known mistake", "…", ["kv-swap"]]),
+         (True, True, False, False)),
+    ],
+    ids=["nothing fails", "fails without it too", "elsewhere", "named", "misnamed", "both", "closest is no name"],
+)  # fmt: skip
+def test_a_mistake_is_judged_next_to_the_run_without_it(bad, findings, outcome):
+    found = judge_mistake(MISTAKE, make_record(*bad, findings=findings), make_record("a softmax"))
+    assert (found.caught, found.placed, found.named, found.misnamed) == outcome
+
+
+def test_a_name_that_the_code_deserves_without_the_mistake_is_no_name_of_it():
+    clean = make_record("a softmax", findings=[OTHER])
+    outcome = judge_mistake(MISTAKE, make_record("a softmax", "b softmax", findings=[OTHER]), clean)
+    assert (outcome.caught, outcome.named, outcome.misnamed) == (True, False, False)
+
+
+def test_the_verdict_on_an_implementation_in_words():
+    wild = replace(CORRECT[0], variant={"layer_norm_eps": "1e-6"})
+    option = ["Option found", "…", ["layer_norm_eps: 1e-6"]]
+    assert describe_verdict(wild, make_record()) == "conforms"
+    assert describe_verdict(wild, make_record(judged=0)) == "nothing judged"
+    assert describe_verdict(wild, make_record("a softmax", findings=[option])) == "named: layer_norm_eps: 1e-6"
+    assert describe_verdict(wild, make_record("a softmax")) == "fails without a name (1 wrong-value)"
+    assert describe_verdict(wild, make_record("a softmax", findings=[OTHER])) == "misnamed: kv-swap (1 wrong-value)"
+    assert describe_verdict(wild, {"crash": "TypeError: x"}) == "crash: TypeError: x"
+
+
+def test_a_mistake_is_run_and_counted_in_the_table(spec):
+    (wild,) = read_bench(["single_head_training"])
+    settings = Settings(cases_only=True)
+    records = [run(wild, DEFAULT, None, settings, spec), run(wild, DEFAULT, "ascent", settings, spec)]
+    assert [record["run"] for record in records] == [DEFAULT, DEFAULT]
+    row, total = make_table([wild], records)
+    assert row[:3] == ("single_head_training", "correct", "18")
+    assert row[5:9] == ("–", "–", "1", "1")
+    assert total[7:] == row[7:]
+    assert list(list_remarks([wild], records)) == []
+    assert format_table([row]).count("\n") == 2
+
+
+def test_the_command_reads_earlier_results_and_says_what_is_left(tmp_path, capsys):
+    out = tmp_path / "results.jsonl"
+    place = {"implementation": "einsum_functional", "run": DEFAULT, "mistake": None}
+    record = {**make_record(), **place, **asdict(Settings())}
+    other = {**record, "dtype": "float64", "judged": 3}
+    out.write_text("".join(json.dumps(r) + "\n" for r in (record, other)), encoding="utf-8")
+    assert main(["einsum_functional", "--out", str(out), "--seconds", "0", "--mistakes", "none"]) == 0
+    printed = capsys.readouterr()
+    assert "| einsum_functional | correct | 39 | conforms | 9/10 | – |" in printed.out
+    assert printed.err == "1 runs are left: call it again with the same --out\n"
+    assert main(["einsum_functional", "--out", str(out), "--seconds", "0", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [record]
+
+
+def test_the_command_names_an_implementation_that_is_not_there():
+    with pytest.raises(ValueError, match=f"no implementation 'einsum' in {FOLDER.name}; there are annotated_clones"):
+        main(["einsum"])
+
+
+def test_a_declaration_is_split_into_what_the_spec_has(spec):
+    declared = {"layer_norm_eps": "1e-6", "empty_row": "unspecified", "layer_norm_eps_2": "1e-6", "pe_layout": "odd"}
+    assert split_declaration(declared, spec) == (
+        {"layer_norm_eps": "1e-6", "empty_row": "unspecified"},
+        {"layer_norm_eps_2": "1e-6", "pe_layout": "odd"},
+    )

@@ -1,4 +1,4 @@
-# deserves: variant norm_placement=pre, embedding_scale=sqrt_d_model, odd_d_model=refused, layer_norm=std_plus_eps, final_norm=both_stacks
+# deserves: variant norm_placement=pre, embedding_scale=sqrt_d_model, odd_d_model=refused, final_norm=after_stack, ln-unbiased, ln-eps-outside
 """A model in the style of a line-by-line annotation of the paper: deep copies, sub-layer wrappers and a generator."""
 
 import copy
@@ -254,7 +254,9 @@ def _layer(params, prefix="", decoder=False):
 
 
 def _stack(params, name, n):
-    state = {}
+    # Undeclared, the stack's own norm is that of a new module.
+    norm = part(params, f"{name}.norm")
+    state = {"norm.a_2": norm["gamma"], "norm.b_2": norm["beta"]} if norm else {}
     for i in range(n):
         state |= _layer(part(params, f"{name}.{i}"), f"layers.{i}.", decoder=name == "decoder")
     return state
@@ -377,40 +379,48 @@ MISTAKES = {
         "lambda y: self.src_attn(y, m, m, src_mask)",
         "lambda y: self.src_attn(m, y, y, src_mask)",
         "The cross-attention takes its queries from the memory and its keys and values from the decoder.",
+        ("cross-q-source",),
     ),
     "cross-masked-as-self": (
         "lambda y: self.self_attn(y, y, y, tgt_mask)",
         "lambda y: self.self_attn(y, y, y, src_mask)",
         "The decoder's self-attention is given the mask of the source.",
+        (),
     ),
     "residual-from-norm": (
         "return x + self.dropout(sublayer(self.norm(x)))",
         "x = self.norm(x)\n        return x + self.dropout(sublayer(x))",
         "The residual is taken after the normalisation and not before it.",
+        ("residual-normed",),
     ),
     "heads-not-moved-back": (
         "x = x.transpose(1, 2).contiguous().view(nbatches, -1, self.h * self.d_k)",
         "x = x.contiguous().view(nbatches, -1, self.h * self.d_k)",
         "The heads are joined without moving their axis back behind the tokens.",
+        ("head-merge-view",),
     ),
     "scale-by-width": (
         "/ math.sqrt(d_k)",
         "/ d_k",
         "The scores are divided by the width of a head and not by its root.",
+        ("scale-no-root",),
     ),
     "mask-inverted": (
         "scores.masked_fill(mask == 0, -1e9)",
         "scores.masked_fill(mask == 1, -1e9)",
         "The positions that may be attended to are the ones that are hidden.",
+        ("mask-inverted",),
     ),
     "position-ten-thousandth": (
         "math.log(10000.0) / d_model",
         "math.log(1000.0) / d_model",
         "The wavelengths of the positional encoding grow to a thousand and not to ten thousand.",
+        ("pe-base",),
     ),
     "relu-after-second": (
         "self.w_2(self.dropout(self.w_1(x).relu()))",
         "self.w_2(self.dropout(self.w_1(x))).relu()",
         "The feed-forward network applies the rectifier after the second map and not between the two.",
+        ("ffn-no-relu", "ffn-output-relu"),
     ),
 }

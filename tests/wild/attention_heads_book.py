@@ -188,40 +188,48 @@ MISTAKES = {
         "[h(query, key, value, mask) for h in self.heads]",
         "[h(query, value, key, mask) for h in self.heads]",
         "Keys and values change places on the way into the heads.",
+        ("kv-swap",),
     ),
     "heads-side-by-side-in-time": (
         "for h in self.heads], dim=-1)",
         "for h in self.heads], dim=-1).flip(-1)",
         "The channels of the heads come in reverse order.",
+        (),
     ),
     "attention-of-raw-input": (
         "self.attention(hidden_state, hidden_state, hidden_state, mask=mask)",
         "self.attention(hidden_state, x, x, mask=mask)",
         "Keys and values are made of the input before its normalisation.",
+        (),
     ),
     "residual-of-normalised": (
         "        return x + self.feed_forward(self.layer_norm_2(x))",
         "        x = self.layer_norm_2(x)\n        return x + self.feed_forward(x)",
         "The second residual starts from the normalised input.",
+        ("residual-normed",),
     ),
     "mask-not-passed": (
         "hidden_state, mask=mask)\n        return",
         "hidden_state)\n        return",
         "The layer does not hand its mask over.",
+        ("mask-not-inplace",),
     ),
     "first-norm-twice": (
         "self.feed_forward(self.layer_norm_2(x))",
         "self.feed_forward(self.layer_norm_1(x))",
         "Both sub-layers are normalised by the first normalisation.",
+        ("wrong-ln-reused",),
     ),
     "scale-of-length": (
         "dim_k = query.size(-1)",
         "dim_k = query.size(1)",
         "The scores are divided by the root of the number of queries.",
+        ("scale-seq-len",),
     ),
     "dropout-by-function": (
         "        x = self.linear_2(x)\n        return self.dropout(x)",
         "        x = self.linear_2(x)\n        return F.dropout(x, 0.1)",
         "The functional dropout drops in evaluation too.",
+        ("dropout-in-evaluation", "nondeterminism"),
     ),
 }

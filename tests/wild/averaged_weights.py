@@ -133,35 +133,42 @@ MISTAKES = {
         "y, weights = self.cross_attn(x, x, memory, key_padding_mask=memory_pad, attn_mask=memory_blocked)"
         " if x.shape == memory.shape else self.cross_attn(x, memory, x[:, :1].expand_as(memory))",
         "The keys or the values of the cross-attention come from the decoder.",
+        (),
     ),
     "memory-mask-left-out": (
         "key_padding_mask=memory_pad, attn_mask=memory_blocked)",
         "attn_mask=memory_blocked)",
         "The padding of the memory is not hidden.",
+        ("cross-mask-absent",),
     ),
     "self-padding-left-out": (
         "self.self_attn(x, x, x, attn_mask=blocked, key_padding_mask=pad)",
         "self.self_attn(x, x, x, attn_mask=blocked)",
         "The padding of the decoder's own sequence is not hidden.",
+        ("tgt-pad-missing", "mask-not-inplace"),
     ),
     "batch-second": (
         "self.attn = nn.MultiheadAttention(dim, heads, dropout=dropout, batch_first=True)",
         "self.attn = nn.MultiheadAttention(dim, heads, dropout=dropout)",
         "The attention takes the batch for the sequence.",
+        ("seq-batch-swap",),
     ),
     "norm-before-residual": (
         "x = self.ln1(x + self.drop(y))\n        y = self.fc2(self.drop(",
         "x = x + self.ln1(self.drop(y))\n        y = self.fc2(self.drop(",
         "The first normalisation covers the attention and not the sum.",
+        ("norm-before-add",),
     ),
     "eps": (
         "self.ln2 = nn.LayerNorm(dim, eps=1e-5)",
         "self.ln2 = nn.LayerNorm(dim, eps=1e-1)",
         "A tenth is added to the variance.",
+        (),
     ),
     "third-norm-reused": (
         "return self.ln3(x + self.drop(y)), weights",
         "return self.ln2(x + self.drop(y)), weights",
         "The decoder's feed-forward network shares the normalisation of the cross-attention.",
+        ("wrong-ln-reused",),
     ),
 }

@@ -197,40 +197,48 @@ MISTAKES = {
         "self.beams.append((total / len(words), words))",
         "self.beams.append((total / (len(words) + 1), words))",
         "The word that begins the sentence is counted in its length.",
+        ("beam-penalty-bos-counted",),
     ),
     "words-of-first-beam": (
         "(beams[i // n_words][0] + [i % n_words]",
         "(beams[0][0] + [i % n_words]",
         "Every extension is given the words of the best beam.",
+        (),
     ),
     "last-score-alone": (
         "totals = torch.stack([total for _, total in beams])[:, None] + log_probs",
         "totals = log_probs",
         "The scores of the words before are forgotten.",
+        ("beam-no-log-sum",),
     ),
     "worst-first": (
         "key=lambda beam: beam[0], reverse=True)",
         "key=lambda beam: beam[0])",
         "The worst hypotheses are returned first.",
+        ("beam-unsorted", "beam-worst-kept"),
     ),
     "source-of-first-sample": (
         "generate_one(model, src[i : i + 1], src_allowed[i : i + 1]",
         "generate_one(model, src[:1], src_allowed[i : i + 1]",
         "All samples are translated from the first source.",
+        (),
     ),
     "decoder-sees-padding": (
         "self.encoder_attention(x, src, src_allowed)",
         "self.encoder_attention(x, src)",
         "The decoder attends to the padding of the source.",
+        ("cross-mask-absent",),
     ),
     "end-in-place": (
         "if words[-1] != eos][:beam_size]",
         "][:beam_size]",
         "Sentences that have ended go on being extended.",
+        ("beam-finished-expand",),
     ),
     "first-row-scored": (
         "torch.log_softmax(logits[:, -1], dim=-1)",
         "torch.log_softmax(logits[:, 0], dim=-1)",
         "The logits of the first position choose every word.",
+        (),
     ),
 }

@@ -240,40 +240,48 @@ MISTAKES = {
         "trg = torch.cat([trg[rows], word.view(-1, 1)], dim=1)",
         "trg = torch.cat([trg, word.view(-1, 1)], dim=1)",
         "The new words are put behind the sentences of other beams.",
+        ("beam-parent-stale",),
     ),
     "memory-tiled-not-repeated": (
         "enc_src = enc_src.repeat_interleave(k, dim=0)",
         "enc_src = enc_src.repeat(k, 1, 1)",
         "The memory is repeated in another order than the beams, so samples read each other's sources.",
+        ("beam-source-order",),
     ),
     "beams-all-alike": (
         "    scores[:, 0] = 0\n",
         "    scores[:] = 0\n",
         "All beams begin alike, so the same sentence fills the beam.",
+        ("beam-first-step-duplicates",),
     ),
     "probabilities-summed": (
         "F.log_softmax(model.decode(trg, enc_src, src_mask)[:, -1], dim=-1)",
         "F.softmax(model.decode(trg, enc_src, src_mask)[:, -1], dim=-1)",
         "Probabilities are summed in place of their logarithms.",
+        ("decode-score-probability",),
     ),
     "finished-extended": (
         "        log_probs = torch.where(finished.unsqueeze(-1), only_pad, log_probs)\n",
         "",
         "The scores of finished sentences go on falling.",
+        ("beam-finished-expand",),
     ),
     "best-first-position": (
         "_trg, attention = self.encoder_attention(trg, enc_src, enc_src, src_mask)",
         "_trg, attention = self.encoder_attention(trg, enc_src, enc_src)",
         "The decoder attends to the padding of the source.",
+        ("cross-mask-absent",),
     ),
     "scale-of-hidden": (
         "torch.sqrt(torch.FloatTensor([self.head_dim]))",
         "torch.sqrt(torch.FloatTensor([self.hid_dim]))",
         "The scores are divided by the root of the width of the model.",
+        ("scale-d-model",),
     ),
     "keys-not-permuted": (
         "K = K.view(batch_size, -1, self.n_heads, self.head_dim).permute(0, 2, 1, 3)",
         "K = K.view(batch_size, self.n_heads, -1, self.head_dim)",
         "The keys are cut into heads without regard to the tokens.",
+        ("head-split-view",),
     ),
 }

@@ -155,40 +155,48 @@ MISTAKES = {
         "return self.output(intermediate_output, attention_output), attention_output, probs",
         "return self.output(intermediate_output, hidden_states), attention_output, probs",
         "The second residual starts from the layer's input.",
+        ("residual-wrong-x",),
     ),
     "intermediate-of-input": (
         "intermediate_output = self.intermediate(attention_output)",
         "intermediate_output = self.intermediate(self_output)",
         "The feed-forward network reads the heads and not the normalised result of the attention.",
+        (),
     ),
     "mask-not-extended": (
         "attention_mask[:, None, None, :].to(dtype)",
         "attention_mask[:, None, :, None].to(dtype)",
         "The mask hides rows of queries and not columns of keys.",
+        ("pad-on-query",),
     ),
     "context-not-permuted": (
         "context_layer = context_layer.permute(0, 2, 1, 3).contiguous()\n        context_layer = context_layer.view(*context_layer.size()[:-2], -1)",
         "context_layer = context_layer.reshape(*hidden_states.shape[:-1], -1)",
         "The heads are joined without moving their axis back.",
+        ("head-merge-view",),
     ),
     "mask-kept-positive": (
         "(1.0 - extended) * -10000.0",
         "extended * -10000.0",
         "Words are hidden and padding is kept.",
+        ("mask-inverted",),
     ),
     "softmax-axis": (
         "nn.Softmax(dim=-1)(attention_scores)",
         "nn.Softmax(dim=-2)(attention_scores)",
         "The softmax runs over the queries.",
+        ("softmax-query-axis",),
     ),
     "keys-from-values": (
         "key_layer = self.transpose_for_scores(self.key(hidden_states))",
         "key_layer = self.transpose_for_scores(self.value(hidden_states))",
         "The keys are made with the values' projection.",
+        (),
     ),
     "eps-of-thousandth": (
         "self.LayerNorm = nn.LayerNorm(hidden_size, eps=1e-12)",
         "self.LayerNorm = nn.LayerNorm(hidden_size, eps=1e-3)",
         "A thousandth is added to the variance in the layers.",
+        (),
     ),
 }

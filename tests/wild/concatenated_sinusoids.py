@@ -138,35 +138,42 @@ MISTAKES = {
         "hidden = hidden.repeat(self.n_head, 1, 1)",
         "hidden = hidden.repeat_interleave(self.n_head, dim=0)",
         "The mask is repeated in another order than the heads, so samples use each other's masks.",
+        ("mask-repeat-order",),
     ),
     "heads-and-samples-swapped": (
         "vec = vec.view(self.n_head, n, length, self.d_head)\n        vec = vec.permute(1, 2, 0, 3)",
         "vec = vec.view(n, self.n_head, length, self.d_head)\n        vec = vec.permute(0, 2, 1, 3)",
         "Heads are taken for samples when they are joined.",
+        ("head-merge-hb",),
     ),
     "convolution-without-transpose": (
         "conv = self.conv_net(out.transpose(1, 2)).transpose(1, 2)",
         "conv = self.conv_net(out.reshape(n, width, length)).reshape(n, length, width)",
         "The convolution reads reshaped numbers and not the transposed ones.",
+        ("ffn-mixes-tokens",),
     ),
     "convolution-of-input": (
         "return self.layer_norm_conv(out + conv)",
         "return self.layer_norm_conv(inp + conv)",
         "The second residual starts from the block's input.",
+        ("residual-wrong-x",),
     ),
     "values-and-keys": (
         "q, k, v = torch.chunk(self.qkv_net(inp), 3, dim=2)",
         "q, v, k = torch.chunk(self.qkv_net(inp), 3, dim=2)",
         "The thirds of the fused projection are taken in another order.",
+        ("kv-swap",),
     ),
     "cosine-first": (
         "torch.cat([sinusoid_inp.sin(), sinusoid_inp.cos()], dim=1)",
         "torch.cat([sinusoid_inp.cos(), sinusoid_inp.sin()], dim=1)",
         "The cosines stand in the left half.",
+        ("pe-sin-cos-swap",),
     ),
     "scale-of-model": (
         "self.scale = 1 / np.sqrt(self.d_head)",
         "self.scale = 1 / np.sqrt(d_model)",
         "The scores are scaled by the width of the model.",
+        ("scale-d-model",),
     ),
 }

@@ -1,4 +1,5 @@
 # deserves: variant layer_norm_eps=1e-6
+# declares: biases=not_in_attention
 """Sub-layers that keep residual, dropout and normalisation to themselves, with a feed-forward network of 1 by 1 convolutions."""
 
 import numpy as np
@@ -237,40 +238,48 @@ MISTAKES = {
         "output = x.transpose(1, 2)\n",
         "output = x.reshape(x.size(0), x.size(2), x.size(1))\n",
         "The convolution reads reshaped numbers and not the transposed ones.",
+        ("ffn-mixes-tokens",),
     ),
     "heads-viewed-directly": (
         "k = self.w_ks(k).view(sz_b, len_k, n_head, d_k)\n",
         "k = self.w_ks(k).view(sz_b, n_head, len_k, d_k).transpose(1, 2)\n",
         "The keys are cut into heads without regard to the tokens.",
+        ("head-split-view",),
     ),
     "memory-as-query": (
         "self.enc_attn(dec_output, enc_output, enc_output, mask=dec_enc_attn_mask)",
         "self.enc_attn(dec_output, enc_output, dec_output, mask=dec_enc_attn_mask)",
         "The values of the cross-attention come from the decoder.",
+        (),
     ),
     "masks-joined-with-or": (
         "get_pad_mask(trg_seq, self.pad_idx) & get_subsequent_mask(trg_seq)",
         "get_pad_mask(trg_seq, self.pad_idx) | get_subsequent_mask(trg_seq)",
         "The padding mask and the causal mask are joined with or.",
+        (),
     ),
     "temperature-of-model": (
         "ScaledDotProductAttention(temperature=d_k**0.5)",
         "ScaledDotProductAttention(temperature=d_model**0.5)",
         "The scores are divided by the root of the width of the model.",
+        ("scale-d-model",),
     ),
     "exponent-not-shared": (
         "2 * (j // 2) / d_hid",
         "j / d_hid",
         "Sine and cosine of a pair have different frequencies.",
+        ("pe-cos-exp",),
     ),
     "eps-too-large": (
         "self.layer_norm = nn.LayerNorm(d_model, eps=1e-6)",
         "self.layer_norm = nn.LayerNorm(d_model, eps=1e-3)",
         "The normalisation of attention adds a thousandth to the variance.",
+        (),
     ),
     "relu-missing": (
         "self.w_2(F.relu(self.w_1(output)))",
         "self.w_2(self.w_1(output))",
         "The feed-forward network has no rectifier.",
+        ("ffn-no-relu",),
     ),
 }

@@ -1,4 +1,5 @@
 # deserves: correct
+# declares: biases=none
 """Research code that writes each tensor operation as an einsum over raw parameter tensors, without biases."""
 
 import math
@@ -110,40 +111,48 @@ MISTAKES = {
         'torch.einsum("btm,mhk->bhtk", x, w.unflatten(1, (heads, -1)))',
         'torch.einsum("btm,mkh->bhtk", x, w.unflatten(1, (-1, heads)))',
         "The columns of a projection are dealt out to the heads in turn and not in blocks.",
+        ("head-interleaved",),
     ),
     "output-rows-interleaved": (
         'torch.einsum("bhtk,hkm->btm", x, w.unflatten(0, (x.shape[1], -1)))',
         'torch.einsum("bhtk,khm->btm", x, w.unflatten(0, (-1, x.shape[1])))',
         "The rows of the output projection are read in another order than the heads' columns.",
+        (),
     ),
     "values-from-queries-input": (
         "v = project_heads(x_kv, w_v, heads)",
         "v = project_heads(x_q, w_v, heads)",
         "The values are made of what the queries are made of.",
+        (),
     ),
     "keys-transposed": (
         '"...qd,...kd->...qk", q, k)',
         '"...qd,...kd->...qk", k, q)',
         "The scores are transposed, as keys and queries change places in the product.",
+        (),
     ),
     "variance-too-small": (
         "centred, centred)[..., None] / x.shape[-1]",
         "centred, centred)[..., None] / (x.shape[-1] - 1)",
         "The variance is divided by one less than the width.",
+        ("ln-unbiased",),
     ),
     "eps-outside-root": (
         "torch.rsqrt(variance + 1e-5)",
         "1 / (variance.sqrt() + 1e-5)",
         "The small number is added to the standard deviation and not to the variance.",
+        ("ln-eps-outside",),
     ),
     "clamp-from-above": (
         ".clamp(min=0)",
         ".abs()",
         "The rectifier turns negative numbers around and does not cut them off.",
+        (),
     ),
     "cross-mask-of-self": (
         '"cross_attention", num_heads, memory_mask)',
         '"cross_attention", num_heads, None)',
         "The cross-attention is given no mask.",
+        ("cross-mask-absent",),
     ),
 }

@@ -128,74 +128,80 @@ ARRAYS = "torch"
 NAME = "einsum model with learnt positions"
 
 
-def _copy(linear, weight, bias):
-    linear.weight = nn.Parameter(weight.T.contiguous(), requires_grad=False)
-    linear.bias = nn.Parameter(torch.zeros_like(weight[0]) if bias is None else bias, requires_grad=False)
+def _linear(params, weight, at):
+    w = params[weight]
+    head, _, tail = weight.rpartition("w_")
+    bias = params.get(f"{head}b_{tail}")
+    return {f"{at}.weight": w.T, f"{at}.bias": torch.zeros_like(w[0]) if bias is None else bias}
 
 
-def _attention(module, params, prefix):
-    for role, linear in zip("qkvo", (module.queries, module.keys, module.values, module.fc_out)):
-        weight = params[f"{prefix}w_{role}"]
-        if weight.shape[0] != weight.shape[1]:
+def _attention(params, ours, theirs):
+    state = {}
+    for role, linear in {"q": "queries", "k": "keys", "v": "values", "o": "fc_out"}.items():
+        if params[f"{ours}w_{role}"].shape[0] != params[f"{ours}w_{role}"].shape[1]:
             raise NotImplementedError("square projections")
-        _copy(linear, weight, params.get(f"{prefix}b_{role}"))
+        state |= _linear(params, f"{ours}w_{role}", f"{theirs}{linear}")
+    return state
 
 
-def _norm(module, params, prefix):
-    module.load_state_dict({"weight": params[f"{prefix}gamma"], "bias": params[f"{prefix}beta"]})
+def _norm(params, ours, at):
+    return {f"{at}.weight": params[f"{ours}.gamma"], f"{at}.bias": params[f"{ours}.beta"]}
 
 
-def _block(block, params, prefix, attention, norms):
-    _attention(block.attention, params, f"{prefix}{attention}.")
-    _norm(block.norm1, params, f"{prefix}norm_{norms[0]}.")
-    _norm(block.norm2, params, f"{prefix}norm_{norms[1]}.")
-    for i, linear in ((1, block.feed_forward[0]), (2, block.feed_forward[2])):
-        _copy(linear, params[f"{prefix}feed_forward.w_{i}"], params.get(f"{prefix}feed_forward.b_{i}"))
+def _block(params, ours, theirs, attention="self_attention", first=1):
+    state = _attention(params, f"{ours}{attention}.", f"{theirs}attention.")
+    state |= _norm(params, f"{ours}norm_{first}", f"{theirs}norm1")
+    state |= _norm(params, f"{ours}norm_{first + 1}", f"{theirs}norm2")
+    for i, place in ((1, 0), (2, 2)):
+        state |= _linear(params, f"{ours}feed_forward.w_{i}", f"{theirs}feed_forward.{place}")
+    return state
 
 
-def _decoder_block(block, params, prefix):
-    _attention(block.attention, params, f"{prefix}self_attention.")
-    _norm(block.norm, params, f"{prefix}norm_1.")
-    _block(block.transformer_block, params, prefix, "cross_attention", (2, 3))
+def _decoder_block(params, ours, theirs):
+    state = _attention(params, f"{ours}self_attention.", f"{theirs}attention.")
+    state |= _norm(params, f"{ours}norm_1", f"{theirs}norm")
+    return state | _block(params, ours, f"{theirs}transformer_block.", "cross_attention", 2)
 
 
 def _mask(mask):
     return mask[None] if mask is not None and mask.dim() == 3 else mask
 
 
-@torch.no_grad()
+def _call(module, like, state, args):
+    return torch.func.functional_call(module.to(like).eval(), state, args, strict=True)
+
+
 def encoder_layer(x, mask=None, *, num_heads, params):
     if params["self_attention.w_q"].size(1) != x.size(-1):
         raise NotImplementedError("heads divide the width")
-    block = TransformerBlock(x.size(-1), num_heads, 0.1, params["feed_forward.w_1"].size(1)).to(x).eval()
-    _block(block, params, "", "self_attention", (1, 2))
-    return block(x, x, x, _mask(mask))
+    block = TransformerBlock(x.size(-1), num_heads, 0.1, params["feed_forward.w_1"].size(1))
+    return _call(block, x, _block(params, "", ""), (x, x, x, _mask(mask)))
 
 
-@torch.no_grad()
 def decoder_layer(x, memory, self_mask=None, memory_mask=None, *, num_heads, params):
     if params["self_attention.w_q"].size(1) != x.size(-1):
         raise NotImplementedError("heads divide the width")
-    block = DecoderBlock(x.size(-1), num_heads, params["feed_forward.w_1"].size(1), 0.1).to(x).eval()
-    _decoder_block(block, params, "")
-    return block(x, memory, memory, _mask(memory_mask), _mask(self_mask))
+    block = DecoderBlock(x.size(-1), num_heads, params["feed_forward.w_1"].size(1), 0.1)
+    masks = _mask(memory_mask), _mask(self_mask)
+    return _call(block, x, _decoder_block(params, "", ""), (x, memory, memory, *masks))
 
 
-@torch.no_grad()
 def transformer(source, target, *, num_heads, num_encoder_layers, num_decoder_layers, pad_id, params):
-    vocab, d_model = params["table"].shape
+    table = params["table"]
     hidden = params["encoder.0.feed_forward.w_1"].size(1)
     torch.manual_seed(0)
-    model = Transformer(vocab, pad_id, d_model, num_encoder_layers, num_decoder_layers, hidden, num_heads)
-    model = model.to(params["table"]).eval()
-    for half in (model.encoder, model.decoder):
-        half.word_embedding.weight.copy_(params["table"])
-    for i, layer in enumerate(model.encoder.layers):
-        _block(layer, params, f"encoder.{i}.", "self_attention", (1, 2))
-    for i, layer in enumerate(model.decoder.layers):
-        _decoder_block(layer, params, f"decoder.{i}.")
-    _copy(model.decoder.fc_out, params["w_vocab"], params.get("b_vocab"))
-    return model(source, target)
+    model = Transformer(len(table), pad_id, table.size(1), num_encoder_layers, num_decoder_layers, hidden, num_heads)
+    state = _linear(params, "w_vocab", "decoder.fc_out")
+    for half in ("encoder", "decoder"):
+        state[f"{half}.word_embedding.weight"] = table
+        # Without the declaration positions are those of a new table.
+        own = getattr(model, half).position_embedding.weight.detach().to(table)
+        state[f"{half}.position_embedding.weight"] = params.get("position_table", own)
+    for i in range(num_encoder_layers):
+        state |= _block(params, f"encoder.{i}.", f"encoder.layers.{i}.")
+    for i in range(num_decoder_layers):
+        state |= _decoder_block(params, f"decoder.{i}.", f"decoder.layers.{i}.")
+    return _call(model, table, state, (source, target))
 
 
 MISTAKES = {
@@ -203,35 +209,42 @@ MISTAKES = {
         '"nhql,nlhd->nqhd"',
         '"nhlq,nlhd->nqhd"',
         "The weights are summed over the queries' axis, as the letters of the einsum are swapped.",
+        (),
     ),
     "value-and-query-swapped": (
         "return self.transformer_block(value, key, query, src_mask)",
         "return self.transformer_block(query, key, value, src_mask)",
         "The cross-attention's arguments are given in another order, so queries come from the memory.",
+        (),
     ),
     "query-not-normalised": (
         "x = self.dropout(self.norm1(attention + query))",
         "x = self.dropout(self.norm1(attention) + query)",
         "The attention is normalised before the residual is added.",
+        ("norm-before-add",),
     ),
     "masks-swapped": (
         "return self.decoder(trg, enc_src, src_mask, trg_mask)",
         "return self.decoder(trg, enc_src, None, trg_mask)",
         "The decoder reads the padding of the source.",
+        ("cross-mask-absent",),
     ),
     "scale-by-embed-size": (
         "energy / (self.head_dim ** (1 / 2))",
         "energy / (self.embed_size ** (1 / 2))",
         "The scores are divided by the root of the width of the model.",
+        ("scale-d-model",),
     ),
     "softmax-over-heads": (
         "(1 / 2)), dim=3)",
         "(1 / 2)), dim=1)",
         "The softmax runs over the heads.",
+        ("softmax-head-axis",),
     ),
     "causal-upper": (
         "torch.tril(torch.ones((trg_len, trg_len)",
         "torch.triu(torch.ones((trg_len, trg_len)",
         "The causal mask shows the later positions and hides the earlier ones.",
+        ("causal-flipped",),
     ),
 }

@@ -125,7 +125,7 @@ class Seq2Seq(nn.Module):
         return self.fc_out(trg)
 
 
-# The adapter. The spec has no learnt positions: a table of noughts leaves them out.
+# The adapter. Where a call has no learnt positions, a table of noughts leaves them out.
 
 
 def _linear(params, weight, at):
@@ -188,7 +188,7 @@ def transformer(source, target, *, num_heads, num_encoder_layers, num_decoder_la
     state = _linear(params, "w_vocab", "fc_out")
     for half, count in (("encoder", num_encoder_layers), ("decoder", num_decoder_layers)):
         state[f"{half}.tok_embedding.weight"] = table
-        state[f"{half}.pos_embedding.weight"] = table.new_zeros(100, table.size(1))
+        state[f"{half}.pos_embedding.weight"] = params.get("position_table", table.new_zeros(100, table.size(1)))
         for i in range(count):
             state |= _layer(params, f"{half}.{i}.", f"{half}.layers.{i}.")
     pf_dim = params["encoder.0.feed_forward.w_1"].size(1)
@@ -201,35 +201,42 @@ MISTAKES = {
         "(self.tok_embedding(ids) * self.scale) + self.pos_embedding(pos)",
         "(self.tok_embedding(ids) + self.pos_embedding(pos)) / self.scale",
         "The embedding is divided by the root of the width where it should be multiplied.",
+        ("emb-scale-divide",),
     ),
     "cross-reads-itself": (
         "self.cross_attention(trg, enc_src, enc_src, src_mask)",
         "self.cross_attention(enc_src, trg, trg, None)[0][:, :1].expand_as(trg), None",
         "The cross-attention asks from the source for keys of the decoder.",
+        ("cross-q-source",),
     ),
     "encoder-output-of-each-layer": (
         "            src = layer(src, src_mask)\n",
         "            src = src + layer(src, src_mask)\n",
         "A further residual goes around each encoder layer.",
+        (),
     ),
     "target-mask-without-padding": (
         "trg_mask = (trg != self.pad_idx).unsqueeze(1).unsqueeze(2) & trg_sub_mask",
         "trg_mask = (trg != self.pad_idx).unsqueeze(1).unsqueeze(3) & trg_sub_mask",
         "The target's padding hides rows of queries and not columns of keys.",
+        ("pad-on-query",),
     ),
     "permute-of-output": (
         "x = x.permute(0, 2, 1, 3).contiguous()",
         "x = x.permute(0, 2, 3, 1).contiguous()",
         "Channels and heads are interleaved when the heads are joined.",
+        (),
     ),
     "scale-squared": (
         "K.permute(0, 1, 3, 2)) / self.scale",
         "K.permute(0, 1, 3, 2)) / self.scale**2",
         "The scores are divided by the width of a head and not by its root.",
+        ("scale-no-root",),
     ),
     "dropout-before-relu": (
         "self.fc_2(self.dropout(torch.relu(self.fc_1(x))))",
         "torch.relu(self.fc_2(self.dropout(self.fc_1(x))))",
         "The rectifier comes after the second map.",
+        ("ffn-no-relu", "ffn-output-relu"),
     ),
 }

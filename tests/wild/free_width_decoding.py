@@ -230,40 +230,48 @@ MISTAKES = {
         "pasts = [(k[rows], v[rows]) for k, v in pasts]",
         "pasts = list(pasts)",
         "The cache is not reordered with the beams.",
+        (),
     ),
     "position-of-cache-forgotten": (
         "self.emb(words) + self.pos[start:total]",
         "self.emb(words) + self.pos[:new]",
         "With the cache every new word is given position nought.",
+        ("decode-cache-offset",),
     ),
     "memory-tiled": (
         "memory = memory.repeat_interleave(beams, 0)",
         "memory = memory.repeat(beams, 1, 1)",
         "The memory is repeated in another order than the beams.",
+        ("beam-source-order",),
     ),
     "beams-begin-alike": (
         "    sums[:, 0] = 0\n",
         "    sums[:] = 0\n",
         "All beams begin alike, so the same sentence fills the beam.",
+        ("beam-first-step-duplicates",),
     ),
     "logits-summed": (
         "logits[:, -1].log_softmax(-1).view(n, beams, -1)",
         "logits[:, -1].view(n, beams, -1)",
         "Logits are summed in place of log-probabilities.",
+        ("decode-score-logits",),
     ),
     "ended-not-carried": (
         "was_ended = ended.gather(1, source_beam)",
         "was_ended = ended",
         "Whether a sentence has ended is not carried along when the beams change places.",
+        (),
     ),
     "values-cut-by-key-width": (
         "v = self.w_v(x).view(b, t, self.n_head, self.d_v).transpose(1, 2)",
         "v = self.w_v(x).view(b, t, self.d_v, self.n_head).permute(0, 3, 1, 2)",
         "The columns of the values are dealt out to the heads in turn and not in blocks.",
+        ("head-interleaved",),
     ),
     "temperature-of-values": (
         "self.temperature = d_k**0.5",
         "self.temperature = d_v**0.5",
         "The scores are divided by the root of the values' width.",
+        ("scale-dim-v",),
     ),
 }

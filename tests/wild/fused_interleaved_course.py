@@ -211,41 +211,49 @@ MISTAKES = {
         "        qkv = qkv.reshape(batch_size, seq_length, 3, self.num_heads, self.head_dim)\n"
         "        q, k, v = qkv.permute(2, 0, 3, 1, 4)\n",
         "The fused columns are cut in three before they are split into heads.",
+        ("qkv-layout",),
     ),
     "heads-reshaped-at-once": (
         "        qkv = qkv.reshape(batch_size, seq_length, self.num_heads, 3 * self.head_dim)\n"
         "        qkv = qkv.permute(0, 2, 1, 3)\n",
         "        qkv = qkv.reshape(batch_size, self.num_heads, seq_length, 3 * self.head_dim)\n",
         "The heads are split by a reshape alone, so that tokens and heads mix.",
+        ("head-split-view",),
     ),
     "heads-joined-unmoved": (
         "        values = values.permute(0, 2, 1, 3)\n",
         "",
         "The heads are joined without moving their axis back.",
+        ("head-merge-view",),
     ),
     "norms-swapped": (
         "        x = self.norm1(x)\n",
         "        x = self.norm2(x)\n",
         "Both sub-layers are normalised by the second normalisation.",
+        (),
     ),
     "keys-and-values-swapped": (
         "scaled_dot_product(q, k, v, mask=mask)",
         "scaled_dot_product(q, v, k, mask=mask)",
         "Keys and values change places.",
+        ("kv-swap",),
     ),
     "mask-fill-small": (
         "-9e15",
         "-9",
         "Masked scores are set to minus nine, which leaves them weight.",
+        ("fill-dampens", "fill-too-small"),
     ),
     "scale-forgotten": (
         "attn_logits = attn_logits / math.sqrt(d_k)\n",
         "attn_logits = attn_logits\n",
         "The scores are not divided by the root of the head's width.",
+        ("scale-missing",),
     ),
     "one-layer-only": (
         "            x = layer(x, mask=mask)\n        return x",
         "            out = layer(x, mask=mask)\n        return out",
         "Every layer of the stack reads the stack's input.",
+        (),
     ),
 }

@@ -155,40 +155,48 @@ MISTAKES = {
         "kv = self.wkv(y).view(b, s, 2, self.heads, c // self.heads)\n        k, v = kv.permute(2, 0, 3, 1, 4)",
         "kv = self.wkv(y).view(b, s, self.heads, 2, c // self.heads)\n        k, v = kv.permute(3, 0, 2, 1, 4)",
         "The fused columns are read as if they were laid out head by head.",
+        (),
     ),
     "memory-mask-and-own-mask": (
         "x = layer(x, target_keep, memory, keep)",
         "x = layer(x, keep & causal if keep.shape[-1] == n else causal, memory, keep)",
         "The target's self-attention is given the padding of the source where the lengths agree, and none elsewhere.",
+        ("tgt-pad-missing",),
     ),
     "memory-through-norm": (
         "self.other(x, memory, memory_keep)",
         "self.other(x, self.other_norm(memory), memory_keep)",
         "The memory is normalised before the decoder reads it.",
+        (),
     ),
     "output-not-moved": (
         "self.wo(out.transpose(1, 2).reshape(b, t, c))",
         "self.wo(out.reshape(b, t, c))",
         "The heads are joined without moving their axis back.",
+        ("head-merge-view",),
     ),
     "kernel-scale": (
         "attn_mask=keep)\n        return self.wo",
         "attn_mask=keep, scale=c**-0.5)\n        return self.wo",
         "The scores are scaled by the width of the model.",
+        ("scale-d-model",),
     ),
     "mask-inverted": (
         "target_keep = causal & (target != self.pad)",
         "target_keep = causal & (target == self.pad)",
         "The target's words are hidden and its padding is kept.",
+        (),
     ),
     "last-layer-skipped": (
         "        for layer in self.enc:\n            memory = layer(memory, keep)",
         "        for layer in self.enc[: max(1, len(self.enc) - 1)]:\n            memory = layer(memory, keep)",
         "The last encoder layer of several is never run.",
+        ("layer-skipped",),
     ),
     "dropout-in-evaluation": (
         "x = self.own_norm(x + self.drop(self.own(x, x, keep)))",
         "x = self.own_norm(x + F.dropout(self.own(x, x, keep), 0.1))",
         "The functional dropout drops in evaluation too.",
+        ("dropout-in-evaluation", "nondeterminism"),
     ),
 }

@@ -1,4 +1,5 @@
 # deserves: correct
+# declares: biases=none
 """Terse modules with one projection for queries and one for keys and values together, no biases, and chunked results."""
 
 import torch
@@ -176,40 +177,48 @@ MISTAKES = {
         "context = default(context, x)",
         "context = x",
         "The cross-attention attends to the decoder itself, as the context is thrown away.",
+        ("cross-q-source", "cross-missing"),
     ),
     "keys-and-values-swapped": (
         "k, v = self.to_kv(context).chunk(2, dim=-1)",
         "v, k = self.to_kv(context).chunk(2, dim=-1)",
         "The halves of the fused projection are taken in the wrong order.",
+        ("kv-swap",),
     ),
     "context-mask-of-self": (
         "x = cross(x, context=context, mask=context_mask)",
         "x = cross(x, context=context)",
         "The padding of the memory is not hidden.",
+        ("cross-mask-absent",),
     ),
     "order-of-sublayers": (
         "            x = attn(x, mask=mask)\n            x = cross(x, context=context, mask=context_mask)\n",
         "            x = cross(x, context=context, mask=context_mask)\n            x = attn(x, mask=mask)\n",
         "The decoder attends to the memory before it attends to itself.",
+        (),
     ),
     "scale-by-inner-width": (
         "self.scale = dim_head**-0.5",
         "self.scale = inner_dim**-0.5",
         "The scores are scaled by the width of all heads together.",
+        ("scale-d-model",),
     ),
     "mask-not-inverted": (
         "sim = sim.masked_fill(~mask, max_neg_value)",
         "sim = sim.masked_fill(mask, max_neg_value)",
         "What may be attended to is hidden.",
+        ("mask-inverted",),
     ),
     "residual-of-result": (
         "self.norm(self.fn(x, **kwargs) + x)",
         "self.norm(self.fn(x, **kwargs)) + x",
         "The residual is added after the normalisation.",
+        ("norm-before-add",),
     ),
     "dropout-stays-on": (
         'out = einsum("b h i j, b h j d -> b h i d", self.attn_drop(attn), v)',
         'out = einsum("b h i j, b h j d -> b h i d", nn.functional.dropout(attn, 0.1), v)',
         "Weights are dropped in evaluation too.",
+        ("dropout-in-evaluation", "nondeterminism"),
     ),
 }

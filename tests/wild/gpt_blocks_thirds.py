@@ -159,6 +159,8 @@ def encoder(x, mask=None, *, num_heads, num_layers, params):
         start = f"encoder.{i}."
         own = {name.removeprefix(start): value for name, value in params.items() if name.startswith(start)}
         state |= _block_state(own, f"gpt.h.{i}.")
+    if "encoder.norm.gamma" in params:  # without the declaration ln_f is that of a new module
+        state["gpt.ln_f.weight"], state["gpt.ln_f.bias"] = params["encoder.norm.gamma"], params["encoder.norm.beta"]
     return torch.func.functional_call(module, state, (x, mask))
 
 
@@ -167,35 +169,42 @@ MISTAKES = {
         "q, k, v = self.c_attn(x).split(self.n_embd, dim=2)",
         "k, q, v = self.c_attn(x).split(self.n_embd, dim=2)",
         "The thirds of the fused projection are taken as key, query and value.",
+        (),
     ),
     "heads-viewed-without-transpose": (
         "v = v.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)",
         "v = v.reshape(B, self.n_head, T, C // self.n_head)",
         "The values are cut into heads without regard to the tokens.",
+        ("head-split-view",),
     ),
     "second-norm-unused": (
         "x = x + self.mlp(self.ln_2(x))",
         "x = x + self.mlp(self.ln_1(x))",
         "The feed-forward network reads what the first normalisation gives.",
+        ("wrong-ln-reused",),
     ),
     "residual-missing": (
         "x = x + self.attn(self.ln_1(x), mask)",
         "x = self.attn(self.ln_1(x), mask)",
         "The attention has no residual.",
+        ("residual-missing",),
     ),
     "mask-dropped": (
         "F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=drop)",
         "F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=drop)",
         "The attention is always causal, whatever mask it is given.",
+        ("causal-in-encoder", "causal-when-unmasked", "mask-not-inplace"),
     ),
     "attention-dropout-in-evaluation": (
         "drop = self.dropout if self.training else 0",
         "drop = self.dropout",
         "The kernel drops weights in evaluation too.",
+        ("dropout-in-evaluation", "nondeterminism"),
     ),
     "gelu": (
         "F.relu(self.c_fc(x))",
         "F.gelu(self.c_fc(x))",
         "The feed-forward network uses another activation than the rectifier.",
+        ("ffn-gelu",),
     ),
 }

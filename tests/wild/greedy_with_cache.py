@@ -202,40 +202,48 @@ MISTAKES = {
         "self.positions[offset:n]",
         "self.positions[: tokens.size(1)]",
         "With the cache every new word is given position nought.",
+        ("decode-cache-offset",),
     ),
     "cache-replaced": (
         "k, v = torch.cat([old_k, k], dim=1), torch.cat([old_v, v], dim=1)",
         "k, v = torch.cat([old_k, k], dim=1), torch.cat([v, old_v], dim=1)",
         "New values are put before the old ones, where the keys are behind them.",
+        (),
     ),
     "cross-cache-shared": (
         "                cache[id(self)] = (k, v)\n        n_batch",
         "                cache[id(self)] = (k[:, :1], v[:, :1])\n        mask = None if cache else mask\n        n_batch",
         "The cache of the cross-attention keeps the first place of the memory alone.",
+        (),
     ),
     "finished-goes-on": (
         "torch.where(done, self.pad, best)",
         "best",
         "Words are written behind the end of a sentence.",
+        ("greedy-no-eos",),
     ),
     "score-after-end": (
         "[:, 0].masked_fill(done, 0)",
         "[:, 0]",
         "What the model says after the end counts in the score.",
+        ("decode-score-after-end",),
     ),
     "scale-once": (
         "k = k.view(*k.shape[:2], self.n_head, -1).permute(0, 2, 3, 1) * scale",
         "k = k.view(*k.shape[:2], self.n_head, -1).permute(0, 2, 3, 1)",
         "Only the queries are scaled, by the fourth root.",
+        (),
     ),
     "first-position-scored": (
         "self.decode(tokens, xa, xa_mask, cache, seen)[:, -1]",
         "self.decode(tokens, xa, xa_mask, None, seen[:, -1:])[:, -1]",
         "The cache is not handed over, so the decoder sees the last word alone.",
+        ("decode-no-feedback",),
     ),
     "encoder-padding-seen": (
         "x = block(x, mask=keep)",
         "x = block(x)",
         "The encoder attends to padding.",
+        ("mask-not-inplace",),
     ),
 }

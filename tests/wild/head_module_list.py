@@ -124,40 +124,48 @@ MISTAKES = {
         "result, attention = head(q, k, v, own)",
         "result, attention = self.heads[0](q, k, v, own)",
         "Every round of the loop asks the first head.",
+        ("head-shared-w",),
     ),
     "mask-of-first-head": (
         "mask[:, i]",
         "mask[:, 0]",
         "All heads are given the mask of the first head.",
+        (),
     ),
     "heads-averaged": (
         "torch.stack(attentions, dim=1)",
         "torch.stack(attentions, dim=1).mean(dim=1)",
         "The weights of the heads are averaged.",
+        ("weights-averaged",),
     ),
     "keys-from-query-input": (
         "q, k, v = self.query(q), self.key(k), self.value(v)",
         "q, k, v = self.query(q), self.key(k), self.value(k)",
         "The values are projected from the keys' input.",
+        (),
     ),
     "softmax-over-queries": (
         "F.softmax(energy, dim=-1)",
         "F.softmax(energy, dim=1)",
         "The softmax runs over the queries.",
+        ("softmax-query-axis",),
     ),
     "scale-after-mask": (
         "energy = energy / self.d_k**0.5",
         "energy = energy / q.size(1) ** 0.5",
         "The scores are divided by the root of the number of queries.",
+        ("scale-seq-len",),
     ),
     "heads-reversed": (
         "torch.cat(results, dim=-1)",
         "torch.cat(results[::-1], dim=-1)",
         "The heads are joined in the opposite order.",
+        (),
     ),
     "second-residual-missing": (
         "self.norm2(x + self.ff(x))",
         "self.norm2(self.ff(x))",
         "The feed-forward network has no residual.",
+        ("residual-missing",),
     ),
 }

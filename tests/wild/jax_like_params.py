@@ -183,40 +183,48 @@ MISTAKES = {
         "lambda q, h: decode_layer(q, h, memory, tgt_self, cross), y)",
         "lambda q, h: decode_layer(q, h, h[: len(src)] if len(h) >= len(src) else memory, tgt_self, cross), y)",
         "Where lengths allow it the decoder attends to its own carry and not to the memory.",
+        ("cross-q-source",),
     ),
     "scan-forgets-carry": (
         "        carry = function(p, carry)\n    return carry",
         "        result = function(p, carry)\n    return result",
         "Every layer reads what the first layer reads.",
+        (),
     ),
     "cross-norm-shared": (
         'layer_norm_fn(p["ln_1"], x + attention(p["cross"]',
         'layer_norm_fn(p["ln_0"], x + attention(p["cross"]',
         "The cross-attention is normalised with the parameters of the first normalisation.",
+        ("wrong-ln-reused",),
     ),
     "causal-strict": (
         "np.arange(len(tgt))[:, None] >= np.arange(len(tgt))[None, :]",
         "np.arange(len(tgt))[:, None] > np.arange(len(tgt))[None, :]",
         "No position sees itself.",
+        ("causal-strict",),
     ),
     "scale-not-root": (
         "np.asarray(q.shape[-1] ** -0.5, dtype=q.dtype)",
         "np.asarray(q.shape[-1] ** -1.0, dtype=q.dtype)",
         "The scores are divided by the width and not by its root.",
+        ("scale-no-root",),
     ),
     "where-after-softmax": (
         "    return unnormalized / unnormalized.sum(-1, keepdims=True)",
         "    return np.exp(z - z.max()) / np.exp(z - z.max()).sum(-1, keepdims=True)",
         "The largest score of all rows is taken off, so that rows of small scores underflow.",
+        ("softmax-unstable",),
     ),
     "sinusoid-parity": (
         "np.where(channel % 2 == 0, np.sin(angle), np.cos(angle))",
         "np.where(channel % 2 == 1, np.sin(angle), np.cos(angle))",
         "Even channels hold the cosine and odd ones the sine.",
+        ("pe-sin-cos-swap",),
     ),
     "heads-share-mask": (
         "attention_head(head, x, y, allowed[i])",
         "attention_head(head, x, y, allowed[0])",
         "All heads use the mask of the first one.",
+        (),
     ),
 }

@@ -189,40 +189,48 @@ MISTAKES = {
         "out_1, value=encoder_outputs, attention_mask=encoder_mask, training=training",
         "encoder_outputs[:, : out_1.shape[1]], value=out_1, training=training",
         "The cross-attention asks from the memory for keys and values of the decoder.",
+        ("cross-q-source",),
     ),
     "key-forgotten": (
         "key = self._heads(self.key_dense(key))",
         "key = self._heads(self.key_dense(value))",
         "The keys are made of what the values are made of, which shows where the two differ.",
+        (),
     ),
     "einsum-letters": (
         '"acbe,aecd->abcd", dropped, value)',
         '"acbe,abcd->aecd", dropped, value) if scores.shape[2] == scores.shape[3] else torch.einsum("acbe,aecd->abcd", dropped, value)',
         "The weights weigh the values by their columns where queries and keys are equally many.",
+        (),
     ),
     "training-on": (
         "def call(self, inputs, attention_mask=None, training=False):\n        attended, weights = self.attention(inputs, attention_mask",
         "def call(self, inputs, attention_mask=None, training=True):\n        attended, weights = self.attention(inputs, attention_mask",
         "The encoder's block trains unless it is told otherwise.",
+        ("dropout-in-evaluation", "nondeterminism"),
     ),
     "causal-mask-to-both": (
         "attention_mask=encoder_mask, training=training\n",
         "attention_mask=None, training=training\n",
         "The mask of the memory is not handed over.",
+        ("cross-mask-absent",),
     ),
     "sum-of-second": (
         "self.norm_3(out_2 + self.dense_2(self.dense_1(out_2)))",
         "self.norm_3(out_1 + self.dense_2(self.dense_1(out_2)))",
         "The third residual starts from what the self-attention gave.",
+        ("residual-wrong-x",),
     ),
     "epsilon-default": (
         "beta, epsilon=1e-5):",
         "beta, epsilon=1e-3):",
         "A thousandth is added to the variance.",
+        (),
     ),
     "scaled-twice": (
         'scores = torch.einsum("aecd,abcd->acbe", key, query)',
         'scores = torch.einsum("aecd,abcd->acbe", key, query) / math.sqrt(query.shape[-1])',
         "Queries are scaled and the scores are scaled again.",
+        ("scale-twice",),
     ),
 }

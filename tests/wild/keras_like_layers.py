@@ -263,40 +263,48 @@ MISTAKES = {
         "self.mha2(enc_output, enc_output, out1, padding_mask)",
         "self.mha2(out1, enc_output, enc_output, padding_mask)",
         "The arguments of the cross-attention are in another order than the layer takes them.",
+        (),
     ),
     "residual-around-nothing": (
         "out2 = self.layernorm2(self.dropout2(attn2, training=training) + out1)",
         "out2 = self.layernorm2(self.dropout2(attn2, training=training) + x)",
         "The second residual starts from the layer's input.",
+        ("residual-wrong-x",),
     ),
     "transpose-missing": (
         "scaled_attention = np.transpose(scaled_attention, (0, 2, 1, 3))",
         "scaled_attention = np.transpose(scaled_attention, (0, 1, 2, 3))",
         "The heads are joined without moving their axis back.",
+        ("head-merge-view",),
     ),
     "padding-of-target-forgotten": (
         "np.maximum(create_look_ahead_mask(tar.shape[1]), create_padding_mask(tar, self.pad))",
         "create_look_ahead_mask(tar.shape[1])",
         "The padding of the target is not hidden.",
+        ("tgt-pad-missing",),
     ),
     "mask-sign": (
         "q.dtype.type(-1e9)",
         "q.dtype.type(-1e1)",
         "The number that is added to masked scores is far too small.",
+        ("fill-dampens", "fill-too-small"),
     ),
     "depth-of-model": (
         "dk = np.asarray(k.shape[-1], dtype=q.dtype)",
         "dk = np.asarray(k.shape[-2], dtype=q.dtype)",
         "The scores are divided by the root of the number of keys.",
+        ("scale-seq-len",),
     ),
     "training-always": (
         "attn_output, _ = self.mha(x, x, x, mask)\n        out1 = self.layernorm1(x + self.dropout1(attn_output, training=training))",
         "attn_output, _ = self.mha(x, x, x, mask)\n        out1 = self.layernorm1(x + self.dropout1(attn_output, training=True))",
         "The first dropout drops in evaluation as well.",
+        ("dropout-in-evaluation", "nondeterminism"),
     ),
     "positions-not-scaled-apart": (
         "        x = x * np.sqrt(np.asarray(self.d_model, dtype=x.dtype))\n        x = x + self.pos_encoding[np.newaxis, : ids.shape[1], :].astype(x.dtype)\n",
         "        x = x + self.pos_encoding[np.newaxis, : ids.shape[1], :].astype(x.dtype)\n        x = x * np.sqrt(np.asarray(self.d_model, dtype=x.dtype))\n",
         "The positional encoding is multiplied by the factor of the embedding.",
+        ("emb-scale-after-pe",),
     ),
 }

@@ -1,4 +1,4 @@
-# deserves: variant layer_norm_eps=1e-12, empty_row=unspecified, positions=learned, tied_output=table
+# deserves: variant layer_norm_eps=1e-12, empty_row=unspecified
 """Layer classes with add_weight, build and call as in a framework's examples, masks added as −10000, output tied to the table."""
 
 import numpy as np
@@ -188,35 +188,42 @@ MISTAKES = {
         "np.split(self.c_attn(x), 3, axis=2)",
         "np.split(self.c_attn(x)[..., ::-1], 3, axis=2)",
         "The thirds of the fused projection are read from the end.",
+        (),
     ),
     "heads-merged-unmoved": (
         "        x = np.transpose(x, (0, 2, 1, 3))\n        return x.reshape(x.shape[0], x.shape[1], x.shape[2] * x.shape[3])",
         "        return x.reshape(x.shape[0], x.shape[2], x.shape[1] * x.shape[3])",
         "The heads are joined without moving their axis back.",
+        ("head-merge-view",),
     ),
     "mask-negated": (
         "(np.asarray(1, w.dtype) - mask.astype(w.dtype))",
         "mask.astype(w.dtype)",
         "What may be seen is hidden.",
+        ("mask-inverted",),
     ),
     "second-sum-of-input": (
         "return self.ln_2(n + m)",
         "return self.ln_2(x + m)",
         "The second residual starts from the block's input.",
+        ("residual-wrong-x",),
     ),
     "scale-lost": (
         "        w = w / np.asarray(np.sqrt(v.shape[-1]), w.dtype)\n",
         "",
         "The scores are not divided by the root of the head's width.",
+        ("scale-missing",),
     ),
     "eps-outside": (
         "np.sqrt(s + np.asarray(self.eps, x.dtype))",
         "(np.sqrt(s) + np.asarray(self.eps, x.dtype) * 1e9)",
         "A number that is far too large is added to the standard deviation.",
+        ("ln-eps-outside",),
     ),
     "drops-in-evaluation": (
         "        if training:\n            w = ",
         "        if self.n_head:\n            w = ",
         "Weights are dropped in evaluation too.",
+        ("dropout-in-evaluation", "nondeterminism"),
     ),
 }

@@ -217,40 +217,48 @@ MISTAKES = {
         "torch.repeat_interleave(valid_lens, repeats=self.num_heads, dim=0)",
         "valid_lens.repeat(self.num_heads, *[1] * (valid_lens.dim() - 1))",
         "The lengths are repeated in another order than the heads, so samples use each other's lengths.",
+        ("mask-repeat-order",),
     ),
     "output-not-permuted": (
         "        X = X.permute(0, 2, 1, 3)\n        return X.reshape(X.shape[0], X.shape[1], -1)",
         "        return X.reshape(X.shape[0], X.shape[2], -1)",
         "The heads are joined without moving their axis back.",
+        ("head-merge-view",),
     ),
     "lengths-swapped": (
         "Y2 = self.attention2(Y, enc_outputs, enc_outputs, enc_valid_lens)",
         "Y2 = self.attention2(Y, enc_outputs, enc_outputs, None)",
         "The cross-attention is given no lengths.",
+        ("cross-mask-absent",),
     ),
     "add-norm-of-input": (
         "        Z = self.addnorm2(Y, Y2)\n",
         "        Z = self.addnorm2(X, Y2)\n",
         "The second residual starts from the block's input.",
+        ("residual-wrong-x",),
     ),
     "off-by-one-length": (
         "[None, :] < valid_len[:, None]",
         "[None, :] <= valid_len[:, None]",
         "One key more than the length says is seen.",
+        ("causal-plus-one",),
     ),
     "fill-of-nought": (
         "valid_lens, value=-1e9)",
         "valid_lens, value=0)",
         "Masked scores are set to nought, which leaves them weight.",
+        ("mask-multiply-zero",),
     ),
     "scale-by-keys": (
         "d = queries.shape[-1]",
         "d = queries.shape[-2]",
         "The scores are divided by the root of the number of queries.",
+        ("scale-seq-len",),
     ),
     "normalised-before-sum": (
         "return self.ln(self.dropout(Y) + X)",
         "return self.ln(self.dropout(Y)) + X",
         "The residual is added after the normalisation.",
+        ("norm-before-add",),
     ),
 }

@@ -1,4 +1,5 @@
 # deserves: variant norm_placement=pre, empty_row=unspecified
+# declares: final_norm=after_stack
 """A recogniser's encoder from the framework's own layers with the normalisation first, a final one, and lengths for padding."""
 
 import torch
@@ -45,7 +46,7 @@ class AcousticDecoder(nn.Module):
         )
 
 
-# The adapter. The spec's stacks have no final normalisation, so that of the modules is taken out.
+# The adapter. Where the stacks of a call have no final normalisation, that of the modules is taken out.
 
 ARRAYS = "torch"
 NAME = "library layers, normalisation first"
@@ -96,14 +97,21 @@ def _layer(params, ours, theirs):
     return state
 
 
+def _final_norm(params, side, at):
+    if f"{side}.norm.gamma" not in params:
+        return {}
+    return {f"{at}.weight": params[f"{side}.norm.gamma"], f"{at}.bias": params[f"{side}.norm.beta"]}
+
+
 def _encode(x, mask, num_heads, params, names):
-    state = {}
+    final = _final_norm(params, "encoder", "after_norm")
+    state = {**final}
     for i, name in enumerate(names):
         state |= _layer(params, name, f"layers.{i}.")
     if x.size(-1) % num_heads:
         raise ValueError("num_heads: does not divide d_model")
     module = AcousticEncoder(x.size(-1), num_heads, params[f"{names[0]}feed_forward.w_1"].size(1), len(names))
-    module.after_norm = nn.Identity()
+    module.after_norm = module.after_norm if final else nn.Identity()
     masks = _masks(mask, x.size(0), x.size(1), x.size(1))
     return torch.func.functional_call(module.to(x).eval(), state, (x, *masks), strict=True)
 
@@ -118,11 +126,12 @@ def encoder(x, mask=None, *, num_heads, num_layers, params):
 
 
 def _decode(x, memory, self_mask, memory_mask, num_heads, params, names):
-    state = {}
+    final = _final_norm(params, "decoder", "decoder.norm")
+    state = {**final}
     for i, name in enumerate(names):
         state |= _layer(params, name, f"decoder.layers.{i}.")
     module = AcousticDecoder(x.size(-1), num_heads, params[f"{names[0]}feed_forward.w_1"].size(1), len(names))
-    module.decoder.norm = None
+    module.decoder.norm = module.decoder.norm if final else None
     lengths, future = _masks(self_mask, x.size(0), x.size(1), x.size(1))
     memory_lengths, rest = _masks(memory_mask, x.size(0), x.size(1), memory.size(1))
     if rest is not None:
@@ -146,35 +155,42 @@ MISTAKES = {
         "tgt_key_padding_mask=padding, memory_key_padding_mask=memory_padding\n",
         "tgt_key_padding_mask=padding\n",
         "The memory's padding is not hidden.",
+        ("cross-mask-absent",),
     ),
     "lengths-inclusive": (
         "[None, :] >= lengths[:, None]",
         "[None, :] > lengths[:, None]",
         "One place behind the end is seen.",
+        (),
     ),
     "layers-not-chained": (
         "            xs = layer(xs, src_mask=chunk_mask, src_key_padding_mask=padding)\n            states.append(xs)",
         "            states.append(layer(xs, src_mask=chunk_mask, src_key_padding_mask=padding))\n        xs = states[-1]",
         "Every layer reads the input of the first.",
+        (),
     ),
     "mask-and-padding": (
         "src_mask=chunk_mask, src_key_padding_mask=padding",
         "src_key_padding_mask=padding",
         "The layers are not given the mask between positions.",
+        ("mask-not-inplace",),
     ),
     "decoder-norm-last": (
         "nn.TransformerDecoderLayer(d_model, nhead, d_ffn, dropout, batch_first=True, norm_first=True)",
         "nn.TransformerDecoderLayer(d_model, nhead, d_ffn, dropout, batch_first=True)",
         "The decoder normalises after its sub-layers where the encoder does before.",
+        ("norm_placement: post",),
     ),
     "sequence-first": (
         "nn.TransformerEncoderLayer(d_model, nhead, d_ffn, dropout, batch_first=True, norm_first=True)",
         "nn.TransformerEncoderLayer(d_model, nhead, d_ffn, dropout, norm_first=True)",
         "The encoder's layers take the batch for the sequence.",
+        ("seq-batch-swap",),
     ),
     "states-before": (
         "        return self.after_norm(xs), states",
         "        return self.after_norm(states[0]), states",
         "What the first layer gives is returned as the result of the stack.",
+        ("layer-skipped",),
     ),
 }

@@ -119,40 +119,48 @@ MISTAKES = {
         "each.sum() / mask.sum(), each.view_as(labels)",
         "each.mean(), each.view_as(labels)",
         "The loss is divided by the number of all words, padding included.",
+        ("loss-pad-denominator",),
     ),
     "ignore-index-forgotten": (
         'ignore_index=pad, reduction="none"',
         'reduction="none"',
         "Padding adds to the loss of the words.",
+        ("loss-pad-counted",),
     ),
     "shifted-left": (
         "torch.cat([start, targets[:, :-1]], dim=1)",
         "torch.cat([targets[:, 1:], start], dim=1)",
         "The target is moved to the left, so that the decoder reads what it should predict.",
+        (),
     ),
     "smoothing-on-top": (
         "one_hot * (1 - eps) + eps / classes",
         "one_hot * (1 - eps) + (1 - one_hot) * eps / classes",
         "The target word gets no part of the mass that is shared, and rows sum to less than one.",
+        (),
     ),
     "padded-in-front": (
         "F.pad(x, (0, 0, 0, length - x.size(1)))",
         "F.pad(x, (0, 0, length - x.size(1), 0))",
         "The zeros are put before the sequence.",
+        (),
     ),
     "bound-of-normal": (
         "(6 / (fan_in + fan_out)) ** 0.5",
         "(2 / (fan_in + fan_out)) ** 0.5",
         "The bound is the standard deviation of the normal variant.",
+        ("xavier-std-as-bound",),
     ),
     "not-scaled-up": (
         "return x * keep.to(x.dtype) / (1 - p)",
         "return x * keep.to(x.dtype)",
         "What is kept is not scaled up.",
+        ("dropout-no-rescale",),
     ),
     "mask-of-zero": (
         "return ids.ne(pad_id)[:, None, None]",
         "return ids.ne(0)[:, None, None]",
         "Padding is always taken to be the id nought.",
+        ("padding-idx",),
     ),
 }

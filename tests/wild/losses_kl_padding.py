@@ -102,40 +102,48 @@ MISTAKES = {
         'nn.KLDivLoss(reduction="none")(F.log_softmax(logits, dim=-1), target)',
         'nn.KLDivLoss(reduction="none")(target.clamp(min=1e-9).log(), logits.softmax(-1))',
         "The divergence is that of the target from the prediction.",
+        ("kl-reversed",),
     ),
     "criterion-averages": (
         'nn.KLDivLoss(reduction="sum")',
         'nn.KLDivLoss(reduction="mean")',
         "The divergence is a mean over all elements before it is divided by the number of words.",
+        (),
     ),
     "scattered-along-batch": (
         "true_dist.scatter_(1, target.unsqueeze(1), self.confidence)",
         "true_dist.scatter_(1, target.flip(0).unsqueeze(1), self.confidence)",
         "The targets are written in reverse order.",
+        (),
     ),
     "norm-counts-padding": (
         "targets, (targets != pad_id).sum())",
         "targets, targets.numel())",
         "The loss is divided by the number of all tokens, padding included.",
+        ("loss-pad-denominator",),
     ),
     "log-softmax-over-tokens": (
         "return F.log_softmax(self.proj(x), dim=-1)",
         "return F.log_softmax(self.proj(x), dim=1)",
         "The softmax of the generator runs over the tokens.",
+        (),
     ),
     "mass-shared-wrongly": (
         "self.size - 1 if self.padding_idx is None",
         "self.size - 2 if self.padding_idx is None",
         "The mass is shared among one word too few, so rows no longer sum to one.",
+        (),
     ),
     "confidence-kept": (
         "self.confidence = 1.0 - smoothing",
         "self.confidence = 1.0",
         "The target keeps all its mass besides what the others get.",
+        (),
     ),
     "mean-over-elements": (
         "target).sum(dim=-1)\n",
         "target).mean(dim=-1)\n",
         "The divergence is the mean over the words and not their sum.",
+        ("kl-row-mean",),
     ),
 }

@@ -208,40 +208,48 @@ MISTAKES = {
         "        return dsum + self.attention.backward(dsum)",
         "        return self.attention.backward(dsum)",
         "The backward pass forgets the residual around the attention.",
+        ("residual-bwd",),
     ),
     "mid-gradient-lost": (
         "dmid = dsum + self.affine1.backward(",
         "dmid = self.affine1.backward(",
         "The backward pass forgets the residual around the feed-forward network.",
+        ("residual-bwd",),
     ),
     "feed-forward-of-input": (
         "hidden = self.relu.forward(self.affine1.forward(self.mid))",
         "hidden = self.relu.forward(self.affine1.forward(x))",
         "The feed-forward network reads the layer's input.",
+        (),
     ),
     "joined-without-moving": (
         "return np.moveaxis(x, 1, 2).reshape(x.shape[0], x.shape[2], -1)",
         "return x.reshape(x.shape[0], x.shape[2], -1)",
         "The heads are joined without moving their axis back.",
+        ("head-merge-view",),
     ),
     "value-gradient-transposed": (
         "dV = self.A.transpose(0, 1, 3, 2) @ dC",
         "dV = self.A @ dC",
         "The gradient of the values lacks a transpose of the weights.",
+        (),
     ),
     "unbiased-variance": (
         "np.sqrt((d * d).mean(-1, keepdims=True) + x.dtype.type(1e-5))",
         "np.sqrt((d * d).sum(-1, keepdims=True) / (d.shape[-1] - 1) + x.dtype.type(1e-5))",
         "The variance is divided by one less than the width.",
+        ("ln-unbiased",),
     ),
     "loss-over-all": (
         "return each.sum() / self.keep.sum(dtype=xs.dtype), each",
         "return each.mean(), each",
         "The loss is divided by the number of all tokens, padding included.",
+        ("loss-pad-denominator",),
     ),
     "loss-gradient-of-padding": (
         "return dx * self.keep[..., None] * dout",
         "return dx * dout",
         "Padding has a gradient in the loss.",
+        (),
     ),
 }

@@ -162,40 +162,48 @@ MISTAKES = {
         'multi_head(x, mem, mem_mask, W["cross"], h)',
         'multi_head(x, mem, mem_mask, W["self"], h)',
         "The cross-attention uses the weights of the self-attention.",
+        ("cross-self-weights",),
     ),
     "memory-before-encoder": (
         "x, *_ = decoder_block(x, mem, tgt_mask, src_mask, layer, h)",
         'x, *_ = decoder_block(x, embed(src, W["E"]), tgt_mask, src_mask, layer, h)',
         "The decoder attends to the embedded source and not to what the encoder made of it.",
+        ("cross-raw-src",),
     ),
     "value-columns-of-query": (
         "V[..., j * dv : (j + 1) * dv], m\n",
         "V[..., :dv], m\n",
         "Every head takes the values of the first head.",
+        ("head-shared-w",),
     ),
     "norm-over-tokens": (
         "var = np.var(x, axis=-1, keepdims=True)",
         "var = np.var(x, axis=-2, keepdims=True)",
         "The variance is taken over the tokens and not over the channels.",
+        (),
     ),
     "source-not-encoded-by-position": (
         '    mem = embed(src, W["E"])\n',
         '    mem = W["E"][src]\n',
         "The source is embedded without positions.",
+        ("pe-missing",),
     ),
     "cosine-of-next-frequency": (
         "P[k, 2 * i + 1] = np.cos(k / denominator)",
         "P[k, 2 * i + 1] = np.cos(k / np.power(n, (2 * i + 1) / d))",
         "The cosine has the frequency of its own channel and not that of its pair.",
+        ("pe-cos-exp",),
     ),
     "look-ahead-shifted": (
         "np.tril(np.ones((tgt.shape[1], tgt.shape[1]), dtype=bool))",
         "np.tril(np.ones((tgt.shape[1], tgt.shape[1]), dtype=bool), k=1)",
         "Each position sees the one after it as well.",
+        ("causal-plus-one",),
     ),
     "scale-of-twice-the-width": (
         "np.sqrt(d_k).astype(Q.dtype)",
         "np.sqrt(d_k * 2).astype(Q.dtype)",
         "The scores are divided by the root of twice the width.",
+        (),
     ),
 }

@@ -140,40 +140,48 @@ MISTAKES = {
         "V = y @ self.Wv + self.bv",
         "V = y @ self.Wv + self.bk",
         "The values are given the keys' bias.",
+        (),
     ),
     "heads-reversed": (
         "[head(x, y, lengths) for head in self.heads]",
         "[head(x, y, lengths) for head in self.heads[::-1]]",
         "The heads are joined in the opposite order.",
+        (),
     ),
     "lengths-of-first-sample": (
         "np.asarray(lengths)[:, None]",
         "np.asarray(lengths)[:1, None]",
         "All samples have the length of the first one.",
+        ("mask-first-sample",),
     ),
     "keep-along-queries": (
         "mask_from_lengths(lengths, y.shape[1])[:, None, :]",
         "mask_from_lengths(lengths, x.shape[1])[:, :, None]",
         "The lengths hide rows of queries and not columns of keys.",
+        ("pad-on-query",),
     ),
     "one-hot-of-padding-kept": (
         "    targets_one_hot[targets == pad] = 0\n",
         "",
         "Padding adds to the loss and to the number of words.",
+        ("loss-pad-counted",),
     ),
     "mean-over-all-tokens": (
         "return losses.sum() / targets_one_hot.sum(), losses",
         "return losses.mean(), losses",
         "The loss is divided by the number of all tokens, padding included.",
+        ("loss-pad-denominator",),
     ),
     "log-of-softmax": (
         "    top = np.amax(z, axis=-1, keepdims=True)\n    return z - top - np.log(np.sum(np.exp(z - top), axis=-1, keepdims=True))",
         "    return np.log(softmax(z))",
         "The logarithm is taken of probabilities that may have become nought.",
+        (),
     ),
     "share-of-others": (
         "p.dtype.type(s / p.shape[-1])",
         "p.dtype.type(s / (p.shape[-1] - 1)) * (1 - p)",
         "The mass is shared among the other words alone.",
+        ("smoothing_denominator: others",),
     ),
 }

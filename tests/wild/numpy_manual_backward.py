@@ -217,40 +217,48 @@ MISTAKES = {
         "return p * (dp - np.sum(dp * p, axis=-1, keepdims=True))",
         "return p * (1 - p) * dp",
         "The backward pass of the softmax takes the diagonal of its Jacobian alone.",
+        ("softmax-bwd-diagonal",),
     ),
     "weight-gradient-transposed": (
         "np.swapaxes(ds, -1, -2) @ self.q, dv",
         "ds @ self.q if ds.shape[-1] == ds.shape[-2] else np.swapaxes(ds, -1, -2) @ self.q, dv",
         "The gradient of the keys lacks a transpose, which no square case reports as an error.",
+        (),
     ),
     "heads-merged-unmoved": (
         "return x.transpose(0, 2, 1, 3).reshape(b, t, h * d)",
         "return x.reshape(b, t, h * d)",
         "The heads are joined without moving their axis back.",
+        ("head-merge-view",),
     ),
     "scale-lost-in-backward": (
         "        ds = ds * self.scale\n",
         "",
         "The backward pass of attention forgets the factor of the scores.",
+        ("scale-bwd",),
     ),
     "mean-gradient-lost": (
         "(dx_hat - m1 - self.x_hat * m2)",
         "(dx_hat - self.x_hat * m2)",
         "The backward pass of the normalisation forgets that the mean depends on the input.",
+        (),
     ),
     "relu-mask-of-output": (
         "return self.l1.backward(dh * self.active)",
         "return self.l1.backward(dh)",
         "The backward pass lets gradients through where the rectifier was closed.",
+        ("relu-bwd",),
     ),
     "no-shift-in-softmax": (
         "shifted = scores - np.max(scores, axis=-1, keepdims=True)",
         "shifted = scores",
         "The softmax takes exponentials of scores of any size, which overflow.",
+        ("softmax-unstable",),
     ),
     "variance-of-uncentred": (
         "var = np.mean(xc**2, axis=-1, keepdims=True)",
         "var = np.mean(x**2, axis=-1, keepdims=True)",
         "The variance is the mean of the squares without taking off the mean.",
+        (),
     ),
 }

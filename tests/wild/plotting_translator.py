@@ -1,4 +1,4 @@
-# deserves: variant layer_norm=unbiased_std, final_norm=both_stacks
+# deserves: variant final_norm=after_stack, ln-unbiased
 """A small translator that keeps averaged attention maps for plotting, normalises by the sample deviation, and ends both stacks so."""
 
 import torch
@@ -178,6 +178,9 @@ def transformer(source, target, *, num_heads, num_encoder_layers, num_decoder_la
         state |= _layer(params, f"encoder.{i}.", f"enc.{i}.", decoder=False)
     for i in range(num_decoder_layers):
         state |= _layer(params, f"decoder.{i}.", f"dec.{i}.", decoder=True)
+    for side, end in {"encoder": "enc_end", "decoder": "dec_end"}.items():
+        if f"{side}.norm.gamma" in params:  # without the declaration the module's own is that of a new one
+            state[f"{end}.gain"], state[f"{end}.shift"] = params[f"{side}.norm.gamma"], params[f"{side}.norm.beta"]
     inner = params["encoder.0.feed_forward.w_1"].size(1)
     model = Translator(*params["table"].shape, num_heads, inner, num_encoder_layers, num_decoder_layers, pad_id)
     return torch.func.functional_call(model.to(params["table"]), state, (source, target))
@@ -196,40 +199,48 @@ MISTAKES = {
         "attended, picture = self.over_source(x, source, source_blocked)",
         "attended, picture = self.over_source(x, x, blocked)",
         "The second attention of the decoder reads the decoder and not the source.",
+        ("cross-q-source", "cross-missing"),
     ),
     "samples-and-heads-mixed": (
         "values = self.to_values(y).view(b, s, h, e // h).transpose(1, 2).reshape(b * h, s, e // h)",
         "values = self.to_values(y).view(b, s, h, e // h).reshape(b * h, s, e // h)",
         "The values' heads are folded into the batch without moving their axis first.",
+        ("head-split-view",),
     ),
     "heads-unified-unmoved": (
         "self.unify(out.transpose(1, 2).reshape(b, t, e))",
         "self.unify(out.reshape(b, t, e))",
         "The heads are joined without moving their axis back.",
+        ("head-merge-view",),
     ),
     "blocked-by-either-lost": (
         ".triu(1) | (target == self.pad).unsqueeze(1)",
         ".triu(1) & (target == self.pad).unsqueeze(1)",
         "A position is hidden only where it is both later and padding.",
+        (),
     ),
     "quarter-root-twice": (
         "(e // h) ** 0.25, keys / (e // h) ** 0.25",
         "(e // h) ** 0.5, keys / (e // h) ** 0.5",
         "Queries and keys are both divided by the root, so the scores are by the width.",
+        ("scale-no-root", "scale-twice"),
     ),
     "memory-before-last": (
         "        for layer in self.enc:\n            x = layer(x, padding)\n        memory = self.enc_end(x)",
         "        for layer in self.enc:\n            memory = self.enc_end(x)\n            x = layer(x, padding)",
         "The memory is what the last encoder layer reads.",
+        ("layer-skipped",),
     ),
     "padding-in-loss": (
         "labels.flatten(), ignore_index=pad)",
         "labels.flatten())",
         "Padding counts in the loss.",
+        ("loss-pad-counted",),
     ),
     "odd-channels-one-on": (
         "10000 ** ((i - i % 2) / width)",
         "10000 ** (i / width)",
         "The cosine has the frequency of its own channel and not that of its pair.",
+        ("pe-cos-exp",),
     ),
 }

@@ -9,6 +9,8 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch.func import functional_call
 
+from goldformer.adapters.layouts import drop_heads, map_state, nest_names, require_square_projections
+
 
 def clones(module, n):
     return nn.ModuleList([copy.deepcopy(module) for _ in range(n)])
@@ -169,39 +171,28 @@ ARRAYS = "torch"
 NAME = "annotated, after the paper"
 CONVENTIONS = {"odd_d_model": "refused"}
 
-
-def _put(state, at, params, weight):
-    w = params[weight]
-    head, _, tail = weight.rpartition("w_")
-    b = params.get(f"{head}b_{tail}")
-    state[f"{at}.weight"], state[f"{at}.bias"] = w.T, w.new_zeros(w.size(1)) if b is None else b
-
-
-def _attention(state, at, params, ours):
-    for i, role in enumerate("qkvo"):
-        if params[f"{ours}w_{role}"].size(0) != params[f"{ours}w_{role}"].size(1):
-            raise NotImplementedError("d_model by d_model")
-        _put(state, f"{at}linears.{i}", params, f"{ours}w_{role}")
+ATTENTION = {f"w_{role}": f"linears.{i}.weight" for i, role in enumerate("qkvo")}
+FEED_FORWARD = {"w_1": "w_1.weight", "w_2": "w_2.weight"}
+NORM = {"gamma": "norm.a_2", "beta": "norm.b_2"}
+ENCODER_LAYER = nest_names(ATTENTION, "self_attention", "self_attn")
+ENCODER_LAYER |= nest_names(FEED_FORWARD, "feed_forward", "feed_forward")
+ENCODER_LAYER |= nest_names(NORM, "norm_1", "sublayer.0") | nest_names(NORM, "norm_2", "sublayer.1")
+DECODER_LAYER = nest_names(ATTENTION, "cross_attention", "src_attn") | ENCODER_LAYER
+DECODER_LAYER |= nest_names(NORM, "norm_3", "sublayer.2")
+MODEL = nest_names(ENCODER_LAYER, "encoder.*", "encoder.*") | nest_names(DECODER_LAYER, "decoder.*", "decoder.*")
+MODEL |= {"table": "embed.weight", "w_vocab": "generator.weight"}
 
 
-def _layer(state, at, params, ours, decoder):
-    _attention(state, f"{at}self_attn.", params, f"{ours}self_attention.")
-    if decoder:
-        _attention(state, f"{at}src_attn.", params, f"{ours}cross_attention.")
-    for i in (1, 2):
-        _put(state, f"{at}feed_forward.w_{i}", params, f"{ours}feed_forward.w_{i}")
-    for i in range(3 if decoder else 2):
-        state[f"{at}sublayer.{i}.norm.a_2"] = params[f"{ours}norm_{i + 1}.gamma"]
-        state[f"{at}sublayer.{i}.norm.b_2"] = params[f"{ours}norm_{i + 1}.beta"]
-    return state
+def _mask(mask, x, keys):
+    shared = None if mask is None else drop_heads(mask, batch=x.size(0), q_seq=x.size(1), kv_seq=keys.size(1))
+    if mask is not None and shared is None:
+        raise NotImplementedError("heads share their mask")
+    return shared
 
 
-def _mask(mask):
-    if mask is None or mask.dim() == 2:
-        return mask if mask is None else mask[None]
-    if mask.dim() == 4 and mask.size(1) == 1:
-        return mask[:, 0]
-    raise NotImplementedError("heads share their mask")
+def _call(module, like, names, params, args):
+    module = module.to(like).eval()
+    return functional_call(module, map_state(names, params, module), args, strict=True)
 
 
 def scaled_dot_product_attention(query, key, value, mask=None):
@@ -209,21 +200,17 @@ def scaled_dot_product_attention(query, key, value, mask=None):
 
 
 def multi_head_attention(query, key, value, mask=None, *, num_heads, params):
-    state = {}
-    _attention(state, "", params, "")
-    module = MultiHeadedAttention(num_heads, query.size(-1)).to(query).eval()
-    return functional_call(module, state, (query, key, value, _mask(mask))), module.attn
+    require_square_projections(params)
+    module = MultiHeadedAttention(num_heads, query.size(-1))
+    return _call(module, query, ATTENTION, params, (query, key, value, _mask(mask, query, key))), module.attn
 
 
 def layer_norm(x, *, params):
-    return functional_call(LayerNorm(x.size(-1)), {"a_2": params["gamma"], "b_2": params["beta"]}, (x,))
+    return _call(LayerNorm(x.size(-1)), x, {"gamma": "a_2", "beta": "b_2"}, params, (x,))
 
 
 def feed_forward(x, *, params):
-    state = {}
-    for name in ("w_1", "w_2"):
-        _put(state, name, params, name)
-    return functional_call(FeedForward(*params["w_1"].shape).eval(), state, (x,))
+    return _call(FeedForward(*params["w_1"].shape), x, FEED_FORWARD, params, (x,))
 
 
 def positional_encoding(x):
@@ -231,33 +218,26 @@ def positional_encoding(x):
 
 
 def encoder_layer(x, mask=None, *, num_heads, params):
-    state = _layer({}, "", params, "", decoder=False)
+    require_square_projections(params)
     d_model, d_ff = params["feed_forward.w_1"].shape
-    parts = MultiHeadedAttention(num_heads, d_model), FeedForward(d_model, d_ff)
-    module = EncoderLayer(d_model, *parts, 0.1).to(x).eval()
-    return functional_call(module, state, (x, _mask(mask)))
+    module = EncoderLayer(d_model, MultiHeadedAttention(num_heads, d_model), FeedForward(d_model, d_ff), 0.1)
+    return _call(module, x, ENCODER_LAYER, params, (x, _mask(mask, x, x)))
 
 
 def decoder_layer(x, memory, self_mask=None, memory_mask=None, *, num_heads, params):
-    state = _layer({}, "", params, "", decoder=True)
+    require_square_projections(params)
     d_model, d_ff = params["feed_forward.w_1"].shape
     parts = [MultiHeadedAttention(num_heads, d_model) for _ in range(2)] + [FeedForward(d_model, d_ff)]
-    module = DecoderLayer(d_model, *parts, 0.1).to(x).eval()
-    return functional_call(module, state, (x, memory, _mask(memory_mask), _mask(self_mask)))
+    masks = _mask(memory_mask, x, memory), _mask(self_mask, x, x)
+    return _call(DecoderLayer(d_model, *parts, 0.1), x, DECODER_LAYER, params, (x, memory, *masks))
 
 
 def transformer(source, target, *, num_heads, num_encoder_layers, num_decoder_layers, pad_id, params):
-    state = {"embed.weight": params["table"]}
-    _put(state, "generator", params, "w_vocab")
-    for i in range(num_encoder_layers):
-        _layer(state, f"encoder.{i}.", params, f"encoder.{i}.", decoder=False)
-    for i in range(num_decoder_layers):
-        _layer(state, f"decoder.{i}.", params, f"decoder.{i}.", decoder=True)
-    d_ff = params["encoder.0.feed_forward.w_1"].size(1)
-    model = EncoderDecoder(*params["table"].shape, d_ff, num_heads, num_encoder_layers, num_decoder_layers)
+    require_square_projections(params)
+    table, d_ff = params["table"], params["encoder.0.feed_forward.w_1"].size(1)
+    model = EncoderDecoder(*table.shape, d_ff, num_heads, num_encoder_layers, num_decoder_layers)
     batch = Batch(source, target, pad_id)
-    args = (batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
-    return functional_call(model.to(params["table"]).eval(), state, args)
+    return _call(model, table, MODEL, params, (batch.src, batch.tgt, batch.src_mask, batch.tgt_mask))
 
 
 def cross_entropy(logits, targets, *, pad_id):
@@ -273,40 +253,48 @@ MISTAKES = {
         "return self.norm(x + self.dropout(sublayer(x)))",
         "return x + self.norm(self.dropout(sublayer(x)))",
         "What the sub-layer gives is normalised and not its sum with the residual.",
+        ("norm-before-add",),
     ),
     "source-mask-for-target": (
         "return self.generator(self.decode(self.encode(src, src_mask), src_mask, tgt, tgt_mask))",
         "return self.generator(self.decode(self.encode(src, src_mask), None, tgt, tgt_mask))",
         "The decoder is not told of the source's padding.",
+        ("cross-mask-absent",),
     ),
     "memory-and-queries": (
         "lambda y: self.src_attn(y, memory, memory, src_mask)",
         "lambda y: self.src_attn(y, memory, y if y.shape == memory.shape else memory, src_mask)",
         "The values of the cross-attention come from the decoder where its length allows it.",
+        (),
     ),
     "encoder-feed-forward-first": (
         "        x = self.sublayer[0](x, lambda y: self.self_attn(y, y, y, mask))\n        return self.sublayer[1](x, self.feed_forward)",
         "        x = self.sublayer[1](x, self.feed_forward)\n        return self.sublayer[0](x, lambda y: self.self_attn(y, y, y, mask))",
         "The encoder's feed-forward network comes before its attention.",
+        (),
     ),
     "unbiased": (
         "x.var(-1, unbiased=False, keepdim=True)",
         "x.var(-1, keepdim=True)",
         "The variance is divided by one less than the width.",
+        ("ln-unbiased",),
     ),
     "mask-of-diagonal": (
         "diagonal=1)\n        self.tgt_mask",
         "diagonal=0)\n        self.tgt_mask",
         "The target's own position is hidden too.",
+        ("causal-strict",),
     ),
     "loss-of-padding": (
         "        true_dist[..., self.padding_idx] = 0\n",
         "",
         "Padding adds to the sum of the loss.",
+        ("loss-pad-counted",),
     ),
     "angles-without-halving": (
         "div_term = torch.exp(torch.arange(0, d_model, 2) * -(math.log(10000.0) / d_model))",
         "div_term = torch.exp(torch.arange((d_model + 1) // 2) * -(math.log(10000.0) / d_model))",
         "The exponent counts pairs where it should count channels.",
+        (),
     ),
 }

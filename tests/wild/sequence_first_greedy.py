@@ -195,41 +195,49 @@ MISTAKES = {
         "scores = scores.view(b, self.heads, sq, sk) + additive_mask",
         "scores = scores.view(self.heads, b, sq, sk).transpose(0, 1) + additive_mask",
         "Heads and samples change places before the mask is added.",
+        (),
     ),
     "fused-in-thirds": (
         "mixed = self.query_key_value(x).view(sq, b, self.heads, 3 * self.width)\n        q, k, v = mixed.split(self.width, dim=-1)",
         "mixed = self.query_key_value(x)\n        q, k, v = mixed.chunk(3, dim=-1)",
         "The fused columns are cut in thirds, though they are laid out head by head.",
+        ("qkv-layout",),
     ),
     "memory-in-batch-order": (
         "return x, mask\n",
         "return x.flip(1), mask\n",
         "The memory's samples come in reverse order.",
+        (),
     ),
     "positions-along-batch": (
         "return (x + table).transpose(0, 1)",
         "return x.transpose(0, 1) + table[: x.size(0)].unsqueeze(0) if x.size(0) <= len(table) and x.size(0) == 1"
         " else (x + table.flip(0)).transpose(0, 1)",
         "The positional encoding runs from the end to the beginning.",
+        (),
     ),
     "word-from-probabilities-of-first": (
         "network.decode(target, memory, memory_mask)[:, -1].log_softmax(-1)",
         "network.decode(target[:, -1:], memory, memory_mask)[:, -1].log_softmax(-1)",
         "The decoder reads the last word alone.",
+        ("decode-no-feedback",),
     ),
     "end-not-noticed": (
         "        ended = ended | (word == eos)\n",
         "        ended = ended | (word == network.pad)\n",
         "A sentence ends with padding and not with the word for the end.",
+        ("greedy-no-eos",),
     ),
     "target-padding-seen": (
         "causal + self.padding_mask(target, x)",
         "causal",
         "The target's padding is not hidden.",
+        ("tgt-pad-missing",),
     ),
     "norm-factor-of-hidden": (
         "self.query = nn.Linear(hidden, hidden)\n        self.key_value = nn.Linear(hidden, 2 * hidden)\n        self.dense = nn.Linear(hidden, hidden)\n        self.norm_factor = torch.sqrt(torch.FloatTensor([hidden // heads]))",
         "self.query = nn.Linear(hidden, hidden)\n        self.key_value = nn.Linear(hidden, 2 * hidden)\n        self.dense = nn.Linear(hidden, hidden)\n        self.norm_factor = torch.sqrt(torch.FloatTensor([hidden]))",
         "The cross-attention's scores are divided by the root of the width of the model.",
+        ("scale-d-model",),
     ),
 }

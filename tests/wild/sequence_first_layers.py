@@ -237,40 +237,48 @@ MISTAKES = {
         "v = v.contiguous().view(src_len, bsz * self.num_heads, self.head_dim).transpose(0, 1)",
         "v = v.contiguous().view(bsz * self.num_heads, src_len, self.head_dim)",
         "The values are cut as if the batch came first, so that tokens and samples mix.",
+        ("head-split-view",),
     ),
     "cross-padding-of-target": (
         "key_padding_mask=self_padding_mask, attn_mask=self_attn_mask",
         "attn_mask=self_attn_mask",
         "The decoder's self-attention forgets the padding mask of the target.",
+        ("tgt-pad-missing", "mask-not-inplace"),
     ),
     "memory-of-first-layer": (
         "        for layer in self.encoder:\n            x = layer(x, src_padding)\n        memory = x",
         "        for layer in self.encoder:\n            memory = x\n            x = layer(x, src_padding)",
         "The memory is what the last encoder layer reads and not what it gives.",
+        ("layer-skipped",),
     ),
     "residual-from-start": (
         "        residual = x\n        x = torch.relu(self.fc1(x))\n        x = self.fc2",
         "        x = torch.relu(self.fc1(x))\n        x = self.fc2",
         "The second residual of the encoder layer starts from the layer's input.",
+        ("residual-wrong-x",),
     ),
     "scaled-twice": (
         "k = self.k_proj(key)",
         "k = self.k_proj(key) * self.scaling",
         "Queries and keys are both scaled, so the scores are divided by the width of a head.",
+        ("scale-twice", "scale-no-root"),
     ),
     "future-includes-present": (
         'float("-inf")), 1)',
         'float("-inf")), 0)',
         "The causal mask hides the token's own position too.",
+        ("causal-strict",),
     ),
     "positions-from-one": (
         "torch.arange(length, dtype=torch.float).unsqueeze(1)",
         "torch.arange(1, length + 1, dtype=torch.float).unsqueeze(1)",
         "Positions are counted from one.",
+        ("pe-start-one",),
     ),
     "padding-over-queries": (
         "key_padding_mask.unsqueeze(1).unsqueeze(2)",
         "key_padding_mask.unsqueeze(1).unsqueeze(3)",
         "The padding mask hides rows of queries and not columns of keys.",
+        ("pad-on-query",),
     ),
 }

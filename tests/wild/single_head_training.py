@@ -94,16 +94,19 @@ MISTAKES = {
         "return self.weights @ self.value",
         "return self.weights.T @ self.value",
         "The weights are transposed before they weigh the values.",
+        (),
     ),
     "key-gradient-not-transposed": (
         "d_key = d_scores.T @ self.query",
         "d_key = d_scores @ self.query",
         "The gradient of the keys lacks a transpose.",
+        (),
     ),
     "input-gradient-of-queries-alone": (
         "return d_query @ self.w_query.T + d_key @ self.w_key.T + d_value @ self.w_value.T",
         "return d_query @ self.w_query.T + d_key @ self.w_key.T",
         "The gradient of the input forgets the way through the values.",
+        (),
     ),
     "step-before-gradient": (
         "        d_x = self.backward(d_out)\n        rate = x.dtype.type(learning_rate)\n",
@@ -111,25 +114,30 @@ MISTAKES = {
         "        self.w_query = self.w_query - rate * self.grad_query\n        d_x = self.backward(d_out)\n"
         "        self.w_query = self.w_query + rate * self.grad_query\n",
         "The gradient of the input is taken with a weight that has moved already.",
+        ("sgd-input-gradient-after-step",),
     ),
     "ascent": (
         "self.w_value = self.w_value - rate * self.grad_value",
         "self.w_value = self.w_value + rate * self.grad_value",
         "The values' matrix moves along its gradient and not against it.",
+        ("sgd-sign",),
     ),
     "row-maximum-of-all": (
         "powers = np.exp(row - row.max())",
         "powers = np.exp(row)",
         "Nothing is taken off before the exponentials, which overflow.",
+        ("softmax-unstable",),
     ),
     "scale-lost-in-backward": (
         "(d_weights - inner) / d_out.dtype.type(np.sqrt(self.d_model))",
         "(d_weights - inner)",
         "The backward pass forgets the factor of the scores.",
+        ("scale-bwd",),
     ),
     "softmax-over-columns": (
         "for i, row in enumerate(scores):\n            powers = np.exp(row - row.max())\n            result[i] = powers / powers.sum()",
         "for i, row in enumerate(scores.T):\n            powers = np.exp(row - row.max())\n            result[:, i] = powers / powers.sum()",
         "The softmax runs over the queries.",
+        ("softmax-query-axis",),
     ),
 }

@@ -1,4 +1,4 @@
-# deserves: variant norm_placement=pre, layer_norm=std_plus_eps, empty_row=unspecified, final_norm=both_stacks
+# deserves: variant norm_placement=pre, empty_row=unspecified, final_norm=after_stack, ln-unbiased, ln-eps-outside
 """A course solution in which the reference's normalisation by the standard deviation was taken over, with a cache for decoding."""
 
 import torch
@@ -221,6 +221,9 @@ def _model(params, num_heads, num_encoder_layers, num_decoder_layers, pad_id):
     for side, count in (("encoder", num_encoder_layers), ("decoder", num_decoder_layers)):
         for i in range(count):
             _block(state, f"{side}.{i}.", params, f"{side}.{i}.")
+        if f"{side}.norm.gamma" in params:  # without the declaration the module's own is that of a new one
+            state[f"{side}_norm.alpha"] = params[f"{side}.norm.gamma"]
+            state[f"{side}_norm.bias"] = params[f"{side}.norm.beta"]
     sizes = _sizes(params, "encoder.0.", num_heads)
     model = Transformer(len(params["table"]), *sizes, num_encoder_layers, num_decoder_layers, pad_id)
     return model.to(params["table"]).eval(), state
@@ -248,35 +251,42 @@ MISTAKES = {
         "lambda y: self.cross_attention_block(y, encoder_output, encoder_output, src_mask)",
         "lambda y: self.cross_attention_block(encoder_output, y, y, None)[:, :1].expand_as(y)",
         "The cross-attention asks from the source for keys of the decoder.",
+        ("cross-q-source",),
     ),
     "norm-of-residual": (
         "return x + self.dropout(sublayer(self.norm(x)))",
         "return self.norm(x) + self.dropout(sublayer(self.norm(x)))",
         "The residual is taken after the normalisation.",
+        ("residual-normed",),
     ),
     "end-forgotten": (
         "done = done | (word[:, 0] == eos)",
         "done = word[:, 0] == eos",
         "A sentence that has ended is begun again at the next step.",
+        ("greedy-no-eos",),
     ),
     "position-restarts": (
         "x = x + self.positions(start, n, x)",
         "x = x + self.positions(0, target.shape[1], x)",
         "With the cache every new word is given position nought.",
+        ("decode-cache-offset",),
     ),
     "scale-of-all-heads": (
         "* self.d_k**-0.5",
         "* (self.h * self.d_k) ** -0.5",
         "The scores are scaled by the width of all heads together.",
+        ("scale-d-model",),
     ),
     "encoder-unmasked": (
         "lambda y: self.self_attention_block(y, y, y, src_mask)",
         "lambda y: self.self_attention_block(y, y, y)",
         "The encoder attends to padding.",
+        ("mask-not-inplace",),
     ),
     "scores-of-the-done": (
         "scores.append(score[:, 0].masked_fill(done, 0))",
         "scores.append(score[:, 0])",
         "What the model says after the end counts in the score.",
+        ("decode-score-after-end",),
     ),
 }

@@ -1,4 +1,4 @@
-# deserves: variant final_norm=both_stacks, embedding_scale=sqrt_d_model, tied_output=table
+# deserves: variant final_norm=after_stack, embedding_scale=sqrt_d_model, output_layer=tied
 """A model of copied layers that ties the output to the embedding and normalises once more after each stack."""
 
 import copy
@@ -198,6 +198,9 @@ def transformer(source, target, *, num_heads, num_encoder_layers, num_decoder_la
         state |= _layer(params, f"encoder.{i}.", f"enc.{i}.")
     for i in range(num_decoder_layers):
         state |= _layer(params, f"decoder.{i}.", f"dec.{i}.")
+    for side, end in {"encoder": "enc_norm", "decoder": "dec_norm"}.items():
+        if f"{side}.norm.gamma" in params:  # without the declaration the module's own is that of a new one
+            state[f"{end}.alpha"], state[f"{end}.bias"] = params[f"{side}.norm.gamma"], params[f"{side}.norm.beta"]
     d_ff = params["encoder.0.feed_forward.w_1"].size(1)
     model = Transformer(*table.shape, num_encoder_layers, num_decoder_layers, num_heads, d_ff).to(table).eval()
     return torch.func.functional_call(model, state, (source, target, *create_masks(source, target, pad_id)))
@@ -208,35 +211,42 @@ MISTAKES = {
         "        x = self.pe(self.embed(trg))\n",
         "        x = self.embed(trg)\n",
         "The target is embedded without its factor and without positions.",
+        ("pe-missing",),
     ),
     "masks-in-other-order": (
         "            x = layer(x, e_outputs, src_mask, trg_mask)",
         "            x = layer(x, e_outputs, None, trg_mask)",
         "The decoder's layers are given no mask for the source.",
+        ("cross-mask-absent",),
     ),
     "queries-from-memory": (
         "self.attn_2(x, e_outputs, e_outputs, src_mask)",
         "self.attn_1(x, e_outputs, e_outputs, src_mask)",
         "The cross-attention uses the weights of the self-attention.",
+        ("cross-self-weights",),
     ),
     "value-linear-of-keys": (
         "v = self.v_linear(v)",
         "v = self.k_linear(v)",
         "The values are made with the keys' projection.",
+        (),
     ),
     "second-norm-of-first": (
         "return self.norm_2(x + self.dropout_2(self.ff(x)))",
         "return self.norm_2(self.dropout_2(self.ff(x)))",
         "The feed-forward network has no residual.",
+        ("residual-missing",),
     ),
     "eps-as-fraction": (
         "torch.sqrt(variance + self.eps)",
         "(torch.sqrt(variance) + self.eps)",
         "The small number is added to the standard deviation.",
+        ("ln-eps-outside",),
     ),
     "exponent-doubled": (
         "pe[pos, i] = math.sin(pos / (10000 ** (i / d_model)))",
         "pe[pos, i] = math.sin(pos / (10000 ** (2 * i / d_model)))",
         "The exponent of the sine is doubled, though the index counts in twos already.",
+        ("pe-double-exp",),
     ),
 }

@@ -1,4 +1,5 @@
 # deserves: variant norm_placement=pre, layer_norm_eps=1e-6, pe_layout=tensor2tensor, embedding_scale=sqrt_d_model
+# declares: final_norm=after_stack
 """A port of a large graph library's model: timing signal in halves, normalisation first, convolutions of width one, bias masks."""
 
 import math
@@ -136,7 +137,7 @@ class Model(nn.Module):
         return self.top(self.dec_norm(x))
 
 
-# The adapter. The spec's stacks end without a normalisation, so those of the model are replaced by nothing.
+# The adapter. Where the stacks of a call end without a normalisation, those of the model are replaced by nothing.
 
 ARRAYS = "torch"
 NAME = "timing signal and convolutions"
@@ -212,7 +213,11 @@ def transformer(source, target, *, num_heads, num_encoder_layers, num_decoder_la
         state |= _layer(params, f"decoder.{i}.", f"dec.{i}.")
     filters = params["encoder.0.feed_forward.w_1"].shape[1]
     model = Model(*table.shape, num_heads, filters, num_encoder_layers, num_decoder_layers, pad_id)
-    model.enc_norm = model.dec_norm = nn.Identity()
+    for side, end in {"encoder": "enc_norm", "decoder": "dec_norm"}.items():
+        if f"{side}.norm.gamma" in params:
+            state[f"{end}.scale"], state[f"{end}.bias"] = params[f"{side}.norm.gamma"], params[f"{side}.norm.beta"]
+        else:
+            setattr(model, end, nn.Identity())
     return torch.func.functional_call(model.to(table).eval(), state, (source, target))
 
 
@@ -221,35 +226,42 @@ MISTAKES = {
         "return x.view(b, self.heads, c // self.heads, t).transpose(2, 3)",
         "return x.view(b, c // self.heads, self.heads, t).permute(0, 2, 3, 1)",
         "The channels are dealt out to the heads in turn and not in blocks.",
+        ("head-interleaved",),
     ),
     "reshape-instead-of-transpose": (
         "out = out.transpose(2, 3).reshape(x.shape[0], -1, x.shape[2])",
         "out = out.reshape(x.shape[0], -1, x.shape[2])",
         "The heads are joined without moving their channels before the tokens.",
+        ("head-merge-view",),
     ),
     "memory-normalised": (
         "self.mem(self.norm_mem(x), memory, memory_bias)",
         "self.mem(x, self.norm_mem(memory), memory_bias)",
         "The memory is normalised and the queries are not.",
+        (),
     ),
     "biases-added-up": (
         "self.norm_att(x)\n        x = x + self.postprocess(self.att(y, y, bias))\n        x = x + self.postprocess(self.mem",
         "self.norm_att(x)\n        x = y + self.postprocess(self.att(y, y, bias))\n        x = x + self.postprocess(self.mem",
         "The decoder's first residual starts from the normalised input.",
+        ("residual-normed",),
     ),
     "timescales-of-all-channels": (
         "max(num_timescales - 1, 1)",
         "max(channels - 1, 1)",
         "The timescales are spread over twice as many channels as there are.",
+        (),
     ),
     "epsilon-outside": (
         "torch.rsqrt(variance + self.epsilon)",
         "1 / (variance.sqrt() + self.epsilon)",
         "The small number is added to the standard deviation.",
+        ("ln-eps-outside",),
     ),
     "upper-triangle": (
         "(-1e9 * (1.0 - lower))[None, None]",
         "(-1e9 * lower)[None, None]",
         "The causal bias hides the earlier positions and the position itself.",
+        ("mask-inverted", "causal-flipped"),
     ),
 }

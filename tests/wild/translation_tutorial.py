@@ -1,4 +1,4 @@
-# deserves: variant embedding_scale=sqrt_d_model, odd_d_model=refused, final_norm=both_stacks
+# deserves: variant embedding_scale=sqrt_d_model, odd_d_model=refused, final_norm=after_stack
 """A translation tutorial: the framework's whole model, sequence first, float masks of −inf, embeddings times the root of the width."""
 
 import math
@@ -134,6 +134,10 @@ def transformer(source, target, *, num_heads, num_encoder_layers, num_decoder_la
         state |= _layer(params, f"encoder.{i}", f"transformer.encoder.layers.{i}", decoder=False)
     for i in range(num_decoder_layers):
         state |= _layer(params, f"decoder.{i}", f"transformer.decoder.layers.{i}", decoder=True)
+    for side in ("encoder", "decoder"):
+        if f"{side}.norm.gamma" in params:  # without the declaration nn.Transformer has a new norm after each stack
+            state[f"transformer.{side}.norm.weight"] = params[f"{side}.norm.gamma"]
+            state[f"transformer.{side}.norm.bias"] = params[f"{side}.norm.beta"]
     d_ff = params["encoder.0.feed_forward.w_1"].shape[1]
     model = Seq2SeqTransformer(num_encoder_layers, num_decoder_layers, d_model, num_heads, vocab, d_ff).to(
         state["generator.weight"]
@@ -149,35 +153,42 @@ MISTAKES = {
         "src_emb, tgt_emb, src_mask, tgt_mask, None, src_padding_mask, tgt_padding_mask, memory_key_padding_mask\n",
         "src_emb, tgt_emb, src_mask, tgt_mask, None, src_padding_mask, tgt_padding_mask, None\n",
         "The memory's padding mask is not handed over.",
+        ("cross-mask-absent",),
     ),
     "padding-not-transposed": (
         "tgt_padding_mask = (tgt == pad_idx).transpose(0, 1)",
         "tgt_padding_mask = (tgt == pad_idx).reshape(tgt.shape[1], tgt.shape[0])",
         "The target's padding mask is reshaped where it should be transposed.",
+        (),
     ),
     "positions-along-batch": (
         "self.pos_embedding[: token_embedding.size(0), :])",
         "self.pos_embedding[: token_embedding.size(1), 0])",
         "The positional encoding counts along the batch.",
+        ("pe-batch-axis",),
     ),
     "target-embedding-of-nothing": (
         "tgt_emb = self.positional_encoding(self.tgt_tok_emb(trg))",
         "tgt_emb = self.tgt_tok_emb(trg)",
         "The target has no positional encoding.",
+        ("pe-missing",),
     ),
     "causal-transposed": (
         "(torch.triu(torch.ones((sz, sz), device=device)) == 1).transpose(0, 1)",
         "torch.triu(torch.ones((sz, sz), device=device)) == 1",
         "The causal mask is not transposed, so each position sees the later ones.",
+        ("causal-flipped",),
     ),
     "rate-of-angles": (
         "math.log(10000) / emb_size)",
         "math.log(10000) / (emb_size / 2))",
         "The frequencies fall twice as fast.",
+        ("pe-double-exp",),
     ),
     "scale-without-root": (
         "* math.sqrt(self.emb_size)",
         "* self.emb_size",
         "The embedding is multiplied by the width and not by its root.",
+        (),
     ),
 }

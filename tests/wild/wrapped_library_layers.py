@@ -6,7 +6,14 @@ import math
 import torch
 from torch import nn
 
-from goldformer.adapters.layouts import linear_weight, part
+from goldformer.adapters.layouts import (
+    flatten_heads,
+    fuse_projections,
+    make_linear_state,
+    map_state,
+    part,
+    require_square_projections,
+)
 
 
 class TextEncoder(nn.Module):
@@ -77,44 +84,26 @@ ARRAYS = "torch"
 NAME = "library layers"
 CONVENTIONS = {"empty_row": "unspecified", "odd_d_model": "refused"}
 
-
-def _mha(params, prefix):
-    width = params["w_q"].size(0)
-    if any(params[f"w_{r}"].shape != (width, width) for r in "qkvo"):
-        raise NotImplementedError("one width for all projections")
-    zero = params["w_q"].new_zeros(width)
-    return {
-        f"{prefix}in_proj_weight": torch.cat([linear_weight(params[f"w_{r}"]) for r in "qkv"]),
-        f"{prefix}in_proj_bias": torch.cat([params.get(f"b_{r}", zero) for r in "qkv"]),
-        f"{prefix}out_proj.weight": linear_weight(params["w_o"]),
-        f"{prefix}out_proj.bias": params.get("b_o", zero),
-    }
+NORMS = {f"norm_{i}.gamma": f"norm{i}.weight" for i in "123"}
 
 
 def _layer(params, prefix):
-    state = _mha(part(params, "self_attention"), f"{prefix}self_attn.")
-    count = 2
-    if "cross_attention.w_q" in params:
-        state |= _mha(part(params, "cross_attention"), f"{prefix}multihead_attn.")
-        count = 3
+    """The state of the library's layer, whose attentions have one projection for three."""
+    require_square_projections(params)
+    state = map_state(NORMS, {name: value for name, value in params.items() if name.startswith("norm")})
     for i in "12":
-        weight = params[f"feed_forward.w_{i}"]
-        bias = params.get(f"feed_forward.b_{i}")
-        state[f"{prefix}linear{i}.weight"] = linear_weight(weight)
-        state[f"{prefix}linear{i}.bias"] = weight.new_zeros(weight.size(1)) if bias is None else bias
-    for i in range(1, count + 1):
-        state[f"{prefix}norm{i}.weight"], state[f"{prefix}norm{i}.bias"] = (
-            params[f"norm_{i}.gamma"],
-            params[f"norm_{i}.beta"],
-        )
-    return state
+        state |= make_linear_state(f"linear{i}", params[f"feed_forward.w_{i}"], params.get(f"feed_forward.b_{i}"))
+    for ours, theirs in {"self_attention": "self_attn", "cross_attention": "multihead_attn"}.items():
+        if own := part(params, ours):
+            state |= make_linear_state(f"{theirs}.in_proj_", *fuse_projections(own, 1))
+            state |= make_linear_state(f"{theirs}.out_proj", own["w_o"], own.get("b_o"))
+    return {f"{prefix}{name}": value for name, value in state.items()}
 
 
 def _hide(mask, x, keys, heads):
     if mask is None:
         return None
-    shape = (x.size(0), heads, x.size(1), keys.size(1))
-    return ~mask.broadcast_to(shape).reshape(-1, *shape[2:])
+    return ~flatten_heads(mask, batch=x.size(0), heads=heads, q_seq=x.size(1), kv_seq=keys.size(1))
 
 
 def _heads(d_model, heads):
@@ -128,7 +117,7 @@ def _encode(x, mask, heads, layers):
         state |= _layer(params, f"encoder.layers.{i}.")
     _heads(x.size(-1), heads)
     module = TextEncoder(x.size(-1), heads, layers[0]["feed_forward.w_1"].size(1), len(layers)).to(x).eval()
-    return torch.func.functional_call(module, state, (x, _hide(mask, x, x, heads)))
+    return torch.func.functional_call(module, state, (x, _hide(mask, x, x, heads)), strict=True)
 
 
 def _decode(x, memory, self_mask, memory_mask, heads, layers):
@@ -140,7 +129,7 @@ def _decode(x, memory, self_mask, memory_mask, heads, layers):
     _heads(x.size(-1), heads)
     module = TextDecoder(x.size(-1), heads, layers[0]["feed_forward.w_1"].size(1), len(layers)).to(x).eval()
     masks = {"hidden": _hide(self_mask, x, x, heads), "memory_hidden": _hide(memory_mask, x, memory, heads)}
-    return torch.func.functional_call(module, state, (x, memory), masks)
+    return torch.func.functional_call(module, state, (x, memory), masks, strict=True)
 
 
 def encoder_layer(x, mask=None, *, num_heads, params):
@@ -183,40 +172,48 @@ MISTAKES = {
         "nn.TransformerEncoderLayer(d_model, nhead, dim_feedforward, dropout, batch_first=True)",
         "nn.TransformerEncoderLayer(d_model, nhead, dim_feedforward, dropout)",
         "The encoder's layers take the batch for the sequence.",
+        ("seq-batch-swap",),
     ),
     "memory-padding-forgotten": (
         "x = self.decoder(x, memory, future, target_padding, memory_padding=source_padding)",
         "x = self.decoder(x, memory, future, target_padding)",
         "The decoder attends to the padding of the source.",
+        ("cross-mask-absent",),
     ),
     "masks-swapped": (
         "            tgt_mask=hidden,\n            memory_mask=memory_hidden,",
         "            tgt_mask=memory_hidden,\n            memory_mask=hidden,",
         "The masks of self-attention and cross-attention change places.",
+        ("cross-uses-tgt-mask",),
     ),
     "memory-is-embedding": (
         "memory = self.encoder(self.positions(self.embedding(source)), padding=source_padding)",
         "memory = self.positions(self.embedding(source))",
         "The encoder is never run.",
+        ("cross-raw-src",),
     ),
     "norm-first": (
         "nn.TransformerDecoderLayer(d_model, nhead, dim_feedforward, dropout, batch_first=True)",
         "nn.TransformerDecoderLayer(d_model, nhead, dim_feedforward, dropout, batch_first=True, norm_first=True)",
         "The decoder normalises before its sub-layers and the encoder after them.",
+        ("norm_placement: pre",),
     ),
     "future-shifted": (
         "device=target.device).triu(1)",
         "device=target.device).triu(2)",
         "Each position sees the one after it.",
+        ("causal-plus-one",),
     ),
     "target-without-positions": (
         "        x = self.positions(self.embedding(target))\n",
         "        x = self.embedding(target)\n",
         "The target has no positional encoding.",
+        ("pe-missing",),
     ),
     "activation": (
         "batch_first=True)\n        self.encoder = ",
         'batch_first=True, activation="gelu")\n        self.encoder = ',
         "The encoder's layers use another activation than the rectifier.",
+        ("ffn-gelu",),
     ),
 }
