@@ -8,9 +8,24 @@ import pytest
 
 from goldformer.conformance.judging.tolerance import SLACK, SMALLEST, UNIT_ROUNDOFF, tolerance
 from goldformer.spec import ROOT, Spec
+from goldformer.spec.contractfile import ArrayEntry, AttributeEntry, BlockEntry, ContractFile
 from goldformer.spec.goldenfile import GoldenArrayModel, GoldenCaseModel, GoldenStatisticsModel
 from goldformer.spec.oracle.draws import ROUNDOFF, SAMPLES
-from goldformer.spec.schema import CaseModel
+from goldformer.spec.schema import (
+    AllParamsModel,
+    CaseModel,
+    ChangeModel,
+    DrawModel,
+    DrawnModel,
+    ErrorModel,
+    FillModel,
+    MaskModel,
+    ProbesModel,
+    RangeModel,
+    RealModel,
+    StatisticsModel,
+    ValuesModel,
+)
 
 TEXT = (ROOT / "transformer.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL))
@@ -50,6 +65,18 @@ def test_every_key_of_the_data_is_explained(heading, models):
     assert explained <= keys
 
 
+@pytest.mark.parametrize(
+    "model",
+    [ContractFile, ArrayEntry, AttributeEntry, BlockEntry, DrawModel, ValuesModel, FillModel, MaskModel,
+     AllParamsModel, RangeModel, ProbesModel, DrawnModel, RealModel, StatisticsModel, ErrorModel, ChangeModel],
+    ids=lambda model: model.__name__,
+)  # fmt: skip
+def test_every_key_of_contracts_and_recipes_is_explained(model):
+    text = SECTIONS["How to read the data"] + SECTIONS["The drawing of inputs"]
+    shown = " ".join(re.findall(r"`[^`\n]+`", text))
+    assert not {key for key in model.model_fields if not re.search(rf"\b{key}\b", shown)}
+
+
 def test_the_numbers_of_the_tolerance_are_those_in_force():
     section = "Golden values and tolerance"
     assert rf"\text{{slack}} = {SLACK:g}" in SECTIONS[section]
@@ -83,6 +110,21 @@ def test_changes_name_clauses_that_exist(spec: Spec):
     named = {id_ for row in rows("Changes", "clauses") for id_ in re.findall(r"[A-Z]+-\d+", row[0])}
     assert len(named) > 20
     assert named <= set(spec.clauses)
+
+
+#: The clauses of version 1.0, by the letters of their ids: numbered from 1 to this.
+FIRST = {
+    "CALL": 7, "NUM": 1, "SM": 4, "SDPA": 10, "MASK": 7, "EMB": 3, "PE": 9, "MHA": 9, "FMHA": 4, "SHA": 7, "SEQ": 2,
+    "FFN": 2, "LN": 4, "LAYER": 5, "STACK": 2, "MODEL": 6, "OUT": 2, "DEC": 6, "BEAM": 5, "LOSS": 6, "GRAD": 3,
+    "INIT": 2, "DROP": 3,
+}  # fmt: skip
+
+
+def test_no_id_is_lost_and_changes_name_the_new_ones(spec: Spec):
+    first = {f"{letters}-{number}" for letters, last in FIRST.items() for number in range(1, last + 1)}
+    assert first <= set(spec.clauses)
+    named = {id_ for row in rows("Changes", "clauses") for id_ in re.findall(r"[A-Z]+-\d+", row[0])}
+    assert set(spec.clauses) - first - named == set(), "name them under Changes in transformer.md"
 
 
 def test_a_refusal_is_asked_for_in_the_words_that_the_text_sets(spec: Spec):
