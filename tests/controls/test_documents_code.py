@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,7 +55,7 @@ def table_in_float32(x):
 
 
 #: By erratum: the code, and by dtype what its proof says of it.
-SAID = {
+SAID: dict[str, tuple[Callable[..., Any], dict[str, str]]] = {
     "n9-scale-float32": (scale_in_float32, {"float64": "wrong-value", "float32": "", "float16": "raised"}),
     "illustrated-scale-float32": (scale_in_float32, {"float64": "wrong-value", "float32": "", "bfloat16": "raised"}),
     "n9-fill-half": (plain_scale, {"float64": "", "float32": "", "float16": "raised", "bfloat16": ""}),
