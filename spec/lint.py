@@ -39,6 +39,7 @@ def lint(spec: Spec) -> list[Problem]:
 def lint_cases(spec: Spec) -> Iterator[Problem]:
     """Yield the problems of cases that do not depend on other cases."""
     yield from _check_conventions(spec)
+    yield from _check_refusals(spec)
     yield from _check_equal_sizes(spec)
     yield from find_vacuous(spec)
 
@@ -92,6 +93,15 @@ def _check_conventions(spec: Spec) -> Iterator[Problem]:
             if name not in case.conventions and name not in case.only_with and name not in silent:
                 message = f"depends on {name}: make it the case's convention, or name the option in only_with"
                 yield case.place.problem(f"{case.id}.only_with", message)
+
+
+def _check_refusals(spec: Spec) -> Iterator[Problem]:
+    """Yield the error cases that demand a refusal for which none of their clauses asks."""
+    for case in spec.cases.values():
+        if case.error is not None and not any(spec.clauses[id_].demands_refusal for id_ in case.clauses):
+            cited = ", ".join(case.clauses)
+            message = f"{cited} asks for no refusal: cite a clause that says what 'is an error', such as CALL-8"
+            yield case.place.problem(f"{case.id}.clauses", message)
 
 
 def _check_errata_digits(spec: Spec) -> Iterator[Problem]:

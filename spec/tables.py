@@ -52,6 +52,11 @@ class Clause:
     sources: tuple[Citation, ...]
     place: Location
 
+    @property
+    def demands_refusal(self) -> bool:
+        """Whether the clause asks for a refusal, which it does in the words that transformer.md sets."""
+        return re.search(r"\b(is|are) an error\b", self.text) is not None
+
 
 # ── the entries of documents.yaml, errata.yaml, conventions.yaml, mistakes.yaml and properties.yaml ──
 

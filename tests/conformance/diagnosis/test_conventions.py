@@ -24,7 +24,7 @@ EMPTY_ROW = "sdpa-empty-row"
 
 #: A case that depends on a convention, for each of them.
 CASES = {
-    "layer_norm_eps": "ln-a-thousandth-apart",
+    "layer_norm_eps": "ln-variance-of-five-millionths",
     "norm_placement": "enc-distinct-sizes",
     "smoothing_denominator": "ls-four-words",
     "empty_row": EMPTY_ROW,
