@@ -1,5 +1,7 @@
 """The textbook's backward passes against autograd through the reference, and the mistakes that they make possible."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -74,7 +76,7 @@ ENCODERS, DECODERS = (
     {name: array for i in (0, 1) for name, array in under(f"{stack}.{i}", scaled(layer, i)).items()}
     for stack, layer in (("encoder", ENCODER), ("decoder", DECODER))
 )
-MODEL = {
+MODEL: dict[str, Any] = {
     "source": np.array([[3, 1, 3, 0], [4, 2, 5, 1]]), "target": np.array([[1, 0, 3], [5, 5, 0]]), "num_heads": 2,
     "num_encoder_layers": 2, "num_decoder_layers": 2, "pad_id": 0,
     "params": {"table": draw(104, 7, 4), **VOCAB, **ENCODERS, **DECODERS},
