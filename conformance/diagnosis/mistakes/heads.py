@@ -13,6 +13,7 @@ from goldformer.adapters.textbook.heads import (
     apply_affine,
     attend_heads,
     attend_projected,
+    average_heads,
     head_width,
     merge_heads,
     multi_head_attention,
@@ -246,6 +247,12 @@ def average_weights(
     """Return the mean of the weights over the heads, (batch, q_seq, kv_seq)."""
     attended = original(query, key, value, mask=mask, params=params)
     return attended | {"weights": attended["weights"].mean(axis=1)}
+
+
+@mistake("average-weights-sum", instead_of=average_heads)
+def sum_heads(weights: Array) -> Array:
+    """Return the sum of the weights over the heads, (batch, q_seq, kv_seq)."""
+    return np.asarray(weights.sum(axis=1))
 
 
 # Fused and single-head attention

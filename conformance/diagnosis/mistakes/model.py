@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -13,10 +13,12 @@ from goldformer.adapters.textbook.heads import Params
 from goldformer.adapters.textbook.layers import run_decoder_layer
 from goldformer.adapters.textbook.model import (
     embed,
+    learned_positions,
     output_logits,
     output_probabilities,
     select_memory,
     target_mask,
+    tied_weight,
     transformer,
     word_mask,
 )
@@ -112,6 +114,31 @@ def map_probabilities(original: Callable[..., dict[str, Array]], x: Array, *, pa
 def scale_logits(original: Callable[[Array, Params], Array], x: Array, params: Params) -> Array:
     """Return the logits divided by √d_model."""
     return original(x, params) / math.sqrt(x.shape[-1])
+
+
+TIED: Final = {"output_layer": "tied"}
+
+
+@mistake("tied-not-transposed", instead_of=tied_weight, conventions=TIED)
+def reshape_table(params: Params) -> Array:
+    """Return the table reshaped to (d_model, vocab)."""
+    table = params["table"]
+    return table.reshape(table.shape[::-1])
+
+
+@mistake("tied-output-scaled", around=tied_weight, conventions=TIED)
+def scale_tied_table(original: Callable[[Params], Array], params: Params) -> Array:
+    """Return the transposed table multiplied by √d_model."""
+    return original(params) * math.sqrt(params["table"].shape[-1])
+
+
+# Learned positions
+
+
+@mistake("learned-positions-from-one", around=learned_positions, conventions={"positions": "learned"})
+def count_positions_from_one(original: Callable[[int], Array], seq: int) -> Array:
+    """Return 1 … seq."""
+    return original(seq) + 1
 
 
 # The target

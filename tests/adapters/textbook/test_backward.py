@@ -1,5 +1,7 @@
 """The textbook's backward passes against autograd through the reference, and the mistakes that they make possible."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -74,11 +76,10 @@ ENCODERS, DECODERS = (
     {name: array for i in (0, 1) for name, array in under(f"{stack}.{i}", scaled(layer, i)).items()}
     for stack, layer in (("encoder", ENCODER), ("decoder", DECODER))
 )
-MODEL_PARAMS = {"table": draw(104, 7, 4), **VOCAB, **ENCODERS, **DECODERS}
-MODEL = {
+MODEL: dict[str, Any] = {
     "source": np.array([[3, 1, 3, 0], [4, 2, 5, 1]]), "target": np.array([[1, 0, 3], [5, 5, 0]]), "num_heads": 2,
     "num_encoder_layers": 2, "num_decoder_layers": 2, "pad_id": 0,
-    "params": MODEL_PARAMS,
+    "params": {"table": draw(104, 7, 4), **VOCAB, **ENCODERS, **DECODERS},
 }  # fmt: skip
 FINAL = {"gamma": draw(105, 4), "beta": draw(106, 4)}
 # The table is tied, and positions are learned: more of them than there are tokens.
@@ -145,7 +146,7 @@ CALLS = {
     "model": ("transformer", MODEL),
     "model, tied, final norms, learned positions": ("transformer", MODEL | {"params": TIED}),
     "model, tied with a bias": (
-        "transformer", MODEL | {"params": {n: a for n, a in MODEL_PARAMS.items() if n != "w_vocab"}},
+        "transformer", MODEL | {"params": {n: a for n, a in MODEL["params"].items() if n != "w_vocab"}},
     ),
     "output layer": ("output_probabilities", {"x": draw(82, 2, 3, 4), "params": VOCAB}),
     "divergence": ("kl_divergence", {"target": TARGET, "logits": draw(103, 2, 3, 5)}),
