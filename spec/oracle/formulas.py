@@ -9,7 +9,7 @@ Each function is named as its component, takes the contract's names, and gives e
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -210,9 +210,22 @@ def multi_head_attention(
     empty_row: str = "uniform",
 ) -> dict[str, Objects]:
     """MHA-1 … MHA-6: project, split, attend in each head, merge, project."""
-    q, k, v = (
-        split_heads(linear(x, w, b), num_heads) for x, w, b in ((query, w_q, b_q), (key, w_k, b_k), (value, w_v, b_v))
-    )
+    projections = ((w_q, b_q), (w_k, b_k), (w_v, b_v), (w_o, b_o))
+    steps = attend_in_heads(number, (query, key, value), mask, projections, num_heads, empty_row)
+    return {**steps, **_average_weights(number, steps["weights"])}
+
+
+def attend_in_heads(
+    number: Number,
+    inputs: tuple[Objects, Objects, Objects],
+    mask: NDArray[np.bool_] | None,
+    projections: Sequence[tuple[Objects, Objects | None]],
+    num_heads: int,
+    empty_row: str,
+) -> dict[str, Objects]:
+    """MHA-1 … MHA-6, without the mean of the weights: a layer has no use for it."""
+    *to_heads, (w_o, b_o) = projections
+    q, k, v = (split_heads(linear(x, w, b), num_heads) for x, (w, b) in zip(inputs, to_heads, strict=True))
     return _attend(number, q, k, v, mask, w_o, b_o, empty_row)
 
 
@@ -230,10 +243,12 @@ def _attend(
     attended = scaled_dot_product_attention(number, q, k, v, mask, empty_row=empty_row)
     heads = attended["output"]
     steps = {"q": q, "k": k, "v": v, "scaled_scores": attended["scaled_scores"], "heads": heads}
-    weights = attended["weights"]
-    # MHA-8: the mean over the heads.
-    steps["average_weights"] = weights.sum(1) / scalar(number(weights.shape[1]))
-    return {"output": linear(merge_heads(heads), w_o, b_o), "weights": weights, **steps}
+    return {"output": linear(merge_heads(heads), w_o, b_o), "weights": attended["weights"], **steps}
+
+
+def _average_weights(number: Number, weights: Objects) -> dict[str, Objects]:
+    """MHA-8: the mean over the heads."""
+    return {"average_weights": weights.sum(1) / scalar(number(weights.shape[1]))}
 
 
 def fused_multi_head_attention(
@@ -251,7 +266,8 @@ def fused_multi_head_attention(
     """FMHA-1 … FMHA-3: one projection, cut per head into (q|k|v)."""
     qkv = linear(x, w_qkv, b_qkv)
     q, k, v = np.split(split_heads(qkv, num_heads), 3, axis=-1)
-    return {**_attend(number, q, k, v, mask, w_o, b_o, empty_row), "qkv": qkv}
+    steps = _attend(number, q, k, v, mask, w_o, b_o, empty_row)
+    return {**steps, "qkv": qkv, **_average_weights(number, steps["weights"])}
 
 
 def single_head_attention(

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from goldformer.spec.oracle.formulas import (
     Number,
     Objects,
+    attend_in_heads,
     causal_mask,
     linear,
-    multi_head_attention,
     padding_mask,
     positional_encoding,
     scalar,
@@ -73,8 +73,9 @@ class Layer:
     def attend(self, name: str, query: Objects, memory: Objects, mask: Mask) -> dict[str, Objects]:
         """Attend from `query` to `memory` with the parameters of one attention."""
         mine = select_params(self.params, name)
-        heads, rows = self.num_heads, self.empty_row
-        return multi_head_attention(self.number, query, memory, memory, mask, num_heads=heads, **mine, empty_row=rows)
+        projections = [(mine[f"w_{part}"], mine.get(f"b_{part}")) for part in "qkvo"]
+        inputs = (query, memory, memory)
+        return attend_in_heads(self.number, inputs, mask, projections, self.num_heads, self.empty_row)
 
     def feed(self, x: Objects) -> dict[str, Objects]:
         """Run the feed-forward network."""
