@@ -59,9 +59,15 @@ def multi_head_attention(
     *,
     num_heads: int,
     params: Mapping[str, Tensor],
+    dropout_rate: float | None = None,
+    training: bool = True,
+    seed: int | None = None,
 ) -> tuple[Tensor, ...]:
-    """Return output, weights, q, k, v, scaled_scores and heads."""
-    output, weights = reference_impl.multi_head_attention(query, key, value, mask, num_heads=num_heads, **params)
+    """Return output, weights, q, k, v, scaled_scores and heads, the last two without dropout."""
+    attention = reference_impl.multi_head_attention
+    output, weights = attention(
+        query, key, value, mask, num_heads=num_heads, **params, dropout_rate=dropout_rate, training=training, seed=seed
+    )
     q, k, v = (
         reference_impl.project_heads(x, params[f"w_{role}"], params.get(f"b_{role}"), num_heads=num_heads)
         for role, x in (("q", query), ("k", key), ("v", value))
@@ -70,10 +76,20 @@ def multi_head_attention(
 
 
 def fused_multi_head_attention(
-    x: Tensor, mask: Tensor | None = None, *, num_heads: int, params: Mapping[str, Tensor]
+    x: Tensor,
+    mask: Tensor | None = None,
+    *,
+    num_heads: int,
+    params: Mapping[str, Tensor],
+    dropout_rate: float | None = None,
+    training: bool = True,
+    seed: int | None = None,
 ) -> tuple[Tensor, ...]:
-    """Return output, weights, qkv, q, k, v, scaled_scores and heads."""
-    output, weights, qkv = reference_impl.fused_multi_head_attention(x, mask, num_heads=num_heads, **params)
+    """Return output, weights, qkv, q, k, v, scaled_scores and heads, the last two without dropout."""
+    attention = reference_impl.fused_multi_head_attention
+    output, weights, qkv = attention(
+        x, mask, num_heads=num_heads, **params, dropout_rate=dropout_rate, training=training, seed=seed
+    )
     return output, weights, qkv, *_steps(*reference_impl.cut_fused(qkv, num_heads), mask)
 
 
@@ -103,9 +119,16 @@ def single_head_attention_step(
     )._asdict()
 
 
-def feed_forward(x: Tensor, *, params: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+def feed_forward(
+    x: Tensor,
+    *,
+    params: Mapping[str, Tensor],
+    dropout_rate: float | None = None,
+    training: bool = True,
+    seed: int | None = None,
+) -> tuple[Tensor, Tensor]:
     """Return output and hidden."""
-    return reference_impl.feed_forward(x, **params)
+    return reference_impl.feed_forward(x, **params, dropout_rate=dropout_rate, training=training, seed=seed)
 
 
 def layer_norm(x: Tensor, *, params: Mapping[str, Tensor]) -> Tensor:

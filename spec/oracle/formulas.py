@@ -88,6 +88,11 @@ def scale_kept(number: Number, x: Objects, rate: Any) -> Objects:
     return kept
 
 
+def drop(number: Number, x: Objects, dropout_rate: Any, *, training: bool) -> Objects:
+    """DROP-1, DROP-2: what is left of an array where nothing, or everything, is dropped."""
+    return scale_kept(number, x, dropout_rate) if training else x
+
+
 def xavier_uniform(number: Number, like: Objects, *, seed: int) -> dict[str, Objects]:
     """INIT-1: √(6/(d_in + d_out)), the largest element there can be, as it is drawn: −a + 2a·v with v up to 1."""
     del seed
@@ -121,9 +126,17 @@ def token_embedding(
 
 
 def positional_encoding(
-    number: Number, x: Objects, *, pe_layout: str = "interleaved", odd_d_model: str = "extra_sine"
+    number: Number,
+    x: Objects,
+    *,
+    pe_layout: str = "interleaved",
+    odd_d_model: str = "extra_sine",
+    dropout_rate: Any = 0,
+    training: bool = True,
+    seed: int = 0,
 ) -> dict[str, Objects]:
-    """PE-1, PE-3, PE-6, PE-7: x + PE, the angle pos / 10000^(2i/d_model)."""
+    """PE-1, PE-3, PE-6, PE-7, DROP-5: x + PE, the angle pos / 10000^(2i/d_model)."""
+    del seed
     seq, d_model = x.shape[-2:]
     if d_model % 2 and odd_d_model == "refused":
         raise ValueError("odd d_model")
@@ -137,7 +150,7 @@ def positional_encoding(
         table = np.stack([sine, cosine], axis=-1).reshape(seq, 2 * pairs)[:, :d_model]
     else:
         table = np.concatenate([sine, cosine], axis=-1)
-    return {"output": x + table}
+    return {"output": drop(number, x + table, dropout_rate, training=training)}
 
 
 def split_heads(x: Objects, heads: int) -> Objects:
@@ -191,12 +204,16 @@ def multi_head_attention(
     b_v: Objects | None = None,
     b_o: Objects | None = None,
     empty_row: str = "uniform",
+    dropout_rate: Any = 0,
+    training: bool = True,
+    seed: int = 0,
 ) -> dict[str, Objects]:
-    """MHA-1 … MHA-6: project, split, attend in each head, merge, project."""
+    """MHA-1 … MHA-6, DROP-3: project, split, attend in each head, merge, project."""
     q, k, v = (
         split_heads(linear(x, w, b), num_heads) for x, w, b in ((query, w_q, b_q), (key, w_k, b_k), (value, w_v, b_v))
     )
-    return _attend(number, q, k, v, mask, w_o, b_o, empty_row)
+    del seed
+    return _attend(number, q, k, v, mask, w_o, b_o, empty_row, dropout_rate if training else 0)
 
 
 def _attend(
@@ -208,9 +225,10 @@ def _attend(
     w_o: Objects,
     b_o: Objects | None,
     empty_row: str,
+    dropout_rate: Any,
 ) -> dict[str, Objects]:
     """MHA-3, MHA-4: attend in all heads, merge them and project, step by step."""
-    attended = scaled_dot_product_attention(number, q, k, v, mask, empty_row=empty_row)
+    attended = scaled_dot_product_attention(number, q, k, v, mask, dropout_rate=dropout_rate, empty_row=empty_row)
     heads = attended["output"]
     steps = {"q": q, "k": k, "v": v, "scaled_scores": attended["scaled_scores"], "heads": heads}
     return {"output": linear(merge_heads(heads), w_o, b_o), "weights": attended["weights"], **steps}
@@ -227,11 +245,15 @@ def fused_multi_head_attention(
     b_qkv: Objects | None = None,
     b_o: Objects | None = None,
     empty_row: str = "uniform",
+    dropout_rate: Any = 0,
+    training: bool = True,
+    seed: int = 0,
 ) -> dict[str, Objects]:
-    """FMHA-1 … FMHA-3: one projection, cut per head into (q|k|v)."""
+    """FMHA-1 … FMHA-3, DROP-3: one projection, cut per head into (q|k|v)."""
     qkv = linear(x, w_qkv, b_qkv)
     q, k, v = np.split(split_heads(qkv, num_heads), 3, axis=-1)
-    return {**_attend(number, q, k, v, mask, w_o, b_o, empty_row), "qkv": qkv}
+    del seed
+    return {**_attend(number, q, k, v, mask, w_o, b_o, empty_row, dropout_rate if training else 0), "qkv": qkv}
 
 
 def single_head_attention(
