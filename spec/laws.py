@@ -66,9 +66,10 @@ def unfit(law: Law, statistic: Statistic) -> str | None:
     return "there are so few elements that all may be dropped" if nothing_left > FALSE_ALARM else None
 
 
-def _xavier_uniform(case: Case, output: str) -> Law:
-    """Return the law of INIT-1."""
-    del output
+def _xavier_uniform(case: Case, output: str) -> Law | None:
+    """Return the law of INIT-1; a bias is not random (INIT-3)."""
+    if output == "bias":
+        return None
     d_in, d_out = case.sizes["d_in"], case.sizes["d_out"]
     return Uniform(d_in * d_out, Fraction(6, d_in + d_out))
 

@@ -27,7 +27,6 @@ one_hot = reference_impl.one_hot
 label_smoothing = reference_impl.label_smoothing
 cross_entropy = reference_impl.cross_entropy
 kl_divergence = reference_impl.kl_divergence
-xavier_uniform = reference_impl.xavier_uniform
 dropout = reference_impl.dropout
 
 
@@ -44,6 +43,11 @@ def scaled_dot_product_attention(
     attention = reference_impl.scaled_dot_product_attention
     attended = attention(query, key, value, mask, dropout_rate=dropout_rate, seed=seed)
     return *attended, reference_impl.attention_scores(query, key), reference_impl.scaled_scores(query, key)
+
+
+def xavier_uniform(like: Tensor, *, seed: int) -> tuple[Tensor, Tensor]:
+    """Return the weight, and the bias with which the modules start."""
+    return reference_impl.xavier_uniform(like, seed), like.new_zeros(like.shape[1:])
 
 
 def token_embedding(ids: Tensor, *, params: Mapping[str, Tensor]) -> Tensor:

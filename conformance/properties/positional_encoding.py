@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from goldformer.conformance.judging.invoke import Arguments
 from goldformer.conformance.properties.registry import holds
-from goldformer.conformance.properties.subject import Subject, draw_arguments, with_inputs
+from goldformer.conformance.properties.subject import Subject, Violation, draw_arguments, with_inputs
 
 NAME = "positional_encoding"
 ATTENTION = "scaled_dot_product_attention"
@@ -56,6 +56,17 @@ def shift_is_a_rotation(subject: Subject, seq: int, d_model: int, shift: int) ->
     subject.agree("output", ahead, sine[shift:], bound, claim)
     ahead = cosine[:-shift] * cosine[shift] - sine[:-shift] * sine[shift]
     subject.agree("output", ahead, cosine[shift:], bound, claim)
+
+
+@holds("pe-distinct-rows", seq=st.integers(2, 600), pairs=st.integers(16, 20))
+def every_position_has_its_own_row(subject: Subject, seq: int, pairs: int) -> None:
+    """Require that no two rows are equal; with 16 pairs or more they differ in every dtype that is run."""
+    encoding, _ = read_table(subject, seq, 2 * pairs)
+    _, first, counts = np.unique(encoding, axis=0, return_index=True, return_counts=True)
+    if (counts > 1).any():
+        place = int(first[counts > 1].min())
+        others = np.flatnonzero((encoding == encoding[place]).all(-1))
+        raise Violation(f"positions {place} and {others[1]} have the same row")
 
 
 @holds("pe-breaks-symmetry", seq=st.integers(3, 6), seed=SEED)

@@ -94,12 +94,16 @@ def drop(number: Number, x: Objects, dropout_rate: Any, *, training: bool) -> Ob
 
 
 def xavier_uniform(number: Number, like: Objects, *, seed: int) -> dict[str, Objects]:
-    """INIT-1: √(6/(d_in + d_out)), the largest element there can be, as it is drawn: −a + 2a·v with v up to 1."""
+    """INIT-1: √(6/(d_in + d_out)), the largest element there can be, as it is drawn: −a + 2a·v with v up to 1.
+
+    INIT-3: a bias of zeros.
+    """
     del seed
     bound = np.sqrt(scalar(number(6)) / scalar(number(sum(like.shape))))
     # v has as many random bits as the dtype holds: it is a product here so that it is rounded once.
     v = scalar(number(1)) * scalar(number(1))
-    return {"weight": np.full(like.shape, -bound + (bound + bound) * v, dtype=like.dtype)}
+    weight = np.full(like.shape, -bound + (bound + bound) * v, dtype=like.dtype)
+    return {"weight": weight, "bias": np.full(like.shape[1:], number(0), dtype=like.dtype)}
 
 
 def causal_mask(number: Number, *, q_seq: int, kv_seq: int, causal_corner: str = "top_left") -> dict[str, Objects]:

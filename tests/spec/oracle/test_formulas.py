@@ -88,7 +88,8 @@ def dropout(m, x, rate, training, seed):
 
 
 def xavier_uniform(m, like, seed):
-    return {"weight": np.full(like.shape, m.sqrt(m.number(6) / sum(like.shape)), dtype=object)}
+    weight = np.full(like.shape, m.sqrt(m.number(6) / sum(like.shape)), dtype=object)
+    return {"weight": weight, "bias": np.full(like.shape[1], m.number(0), dtype=object)}
 
 
 def causal_mask(m, q_seq, kv_seq, causal_corner="top_left"):

@@ -282,7 +282,7 @@ def test_a_case_is_derived_to_its_statistics_alone(spec: Spec):
 
 
 @pytest.mark.parametrize(
-    "id_", ["xu-fused-64x192", "do-half", "sdpa-dropout-samples", "ffn-dropout-half", "pe-dropout-half"]
+    "id_", ["xu-fused-64x192", "do-half", "sdpa-dropout-samples", "ffn-dropout-half", "mha-dropout-sum"]
 )
 def test_what_is_stored_is_what_is_derived_now(id_, spec: Spec):
     case = spec.cases[id_]
