@@ -9,7 +9,7 @@ import math
 import torch
 from torch import Tensor
 
-from goldformer.reference_impl._random import drop, make_generator
+from goldformer.reference_impl._random import Dropping, skip_dropout
 
 
 def widen(x: Tensor) -> Tensor:
@@ -121,8 +121,7 @@ def scaled_dot_product_attention(
     key: Tensor,
     value: Tensor,
     mask: Tensor | None,
-    dropout_rate: float | None = None,
-    seed: int | None = None,
+    dropout: Dropping = skip_dropout,
 ) -> tuple[Tensor, Tensor]:
     """Compute softmax(QKᵀ / √d_k) V, and return it with the weights."""
     scores = scaled_scores(query, key)  # (..., q_seq, kv_seq)
@@ -136,11 +135,8 @@ def scaled_dot_product_attention(
         # negative number itself: its next neighbour in float16 is already 32 away, and exp(−32) rounds to 0.
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
     weights = softmax(scores)  # (..., q_seq, kv_seq)
-    kept = weights  # (..., q_seq, kv_seq)
-    if dropout_rate is not None:
-        # Not normalised again: with dropout the rows sum to 1 on average only.
-        kept = drop(weights, dropout_rate, make_generator(seed, weights.device))  # (..., q_seq, kv_seq)
-    output = kept @ value  # (..., q_seq, d_v)
+    # Not normalised again: with dropout the rows sum to 1 on average only.
+    output = dropout(weights) @ value  # (..., q_seq, d_v)
     return output, weights
 
 

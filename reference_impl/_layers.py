@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from goldformer.reference_impl._building import build, build_inner
 from goldformer.reference_impl._checks import ATTENTION, FEED_FORWARD, NORM, Block, check_positive_int, pick_params
-from goldformer.reference_impl._random import skip_dropout
+from goldformer.reference_impl._random import Dropping, skip_dropout
 from goldformer.reference_impl.feed_forward import FeedForward
 from goldformer.reference_impl.layer_norm import EPS, LayerNorm
 from goldformer.reference_impl.multi_head_attention import MultiHeadAttention
@@ -32,19 +32,21 @@ class ResidualLayer(nn.Module):
     dropout: nn.Module
 
     @classmethod
-    def from_params(cls, params: Mapping[str, Tensor], num_heads: int, *, norm_first: bool) -> Self:
-        """Build a layer from parameters that the function form has checked; it has no dropout."""
+    def from_params(
+        cls, params: Mapping[str, Tensor], num_heads: int, *, norm_first: bool, dropout: Dropping = skip_dropout
+    ) -> Self:
+        """Build a layer from parameters that the function form has checked, with its dropout."""
         parts: dict[str, nn.Module] = {}
         for name, block in cls.blocks.items():
             own = pick_params(params, name, block)
             if block is ATTENTION:
                 parts[name] = build_inner(MultiHeadAttention, num_heads=num_heads, **own)
             elif block is FEED_FORWARD:
-                parts[name] = build_inner(FeedForward, dropout=skip_dropout, **own)
+                parts[name] = build_inner(FeedForward, dropout=dropout, **own)
             else:
                 parts[name] = build_inner(LayerNorm, eps=EPS, **own)
         d_model = params["norm_1.gamma"].shape[0]
-        settings = {"d_model": d_model, "num_heads": num_heads, "norm_first": norm_first, "dropout": skip_dropout}
+        settings = {"d_model": d_model, "num_heads": num_heads, "norm_first": norm_first, "dropout": dropout}
         return build(cls, **settings, **parts)
 
     def add_and_norm(

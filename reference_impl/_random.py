@@ -4,12 +4,16 @@ Dropout, and the parameters that the modules start with.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from goldformer.reference_impl._checks import check_fraction
+from goldformer.reference_impl._checks import check_bool, check_fraction, check_seed
+
+#: Drops elements of a tensor, or returns it as it is.
+Dropping = Callable[[Tensor], Tensor]
 
 
 def make_generator(seed: Any, device: torch.device) -> torch.Generator:
@@ -32,8 +36,31 @@ def drop(x: Tensor, rate: float, generator: torch.Generator | None = None) -> Te
 
 
 def skip_dropout(x: Tensor) -> Tensor:
-    """Return x: the function forms have no dropout."""
+    """Return x: the function forms have no dropout unless they are given a rate."""
     return x
+
+
+def make_dropping(dropout_rate: Any, training: Any, seed: Any) -> Dropping:
+    """Make the dropout of a function form from its arguments, which are checked; without a rate there is none."""
+    if dropout_rate is None:
+        return skip_dropout
+    check_fraction("dropout_rate", dropout_rate)
+    check_bool("training", training)
+    check_seed("seed", seed)
+    return _SeededDropping(dropout_rate, seed) if training else skip_dropout
+
+
+class _SeededDropping:
+    """Dropout at one rate, whose calls draw one after another from the random numbers of a seed."""
+
+    def __init__(self, rate: float, seed: int) -> None:
+        self.rate, self.seed = rate, seed
+        self.generator: torch.Generator | None = None  # made at the first call, on the device of its tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Drop elements of x."""
+        self.generator = self.generator or make_generator(self.seed, x.device)
+        return drop(x, self.rate, self.generator)
 
 
 class _Dropout(nn.Dropout):

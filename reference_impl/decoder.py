@@ -30,7 +30,7 @@ from goldformer.reference_impl._layers import (
     pick_final_norm,
     run_layers,
 )
-from goldformer.reference_impl._random import make_dropout
+from goldformer.reference_impl._random import make_dropout, make_dropping
 from goldformer.reference_impl.feed_forward import FeedForward
 from goldformer.reference_impl.layer_norm import LayerNorm
 from goldformer.reference_impl.multi_head_attention import MultiHeadAttention
@@ -62,12 +62,16 @@ def decoder_layer(
     num_heads: int,
     params: Mapping[str, Tensor],
     norm_first: bool = False,
+    dropout_rate: float | None = None,
+    training: bool = True,
+    seed: int | None = None,
 ) -> DecoderLayerResult:
     """Let the positions attend to each other, then to the memory, and send each through the feed-forward network.
 
     Formula:  attended = LN_1(x + MultiHead(x, x, x)),  crossed = LN_2(attended + MultiHead(attended, memory, memory)),
               output = LN_3(crossed + FFN(crossed)); with norm_first each sub-layer f adds f(LN(y)) to its y,
-              and the memory is taken as it is
+              and the memory is taken as it is; in training with a dropout_rate each adds dropout(…),
+              and the feed-forward network drops too
     Shapes:   x (batch, seq, d_model), memory (batch, source_seq, d_model), masks boolean, True = may attend,
               self_mask broadcastable to (batch, heads, seq, seq), memory_mask to (batch, heads, seq, source_seq),
               params by name: self_attention.w_q … b_o, norm_1.gamma and beta, cross_attention, norm_2,
@@ -82,7 +86,8 @@ def decoder_layer(
     """
     check_bool("norm_first", norm_first)
     check_params(params, DECODER_LAYER, num_heads, _inputs(x, memory))
-    layer = DecoderLayer.from_params(params, num_heads, norm_first=norm_first)
+    dropout = make_dropping(dropout_rate, training, seed)
+    layer = DecoderLayer.from_params(params, num_heads, norm_first=norm_first, dropout=dropout)
     return layer.forward(x, memory, self_mask, memory_mask)
 
 

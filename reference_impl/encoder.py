@@ -28,7 +28,7 @@ from goldformer.reference_impl._layers import (
     pick_final_norm,
     run_layers,
 )
-from goldformer.reference_impl._random import make_dropout
+from goldformer.reference_impl._random import make_dropout, make_dropping
 from goldformer.reference_impl.feed_forward import FeedForward
 from goldformer.reference_impl.layer_norm import LayerNorm
 from goldformer.reference_impl.multi_head_attention import MultiHeadAttention
@@ -56,11 +56,15 @@ def encoder_layer(
     num_heads: int,
     params: Mapping[str, Tensor],
     norm_first: bool = False,
+    dropout_rate: float | None = None,
+    training: bool = True,
+    seed: int | None = None,
 ) -> EncoderLayerResult:
     """Let the positions attend to each other, then send each through the feed-forward network.
 
     Formula:  attended = LN_1(x + MultiHead(x, x, x)),  output = LN_2(attended + FFN(attended));
-              with norm_first a = x + MultiHead(LN_1(x), …), output = a + FFN(LN_2(a))
+              with norm_first a = x + MultiHead(LN_1(x), …), output = a + FFN(LN_2(a));
+              in training with a dropout_rate x + dropout(…), and the feed-forward network drops too
     Shapes:   x (batch, seq, d_model), mask boolean, broadcastable to (batch, heads, seq, seq), True = may attend,
               params by name: self_attention.w_q … b_o, norm_1.gamma and beta, feed_forward.w_1 … b_2, norm_2
               → output, attended (batch, seq, d_model), weights (batch, heads, seq, seq)
@@ -70,7 +74,8 @@ def encoder_layer(
     """
     check_bool("norm_first", norm_first)
     check_params(params, ENCODER_LAYER, num_heads, {"x": (x, "batch seq d_model")})
-    return EncoderLayer.from_params(params, num_heads, norm_first=norm_first).forward(x, mask)
+    dropout = make_dropping(dropout_rate, training, seed)
+    return EncoderLayer.from_params(params, num_heads, norm_first=norm_first, dropout=dropout).forward(x, mask)
 
 
 def encoder(

@@ -6,21 +6,31 @@ from torch import Tensor, nn
 from goldformer.reference_impl import _functional as functional
 from goldformer.reference_impl._building import build
 from goldformer.reference_impl._checks import check_positive_int, check_tensors
-from goldformer.reference_impl._random import make_dropout, skip_dropout, xavier_weight, zero_bias
+from goldformer.reference_impl._random import make_dropout, make_dropping, xavier_weight, zero_bias
 
 
 def feed_forward(
-    x: Tensor, *, w_1: Tensor, w_2: Tensor, b_1: Tensor | None = None, b_2: Tensor | None = None
+    x: Tensor,
+    *,
+    w_1: Tensor,
+    w_2: Tensor,
+    b_1: Tensor | None = None,
+    b_2: Tensor | None = None,
+    dropout_rate: float | None = None,
+    training: bool = True,
+    seed: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Widen every position to d_ff channels, keep the positive ones, and come back to d_model.
 
-    Formula:  FFN(x) = max(0, x W_1 + b_1) W_2 + b_2, at every position by itself and with the same weights
+    Formula:  FFN(x) = max(0, x W_1 + b_1) W_2 + b_2, at every position by itself and with the same weights;
+              in training with a dropout_rate dropout(max(0, x W_1 + b_1)) W_2 + b_2
     Shapes:   x (batch, seq, d_model), w_1 (d_model, d_ff), w_2 (d_ff, d_model), and to each its bias
               → output (batch, seq, d_model), hidden (batch, seq, d_ff), what w_2 reads
     Errors:   TypeError unless all are floating-point tensors of one dtype; ValueError for shapes that do not fit
     Source:   n9 "前馈传播", primer 3.1, illustrated on the encoder; paper, section 3.3, equation (2)
     """
-    return build(FeedForward, w_1=w_1, w_2=w_2, b_1=b_1, b_2=b_2, dropout=skip_dropout).forward(x)
+    dropout = make_dropping(dropout_rate, training, seed)
+    return build(FeedForward, w_1=w_1, w_2=w_2, b_1=b_1, b_2=b_2, dropout=dropout).forward(x)
 
 
 class FeedForward(nn.Module):

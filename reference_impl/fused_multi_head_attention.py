@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from goldformer.reference_impl import _functional as functional
 from goldformer.reference_impl._building import build
 from goldformer.reference_impl._checks import check_heads_divide, check_mask, check_positive_int, check_tensors
-from goldformer.reference_impl._random import xavier_weight, zero_bias
+from goldformer.reference_impl._random import Dropping, make_dropping, skip_dropout, xavier_weight, zero_bias
 
 
 def cut_fused(qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -37,6 +37,9 @@ def fused_multi_head_attention(
     w_o: Tensor,
     b_qkv: Tensor | None = None,
     b_o: Tensor | None = None,
+    dropout_rate: float | None = None,
+    training: bool = True,
+    seed: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Attend from x to x with several heads, projecting once for queries, keys and values together.
 
@@ -54,7 +57,9 @@ def fused_multi_head_attention(
     The output is as wide as w_o, whatever the width of x: walkthrough's own code reshapes to the width of x
     and fails where the two differ.
     """
-    module = build(FusedMultiHeadAttention, num_heads=num_heads, w_qkv=w_qkv, w_o=w_o, b_qkv=b_qkv, b_o=b_o)
+    dropout = make_dropping(dropout_rate, training, seed)
+    weights = {"w_qkv": w_qkv, "w_o": w_o, "b_qkv": b_qkv, "b_o": b_o}
+    module = build(FusedMultiHeadAttention, num_heads=num_heads, dropout=dropout, **weights)
     return module.forward(x, mask)
 
 
@@ -65,6 +70,8 @@ class FusedMultiHeadAttention(nn.Module):
     The fused matrix is started Xavier-uniform as the one matrix it is: its bound √(6 / (d_input + 3·d_model))
     is smaller than that of three separate ones.
     """
+
+    dropout: Dropping = staticmethod(skip_dropout)  # of the weights; the function may replace it
 
     def __init__(
         self,
@@ -92,7 +99,8 @@ class FusedMultiHeadAttention(nn.Module):
 
         qkv = functional.affine(x, self.w_qkv, self.b_qkv)  # (batch, seq, 3·heads·d_k)
         q, k, v = functional.cut_fused(qkv, self.num_heads)  # 3 × (batch, heads, seq, d_k)
-        heads, weights = functional.scaled_dot_product_attention(q, k, v, mask)  # (batch, heads, seq, d_k)
+        # heads (batch, heads, seq, d_k)
+        heads, weights = functional.scaled_dot_product_attention(q, k, v, mask, self.dropout)
         output = functional.affine(functional.merge_heads(heads), self.w_o, self.b_o)  # (batch, seq, heads·d_k)
         return output, weights, qkv
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from goldformer.reference_impl import _functional as functional
 from goldformer.reference_impl._building import build
 from goldformer.reference_impl._checks import check_heads_divide, check_mask, check_positive_int, check_tensors
-from goldformer.reference_impl._random import xavier_weight, zero_bias
+from goldformer.reference_impl._random import Dropping, make_dropping, skip_dropout, xavier_weight, zero_bias
 
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
@@ -61,11 +61,15 @@ def multi_head_attention(
     b_k: Tensor | None = None,
     b_v: Tensor | None = None,
     b_o: Tensor | None = None,
+    dropout_rate: float | None = None,
+    training: bool = True,
+    seed: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Attend several times in parallel, each time in a subspace of its own, and mix the results.
 
     Formula:  MultiHead(Q, K, V) = Concat(head_1, …, head_h) W^O,
-              head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V), with W_i^Q the i-th block of columns of w_q
+              head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V), with W_i^Q the i-th block of columns of w_q;
+              in training with a dropout_rate each head drops weights as scaled_dot_product_attention does
     Shapes:   query (batch, q_seq, d_query), key (batch, kv_seq, d_key), value (batch, kv_seq, d_value),
               mask boolean, broadcastable to (batch, heads, q_seq, kv_seq), True = may attend,
               w_q (d_query, heads·d_k), w_k (d_key, heads·d_k), w_v (d_value, heads·d_v),
@@ -87,6 +91,7 @@ def multi_head_attention(
         b_k=b_k,
         b_v=b_v,
         b_o=b_o,
+        dropout=make_dropping(dropout_rate, training, seed),
     )
     return module.forward(query, key, value, mask)
 
@@ -98,6 +103,8 @@ class MultiHeadAttention(nn.Module):
     dict by the same names. Where keys and values come from another model, ``d_key`` and ``d_value`` give
     their widths.
     """
+
+    dropout: Dropping = staticmethod(skip_dropout)  # of the weights; the function may replace it
 
     def __init__(
         self,
@@ -135,7 +142,8 @@ class MultiHeadAttention(nn.Module):
         k = functional.project_heads(key, self.w_k, self.b_k, self.num_heads)  # (batch, heads, kv_seq, d_k)
         v = functional.project_heads(value, self.w_v, self.b_v, self.num_heads)  # (batch, heads, kv_seq, d_v)
         # Each head is scaled by the √d_k of its own width, the last axis of q.
-        heads, weights = functional.scaled_dot_product_attention(q, k, v, mask)  # (batch, heads, q_seq, d_v)
+        # heads (batch, heads, q_seq, d_v)
+        heads, weights = functional.scaled_dot_product_attention(q, k, v, mask, self.dropout)
         output = functional.affine(functional.merge_heads(heads), self.w_o, self.b_o)  # (batch, q_seq, d_model)
         return output, weights
 

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from goldformer.reference_impl import _functional as functional
 from goldformer.reference_impl._checks import check_positive_int, check_tensors
+from goldformer.reference_impl._random import make_dropping
 
 
 def sinusoid_table(
@@ -32,16 +33,20 @@ def sinusoid_table(
     return functional.sinusoid_table(seq, d_model, dtype=dtype, device=device)  # (seq, d_model)
 
 
-def positional_encoding(x: Tensor) -> Tensor:
+def positional_encoding(
+    x: Tensor, *, dropout_rate: float | None = None, training: bool = True, seed: int | None = None
+) -> Tensor:
     """Add to every position its row of the sinusoid table, the same for every sample.
 
-    Formula:  output[b, pos] = x[b, pos] + PE[pos], the table in the dtype of x
+    Formula:  output[b, pos] = x[b, pos] + PE[pos], the table in the dtype of x;
+              in training with a dropout_rate dropout(x[b, pos] + PE[pos])
     Shapes:   x (batch, seq, d_model) → (batch, seq, d_model)
     Errors:   TypeError unless x is a floating-point tensor; ValueError unless it has three axes, none empty
-    Source:   walkthrough 2, n9 "位置编码" without its dropout; paper, section 3.5
+    Source:   walkthrough 2, n9 "位置编码"; paper, section 3.5, and 5.4 for the dropout
     """
     check_tensors({"x": (x, "batch seq d_model")})
-    return functional.positional_encoding(x)  # (batch, seq, d_model)
+    dropout = make_dropping(dropout_rate, training, seed)
+    return dropout(functional.positional_encoding(x))  # (batch, seq, d_model)
 
 
 class PositionalEncoding(nn.Module):

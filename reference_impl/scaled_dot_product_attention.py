@@ -3,7 +3,8 @@
 from torch import Tensor
 
 from goldformer.reference_impl import _functional as functional
-from goldformer.reference_impl._checks import check_fraction, check_mask, check_seed, check_tensors
+from goldformer.reference_impl._checks import check_mask, check_tensors
+from goldformer.reference_impl._random import make_dropping
 
 
 def attention_scores(query: Tensor, key: Tensor) -> Tensor:
@@ -62,7 +63,5 @@ def scaled_dot_product_attention(
     )
     if mask is not None:
         check_mask("mask", mask, "... q_seq kv_seq", (*query.shape[:-1], key.shape[-2]), "query", query)
-    if dropout_rate is not None:
-        check_fraction("dropout_rate", dropout_rate)
-        check_seed("seed", seed)
-    return functional.scaled_dot_product_attention(query, key, value, mask, dropout_rate, seed)
+    dropout = make_dropping(dropout_rate, True, seed)  # noqa: FBT003 - a call with a rate is one in training
+    return functional.scaled_dot_product_attention(query, key, value, mask, dropout)

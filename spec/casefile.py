@@ -253,6 +253,8 @@ def _make_recipes(
     for name, model in models.items():
         if name not in specs:
             raise Refused((group, name), f"is not in the contract, which has {', '.join(specs) or 'none'}")
+        if (like := getattr(model, "like", None)) is not None and like not in models:
+            raise Refused((group, name), f"is drawn like {like}, which is not among {', '.join(models)}")
         recipes[name] = _make_recipe(model, specs[name], sizes, lead, (group, name))
     return recipes
 
@@ -295,7 +297,7 @@ def _convert_recipe(model: Any, spec: ArraySpec, sizes: Mapping[str, int], lead:
         if max(map(abs, model.range)) >= 2**31:
             raise ValueError(f"range {model.range} is too wide: write ends below 2147483648 in size")
         return draw.Ids(model.seed, model.range[0], model.range[1], shape)
-    return draw.Dyadic(model.seed, *draw.grid(*map(str, (*model.range, model.step))), shape)
+    return draw.Dyadic(model.seed, *draw.grid(*map(str, (*model.range, model.step))), shape, model.like)
 
 
 def _read_values(values: Any, spec: ArraySpec, shape: tuple[int, ...] | None) -> draw.Array:

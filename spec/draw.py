@@ -40,13 +40,14 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class Dyadic:
-    """Drawn from lo, lo + step, …, hi."""
+    """Drawn from lo, lo + step, …, hi; with `like` under the name of that argument, so that both may be equal."""
 
     seed: int
     lo: Fraction
     hi: Fraction
     step: Fraction
     shape: tuple[int, ...]
+    like: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,7 @@ def build(recipe: Recipe, name: str) -> Array:
         case Fill():
             array = np.full(recipe.shape, recipe.value, dtype=np.float64)
         case Dyadic():
-            array = dyadic(recipe, name)
+            array = dyadic(recipe, recipe.like or name)
         case Ids():
             array = recipe.lo + below(recipe.hi - recipe.lo + 1, recipe.seed, name, recipe.shape)
         case Mask():

@@ -66,9 +66,10 @@ def unfit(law: Law, statistic: Statistic) -> str | None:
     return "there are so few elements that all may be dropped" if nothing_left > FALSE_ALARM else None
 
 
-def _xavier_uniform(case: Case, output: str) -> Law:
-    """Return the law of INIT-1."""
-    del output
+def _xavier_uniform(case: Case, output: str) -> Law | None:
+    """Return the law of INIT-1; a bias is not random (INIT-3)."""
+    if output == "bias":
+        return None
     d_in, d_out = case.sizes["d_in"], case.sizes["d_out"]
     return Uniform(d_in * d_out, Fraction(6, d_in + d_out))
 
@@ -104,6 +105,99 @@ def _attention(case: Case, output: str) -> Law | None:
     return Discrete(tuple((q_seq * n, _sum_kept([Fraction(1, kv_seq)] * int(k), rate)) for n, k in found))
 
 
+def _feed_forward(case: Case, output: str) -> Law | None:
+    """Return the law of DROP-4 for tokens of a few kinds, each hidden channel of which adds to at most one output."""
+    rate = _rate_in_training(case)
+    if rate is None:
+        return None
+    if output == "hidden":
+        raise ValueError("is not specified where hidden channels are dropped")
+    params = case.param_arrays
+    inner = case.input_arrays["x"] @ params["w_1"] + params.get("b_1", 0.0)
+    if not _is_choice(params["w_2"]):
+        raise ValueError("has a known distribution where each row of w_2 has at most one 1 and otherwise 0")
+    return _sums(np.maximum(inner, 0.0), params["w_2"], params.get("b_2"), rate)
+
+
+def _positional_encoding(case: Case, output: str) -> Law | None:
+    """Return the law of DROP-5 for samples of one token: at position 0 sines are 0 and cosines 1."""
+    del output
+    rate = _rate_in_training(case)
+    if rate is None:
+        return None
+    x = case.input_arrays["x"]
+    if x.shape[1] != 1 or x.shape[2] % 2 or (x != x[..., :1]).any():
+        raise ValueError("has a known distribution where samples have one token and an even number of equal channels")
+    # Half of the channels are sines, in every layout.
+    encoded = np.concatenate([x[..., ::2], x[..., 1::2] + 1], axis=-1)
+    numbers, counts = np.unique(encoded, return_counts=True)
+    found = zip(counts.tolist(), numbers.tolist(), strict=True)
+    return Discrete(tuple((count, _sum_kept([_as_written(number)], rate)) for count, number in found))
+
+
+def _multi_head_attention(case: Case, output: str) -> Law | None:
+    """Return the law of DROP-3 for equal weights, each of which adds to at most one element of the output."""
+    rate = _rate_in_training(case)
+    if rate is None or output in ("q", "k", "v", "qkv", "scaled_scores"):
+        return None
+    if output != "output":
+        raise ValueError("is not specified where weights are dropped")
+    inputs, params, heads = case.input_arrays, case.param_arrays, case.sizes["heads"]
+    if "w_qkv" in params:
+        fused = inputs["x"] @ params["w_qkv"] + params.get("b_qkv", 0.0)
+        q, _, v = np.split(fused.reshape(*fused.shape[:-1], heads, -1), 3, axis=-1)
+    else:
+        q = inputs["query"] @ params["w_q"] + params.get("b_q", 0.0)
+        v = inputs["value"] @ params["w_v"] + params.get("b_v", 0.0)
+        v = v.reshape(*v.shape[:-1], heads, -1)
+    w_o = params["w_o"].reshape(heads, -1, params["w_o"].shape[-1])
+    # What a weight of each head and key adds to the output: (batch, kv_seq, heads, d_model).
+    added = np.einsum("bkhd,hdo->bkho", v, w_o)
+    if q.any() or "mask" in case.inputs or not _is_choice(added):
+        raise ValueError(
+            "has a known distribution where the projected query is 0, there is no mask, and each key of each head adds "
+            "1 to at most one channel of the output"
+        )
+    bias = params.get("b_o", np.zeros(added.shape[-1]))
+    kv_seq, q_seq = added.shape[1], q.shape[1]
+    groups = []
+    for sample in added.sum((1, 2)):
+        for keys, shift in zip(sample.tolist(), bias.tolist(), strict=True):
+            kept = _sum_kept([Fraction(1, kv_seq)] * int(keys), rate)
+            groups.append((q_seq, _shift(kept, shift)))
+    return Discrete(tuple(groups))
+
+
+def _layer(case: Case, output: str) -> Law | None:
+    """Return None where all or nothing is dropped (DROP-6); the law of a normalised sum is not known."""
+    if _rate_in_training(case) is not None:
+        raise ValueError(f"has a known distribution at a dropout_rate of 0 or 1 only, {output} too")
+    return None
+
+
+def _rate_in_training(case: Case) -> Fraction | None:
+    """Return the rate at which something is dropped and something kept; None if there is none."""
+    rate = _as_written(case.attributes.get("dropout_rate", 0))
+    return None if rate in (0, 1) or not case.attributes.get("training", True) else rate
+
+
+def _sums(terms: Array, choice: Array, bias: Array | None, rate: Fraction) -> Discrete:
+    """Return the law of dropout(terms)·choice + bias, whose elements are independent of one another."""
+    rows, counts = np.unique(terms.reshape(-1, terms.shape[-1]), axis=0, return_counts=True)
+    shifts = np.zeros(choice.shape[-1]) if bias is None else bias
+    groups = []
+    for row, count in zip(rows, counts.tolist(), strict=True):
+        for column, shift in zip(choice.T, shifts.tolist(), strict=True):
+            kept = _sum_kept([_as_written(term) for term in row[column == 1].tolist() if term], rate)
+            groups.append((count, _shift(kept, shift)))
+    return Discrete(tuple(groups))
+
+
+def _shift(values: Mapping[Fraction, Fraction], by: float) -> Mapping[Fraction, Fraction]:
+    """Return the distribution of a sum with a number."""
+    return {value + _as_written(by): probability for value, probability in values.items()}
+
+
 def _is_choice(value: Array) -> bool:
     return bool(np.isin(value, (0, 1)).all() and (value.sum(-1) <= 1).all())
 
@@ -129,4 +223,10 @@ _LAWS: Final[Mapping[str, Callable[[Case, str], Law | None]]] = {
     "xavier_uniform": _xavier_uniform,
     "dropout": _dropout,
     "scaled_dot_product_attention": _attention,
+    "feed_forward": _feed_forward,
+    "positional_encoding": _positional_encoding,
+    "multi_head_attention": _multi_head_attention,
+    "fused_multi_head_attention": _multi_head_attention,
+    "encoder_layer": _layer,
+    "decoder_layer": _layer,
 }

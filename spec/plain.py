@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from goldformer.spec import draw
-from goldformer.spec.draw import Dyadic, Values
+from goldformer.spec.draw import Dyadic, Recipe, Values
 from goldformer.spec.laws import Law, law_of
 from goldformer.spec.model import Array, Attribute, Case, Contract, GoldenArray
 from goldformer.spec.oracle.decoding_formulas import teacher_forced
@@ -66,8 +66,11 @@ class PlainCase:
 
     def laws(self, changed: Changed) -> Mapping[str, Law | None]:
         """Return the laws of the random outputs; ValueError if no law can judge them."""
-        inputs = {n: Values(np.asarray(changed[n])) if n in changed else r for n, r in self.case.inputs.items()}
-        case = replace(self.case, inputs=inputs)
+
+        def now(group: Mapping[str, Recipe]) -> dict[str, Recipe]:
+            return {n: Values(np.asarray(changed[n])) if n in changed else recipe for n, recipe in group.items()}
+
+        case = replace(self.case, inputs=now(self.case.inputs), params=now(self.case.params))
         return {name: law_of(case, name) for name in self.golden}
 
     def compute(self, changed: Changed) -> Mapping[str, Array]:

@@ -21,13 +21,17 @@ Nested = list[Any]
 
 
 class DrawModel(StrictModel):
-    """Drawn by the generator of transformer.md; `step` is a power of two such as 1/32."""
+    """Drawn by the generator of transformer.md; `step` is a power of two such as 1/32.
+
+    `like` names another argument, under whose name it is drawn: with one seed and one shape both are equal.
+    """
 
     draw: Literal["dyadic"]
     seed: int
     range: Annotated[list[float | int], Field(min_length=2, max_length=2)]
     step: str | int
     shape: list[int] | None = None
+    like: Name | None = None
 
     @field_validator("step")
     @classmethod

@@ -30,11 +30,12 @@ def fork_seed(seed: int | None) -> Iterator[None]:
         yield
 
 
-def attention(params: Params, *, num_heads: int, batch_first: bool) -> nn.MultiheadAttention:
+def attention(params: Params, *, num_heads: int, batch_first: bool, dropout: float = 0.0) -> nn.MultiheadAttention:
     """Return nn.MultiheadAttention of the parameters' widths; NotImplementedError if it cannot have them."""
     return nn.MultiheadAttention(
         _embed_dim(params),
         num_heads,
+        dropout,
         bias=any(params.get(f"b_{role}") is not None for role in "qkvo"),
         kdim=params["w_k"].shape[0],
         vdim=params["w_v"].shape[0],
@@ -45,12 +46,12 @@ def attention(params: Params, *, num_heads: int, batch_first: bool) -> nn.Multih
 
 
 def encoder_layer(params: Params, **options: Any) -> nn.TransformerEncoderLayer:
-    """Return nn.TransformerEncoderLayer of the parameters' widths; `options` are num_heads, batch_first, norm_first."""
+    """Return nn.TransformerEncoderLayer of the parameters' widths; `options` as _layer_options has them."""
     return nn.TransformerEncoderLayer(**_layer_options(params, **options))
 
 
 def decoder_layer(params: Params, **options: Any) -> nn.TransformerDecoderLayer:
-    """Return nn.TransformerDecoderLayer of the parameters' widths; `options` are num_heads, batch_first, norm_first."""
+    """Return nn.TransformerDecoderLayer of the parameters' widths; `options` as _layer_options has them."""
     _embed_dim(part(params, "cross_attention"))
     return nn.TransformerDecoderLayer(**_layer_options(params, **options))
 
@@ -135,13 +136,15 @@ def _final_norm(params: Params) -> nn.LayerNorm | None:
     return nn.LayerNorm(len(norm["gamma"]), device="meta", dtype=norm["gamma"].dtype) if norm else None
 
 
-def _layer_options(params: Params, *, num_heads: int, batch_first: bool, norm_first: bool) -> dict[str, Any]:
+def _layer_options(
+    params: Params, *, num_heads: int, batch_first: bool, norm_first: bool, dropout: float = 0.0
+) -> dict[str, Any]:
     attention, hidden = part(params, "self_attention"), params["feed_forward.w_1"]
     return {
         "d_model": _embed_dim(attention),
         "nhead": num_heads,
         "dim_feedforward": hidden.shape[1],
-        "dropout": 0.0,
+        "dropout": dropout,
         "batch_first": batch_first,
         "norm_first": norm_first,
         "device": "meta",

@@ -27,7 +27,6 @@ one_hot = reference_impl.one_hot
 label_smoothing = reference_impl.label_smoothing
 cross_entropy = reference_impl.cross_entropy
 kl_divergence = reference_impl.kl_divergence
-xavier_uniform = reference_impl.xavier_uniform
 dropout = reference_impl.dropout
 
 
@@ -46,6 +45,11 @@ def scaled_dot_product_attention(
     return *attended, reference_impl.attention_scores(query, key), reference_impl.scaled_scores(query, key)
 
 
+def xavier_uniform(like: Tensor, *, seed: int) -> tuple[Tensor, Tensor]:
+    """Return the weight, and the bias with which the modules start."""
+    return reference_impl.xavier_uniform(like, seed), like.new_zeros(like.shape[1:])
+
+
 def token_embedding(ids: Tensor, *, params: Mapping[str, Tensor], pad_id: int | None = None) -> Tensor:
     """Return the rows of the table."""
     return reference_impl.token_embedding(ids, **params, fixed_id=pad_id)
@@ -59,9 +63,15 @@ def multi_head_attention(
     *,
     num_heads: int,
     params: Mapping[str, Tensor],
+    dropout_rate: float | None = None,
+    training: bool = True,
+    seed: int | None = None,
 ) -> tuple[Tensor, ...]:
-    """Return output, weights, q, k, v, scaled_scores, heads and average_weights."""
-    output, weights = reference_impl.multi_head_attention(query, key, value, mask, num_heads=num_heads, **params)
+    """Return output, weights, q, k, v, scaled_scores, heads and average_weights, these three undropped."""
+    attention = reference_impl.multi_head_attention
+    output, weights = attention(
+        query, key, value, mask, num_heads=num_heads, **params, dropout_rate=dropout_rate, training=training, seed=seed
+    )
     q, k, v = (
         reference_impl.project_heads(x, params[f"w_{role}"], params.get(f"b_{role}"), num_heads=num_heads)
         for role, x in (("q", query), ("k", key), ("v", value))
@@ -70,10 +80,20 @@ def multi_head_attention(
 
 
 def fused_multi_head_attention(
-    x: Tensor, mask: Tensor | None = None, *, num_heads: int, params: Mapping[str, Tensor]
+    x: Tensor,
+    mask: Tensor | None = None,
+    *,
+    num_heads: int,
+    params: Mapping[str, Tensor],
+    dropout_rate: float | None = None,
+    training: bool = True,
+    seed: int | None = None,
 ) -> tuple[Tensor, ...]:
-    """Return output, weights, qkv, q, k, v, scaled_scores, heads and average_weights."""
-    output, weights, qkv = reference_impl.fused_multi_head_attention(x, mask, num_heads=num_heads, **params)
+    """Return output, weights, qkv, q, k, v, scaled_scores, heads and average_weights, these three undropped."""
+    attention = reference_impl.fused_multi_head_attention
+    output, weights, qkv = attention(
+        x, mask, num_heads=num_heads, **params, dropout_rate=dropout_rate, training=training, seed=seed
+    )
     return output, weights, qkv, *_steps(*reference_impl.cut_fused(qkv, num_heads), mask), weights.mean(dim=1)
 
 
@@ -103,9 +123,16 @@ def single_head_attention_step(
     )._asdict()
 
 
-def feed_forward(x: Tensor, *, params: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+def feed_forward(
+    x: Tensor,
+    *,
+    params: Mapping[str, Tensor],
+    dropout_rate: float | None = None,
+    training: bool = True,
+    seed: int | None = None,
+) -> tuple[Tensor, Tensor]:
     """Return output and hidden."""
-    return reference_impl.feed_forward(x, **params)
+    return reference_impl.feed_forward(x, **params, dropout_rate=dropout_rate, training=training, seed=seed)
 
 
 def layer_norm(x: Tensor, *, params: Mapping[str, Tensor]) -> Tensor:

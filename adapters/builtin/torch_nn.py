@@ -128,39 +128,64 @@ class TorchNN:
         *,
         num_heads: int,
         params: Params,
+        dropout_rate: float = 0.0,
+        training: bool = True,
+        seed: int | None = None,
     ) -> dict[str, Tensor]:
         """Call nn.MultiheadAttention; return output and, without a chosen backend, its two forms of the weights."""
-        layer = layers.attention(params, num_heads=num_heads, batch_first=self.batch_first)
+        layer = layers.attention(params, num_heads=num_heads, batch_first=self.batch_first, dropout=dropout_rate)
         # Without dropout, training mode only disables the fast path, a fused kernel that ignores the backend.
-        layer.train(not self._wants_weights)
+        layer.train(training if dropout_rate else not self._wants_weights)
         inputs = [query, key, value]
         if not self.batch_first:
             inputs = [sequence_first(x) for x in inputs]
         options: dict[str, Any] = {"need_weights": self._wants_weights, "average_attn_weights": False}
         options |= self._make_masks(mask, query, key, num_heads)
         state = layers.map_attention(params)
-        with self._select_kernel():
+        with self._select_kernel(), layers.fork_seed(seed):
             output, weights = functional_call(layer, state, tuple(inputs), options)
         outputs = {"output": output if self.batch_first else batch_first(output)}
         if not self._wants_weights:
             return outputs
-        _, average = functional_call(layer, state, tuple(inputs), options | {"average_attn_weights": True})
+        with layers.fork_seed(seed):
+            _, average = functional_call(layer, state, tuple(inputs), options | {"average_attn_weights": True})
         return outputs | {"weights": weights, "average_weights": average}
 
-    def feed_forward(self, x: Tensor, *, params: Params) -> tuple[Tensor, Tensor]:
-        """Call F.linear, F.relu and F.linear; return output and hidden."""
+    def feed_forward(
+        self,
+        x: Tensor,
+        *,
+        params: Params,
+        dropout_rate: float = 0.0,
+        training: bool = True,
+        seed: int | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Call F.linear, F.relu, F.dropout and F.linear; return output and hidden."""
         hidden = F.relu(F.linear(x, linear_weight(params["w_1"]), params.get("b_1")))
-        return F.linear(hidden, linear_weight(params["w_2"]), params.get("b_2")), hidden
+        with layers.fork_seed(seed):
+            kept = F.dropout(hidden, dropout_rate, training) if dropout_rate else hidden
+        return F.linear(kept, linear_weight(params["w_2"]), params.get("b_2")), hidden
 
     def layer_norm(self, x: Tensor, *, params: Params) -> Tensor:
         """Call F.layer_norm over the last axis, with its own eps."""
         return F.layer_norm(x, x.shape[-1:], params["gamma"], params["beta"])
 
-    def encoder_layer(self, x: Tensor, mask: Tensor | None = None, *, num_heads: int, params: Params) -> Tensor:
+    def encoder_layer(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        *,
+        num_heads: int,
+        params: Params,
+        dropout_rate: float = 0.0,
+        training: bool = True,
+        seed: int | None = None,
+    ) -> Tensor:
         """Call nn.TransformerEncoderLayer, which returns only the output."""
-        layer = layers.encoder_layer(params, num_heads=num_heads, **self._options)
+        layer = layers.encoder_layer(params, num_heads=num_heads, dropout=dropout_rate, **self._options)
         masks = self._make_masks(mask, x, x, num_heads, ("src_key_padding_mask", "src_mask"))
-        return self._run(layer, layers.map_layer(params), (x,), masks)
+        with layers.fork_seed(seed):
+            return self._run(layer, layers.map_layer(params), (x,), masks, training=training if dropout_rate else None)
 
     def encoder(
         self, x: Tensor, mask: Tensor | None = None, *, num_heads: int, num_layers: int, params: Params
@@ -179,11 +204,17 @@ class TorchNN:
         *,
         num_heads: int,
         params: Params,
+        dropout_rate: float = 0.0,
+        training: bool = True,
+        seed: int | None = None,
     ) -> Tensor:
         """Call nn.TransformerDecoderLayer, which returns only the output."""
-        layer = layers.decoder_layer(params, num_heads=num_heads, **self._options)
+        layer = layers.decoder_layer(params, num_heads=num_heads, dropout=dropout_rate, **self._options)
         masks = self._make_decoder_masks(x, memory, self_mask, memory_mask, num_heads)
-        return self._run(layer, layers.map_layer(params), (x, memory), masks)
+        with layers.fork_seed(seed):
+            return self._run(
+                layer, layers.map_layer(params), (x, memory), masks, training=training if dropout_rate else None
+            )
 
     def decoder(
         self,
@@ -236,11 +267,19 @@ class TorchNN:
     def _options(self) -> dict[str, bool]:
         return {"batch_first": self.batch_first, "norm_first": self.norm_first}
 
-    def _run(self, module: nn.Module, state: Params, inputs: tuple[Tensor, ...], masks: Mapping[str, Tensor]) -> Tensor:
-        """Return the output, batch first, of a layer or stack with the numbers of `state`."""
+    def _run(
+        self,
+        module: nn.Module,
+        state: Params,
+        inputs: tuple[Tensor, ...],
+        masks: Mapping[str, Tensor],
+        *,
+        training: bool | None = None,
+    ) -> Tensor:
+        """Return the output, batch first, of a layer or stack with the numbers of `state`; with dropout in a mode."""
         # The fast path, which evaluation takes for an even number of heads, returns NaN for an empty row; the other
         # paths return zeros. Without a mask no row is empty; with a mask training mode disables the fast path.
-        module.train(bool(masks) or self.backend != "default")
+        module.train(bool(masks) or self.backend != "default" if training is None else training)
         ordered = inputs if self.batch_first else tuple(sequence_first(x) for x in inputs)
         with self._select_kernel():
             output: Tensor = functional_call(module, dict(state), ordered, dict(masks))

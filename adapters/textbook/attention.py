@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from goldformer.adapters.textbook.checks import Array, axis_sizes, broadcast_mask, check_integers, require_one
-from goldformer.adapters.textbook.randomness import drop_elements
+from goldformer.adapters.textbook.randomness import drop_elements, find_dropout
 from goldformer.adapters.textbook.steps import step
 
 # The axes of the arguments, as axis_sizes reads them
@@ -51,6 +51,8 @@ def scaled_dot_product_attention(
     scaled = scores / score_divisor(sizes)
     mask = None if mask is None else broadcast_mask("mask", mask, scores.shape)
     weights = weigh_keys(scaled, mask)
+    if dropout_rate is None:
+        dropout_rate, seed = find_dropout()
     kept = weights if dropout_rate is None else drop_weights(scaled, mask, dropout_rate, seed)
     output = sum_values(kept, value)
     return {"output": output, "weights": weights, "scores": scores, "scaled_scores": scaled}

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from goldformer.adapters.textbook.attention import IDS
 from goldformer.adapters.textbook.checks import Array, axis_sizes, check_ids
+from goldformer.adapters.textbook.randomness import drop_encoded, dropping
 from goldformer.adapters.textbook.steps import step
 
 Wave = Callable[[Array], Array]
@@ -26,10 +27,13 @@ def token_embedding(ids: Array, *, params: Mapping[str, Array], pad_id: int | No
 
 
 @step
-def positional_encoding(x: Array) -> Array:
+def positional_encoding(
+    x: Array, *, dropout_rate: float | None = None, training: bool = True, seed: int | None = None
+) -> Array:
     """Return x plus the encoding, computed and added in float64 and rounded once to the dtype of x."""
     axis_sizes({"x": "batch seq d_model"}, x=x)
-    return add_encoding(x, encode_positions(x))
+    with dropping(dropout_rate, training, seed):
+        return drop_encoded(add_encoding(x, encode_positions(x)))
 
 
 @step

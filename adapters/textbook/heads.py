@@ -7,6 +7,7 @@ import numpy as np
 
 from goldformer.adapters.textbook.attention import causal_mask, scaled_dot_product_attention
 from goldformer.adapters.textbook.checks import Array, axis_sizes
+from goldformer.adapters.textbook.randomness import dropping
 from goldformer.adapters.textbook.steps import step
 
 Params = Mapping[str, Array]
@@ -51,17 +52,28 @@ def multi_head_attention(
     *,
     num_heads: int,
     params: Params,
+    dropout_rate: float | None = None,
+    training: bool = True,
+    seed: int | None = None,
 ) -> dict[str, Array]:
     """Return output (batch, q_seq, d_model) and the intermediate results of each head, (batch, heads, …)."""
     axis_sizes(MULTI_HEAD, query=query, key=key, value=value, **params)
     inputs = {"q": query, "k": key, "v": value}
     heads = (project_heads(x, params, role, num_heads) for role, x in inputs.items())
-    return attend_heads(*heads, mask=mask, params=params)
+    with dropping(dropout_rate, training, seed):
+        return attend_heads(*heads, mask=mask, params=params)
 
 
 @step
 def fused_multi_head_attention(
-    x: Array, mask: Array | None = None, *, num_heads: int, params: Params
+    x: Array,
+    mask: Array | None = None,
+    *,
+    num_heads: int,
+    params: Params,
+    dropout_rate: float | None = None,
+    training: bool = True,
+    seed: int | None = None,
 ) -> dict[str, Array]:
     """Return output (batch, seq, E), qkv (batch, seq, 3·E) and the intermediate results of each head."""
     sizes = axis_sizes(FUSED, x=x, **params)
@@ -69,7 +81,8 @@ def fused_multi_head_attention(
         raise ValueError(f"w_qkv: {sizes['3*heads*d_k']} columns are not 3 times w_o's {len(params['w_o'])}")
     qkv = project_attention(x, params, "qkv")
     query, key, value = split_fused(qkv, num_heads)
-    attended = attend_heads(query, key, value, mask=mask, params=params)
+    with dropping(dropout_rate, training, seed):
+        attended = attend_heads(query, key, value, mask=mask, params=params)
     return {name: (attended | {"qkv": qkv})[name] for name in FUSED_OUTPUTS}
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from goldformer.adapters.layouts import part
 from goldformer.adapters.textbook.checks import Array, axis_sizes, broadcast_mask, require_one
 from goldformer.adapters.textbook.heads import Params, multi_head_attention, project
+from goldformer.adapters.textbook.randomness import drop_hidden, drop_update, dropping
 from goldformer.adapters.textbook.steps import step
 
 Entry = TypeVar("Entry")
@@ -75,11 +76,19 @@ def check_final_norm(params: Params, *parts: str) -> None:
 
 
 @step
-def feed_forward(x: Array, *, params: Params) -> tuple[Array, Array]:
+def feed_forward(
+    x: Array,
+    *,
+    params: Params,
+    dropout_rate: float | None = None,
+    training: bool = True,
+    seed: int | None = None,
+) -> tuple[Array, Array]:
     """Return output (batch, seq, d_model) and hidden (batch, seq, d_ff)."""
     axis_sizes({"x": TOKENS, **FEED_FORWARD}, x=x, **params)
     hidden = activation(project(x, params, "1"))
-    return project(hidden, params, "2"), hidden
+    with dropping(dropout_rate, training, seed):
+        return project(drop_hidden(hidden), params, "2"), hidden
 
 
 @step
@@ -152,7 +161,7 @@ def run_sublayer(
 
 def note_sum(x: Array, output: Array, sums: list[Array]) -> Array:
     """Return x plus the output of a sub-layer, and append it to `sums`, which begins with the input of the layer."""
-    sums.append(add_residual(x, output, sums))
+    sums.append(add_residual(x, drop_update(output), sums))
     return sums[-1]
 
 
@@ -210,13 +219,23 @@ def feed_forward_sublayer(x: Array, *, number: int, sums: list[Array], params: P
 
 
 @step
-def encoder_layer(x: Array, mask: Array | None = None, *, num_heads: int, params: Params) -> dict[str, Array]:
+def encoder_layer(
+    x: Array,
+    mask: Array | None = None,
+    *,
+    num_heads: int,
+    params: Params,
+    dropout_rate: float | None = None,
+    training: bool = True,
+    seed: int | None = None,
+) -> dict[str, Array]:
     """Return output and attended (batch, seq, d_model) and weights (batch, heads, seq, seq)."""
     axis_sizes({"x": TOKENS, **ENCODER_LAYER}, x=x, **params)
     sums = [x]
     attend = partial(self_attend, mask=mask, num_heads=num_heads, params=params)
-    attended, weights = run_sublayer(x, attend, number=1, sums=sums, params=params)
-    output = feed_forward_sublayer(attended, number=2, sums=sums, params=params)
+    with dropping(dropout_rate, training, seed):
+        attended, weights = run_sublayer(x, attend, number=1, sums=sums, params=params)
+        output = feed_forward_sublayer(attended, number=2, sums=sums, params=params)
     return {"output": output, "attended": attended, "weights": weights}
 
 
@@ -229,6 +248,9 @@ def decoder_layer(
     *,
     num_heads: int,
     params: Params,
+    dropout_rate: float | None = None,
+    training: bool = True,
+    seed: int | None = None,
 ) -> dict[str, Array]:
     """Return output, attended and crossed, as x, weights (…, seq, seq) and cross_weights (…, seq, source_seq)."""
     table = {"x": TOKENS, "memory": "batch source_seq d_model", **DECODER_LAYER}
@@ -239,9 +261,10 @@ def decoder_layer(
     sums = [x]
     common: dict[str, Any] = {"num_heads": num_heads, "params": params}
     attend = partial(self_attend, mask=self_mask, **common)
-    attended, weights = run_sublayer(x, attend, number=1, sums=sums, params=params)
-    crossed, cross_weights = cross_attention_sublayer(attended, memory, memory_mask, sums=sums, **common)
-    output = feed_forward_sublayer(crossed, number=3, sums=sums, params=params)
+    with dropping(dropout_rate, training, seed):
+        attended, weights = run_sublayer(x, attend, number=1, sums=sums, params=params)
+        crossed, cross_weights = cross_attention_sublayer(attended, memory, memory_mask, sums=sums, **common)
+        output = feed_forward_sublayer(crossed, number=3, sums=sums, params=params)
     between = {"attended": attended, "crossed": crossed}
     return {"output": output, **between, "weights": weights, "cross_weights": cross_weights}
 

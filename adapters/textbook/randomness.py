@@ -1,6 +1,11 @@
 """Random numbers: the initial weights of a layer, and dropout."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -61,3 +66,67 @@ def draw_dropout_mask(shape: tuple[int, ...], rate: float, random: np.random.Gen
 def scale_up(x: Array, rate: float) -> Array:
     """Return x/(1 − rate)."""
     return np.asarray(x / (1 - rate))
+
+
+# Dropout inside a component
+
+
+@dataclass(frozen=True, slots=True)
+class Dropout:
+    """The dropout of one call: its rate, and the random numbers from which each place gets a seed of its own."""
+
+    rate: float
+    random: np.random.Generator
+
+
+_dropout: Final[ContextVar[Dropout | None]] = ContextVar("dropout", default=None)
+
+
+@contextmanager
+def dropping(dropout_rate: float | None, training: bool, seed: int | None) -> Iterator[None]:  # noqa: FBT001
+    """Drop in all places inside the context; without a rate keep to the dropout of the context around it."""
+    if dropout_rate is None:
+        yield
+        return
+    drop_elements(np.ones(1), "dropout_rate", dropout_rate, seed)  # refuses a rate outside 0 … 1
+    token = _dropout.set(Dropout(dropout_rate, np.random.default_rng(seed)) if is_dropping(training) else None)
+    try:
+        yield
+    finally:
+        _dropout.reset(token)
+
+
+@step
+def is_dropping(training: bool) -> bool:  # noqa: FBT001
+    """Return True in training; in evaluation nothing is dropped (DROP-2)."""
+    return training
+
+
+def find_dropout() -> tuple[float | None, int | None]:
+    """Return rate and seed for the next place inside a component; None where nothing is dropped."""
+    current = _dropout.get()
+    return (None, None) if current is None else (current.rate, int(current.random.integers(2**32)))
+
+
+def drop_here(x: Array) -> Array:
+    """Return x after the dropout of the component that runs."""
+    rate, seed = find_dropout()
+    return x if rate is None else drop_elements(x, "dropout_rate", rate, seed)
+
+
+@step
+def drop_hidden(x: Array) -> Array:
+    """Drop hidden channels, between the activation and the second map (DROP-4)."""
+    return drop_here(x)
+
+
+@step
+def drop_encoded(x: Array) -> Array:
+    """Drop elements of the sum of input and positional encoding (DROP-5)."""
+    return drop_here(x)
+
+
+@step
+def drop_update(x: Array) -> Array:
+    """Drop elements of the output of a sub-layer, before it is added (DROP-6)."""
+    return drop_here(x)

@@ -66,7 +66,9 @@ def new(*, path: Path, arrays: str, force: bool) -> int:
 
 def _write_function(contract: Contract) -> str:
     inputs = [f"{n}=None" if spec.optional else n for n, spec in contract.inputs.items()]
-    keywords = [f"{n}=None" if spec.optional else n for n, spec in contract.attributes.items()]
+    # Without dropout_rate and the like: a call with an optional attribute that a function does not take is "not
+    # implemented", and one that it takes and ignores fails.
+    keywords = [n for n, spec in contract.attributes.items() if not spec.optional]
     keywords += ["params"] if contract.takes_params else []
     arguments = ", ".join([*inputs, *(["*"] if keywords else []), *keywords])
     lines = [f'    """{contract.title}.', ""]

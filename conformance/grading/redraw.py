@@ -282,7 +282,7 @@ class _Redraw:
 
     def _draw_recipe(self, name: str, raw: Mapping[str, Any], spec: ArraySpec) -> Raw:
         if "draw" in raw:
-            made = {**raw, "seed": self.random.number("seed", name)}
+            made = {**raw, "seed": self.random.number("seed", raw.get("like", name))}
             if raw["draw"] == "ids" and spec.below:
                 made["range"] = [raw["range"][0], self.sizes[spec.below] - 1]
             return made

@@ -88,13 +88,22 @@ def scale_kept(number: Number, x: Objects, rate: Any) -> Objects:
     return kept
 
 
+def drop(number: Number, x: Objects, dropout_rate: Any, *, training: bool) -> Objects:
+    """DROP-1, DROP-2: what is left of an array where nothing, or everything, is dropped."""
+    return scale_kept(number, x, dropout_rate) if training else x
+
+
 def xavier_uniform(number: Number, like: Objects, *, seed: int) -> dict[str, Objects]:
-    """INIT-1: √(6/(d_in + d_out)), the largest element there can be, as it is drawn: −a + 2a·v with v up to 1."""
+    """INIT-1: √(6/(d_in + d_out)), the largest element there can be, as it is drawn: −a + 2a·v with v up to 1.
+
+    INIT-3: a bias of zeros.
+    """
     del seed
     bound = np.sqrt(scalar(number(6)) / scalar(number(sum(like.shape))))
     # v has as many random bits as the dtype holds: it is a product here so that it is rounded once.
     v = scalar(number(1)) * scalar(number(1))
-    return {"weight": np.full(like.shape, -bound + (bound + bound) * v, dtype=like.dtype)}
+    weight = np.full(like.shape, -bound + (bound + bound) * v, dtype=like.dtype)
+    return {"weight": weight, "bias": np.full(like.shape[1:], number(0), dtype=like.dtype)}
 
 
 def causal_mask(number: Number, *, q_seq: int, kv_seq: int, causal_corner: str = "top_left") -> dict[str, Objects]:
@@ -138,9 +147,17 @@ def token_embedding(
 
 
 def positional_encoding(
-    number: Number, x: Objects, *, pe_layout: str = "interleaved", odd_d_model: str = "extra_sine"
+    number: Number,
+    x: Objects,
+    *,
+    pe_layout: str = "interleaved",
+    odd_d_model: str = "extra_sine",
+    dropout_rate: Any = 0,
+    training: bool = True,
+    seed: int = 0,
 ) -> dict[str, Objects]:
-    """PE-1, PE-3, PE-6, PE-7: x + PE, the angle pos / 10000^(2i/d_model)."""
+    """PE-1, PE-3, PE-6, PE-7, DROP-5: x + PE, the angle pos / 10000^(2i/d_model)."""
+    del seed
     seq, d_model = x.shape[-2:]
     if d_model % 2 and odd_d_model == "refused":
         raise ValueError("odd d_model")
@@ -154,7 +171,7 @@ def positional_encoding(
         table = np.stack([sine, cosine], axis=-1).reshape(seq, 2 * pairs)[:, :d_model]
     else:
         table = np.concatenate([sine, cosine], axis=-1)
-    return {"output": x + table}
+    return {"output": drop(number, x + table, dropout_rate, training=training)}
 
 
 def split_heads(x: Objects, heads: int) -> Objects:
@@ -208,10 +225,15 @@ def multi_head_attention(
     b_v: Objects | None = None,
     b_o: Objects | None = None,
     empty_row: str = "uniform",
+    dropout_rate: Any = 0,
+    training: bool = True,
+    seed: int = 0,
 ) -> dict[str, Objects]:
-    """MHA-1 … MHA-6: project, split, attend in each head, merge, project."""
+    """MHA-1 … MHA-6, DROP-3: project, split, attend in each head, merge, project."""
     projections = ((w_q, b_q), (w_k, b_k), (w_v, b_v), (w_o, b_o))
-    steps = attend_in_heads(number, (query, key, value), mask, projections, num_heads, empty_row)
+    inputs, rate = (query, key, value), dropout_rate if training else 0
+    del seed
+    steps = attend_in_heads(number, inputs, mask, projections, num_heads, empty_row, rate)
     return {**steps, **_average_weights(number, steps["weights"])}
 
 
@@ -222,11 +244,12 @@ def attend_in_heads(
     projections: Sequence[tuple[Objects, Objects | None]],
     num_heads: int,
     empty_row: str,
+    dropout_rate: Any = 0,
 ) -> dict[str, Objects]:
     """MHA-1 … MHA-6, without the mean of the weights: a layer has no use for it."""
     *to_heads, (w_o, b_o) = projections
     q, k, v = (split_heads(linear(x, w, b), num_heads) for x, (w, b) in zip(inputs, to_heads, strict=True))
-    return _attend(number, q, k, v, mask, w_o, b_o, empty_row)
+    return _attend(number, q, k, v, mask, w_o, b_o, empty_row, dropout_rate)
 
 
 def _attend(
@@ -238,9 +261,10 @@ def _attend(
     w_o: Objects,
     b_o: Objects | None,
     empty_row: str,
+    dropout_rate: Any,
 ) -> dict[str, Objects]:
     """MHA-3, MHA-4: attend in all heads, merge them and project, step by step."""
-    attended = scaled_dot_product_attention(number, q, k, v, mask, empty_row=empty_row)
+    attended = scaled_dot_product_attention(number, q, k, v, mask, dropout_rate=dropout_rate, empty_row=empty_row)
     heads = attended["output"]
     steps = {"q": q, "k": k, "v": v, "scaled_scores": attended["scaled_scores"], "heads": heads}
     return {"output": linear(merge_heads(heads), w_o, b_o), "weights": attended["weights"], **steps}
@@ -262,11 +286,15 @@ def fused_multi_head_attention(
     b_qkv: Objects | None = None,
     b_o: Objects | None = None,
     empty_row: str = "uniform",
+    dropout_rate: Any = 0,
+    training: bool = True,
+    seed: int = 0,
 ) -> dict[str, Objects]:
-    """FMHA-1 … FMHA-3: one projection, cut per head into (q|k|v)."""
+    """FMHA-1 … FMHA-3, DROP-3: one projection, cut per head into (q|k|v)."""
     qkv = linear(x, w_qkv, b_qkv)
     q, k, v = np.split(split_heads(qkv, num_heads), 3, axis=-1)
-    steps = _attend(number, q, k, v, mask, w_o, b_o, empty_row)
+    del seed
+    steps = _attend(number, q, k, v, mask, w_o, b_o, empty_row, dropout_rate if training else 0)
     return {**steps, "qkv": qkv, **_average_weights(number, steps["weights"])}
 
 

@@ -14,6 +14,7 @@ from goldformer.spec.oracle.formulas import (
     Objects,
     attend_in_heads,
     causal_mask,
+    drop,
     linear,
     padding_mask,
     positional_encoding,
@@ -40,12 +41,23 @@ def pad_or_truncate(number: Number, x: Objects, *, length: int) -> dict[str, Obj
 
 
 def feed_forward(
-    number: Number, x: Objects, *, w_1: Objects, w_2: Objects, b_1: Objects | None = None, b_2: Objects | None = None
+    number: Number,
+    x: Objects,
+    *,
+    w_1: Objects,
+    w_2: Objects,
+    b_1: Objects | None = None,
+    b_2: Objects | None = None,
+    dropout_rate: Any = 0,
+    training: bool = True,
+    seed: int = 0,
 ) -> dict[str, Objects]:
-    """FFN-1: max(0, x·W_1 + b_1)·W_2 + b_2."""
+    """FFN-1, DROP-4: max(0, x·W_1 + b_1)·W_2 + b_2."""
+    del seed
     inner = linear(x, w_1, b_1)
     hidden = np.where(inner.astype(np.float64) > 0, inner, scalar(number(0)))
-    return {"output": linear(hidden, w_2, b_2), "hidden": hidden}
+    kept = drop(number, hidden, dropout_rate, training=training)
+    return {"output": linear(kept, w_2, b_2), "hidden": hidden}
 
 
 def layer_norm(
@@ -69,6 +81,9 @@ class Layer:
     norm_placement: str = "post"
     layer_norm_eps: str = "1e-5"
     empty_row: str = "uniform"
+    dropout_rate: Any = 0
+    training: bool = True
+    seed: int = 0
 
     def attend(self, name: str, query: Objects, memory: Objects, mask: Mask) -> dict[str, Objects]:
         """Attend from `query` to `memory` with the parameters of one attention."""
@@ -79,20 +94,29 @@ class Layer:
 
     def feed(self, x: Objects) -> dict[str, Objects]:
         """Run the feed-forward network."""
-        return feed_forward(self.number, x, **select_params(self.params, "feed_forward"))
+        mine: dict[str, Any] = select_params(self.params, "feed_forward")
+        return feed_forward(self.number, x, **mine)
 
     def add(self, norm: str, x: Objects, sublayer: Sublayer) -> tuple[Objects, dict[str, Objects]]:
-        """LAYER-3: add a sub-layer to its residual, normalised after or before; return the sum and its outputs."""
+        """LAYER-3: add a sub-layer to its residual, normalised after or before; return the sum and its outputs.
+
+        DROP-6: what it adds is dropped. A law of what follows is not known, so no case asks for it at a rate
+        between 0 and 1, and neither the weights nor the hidden channels need be dropped here.
+        """
+
+        def run(y: Objects) -> tuple[Objects, dict[str, Objects]]:
+            outputs = sublayer(y)
+            return drop(self.number, outputs["output"], self.dropout_rate, training=self.training), outputs
 
         def normalise(y: Objects) -> Objects:
             scale = select_params(self.params, norm)
             return layer_norm(self.number, y, **scale, layer_norm_eps=self.layer_norm_eps)["output"]
 
         if self.norm_placement == "pre":
-            outputs = sublayer(normalise(x))
-            return x + outputs["output"], outputs
-        outputs = sublayer(x)
-        return normalise(x + outputs["output"]), outputs
+            added, outputs = run(normalise(x))
+            return x + added, outputs
+        added, outputs = run(x)
+        return normalise(x + added), outputs
 
 
 def encoder_layer(number: Number, x: Objects, mask: Mask = None, **options: Any) -> dict[str, Objects]:

@@ -1,7 +1,7 @@
 """Multi-head attention, separate and fused, against torch's own and against a loop over the heads."""
 
 import math
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -37,7 +37,7 @@ def close(got: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-13)
 
 
-def heads_parameters() -> dict[str, Tensor]:
+def heads_parameters() -> dict[str, Any]:
     shapes = {
         "w_q": (D_QUERY, HEADS * D_K),
         "w_k": (D_KEY, HEADS * D_K),
@@ -151,10 +151,10 @@ def test_the_fused_form_is_the_separate_one_with_its_columns_per_head(with_biase
     x, mask = real(BATCH, KV_SEQ, D_QUERY), padding_mask(PADDED, 0)
     w_qkv, b_qkv = real(D_QUERY, 3 * D_MODEL, seed=1), real(3 * D_MODEL, seed=2)
     w_o, b_o = real(D_MODEL, D_MODEL, seed=3), real(D_MODEL, seed=4)
-    biases = {"b_qkv": b_qkv, "b_o": b_o} if with_biases else {}
+    biases: dict[str, Any] = {"b_qkv": b_qkv, "b_o": b_o} if with_biases else {}
     output, weights, qkv = fused_multi_head_attention(x, mask, num_heads=HEADS, w_qkv=w_qkv, w_o=w_o, **biases)
 
-    separate = {"w_o": w_o} | ({"b_o": b_o} if with_biases else {})
+    separate: dict[str, Any] = {"w_o": w_o} | ({"b_o": b_o} if with_biases else {})
     for part, name in enumerate("qkv"):
         columns = [3 * D_K * head + part * D_K + i for head in range(HEADS) for i in range(D_K)]
         separate[f"w_{name}"] = w_qkv[:, columns]

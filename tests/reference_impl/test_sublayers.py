@@ -1,6 +1,7 @@
 """Feed-forward network, layer normalisation and sequences of one length, against torch's own and by hand."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -59,10 +60,11 @@ def test_a_channel_is_kept_where_it_is_positive_and_has_no_gradient_at_0():
 
 def test_either_bias_may_be_left_out():
     x, w_1, w_2 = real(BATCH, SEQ, D_MODEL), real(D_MODEL, D_FF, seed=1), real(D_FF, D_MODEL, seed=2)
-    zeros = {"b_1": torch.zeros(D_FF, dtype=x.dtype), "b_2": torch.zeros(D_MODEL, dtype=x.dtype)}
+    zeros: dict[str, Any] = {"b_1": torch.zeros(D_FF, dtype=x.dtype), "b_2": torch.zeros(D_MODEL, dtype=x.dtype)}
     b_1, b_2 = real(D_FF, seed=3), real(D_MODEL, seed=4)
 
-    for given in ({"b_1": b_1}, {"b_2": b_2}):
+    some: tuple[dict[str, Any], ...] = ({"b_1": b_1}, {"b_2": b_2})
+    for given in some:
         output, _ = feed_forward(x, w_1=w_1, w_2=w_2, **given)
         assert torch.equal(output, feed_forward(x, w_1=w_1, w_2=w_2, **(zeros | given))[0])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -76,6 +77,13 @@ def test_the_printed_elements_are_drawn(recipe, name, sentence, numbers):
     assert build(recipe, name).tolist() == numbers
 
 
+def test_an_array_drawn_like_another_is_drawn_under_its_name():
+    recipe = Dyadic(3, Fraction(-2), Fraction(2), Fraction(1, 32), (4, 5))
+    query = build(recipe, "query")
+    assert np.array_equal(build(replace(recipe, like="query"), "key"), query)
+    assert not np.array_equal(build(recipe, "key"), query)
+
+
 # ── against the words ──
 
 
@@ -123,7 +131,7 @@ def test_every_drawn_argument_of_the_spec_has_a_stream_of_its_own_name(spec: Spe
         arrays = {**case.input_arrays, **case.param_arrays}
         for name, recipe in {**case.inputs, **case.params}.items():
             if isinstance(recipe, Dyadic) and arrays[name].size > 2:
-                first = on_grid(recipe.seed, name, recipe.lo, recipe.hi, recipe.step, 3)
+                first = on_grid(recipe.seed, recipe.like or name, recipe.lo, recipe.hi, recipe.step, 3)
                 assert arrays[name].ravel()[:3].tolist() == first, f"{case.id}: {name}"
                 seen.add(name)
     assert seen >= {"query", "key", "value", "scores", "x", "table", "w_q", "w_k", "w_v", "w_o", "b_o", "w_qkv"}

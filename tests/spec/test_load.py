@@ -401,6 +401,12 @@ def test_an_unknown_reference_is_refused_at_its_line(copy: Path, old, new, field
     assert refusals(copy)[0].split(":")[1] == str(line)
 
 
+def test_an_array_can_be_drawn_only_like_another_of_the_case(copy: Path):
+    file = bring(copy, "multi_head_attention")
+    edit(copy, file, "like: query}", "like: mask}", "mha-self")
+    assert "key: mha-self: is drawn like mask, which is not among query, key, value" in refusals(copy)[0]
+
+
 # ── one recipe for all parameters but some ──
 
 DECODED = "greedy-ends-at-step-2"

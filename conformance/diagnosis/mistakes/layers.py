@@ -68,9 +68,9 @@ def gelu(x: Array) -> Array:
 
 
 @mistake("ffn-output-relu", around=feed_forward)
-def clip_output(original: FeedForward, x: Array, *, params: Params) -> tuple[Array, Array]:
+def clip_output(original: FeedForward, x: Array, *, params: Params, **rest: Any) -> tuple[Array, Array]:
     """Return the output behind a second ReLU, and hidden."""
-    output, hidden = original(x, params=params)
+    output, hidden = original(x, params=params, **rest)
     return np.maximum(output, 0), hidden
 
 
@@ -83,19 +83,19 @@ def leave_out_feed_forward_bias(
 
 
 @mistake("ffn-no-dff", around=feed_forward)
-def narrow_hidden_layer(original: FeedForward, x: Array, *, params: Params) -> tuple[Array, Array]:
+def narrow_hidden_layer(original: FeedForward, x: Array, *, params: Params, **rest: Any) -> tuple[Array, Array]:
     """Return output and hidden of only the first d_model of the d_ff channels."""
     width = x.shape[-1]
     narrow = {"w_1": params["w_1"][:, :width], "w_2": params["w_2"][:width]}
     narrow |= {name: params[name][:width] for name in ("b_1", "b_2") if name in params}
-    return original(x, params=narrow)
+    return original(x, params=narrow, **rest)
 
 
 @mistake("ffn-mixes-tokens", around=feed_forward)
-def read_token_before(original: FeedForward, x: Array, *, params: Params) -> tuple[Array, Array]:
+def read_token_before(original: FeedForward, x: Array, *, params: Params, **rest: Any) -> tuple[Array, Array]:
     """Return the network of every token plus the one before, as a kernel of width 2 reads them."""
     before = np.pad(x, ((0, 0), (1, 0), (0, 0)))[:, :-1]
-    return original(x + before, params=params)
+    return original(x + before, params=params, **rest)
 
 
 # Layer normalisation

@@ -11,6 +11,8 @@ import pytest
 from goldformer.adapters import Adapter, AdapterError
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.textbook.attention import fill_masked, sum_values, weigh_keys
+from goldformer.adapters.textbook.heads import apply_affine
+from goldformer.adapters.textbook.layers import encoder_layer
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging.cases import Bench, check_case, judge_case
@@ -47,6 +49,13 @@ CASES_OF_PARAMS = {
     ("positions", "sinusoidal"): "tf-distinct-sizes",
     ("positions", "learned"): "tf-learned-positions",
 }
+#: The biases of an encoder layer that each option leaves out.
+LEFT_OUT = {
+    "all": set(),
+    "not_in_q_k_v": {"self_attention.b_q", "self_attention.b_k", "self_attention.b_v"},
+    "not_in_attention": {f"self_attention.b_{name}" for name in "qkvo"},
+    "none": {*(f"self_attention.b_{name}" for name in "qkvo"), "feed_forward.b_1", "feed_forward.b_2"},
+}
 PLAIN = Spoiled("plain")
 
 
@@ -82,7 +91,8 @@ def bench_of(spec):
 
 def test_every_option_of_every_convention_is_tried_here(spec):
     known = {(c.id, option) for c in spec.conventions.values() for option in c.options}
-    assert known == {key[:2] for key in CHOICES} | CASES_OF_PARAMS.keys()
+    of_biases = {("biases", option) for option in LEFT_OUT}
+    assert known == {key[:2] for key in CHOICES} | CASES_OF_PARAMS.keys() | of_biases
 
 
 @pytest.mark.parametrize(("choice", "case"), CASES_OF_PARAMS.items(), ids=[".".join(key) for key in CASES_OF_PARAMS])
@@ -91,7 +101,44 @@ def test_a_case_has_the_parameters_of_one_option(choice, case, bench_of, spec):
     for other in spec.conventions[convention].options:
         verdict = check_case(spec.cases[case], bench_of(under(*choice), **{convention: other}))
         assert verdict.status is (Status.PASSED if other == option else Status.SKIPPED)
-        assert other == option or verdict.message == f"only for {convention}: {option}; the adapter declares {other}"
+        assert other == option or verdict.message in (
+            f"only for {convention}: {option}; the adapter declares {other}",
+            *(
+                f"it has {has}; the adapter declares {convention}: {other}"
+                for has in ("b_vocab", "w_vocab", "no norm.gamma")
+            ),
+            f"it has no position_table; the adapter declares {convention}: {other}",
+        )
+
+
+@pytest.mark.parametrize("option", LEFT_OUT)
+@pytest.mark.parametrize(
+    "others", [{}, {"norm_placement": "pre", "layer_norm_eps": "1e-6"}], ids=["alone", "with-others"]
+)
+def test_an_option_leaves_biases_out_of_every_case(option, others, bench_of, spec):
+    called = []
+
+    @spoil(around=encoder_layer)
+    def record_biases(original, x, mask=None, *, num_heads, params):
+        called.append({name for name in params if ".b_" in name})
+        return original(x, mask, num_heads=num_heads, params=params)
+
+    layers = [under(*item).layers for item in others.items()]
+    textbook = Spoiled("recording", *(layer for found in layers for layer in found), *record_biases.layers)
+    bench = bench_of(textbook, biases=option, **others)
+    case = spec.cases["enc-ordinary-plain"]
+    assert check_case(case, bench).status is Status.PASSED
+    assert called == [LEFT_OUT["none"] - LEFT_OUT[option]]
+
+
+def test_biases_that_are_ignored_are_told_by_the_declaration_that_leaves_them_out(bench_of, spec):
+    @spoil(instead_of=apply_affine)
+    def ignore_bias(x, weight, bias):
+        return x @ weight
+
+    verdict = explained(spec.cases["enc-ordinary-plain"], bench_of(ignore_bias))
+    assert verdict.status is Status.FAILED
+    assert verdict.advice.startswith("this is biases: none")
 
 
 #: Code that has an option, and gets the parameters of the default because it does not declare it.

@@ -88,7 +88,8 @@ def dropout(m, x, rate, training, seed):
 
 
 def xavier_uniform(m, like, seed):
-    return {"weight": np.full(like.shape, m.sqrt(m.number(6) / sum(like.shape)), dtype=object)}
+    weight = np.full(like.shape, m.sqrt(m.number(6) / sum(like.shape)), dtype=object)
+    return {"weight": weight, "bias": np.full(like.shape[1], m.number(0), dtype=object)}
 
 
 def causal_mask(m, q_seq, kv_seq, causal_corner="top_left"):
@@ -108,7 +109,9 @@ def token_embedding(m, ids, table, embedding_scale="none"):
     return {"output": output}
 
 
-def positional_encoding(m, x, pe_layout="interleaved", odd_d_model="extra_sine"):
+def positional_encoding(
+    m, x, pe_layout="interleaved", odd_d_model="extra_sine", dropout_rate=0, training=True, seed=0
+):  # fmt: skip
     _, seq, d = x.shape
     table = empty(seq, d)
     for pos, c in np.ndindex(seq, d):
@@ -119,7 +122,7 @@ def positional_encoding(m, x, pe_layout="interleaved", odd_d_model="extra_sine")
         bottom = max(d // 2 - 1, 1) if pe_layout == "tensor2tensor" else d
         top = i if pe_layout == "tensor2tensor" else 2 * i
         table[pos, c] = wave(m.number(pos) * m.power(m.number(10000), -m.number(top) / bottom))
-    return {"output": x + table}
+    return dropout(m, x + table, dropout_rate, training, seed)
 
 
 def project(x, w, b=None, columns=None):
@@ -157,26 +160,29 @@ def mask_of_head(mask, j):
 
 def multi_head_attention(
     m, query, key, value, mask=None, *, num_heads, w_q, w_k, w_v, w_o, b_q=None, b_k=None, b_v=None, b_o=None,
-    empty_row="uniform",
+    empty_row="uniform", dropout_rate=0, training=True, seed=0,
 ):  # fmt: skip
     d_k, d_v = w_q.shape[1] // num_heads, w_v.shape[1] // num_heads
     heads = []
     for j in range(num_heads):
         own_k, own_v = range(j * d_k, (j + 1) * d_k), range(j * d_v, (j + 1) * d_v)
         q, k, v = project(query, w_q, b_q, own_k), project(key, w_k, b_k, own_k), project(value, w_v, b_v, own_v)
-        attended = scaled_dot_product_attention(m, q, k, v, mask_of_head(mask, j), empty_row)
+        rate = dropout_rate if training else 0
+        attended = scaled_dot_product_attention(m, q, k, v, mask_of_head(mask, j), empty_row, rate)
         heads.append({**attended, "q": q, "k": k, "v": v})
     return joined(m, heads, w_o, b_o)
 
 
 def fused_multi_head_attention(
-    m, x, mask=None, *, num_heads, w_qkv, w_o, b_qkv=None, b_o=None, empty_row="uniform"
+    m, x, mask=None, *, num_heads, w_qkv, w_o, b_qkv=None, b_o=None, empty_row="uniform",
+    dropout_rate=0, training=True, seed=0,
 ):  # fmt: skip
     d_k = w_qkv.shape[1] // num_heads // 3
     heads = []
     for j in range(num_heads):
         q, k, v = (project(x, w_qkv, b_qkv, range((3 * j + part) * d_k, (3 * j + part + 1) * d_k)) for part in range(3))
-        attended = scaled_dot_product_attention(m, q, k, v, mask_of_head(mask, j), empty_row)
+        rate = dropout_rate if training else 0
+        attended = scaled_dot_product_attention(m, q, k, v, mask_of_head(mask, j), empty_row, rate)
         heads.append({**attended, "q": q, "k": k, "v": v})
     return {**joined(m, heads, w_o, b_o), "qkv": project(x, w_qkv, b_qkv)}
 
@@ -423,9 +429,9 @@ def test_every_stored_golden_value_is_what_the_balls_and_the_loops_give(spec: Sp
     for case in spec.cases.values():
         if case.component not in LOOPED or case.cotangent is not None:
             continue
-        for options in case.combine_options({name: spec.conventions[name].options for name in case.conventions}):
+        for options in case.combine_options():
             outputs, option = case.expects(options), case.key(options)
-            if outputs is None:
+            if outputs is None or all(golden.within is not None for golden in outputs.values()):
                 continue
             called = case.under(options)
             chosen = choose_options(called, spec.contracts[case.component], options)

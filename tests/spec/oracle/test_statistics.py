@@ -203,6 +203,41 @@ def test_the_law_of_attention_sums_the_weights_of_each_element(spec: Spec):
     assert law_of(spec.cases["sdpa-distinct-sizes"], "output") is None
 
 
+def test_the_law_of_a_feed_forward_network_sums_hidden_channels_and_adds_the_bias(spec: Spec):
+    case = spec.cases["ffn-dropout-half"]
+    law = law_of(case, "output")
+    assert isinstance(law, Discrete)
+    assert law.count == 4 * 500 * 3
+    hidden = np.maximum(case.param_arrays["w_1"].sum(0) + case.param_arrays["b_1"], 0)
+    for channel, (count, values) in enumerate(law.groups):
+        bias = case.param_arrays["b_2"][channel]
+        # Half of the hidden channels is kept, and twice as large.
+        assert (count, min(values), max(values)) == (2000, bias, bias + 2 * hidden[channel::3].sum())
+        assert sum(value * chance for value, chance in values.items()) == bias + hidden[channel::3].sum()
+
+
+@pytest.mark.parametrize(
+    ("id_", "output", "message"),
+    [
+        ("ffn-dropout-half", "hidden", "is not specified"),
+        ("mha-dropout-sum", "weights", "is not specified"),
+        ("fmha-dropout-sum", "heads", "is not specified"),
+    ],
+)
+def test_what_an_implementation_returns_before_or_after_dropout_has_no_law(id_, output, message, spec: Spec):
+    with pytest.raises(ValueError, match=message):
+        law_of(spec.cases[id_], output)
+
+
+@pytest.mark.parametrize(
+    "id_", ["ffn-dropout-nothing", "pe-dropout-nothing", "mha-dropout-nothing", "enc-dropout-nothing"]
+)
+def test_inputs_whose_distribution_is_not_known_have_no_law(id_, spec: Spec):
+    with pytest.raises(ValueError, match="has a known distribution"):
+        law_of(changed(spec, id_, dropout_rate=0.5), "output")
+    assert law_of(changed(spec, id_, dropout_rate=0.5, training=False), "output") is None
+
+
 def test_there_is_no_law_of_attention_that_mixes_weights(spec: Spec):
     case = spec.cases["sdpa-dropout-each-weight"]
     with pytest.raises(ValueError, match=r"^is not specified where weights are dropped$"):
@@ -246,7 +281,9 @@ def test_a_case_is_derived_to_its_statistics_alone(spec: Spec):
     assert Derived.from_json(yaml.safe_load(yaml.safe_dump(derived.as_json()))) == derived
 
 
-@pytest.mark.parametrize("id_", ["xu-fused-64x192", "do-half", "sdpa-dropout-samples"])
+@pytest.mark.parametrize(
+    "id_", ["xu-fused-64x192", "do-half", "sdpa-dropout-samples", "ffn-dropout-half", "mha-dropout-sum"]
+)
 def test_what_is_stored_is_what_is_derived_now(id_, spec: Spec):
     case = spec.cases[id_]
     derived = derive(case, spec.contracts[case.component])
