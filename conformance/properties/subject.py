@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,15 +125,17 @@ class Subject:
             raise Violation(claim)
 
 
+#: The rows of a table of learned positions: more than any property has tokens.
+_POSITIONS: Final = 64
+
+
 def draw_arguments(
     component: str, bench: Bench, sizes: Mapping[str, int], seed: int, /, **attributes: Attribute
 ) -> Arguments:
     """Draw arguments of the contract's shapes with the spec's generator; optional arrays are left out."""
     contract = bench.spec.contracts[component]
     params = contract.params_under(attributes, bench.adapter.options(component, bench.spec))
-    # A table of learned positions has a row for each token, and one that none reads.
-    longest = max((sizes[name] for spec in params.values() for name in spec.covers), default=0)
-    sizes = {"positions": longest + 1, **sizes}
+    sizes = {"positions": _POSITIONS, **sizes}
     drawn_inputs, drawn_params = (
         {
             name: _draw_array(name, group, seed, spec.shape.sizes(sizes, _lead_axes(sizes)))

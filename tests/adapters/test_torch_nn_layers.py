@@ -138,6 +138,28 @@ def test_biases_may_be_absent(adapter, component, given):
 
 
 @every_variant
+@pytest.mark.parametrize("component", ["encoder", "decoder"])
+@pytest.mark.parametrize("masks", ["none", "both"])
+def test_a_stack_ends_with_the_norm_that_its_parameters_have(adapter, component, masks):
+    arguments = layer_arguments(component, MASKS[masks])
+    plain = getattr(adapter, component)(**tensors(arguments, "float64"))
+    arguments["params"] |= {"norm.gamma": draw(3, 22, end=2.0), "norm.beta": draw(4, 22, end=2.0)}
+    compare(adapter, component, arguments)
+    assert not torch.allclose(getattr(adapter, component)(**tensors(arguments, "float64")), plain)
+
+
+@pytest.mark.parametrize("masks", ["none", "lengths"])
+def test_the_average_of_the_weights_is_their_mean(masks):
+    sizes = {"w_q": (22, 22), "w_k": (22, 22), "w_v": (22, 22), "w_o": (22, 22)}
+    params = {name: draw(i, *shape, end=0.5) for i, (name, shape) in enumerate(sizes.items())}
+    x = draw(9, 3, 5, 22)
+    given = tensors({"query": x, "key": x, "value": x, "mask": MASKS[masks][0], "params": params}, "float64")
+    found = torch_nn.torch_nn.multi_head_attention(**given, num_heads=HEADS)
+    assert found["average_weights"].shape == (3, 5, 5)
+    torch.testing.assert_close(found["average_weights"], found["weights"].mean(dim=1), rtol=0, atol=1e-15)
+
+
+@every_variant
 @every_layer
 @pytest.mark.parametrize("masks", ["none", "both"])
 def test_gradients_reach_the_parameters(adapter, component, masks):

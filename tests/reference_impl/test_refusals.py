@@ -641,7 +641,7 @@ DECODING_REFUSALS: list[tuple[dict[str, Any], Exception]] = [
     ({"num_decoder_layers": 0}, too_small("num_decoder_layers", 0)),
     ({"source": IDS.float()}, no_ids("source", "float32")),
     ({"source": IDS.tolist()}, no_tensor("source", "list")),
-    ({"params": {"table": torch.zeros(29, 14)}}, no_tensor("w_vocab", "NoneType")),
+    ({"params": {"table": torch.zeros(29, 14)}}, no_tensor("encoder.0.self_attention.w_q", "NoneType")),
     ({"params": {"tabel": torch.zeros(29, 14)}},
      TypeError("params has 'tabel' and must hold nothing that is not read: leave it out, or fix its spelling or the "
                "number of layers")),

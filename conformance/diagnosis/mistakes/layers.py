@@ -386,8 +386,18 @@ def normalise_decoder_only(original: Callable[..., Array], x: Array, stack: str,
 
 
 @mistake("final-norm-each-layer", around=run_encoder_layer, conventions=FINAL_NORM)
+def normalise_each_encoder_layer(original: Callable[..., Array], x: Array, *, params: Params, **rest: Any) -> Array:
+    """Return the output of an encoder layer, normalised as only that of the last should be."""
+    return final_norm_of_layer(original(x, params=params, **rest), params)
+
+
 @mistake("final-norm-each-layer", around=run_decoder_layer, conventions=FINAL_NORM)
-def normalise_each_layer(original: Callable[..., Array], x: Array, *, params: Params, **rest: Any) -> Array:
-    """Return the output of a layer, normalised as only that of the last should be."""
-    output, norm = original(x, params=params, **rest), part(params, "norm")
+def normalise_each_decoder_layer(original: Callable[..., Array], x: Array, *, params: Params, **rest: Any) -> Array:
+    """Return the output of a decoder layer, normalised as only that of the last should be."""
+    return final_norm_of_layer(original(x, params=params, **rest), params)
+
+
+def final_norm_of_layer(output: Array, params: Params) -> Array:
+    """Return the output of a layer, normalised with the stack's gamma and beta if it has them."""
+    norm = part(params, "norm")
     return layer_norm(output, params=norm) if norm else output

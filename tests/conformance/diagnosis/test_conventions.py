@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from goldformer.adapters import Adapter, AdapterError
 from goldformer.adapters.options import OPTIONS
@@ -152,7 +154,7 @@ def test_an_option_that_the_parameters_contradict_is_found(choice, bench_of, spe
     verdict = explained(case, bench_of(under(*choice)))
     assert verdict.status is Status.FAILED
     assert verdict.matches is not None
-    assert [cause.id for match in verdict.matches for cause in match.causes] == [f"{convention}: {option}"]
+    assert [cause for match in verdict.matches for cause in match.causes] == [f"{convention}: {option}"]
 
 
 def explained(case, bench):
@@ -259,6 +261,33 @@ def test_what_may_be_refused_is_refused_or_right(bench_of, spec):
     wrong = Spoiled("wrong", *implementations()["pe-base"].layers)
     verdict = check_case(case, bench_of(wrong, odd_d_model="refused"))
     assert (verdict.status, verdict.reason) == (Status.FAILED, "wrong-value")
+
+
+def commonest_table(x):
+    """The table of most tutorials: an odd width has one frequency more than cosine channels, so only 1 works."""
+    seq, d_model = x.shape[-2:]
+    table = torch.zeros(seq, d_model, dtype=torch.float64)
+    position = torch.arange(seq, dtype=torch.float64)[:, None]
+    divisor = torch.exp(torch.arange(0, d_model, 2, dtype=torch.float64) * (-math.log(10000.0) / d_model))
+    table[:, 0::2] = torch.sin(position * divisor)
+    table[:, 1::2] = torch.cos(position * divisor)
+    return x + table.to(x.dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_the_commonest_table_refuses_odd_widths_but_1(dtype, spec):
+    def bench_with(**conventions):
+        thing = SimpleNamespace(ARRAYS="torch", CONVENTIONS=conventions, positional_encoding=commonest_table)
+        return Bench(spec, Adapter.from_object(thing, "mine.py", spec), dtype, "cpu")
+
+    cases = [spec.cases[id_] for id_ in ("pe-odd-1", "pe-odd-5", "pe-odd-7-added")]
+    declared = bench_with(odd_d_model="refused")
+    assert [check_case(case, declared).status for case in cases] == [Status.PASSED] * 3
+    undeclared = [explained(case, bench_with()) for case in cases]
+    assert [verdict.status for verdict in undeclared] == [Status.PASSED, Status.ERRORED, Status.ERRORED]
+    for verdict in undeclared[1:]:
+        assert verdict.advice.startswith("this is odd_d_model: refused")
+        assert 'declare CONVENTIONS = {"odd_d_model": "refused"}' in verdict.advice
 
 
 def test_a_refusal_that_another_option_allows_names_it(bench_of, spec):
