@@ -43,6 +43,11 @@ class LazyGroup(click.Group):
             status = super().invoke(ctx)
         except (click.ClickException, click.Abort, click.exceptions.Exit):
             raise
+        except KeyboardInterrupt:
+            from goldformer.conformance.commands._console import STOPPED, print_error
+
+            print_error("stopped")
+            status = STOPPED
         except Exception as error:
             from goldformer.adapters import AdapterError
             from goldformer.conformance.baseline.model import BaselineError

@@ -167,7 +167,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     from goldformer.conformance.run import Selection, list_present
 
     bench = _load_bench(config)
-    dtypes = _split_words(config.getoption("--dtype")) or ["float32"]
+    guard = config.stash.get(_GUARD, None)
+    # What a baseline recorded is compared unless told otherwise.
+    default = guard.old.request.dtypes if guard is not None else ("float32",)
+    dtypes = _split_words(config.getoption("--dtype")) or list(default)
     dtypes = list(bench.adapter.dtypes) if dtypes == [ALL] else dtypes
     metafunc.parametrize("bench", [replace(bench, dtype=d) for d in dtypes], ids=dtypes)
     # A component that the adapter does not have is one line of the summary, and its files are not read.

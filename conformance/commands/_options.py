@@ -11,7 +11,7 @@ import click
 STATUSES: Final = """
 \b
 Exit status: 0: conforms (or: done) · 1: fails (or: golden values moved) · 2: bad adapter, spec or option,
-or nothing was checked, or a fault in goldformer and no failure.
+or nothing was checked, or a fault in goldformer and no failure · 130: stopped.
 """
 
 #: A file that is read or written, and a folder.

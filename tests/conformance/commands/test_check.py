@@ -365,6 +365,15 @@ def test_what_was_judged_before_a_stop_is_printed(check):
     assert re.fullmatch(r"goldformer: stopped after \d of \d\d checks\n", result.stderr)
 
 
+def test_a_stop_before_the_first_check_is_130_too(check, monkeypatch):
+    def stop():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("goldformer.conformance.commands.check.load_spec", stop)
+    result = check(RIGHT)
+    assert (result.exit_code, result.stdout, result.stderr) == (130, "", "goldformer: stopped\n")
+
+
 def test_what_was_judged_before_a_stop_is_saved(check, tmp_path):
     badge = tmp_path / "badge.json"
     result = check(SLOW, "--component", "softmax", "--json", "--badge", str(badge))

@@ -1,0 +1,47 @@
+"""What an assignment requires of a check: nothing is tolerated but advice, as in a strict run."""
+
+from __future__ import annotations
+
+from goldformer.conformance.grading.model import derive_outcome
+from goldformer.conformance.grading.task import PlannedCheck
+from goldformer.conformance.judging.cases import check_case
+from goldformer.conformance.judging.verdict import Status
+
+EMBEDDING = """
+import numpy as np
+
+ARRAYS = "numpy"
+
+
+def token_embedding(ids, params):
+    table = params["table"].astype("float16").astype("float32")
+    return table[np.clip(ids, 0, len(table) - 1)].astype(params["table"].dtype)
+
+
+def softmax(scores):
+    coarse = scores.astype("float32")
+    powers = np.exp(coarse - coarse.max(-1, keepdims=True, initial=-np.inf))
+    return (powers / powers.sum(-1, keepdims=True)).astype(scores.dtype)
+"""
+
+
+def judge(bench, case, dtype="float64"):
+    return PlannedCheck("published", dtype, case, case.component).judge(bench).verdict
+
+
+def test_a_bad_input_that_is_accepted_costs_points(spec, bench, adapter_file):
+    case, at = spec.cases["emb-id-far-too-large"], bench(adapter_file(EMBEDDING), "float64")
+    assert check_case(case, at).reason == "robustness"
+    assert (judge(at, case).reason, derive_outcome(judge(at, case))) == ("no-error", "wrong")
+
+
+def test_a_result_of_float32_costs_points_in_float64(spec, bench, adapter_file):
+    case, at = spec.cases["sm-several-rows"], bench(adapter_file(EMBEDDING), "float64")
+    assert check_case(case, at).reason == "precision"
+    assert (judge(at, case).reason, derive_outcome(judge(at, case))) == ("wrong-value", "wrong")
+
+
+def test_what_is_only_advised_costs_nothing(spec, bench, adapter_file):
+    verdict = judge(bench(adapter_file(EMBEDDING), "float64"), spec.cases["sm-no-elements"])
+    assert (verdict.status, verdict.reason) == (Status.SKIPPED, "advice")
+    assert derive_outcome(verdict) == "correct"

@@ -1,0 +1,186 @@
+"""The results of a component: what is counted, which cases apply, what could not show, and where all of it is said."""
+
+from __future__ import annotations
+
+import pytest
+
+from comparisons import made, of, verdict, wrong
+from goldformer.conformance.judging.verdict import Status
+from goldformer.conformance.reports.comparison_page import page
+from goldformer.conformance.reports.comparison_text import as_json, describe_outcome, in_brief, markdown
+from goldformer.conformance.reports.remarks import make_remarks
+from goldformer.conformance.reports.results import Counts, Coverage, find_unseen, nothing_was_checked, summarize
+from goldformer.conformance.reports.text import cells, closing
+
+EPS = "only for layer_norm_eps: 1e-5; the adapter declares 1e-6"
+
+
+def refusal(check, *, accepted=False, component="softmax", dtype="float32"):
+    """A bad input that is refused, or accepted where nothing requires its refusal."""
+    end = ("skipped", "robustness") if accepted else ("passed", "")
+    return verdict(check, component, *end, dtype, asks="refusal", message=f"accepts {check}" if accepted else "")
+
+
+def values(count, component="softmax", *end, **more):
+    """So many cases of a component."""
+    return [verdict(f"{component}-{'-'.join(end)}-{nth}", component, *end, **more) for nth in range(count)]
+
+
+#: Seven right values, and two of four bad inputs refused; one layer norm of ten is judged.
+MIXED = (
+    *values(7),
+    *(refusal(f"sm-bad-{nth}", accepted=nth > 1) for nth in range(4)),
+    *values(1, "layer_norm"),
+    *values(6, "layer_norm", "skipped", "convention", message=EPS, catches=("ln-eps-outside",)),
+    *values(3, "layer_norm", "skipped", "not-implemented", message="no biases"),
+)
+FOUND = made("mixed", *MIXED, implemented=frozenset({"softmax", "layer_norm"}), absent=("causal_mask", "encoder"))
+
+
+def said(verdicts, spec, **how):
+    """What is said of a run below its table, by label."""
+    found = make_remarks(verdicts, summarize(verdicts, spec, spec.components), spec, **how)
+    return {finding.label: finding.text for finding in found}
+
+
+# Counts
+
+
+def test_refusals_are_counted_apart():
+    counts = Counts.of(MIXED)
+    assert (counts.passed, counts.failed, counts.errored) == (8, 0, 0)
+    assert counts.skipped == {"convention": 6, "not-implemented": 3}
+    assert (counts.refused, counts.refusals) == (2, 4)
+
+
+def test_a_bad_input_counts_once_for_all_dtypes_and_is_refused_in_each():
+    both = [refusal("a"), refusal("a", accepted=True, dtype="float64"), refusal("b"), refusal("b", dtype="float64")]
+    counts = Counts.of(both)
+    assert (counts.refused, counts.refusals) == (1, 2)
+
+
+def test_a_refusal_that_is_required_fails_too():
+    failed = verdict("a", "softmax", "failed", "no-error", asks="refusal")
+    counts = Counts.of([failed, refusal("b")])
+    assert (counts.passed, counts.failed, counts.refused, counts.refusals) == (0, 1, 1, 2)
+
+
+def test_what_is_tolerated_was_checked():
+    assert not nothing_was_checked([refusal("a", accepted=True)])
+    assert not nothing_was_checked([verdict("a", "softmax", "skipped", "precision")])
+    assert nothing_was_checked([verdict("a", "softmax", "skipped", "convention")])
+
+
+# Cases that apply
+
+
+def test_a_case_is_judged_if_one_dtype_judges_it():
+    cases = [verdict("a", "softmax", "skipped", "dtype"), verdict("a", "softmax", dtype="float64")]
+    assert (Coverage.of(cases).judged, Coverage.of(cases[::-1]).judged, Coverage.of(cases).cases) == (1, 1, 1)
+
+
+def test_only_cases_that_ask_for_values_count():
+    others = [refusal("a"), verdict("b", "softmax", asks="shape"), verdict("c", "softmax", kind="property", asks="law")]
+    assert str(Coverage.of([*values(2), *others])) == "2 of 2 cases apply"
+
+
+def test_what_takes_most_cases_away_is_told_most_frequent_reason_first():
+    coverage = Coverage.of([v for v in MIXED if v.component == "layer_norm"])
+    assert (coverage.judged, coverage.cases) == (1, 10)
+    first, second = coverage.lost
+    assert first == f"6 {EPS}"
+    assert second.startswith("3 no biases (if the code has it, raise no NotImplementedError; if not, declare")
+
+
+@pytest.mark.parametrize(("judged", "told"), [(6, False), (5, True)])
+def test_reasons_are_told_below_six_in_ten(judged, told):
+    skipped = values(10 - judged, "softmax", "skipped", "convention", message=EPS)
+    assert bool(Coverage.of([*values(judged), *skipped]).lost) is told
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "state"),
+    [
+        (values(5), "conforms (5 of 5 cases apply)"),
+        (values(4), "conforms, on 4 cases only"),
+        (values(1), "conforms, on 1 case only"),
+        ([*values(1), *values(2, "softmax", "skipped", "dtype")], "conforms, on 1 case only (1 of 3 cases apply)"),
+        ([verdict("p", "softmax", kind="property", asks="law")], "conforms, on properties only"),
+        ([refusal("a")], "nothing to judge"),
+        (values(6, "softmax", "skipped", "precision"), "conforms to float32 (6 of 6 cases apply)"),
+        ([*values(6), wrong("w", "softmax")], "fails first (7 of 7 cases apply)"),
+        (values(3, "softmax", "skipped", "not-implemented", message="not yet"), "nothing to judge"),
+    ],
+)
+def test_no_component_conforms_without_saying_on_what(verdicts, state, spec):
+    (row,) = summarize(verdicts, spec, {"softmax"})
+    assert cells(row)[-1] == state
+
+
+# What could not show
+
+
+def test_a_mistake_could_not_show_if_every_check_that_shows_it_was_skipped():
+    skipped = verdict("a", "layer_norm", "skipped", "convention", catches=("one", "two"))
+    later = verdict("b", "encoder_layer", "skipped", "convention", catches=("two", "three"))
+    passed = verdict("c", "encoder_layer", catches=("three",))
+    assert find_unseen([skipped, later, passed]) == {"layer_norm": ("one", "two")}
+    tolerated = verdict("d", "encoder_layer", "skipped", "precision", catches=("two",))
+    assert find_unseen([skipped, later, passed, tolerated]) == {"layer_norm": ("one",)}
+
+
+def test_few_names_are_listed_and_all_of_them_on_demand(spec):
+    hidden = [*values(1, "layer_norm", "skipped", "convention", catches=tuple("abcdef")), *values(6, "layer_norm")]
+    assert said(hidden, spec)["Could not show"].startswith("6 known mistakes of layer_norm (a, b, c, d and 2 more): ")
+    assert said(hidden, spec, whole=True)["Could not show"].startswith(
+        "6 known mistakes of layer_norm (a, b, c, d, e, f)"
+    )
+
+
+# Every place says the same
+
+
+def test_every_place_shows_the_same_counts(spec):
+    text = closing(MIXED, spec, [*FOUND.results(spec).values()])
+    assert any(line.startswith("Robustness: refuses 2 of 4 bad inputs; accepts sm-bad-2, sm-bad-3 (") for line in text)
+    assert any(
+        line.startswith("Few cases apply: layer_norm, 1 of 10 cases apply. Skipped: 6 only for ") for line in text
+    )
+    assert text[-1] == "Not implemented: causal_mask, encoder"
+    assert not any(line.startswith("Fix first") for line in text)
+    whole = (
+        "conforms · 2 components · 8 of 17 cases apply · 1 component on fewer than 5 cases · refuses 2 of 4 bad inputs"
+    )
+    assert (FOUND.outcome, describe_outcome(FOUND, spec)) == ("conforms", whole)
+    found = FOUND.results(spec)
+    assert in_brief(found["causal_mask"]) == "– not implemented"
+    assert cells(found["softmax"])[1:6] == ("7", "·", "·", "·", "2/4")
+    comparison = of(FOUND, dtypes=("float32",))
+    for drawn in (markdown(comparison, spec), page(comparison, spec)):
+        assert whole in drawn
+        assert "refuses 2 of 4 bad inputs; accepts sm-bad-2, sm-bad-3" in drawn
+    assert "accepts sm-bad-3" in page(comparison, spec)
+    assert "ln-eps-outside" in page(comparison, spec)
+    (data,) = as_json(comparison, spec)["implementations"]
+    rows = {row["component"]: row for row in data["components"]}
+    assert (rows["softmax"]["refused"], rows["softmax"]["bad_inputs"], rows["softmax"]["passed"]) == (2, 4, 7)
+    assert (rows["layer_norm"]["cases_judged"], rows["layer_norm"]["cases"]) == (1, 10)
+    assert rows["layer_norm"]["unseen_mistakes"] == ["ln-eps-outside"]
+    assert data["not_implemented"] == ["causal_mask", "encoder"]
+    assert [v["message"] for v in data["tolerated"]] == ["accepts sm-bad-2", "accepts sm-bad-3"]
+    assert data["failures"] == []
+
+
+def test_a_strict_run_names_what_is_not_implemented_once(spec):
+    absent = [verdict(f"m-{nth}", "causal_mask", "failed", "not-implemented", message="no") for nth in range(3)]
+    found = summarize([*values(6), *absent], spec, {"softmax"})
+    assert [row.state for row in found] == ["not implemented", "conforms"]
+    lines = closing([*values(6), *absent], spec, found)
+    assert [line for line in lines if "causal_mask" in line] == ["Not implemented: causal_mask"]
+
+
+def test_a_failing_refusal_never_comes_first_unless_it_is_required(spec):
+    required = verdict("a", "softmax", "failed", "no-error", asks="refusal", message="accepts a bad scores")
+    assert "Fix first" not in said([*values(6), refusal("a", accepted=True)], spec)
+    assert said([*values(6), required], spec)["Fix first"] == "softmax"
+    assert required.status is Status.FAILED
