@@ -36,13 +36,16 @@ from goldformer.spec.model import GoldenArray
 #: The number of failing cases of a component in a dtype for which the catalogue is searched: in all, and in vain.
 #: A search that finds something adds what later cases are compared with.
 _SEARCHES: Final = 8
-_SEARCHES_IN_VAIN: Final = 3
+_SEARCHES_IN_VAIN: Final = 2
 
 #: For a case of more numbers than this, only the mistakes that it lists are tried: each imitation takes long.
 _LARGE: Final = 100_000
 
-#: The number of combinations, and of places, that are tried for a case, times the numbers of the case: one second.
-_TRIED: Final = 1_000_000
+#: The number of combinations, and of places, that are tried for a case, times the numbers of the case: half a second.
+_TRIED: Final = 500_000
+
+#: The number of textbooks with causes that are kept: each takes about 200 kB.
+_MOST_ADAPTERS: Final = 500
 
 #: The number of combinations of options from which no wider ones are made.
 _MOST_COMBINED: Final = 200
@@ -358,13 +361,15 @@ class Imitator:
     def _pair_candidates(self, component: str, near: list[Candidate], bases: list[Candidate]) -> Iterator[Candidate]:
         """Yield pairs: a known match and another, an option and a mistake, two of the component's own.
 
-        Mistakes of the component come under several options at once too.
+        Mistakes of the component come under several options at once too, and all on top of a base and an option.
         """
         options = [c for c in near if c.options]
         own = [c for c in near if c.mistakes and self.spec.mistakes[c.mistakes[0]].component == component]
         seen = [c for c in self._list_known_matches(component) if len(c.causes) == 1 and c not in bases]
+        under = [both for base in bases for option in options if (both := base.combine(option))]
         chosen = chain(
             ((one, other) for one in seen for other in near),
+            ((one, other) for other in near if other.mistakes for one in under),
             ((option, other) for other in near if other.mistakes for option in options),
             combinations(own, 2),
             ((one, other) for one in self._combine_options(near) for other in own),
@@ -412,6 +417,8 @@ class Imitator:
         chosen = {**declared, **dict(candidate.options)}
         key = (candidate.mistakes, candidate.place, tuple(chosen.items()))
         if key not in self._adapters:
+            if len(self._adapters) >= _MOST_ADAPTERS:
+                self._adapters.clear()
             made = [implementations()[id_] for id_ in candidate.mistakes]
             layers = [OPTIONS[item] for item in chosen.items() if item in OPTIONS]
             # A mistake is applied after the options, and after the gradients of the forward pass in which it is made.
