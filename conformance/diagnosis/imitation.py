@@ -199,15 +199,17 @@ class Imitator:
         # Decoding takes long, and with two mistakes at once it need not end.
         decides = case.golden is not None and case.golden.margin is not None
         some = [one for one in near if one.options] if decides else near
+        # What nothing known explains in a part shows in the whole, unless it is too small: a short search will do.
+        short = decides or self._has_unknown_part(component)
         most = _TRIED // max(size, 1)
         found = self._match_candidates(near, failure)
         if not found:
             found = self._match_candidates(islice(self._list_combined(component, bases, some), most), failure)
-        if not found and not decides and not self._in_vain[component, failure.dtype]:
+        if not found and not short and not self._in_vain[component, failure.dtype]:
             far = list(self._list_far(component))
             found = self._match_candidates(chain(far, islice(self._combine_with(bases, far), most)), failure)
         for further in (self._place_mistakes, self._pair_candidates):
-            if not found and not decides:
+            if not found and not short:
                 untried = self._filter_untried(component, further(component, near, bases))
                 found = self._match_candidates(islice(untried, most), failure)
         self._in_vain[component, failure.dtype] += not found
@@ -216,10 +218,12 @@ class Imitator:
 
     def _has_searched_enough(self, component: str, dtype: str) -> bool:
         """Return True if a further search would take too long for what it is likely to find."""
-        # What nothing known explains in a part may be too small to show in the whole, but mostly it is not.
-        unknown = any(2 * self._explained[p] < self._looked_at[p] for p in self.spec.list_dependencies(component))
-        most = 1 if unknown else _SEARCHES_IN_VAIN
+        most = 1 if self._has_unknown_part(component) else _SEARCHES_IN_VAIN
         return self._in_vain[component, dtype] >= most or self._searched[component, dtype] >= _SEARCHES
+
+    def _has_unknown_part(self, component: str) -> bool:
+        """Return True if nothing known explains most failing cases of a part."""
+        return any(2 * self._explained[p] < self._looked_at[p] for p in self.spec.list_dependencies(component))
 
     def _list_bases(self, component: str) -> list[Candidate]:
         """Return what explains the parts of a component, all of it together, and with what explains the component.

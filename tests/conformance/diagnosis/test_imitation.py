@@ -302,6 +302,7 @@ def test_a_gradient_that_must_be_0_is_compared_by_where_it_is_not(spec):
     imitator = Imitator(spec)
     failure = FailingCase(case, spec.contracts[ATTENTION], Result({}, 0.0), expected, "float32", {})
     imitated = imitator._imitate(Candidate(("mask-add-0-minus1",)), failure)
+    assert isinstance(imitated, Result)
     zeros = {name for name, golden in expected.items() if not golden.values.any()}
     assert any(imitated.outputs[name].any() for name in zeros)
     rounded = {name: values * (1 + 1e-6 * (name in zeros)) for name, values in imitated.outputs.items()}
@@ -316,6 +317,7 @@ def test_an_imitation_has_the_error_scale_of_its_option(spec):
     expected = case.golden.options["post"]
     failure = FailingCase(case, spec.contracts["encoder_layer"], Result({}, 0.0), expected, "float32", {})
     pre = Imitator(spec)._imitate(Candidate(options=(PRE,)), failure)
+    assert isinstance(pre, Result)
     scale = failure._use_as_golden("output", expected["output"], pre.outputs["output"]).error_scale
     assert scale >= case.golden.options["pre"]["output"].error_scale > 10 * expected["output"].error_scale
 
