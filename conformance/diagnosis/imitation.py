@@ -36,13 +36,16 @@ from goldformer.spec.model import GoldenArray
 #: The number of failing cases of a component in a dtype for which the catalogue is searched: in all, and in vain.
 #: A search that finds something adds what later cases are compared with.
 _SEARCHES: Final = 8
-_SEARCHES_IN_VAIN: Final = 3
+_SEARCHES_IN_VAIN: Final = 2
 
 #: For a case of more numbers than this, only the mistakes that it lists are tried: each imitation takes long.
 _LARGE: Final = 100_000
 
-#: The number of combinations, and of places, that are tried for a case, times the numbers of the case: one second.
-_TRIED: Final = 1_000_000
+#: The number of combinations, and of places, that are tried for a case, times the numbers of the case: half a second.
+_TRIED: Final = 500_000
+
+#: The number of textbooks with causes that are kept: each takes about 200 kB.
+_MOST_ADAPTERS: Final = 500
 
 #: The number of combinations of options from which no wider ones are made.
 _MOST_COMBINED: Final = 200
@@ -196,15 +199,17 @@ class Imitator:
         # Decoding takes long, and with two mistakes at once it need not end.
         decides = case.golden is not None and case.golden.margin is not None
         some = [one for one in near if one.options] if decides else near
+        # What nothing known explains in a part shows in the whole, unless it is too small: a short search will do.
+        short = decides or self._has_unknown_part(component)
         most = _TRIED // max(size, 1)
         found = self._match_candidates(near, failure)
         if not found:
             found = self._match_candidates(islice(self._list_combined(component, bases, some), most), failure)
-        if not found and not decides and not self._in_vain[component, failure.dtype]:
+        if not found and not short and not self._in_vain[component, failure.dtype]:
             far = list(self._list_far(component))
             found = self._match_candidates(chain(far, islice(self._combine_with(bases, far), most)), failure)
         for further in (self._place_mistakes, self._pair_candidates):
-            if not found and not decides:
+            if not found and not short:
                 untried = self._filter_untried(component, further(component, near, bases))
                 found = self._match_candidates(islice(untried, most), failure)
         self._in_vain[component, failure.dtype] += not found
@@ -213,10 +218,12 @@ class Imitator:
 
     def _has_searched_enough(self, component: str, dtype: str) -> bool:
         """Return True if a further search would take too long for what it is likely to find."""
-        # What nothing known explains in a part may be too small to show in the whole, but mostly it is not.
-        unknown = any(2 * self._explained[p] < self._looked_at[p] for p in self.spec.list_dependencies(component))
-        most = 1 if unknown else _SEARCHES_IN_VAIN
+        most = 1 if self._has_unknown_part(component) else _SEARCHES_IN_VAIN
         return self._in_vain[component, dtype] >= most or self._searched[component, dtype] >= _SEARCHES
+
+    def _has_unknown_part(self, component: str) -> bool:
+        """Return True if nothing known explains most failing cases of a part."""
+        return any(2 * self._explained[p] < self._looked_at[p] for p in self.spec.list_dependencies(component))
 
     def _list_bases(self, component: str) -> list[Candidate]:
         """Return what explains the parts of a component, all of it together, and with what explains the component.
@@ -358,13 +365,15 @@ class Imitator:
     def _pair_candidates(self, component: str, near: list[Candidate], bases: list[Candidate]) -> Iterator[Candidate]:
         """Yield pairs: a known match and another, an option and a mistake, two of the component's own.
 
-        Mistakes of the component come under several options at once too.
+        Mistakes of the component come under several options at once too, and all on top of a base and an option.
         """
         options = [c for c in near if c.options]
         own = [c for c in near if c.mistakes and self.spec.mistakes[c.mistakes[0]].component == component]
         seen = [c for c in self._list_known_matches(component) if len(c.causes) == 1 and c not in bases]
+        under = [both for base in bases for option in options if (both := base.combine(option))]
         chosen = chain(
             ((one, other) for one in seen for other in near),
+            ((one, other) for other in near if other.mistakes for one in under),
             ((option, other) for other in near if other.mistakes for option in options),
             combinations(own, 2),
             ((one, other) for one in self._combine_options(near) for other in own),
@@ -413,6 +422,8 @@ class Imitator:
         chosen = {**declared, **dict(candidate.options)}
         key = (candidate.mistakes, candidate.place, tuple(chosen.items()))
         if key not in self._adapters:
+            if len(self._adapters) >= _MOST_ADAPTERS:
+                self._adapters.clear()
             made = [implementations()[id_] for id_ in candidate.mistakes]
             layers = [OPTIONS[item] for item in chosen.items() if item in OPTIONS]
             # A mistake is applied after the options, and after the gradients of the forward pass in which it is made.

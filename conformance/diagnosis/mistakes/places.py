@@ -136,17 +136,17 @@ PLACES: Final[Mapping[str, tuple[MistakePlace, ...]]] = {
     "multi_head_attention": _list_maps("multi_head_attention", _OF_ATTENTION),
     "feed_forward": _list_maps("feed_forward", _OF_FEED_FORWARD),
     "encoder_layer": (*_ENCODER_LAYER, *_list_layer_maps(_ENCODER_LAYER)),
-    "decoder_layer": (*_DECODER_LAYER, *_list_layer_maps(_DECODER_LAYER), *_OF_EVERY_ATTENTION),
-    "encoder": (*_ENCODER_LAYER, *_list_layers("encoder"), *_OF_EVERY_ATTENTION),
-    "decoder": (*_DECODER_LAYER, *_list_layers("decoder"), *_OF_EVERY_ATTENTION),
+    "decoder_layer": (*_OF_EVERY_ATTENTION, *_DECODER_LAYER, *_list_layer_maps(_DECODER_LAYER)),
+    "encoder": (*_OF_EVERY_ATTENTION, *_ENCODER_LAYER, *_list_layers("encoder")),
+    "decoder": (*_OF_EVERY_ATTENTION, *_DECODER_LAYER, *_list_layers("decoder")),
     "transformer": (
+        *_OF_EVERY_ATTENTION,
         *_DECODER_LAYER,
         *_ENCODER_LAYER,
         MistakePlace("the decoder's half", half="decoder"),
         MistakePlace("the encoder's half", half="encoder"),
         *_list_layers("decoder", _CALLED),
         *_list_layers("encoder", _CALLED),
-        *_OF_EVERY_ATTENTION,
     ),
 }
 

@@ -6,6 +6,7 @@ import json
 import math
 import re
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,15 +16,22 @@ from goldformer.adapters import find_adapter
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
+from goldformer.adapters.textbook.heads import project_attention, project_heads
+from goldformer.adapters.textbook.layers import layer_norm_eps
+from goldformer.adapters.textbook.steps import instead
 from goldformer.conformance.diagnosis.explain import Diagnosis
-from goldformer.conformance.diagnosis.imitation import Candidate
+from goldformer.conformance.diagnosis.failure import FailingCase
+from goldformer.conformance.diagnosis.imitation import Candidate, Imitator
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.diagnosis.mistakes.differentiation import DIFFERENTIATED
 from goldformer.conformance.diagnosis.suspects import rank_explanations
 from goldformer.conformance.judging.cases import Bench, check_case, judge_case, plan
+from goldformer.conformance.judging.invoke import Result
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.text import closing, explain_verdict
 from goldformer.conformance.run import Selection, checks
+from goldformer.spec.model import ANY
+from spoiled import spoil
 
 ATTENTION = "scaled_dot_product_attention"
 
@@ -236,6 +244,96 @@ def test_nan_in_empty_rows_is_no_mistake_once_declared(judged, spec):
     best = rank_explanations(judged(mine, ATTENTION), ATTENTION, spec)[0]
     assert [c.id for c in best.causes] == ["scale-missing"]
     assert best.equals == best.case_count
+
+
+# Several causes at once
+
+
+def parts(book, *components):
+    return SimpleNamespace(ARRAYS="numpy", **{name: getattr(book, name) for name in components})
+
+
+NAN = ("empty_row", "nan")
+
+
+def causes_of(verdicts, component, spec):
+    """Return the causes of the best explanation, which no failing case refutes."""
+    best = rank_explanations(verdicts, component, spec)[0]
+    assert best.certain
+    return {cause.id for cause in best.causes}
+
+
+def test_three_options_that_were_not_declared_are_named_in_one_declaration(judged, spec):
+    verdicts = judged(only(under(PRE, EPS, NAN), "encoder_layer"), "encoder_layer")
+    assert causes_of(verdicts, "encoder_layer", spec) == {
+        "empty_row: nan", "layer_norm_eps: 1e-6", "norm_placement: pre",
+    }  # fmt: skip
+    text = " ".join(" ".join(closing(verdicts, spec)).split())
+    assert json.loads(re.search(r"Declare CONVENTIONS = (\{.*?\})", text)[1]) == dict([PRE, EPS, NAN])
+    assert "Or: " not in text
+
+
+def test_a_mistake_is_named_on_top_of_what_explains_a_part(judged, spec):
+    book = under(PRE, EPS, mistake="ffn-gelu")
+    verdicts = judged(parts(book, "layer_norm", "encoder_layer"), "layer_norm", "encoder_layer")
+    assert causes_of(verdicts, "layer_norm", spec) == {"layer_norm_eps: 1e-6"}
+    assert causes_of(verdicts, "encoder_layer", spec) == {"layer_norm_eps: 1e-6", "norm_placement: pre", "ffn-gelu"}
+
+
+def test_the_placement_is_named_under_the_annotated_normalisation(judged, spec):
+    book = under(PRE, mistake="ln-std-plus-eps")
+    verdicts = judged(parts(book, "layer_norm", "encoder_layer"), "layer_norm", "encoder_layer")
+    assert causes_of(verdicts, "layer_norm", spec) == {"ln-std-plus-eps"}
+    assert causes_of(verdicts, "encoder_layer", spec) == {"ln-std-plus-eps", "norm_placement: pre"}
+
+
+def test_a_part_that_nothing_known_explains_does_not_stop_the_search(judged, spec):
+    book = build_textbook(OPTIONS[PRE], {layer_norm_eps: instead(lambda: 1e-8)})
+    verdicts = judged(parts(book, "layer_norm", "encoder_layer"), "layer_norm", "encoder_layer")
+    assert not [e for e in rank_explanations(verdicts, "layer_norm", spec) if e.certain]
+    best = rank_explanations(verdicts, "encoder_layer", spec)[0]
+    assert "norm_placement: pre" in {cause.id for cause in best.causes}
+    assert 2 * best.equals > best.case_count
+
+
+def test_a_gradient_that_must_be_0_is_compared_by_where_it_is_not(spec):
+    case = spec.cases["sdpa-gradient-exactly-zero"]
+    expected = case.golden.options[ANY]
+    imitator = Imitator(spec)
+    failure = FailingCase(case, spec.contracts[ATTENTION], Result({}, 0.0), expected, "float32", {})
+    imitated = imitator._imitate(Candidate(("mask-add-0-minus1",)), failure)
+    assert isinstance(imitated, Result)
+    zeros = {name for name, golden in expected.items() if not golden.values.any()}
+    assert any(imitated.outputs[name].any() for name in zeros)
+    rounded = {name: values * (1 + 1e-6 * (name in zeros)) for name, values in imitated.outputs.items()}
+    assert replace(failure, actual=Result(rounded, 0.0)).distance(imitated) == 0
+    for name in zeros:
+        rounded[name] = np.zeros_like(rounded[name])
+    assert replace(failure, actual=Result(rounded, 0.0)).distance(imitated) is None
+
+
+def test_an_imitation_has_the_error_scale_of_its_option(spec):
+    case = spec.cases["enc-norms-far-apart"]
+    expected = case.golden.options["post"]
+    failure = FailingCase(case, spec.contracts["encoder_layer"], Result({}, 0.0), expected, "float32", {})
+    pre = Imitator(spec)._imitate(Candidate(options=(PRE,)), failure)
+    assert isinstance(pre, Result)
+    scale = failure._use_as_golden("output", expected["output"], pre.outputs["output"]).error_scale
+    assert scale >= case.golden.options["pre"]["output"].error_scale > 10 * expected["output"].error_scale
+
+
+def test_heads_that_are_cut_wrongly_for_the_keys_only_are_placed(judged, spec):
+    @spoil(around=project_heads)
+    def viewed(original, x, params, role, num_heads):
+        heads = original(x, params, role, num_heads)
+        return project_attention(x, params, role).reshape(heads.shape) if role == "k" else heads
+
+    verdicts = judged(only(viewed(), "multi_head_attention"), "multi_head_attention")
+    best = rank_explanations(verdicts, "multi_head_attention", spec)[0]
+    assert best.certain
+    assert [cause.heading for cause in best.causes] == [
+        f"head-split-view, {spec.mistakes['head-split-view'].title}, only in the projection of the keys"
+    ]
 
 
 # What breaks the contract

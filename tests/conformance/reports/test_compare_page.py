@@ -106,7 +106,7 @@ def test_the_diagnosis_stands_before_the_checks(parsed):
     said = next(text for _, text in parsed.all("dl") if text.startswith("Fix first"))
     assert said.startswith("Fix firstsoftmax")
     assert "Cause unknownNo known mistake reproduces this output" in said
-    assert "These also fail, perhaps only because of itscaled_dot_product_attention" in said
+    assert "Fix tooscaled_dot_product_attention First seensdpa-one: raised" in said
 
 
 def test_what_an_implementation_says_is_text_and_never_markup(spec):

@@ -69,10 +69,18 @@ WRITTEN = {
     "softmax-query-axis": attend(softmax=lambda s: s.softmax(-2)),
     "softmax-batch-axis": attend(softmax=lambda s: s.softmax(0)),
     "softmax-head-axis": attend(softmax=lambda s: s.softmax(1)),
+    # Of four axes torch takes the second.
+    "softmax-implicit-axis": attend(softmax=lambda s: s.softmax(1)),
+    # √d_k of the default dtype, as a tensor
+    "scale-float32": attend(lambda s: s / torch.sqrt(torch.tensor(5))),
     "mask-inverted": attend(mask=lambda s: s.masked_fill(MASK, -1e9)),
     "mask-after-softmax": attend(mask=lambda s: s, softmax=lambda s: s.softmax(-1) * MASK),
     "mask-multiply-zero": attend(mask=lambda s: s * MASK),
     "mask-add-0-minus1": attend(mask=lambda s: s + (MASK.double() - 1)),
+    "mask-added-true": attend(mask=lambda s: s + (~MASK).double()),
+    "mask-added-1e4": attend(mask=lambda s: s + (1 - MASK.double()) * -1e4),
+    "mask-added-1e9": attend(mask=lambda s: s + (1 - MASK.double()) * -1e9),
+    "fill-hundred": attend(mask=lambda s: s.masked_fill(~MASK, -100)),
     "mask-not-inplace": attend(mask=lambda s: s),
     "fill-1e9-fp16": attend(),
     "fill-too-small": attend(mask=lambda s: s.masked_fill(~MASK, -1e4)),
@@ -105,6 +113,27 @@ def test_a_score_below_the_fill_is_beaten_by_it():
     # The kept score is −20000 and the masked one is filled with −10000, which wins.
     query, key, mask = np.array([[-200.0]]), np.array([[100.0], [0.0]]), np.array([[True, False]])
     assert made("fill-too-small").scaled_dot_product_attention(query, key, key, mask)["weights"].tolist() == [[0, 1]]
+
+
+def test_what_is_added_to_a_hidden_score_leaves_it_in_reach_and_keeps_a_row_without_a_key():
+    # The hidden score is 4 and the kept one −12288: with −10000 added, the hidden one is still larger.
+    query, key, mask = np.array([[1.0]]), np.array([[-12288.0], [4.0]]), np.array([[True, False]])
+    assert made("mask-added-1e4").scaled_dot_product_attention(query, key, key, mask)["weights"].tolist() == [[0, 1]]
+    nothing, everything = np.zeros((4, 6), dtype=bool), np.ones((4, 6), dtype=bool)
+    inputs = [tensor.numpy() for tensor in (QUERY, KEY, VALUE)]
+    for mistake, apart in (("mask-added-1e4", 1e-11), ("mask-added-1e9", 1e-6)):
+        empty, whole = (
+            made(mistake).scaled_dot_product_attention(*inputs, m)["weights"] for m in (nothing, everything)
+        )
+        np.testing.assert_allclose(empty, whole, rtol=0, atol=apart)
+
+
+@pytest.mark.parametrize(("lead", "axis"), [((), 1), ((2,), 0), ((2, 3), 1)])
+def test_without_an_axis_torch_takes_the_first_of_three_and_the_second_of_two_or_four(lead, axis):
+    query, key = draw(4, *lead, 4, 5), draw(5, *lead, 6, 5)
+    expected = (query @ key.transpose(-2, -1) / math.sqrt(5)).softmax(axis)
+    attended = made("softmax-implicit-axis").scaled_dot_product_attention(query.numpy(), key.numpy(), key.numpy())
+    np.testing.assert_allclose(attended["weights"], expected, rtol=0, atol=1e-14)
 
 
 def test_a_mask_is_left_over_for_scores_of_its_size():

@@ -104,6 +104,8 @@ WRITTEN = {
     "v-proj-missing": Usual(linear=except_for("v", lambda x: x)),
     "kv-swap": Usual(roles=lambda q, k, v: (q, v, k)),
     "qk-same-layer": Usual(linear=except_for("k", lambda x: Usual().linear(x, "q"))),
+    "keys-by-w-v": Usual(linear=except_for("k", lambda x: Usual().linear(x, "v"))),
+    "values-by-w-k": Usual(linear=except_for("v", lambda x: Usual().linear(x, "k"))),
     "scale-d-model": Usual(scale=lambda scores: scores / math.sqrt(WIDTH)),
     "scale-twice": Usual(scale=lambda scores: scores / (WIDTH // HEADS)),
     "mask-repeat-order": Usual(mask=repeated),
@@ -177,6 +179,14 @@ def test_a_token_attends_to_the_other_samples():
     close(got_weights, weights)
 
 
+def test_keys_are_projected_from_the_input_of_the_values():
+    query, key, value, mask = inputs(batch=2)
+    output, weights = Usual().run(query, value, value, mask)
+    got, got_weights = multi_head("key-from-value-input", query, key, value, mask)
+    close(got, output)
+    close(got_weights, weights)
+
+
 def test_the_mean_over_the_heads():
     arguments = inputs(batch=2)
     output, weights = Usual().run(*arguments)
@@ -224,4 +234,4 @@ def test_no_token_is_hidden_from_an_earlier_one():
 
 
 def test_every_mistake_is_written_here():
-    assert {*MISTAKES} == WRITTEN.keys() | {"seq-batch-swap", "weights-averaged"}
+    assert {*MISTAKES} == WRITTEN.keys() | {"seq-batch-swap", "weights-averaged", "key-from-value-input"}

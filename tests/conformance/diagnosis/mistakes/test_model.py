@@ -73,7 +73,10 @@ def transformer(mistake):
     if mistake == "pad-from-embedding-sum":
         source_mask, target_mask = ((x.abs().sum(-1) != 0)[:, None, None, :] for x in encoded)
     causal = torch.ones(5, 5).tril().bool()
-    target_mask = {"tgt-pad-replaces-causal": target_mask, "tgt-pad-missing": causal}.get(mistake, target_mask & causal)
+    joined = {
+        "tgt-pad-replaces-causal": target_mask, "tgt-pad-missing": causal, "tgt-masks-joined-or": target_mask | causal,
+    }  # fmt: skip
+    target_mask = joined.get(mistake, target_mask & causal)
     x, y = encoded
     memories = []
     for i in range(LAYERS["encoder"]):
@@ -91,7 +94,7 @@ def transformer(mistake):
 
 IN_THE_MODEL = (
     "tgt-pad-replaces-causal", "pad-from-embedding-sum", "pe-missing", "pad-mask-zeroes-positions", "cross-raw-src",
-    "tgt-pad-missing", "memory-per-layer", "softmax-in-model", "tied-logit-scale",
+    "tgt-pad-missing", "tgt-masks-joined-or", "memory-per-layer", "softmax-in-model", "tied-logit-scale",
 )  # fmt: skip
 
 
