@@ -390,7 +390,35 @@ def judge(spec):
 
 def test_every_property_has_someone_who_breaks_it(spec):
     load_properties(spec)
-    assert set(spec.properties) == set(_REGISTRY) == {*CAUGHT, *FOR_EVERY_COMPONENT}
+    assert set(spec.properties) == set(_REGISTRY) == {*CAUGHT, *FOR_EVERY_COMPONENT, "sha-message"}
+
+
+@pytest.mark.parametrize(
+    ("missing", "misshapen", "named"),
+    [
+        ("Wq is null", "Wk must be 2x2", True),
+        ("'w_q'", "w_k: shape (2, 3) is not (d_model, d_model)", True),
+        ("a weight is missing", "Wk must be 2x2", False),
+        ("row query is missing", "Wk must be 2x2", False),
+        ("Wq is null", "Wk has a wrong shape", False),
+        ("Wq is null", "the weight must be 2x2", False),
+    ],
+)
+@pytest.mark.parametrize("strict", [False, True])
+def test_the_message_about_a_weight_is_advised_to_name_it(missing, misshapen, named, strict, judge):
+    def single_head_attention(x, *, params, causal):
+        raise ValueError(misshapen if "w_q" in params else missing)
+
+    functions = {"single_head_attention": single_head_attention}
+    verdict = judge("sha-message", "single_head_attention", functions, arrays="numpy", strict=strict)
+    departs = (Status.FAILED, "property") if strict else (Status.SKIPPED, "advice")
+    assert (verdict.status, verdict.reason) == ((Status.PASSED, "") if named else departs)
+
+
+def test_an_implementation_that_accepts_bad_weights_has_no_message(judge):
+    functions = {"single_head_attention": lambda x, *, params, causal: x}
+    verdict = judge("sha-message", "single_head_attention", functions, arrays="numpy")
+    assert (verdict.status, verdict.reason) == (Status.SKIPPED, "not-checkable")
 
 
 @pytest.mark.sample(20)
