@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -22,13 +22,21 @@ from goldformer.adapters.textbook.heads import Params
 from goldformer.adapters.textbook.layers import (
     SubLayer,
     add_prefix,
+    final_norm,
     layer_norm,
     layer_norm_eps,
     norm_params,
     note_sum,
     run_sublayer,
 )
-from goldformer.adapters.textbook.layers_backward import SubLayerBackward, join_residual_gradient, sublayer_gradient
+from goldformer.adapters.textbook.layers_backward import (
+    SubLayerBackward,
+    final_norm_gradient,
+    join_residual_gradient,
+    sublayer_gradient,
+    transformer_gradient,
+)
+from goldformer.adapters.textbook.model import output_logits
 from goldformer.adapters.textbook.steps import Replacements, around, instead
 from goldformer.adapters.textbook.targets import spread_smoothing_mass
 
@@ -50,17 +58,33 @@ def align_bottom_right(original: Callable[..., Array], *, q_seq: int, kv_seq: in
 # Embedding and positions
 
 
-def scale_embedding(original: Callable[..., Array], ids: Array, *, params: Params) -> Array:
+def scale_embedding(original: Callable[..., Array], ids: Array, *, params: Params, pad_id: int | None = None) -> Array:
     """Return the rows of the table multiplied by √d_model, (batch, seq, d_model)."""
-    rows = original(ids, params=params)
+    rows = original(ids, params=params, pad_id=pad_id)
     return rows * math.sqrt(rows.shape[-1])
 
 
 def scale_embedding_gradient(
-    original: Callable[..., Gradients], ids: Array, cotangent: Array, *, params: Params
+    original: Callable[..., Gradients], ids: Array, cotangent: Array, *, params: Params, pad_id: int | None = None
 ) -> Gradients:
     """Return the gradient of table, multiplied by the same √d_model."""
-    return original(ids, cotangent * math.sqrt(cotangent.shape[-1]), params=params)
+    return original(ids, cotangent * math.sqrt(cotangent.shape[-1]), params=params, pad_id=pad_id)
+
+
+def hold_pad_row(original: Callable[..., Array], ids: Array, *, params: Params, pad_id: int | None = None) -> Array:
+    """Return the rows of the table, those of pad_id as constants: a complex number carries its derivative with it."""
+    rows = original(ids, params=params, pad_id=pad_id)
+    return rows if pad_id is None else np.where((ids == pad_id)[..., None], rows.real, rows)
+
+
+def fix_pad_row(
+    original: Callable[..., Gradients], ids: Array, cotangent: Array, *, params: Params, pad_id: int | None = None
+) -> Gradients:
+    """Return the gradient of table, 0 in the row of pad_id."""
+    gradients = original(ids, cotangent, params=params, pad_id=pad_id)
+    if pad_id is not None and 0 <= pad_id < len(gradients["table"]):
+        gradients["table"][pad_id] = 0
+    return gradients
 
 
 def concatenate_waves(d_model: int) -> list[tuple[float, Wave]]:
@@ -104,6 +128,45 @@ def normalise_input_gradient(
     return join_residual_gradient(cotangent, of_norm.pop("x")), gradients | add_prefix(f"norm_{number}", of_norm)
 
 
+# What the parameters of a call decide. Where a call gives the parameters of another option, these steps do what code
+# with the option does all the same: its own norm has gamma 1 and beta 0, and it ignores the matrix that it has not.
+
+
+def normalise_without_params(x: Array, stack: str, norm: Params) -> Array:
+    """Return the output of a stack, normalised with gamma 1 and beta 0 if the call has none."""
+    del stack
+    return layer_norm(x, params=norm or unit_norm(x))
+
+
+def normalise_without_params_gradient(x: Array, cotangent: Array, stack: str, norm: Params) -> tuple[Array, Gradients]:
+    """Return the gradient of the last layer's output, and those of gamma and beta if the call has them."""
+    del stack
+    gradients = layer_norm_gradient(x, cotangent, params=norm or unit_norm(x))
+    return gradients.pop("x"), gradients if norm else {}
+
+
+def unit_norm(x: Array) -> Params:
+    """Return gamma 1 and beta 0 for the channels of x."""
+    return {"gamma": np.ones_like(x[0, 0]), "beta": np.zeros_like(x[0, 0])}
+
+
+def leave_out(*names: str) -> Replacements:
+    """Return the replacements of a model whose output layer does not read these parameters."""
+
+    def select(params: Params) -> Params:
+        return {name: array for name, array in params.items() if name not in names}
+
+    def logits(original: Callable[..., Array], x: Array, params: Params) -> Array:
+        # Without a table it is an output layer by itself, which has nothing to tie.
+        return original(x, select(params) if "table" in params else params)
+
+    def gradient(original: Callable[..., Gradients], *ids: Array, params: Params, **rest: Any) -> Gradients:
+        unread = {name: np.zeros_like(params[name]) for name in names if name in params}
+        return {**original(*ids, params=select(params), **rest), **unread}
+
+    return {output_logits: around(logits), transformer_gradient: around(gradient)}
+
+
 # Targets and beams
 
 
@@ -131,6 +194,19 @@ OPTIONS: Final[Mapping[tuple[str, str], Replacements]] = {
         token_embedding: around(scale_embedding),
         token_embedding_gradient: around(scale_embedding_gradient),
     },
+    ("pad_row", "fixed"): {
+        token_embedding: around(hold_pad_row),
+        token_embedding_gradient: around(fix_pad_row),
+    },
+    ("final_norm", "after_stack"): {
+        final_norm: instead(normalise_without_params),
+        final_norm_gradient: instead(normalise_without_params_gradient),
+    },
+    ("output_layer", "without_bias"): leave_out("b_vocab"),
+    ("output_layer", "tied"): leave_out("w_vocab", "b_vocab"),
+    ("output_layer", "tied_with_bias"): leave_out("w_vocab"),
+    # Nobody has learned positions that a call does not give.
+    ("positions", "learned"): {},
     ("pe_layout", "concatenated"): {channel_waves: instead(concatenate_waves)},
     ("pe_layout", "tensor2tensor"): {
         channel_waves: instead(concatenate_waves),

@@ -19,8 +19,11 @@ if TYPE_CHECKING:
     from goldformer.conformance.diagnosis.explain import Diagnosis
     from goldformer.conformance.judging.cases import Bench, Judgement
     from goldformer.conformance.judging.verdict import Verdict
+    from goldformer.conformance.reports.comparison import Implementation
 
 KEY: Final = "goldformer"
+#: The word for every dtype that the adapter has.
+ALL: Final = "all"
 _SUITE: Final = Path(__file__).resolve().parent
 _BENCH: Final = pytest.StashKey["Bench"]()
 _DIAGNOSIS: Final = pytest.StashKey["Diagnosis"]()
@@ -43,7 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--dtype",
         action="append",
         default=[],
-        help="float64, float32, float16, bfloat16; default float64,float32",
+        help="float64, float32, float16, bfloat16, or all that the adapter has; default float32",
     )
     group.addoption("--device", default="cpu", help="cpu, cuda or cuda:N")
     group.addoption("--tf32", action="store_true", help="allow TF32 matrix products on CUDA")
@@ -97,7 +100,7 @@ def _load_bench(config: pytest.Config) -> Bench:
         from goldformer.adapters import DTYPES, AdapterError, find_adapter
         from goldformer.conformance.diagnosis.explain import Diagnosis
         from goldformer.conformance.judging.cases import Bench
-        from goldformer.conformance.run import Numerics
+        from goldformer.conformance.run import Numerics, Selection, list_present
         from goldformer.spec import SpecError, load_spec
 
         timeout = config.getoption("--call-timeout")
@@ -105,15 +108,18 @@ def _load_bench(config: pytest.Config) -> Bench:
             raise pytest.UsageError(f"--call-timeout {timeout:g}: a number of seconds above 0")
         try:
             spec = load_spec()
-            len(spec.cases)  # reads them all, since every one becomes a test
             adapter = find_adapter(config.getoption("--adapter"), spec, timeout)
+            strict = "--strict" in _read_arguments(config)
+            bench = Bench(spec, adapter, "float32", config.getoption("--device"), strict)
+            for name in list_present(bench, Selection(())):
+                spec.cases_of(name)  # reads them, since every one becomes a test
         except (AdapterError, SpecError) as error:
             raise pytest.UsageError(f"goldformer: {error}") from error
         _check_known(_split_words(config.getoption("--component")), spec.components, "--component")
-        _check_known(_split_words(config.getoption("--dtype")), DTYPES, "--dtype")
+        if config.getoption("--dtype") != [ALL]:
+            _check_known(_split_words(config.getoption("--dtype")), DTYPES, "--dtype")
         Numerics(config.getoption("--tf32"), config.getoption("--threads")).apply(adapter.arrays)
-        strict = "--strict" in _read_arguments(config)
-        config.stash[_BENCH] = Bench(spec, adapter, "float64", config.getoption("--device"), strict)
+        config.stash[_BENCH] = bench
         config.stash[_DIAGNOSIS] = Diagnosis(spec)
         config.stash[_FAILED] = {}
         _load_guard(config)
@@ -158,18 +164,23 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "bench" not in metafunc.fixturenames or not _is_of_the_suite(metafunc.module.__file__):
         return
     config = metafunc.config
+    from goldformer.conformance.run import Selection, list_present
+
     bench = _load_bench(config)
-    dtypes = _split_words(config.getoption("--dtype")) or ["float64", "float32"]
+    dtypes = _split_words(config.getoption("--dtype")) or ["float32"]
+    dtypes = list(bench.adapter.dtypes) if dtypes == [ALL] else dtypes
     metafunc.parametrize("bench", [replace(bench, dtype=d) for d in dtypes], ids=dtypes)
+    # A component that the adapter does not have is one line of the summary, and its files are not read.
+    present = list_present(bench, Selection(tuple(dtypes)))
     if "golden_case" in metafunc.fixturenames:
         from goldformer.conformance.judging.cases import plan
 
-        cases = plan(bench.spec)
+        cases = plan(bench.spec, present) if present else []
         metafunc.parametrize("golden_case", cases, ids=[case.id for case in cases])
     elif "prop" in metafunc.fixturenames:
         from goldformer.conformance.properties.registry import components_of
 
-        pairs = [(c, p) for p in bench.spec.properties.values() for c in components_of(p, bench.spec)]
+        pairs = [(c, p) for p in bench.spec.properties.values() for c in components_of(p, bench.spec) if c in present]
         metafunc.parametrize(("component", "prop"), pairs, ids=[f"{c}-{p.id}" for c, p in pairs])
 
 
@@ -267,7 +278,7 @@ class Summary:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Refuse a run in which everything was skipped; give a fault of goldformer its own exit status."""
         if self.verdicts:
-            from goldformer.conformance.reports.text import nothing_was_checked
+            from goldformer.conformance.reports.results import nothing_was_checked
 
             if nothing_was_checked(self.verdicts) and session.exitstatus == pytest.ExitCode.OK:
                 session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
@@ -278,13 +289,18 @@ class Summary:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print a table of components, what to fix first, and the known mistakes that match."""
         if not self.verdicts:
+            if _BENCH in self.config.stash and (absent := self._list_absent()):
+                terminalreporter.write_line(f"Nothing was checked. Not implemented: {', '.join(absent)}", red=True)
             return
         from goldformer.adapters import DTYPES
-        from goldformer.conformance.reports.text import closing, nothing_was_checked, summary, table
+        from goldformer.conformance.reports.results import nothing_was_checked
+        from goldformer.conformance.reports.text import format_remarks, select_rows, table
 
         bench = _load_bench(self.config)
         # In the order of the spec: workers of pytest-xdist report in any.
-        order = {check: place for place, check in enumerate((*bench.spec.cases, *bench.spec.properties))}
+        run = {v.component for v in self.verdicts}
+        cases = (case.id for name in bench.spec.components if name in run for case in bench.spec.cases_of(name))
+        order = {check: place for place, check in enumerate((*cases, *bench.spec.properties))}
         self.verdicts.sort(key=lambda v: (DTYPES.index(v.dtype), order[v.check]))
         # Workers of pytest-xdist do not send their judgements, so late matches are added only without workers.
         diagnosis: Diagnosis = self.config.stash[_DIAGNOSIS]
@@ -293,8 +309,9 @@ class Summary:
             diagnosis.complete(failed[_make_key(v)], v) if _make_key(v) in failed else v for v in self.verdicts
         ]
         terminalreporter.section(f"conformance of {bench.adapter.name}")
-        terminalreporter.write_line(table(summary(self.verdicts, bench.spec, bench.adapter.functions)))
-        for line in closing(self.verdicts, bench.spec):
+        found = self._collect(bench)
+        terminalreporter.write_line(table(select_rows(found.results(bench.spec).values())))
+        for line in format_remarks(found.remarks(bench.spec, whole=terminalreporter.verbosity > 0)):
             terminalreporter.write_line(line)
         if nothing_was_checked(self.verdicts):
             terminalreporter.write_line("Nothing was checked: everything was skipped.", red=True)
@@ -304,15 +321,29 @@ class Summary:
             self._save(path, bench)
             terminalreporter.write_line(f"wrote {path}")
 
+    def _list_absent(self) -> list[str]:
+        """Return the components that were asked for and that the adapter does not have."""
+        from goldformer.conformance.run import Selection, list_absent
+
+        chosen = tuple(_split_words(self.config.getoption("--component")))
+        return list_absent(_load_bench(self.config), Selection((), chosen))
+
+    def _collect(self, bench: Bench, *, with_pictures: bool = False) -> Implementation:
+        """Collect the verdicts, as `goldformer check` does."""
+        from goldformer.conformance.reports.comparison import Implementation
+
+        drawn = replace(bench, dtype=self.verdicts[0].dtype)
+        seconds = time.perf_counter() - self.start
+        return Implementation.of(drawn, self.verdicts, seconds, self._list_absent(), with_pictures=with_pictures)
+
     def _save(self, path: Path, bench: Bench) -> None:
         """Save the page that `goldformer check --html` saves."""
-        from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest, Implementation
+        from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest
         from goldformer.conformance.reports.comparison_page import page
         from goldformer.spec.files import replace_file
 
         dtypes = tuple(dict.fromkeys(v.dtype for v in self.verdicts))
-        drawn = replace(bench, dtype=dtypes[0])
-        found = Implementation.of(drawn, self.verdicts, time.perf_counter() - self.start, with_pictures=True)
+        found = self._collect(bench, with_pictures=True)
         chosen = tuple(_split_words(self.config.getoption("--component")))
         request = ComparisonRequest(dtypes, chosen, bench.device, self.config.getoption("--threads"))
         replace_file(path, page(Comparison(request, (found,)), bench.spec))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from threadpoolctl import threadpool_limits
@@ -10,6 +10,7 @@ from threadpoolctl import threadpool_limits
 from goldformer.conformance.judging.cases import Bench, Judgement, judge_case, plan
 from goldformer.conformance.properties.judge import judge_property
 from goldformer.conformance.properties.registry import components_of
+from goldformer.spec import Spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,24 +27,56 @@ Check = Callable[[], Judgement]
 
 
 def checks(bench: Bench, selection: Selection) -> list[Check]:
-    """List every check of a selection: golden cases first, then properties, each by dependency, dtype by dtype."""
+    """List every check of a selection: golden cases first, then properties, each by dependency, dtype by dtype.
+
+    Nothing is listed of a component that the adapter does not have, and its files are not read, unless the bench is
+    strict: then each of its checks fails.
+    """
+    present = list_present(bench, selection)
     listed: list[Check] = []
+    if not present:
+        return listed
     for dtype in selection.dtypes:
         at = replace(bench, dtype=dtype)
         if not selection.properties:
             listed += [
                 lambda case=case, at=at: judge_case(case, at)  # type: ignore[misc]
-                for case in plan(bench.spec, selection.components, selection.cases)
+                for case in plan(bench.spec, present, selection.cases)
             ]
         if not selection.cases:
-            listed += _property_checks(at, selection)
+            listed += _property_checks(at, selection, present)
     return listed
 
 
-def _property_checks(bench: Bench, selection: Selection) -> Iterator[Check]:
-    for name in bench.spec.components:
-        if selection.components and name not in selection.components:
-            continue
+def list_present(bench: Bench, selection: Selection) -> list[str]:
+    """Return the components of a selection of which checks are listed."""
+    return [name for name in _list_asked(bench.spec, selection) if bench.strict or bench.has(name)]
+
+
+def list_absent(bench: Bench, selection: Selection) -> list[str]:
+    """Return the components of a selection that the adapter does not have.
+
+    One case or property asks for no component in particular, as long as there is one to run it on.
+    """
+    asked = _list_asked(bench.spec, selection)
+    if (selection.cases or selection.properties) and any(map(bench.has, asked)):
+        return []
+    return [name for name in asked if not bench.has(name)]
+
+
+def _list_asked(spec: Spec, selection: Selection) -> list[str]:
+    """Return the components that a selection asks for, in the order of the spec."""
+    asked = set(selection.components or spec.components)
+    if selection.cases:
+        asked &= {spec.cases[id_].component for id_ in selection.cases}
+    if selection.properties:
+        own = {spec.properties[id_].component for id_ in selection.properties}
+        asked = asked if "*" in own else asked & own
+    return [name for name in spec.components if name in asked]
+
+
+def _property_checks(bench: Bench, selection: Selection, components: Iterable[str]) -> Iterator[Check]:
+    for name in components:
         for prop in bench.spec.properties.values():
             if selection.properties and prop.id not in selection.properties:
                 continue

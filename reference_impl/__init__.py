@@ -18,6 +18,7 @@ Axes, in comments, docstrings and messages, and their names in the paper:
     d_ff                d_ff, the width inside the feed-forward network
     layers              N, the layers of a stack
     vocab               the rows of the embedding table, the words that logits score
+    positions           the rows of a table of learned positions
     max_length          the largest number of words in a decoded sentence
     beams, top_beams    the sentences that beam search keeps at a step, and those that it returns
 

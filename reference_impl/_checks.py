@@ -283,7 +283,10 @@ ATTENTION: Final = Block(
 )
 FEED_FORWARD: Final = Block({"w_1": "d_model d_ff", "w_2": "d_ff d_model"}, {"b_1": "d_ff", "b_2": "d_model"})
 NORM: Final = Block({"gamma": "d_model", "beta": "d_model"}, {})
-MODEL: Final = Block({"table": "vocab d_model", "w_vocab": "d_model vocab"}, {"b_vocab": "vocab"})
+MODEL: Final = Block(
+    {"table": "vocab d_model"},
+    {"w_vocab": "d_model vocab", "b_vocab": "vocab", "position_table": "positions d_model"},
+)
 ENCODER_LAYER: Final = {"self_attention": ATTENTION, "norm_1": NORM, "feed_forward": FEED_FORWARD, "norm_2": NORM}
 DECODER_LAYER: Final = {
     "self_attention": ATTENTION,
@@ -293,6 +296,12 @@ DECODER_LAYER: Final = {
     "feed_forward": FEED_FORWARD,
     "norm_3": NORM,
 }
+
+
+def final_norms(params: Any, *names: str) -> dict[str, Block]:
+    """Name the blocks of the final norms if ``params`` has a parameter of any of them; the others are then missing."""
+    given = any(f"{name}.{part}" in params for name in names for part in NORM.required)
+    return dict.fromkeys(names, NORM) if given else {}
 
 
 def number_blocks(stack: str, layer: Mapping[str, Block], num_layers: int) -> dict[str, Block]:
@@ -319,13 +328,18 @@ def check_params(params: Any, blocks: Mapping[str, Block], num_heads: Any, first
                 check_heads_divide(num_heads, params[name].shape[-1], name)
 
 
-def check_names(params: Any, blocks: Mapping[str, Block]) -> None:
-    """Refuse anything but a mapping, and unknown names."""
+def check_mapping(params: Any) -> None:
+    """Refuse parameters that are not in a mapping."""
     if not isinstance(params, Mapping):
         raise TypeError(
             f"params is of type {type(params).__name__} and must map names to tensors: "
             f"pass a dict, such as the state_dict of the module"
         )
+
+
+def check_names(params: Any, blocks: Mapping[str, Block]) -> None:
+    """Refuse anything but a mapping, and unknown names."""
+    check_mapping(params)
     known = {
         _join_name(prefix, name) for prefix, block in blocks.items() for name in (*block.required, *block.optional)
     }

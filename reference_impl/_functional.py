@@ -29,9 +29,13 @@ def affine(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
 # From ids to vectors
 
 
-def token_embedding(ids: Tensor, table: Tensor) -> Tensor:
-    """Look up the row of each id."""
-    return table[ids]  # (batch, seq, d_model)
+def token_embedding(ids: Tensor, table: Tensor, fixed_id: int | None = None) -> Tensor:
+    """Look up the row of each id; the places of ``fixed_id`` add nothing to the gradient of the table."""
+    rows = table[ids]  # (batch, seq, d_model)
+    if fixed_id is None:
+        return rows
+    # Not padding_idx of nn.functional.embedding: it must be a row of the table, and a pad_id need not be.
+    return rows.detach().where((ids == fixed_id)[..., None], rows)  # (batch, seq, d_model)
 
 
 def sinusoid_table(seq: int, d_model: int, *, dtype: torch.dtype, device: torch.device | str | None) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from goldformer.reference_impl._building import build, build_inner
-from goldformer.reference_impl._checks import ATTENTION, FEED_FORWARD, Block, check_positive_int, pick_params
+from goldformer.reference_impl._checks import ATTENTION, FEED_FORWARD, NORM, Block, check_positive_int, pick_params
 from goldformer.reference_impl._random import skip_dropout
 from goldformer.reference_impl.feed_forward import FeedForward
 from goldformer.reference_impl.layer_norm import EPS, LayerNorm
@@ -68,6 +68,25 @@ def run_layers(layers: Iterable[Callable[..., Any]], x: Tensor, *others: Tensor 
         x = layer(x, *others).output  # (batch, seq, d_model)
         outputs.append(x)
     return outputs
+
+
+def normalise_last(x: Tensor, norm: Callable[[Tensor], Tensor] | None) -> Tensor:
+    """Normalise what the last layer of a stack gives, where the stack has a final norm."""
+    # A pre-norm layer adds to its input whatever its sub-layers give, so without this norm the stack's output is a sum
+    # that no layer has brought to one scale.
+    return x if norm is None else norm(x)  # (batch, seq, d_model)
+
+
+def make_final_norm(d_model: int, settings: LayerSettings) -> LayerNorm:
+    """Make the norm after the last layer of a stack."""
+    return LayerNorm(d_model, device=settings.get("device"), dtype=settings.get("dtype"))
+
+
+def pick_final_norm(params: Mapping[str, Tensor], name: str) -> LayerNorm | None:
+    """Build the final norm of a stack from checked parameters, or return None if they have none."""
+    if f"{name}.gamma" not in params:
+        return None
+    return build_inner(LayerNorm, eps=EPS, **pick_params(params, name, NORM))
 
 
 def make_stack(layer: Callable[[], nn.Module], num_layers: int, name: str = "num_layers") -> nn.ModuleList:

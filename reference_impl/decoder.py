@@ -13,13 +13,23 @@ from goldformer.reference_impl._checks import (
     check_axes,
     check_bool,
     check_floating,
+    check_mapping,
     check_mask,
     check_params,
     check_positive_int,
     check_same_dtype_and_device,
+    final_norms,
     number_blocks,
 )
-from goldformer.reference_impl._layers import LayerSettings, ResidualLayer, make_stack, run_layers
+from goldformer.reference_impl._layers import (
+    LayerSettings,
+    ResidualLayer,
+    make_final_norm,
+    make_stack,
+    normalise_last,
+    pick_final_norm,
+    run_layers,
+)
 from goldformer.reference_impl._random import make_dropout
 from goldformer.reference_impl.feed_forward import FeedForward
 from goldformer.reference_impl.layer_norm import LayerNorm
@@ -37,7 +47,7 @@ class DecoderLayerResult(NamedTuple):
 
 
 class DecoderResult(NamedTuple):
-    """The output of the last layer of a stack, and those of all its layers."""
+    """The output of a stack, and those of all its layers before any final norm."""
 
     output: Tensor  # (batch, seq, d_model)
     layers: Tensor  # (layers, batch, seq, d_model)
@@ -89,15 +99,18 @@ def decoder(
 ) -> DecoderResult:
     """Send x through the layers, each with weights of its own and all with the same memory and masks.
 
-    Formula:  x_0 = x,  x_i = DecoderLayer_i(x_(i−1), memory),  output = x_N; no normalisation after the last layer
-    Shapes:   as decoder_layer, the parameters of layer i as decoder.i.self_attention.w_q and so on, from 0
+    Formula:  x_0 = x,  x_i = DecoderLayer_i(x_(i−1), memory),  output = x_N, or LN(x_N) if there is a final norm
+    Shapes:   as decoder_layer, the parameters of layer i as decoder.i.self_attention.w_q and so on, from 0,
+              and those of the final norm, if there is one, as norm.gamma and norm.beta
               → output (batch, seq, d_model), layers (layers, batch, seq, d_model)
     Errors:   as decoder_layer, and ValueError for num_layers below 1
     Source:   primer 3.2, n9 "Transformer模型构建", illustrated on the decoder; paper, section 3.1
     """
     check_positive_int("num_layers", num_layers)
     check_bool("norm_first", norm_first)
-    check_params(params, number_blocks("decoder", DECODER_LAYER, num_layers), num_heads, _inputs(x, memory))
+    check_mapping(params)
+    blocks = number_blocks("decoder", DECODER_LAYER, num_layers) | final_norms(params, "norm")
+    check_params(params, blocks, num_heads, _inputs(x, memory))
     stack = Decoder.from_params(params, num_heads, num_layers, norm_first=norm_first)
     return stack.forward(x, memory, self_mask, memory_mask)
 
@@ -176,25 +189,39 @@ class DecoderLayer(ResidualLayer):
 class Decoder(nn.Module):
     """A stack of ``num_layers`` decoder layers of one structure, each with weights of its own.
 
-    Parameters: those of the layers, as decoder.0.self_attention.w_q and so on. The settings are the keywords of
+    Parameters: those of the layers, as decoder.0.self_attention.w_q and so on, and with ``final_norm`` those of norm,
+    which follows the last layer. The settings are the keywords of
     DecoderLayer.
     """
 
     def __init__(
-        self, d_model: int, num_heads: int, d_ff: int, num_layers: int, **settings: Unpack[LayerSettings]
+        self,
+        d_model: int,
+        num_heads: int,
+        d_ff: int,
+        num_layers: int,
+        *,
+        final_norm: bool = False,
+        **settings: Unpack[LayerSettings],
     ) -> None:
         super().__init__()
+        check_bool("final_norm", final_norm)
         self.decoder = make_stack(lambda: DecoderLayer(d_model, num_heads, d_ff, **settings), num_layers)
+        self.norm = make_final_norm(d_model, settings) if final_norm else None
 
     @classmethod
     def from_params(cls, params: Mapping[str, Tensor], num_heads: int, num_layers: int, *, norm_first: bool) -> Self:
         """Build a stack from parameters that decoder has checked; it has no dropout."""
         layers = (select_params(params, f"decoder.{i}") for i in range(num_layers))
-        return build(cls, decoder=[DecoderLayer.from_params(p, num_heads, norm_first=norm_first) for p in layers])
+        return build(
+            cls,
+            decoder=[DecoderLayer.from_params(p, num_heads, norm_first=norm_first) for p in layers],
+            norm=pick_final_norm(params, "norm"),
+        )
 
     def forward(
         self, x: Tensor, memory: Tensor, self_mask: Tensor | None = None, memory_mask: Tensor | None = None
     ) -> DecoderResult:
         """Compute decoder, in training with dropout."""
         outputs = run_layers(self.decoder, x, memory, self_mask, memory_mask)  # layers × (batch, seq, d_model)
-        return DecoderResult(outputs[-1], torch.stack(outputs))
+        return DecoderResult(normalise_last(outputs[-1], self.norm), torch.stack(outputs))

@@ -12,12 +12,22 @@ from goldformer.reference_impl._checks import (
     check_axes,
     check_bool,
     check_floating,
+    check_mapping,
     check_mask,
     check_params,
     check_positive_int,
+    final_norms,
     number_blocks,
 )
-from goldformer.reference_impl._layers import LayerSettings, ResidualLayer, make_stack, run_layers
+from goldformer.reference_impl._layers import (
+    LayerSettings,
+    ResidualLayer,
+    make_final_norm,
+    make_stack,
+    normalise_last,
+    pick_final_norm,
+    run_layers,
+)
 from goldformer.reference_impl._random import make_dropout
 from goldformer.reference_impl.feed_forward import FeedForward
 from goldformer.reference_impl.layer_norm import LayerNorm
@@ -33,7 +43,7 @@ class EncoderLayerResult(NamedTuple):
 
 
 class EncoderResult(NamedTuple):
-    """The output of the last layer of a stack, and those of all its layers."""
+    """The output of a stack, and those of all its layers before any final norm."""
 
     output: Tensor  # (batch, seq, d_model)
     layers: Tensor  # (layers, batch, seq, d_model)
@@ -74,17 +84,18 @@ def encoder(
 ) -> EncoderResult:
     """Send x through the layers, each with weights of its own and all with the same mask.
 
-    Formula:  x_0 = x,  x_i = EncoderLayer_i(x_(i−1)),  output = x_N; no normalisation after the last layer
-    Shapes:   as encoder_layer, the parameters of layer i as encoder.i.self_attention.w_q and so on, from 0
+    Formula:  x_0 = x,  x_i = EncoderLayer_i(x_(i−1)),  output = x_N, or LN(x_N) if there is a final norm
+    Shapes:   as encoder_layer, the parameters of layer i as encoder.i.self_attention.w_q and so on, from 0,
+              and those of the final norm, if there is one, as norm.gamma and norm.beta
               → output (batch, seq, d_model), layers (layers, batch, seq, d_model)
     Errors:   as encoder_layer, and ValueError for num_layers below 1
     Source:   primer 3.1, n9 "Transformer模型构建", illustrated on the encoder; paper, section 3.1
     """
     check_positive_int("num_layers", num_layers)
     check_bool("norm_first", norm_first)
-    check_params(
-        params, number_blocks("encoder", ENCODER_LAYER, num_layers), num_heads, {"x": (x, "batch seq d_model")}
-    )
+    check_mapping(params)
+    blocks = number_blocks("encoder", ENCODER_LAYER, num_layers) | final_norms(params, "norm")
+    check_params(params, blocks, num_heads, {"x": (x, "batch seq d_model")})
     return Encoder.from_params(params, num_heads, num_layers, norm_first=norm_first).forward(x, mask)
 
 
@@ -141,23 +152,37 @@ class EncoderLayer(ResidualLayer):
 class Encoder(nn.Module):
     """A stack of ``num_layers`` encoder layers of one structure, each with weights of its own.
 
-    Parameters: those of the layers, as encoder.0.self_attention.w_q and so on. The settings are the
+    Parameters: those of the layers, as encoder.0.self_attention.w_q and so on, and with ``final_norm`` those of norm,
+    which follows the last layer. The settings are the
     keywords of EncoderLayer.
     """
 
     def __init__(
-        self, d_model: int, num_heads: int, d_ff: int, num_layers: int, **settings: Unpack[LayerSettings]
+        self,
+        d_model: int,
+        num_heads: int,
+        d_ff: int,
+        num_layers: int,
+        *,
+        final_norm: bool = False,
+        **settings: Unpack[LayerSettings],
     ) -> None:
         super().__init__()
+        check_bool("final_norm", final_norm)
         self.encoder = make_stack(lambda: EncoderLayer(d_model, num_heads, d_ff, **settings), num_layers)
+        self.norm = make_final_norm(d_model, settings) if final_norm else None
 
     @classmethod
     def from_params(cls, params: Mapping[str, Tensor], num_heads: int, num_layers: int, *, norm_first: bool) -> Self:
         """Build a stack from parameters that encoder has checked; it has no dropout."""
         layers = (select_params(params, f"encoder.{i}") for i in range(num_layers))
-        return build(cls, encoder=[EncoderLayer.from_params(p, num_heads, norm_first=norm_first) for p in layers])
+        return build(
+            cls,
+            encoder=[EncoderLayer.from_params(p, num_heads, norm_first=norm_first) for p in layers],
+            norm=pick_final_norm(params, "norm"),
+        )
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> EncoderResult:
         """Compute encoder, in training with dropout."""
         outputs = run_layers(self.encoder, x, mask)  # layers × (batch, seq, d_model)
-        return EncoderResult(outputs[-1], torch.stack(outputs))
+        return EncoderResult(normalise_last(outputs[-1], self.norm), torch.stack(outputs))

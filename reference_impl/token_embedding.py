@@ -8,13 +8,14 @@ from goldformer.reference_impl._building import build
 from goldformer.reference_impl._checks import (
     check_ids,
     check_ids_in_table,
+    check_int,
     check_positive_int,
     check_same_device,
     check_tensors,
 )
 
 
-def token_embedding(ids: Tensor, table: Tensor) -> Tensor:
+def token_embedding(ids: Tensor, table: Tensor, *, fixed_id: int | None = None) -> Tensor:
     """Look up the row of the table that each id names.
 
     Formula:  output[b, t] = table[ids[b, t]], without the factor √d_model of the paper's section 3.4:
@@ -23,14 +24,18 @@ def token_embedding(ids: Tensor, table: Tensor) -> Tensor:
     Errors:   TypeError unless ids are int64 or int32 and the table is floating point; ValueError for other
               shapes; IndexError for an id outside 0 … vocab − 1, naming the first (not under torch.compile)
     Source:   walkthrough 2; paper, section 3.4
+
+    The positions of ``fixed_id`` add nothing to the gradient of the table, as with the padding_idx of nn.Embedding.
     """
-    return build(TokenEmbedding, table=table).forward(ids)
+    if fixed_id is not None:
+        check_int("fixed_id", fixed_id)
+    return build(TokenEmbedding, table=table, fixed_id=fixed_id).forward(ids)
 
 
 class TokenEmbedding(nn.Module):
     """A table of ``vocab`` trained rows, started standard normal like nn.Embedding.
 
-    Parameters: table (vocab, d_model).
+    Parameters: table (vocab, d_model). The row of ``fixed_id`` stays as it is started.
     """
 
     def __init__(
@@ -38,19 +43,23 @@ class TokenEmbedding(nn.Module):
         vocab: int,
         d_model: int,
         *,
+        fixed_id: int | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         check_positive_int("vocab", vocab)
         check_positive_int("d_model", d_model)
+        if fixed_id is not None:
+            check_int("fixed_id", fixed_id)
+        self.fixed_id = fixed_id
         self.table = nn.Parameter(torch.randn(vocab, d_model, device=device, dtype=dtype))
 
     def forward(self, ids: Tensor) -> Tensor:
         """Embed ids (batch, seq) as (batch, seq, d_model)."""
         self._check_input(ids)
 
-        return functional.token_embedding(ids, self.table)  # (batch, seq, d_model)
+        return functional.token_embedding(ids, self.table, self.fixed_id)  # (batch, seq, d_model)
 
     def _check_input(self, ids: Tensor) -> None:
         """Refuse arguments that do not fit the parameters."""

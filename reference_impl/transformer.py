@@ -19,16 +19,25 @@ from goldformer.reference_impl._checks import (
     check_ids,
     check_ids_in_table,
     check_int,
+    check_mapping,
     check_params,
     check_positive_int,
     check_same_device,
     check_same_dtype_and_device,
     check_special_id,
     check_word_id,
+    final_norms,
     number_blocks,
     pick_params,
 )
-from goldformer.reference_impl._layers import LayerSettings, make_stack, run_layers
+from goldformer.reference_impl._layers import (
+    LayerSettings,
+    make_final_norm,
+    make_stack,
+    normalise_last,
+    pick_final_norm,
+    run_layers,
+)
 from goldformer.reference_impl._random import make_dropout, skip_dropout, xavier_weight, zero_bias
 from goldformer.reference_impl.beam_search import BeamResult, Finish, LengthPenalty, beam_search
 from goldformer.reference_impl.decoder import Decoder, DecoderLayer
@@ -38,7 +47,7 @@ from goldformer.reference_impl.token_embedding import TokenEmbedding
 
 
 class TransformerResult(NamedTuple):
-    """The logits of the model, the output of its encoder, and that of its decoder."""
+    """The logits of the model, the output of its encoder, and that of its decoder, both with any final norm."""
 
     logits: Tensor  # (batch, seq, vocab)
     memory: Tensor  # (batch, source_seq, d_model)
@@ -55,6 +64,7 @@ def transformer(
     pad_id: int,
     params: Mapping[str, Tensor],
     norm_first: bool = False,
+    fixed_pad_row: bool = False,
 ) -> TransformerResult:
     """Score the next word of the target at every position, given the source and the target up to there.
 
@@ -63,14 +73,16 @@ def transformer(
               self-attention
     Shapes:   source (batch, source_seq), target (batch, seq), what the decoder reads: the target shifted right,
               params by name: table (vocab, d_model), w_vocab (d_model, vocab), b_vocab (vocab,), and those of
-              encoder and decoder
+              encoder and decoder, their final norms as encoder_norm.gamma and so on; without w_vocab its place is
+              taken by the transposed table, and with position_table (positions, d_model) that of PE by its rows
               → logits (batch, seq, vocab), memory (batch, source_seq, d_model), decoded (batch, seq, d_model)
     Errors:   TypeError unless ids are int64 or int32 and all parameters floating-point tensors of one dtype, or
               for a parameter that is missing or unknown; ValueError for shapes and numbers that do not fit;
               IndexError for an id outside the table (not under torch.compile)
     Source:   n9 "Transformer模型构建", with the causal mask that its example leaves out; primer 3; paper, section 3
 
-    The rows of memory and logits where source and target are padding have no meaning.
+    The rows of memory and logits where source and target are padding have no meaning. With ``fixed_pad_row`` the
+    positions that hold pad_id add nothing to the gradient of the table, as with the padding_idx of nn.Embedding.
     """
     model = Transformer.from_params(
         params,
@@ -79,6 +91,7 @@ def transformer(
         num_decoder_layers=num_decoder_layers,
         pad_id=pad_id,
         norm_first=norm_first,
+        fixed_pad_row=fixed_pad_row,
     )
     return model.forward(source, target)
 
@@ -86,9 +99,11 @@ def transformer(
 class Transformer(nn.Module):
     """The model, with n9's dropout: that of its layers, and one on the embedded and encoded sequences.
 
-    Parameters: table (vocab, d_model), for source and target, w_vocab (d_model, vocab), b_vocab unless
-    ``bias=False``, and those of the layers; in the state dict by the names that transformer reads, and nothing
-    else: the positional encoding is computed at every call. The settings are the keywords of the layers.
+    Parameters: table (vocab, d_model), for source and target, w_vocab (d_model, vocab) unless ``tied``, b_vocab unless
+    ``bias=False``, and those of the layers; with ``final_norm`` those of encoder_norm and decoder_norm, and with
+    ``max_positions`` position_table (max_positions, d_model); in the state dict by the names that transformer reads,
+    and nothing else: the positional encoding is computed at every call. With ``fixed_pad_row`` the words that are
+    embedded do not train the row of pad_id. The settings are the keywords of the layers.
     """
 
     def __init__(
@@ -101,20 +116,34 @@ class Transformer(nn.Module):
         d_ff: int,
         *,
         pad_id: int,
+        final_norm: bool = False,
+        tied: bool = False,
+        max_positions: int | None = None,
+        fixed_pad_row: bool = False,
         **settings: Unpack[LayerSettings],
     ) -> None:
         super().__init__()
         check_int("pad_id", pad_id)
+        check_bool("final_norm", final_norm)
+        check_bool("tied", tied)
+        check_bool("fixed_pad_row", fixed_pad_row)
+        self.fixed_id = pad_id if fixed_pad_row else None
         self.num_heads, self.pad_id, self.norm_first = num_heads, pad_id, settings.get("norm_first", False)
         device, dtype = settings.get("device"), settings.get("dtype")
         self.table = TokenEmbedding(vocab, d_model, device=device, dtype=dtype).table
+        self.position_table = None
+        if max_positions is not None:
+            check_positive_int("max_positions", max_positions)
+            self.position_table = TokenEmbedding(max_positions, d_model, device=device, dtype=dtype).table
         self.encoder = make_stack(
             lambda: EncoderLayer(d_model, num_heads, d_ff, **settings), num_encoder_layers, "num_encoder_layers"
         )
         self.decoder = make_stack(
             lambda: DecoderLayer(d_model, num_heads, d_ff, **settings), num_decoder_layers, "num_decoder_layers"
         )
-        self.w_vocab = xavier_weight(d_model, vocab, device, dtype)
+        self.encoder_norm = make_final_norm(d_model, settings) if final_norm else None
+        self.decoder_norm = make_final_norm(d_model, settings) if final_norm else None
+        self.w_vocab = None if tied else xavier_weight(d_model, vocab, device, dtype)
         self.b_vocab = zero_bias(vocab, device, dtype) if settings.get("bias", True) else None
         self.dropout = make_dropout(settings.get("dropout", 0.1))
 
@@ -128,12 +157,16 @@ class Transformer(nn.Module):
         num_decoder_layers: int,
         pad_id: int,
         norm_first: bool = False,
+        fixed_pad_row: bool = False,
     ) -> Self:
         """Build a model from the caller's parameters, named as in transformer; it has no dropout."""
         check_positive_int("num_encoder_layers", num_encoder_layers)
         check_positive_int("num_decoder_layers", num_decoder_layers)
         check_bool("norm_first", norm_first)
-        blocks = number_blocks("encoder", ENCODER_LAYER, num_encoder_layers)
+        check_bool("fixed_pad_row", fixed_pad_row)
+        check_mapping(params)
+        blocks = final_norms(params, "encoder_norm", "decoder_norm")
+        blocks |= number_blocks("encoder", ENCODER_LAYER, num_encoder_layers)
         blocks |= number_blocks("decoder", DECODER_LAYER, num_decoder_layers)
         check_params(params, {"": MODEL, **blocks}, num_heads)
 
@@ -142,9 +175,12 @@ class Transformer(nn.Module):
             num_heads=num_heads,
             pad_id=pad_id,
             norm_first=norm_first,
+            fixed_id=pad_id if fixed_pad_row else None,
             **pick_params(params, "", MODEL),
             encoder=Encoder.from_params(params, num_heads, num_encoder_layers, norm_first=norm_first).encoder,
             decoder=Decoder.from_params(params, num_heads, num_decoder_layers, norm_first=norm_first).decoder,
+            encoder_norm=pick_final_norm(params, "encoder_norm"),
+            decoder_norm=pick_final_norm(params, "decoder_norm"),
             dropout=skip_dropout,
         )
 
@@ -177,14 +213,19 @@ class Transformer(nn.Module):
     def embed(self, ids: Tensor) -> Tensor:
         """Look up the rows of ids (batch, seq) and add their positions: (batch, seq, d_model)."""
         # Once, before the first layer; primer has the positions added at the end of every layer.
-        rows = functional.token_embedding(ids, self.table)  # (batch, seq, d_model)
-        embedded: Tensor = self.dropout(functional.positional_encoding(rows))  # (batch, seq, d_model)
+        rows = functional.token_embedding(ids, self.table, self.fixed_id)  # (batch, seq, d_model)
+        if self.position_table is None:
+            placed = functional.positional_encoding(rows)  # (batch, seq, d_model)
+        else:
+            placed = rows + self.position_table[: ids.shape[1]]  # (batch, seq, d_model)
+        embedded: Tensor = self.dropout(placed)  # (batch, seq, d_model)
         return embedded
 
     def run_encoder(self, source: Tensor) -> Tensor:
         """Make the memory (batch, source_seq, d_model) of a source (batch, source_seq)."""
         mask = functional.padding_mask(source, self.pad_id)  # (batch, 1, 1, source_seq)
-        return run_layers(self.encoder, self.embed(source), mask)[-1]  # (batch, source_seq, d_model)
+        last = run_layers(self.encoder, self.embed(source), mask)[-1]  # (batch, source_seq, d_model)
+        return normalise_last(last, self.encoder_norm)  # (batch, source_seq, d_model)
 
     def run_decoder(self, target: Tensor, memory: Tensor, source: Tensor) -> Tensor:
         """Make the decoder's output (batch, seq, d_model) of a target (batch, seq); the source shows its padding."""
@@ -194,11 +235,14 @@ class Transformer(nn.Module):
         self_mask = causal & functional.padding_mask(target, self.pad_id)  # (batch, 1, seq, seq)
         # The keys of the cross-attention are the source's, so its padding counts here and not the target's.
         memory_mask = functional.padding_mask(source, self.pad_id)  # (batch, 1, 1, source_seq)
-        return run_layers(self.decoder, self.embed(target), memory, self_mask, memory_mask)[-1]  # (batch, seq, d_model)
+        last = run_layers(self.decoder, self.embed(target), memory, self_mask, memory_mask)[-1]  # (batch, seq, d_model)
+        return normalise_last(last, self.decoder_norm)  # (batch, seq, d_model)
 
     def score_words(self, decoded: Tensor) -> Tensor:
         """Make the logits (batch, seq, vocab) of the decoder's output (batch, seq, d_model)."""
-        return functional.affine(decoded, self.w_vocab, self.b_vocab)  # (batch, seq, vocab)
+        # Tied, the logit of a word is the dot product with its own embedding: the paper's section 3.4.
+        w_vocab = self.table.T if self.w_vocab is None else self.w_vocab  # (d_model, vocab)
+        return functional.affine(decoded, w_vocab, self.b_vocab)  # (batch, seq, vocab)
 
     def next_logits(self, read: Tensor, memory: Tensor, source: Tensor) -> Tensor:
         """Make the logits (batch, vocab) of the word that comes after those read (batch, t)."""
@@ -258,6 +302,7 @@ class Transformer(nn.Module):
         check_word_id("bos_id", bos_id, "begins what the decoder reads", self.table.shape[0])
         check_word_id("eos_id", eos_id, "ends a sentence", self.table.shape[0])
         check_positive_int("max_length", max_length)
+        self._check_positions("max_length", max_length)
 
     def _check_ids(self, **named: Any) -> dict[str, tuple[Size, str]]:
         """Refuse a source or a target that does not fit the table, and return the sizes that they set."""
@@ -268,4 +313,13 @@ class Transformer(nn.Module):
             check_same_device(name, ids, "table", self.table)
             check_special_id("pad_id", self.pad_id, f"pads the {name}", name, ids)
             check_ids_in_table(name, ids, self.table.shape[0])
+            self._check_positions(name, ids.shape[1])
         return bound
+
+    def _check_positions(self, name: str, tokens: int) -> None:
+        """Refuse more tokens than there are learned positions."""
+        if self.position_table is not None and tokens > self.position_table.shape[0]:
+            raise ValueError(
+                f"position_table has shape {tuple(self.position_table.shape)} and must have a row for each of the "
+                f"{tokens} positions of {name}: cut {name}, or pass a longer table"
+            )

@@ -32,6 +32,7 @@ def check_call(
     for name in (*given, *attributes):
         if name not in arrays and name not in contract.attributes:
             raise ContractViolation(f"{contract.component} has no argument {name}", (name,))
+    _check_together(arrays, given)
     present = [(spec, array) for spec in arrays.values() if (array := _present(spec, given)) is not None]
     for spec, array in present:
         if 0 in array.shape:
@@ -43,16 +44,28 @@ def check_call(
             binder.fit_broadcast(spec.name, spec.shape, array.shape)
         if spec.below is not None:
             _check_ids(spec.name, array, spec.below, binder)
+        _check_rows(spec, array, binder)
     for attribute in contract.attributes.values():
         if attribute.below is not None and attribute.name in attributes:
             _check_ids(attribute.name, np.asarray(attributes[attribute.name]), attribute.below, binder)
     return binder
 
 
+def _check_together(arrays: Mapping[str, ArraySpec], given: Mapping[str, Array | None]) -> None:
+    """Refuse a call with some, but not all, of the parameters that exist under the same options."""
+    dependent = [spec for spec in arrays.values() if spec.only_with and not spec.optional]
+    for spec in dependent:
+        if given.get(spec.name) is None:
+            for other in dependent:
+                if other.only_with == spec.only_with and given.get(other.name) is not None:
+                    message = f"{spec.name} is missing, though {other.name} is there"
+                    raise ContractViolation(message, (spec.name, other.name))
+
+
 def _present(spec: ArraySpec, given: Mapping[str, Array | None]) -> Array | None:
     array = given.get(spec.name)
     if array is None:
-        if not spec.optional:
+        if not (spec.optional or spec.only_with):
             raise ContractViolation(f"{spec.name} is missing", (spec.name,))
         return None
     if array.dtype.kind not in _KINDS[spec.kind]:
@@ -78,6 +91,14 @@ def _check_attribute(attribute: AttributeSpec, given: Mapping[str, Attribute], b
         raise ContractViolation(f"{name} is {value}, more than {attribute.at_most}, {limit}", (name, attribute.at_most))
     if attribute.size is not None and value is not None:
         binder.fix(attribute.size, int(value), name)
+
+
+def _check_rows(spec: ArraySpec, array: Array, binder: Binder) -> None:
+    """Refuse an array whose first axis is shorter than a size that it covers."""
+    for size in spec.covers:
+        if len(array) < binder.sizes[size]:
+            message = f"{spec.name} has {len(array)} rows, fewer than {size}, {binder.sizes[size]}"
+            raise ContractViolation(message, (spec.name,))
 
 
 def _check_ids(name: str, ids: Array, limit: str, binder: Binder) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,9 +17,9 @@ from goldformer.spec.draw import Recipe
 from goldformer.spec.errors import Problem, Refused, SpecError
 from goldformer.spec.goldenfile import StoredGolden, read_golden
 from goldformer.spec.laws import law_of, unfit
-from goldformer.spec.model import Array, ArraySpec, Case, Contract, Wanted, is_part
+from goldformer.spec.model import Array, ArraySpec, Case, Contract, Wanted
 from goldformer.spec.shapes import Binder, ContractViolation
-from goldformer.spec.strict import Location
+from goldformer.spec.strict import Location, is_part
 from goldformer.spec.tables import Citation, Convention
 from goldformer.spec.yamlfile import Field, YamlFile
 
@@ -73,10 +73,10 @@ def read_cases(
         try:
             if case.id in built:
                 raise Refused(("id",), f"{case.id!r} is taken, see line {built[case.id].place.line}")
-            made = _build(case, contract, Location(file.path, file.line((*where, "id"))), built)
-            _refuse_unknown_options(made, contract, conventions)
+            _refuse_unknown_options(case, contract, conventions)
+            made = _build(case, contract, conventions, Location(file.path, file.line((*where, "id"))), built)
             digest = derivation_digest(file.data["cases"][index], contract, conventions)
-            built[case.id] = _add_golden(made, contract, conventions, golden, digest, underived=underived)
+            built[case.id] = _add_golden(made, contract, golden, digest, underived=underived)
         except Refused as refused:
             problems.append(file.problem((*where, *refused.where), f"{case.id}: {refused}"))
         except SpecError as error:
@@ -100,15 +100,50 @@ def derivation_digest(raw: Mapping[str, Any], contract: Contract, conventions: M
     decisive = {key: raw[key] for key in DECISIVE if key in raw}
     decisive["component"] = contract.component
     # Drawn numbers depend on the names and shapes of the arguments too.
-    arguments = {**contract.inputs, **contract.params_for(raw.get("attributes", {}))}
+    names = _list_conventions(raw.get("convention", ()))
+    options = raw.get("only_with", {})
+    params = _find_drawn(raw.get("attributes", {}), options, names, contract, conventions)
+    arguments = {**contract.inputs, **params}
     decisive["arguments"] = {name: [spec.kind, str(spec.shape), spec.optional] for name, spec in arguments.items()}
-    if "convention" in raw and raw["convention"] in conventions:
-        decisive["options"] = sorted(conventions[raw["convention"]].options)
+    if len(names) == 1 and names[0] in conventions:
+        decisive["options"] = sorted(conventions[names[0]].options)
+    elif names:
+        decisive["options"] = {name: sorted(conventions[name].options) for name in names if name in conventions}
+    dependent = {n: spec.only_with for n, spec in params.items() if not spec.only_with.keys().isdisjoint(names)}
+    if dependent:
+        decisive["only_with_of_params"] = dependent
     text = json.dumps(decisive, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _build(model: schema.CaseModel, contract: Contract, place: Location, built: Mapping[str, Case]) -> Case:
+def _list_conventions(names: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the conventions of a case, which stand in its file as one name or as a list."""
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _find_drawn(
+    attributes: Mapping[str, Any],
+    only_with: Mapping[str, str],
+    names: Collection[str],
+    contract: Contract,
+    conventions: Mapping[str, Convention],
+) -> Mapping[str, ArraySpec]:
+    """Return the parameters that exist under the options of a case, the defaults where it names none.
+
+    `names` are the conventions under whose every option the case is derived.
+    """
+    deciding = contract.conventions_of_params - set(names)
+    options = {name: only_with.get(name, conventions[name].default) for name in deciding}
+    return contract.params_under(attributes, options)
+
+
+def _build(
+    model: schema.CaseModel,
+    contract: Contract,
+    conventions: Mapping[str, Convention],
+    place: Location,
+    built: Mapping[str, Case],
+) -> Case:
     source = None if model.source == "derived" else Citation(model.source.document, tuple(model.source.rows))
     if isinstance(model.expect, schema.ErrorModel):
         return _build_error(model, model.expect.error, contract, place, source, built)
@@ -118,11 +153,15 @@ def _build(model: schema.CaseModel, contract: Contract, place: Location, built: 
     lead, sizes = _read_sizes(model, contract)
     inputs = _make_recipes(model.inputs, contract.inputs, sizes, lead, "inputs")
     param_specs = contract.params_for(model.attributes)
-    params = _make_recipes(_expand_params(model.params, param_specs), param_specs, sizes, lead, "params")
+    names = _list_conventions(model.convention)
+    drawn = _find_drawn(model.attributes, model.only_with, names, contract, conventions)
+    params = _make_recipes(_expand_params(model.params, drawn), param_specs, sizes, lead, "params")
     case = Case(
         model.id, contract.component, model.title, tuple(model.clauses), source, tuple(model.meant_for), (),
-        sizes, lead, model.equal_sizes, model.attributes, inputs, params, model.convention,
+        sizes, lead, model.equal_sizes, model.attributes, inputs, params,
+        {name: tuple(conventions[name].options) for name in names},
         model.only_with, {}, model.printed, None, place,
+        dependent={name: spec for name, spec in param_specs.items() if spec.only_with},
     )  # fmt: skip
     binder = _bind(case, contract)
     for name, size in binder.sizes.items():
@@ -271,9 +310,13 @@ def _read_values(values: Any, spec: ArraySpec, shape: tuple[int, ...] | None) ->
     return array if shape is None else array.reshape(shape)
 
 
-def _refuse_unknown_options(case: Case, contract: Contract, conventions: Mapping[str, Convention]) -> None:
-    if case.convention is not None and case.convention not in contract.conventions:
-        raise Refused(("convention",), f"{contract.component} depends on {', '.join(contract.conventions) or 'none'}")
+def _refuse_unknown_options(case: schema.CaseModel, contract: Contract, conventions: Mapping[str, Convention]) -> None:
+    names = _list_conventions(case.convention)
+    if unknown := [name for name in names if name not in contract.conventions]:
+        known = ", ".join(contract.conventions) or "none"
+        raise Refused(("convention",), f"{contract.component} depends on {known}, not on {unknown[0]}")
+    if len(set(names)) < len(names):
+        raise Refused(("convention",), f"names one twice: {', '.join(names)}")
     for name, option in case.only_with.items():
         if name not in conventions or option not in conventions[name].options:
             raise Refused(("only_with", name), f"{name}: {option} is not in conventions.yaml")
@@ -282,7 +325,6 @@ def _refuse_unknown_options(case: Case, contract: Contract, conventions: Mapping
 def _add_golden(
     case: Case,
     contract: Contract,
-    conventions: Mapping[str, Convention],
     golden: StoredGolden,
     digest: str,
     *,
@@ -302,14 +344,12 @@ def _add_golden(
         missing = entry is None or entry.derivation is None
         state = "has no golden values" if missing else "was changed after its golden values were derived"
         raise Refused(("id",), f"{state}: run goldformer derive")
-    options = tuple(conventions[case.convention].options) if case.convention else ()
-    try:
-        return replace(case, golden=read_golden(entry, case, contract, options))
-    except ValueError as error:
-        raise SpecError([golden.problem(case.id, f"{error}: {golden.remedy}")]) from error
-    except OverflowError as error:
-        message = f"has a number beyond float64 or int64: {golden.remedy}"
-        raise SpecError([golden.problem(case.id, message)]) from error
+
+    def refuse(error: ValueError | OverflowError) -> SpecError:
+        message = "has a number beyond float64 or int64" if isinstance(error, OverflowError) else str(error)
+        return SpecError([golden.problem(case.id, f"{message}: {golden.remedy}")])
+
+    return replace(case, golden=read_golden(entry, case, contract, refuse))
 
 
 def _build_error(
@@ -333,7 +373,7 @@ def _build_error(
     case = replace(
         base, id=model.id, title=model.title, clauses=tuple(model.clauses), source=source,
         meant_for=tuple(model.meant_for), kills=(), attributes=attributes, inputs=inputs, params=params,
-        expect={}, printed={}, golden=None, convention=None, only_with=model.only_with,
+        expect={}, printed={}, golden=None, only_with=model.only_with,
         place=place, error=error, base=base.id,
     )  # fmt: skip
     try:

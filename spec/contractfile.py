@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Literal
 
@@ -11,7 +11,7 @@ from pydantic import Field
 from goldformer.spec.errors import Problem, SpecError
 from goldformer.spec.model import ArraySpec, AttributeSpec, Contract, Layers
 from goldformer.spec.shapes import Shape
-from goldformer.spec.strict import Items, Name, StrictModel, Text
+from goldformer.spec.strict import Items, Name, Option, StrictModel, Text
 from goldformer.spec.tables import Convention
 from goldformer.spec.yamlfile import Field as Where
 from goldformer.spec.yamlfile import YamlFile
@@ -26,6 +26,8 @@ class ArrayEntry(StrictModel):
     optional: bool = False
     below: Name | None = None
     blind: Text | None = None
+    only_with: dict[Name, Items[Option]] = {}
+    covers: Items[Name] = ()
 
 
 class AttributeEntry(StrictModel):
@@ -46,6 +48,7 @@ class BlockEntry(StrictModel):
     component: Name
     sizes: dict[Name, Name] = {}
     repeat: Name | None = None
+    only_with: dict[Name, Items[Option]] = {}
 
 
 class ContractFile(StrictModel):
@@ -84,6 +87,7 @@ def read_contracts(files: Iterable[YamlFile], conventions: Mapping[str, Conventi
             for name in contract.depends_on
             if name not in parsed
         ]
+        problems += _list_unknown_options(file, contract, conventions)
     if problems:
         raise SpecError(problems)
     ordered: dict[str, Contract] = {}
@@ -122,6 +126,22 @@ def _build(file: YamlFile) -> Contract:
     return contract
 
 
+def _list_unknown_options(
+    file: YamlFile, contract: Contract, conventions: Mapping[str, Convention]
+) -> Iterator[Problem]:
+    """Yield a problem for each parameter that depends on an option that the contract does not have."""
+    model = file.parse(ContractFile)
+    entries: dict[Where, Mapping[str, Iterable[str]]] = {("params", n): e.only_with for n, e in model.params.items()}
+    entries |= {("blocks", name): entry.only_with for name, entry in model.blocks.items()}
+    for where, only_with in entries.items():
+        for name, options in only_with.items():
+            known = conventions[name].options if name in contract.conventions else ()
+            for option in options:
+                if option not in known:
+                    message = f"{name}: {option} is no option of the conventions of {contract.component}"
+                    yield file.problem((*where, "only_with"), message)
+
+
 def _refuse_unknown_sizes(file: YamlFile, contract: Contract) -> None:
     """Refuse a size of a mask or an output that no argument gives."""
     arguments = [spec for spec in (*contract.inputs.values(), *contract.params.values()) if not spec.broadcast]
@@ -143,7 +163,7 @@ def _add_blocks(file: YamlFile, contract: Contract, known: Mapping[str, Contract
             message = f"{block.component!r} is not among what {contract.component} depends on"
             raise SpecError([file.problem(("blocks", prefix), message)])
         inner = {
-            name: replace(spec, shape=spec.shape.rename(block.sizes))
+            name: replace(spec, shape=spec.shape.rename(block.sizes), only_with={**spec.only_with, **block.only_with})
             for name, spec in known[block.component].params.items()
         }
         if block.repeat is None:
@@ -165,6 +185,8 @@ def _read_arrays(file: YamlFile, group: str, models: Mapping[str, ArrayEntry]) -
             shape = Shape.parse(model.shape or model.broadcast or ())
         except ValueError as error:
             raise SpecError([file.problem(where, str(error))]) from error
-        flags = (model.broadcast is not None, model.optional, model.below, model.blind)
+        flags = (
+            model.broadcast is not None, model.optional, model.below, model.blind, model.only_with, model.covers,
+        )  # fmt: skip
         specs[name] = ArraySpec(name, model.kind, shape, *flags)
     return specs

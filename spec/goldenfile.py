@@ -18,7 +18,7 @@ from pydantic import Field as Constraint
 from goldformer.spec.errors import Problem, SpecError
 from goldformer.spec.files import replace_file
 from goldformer.spec.model import ANY, NOT_FINITE, Array, Case, Contract, Golden, GoldenArray, Kind, Statistic, Wanted
-from goldformer.spec.strict import Id, Items, Name, Option, Param, StrictModel
+from goldformer.spec.strict import Id, Items, Name, Param, StrictModel
 from goldformer.spec.yamlfile import Field, YamlFile
 
 # ── the schema ──
@@ -33,6 +33,10 @@ _VALUES: Final = {
         {"type": "array", "items": {"$ref": "#/$defs/Values"}},
     ],
 }
+
+
+#: Options of the conventions of a case, in its order, such as "pre, 1e-6".
+Combination = Annotated[str, Constraint(pattern=r"^[a-z0-9][a-z0-9_.-]*(, [a-z0-9][a-z0-9_.-]*)*$")]
 
 
 class GoldenArrayModel(StrictModel):
@@ -74,7 +78,7 @@ class GoldenCaseModel(StrictModel):
     peak: float | None = None
     margin: float | None = None
     outputs: dict[Param, GoldenOutputModel] | None = None
-    options: dict[Option, dict[Param, GoldenOutputModel] | Literal["refused"]] | None = None
+    options: dict[Combination, dict[Param, GoldenOutputModel] | Literal["refused"]] | None = None
     kills: Items[Id] = ()
 
     @model_validator(mode="after")
@@ -171,21 +175,59 @@ def _refuse_constant(word: str) -> float:
 # ── what a case has of it ──
 
 
-def read_golden(model: GoldenCaseModel, case: Case, contract: Contract, options: tuple[str, ...]) -> Golden:
-    """Return the golden values of a case; ValueError when they are not those that the case asks for."""
-    if options:
-        given = model.options or {}
-        if set(given) != set(options):
-            raise ValueError(f"has values for {sorted(given)}, the convention has {sorted(options)}")
-        read = {
-            name: None if outputs == "refused" else _read_outputs(outputs, case, contract)
-            for name, outputs in given.items()
-        }
-    else:
-        read = {ANY: _read_outputs(model.outputs or {}, case, contract)}
+#: Makes the SpecError of values that are not those that a case asks for.
+Refuse = Callable[[ValueError | OverflowError], SpecError]
+
+
+class _Combinations(Mapping[str, Mapping[str, GoldenArray] | None]):
+    """The golden values of a case by the combination of options, read on first use: a model has dozens."""
+
+    def __init__(self, keys: Iterable[str], read: Callable[[str], Mapping[str, GoldenArray] | None]) -> None:
+        self._read: dict[str, Mapping[str, GoldenArray] | None] = {}
+        self._keys = tuple(keys)
+        self._reader = read
+
+    def __getitem__(self, key: str) -> Mapping[str, GoldenArray] | None:
+        if key not in self._read:
+            if key not in self._keys:
+                raise KeyError(key)
+            self._read[key] = self._reader(key)
+        return self._read[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+
+def read_golden(model: GoldenCaseModel, case: Case, contract: Contract, refuse: Refuse) -> Golden:
+    """Return the golden values of a case; what `refuse` makes when they are not those that the case asks for."""
+    combinations = {case.key(options): options for options in case.combine_options()}
+    stored = {ANY: model.outputs or {}} if model.options is None else model.options
+    if set(stored) != set(combinations):
+        actual, expected = (sorted(map(_name_combination, keys)) for keys in (stored, combinations))
+        raise refuse(ValueError(f"has values for {actual}, the convention has {expected}"))
+
+    def read(key: str) -> Mapping[str, GoldenArray] | None:
+        outputs = stored[key]
+        if outputs == "refused":
+            return None
+        try:
+            return _read_outputs(outputs, case.under(combinations[key]), contract)
+        except (ValueError, OverflowError) as error:
+            raise refuse(error) from error
+
+    # A case without conventions has one reading, which shows its faults at once.
+    read_now = {ANY: read(ANY)} if combinations.keys() == {ANY} else _Combinations(combinations, read)
     assert model.derivation is not None, "the schema refuses values without it"
     assert model.peak is not None, "the schema refuses values without it"
-    return Golden(model.derivation, float(model.peak), read, None if model.margin is None else float(model.margin))
+    margin = None if model.margin is None else float(model.margin)
+    return Golden(model.derivation, float(model.peak), read_now, margin)
+
+
+def _name_combination(key: str) -> str:
+    return key or "no option"
 
 
 def _read_outputs(models: Any, case: Case, contract: Contract) -> dict[str, GoldenArray]:

@@ -39,15 +39,21 @@ def lint(spec: Spec) -> list[Problem]:
 def lint_cases(spec: Spec) -> Iterator[Problem]:
     """Yield the problems of cases that do not depend on other cases."""
     yield from _check_conventions(spec)
+    yield from _check_refusals(spec)
     yield from _check_equal_sizes(spec)
     yield from find_vacuous(spec)
 
 
 def _list_unused_conventions(spec: Spec) -> Iterator[Problem]:
-    tried = {case.convention for case in spec.cases.values()}
+    tried = {name for case in spec.cases.values() for name in (*case.conventions, *_list_other_options(case, spec))}
     for name in spec.conventions:
         if name not in tried:
             yield Location(spec.root / "conventions.yaml", 1).problem(name, "is a convention that no case depends on")
+
+
+def _list_other_options(case: Case, spec: Spec) -> list[str]:
+    """List the conventions of which a case has another option than the default one."""
+    return [name for name, option in case.only_with.items() if option != spec.conventions[name].default]
 
 
 def _list_unkilled_mistakes(spec: Spec) -> Iterator[Problem]:
@@ -72,8 +78,8 @@ def _list_survivors(spec: Spec) -> Iterator[Problem]:
                 yield case.place.problem(f"{case.id}.meant_for", message)
 
 
-#: Conventions that matter only for some inputs: empty rows, different lengths, odd widths.
-_ON_SOME_INPUTS = frozenset({"empty_row", "causal_corner", "odd_d_model"})
+#: Conventions that matter only for some inputs: empty rows, different lengths, odd widths, padding with a gradient.
+_ON_SOME_INPUTS = frozenset({"empty_row", "causal_corner", "odd_d_model", "pad_row"})
 
 
 def _check_conventions(spec: Spec) -> Iterator[Problem]:
@@ -81,10 +87,21 @@ def _check_conventions(spec: Spec) -> Iterator[Problem]:
     for case in spec.cases.values():
         if case.golden is None:
             continue
+        # Which parameters a case has says under which options they are.
+        silent = _ON_SOME_INPUTS | spec.contracts[case.component].conventions_of_params
         for name in spec.contracts[case.component].conventions:
-            if name != case.convention and name not in case.only_with and name not in _ON_SOME_INPUTS:
+            if name not in case.conventions and name not in case.only_with and name not in silent:
                 message = f"depends on {name}: make it the case's convention, or name the option in only_with"
                 yield case.place.problem(f"{case.id}.only_with", message)
+
+
+def _check_refusals(spec: Spec) -> Iterator[Problem]:
+    """Yield the error cases that demand a refusal for which none of their clauses asks."""
+    for case in spec.cases.values():
+        if case.error is not None and not any(spec.clauses[id_].demands_refusal for id_ in case.clauses):
+            cited = ", ".join(case.clauses)
+            message = f"{cited} asks for no refusal: cite a clause that says what 'is an error', such as CALL-8"
+            yield case.place.problem(f"{case.id}.clauses", message)
 
 
 def _check_errata_digits(spec: Spec) -> Iterator[Problem]:

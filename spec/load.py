@@ -229,6 +229,7 @@ class SpecFiles:
         problems = [*_check_references(cases, file, self.clauses, self.documents, mistakes)]
         if mistakes is not None:
             problems += _list_unknown_kills(cases, golden, mistakes)
+            problems += _list_bad_values(cases)
         if problems:
             raise SpecError(problems)
         return tuple(cases)
@@ -262,6 +263,16 @@ def _check_references(
             found += [("meant_for", f"{id_!r} is not in mistakes.yaml") for id_ in unknown]
         for field, message in found:
             yield Problem(file.path, file.line(("cases", index, field)), f"{case.id}.{field}", message)
+
+
+def _list_bad_values(cases: Iterable[Case]) -> Iterator[Problem]:
+    """Yield the problems of golden values that are otherwise read on first use."""
+    for case in cases:
+        try:
+            for _ in case.golden.options.values() if case.golden is not None else ():
+                pass
+        except SpecError as error:
+            yield from error.problems
 
 
 def _list_unknown_kills(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import product
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal
 
 import numpy as np
@@ -31,6 +33,12 @@ Statistic = Literal["zeros", "mean", "mean_square", "largest"]
 #: The key of the only expectation of a case that depends on no convention.
 ANY = ""
 
+#: The option that permits to refuse a call. It has no golden values.
+REFUSED: Final = "refused"
+
+#: What joins the options of several conventions to a key, as in "pre, 1e-6".
+_AND: Final = ", "
+
 #: The option that an adapter declares for a convention that it leaves open.
 UNSPECIFIED = "unspecified"
 
@@ -44,16 +52,12 @@ PADDING = "padding"
 FULL_SIZE = 1 << 22
 
 
-def is_part(part: str, name: str) -> bool:
-    """Return True if `part` is `name` or a dotted part of it: `w_q` and `encoder.0` of encoder.0.self_attention.w_q."""
-    return f".{part}." in f".{name}."
-
-
 @dataclass(frozen=True, slots=True)
 class ArraySpec:
     """An array of a contract: its kind, its symbolic shape, and whether it may be left out.
 
-    `blind` says why no result depends on its elements; a step on the way may repeat them.
+    `blind` says why no result depends on its elements; a step on the way may repeat them. `only_with` maps conventions
+    to the options under which the array exists. `covers` are the sizes that its first axis must at least have.
     """
 
     name: str
@@ -63,10 +67,17 @@ class ArraySpec:
     optional: bool = False
     below: str | None = None
     blind: str | None = None
+    only_with: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    covers: tuple[str, ...] = ()
 
     def rename(self, name: str) -> ArraySpec:
         """Return the same array under another name: a deep model has thousands, and dataclasses.replace is slow."""
-        return ArraySpec(name, self.kind, self.shape, self.broadcast, self.optional, self.below, self.blind)
+        flags = (self.broadcast, self.optional, self.below, self.blind, self.only_with, self.covers)
+        return ArraySpec(name, self.kind, self.shape, *flags)
+
+    def exists_under(self, options: Mapping[str, str]) -> bool:
+        """Return True if the array exists under these options of some conventions."""
+        return all(options[name] in allowed for name, allowed in self.only_with.items() if name in options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +132,16 @@ class Contract:
         """The inputs and attributes that a call may leave out."""
         inputs = {name for name, spec in self.inputs.items() if spec.optional}
         return frozenset(inputs | {name for name, spec in self.attributes.items() if spec.optional})
+
+    @cached_property
+    def conventions_of_params(self) -> frozenset[str]:
+        """The conventions whose options differ in the parameters of a call, so that these decide and no formula."""
+        of_layers = (spec for stack in self.layers for spec in stack.params.values())
+        return frozenset(name for spec in (*self.params.values(), *of_layers) for name in spec.only_with)
+
+    def params_under(self, attributes: Mapping[str, Any], options: Mapping[str, str]) -> Mapping[str, ArraySpec]:
+        """Return the parameters that a call with these attributes has under these options of the conventions."""
+        return {name: spec for name, spec in self.params_for(attributes).items() if spec.exists_under(options)}
 
     def params_for(self, attributes: Mapping[str, Any]) -> Mapping[str, ArraySpec]:
         """Return the parameters of a call with these attributes, those of every layer by their full names."""
@@ -190,8 +211,8 @@ class GoldenArray:
 class Golden:
     """The golden values of a case, which programs write.
 
-    `options` maps each option of the case's convention (or ANY) to its outputs; an option that refuses
-    the call maps to None. `peak` is the largest number on the way, which a dtype must be able to hold.
+    `options` maps each combination of options of the case's conventions, by its key, to its outputs; a combination
+    that refuses the call maps to None. `peak` is the largest number on the way, which a dtype must be able to hold.
     `margin` is the unit roundoff at which honest rounding may turn one of the decisions on the way; None without any.
     """
 
@@ -200,9 +221,9 @@ class Golden:
     options: Mapping[str, Mapping[str, GoldenArray] | None]
     margin: float | None = None
 
-    def select_agreed(self) -> dict[str, GoldenArray]:
-        """Return the values that all options of the convention share, as probes; outputs without any are left out."""
-        first, *others = [outputs for outputs in self.options.values() if outputs is not None]
+    def select_agreed(self, keys: Iterable[str]) -> dict[str, GoldenArray]:
+        """Return the values that several combinations share, as probes; outputs without any are left out."""
+        first, *others = [outputs for key in keys if (outputs := self.options[key]) is not None]
         agreed = {name: golden.select_equal([o[name].values for o in others]) for name, golden in first.items()}
         return {name: golden for name, golden in agreed.items() if golden.values.size}
 
@@ -219,6 +240,9 @@ class Case:
     """One call of a component and what to expect of it.
 
     `meant_for` are the mistakes that it was designed to reveal, `kills` those for which it was measured to fail.
+    `conventions` are those on which its results depend, with their options: it has golden values for every combination.
+    `dependent` are the parameters of its contract that exist under some options only. `whole` is the case before an
+    option left parameters out, None if this is it.
     """
 
     id: str
@@ -234,7 +258,7 @@ class Case:
     attributes: Mapping[str, Attribute]
     inputs: Mapping[str, Recipe]
     params: Mapping[str, Recipe]
-    convention: str | None
+    conventions: Mapping[str, tuple[str, ...]]
     only_with: Mapping[str, str]
     expect: Mapping[str, Wanted]
     printed: Mapping[str, Any]
@@ -246,6 +270,75 @@ class Case:
     #: Gradient cases: the gradient of the first output; `expect` then names arguments.
     cotangent: Recipe | None = None
     blind: tuple[Blind, ...] = ()
+    dependent: Mapping[str, ArraySpec] = field(default_factory=dict)
+    whole: Case | None = None
+
+    def under(self, options: Mapping[str, str]) -> Case:
+        """Return the case as it is called under some options: without the parameters that do not exist under them."""
+        whole = self.whole or self
+        absent = frozenset(whole._find_left_out({name: options[name] for name in whole.conventions}))
+        if absent not in whole._variants:
+            whole._variants[absent] = replace(
+                whole,
+                whole=whole,
+                params={name: recipe for name, recipe in whole.params.items() if name not in absent},
+                expect={name: wanted for name, wanted in whole.expect.items() if name not in absent},
+            )
+        return whole._variants[absent]
+
+    @cached_property
+    def _variants(self) -> dict[frozenset[str], Case]:
+        return {frozenset(): self}
+
+    def _find_left_out(self, options: Mapping[str, str]) -> list[str]:
+        """Return the parameters of the whole case that do not exist under some options."""
+        dependent = self.dependent
+        return [n for n in self.params if n in dependent and not dependent[n].exists_under(options)]
+
+    def combine_options(self, chosen: Mapping[str, Iterable[str]] = MappingProxyType({})) -> list[dict[str, str]]:
+        """Return every combination of the options of its conventions, or of those that are chosen.
+
+        Options that leave out the same parameters make the same call: the first of them stands for all.
+        """
+        choices = (chosen.get(name, options) for name, options in self.conventions.items())
+        named = zip(self.conventions, choices, strict=True)
+        distinct = (dict.fromkeys(self._find_first(name, option) for option in options) for name, options in named)
+        return [dict(zip(self.conventions, options, strict=True)) for options in product(*distinct)]
+
+    def key(self, options: Mapping[str, str]) -> str:
+        """Return the key of the golden values for a combination of options."""
+        return _AND.join(self._find_first(name, options[name]) for name in self.conventions)
+
+    def _find_first(self, name: str, option: str) -> str:
+        """Return the first option of a convention that makes the same call; the option itself if no parameter says."""
+        whole = self.whole or self
+        if all(name not in spec.only_with for spec in self.dependent.values()):
+            return option
+        absent = whole._find_left_out({name: option})
+        return next(other for other in self.conventions[name] if whole._find_left_out({name: other}) == absent)
+
+    def expects(self, options: Mapping[str, str]) -> Mapping[str, GoldenArray] | None:
+        """Return the golden values for a combination of options; None if one of them refuses the call."""
+        return self.golden.options[self.key(options)] if self.golden is not None else {}
+
+    def explain_unfit(self, options: Mapping[str, str]) -> str:
+        """Return why a case is none for an implementation with these options, or ""."""
+        for name, option in self.only_with.items():
+            if options[name] != option:
+                return f"only for {name}: {option}; the adapter declares {options[name]}"
+        whole = self.whole or self
+        for array in self.dependent.values():
+            for name, allowed in array.only_with.items():
+                exists = options[name] in allowed
+                declared = f"the adapter declares {name}: {options[name]}"
+                if array.name in whole.params and not exists and name not in self.conventions:
+                    return f"it has {array.name}; {declared}"
+                if array.name == self.error and not exists:
+                    return f"its fault is in {array.name}; {declared}"
+                needed = exists and not array.optional and array.exists_under(options)
+                if needed and array.name not in whole.params and self.error != array.name:
+                    return f"it has no {array.name}; {declared}"
+        return ""
 
     @property
     def subjects(self) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from goldformer.spec import draw
 from goldformer.spec.draw import Dyadic, Values
 from goldformer.spec.laws import Law, law_of
-from goldformer.spec.model import ANY, Array, Attribute, Case, Contract, GoldenArray
+from goldformer.spec.model import Array, Attribute, Case, Contract, GoldenArray
 from goldformer.spec.oracle.decoding_formulas import teacher_forced
 from goldformer.spec.oracle.derive import Outputs, apply, choose_options
 from goldformer.spec.oracle.layer_formulas import Model
@@ -30,7 +30,7 @@ Changed = Mapping[str, Array | Attribute]
 
 def _is_of_decoder(name: str) -> bool:
     """Return True if a name belongs to the half of the model that follows the memory."""
-    return name.startswith("decoder.") or name in ("target", "w_vocab", "b_vocab")
+    return name.startswith(("decoder.", "decoder_norm.")) or name in ("target", "w_vocab", "b_vocab")
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,19 @@ class PlainCase:
     def golden(self) -> Mapping[str, GoldenArray]:
         """The golden values of the outputs, or of the gradients, that are compared."""
         assert self.case.golden is not None, "what is derived can be computed"
-        outputs = self.case.golden.options[self._option]
+        outputs = self.case.expects(self._options)
         assert outputs is not None, "the documents' own option refuses nothing"
         return outputs
 
     @cached_property
-    def _option(self) -> str:
-        return self.conventions[self.case.convention].default if self.case.convention else ANY
+    def _options(self) -> Mapping[str, str]:
+        """The documents' own option of each convention of the case, or the one that leaves no parameter out."""
+        options = {name: self.conventions[name].default for name in self.case.conventions}
+        for array in self.case.dependent.values():
+            for name, allowed in array.only_with.items():
+                if array.name in self.case.params and options.get(name, allowed[0]) not in allowed:
+                    options[name] = allowed[0]
+        return options
 
     @property
     def is_random(self) -> bool:
@@ -78,7 +84,7 @@ class PlainCase:
         return {name: array.select(np.asarray(outputs[name])) for name, array in self.golden.items()}
 
     def _outputs(self, changed: Changed) -> Outputs:
-        options: dict[str, Any] = {**choose_options(self.case, self.contract, self._option)}
+        options: dict[str, Any] = {**choose_options(self.case, self.contract, self._options)}
         if changed and self.case.component == "transformer" and all(map(_is_of_decoder, changed)):
             options["memory"] = self._memory
         with np.errstate(all="ignore"):  # a changed argument may lie outside the domain of the formula
@@ -126,7 +132,7 @@ class PlainCase:
         # The fill of the places after the end need not be a word of the table.
         words = np.where(there, self._found, attributes["eos_id"])
         source = np.repeat(inputs["source"], len(words) // len(inputs["source"]), axis=0)
-        options = {**attributes, **choose_options(self.case, self.contract, self._option)}
+        options = {**attributes, **choose_options(self.case, self.contract, self._options)}
         model = {name: value for name, value in options.items() if name in _MODEL}
         bos_id = int(attributes["bos_id"])
         log = teacher_forced(float, source, words, bos_id=bos_id, params=params, **model)["log_probabilities"]

@@ -185,6 +185,10 @@ def _check_count(ids: list[str]) -> list[str]:
 MeantFor = Annotated[list[Id], AfterValidator(_check_count), Field(json_schema_extra={"maxItems": _MOST_MEANT})]
 
 
+def _tag_convention(value: Any) -> str:
+    return "as:one" if isinstance(value, str) else "as:several"
+
+
 class CaseModel(StrictModel):
     id: Id
     title: Text
@@ -201,7 +205,9 @@ class CaseModel(StrictModel):
         Discriminator(_tag_params),
     ] = {}
     cotangent: RecipeModel | None = None
-    convention: Name | None = None
+    convention: Annotated[
+        Annotated[Name, Tag("as:one")] | Annotated[Items[Name], Tag("as:several")], Discriminator(_tag_convention)
+    ] = ()
     only_with: dict[Name, Option] = {}
     base: Id | None = None
     change: ChangeModel | None = None

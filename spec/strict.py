@@ -22,6 +22,11 @@ Item = TypeVar("Item")
 Items = Annotated[tuple[Item, ...], Field(strict=False)]
 
 
+def is_part(part: str, name: str) -> bool:
+    """Return True if `part` is `name` or a dotted part of it: `w_q` and `encoder.0` of encoder.0.self_attention.w_q."""
+    return f".{part}." in f".{name}."
+
+
 class StrictModel(BaseModel):
     """A mapping without unknown keys and without conversions."""
 

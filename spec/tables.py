@@ -52,6 +52,11 @@ class Clause:
     sources: tuple[Citation, ...]
     place: Location
 
+    @property
+    def demands_refusal(self) -> bool:
+        """Whether the clause asks for a refusal, which it does in the words that transformer.md sets."""
+        return re.search(r"\b(is|are) an error\b", self.text) is not None
+
 
 # ── the entries of documents.yaml, errata.yaml, conventions.yaml, mistakes.yaml and properties.yaml ──
 
@@ -234,6 +239,9 @@ def read_conventions(file: YamlFile, clauses: Collection[str] | None) -> dict[st
         where: Where = ("conventions", index)
         _check_names(file, (*where, "clause"), [convention.clause], clauses, "transformer.md")
         _check_names(file, (*where, "default"), [convention.default], convention.options, "its options")
+        if convention.default != (first := next(iter(convention.options))):
+            message = f"is {convention.default!r}, but {first!r} stands first: write the default option first"
+            raise SpecError([file.problem((*where, "default"), message)])
     return conventions
 
 

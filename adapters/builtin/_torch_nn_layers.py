@@ -56,14 +56,14 @@ def decoder_layer(params: Params, **options: Any) -> nn.TransformerDecoderLayer:
 
 
 def encoder(params: Params, *, num_layers: int, nested: bool = False, **options: Any) -> nn.TransformerEncoder:
-    """Return nn.TransformerEncoder without a final norm, which may use nested tensors if `nested`."""
+    """Return nn.TransformerEncoder, with a final norm if it has parameters; `nested` allows nested tensors."""
     layer = encoder_layer(part(params, "encoder.0"), **options)
-    return nn.TransformerEncoder(layer, num_layers, enable_nested_tensor=nested)
+    return nn.TransformerEncoder(layer, num_layers, norm=_final_norm(params), enable_nested_tensor=nested)
 
 
 def decoder(params: Params, *, num_layers: int, **options: Any) -> nn.TransformerDecoder:
-    """Return nn.TransformerDecoder without a final norm."""
-    return nn.TransformerDecoder(decoder_layer(part(params, "decoder.0"), **options), num_layers)
+    """Return nn.TransformerDecoder, with a final norm if it has parameters."""
+    return nn.TransformerDecoder(decoder_layer(part(params, "decoder.0"), **options), num_layers, _final_norm(params))
 
 
 def make_masks(
@@ -123,7 +123,16 @@ def map_layer(params: Params) -> dict[str, Tensor]:
 def map_stack(params: Params, stack: str, num_layers: int) -> dict[str, Tensor]:
     """Return the parameters by the names in nn.TransformerEncoder and nn.TransformerDecoder."""
     layers = {index: map_layer(part(params, f"{stack}.{index}")) for index in range(num_layers)}
-    return {f"layers.{index}.{name}": value for index, state in layers.items() for name, value in state.items()}
+    named = {f"layers.{index}.{name}": value for index, state in layers.items() for name, value in state.items()}
+    if norm := part(params, "norm"):
+        named |= {"norm.weight": norm["gamma"], "norm.bias": norm["beta"]}
+    return named
+
+
+def _final_norm(params: Params) -> nn.LayerNorm | None:
+    """Return the norm after the last layer of a stack, or None if the parameters have none."""
+    norm = part(params, "norm")
+    return nn.LayerNorm(len(norm["gamma"]), device="meta", dtype=norm["gamma"].dtype) if norm else None
 
 
 def _layer_options(params: Params, *, num_heads: int, batch_first: bool, norm_first: bool) -> dict[str, Any]:

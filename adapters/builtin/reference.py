@@ -46,9 +46,9 @@ def scaled_dot_product_attention(
     return *attended, reference_impl.attention_scores(query, key), reference_impl.scaled_scores(query, key)
 
 
-def token_embedding(ids: Tensor, *, params: Mapping[str, Tensor]) -> Tensor:
+def token_embedding(ids: Tensor, *, params: Mapping[str, Tensor], pad_id: int | None = None) -> Tensor:
     """Return the rows of the table."""
-    return reference_impl.token_embedding(ids, **params)
+    return reference_impl.token_embedding(ids, **params, fixed_id=pad_id)
 
 
 def multi_head_attention(
@@ -60,21 +60,21 @@ def multi_head_attention(
     num_heads: int,
     params: Mapping[str, Tensor],
 ) -> tuple[Tensor, ...]:
-    """Return output, weights, q, k, v, scaled_scores and heads."""
+    """Return output, weights, q, k, v, scaled_scores, heads and average_weights."""
     output, weights = reference_impl.multi_head_attention(query, key, value, mask, num_heads=num_heads, **params)
     q, k, v = (
         reference_impl.project_heads(x, params[f"w_{role}"], params.get(f"b_{role}"), num_heads=num_heads)
         for role, x in (("q", query), ("k", key), ("v", value))
     )
-    return output, weights, *_steps(q, k, v, mask)
+    return output, weights, *_steps(q, k, v, mask), weights.mean(dim=1)
 
 
 def fused_multi_head_attention(
     x: Tensor, mask: Tensor | None = None, *, num_heads: int, params: Mapping[str, Tensor]
 ) -> tuple[Tensor, ...]:
-    """Return output, weights, qkv, q, k, v, scaled_scores and heads."""
+    """Return output, weights, qkv, q, k, v, scaled_scores, heads and average_weights."""
     output, weights, qkv = reference_impl.fused_multi_head_attention(x, mask, num_heads=num_heads, **params)
-    return output, weights, qkv, *_steps(*reference_impl.cut_fused(qkv, num_heads), mask)
+    return output, weights, qkv, *_steps(*reference_impl.cut_fused(qkv, num_heads), mask), weights.mean(dim=1)
 
 
 def _steps(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, ...]:
@@ -139,7 +139,15 @@ def transformer(
         params=params,
     )
     embedded = {
-        f"{side}_embedded": reference_impl.positional_encoding(reference_impl.token_embedding(ids, params["table"]))
-        for side, ids in (("source", source), ("target", target))
+        "source_embedded": _embed(source, params),
+        "target_embedded": _embed(target, params),
     }
     return {**result._asdict(), **embedded}
+
+
+def _embed(ids: Tensor, params: Mapping[str, Tensor]) -> Tensor:
+    """Return the rows of the table with their positions, as the model adds them."""
+    rows = reference_impl.token_embedding(ids, params["table"])
+    if "position_table" in params:
+        return rows + params["position_table"][: ids.shape[1]]
+    return reference_impl.positional_encoding(rows)

@@ -76,9 +76,9 @@ class TorchNN:
         """Call F.softmax over the last axis."""
         return F.softmax(scores, dim=-1)
 
-    def token_embedding(self, ids: Tensor, *, params: Params) -> Tensor:
-        """Call F.embedding, which nn.Embedding calls."""
-        return F.embedding(ids, params["table"])
+    def token_embedding(self, ids: Tensor, *, params: Params, pad_id: int | None = None) -> Tensor:
+        """Call F.embedding, which nn.Embedding calls; pad_id is its padding_idx."""
+        return F.embedding(ids, params["table"], pad_id)
 
     def causal_mask(self, *, q_seq: int, kv_seq: int) -> Tensor:
         """Return True where nn.Transformer's causal mask, a square of 0 and −inf, is 0."""
@@ -128,8 +128,8 @@ class TorchNN:
         *,
         num_heads: int,
         params: Params,
-    ) -> tuple[Tensor, Tensor] | Tensor:
-        """Call nn.MultiheadAttention; return output and, without a chosen backend, weights per head."""
+    ) -> dict[str, Tensor]:
+        """Call nn.MultiheadAttention; return output and, without a chosen backend, its two forms of the weights."""
         layer = layers.attention(params, num_heads=num_heads, batch_first=self.batch_first)
         # Without dropout, training mode only disables the fast path, a fused kernel that ignores the backend.
         layer.train(not self._wants_weights)
@@ -138,11 +138,14 @@ class TorchNN:
             inputs = [sequence_first(x) for x in inputs]
         options: dict[str, Any] = {"need_weights": self._wants_weights, "average_attn_weights": False}
         options |= self._make_masks(mask, query, key, num_heads)
+        state = layers.map_attention(params)
         with self._select_kernel():
-            output, weights = functional_call(layer, layers.map_attention(params), tuple(inputs), options)
-        if not self.batch_first:
-            output = batch_first(output)
-        return (output, weights) if self._wants_weights else output
+            output, weights = functional_call(layer, state, tuple(inputs), options)
+        outputs = {"output": output if self.batch_first else batch_first(output)}
+        if not self._wants_weights:
+            return outputs
+        _, average = functional_call(layer, state, tuple(inputs), options | {"average_attn_weights": True})
+        return outputs | {"weights": weights, "average_weights": average}
 
     def feed_forward(self, x: Tensor, *, params: Params) -> tuple[Tensor, Tensor]:
         """Call F.linear, F.relu and F.linear; return output and hidden."""
@@ -162,7 +165,7 @@ class TorchNN:
     def encoder(
         self, x: Tensor, mask: Tensor | None = None, *, num_heads: int, num_layers: int, params: Params
     ) -> Tensor:
-        """Call nn.TransformerEncoder without a final norm, which returns only the output."""
+        """Call nn.TransformerEncoder, which returns only the output."""
         stack = layers.encoder(params, num_heads=num_heads, num_layers=num_layers, **self._options)
         masks = self._make_masks(mask, x, x, num_heads, ("src_key_padding_mask", "mask"))
         return self._run(stack, layers.map_stack(params, "encoder", num_layers), (x,), masks)
@@ -193,7 +196,7 @@ class TorchNN:
         num_layers: int,
         params: Params,
     ) -> Tensor:
-        """Call nn.TransformerDecoder without a final norm, which returns only the output."""
+        """Call nn.TransformerDecoder, which returns only the output."""
         stack = layers.decoder(params, num_heads=num_heads, num_layers=num_layers, **self._options)
         masks = self._make_decoder_masks(x, memory, self_mask, memory_mask, num_heads)
         return self._run(stack, layers.map_stack(params, "decoder", num_layers), (x, memory), masks)

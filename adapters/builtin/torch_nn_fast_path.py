@@ -38,7 +38,7 @@ def encoder_layer(x: Tensor, mask: Tensor | None = None, *, num_heads: int, para
 
 
 def encoder(x: Tensor, mask: Tensor | None = None, *, num_heads: int, num_layers: int, params: Params) -> Tensor:
-    """Call nn.TransformerEncoder as one kernel a layer, without a final norm; return only the output."""
+    """Call nn.TransformerEncoder as one kernel a layer; return only the output."""
     stack = layers.encoder(params, num_heads=num_heads, num_layers=num_layers, nested=not num_heads % 2, **_OPTIONS)
     masks = layers.make_masks(mask, x, x, num_heads, ("src_key_padding_mask", "mask"))
     with require_kernel(times=num_layers):

@@ -159,8 +159,9 @@ def move_weight(weight: Array, gradient: Array, learning_rate: float) -> Array:
 
 
 @step
-def token_embedding_gradient(ids: Array, cotangent: Array, *, params: Params) -> Gradients:
+def token_embedding_gradient(ids: Array, cotangent: Array, *, params: Params, pad_id: int | None = None) -> Gradients:
     """Return the gradient of table, (vocab, d_model): each row sums over the positions of its word."""
+    del pad_id
     gradient = np.zeros_like(params["table"])
     add_rows(gradient, ids, cotangent)
     return {"table": gradient}

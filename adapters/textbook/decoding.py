@@ -13,7 +13,7 @@ import numpy as np
 
 from goldformer.adapters.textbook.checks import Array, axis_sizes, check_ids, require_one
 from goldformer.adapters.textbook.heads import Params
-from goldformer.adapters.textbook.model import TRANSFORMER, log_softmax, transformer
+from goldformer.adapters.textbook.model import TRANSFORMER, check_positions, log_softmax, transformer
 from goldformer.adapters.textbook.steps import step
 
 # The axes of the arguments, as axis_sizes reads them: those of the model without the target
@@ -53,7 +53,8 @@ class Task:
 
 def check_task(source: Array, task: Task) -> None:
     """Raise if decoding cannot begin with these arguments; the model checks the rest."""
-    vocab = axis_sizes(DECODING, source=source, **task.model["params"])["vocab"]
+    sizes = axis_sizes(DECODING, source=source, **task.model["params"])
+    vocab = sizes["vocab"]
     check_ids("source", source, vocab, "the rows of table")
     check_ids("bos_id", np.asarray(task.bos_id), vocab, "the rows of table")
     check_ids("eos_id", np.asarray(task.eos_id), vocab, "the rows of table")
@@ -62,6 +63,8 @@ def check_task(source: Array, task: Task) -> None:
     require_one("top_beams", task.top_beams, "at least one sentence is returned")
     if task.top_beams > task.beam_size:
         raise ValueError(f"top_beams: {task.top_beams}, but the beam keeps only {task.beam_size} (beam_size)")
+    # A sentence may need one position for each of max_length words, whatever this one needs.
+    check_positions(task.model["params"], max(sizes["source_seq"], task.max_length))
 
 
 # Greedy decoding

@@ -17,8 +17,9 @@ EMBEDDING: Final = {"ids": IDS, "table": "vocab d_model"}
 
 
 @step
-def token_embedding(ids: Array, *, params: Mapping[str, Array]) -> Array:
-    """Return the table's row for each id, without a factor √d_model (EMB-3), (batch, seq, d_model)."""
+def token_embedding(ids: Array, *, params: Mapping[str, Array], pad_id: int | None = None) -> Array:
+    """Return the table's row for each id, pad_id like any other, without a factor √d_model (EMB-3)."""
+    del pad_id
     sizes = axis_sizes(EMBEDDING, ids=ids, **params)
     check_ids("ids", ids, sizes["vocab"], "the rows of table")
     return params["table"][ids]

@@ -38,7 +38,7 @@ SINGLE_HEAD: Final = {
     "w_k": "d_model d_model",
     "w_v": "d_model d_model",
 }
-FUSED_OUTPUTS: Final = ("output", "weights", "qkv", "q", "k", "v", "scaled_scores", "heads")
+FUSED_OUTPUTS: Final = ("output", "weights", "qkv", "q", "k", "v", "scaled_scores", "heads", "average_weights")
 SINGLE_HEAD_OUTPUTS: Final = ("output", "weights", "query", "key", "value", "scores")
 
 
@@ -147,8 +147,15 @@ def attend_heads(query: Array, key: Array, value: Array, *, mask: Array | None, 
     heads = attended["output"]
     output = project_attention(merge_heads(heads), params, "o")
     projected = {"q": query, "k": key, "v": value}
-    steps = {"scaled_scores": attended["scaled_scores"], "heads": heads}
-    return {"output": output, "weights": attended["weights"], **projected, **steps}
+    weights = attended["weights"]
+    steps = {"scaled_scores": attended["scaled_scores"], "heads": heads, "average_weights": average_heads(weights)}
+    return {"output": output, "weights": weights, **projected, **steps}
+
+
+@step
+def average_heads(weights: Array) -> Array:
+    """Return the mean of the weights over the heads, (batch, q_seq, kv_seq) (MHA-8)."""
+    return np.asarray(weights.mean(axis=1))
 
 
 @step

@@ -60,6 +60,17 @@ def stack_params(stack: str, layer: Mapping[str, str], num_layers: int) -> dict[
     return {name: axes for table in numbered for name, axes in table.items()}
 
 
+FINAL_NORM: Final = {"gamma": "? d_model", "beta": "? d_model"}
+
+
+def check_final_norm(params: Params, *parts: str) -> None:
+    """Raise ValueError if some, but not all, of the parameters of the final norms are there (STACK-3)."""
+    names = [f"{prefix}.{name}" for prefix in parts for name in NORM]
+    missing = [name for name in names if name not in params]
+    if 0 < len(missing) < len(names):
+        raise ValueError(f"{missing[0]}: missing; a final norm has all of {', '.join(names)}")
+
+
 # Feed-forward network
 
 
@@ -243,9 +254,11 @@ def encoder(
     x: Array, mask: Array | None = None, *, num_heads: int, num_layers: int, params: Params
 ) -> dict[str, Array]:
     """Return output (batch, seq, d_model) and layers (layers, batch, seq, d_model)."""
-    axis_sizes({"x": TOKENS, **stack_params("encoder", ENCODER_LAYER, num_layers)}, x=x, **params)
+    table = stack_params("encoder", ENCODER_LAYER, num_layers) | add_prefix("norm", FINAL_NORM)
+    axis_sizes({"x": TOKENS, **table}, x=x, **params)
+    check_final_norm(params, "norm")
     layer = partial(run_encoder_layer, mask=mask, num_heads=num_heads, params=params)
-    return run_stack(x, layer, num_layers)
+    return normalise_stack(run_stack(x, layer, num_layers), "encoder", part(params, "norm"))
 
 
 @step
@@ -260,23 +273,35 @@ def decoder(
     params: Params,
 ) -> dict[str, Array]:
     """Return output (batch, seq, d_model) and layers (layers, batch, seq, d_model)."""
-    axis_sizes({"x": TOKENS, **stack_params("decoder", DECODER_LAYER, num_layers)}, x=x, **params)
+    table = stack_params("decoder", DECODER_LAYER, num_layers) | add_prefix("norm", FINAL_NORM)
+    axis_sizes({"x": TOKENS, **table}, x=x, **params)
+    check_final_norm(params, "norm")
     common: dict[str, Any] = {"self_mask": self_mask, "memory_mask": memory_mask, "num_heads": num_heads}
     layer = partial(run_decoder_layer, memory=memory, **common, params=params)
-    return run_stack(x, layer, num_layers)
+    return normalise_stack(run_stack(x, layer, num_layers), "decoder", part(params, "norm"))
 
 
 @step
 def run_stack(x: Array, layer: Callable[..., Array], num_layers: int) -> dict[str, Array]:
-    """Run the layers, each on the output of the one before (MODEL-2); return the last output and all outputs.
-
-    No norm follows: the last layer ends with its own (STACK-1).
-    """
+    """Run the layers, each on the output of the one before (MODEL-2); return the last output and all outputs."""
     outputs = []
     for index in range(num_layers):
         x = layer(x, index=index)
         outputs.append(x)
     return {"output": x, "layers": np.stack(outputs)}
+
+
+@step
+def normalise_stack(outputs: dict[str, Array], stack: str, norm: Params) -> dict[str, Array]:
+    """Return the outputs of the encoder or decoder, the last one normalised if it has a final norm (STACK-3)."""
+    return outputs | {"output": final_norm(outputs["output"], stack, norm)}
+
+
+@step
+def final_norm(x: Array, stack: str, norm: Params) -> Array:
+    """Normalise the output of the last layer with gamma and beta; without them, return it as it is."""
+    del stack
+    return layer_norm(x, params=norm) if norm else x
 
 
 @step

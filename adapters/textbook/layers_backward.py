@@ -41,10 +41,13 @@ from goldformer.adapters.textbook.layers import (
     self_attend,
 )
 from goldformer.adapters.textbook.model import (
+    learned_positions,
     memory_mask,
     output_probabilities,
     source_mask,
+    stack_of_model,
     target_mask,
+    tied_weight,
     transformer,
 )
 from goldformer.adapters.textbook.steps import step
@@ -198,13 +201,14 @@ def encoder_gradient(
 ) -> Gradients:
     """Return the gradients of x (batch, seq, d_model) and of the given parameters of all layers."""
     outputs = encoder(x, mask, num_heads=num_heads, num_layers=num_layers, params=params)["layers"]
+    cotangent, of_norm = final_norm_gradient(outputs[-1], cotangent, "encoder", part(params, "norm"))
 
     def backward(x: Array, cotangent: Array, index: int) -> Gradients:
         mine = layer_params(params, "encoder", index)
         return encoder_layer_gradient(x, cotangent, mask, num_heads=num_heads, params=mine)
 
     gradient, of_layers = stack_gradient([x, *outputs[:-1]], cotangent, backward)
-    return {"x": gradient, **number_layers("encoder", of_layers)}
+    return {"x": gradient, **number_layers("encoder", of_layers), **add_prefix("norm", of_norm)}
 
 
 @step
@@ -222,6 +226,7 @@ def decoder_gradient(
     """Return the gradients of x, memory (batch, source_seq, d_model) and of the given parameters of all layers."""
     masks = (self_mask, memory_mask)
     outputs = decoder(x, memory, *masks, num_heads=num_heads, num_layers=num_layers, params=params)["layers"]
+    cotangent, of_norm = final_norm_gradient(outputs[-1], cotangent, "decoder", part(params, "norm"))
 
     def backward(x: Array, cotangent: Array, index: int) -> Gradients:
         mine = layer_params(params, "decoder", index)
@@ -229,7 +234,18 @@ def decoder_gradient(
 
     gradient, of_layers = stack_gradient([x, *outputs[:-1]], cotangent, backward)
     of_memory = sum_memory_gradients([of_layer.pop("memory") for of_layer in of_layers])
-    return {"x": gradient, "memory": of_memory, **number_layers("decoder", of_layers)}
+    of_layers_by_name = number_layers("decoder", of_layers)
+    return {"x": gradient, "memory": of_memory, **of_layers_by_name, **add_prefix("norm", of_norm)}
+
+
+@step
+def final_norm_gradient(x: Array, cotangent: Array, stack: str, norm: Params) -> tuple[Array, Gradients]:
+    """Return the gradient of the last layer's output, and those of gamma and beta if there is a final norm."""
+    del stack
+    if not norm:
+        return cotangent, {}
+    gradients = layer_norm_gradient(x, cotangent, params=norm)
+    return gradients.pop("x"), gradients
 
 
 @step
@@ -276,35 +292,60 @@ def transformer_gradient(
 ) -> Gradients:
     """Return the gradients of table (vocab, d_model), of the output layer and of all layers' parameters."""
     counts: dict[str, Any] = {"num_encoder_layers": num_encoder_layers, "num_decoder_layers": num_decoder_layers}
-    common: dict[str, Any] = {"num_heads": num_heads, "params": params}
-    forward = transformer(source, target, pad_id=pad_id, **counts, **common)
+    forward = transformer(source, target, num_heads=num_heads, pad_id=pad_id, **counts, params=params)
+    w_vocab = params["w_vocab"] if "w_vocab" in params else tied_weight(params)
     of_decoder = decoder_gradient(
         forward["target_embedded"],
         forward["memory"],
-        cotangent @ params["w_vocab"].T,
+        cotangent @ w_vocab.T,
         target_mask(target, pad_id),
         memory_mask(source, pad_id),
+        num_heads=num_heads,
         num_layers=num_decoder_layers,
-        **common,
+        params=stack_of_model(params, "decoder"),
     )
     of_encoder = encoder_gradient(
         forward["source_embedded"],
         of_decoder.pop("memory"),
         source_mask(source, pad_id),
+        num_heads=num_heads,
         num_layers=num_encoder_layers,
-        **common,
+        params=stack_of_model(params, "encoder"),
     )
-    table = sum_table_gradients(
-        embed_gradient(source, of_encoder.pop("x"), params), embed_gradient(target, of_decoder.pop("x"), params)
-    )
-    of_logits = projection_gradients(forward["decoded"], cotangent, params, "vocab")
-    return {"table": table, **of_logits, **of_encoder, **of_decoder}
+    sides = {"source": (source, of_encoder.pop("x")), "target": (target, of_decoder.pop("x"))}
+    table = sum_table_gradients(*(embed_gradient(ids, of_side, pad_id, params) for ids, of_side in sides.values()))
+    gradients = projection_gradients(forward["decoded"], cotangent, params, "vocab")
+    if "w_vocab" not in params:
+        table = add_tied_gradient(table, gradients.pop("w_vocab"))
+    if "position_table" in params:
+        gradients["position_table"] = position_table_gradient(params, *(of_side for _, of_side in sides.values()))
+    return {"table": table, **gradients, **name_norm("encoder", of_encoder), **name_norm("decoder", of_decoder)}
+
+
+def name_norm(stack: str, gradients: Gradients) -> Gradients:
+    """Return the gradients of a stack with those of its final norm by their names in the model."""
+    return {f"{stack}_{name}" if name.startswith("norm.") else name: array for name, array in gradients.items()}
 
 
 @step
-def embed_gradient(ids: Array, gradient: Array, params: Params) -> Array:
+def embed_gradient(ids: Array, gradient: Array, pad_id: int, params: Params) -> Array:
     """Return the gradient of the table from one side; adding positions does not change it."""
-    return token_embedding_gradient(ids, gradient, params={"table": params["table"]})["table"]
+    return token_embedding_gradient(ids, gradient, params={"table": params["table"]}, pad_id=pad_id)["table"]
+
+
+@step
+def add_tied_gradient(of_words: Array, of_logits: Array) -> Array:
+    """Add what reaches a tied table through the logits, (d_model, vocab), to what reaches it through the words."""
+    return of_words + of_logits.T
+
+
+@step
+def position_table_gradient(params: Params, of_source: Array, of_target: Array) -> Array:
+    """Return the gradient of the learned positions, which both sides add; rows after the last token have 0."""
+    gradient = np.zeros_like(params["position_table"])
+    for of_side in (of_source, of_target):
+        gradient[learned_positions(of_side.shape[1])] += of_side.sum(axis=0)
+    return gradient
 
 
 @step

@@ -1,19 +1,29 @@
 """The whole model, from ids to logits, and its output layer: probabilities and their logarithms."""
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
+from goldformer.adapters.layouts import part
 from goldformer.adapters.textbook.attention import causal_mask, padding_mask, softmax
 from goldformer.adapters.textbook.checks import Array, axis_sizes, check_ids
 from goldformer.adapters.textbook.embedding import positional_encoding, token_embedding
 from goldformer.adapters.textbook.heads import Params, project
-from goldformer.adapters.textbook.layers import TOKENS, decoder, encoder
+from goldformer.adapters.textbook.layers import FINAL_NORM, TOKENS, add_prefix, check_final_norm, decoder, encoder
 from goldformer.adapters.textbook.steps import step
 
 # The axes of the arguments, as axis_sizes reads them
 OUTPUT_LAYER: Final = {"w_vocab": "d_model vocab", "b_vocab": "? vocab"}
-TRANSFORMER: Final = {"source": "batch source_seq", "target": "batch seq", "table": "vocab d_model", **OUTPUT_LAYER}
+TRANSFORMER: Final = {
+    "source": "batch source_seq",
+    "target": "batch seq",
+    "table": "vocab d_model",
+    "w_vocab": "? d_model vocab",
+    "b_vocab": "? vocab",
+    "position_table": "? positions d_model",
+    **add_prefix("encoder_norm", FINAL_NORM),
+    **add_prefix("decoder_norm", FINAL_NORM),
+}
 
 # The whole model
 
@@ -33,21 +43,40 @@ def transformer(
     sizes = axis_sizes(TRANSFORMER, source=source, target=target, **params)
     for name, ids in (("source", source), ("target", target)):
         check_ids(name, ids, sizes["vocab"], "the rows of table")
-    common: dict[str, Any] = {"num_heads": num_heads, "params": params}
+    check_final_norm(params, "encoder_norm", "decoder_norm")
+    check_positions(params, max(sizes["source_seq"], sizes["seq"]))
     embedded = embed_source(source, pad_id, params)
-    encoded = encoder(embedded, source_mask(source, pad_id), num_layers=num_encoder_layers, **common)
+    encoded = encoder(
+        embedded,
+        source_mask(source, pad_id),
+        num_heads=num_heads,
+        num_layers=num_encoder_layers,
+        params=stack_of_model(params, "encoder"),
+    )
     target_embedded = embed_target(target, pad_id, params)
     decoded = decoder(
         target_embedded,
         select_memory({"embedded": embedded, **encoded}),
         target_mask(target, pad_id),
         memory_mask(source, pad_id),
+        num_heads=num_heads,
         num_layers=num_decoder_layers,
-        **common,
+        params=stack_of_model(params, "decoder"),
     )
     logits = output_logits(decoded["output"], params)
     steps = {"decoded": decoded["output"], "source_embedded": embedded, "target_embedded": target_embedded}
     return {"logits": logits, "memory": encoded["output"], **steps}
+
+
+def stack_of_model(params: Params, stack: str) -> Params:
+    """Return the parameters with the final norm of the stack, encoder_norm or decoder_norm, under the name norm."""
+    return {**params, **add_prefix("norm", part(params, f"{stack}_norm"))}
+
+
+def check_positions(params: Params, tokens: int) -> None:
+    """Raise ValueError if learned positions are fewer than the tokens."""
+    if "position_table" in params and len(params["position_table"]) < tokens:
+        raise ValueError(f"position_table: {len(params['position_table'])} rows for {tokens} positions")
 
 
 @step
@@ -65,8 +94,20 @@ def embed_target(target: Array, pad_id: int, params: Params) -> Array:
 @step
 def embed(ids: Array, pad_id: int, params: Params) -> Array:
     """Embed the ids, padding like any word, and add their positions, (batch, tokens, d_model)."""
-    del pad_id
-    return positional_encoding(token_embedding(ids, params={"table": params["table"]}))
+    rows = token_embedding(ids, params={"table": params["table"]}, pad_id=pad_id)
+    return add_learned_positions(rows, params) if "position_table" in params else positional_encoding(rows)
+
+
+@step
+def add_learned_positions(x: Array, params: Params) -> Array:
+    """Add the row of its position to each vector (MODEL-8)."""
+    return np.asarray(x + params["position_table"][learned_positions(x.shape[1])])
+
+
+@step
+def learned_positions(seq: int) -> Array:
+    """Return the rows of the position table, 0 … seq − 1."""
+    return np.arange(seq)
 
 
 @step
@@ -106,7 +147,13 @@ def select_memory(encoded: dict[str, Array]) -> Array:
 @step
 def output_logits(x: Array, params: Params) -> Array:
     """Return logits, x·W_vocab + b_vocab, (batch, seq, vocab)."""
-    return project(x, params, "vocab")
+    return project(x, params if "w_vocab" in params else {**params, "w_vocab": tied_weight(params)}, "vocab")
+
+
+@step
+def tied_weight(params: Params) -> Array:
+    """Return the transposed table, which maps to the vocabulary where there is no w_vocab (MODEL-7)."""
+    return params["table"].T
 
 
 @step

@@ -49,15 +49,20 @@ def draw_cases(spec: Spec, components: Iterable[str], count: int) -> Iterator[Ca
 def _draw_case(contract: Contract, seed: int, spec: Spec) -> Case:
     attributes = {name: _attribute(name, contract) for name, a in contract.attributes.items() if not a.optional}
     inputs = {name: _recipe(array, "inputs", seed) for name, array in contract.inputs.items()}
-    params = {name: _recipe(array, "params", seed) for name, array in contract.params_for(attributes).items()}
+    # The default of every convention decides which parameters there are.
+    options = {name: convention.default for name, convention in spec.conventions.items()}
+    specs = contract.params_under(attributes, options)
+    params = {name: _recipe(array, "params", seed) for name, array in specs.items()}
+    conventions = {name: tuple(spec.conventions[name].options) for name in sorted(contract.conventions_of_params)}
     return Case(
         id=f"drawn-{contract.component.replace('_', '-')}-{seed}",
         component=contract.component,
         title=f"Drawn arguments of realistic size, seed {seed}",
         clauses=(), source=None, meant_for=(), kills=(), sizes=SIZES, lead=_LEAD, equal_sizes=None,
-        attributes=attributes, inputs=inputs, params=params, convention=None, only_with={},
+        attributes=attributes, inputs=inputs, params=params, conventions=conventions, only_with={},
         expect=dict.fromkeys(contract.outputs, Wanted("shape")), printed={}, golden=None,
         place=Location(spec.root / "cases" / "drawn", 1),
+        dependent={n: a for n, a in contract.params_for(attributes).items() if a.only_with},
     )  # fmt: skip
 
 

@@ -149,8 +149,7 @@ def find_tolerance(case: Case, output: str, bench: Bench) -> float | None:
     """Return the case's own tolerance for all elements of an output; None if it has none, or for some places only."""
     if case.golden is None:
         return None
-    declared = bench.adapter.options(case.component, bench.spec)
-    golden = (case.golden.options.get(declared[case.convention] if case.convention else "") or {}).get(output)
+    golden = (case.expects(bench.options(case)) or {}).get(output)
     if golden is None or golden.indices is not None:
         return None
     at_least = bench.spec.contracts[case.component].computed_in_at_least

@@ -22,7 +22,7 @@ from goldformer.conformance.judging.tolerance import SLACK, SMALLEST, UNIT_ROUND
 from goldformer.conformance.properties.counterexample import RecordedCall, evaluate_call
 from goldformer.conformance.properties.measuring import measure_call
 from goldformer.spec import Case, Contract, Spec
-from goldformer.spec.model import ANY, GoldenArray
+from goldformer.spec.model import GoldenArray
 from goldformer.spec.oracle.draws import error_scale
 
 
@@ -74,7 +74,7 @@ class Standard:
     """The expected values of one case under one option of each convention."""
 
     def __init__(self, case: Case, spec: Spec, options: dict[str, str], imitator: Imitator) -> None:
-        self.case = case
+        self.case = case.under(options)
         self.options = options
         self.contract: Contract = spec.contracts[case.component]
         self._spec = spec
@@ -82,9 +82,8 @@ class Standard:
         self._textbook: Result | None = None
         self._has_run = False
         self._scales: dict[str, float] | None = None
-        option = options[case.convention] if case.convention is not None else ANY
         #: The golden values of the case itself.
-        self.golden: Mapping[str, GoldenArray] = (case.golden.options.get(option) if case.golden else None) or {}
+        self.golden: Mapping[str, GoldenArray] = case.expects(options) or {}
 
     def whole(self, output: str) -> GoldenArray | None:
         """Return the expected values of all elements of an output; None if nothing says how large rounding errors are.
@@ -119,12 +118,12 @@ class Standard:
         return self._scales.get(output, math.inf)
 
     def _measure_scales(self) -> dict[str, float]:
-        case = self.case
+        case, options = self.case, self.options
         arguments = _take_first_sample(read_arguments(case), self.contract, case)
         if case.cotangent_array is None:
-            return dict(measure_call(case.component, arguments, self.options).scales)
+            return dict(measure_call(case.component, arguments, options).scales)
         called = RecordedCall(case.component, read_arguments(case), {}, case.cotangent_array)
-        drawn = evaluate_call(called, self.options, self._spec)
+        drawn = evaluate_call(called, options, self._spec)
         centres = {name: np.array([np.mean(d.samples) for d in array.ravel()]) for name, array in drawn.items()}
         return {name: error_scale(drawn[name], centre) for name, centre in centres.items()}
 

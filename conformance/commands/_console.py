@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any, Final, TypeVar
 
@@ -16,11 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 from goldformer.adapters.process.faults import printable
-from goldformer.conformance.judging.verdict import Verdict
+from goldformer.conformance.diagnosis.findings import Finding
 from goldformer.conformance.reports.did_you_mean import unknown
 from goldformer.conformance.reports.json_data import finite
-from goldformer.conformance.reports.text import closing
-from goldformer.spec import Spec
+from goldformer.conformance.reports.text import format_remarks
 from goldformer.spec.files import replace_file
 
 #: Exit statuses, as --help documents them.
@@ -134,11 +133,9 @@ def show_progress(items: Iterable[T], total: int, what: str) -> Iterable[T]:
     return track(items, what, total=total, console=err, transient=True, disable=not err.is_terminal)
 
 
-def say_diagnosis(
-    verdicts: Sequence[Verdict], conventions: Mapping[str, str], hints: Iterable[str], spec: Spec
-) -> None:
-    """Print what to fix first, and what an adapter declares."""
-    for line in closing(verdicts, spec):
+def say_remarks(remarks: Iterable[Finding], conventions: Mapping[str, str], hints: Iterable[str]) -> None:
+    """Print what is said of a run below its table, and what an adapter declares."""
+    for line in format_remarks(remarks):
         say(line)
     for name, option in conventions.items():
         say(f"Convention declared: {name}: {option}", "dim")

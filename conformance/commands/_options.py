@@ -34,12 +34,14 @@ SPEC: Final = click.option(
 COMPONENTS: Final = click.option(
     "--component", "components", multiple=True, callback=split_words(), help="Only this component (repeatable, or a,b)."
 )
+#: The word for every dtype that an adapter has.
+ALL: Final = "all"
 DTYPES: Final = click.option(
     "--dtype",
     "dtypes",
     multiple=True,
-    callback=split_words("float64", "float32"),
-    help="float64, float32, float16, bfloat16.  [default: float64,float32]",
+    callback=split_words("float32"),
+    help="float64, float32, float16, bfloat16, or all that the adapter has.  [default: float32]",
 )
 DEVICE: Final = click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
 THREADS: Final = click.option(

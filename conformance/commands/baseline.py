@@ -170,7 +170,13 @@ def baseline() -> None:
     "--out", "folder", type=options.FOLDER, required=True, help="The folder to write; its old content is replaced."
 )
 @options.COMPONENTS
-@options.DTYPES
+@click.option(
+    "--dtype",
+    "dtypes",
+    multiple=True,
+    callback=options.split_words("float64", "float32"),
+    help="float64, float32, float16, bfloat16.  [default: float64,float32]",
+)
 @click.option(
     "--device",
     "devices",

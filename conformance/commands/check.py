@@ -19,6 +19,7 @@ from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._console import (
     FAILS,
     OK,
+    STOPPED,
     UNUSABLE,
     CannotRun,
     err,
@@ -27,17 +28,18 @@ from goldformer.conformance.commands._console import (
     require_known,
     save,
     say,
-    say_diagnosis,
     say_json,
+    say_remarks,
 )
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.judging.cases import Bench, Judgement
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest, Implementation
-from goldformer.conformance.reports.comparison_text import badge
+from goldformer.conformance.reports.comparison_text import badge, coverage_as_json
 from goldformer.conformance.reports.comparison_text import markdown as comparison_markdown
-from goldformer.conformance.reports.text import explain_verdict, headline, summary, table
-from goldformer.conformance.run import Numerics, Selection, checks
+from goldformer.conformance.reports.results import NOT_IMPLEMENTED
+from goldformer.conformance.reports.text import explain_verdict, headline, select_rows, table
+from goldformer.conformance.run import Check, Numerics, Selection, checks, list_absent
 from goldformer.spec import Case, Spec, load_spec
 from goldformer.spec.files import replace_file
 from goldformer.spec.load import load_own_cases
@@ -65,13 +67,13 @@ ALIKE: Final = 5
 @options.TF32
 @options.THREADS
 @options.TIMEOUT
-@click.option("--strict", is_flag=True, help="Fail what is not implemented, and SHOULD clauses too.")
+@click.option("--strict", is_flag=True, help="Fail everything that is tolerated or not implemented.")
 @options.JSON_OUT
 @options.MARKDOWN
 @click.option("--html", type=options.FILE, help="Save a report as one HTML page, with every failing check.")
 @click.option("--badge", "badge_file", type=options.FILE, help="Save the JSON for a badge of shields.io.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only the summary.")
-@click.option("-v", "--verbose", is_flag=True, help="Explain every failure, not only the first ones of a component.")
+@click.option("-v", "--verbose", is_flag=True, help="Explain every failure, and what is tolerated.")
 def check(
     *,
     adapter: str,
@@ -101,6 +103,7 @@ def check(
     with contextlib.closing(find_adapter(adapter, spec, timeout)) as found:
         own = _read_own_cases(files, spec)
         spec = spec.with_cases(own)
+        dtypes = found.dtypes if dtypes == (options.ALL,) else dtypes
         selection = Selection(dtypes, components, cases or tuple(own), properties)
         require_known(selection.dtypes, DTYPES, "--dtype")
         require_known(selection.components, spec.components, "--component")
@@ -110,15 +113,19 @@ def check(
         Numerics(tf32, threads).apply(found.arrays)
         bench = Bench(spec, found, dtypes[0], device, strict)
         start = time.perf_counter()
-        verdicts = Diagnosis(spec).explain_all(list(_run_checks(bench, selection, visible=not as_json)))
+        todo = checks(bench, selection)
+        verdicts, stopped = _judge(todo, spec, visible=not as_json)
+        seconds = time.perf_counter() - start
+        implementation = Implementation.of(
+            bench, verdicts, seconds, list_absent(bench, selection), stopped=stopped,
+            with_pictures=html is not None and not stopped,
+        )  # fmt: skip
         if as_json:
-            say_json(_as_json(verdicts, found, device, spec))
+            say_json(_as_json(implementation, found, device, spec))
         else:
             if not quiet:
                 _print_failures(verdicts, spec, verbose=verbose)
-            _print_summary(verdicts, found, spec)
-        seconds = time.perf_counter() - start
-        implementation = Implementation.of(bench, verdicts, seconds, with_pictures=html is not None)
+            _print_summary(implementation, spec, verbose=verbose)
     comparison = Comparison(ComparisonRequest(dtypes, components, device, threads, timeout), (implementation,))
     # Standard output is for JSON only.
     save_file = replace_file if as_json else save
@@ -132,7 +139,7 @@ def check(
         save_file(badge_file, json.dumps(badge(implementation, spec), ensure_ascii=False) + "\n")
     if implementation.problem:
         print_error(implementation.problem)
-        return UNUSABLE
+        return STOPPED if stopped else UNUSABLE
     return FAILS if implementation.bad else OK
 
 
@@ -160,9 +167,24 @@ def _derive(case: Case, spec: Spec) -> Case:
         raise CannotRun(str(error)) from error
 
 
-def _run_checks(bench: Bench, selection: Selection, *, visible: bool) -> Iterator[Judgement]:
+def _judge(todo: Sequence[Check], spec: Spec, *, visible: bool) -> tuple[list[Verdict], str]:
+    """Return the verdicts, and where Ctrl-C or SIGTERM stopped the run: what was judged before is kept."""
+    judgements: list[Judgement] = []
+    stopped = ""
+    try:
+        for judgement in _run_checks(todo, visible=visible):
+            judgements.append(judgement)  # noqa: PERF402 - what was judged must survive the interrupt
+    except KeyboardInterrupt:
+        stopped = f"stopped after {len(judgements)} of {len(todo)} checks"
+    try:
+        return Diagnosis(spec).explain_all(judgements), stopped
+    except KeyboardInterrupt:
+        stopped = stopped or "stopped before all failures were explained"
+        return [judgement.verdict for judgement in judgements], stopped
+
+
+def _run_checks(todo: Sequence[Check], *, visible: bool) -> Iterator[Judgement]:
     """Yield each judgement as it is made, under a progress bar if there is a terminal to draw it on."""
-    todo = checks(bench, selection)
     if not (visible and err.is_terminal):
         yield from (check() for check in todo)
         return
@@ -179,11 +201,14 @@ def _run_checks(bench: Bench, selection: Selection, *, visible: bool) -> Iterato
 
 
 def _print_failures(verdicts: Iterable[Verdict], spec: Spec, *, verbose: bool) -> None:
-    """Print what fails: the first ones of a component in full, and equal messages by their count."""
+    """Print what fails: the first ones of a component in full, and equal messages by their count.
+
+    With `verbose`, everything is in full, also what is tolerated.
+    """
     printed: Counter[str] = Counter()
     alike: Counter[tuple[str, str]] = Counter()
     for verdict in verdicts:
-        if not (verdict.bad or verdict.is_fault):
+        if not (verdict.bad or verdict.is_fault or (verbose and verdict.is_tolerated)):
             continue
         message = verdict.component, verdict.message
         printed[verdict.component] += 1
@@ -197,17 +222,19 @@ def _print_failures(verdicts: Iterable[Verdict], spec: Spec, *, verbose: bool) -
             say(f"… {count - ALIKE} more of {component} (-v lists them): {message_}")
 
 
-def _print_summary(verdicts: Sequence[Verdict], adapter: Adapter, spec: Spec) -> None:
-    rows = summary(verdicts, spec, adapter.functions)
-    say(f"{adapter.name} {adapter.version}".strip(), "bold")
-    heading, *lines = table(rows).splitlines()
-    say(heading, "bold")
+def _print_summary(implementation: Implementation, spec: Spec, *, verbose: bool) -> None:
+    rows = select_rows(implementation.results(spec).values())
+    say(implementation.title, "bold")
+    heading, *lines = table(rows).splitlines() if rows else [""]
+    if heading:
+        say(heading, "bold")
     for row, line in zip(rows, lines, strict=True):
-        say(line, "red" if row.failed else "dim" if row.state == "not implemented" else None)
-    say_diagnosis(verdicts, adapter.conventions, adapter.hints, spec)
+        say(line, "red" if row.counts.bad else None)
+    say_remarks(implementation.remarks(spec, whole=verbose), implementation.conventions, implementation.hints)
 
 
-def _as_json(verdicts: Sequence[Verdict], adapter: Adapter, device: str, spec: Spec) -> dict[str, Any]:
+def _as_json(implementation: Implementation, adapter: Adapter, device: str, spec: Spec) -> dict[str, Any]:
+    results = implementation.results(spec).values()
     return {
         "goldformer": version("goldformer"),
         "python": platform.python_version(),
@@ -218,10 +245,15 @@ def _as_json(verdicts: Sequence[Verdict], adapter: Adapter, device: str, spec: S
         "device": device,
         "components": [
             {
-                "component": row.component, "passed": row.passed, "failed": row.failed, "not_implemented": row.absent,
-                "skipped": row.skipped, "worst_ratio": row.worst, "state": row.state,
+                "component": row.component, "passed": row.counts.passed, "failed": row.counts.bad,
+                "not_implemented": row.counts.absent,
+                "skipped": sum(row.counts.skipped.values()) - row.counts.absent,
+                "worst_ratio": row.counts.worst, "state": row.state,
+                "refused": row.counts.refused, "bad_inputs": row.counts.refusals, **coverage_as_json(row),
             }
-            for row in summary(verdicts, spec, adapter.functions)
+            for row in select_rows(results)
         ],
-        "verdicts": [verdict.as_json() for verdict in verdicts],
+        "not_implemented": [result.component for result in results if result.state == NOT_IMPLEMENTED],
+        "problem": implementation.problem,
+        "verdicts": [verdict.as_json() for verdict in implementation.verdicts],
     }  # fmt: skip

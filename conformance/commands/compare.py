@@ -25,12 +25,13 @@ from goldformer.conformance.commands._console import (
     save,
     save_json,
     say,
-    say_diagnosis,
+    say_remarks,
     show_progress,
 )
 from goldformer.conformance.reports import comparison_text
-from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest, ComponentResult, run_comparison
+from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest, run_comparison
 from goldformer.conformance.reports.comparison_page import page
+from goldformer.conformance.reports.results import ComponentResult
 from goldformer.spec import Spec, load_spec
 
 
@@ -72,6 +73,7 @@ def compare(
     why. Exit status 0 means that all of them conform, 2 that one is unusable.
     """
     spec = load_spec()
+    dtypes = DTYPES if dtypes == (options.ALL,) else dtypes
     require_known(dtypes, DTYPES, "--dtype")
     require_known(components, spec.components, "--component")
     if twice := [name for name in adapters if adapters.count(name) > 1]:
@@ -107,7 +109,7 @@ def _print_comparison(comparison: Comparison, spec: Spec) -> None:
         title = f"{name} {found.version}".strip()
         took = f" ({found.seconds:.1f} s)" if found.verdicts else ""
         say(f"\n{title}: {comparison_text.describe_outcome(found, spec)}{took}", "bold")
-        say_diagnosis(found.verdicts, found.conventions, found.hints, spec)
+        say_remarks(found.remarks(spec), found.conventions, found.hints)
 
 
 def _style(result: ComponentResult | None) -> Text:

@@ -86,6 +86,12 @@ def _params(contract: Contract) -> list[ArraySpec]:
 
 
 def _describe(spec: ArraySpec) -> str:
-    optional = ", or None" if spec.optional and spec.broadcast else ", may be absent" if spec.optional else ""
+    optional = (
+        ", or None"
+        if spec.optional and spec.broadcast
+        else ", may be absent"
+        if spec.optional or spec.only_with
+        else ""
+    )
     broadcast = "broadcasts to " if spec.broadcast else ""
     return f"{spec.name}: {spec.kind} {broadcast}{spec.shape}{optional}"

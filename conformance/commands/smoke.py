@@ -10,7 +10,7 @@ from typing import Final
 
 import click
 
-from goldformer.adapters import Adapter, find_adapter
+from goldformer.adapters import find_adapter
 from goldformer.adapters.process.faults import NoSuchMethod
 from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._console import FAILS, OK, CannotRun, say
@@ -18,7 +18,7 @@ from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.gradient import invoke_gradient
 from goldformer.conformance.judging.invoke import BadResult, NotCheckable, NotImplementedHere, read_arguments
 from goldformer.conformance.run import Numerics
-from goldformer.spec import Case, Spec, load_spec
+from goldformer.spec import Case, load_spec
 
 _STYLES: Final = {"ok": None, "not implemented": "dim", "problem": "red"}
 
@@ -68,23 +68,23 @@ def _calls(bench: Bench) -> Iterator[tuple[str, Callable[[], object]]]:
     spec, adapter = bench.spec, bench.adapter
     for component in spec.components:
         if component in adapter.functions:
-            case = _smallest(component, adapter, spec, gradient=False)
+            case = _find_smallest(component, bench, gradient=False)
             if case is not None:
                 yield component, lambda case=case: bench.call(case.component, read_arguments(case))  # type: ignore[misc]
         if component in adapter.gradients:
-            case = _smallest(component, adapter, spec, gradient=True)
+            case = _find_smallest(component, bench, gradient=True)
             if case is not None:
                 yield f"{component}_gradient", lambda case=case: _call_gradient(case, bench)  # type: ignore[misc]
 
 
-def _smallest(component: str, adapter: Adapter, spec: Spec, *, gradient: bool) -> Case | None:
+def _find_smallest(component: str, bench: Bench, *, gradient: bool) -> Case | None:
     """Return the case with the fewest numbers that the adapter's conventions let it run."""
     fitting = [
-        case
-        for case in spec.cases_of(component)
+        case.under(bench.options(case))
+        for case in bench.spec.cases_of(component)
         if case.error is None
         and (case.cotangent is not None) == gradient
-        and all(adapter.convention(name, component, spec) == option for name, option in case.only_with.items())
+        and not case.explain_unfit(bench.options(case))
         and (case.golden is None or all(outputs is not None for outputs in case.golden.options.values()))
     ]
     return min(fitting, key=_size, default=None)

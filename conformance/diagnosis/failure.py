@@ -56,9 +56,24 @@ class FailingCase:
         shown = self._find_wrong(imitation, shared)
         if not shown or not self.wrong <= shown:
             return None
-        as_golden = {name: _use_as_golden(golden, imitation.outputs[name]) for name, golden in shared.items()}
-        ratio = max(d.ratio for d in self._measure(self.actual, as_golden))
+        # Where 0 is exact there is no tolerance: the same elements must differ from it.
+        zeros = {name for name, golden in shared.items() if _is_exact_zero(golden)}
+        exact = {name for name in zeros if self._find_wrong(imitation, {name: shared[name]})}
+        if any(not self._have_same_zeros(name, shared[name], imitation) for name in exact):
+            return None
+        rounded = {
+            name: self._use_as_golden(name, golden, imitation.outputs[name])
+            for name, golden in shared.items()
+            if name not in exact
+        }
+        ratio = max((d.ratio for d in self._measure(self.actual, rounded)), default=0.0)
         return ratio if ratio <= 1.0 else None
+
+    def _have_same_zeros(self, name: str, golden: GoldenArray, imitation: Result) -> bool:
+        """Return True if the actual result and an imitation differ from 0 in the same elements of an output."""
+        assert isinstance(self.actual, Result), "only results are compared"
+        actual, imitated = (golden.select(outputs[name]) for outputs in (self.actual.outputs, imitation.outputs))
+        return np.array_equal(actual != 0, imitated != 0)
 
     def _compare_unreached(self, unreached: frozenset[str], imitation: Result) -> float | None:
         """Return 0 if an imitation has gradients of 0 for exactly those arguments that no gradient reaches.
@@ -69,6 +84,24 @@ class FailingCase:
         nought = {name for name in asked if not np.any(imitation.outputs[name])}
         return 0.0 if nought and nought == unreached & asked.keys() else None
 
+    def _use_as_golden(self, name: str, golden: GoldenArray, values: np.ndarray[Any, Any]) -> GoldenArray:
+        """Put an imitation in the place of the golden values of an output."""
+        if golden.within is not None:
+            # Chance moves both the actual result and the imitation.
+            doubled = {statistic: 2 * width for statistic, width in golden.within.items()}
+            return replace(golden, values=compute_statistics(values, golden), within=doubled)
+        made = replace(golden, values=golden.select(values))
+        # Larger numbers have larger roundoffs, and one option of a convention may lose more digits than another.
+        grown = made.magnitude / golden.magnitude if golden.magnitude else 1.0
+        grown = max(grown, made.magnitude * self._find_relative_scale(name) / (golden.error_scale or math.inf))
+        return replace(made, error_scale=golden.error_scale * max(grown, 1.0) if math.isfinite(grown) else math.inf)
+
+    def _find_relative_scale(self, name: str) -> float:
+        """Return the largest error scale of an output under any option of the case, by the magnitude of the values."""
+        options = self.case.golden.options.values() if self.case.golden is not None else ()
+        listed = (outputs[name] for outputs in options if outputs is not None and name in outputs)
+        return max((golden.error_scale / golden.magnitude for golden in listed if golden.magnitude), default=0.0)
+
     def _find_wrong(self, result: Result, expected: Mapping[str, GoldenArray]) -> frozenset[str]:
         return frozenset(d.output for d in self._measure(result, expected) if d.wrong)
 
@@ -76,12 +109,6 @@ class FailingCase:
         return measure(result, expected, self.case, self.contract, self.dtype)
 
 
-def _use_as_golden(golden: GoldenArray, values: np.ndarray[Any, Any]) -> GoldenArray:
-    """Put an imitation in the place of the golden values. Larger numbers have larger roundoffs."""
-    if golden.within is not None:
-        # Chance moves both the actual result and the imitation.
-        doubled = {name: 2 * width for name, width in golden.within.items()}
-        return replace(golden, values=compute_statistics(values, golden), within=doubled)
-    made = replace(golden, values=golden.select(values))
-    grown = made.magnitude / golden.magnitude if golden.magnitude else 1.0
-    return replace(made, error_scale=golden.error_scale * max(grown, 1.0) if math.isfinite(grown) else math.inf)
+def _is_exact_zero(golden: GoldenArray) -> bool:
+    floats = golden.within is None and golden.values.dtype.kind == "f"
+    return floats and golden.error_scale == 0 and not golden.values.any()

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from goldformer.conformance.diagnosis.causes import write_hint
+from goldformer.conformance.diagnosis.causes import Cause, write_declaration, write_hint
 from goldformer.conformance.diagnosis.suspects import (
+    ACCEPTED,
     Explanation,
     Suspect,
     find_failing_roots,
     rank_explanations,
     rank_suspects,
 )
-from goldformer.conformance.judging.verdict import WITHHELD, Verdict
+from goldformer.conformance.judging.invoke import NOT_RUN
+from goldformer.conformance.judging.verdict import ERRORS, WITHHELD, Status, Verdict
 from goldformer.spec import Spec
 
 _MOST_SUSPECTS = 3
 _ABSENT = "raise NotImplementedError in the adapter (a process answers −32001): that call is then skipped"
+#: Exceptions of code that is not finished, whatever the call.
+_NO_VARIANT = tuple(
+    f"raised {name}" for name in ("NameError", "UnboundLocalError", "AttributeError", "ImportError", "ModuleNotFound")
+)
 #: The mistake that only one property can find.
 _DIFFERS = "nondeterminism"
 #: The labels of the lines that other rooms read.
@@ -31,6 +37,12 @@ CLOSEST = "Closest known mistake"
 #: No passing case rules it out, and no values were compared.
 POSSIBLE_CAUSES = "Possible causes"
 NOTHING_KNOWN = "Cause unknown"
+#: A component that fails in a way that its failing parts do not explain.
+FIX_TOO = "Fix too"
+#: What explains the parts of these components explains their own failures.
+BECAUSE = "These also fail, perhaps only because of it"
+#: Nobody can tell whether the failing parts explain these components.
+AGAIN = "These also fail; check them again after the fix"
 #: The number of names that are listed; the others are counted.
 _FEW = 4
 
@@ -55,35 +67,133 @@ def diagnose(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
     roots, followers = find_failing_roots((v for v in verdicts if v.component not in absent), spec)
     explained = {component: _select_explanations(verdicts, component, spec) for component in (*roots, *followers)}
     for component in roots:
-        bad = [v for v in judged[component] if v.bad]
-        some_pass = len(bad) < len(judged[component])
         yield Finding(FIX_FIRST, component, inner=False)
-        yield Finding("First seen", f"{bad[0].check}: {bad[0].message}")
-        if bad[0].reason == "raised" and some_pass:
-            yield Finding("If it has no such variant", _ABSENT)
+        yield from _describe_first_seen(judged[component], spec)
+        bad = [v for v in judged[component] if v.bad]
         yield from describe_explanations(explained[component]) or _find_possible_causes(verdicts, bad, component, spec)
-    known = {c.id for component in roots for e in explained[component] for c in e.causes}
+    groups: dict[str, list[str]] = {BECAUSE: [], AGAIN: []}
     for component in followers:
-        # A mistake of a part shows in the whole. A mistake of the whole itself stays when the part is fixed.
-        if any(c.id not in known for e in explained[component][:1] for c in e.causes):
-            yield Finding("Fix too", component, inner=False)
-            yield from describe_explanations(explained[component])
-    if followers:
-        yield Finding("These also fail, perhaps only because of it", ", ".join(followers), inner=False)
+        label = _classify_follower(component, judged, explained, spec)
+        if label != FIX_TOO:
+            groups[label].append(component)
+            continue
+        bad = [v for v in judged[component] if v.bad]
+        yield Finding(FIX_TOO, component, inner=False)
+        found = describe_explanations(explained[component])
+        if not found:
+            yield from _describe_first_seen(judged[component], spec)
+        yield from found or _find_possible_causes(verdicts, bad, component, spec)
+    yield from _declare_together(explained)
+    yield from (Finding(label, ", ".join(names), inner=False) for label, names in groups.items() if names)
     if absent:
         yield Finding("Not implemented", ", ".join(absent), inner=False)
+    yield from _describe_not_run(verdicts)
     if faults := [v for v in verdicts if v.is_fault]:
         text = f"{faults[0].message}. Not judged: {list_few(f'{v.check} ({v.dtype})' for v in faults)}"
         yield Finding("Fault in goldformer", text, inner=False)
+
+
+def _describe_first_seen(judged: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
+    """Yield the first failing check, and how to decline a variant if it raises for one."""
+    bad = [v for v in judged if v.bad]
+    first = next((v for v in bad if v.reason != ACCEPTED), bad[0])
+    yield Finding("First seen", f"{first.check}: {first.message}")
+    if first.reason == "raised" and (variant := _find_variant(judged, spec)):
+        yield Finding("If it has no such variant", f"{_ABSENT}. Only calls {variant} raise")
+
+
+def _find_variant(judged: Sequence[Verdict], spec: Spec) -> str:
+    """Return what all calls that raise have and no call that passes has, in words, or "".
+
+    Only what an implementation may do without counts: an optional argument that is given, or one that is left out.
+    """
+    raised = [v for v in judged if v.reason == "raised" and v.kind == "case" and _asks_for_result(v, spec)]
+    if any(v.message.startswith(_NO_VARIANT) for v in raised):
+        return ""
+    passed = [v for v in judged if v.status is Status.PASSED and v.kind == "case"]
+    usual = {trait for v in passed for trait in _list_traits(v, spec)}
+    unusual = [_list_traits(v, spec) - usual for v in raised]
+    return " or ".join(sorted(set().union(*unusual))) if passed and all(unusual) else ""
+
+
+def _asks_for_result(verdict: Verdict, spec: Spec) -> bool:
+    """Return True unless a check is a case whose call must be refused."""
+    case = spec.cases.get(verdict.check)
+    return case is None or case.error is None
+
+
+def _list_traits(verdict: Verdict, spec: Spec) -> set[str]:
+    """Return which optional arguments the call of a case has, and which optional parameters it leaves out."""
+    case, contract = spec.cases.get(verdict.check), spec.contracts[verdict.component]
+    if case is None or case.error is not None:
+        return set()
+    given = {*case.inputs, *case.attributes}
+    params = contract.params_for(case.attributes)
+    left_out = {name for name, array in params.items() if array.optional and name not in case.params}
+    traits = {f"with {name}" for name in contract.optional & given}
+    traits |= {f"without {name.rpartition('.')[2]}" for name in left_out}
+    return traits | ({"of gradients"} if case.cotangent is not None else set())
+
+
+def _classify_follower(
+    component: str, judged: Mapping[str, Sequence[Verdict]], explained: Mapping[str, Sequence[Explanation]], spec: Spec
+) -> str:
+    """Return FIX_TOO, BECAUSE or AGAIN for a component that fails and has a failing part.
+
+    It fails because of its parts if what explains them explains all of its failing cases too. If something else
+    explains it, or nothing does, it is to be fixed too. If nobody can tell, it is to be checked again.
+    """
+    parts = [part for part in spec.list_dependencies(component) if part in explained]
+    known = {(c.id, c.heading) for part in parts for e in explained[part] for c in e.causes}
+    bad = [v for v in judged[component] if v.bad and v.reason != ACCEPTED]
+    if not bad:
+        return FIX_TOO
+    if best := next(iter(explained[component]), None):
+        return BECAUSE if best.certain and all((c.id, c.heading) in known for c in best.causes) else FIX_TOO
+    if any(v.matches is not None and v.differences for v in bad):
+        # A part that nothing known explains cannot be imitated in the whole.
+        return FIX_TOO if all(explained[part] for part in parts) else AGAIN
+    places = {_find_place(v) for part in parts for v in judged[part] if v.reason == "raised"}
+    raised = [v for v in bad if v.reason == "raised"]
+    if raised and len(raised) == len(bad):
+        return BECAUSE if all(_find_place(v) in places for v in raised) else FIX_TOO
+    return AGAIN
+
+
+def _find_place(verdict: Verdict) -> tuple[str, str]:
+    """Return the type of an exception and the line of the implementation that raised it."""
+    return verdict.message.partition(":")[0], verdict.message.rpartition("(")[2]
+
+
+def _declare_together(explained: Mapping[str, Sequence[Explanation]]) -> Iterator[Finding]:
+    """Yield one declaration of the options that explain several components, if they name more than any one does."""
+    options: dict[str, Cause] = {}
+    largest = 0
+    for found in explained.values():
+        named = [c for e in found[:1] for c in e.causes if c.option]
+        largest = max(largest, len(named))
+        for cause in named:
+            options.setdefault(cause.convention, cause)
+    if len(options) > largest:
+        yield Finding("For all of these", f"{write_declaration(options.values())}, or fix it", inner=False)
+
+
+def _describe_not_run(verdicts: Sequence[Verdict]) -> Iterator[Finding]:
+    """Yield the properties that the implementation kept from running, although nothing is wrong with it."""
+    stopped = [v for v in verdicts if v.kind == "property" and v.message.startswith(NOT_RUN)]
+    for check in dict.fromkeys(v.check for v in stopped):
+        mine = [v for v in stopped if v.check == check]
+        names = list_few(dict.fromkeys(v.component for v in mine))
+        yield Finding("Could not be checked", f"{check} of {names}: {mine[0].message}", inner=False)
 
 
 def _find_possible_causes(
     verdicts: Sequence[Verdict], bad: Sequence[Verdict], component: str, spec: Spec
 ) -> Iterator[Finding]:
     """Yield possible causes of failures that no known mistake explains, or the place where values first go wrong."""
-    # The message of a missing output is enough, and no known mistake leaves out an output.
-    verdicts = [v for v in verdicts if v.reason != WITHHELD]
-    bad = [v for v in bad if v.reason != WITHHELD]
+    # The message of a missing output is enough, and so is that of a bad call that is accepted.
+    verdicts = [v for v in verdicts if v.reason not in (WITHHELD, ACCEPTED)]
+    bad = [v for v in bad if v.reason not in (WITHHELD, ACCEPTED)]
     if not bad:
         return
     if differs := next((v for v in bad if v.reason == "property" and v.catches == (_DIFFERS,)), None):
@@ -93,22 +203,44 @@ def _find_possible_causes(
         text = f"{_DIFFERS}, {mistake.title}: {differs.message}. {mistake.hint}"
         yield Finding(MISTAKE_FOUND, text, mistakes=(_DIFFERS,))
         return
-    advice = dict.fromkeys(v.advice for v in bad if v.advice)
-    if not advice and any(v.matches is not None and v.differences for v in bad):
-        yield Finding(NOTHING_KNOWN, "No known mistake reproduces this output; " + _describe_first_wrong(bad))
+    advice = _select_advice(bad)
+    yield from (Finding("Convention", text) for text in advice)
+    wrong = [v for v in bad if v.differences and v.advice not in advice]
+    if any(v.matches is not None for v in wrong):
+        yield Finding(NOTHING_KNOWN, "No known mistake reproduces this output; " + _describe_first_wrong(wrong))
         return
     # The message of an exception or a wrong shape is enough; only wrong values hint at mistakes.
-    if any(v.reason in ("wrong-value", "not-finite", "property") for v in bad):
-        for suspect in _select_likely(rank_suspects(verdicts, component, spec)):
-            fits = f"It fits {suspect.explains} of {suspect.failing} failing checks."
-            text = f"{suspect.mistake.id}, {suspect.mistake.title}. {fits} {suspect.mistake.hint}"
-            yield Finding(POSSIBLE_CAUSES, text, mistakes=(suspect.mistake.id,))
-    yield from (Finding("Convention", text) for text in advice)
+    if advice or not any(v.reason in ("wrong-value", "not-finite", "property") for v in bad):
+        return
+    if any(v.reason in ERRORS for v in bad):
+        return
+    for suspect in _select_likely(rank_suspects(verdicts, component, spec)):
+        fits = f"It fits {suspect.explains} of {suspect.failing} failing checks."
+        text = f"{suspect.mistake.id}, {suspect.mistake.title}. {fits} {suspect.mistake.hint}"
+        yield Finding(POSSIBLE_CAUSES, text, mistakes=(suspect.mistake.id,))
+
+
+def _select_advice(bad: Sequence[Verdict]) -> list[str]:
+    """Return the advice that fits at least half of the failing cases with wrong values, and of those that raise."""
+    kept: list[str] = []
+    for raised in (False, True):
+        mine = [v for v in bad if v.kind == "case" and (v.reason in ERRORS) is raised]
+        counted = Counter(v.advice for v in mine if v.advice)
+        kept += [text for text, count in counted.most_common(1) if 2 * count >= len(mine)]
+    return kept
 
 
 def _select_explanations(verdicts: Sequence[Verdict], component: str, spec: Spec) -> list[Explanation]:
-    """Return the explanations of at least half of the failing cases, best first."""
-    return [e for e in rank_explanations(verdicts, component, spec) if 2 * e.equals >= e.case_count]
+    """Return the explanations of at least half of the failing cases, best first.
+
+    Two mistakes together must explain nine in ten: there are so many pairs that some fit a few cases by chance.
+    """
+
+    def fits(e: Explanation) -> bool:
+        several = sum(not c.option for c in e.causes) > 1
+        return 10 * e.equals >= 9 * e.case_count if several else 2 * e.equals >= e.case_count
+
+    return [e for e in rank_explanations(verdicts, component, spec) if fits(e)]
 
 
 def describe_explanations(found: Sequence[Explanation], among: str = "failing", *, was: bool = False) -> list[Finding]:
@@ -118,17 +250,21 @@ def describe_explanations(found: Sequence[Explanation], among: str = "failing", 
     `was` says that it explains an earlier result: there is nothing to fix.
     """
     findings: list[Finding] = []
-    for place, e in enumerate(found[:_MOST_SUSPECTS]):
-        if place and (e.equals, e.spared) != (found[0].equals, found[0].spared):
+    for place, e in enumerate(found):
+        if len(findings) == _MOST_SUSPECTS:
             break
-        if place and e.is_other_option_of(found[0]):
+        if place and (e.equals, e.spared, e.faint) != (found[0].equals, found[0].spared, found[0].faint):
+            break
+        if any(e.adds_nothing_to(better) for better in found[:place]):
             continue
         output = "the recorded output" if was else "your output"
         seen = f"It reproduces {output} in {e.equals} of {e.case_count} {among} cases ({describe_distance(e.ratio)})"
         seen += f", but not in {list_few(dict.fromkeys(e.refuting))}" if e.refuting else ""
         mistakes = tuple(c.id for c in e.causes if not c.option)
         head = "Or" if place else CLOSEST if not e.certain else MISTAKE_FOUND if mistakes else OPTION_FOUND
-        parts = (f"{' and '.join(c.heading for c in e.causes)}.", f"{seen}.", "" if was else write_hint(e.causes))
+        # What is wrong comes before what is only to be declared.
+        headings = [c.heading for c in sorted(e.causes, key=lambda c: bool(c.option))]
+        parts = (f"{' and '.join(headings)}.", f"{seen}.", "" if was else write_hint(e.causes))
         findings.append(Finding(head, " ".join(filter(None, parts)), mistakes=mistakes))
     return findings
 

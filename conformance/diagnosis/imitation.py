@@ -33,14 +33,19 @@ from goldformer.conformance.judging.verdict import Match
 from goldformer.spec import Case, Spec
 from goldformer.spec.model import GoldenArray
 
-#: The number of failing cases of a component in a dtype for which all near candidates are tried.
-_SEARCHES: Final = 3
+#: The number of failing cases of a component in a dtype for which the catalogue is searched: in all, and in vain.
+#: A search that finds something adds what later cases are compared with.
+_SEARCHES: Final = 8
+_SEARCHES_IN_VAIN: Final = 3
 
 #: For a case of more numbers than this, only the mistakes that it lists are tried: each imitation takes long.
 _LARGE: Final = 100_000
 
-#: The number of pairs, and of places, that are tried for a case, times the numbers of the case: half a second.
-_TRIED: Final = 500_000
+#: The number of combinations, and of places, that are tried for a case, times the numbers of the case: one second.
+_TRIED: Final = 1_000_000
+
+#: The number of combinations of options from which no wider ones are made.
+_MOST_COMBINED: Final = 200
 
 #: The memory of a cached imitation besides its own numbers, in numbers.
 _ENTRY: Final = 100
@@ -48,7 +53,10 @@ _ENTRY: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A possible cause: mistakes, everywhere or in one place only, and options that were not declared."""
+    """A possible cause: mistakes, and options that were not declared.
+
+    The last mistake is made in `place` only, if there is one; the others are made everywhere.
+    """
 
     mistakes: tuple[str, ...] = ()
     options: tuple[tuple[str, str], ...] = ()
@@ -56,21 +64,37 @@ class Candidate:
 
     @property
     def causes(self) -> tuple[str, ...]:
-        """The causes of its `Match`: the options, and the mistakes' ids, with the place if they have one."""
-        where = f"{IN}{self.place.words}" if self.place else ""
-        return (*(f"{name}: {option}" for name, option in self.options), *(f"{id_}{where}" for id_ in self.mistakes))
+        """The causes of its `Match`: the options, and the mistakes' ids, the last one with its place if it has one."""
+        names = [*(f"{name}: {option}" for name, option in self.options), *self.mistakes]
+        return (*names[:-1], f"{names[-1]}{IN}{self.place.words}") if self.place else tuple(names)
 
     def combine(self, other: Candidate) -> Candidate | None:
         """Return both candidates at once; None if they exclude or hide one another, or have a place."""
         if self.place or other.place:
             return None
-        both = Candidate(self.mistakes + other.mistakes, self.options + other.options)
+        # Sorted, so that no set of options comes twice.
+        both = Candidate(self.mistakes + other.mistakes, tuple(sorted(self.options + other.options)))
         if len({name for name, _ in both.options}) < len(both.options):
             return None
         if len(set(both.mistakes)) < len(both.mistakes):
             return None
         made = [implementations()[id_] for id_ in both.mistakes]
         return both if all(one.can_be_made_with(two) for one, two in combinations(made, 2)) else None
+
+    def add_placed(self, placed: Candidate) -> Candidate | None:
+        """Return these causes with a mistake in one place; None if one of these has a place or is the same mistake."""
+        if self.place or set(self.mistakes) & set(placed.mistakes):
+            return None
+        return Candidate(self.mistakes + placed.mistakes, self.options, placed.place)
+
+    def add(self, other: Candidate) -> Candidate:
+        """Return these causes with those of another that can be made with them."""
+        added = self
+        for option in other.options:
+            added = added.combine(Candidate(options=(option,))) or added
+        for id_ in () if other.place else other.mistakes:
+            added = added.combine(Candidate((id_,))) or added
+        return added
 
 
 class Imitations:
@@ -112,9 +136,12 @@ class Imitator:
         self._adapters: dict[tuple[Any, ...], Adapter] = {} if imitations is None else imitations.adapters
         self._fitted: dict[str, dict[Candidate, None]] = defaultdict(dict)
         self._searched: Counter[tuple[str, str]] = Counter()
+        self._in_vain: Counter[tuple[str, str]] = Counter()
         self._tried: dict[str, set[Candidate]] = defaultdict(set)
         self._looked_at: Counter[str] = Counter()
         self._explained: Counter[str] = Counter()
+        #: The number of failing cases of each component that a candidate explains.
+        self._counted: dict[str, Counter[Candidate]] = defaultdict(Counter)
         #: The candidates that each failing case was compared with.
         self._compared: defaultdict[tuple[str, str], set[Candidate]] = defaultdict(set)
 
@@ -136,6 +163,7 @@ class Imitator:
         found = self._match_candidates(self._list_known_matches(case.component), failure) or self._search(failure)
         self._looked_at[case.component] += 1
         self._explained[case.component] += bool(found)
+        self._counted[case.component].update(found.keys())
         return tuple(Match(candidate.causes, distance) for candidate, distance in found.items())
 
     def find_late_matches(
@@ -153,30 +181,83 @@ class Imitator:
         return tuple(Match(candidate.causes, distance) for candidate, distance in found.items())
 
     def _search(self, failure: FailingCase) -> dict[Candidate, float]:
-        """Search the catalogue; return nothing if the search would be useless or take too long."""
+        """Search the catalogue; return nothing if the search would take too long."""
         case = failure.case
         component = case.component
-        # If no known mistake explains a part, skip the search in the components built from it.
-        if any(2 * self._explained[part] < self._looked_at[part] for part in self.spec.list_dependencies(component)):
-            return {}
         size = sum(array.size for array in (*case.input_arrays.values(), *case.param_arrays.values()))
+        bases = self._list_bases(component)
         if size > _LARGE or case.cotangent is not None:
-            return self._match_candidates(self._make_candidates(case.kills), failure)
-        if self._searched[component, failure.dtype] >= _SEARCHES:
+            listed = list(self._make_candidates(case.kills))
+            return self._match_candidates(chain(listed, self._combine_with(bases, listed)), failure)
+        if self._has_searched_enough(component, failure.dtype):
             return {}
         self._searched[component, failure.dtype] += 1
         near = list(self._list_near(component, failure.options))
-        found = self._match_candidates(near, failure)
         # Decoding takes long, and with two mistakes at once it need not end.
         decides = case.golden is not None and case.golden.margin is not None
-        if not found and not decides and self._searched[component, failure.dtype] == 1:
-            found = self._match_candidates(self._list_far(component), failure)
+        some = [one for one in near if one.options] if decides else near
+        most = _TRIED // max(size, 1)
+        found = self._match_candidates(near, failure)
+        if not found:
+            found = self._match_candidates(islice(self._list_combined(component, bases, some), most), failure)
+        if not found and not decides and not self._in_vain[component, failure.dtype]:
+            far = list(self._list_far(component))
+            found = self._match_candidates(chain(far, islice(self._combine_with(bases, far), most)), failure)
         for further in (self._place_mistakes, self._pair_candidates):
             if not found and not decides:
-                untried = self._filter_untried(component, further(component, near))
-                found = self._match_candidates(islice(untried, _TRIED // max(size, 1)), failure)
+                untried = self._filter_untried(component, further(component, near, bases))
+                found = self._match_candidates(islice(untried, most), failure)
+        self._in_vain[component, failure.dtype] += not found
         self._fitted[component].update(dict.fromkeys(found))
         return found
+
+    def _has_searched_enough(self, component: str, dtype: str) -> bool:
+        """Return True if a further search would take too long for what it is likely to find."""
+        # What nothing known explains in a part may be too small to show in the whole, but mostly it is not.
+        unknown = any(2 * self._explained[p] < self._looked_at[p] for p in self.spec.list_dependencies(component))
+        most = 1 if unknown else _SEARCHES_IN_VAIN
+        return self._in_vain[component, dtype] >= most or self._searched[component, dtype] >= _SEARCHES
+
+    def _list_bases(self, component: str) -> list[Candidate]:
+        """Return what explains the parts of a component, all of it together, and with what explains the component.
+
+        An implementation that departs in a part departs in the whole as well, and a second cause comes on top of it.
+        """
+        of_parts = Candidate()
+        for part in self.spec.list_dependencies(component):
+            of_parts = of_parts.add(self._find_best_match(part))
+        bases = (of_parts, self._find_best_match(component).add(of_parts))
+        return [base for base in dict.fromkeys(bases) if base.causes and not base.place]
+
+    def _find_best_match(self, component: str) -> Candidate:
+        """Return the candidate that explains most failing cases of a component, with the fewest causes among equals."""
+        counted = self._counted[component]
+        best = max(counted, key=lambda c: (counted[c], -len(c.causes)), default=Candidate())
+        return best if 2 * counted[best] >= self._looked_at[component] else Candidate()
+
+    def _combine_with(self, bases: Iterable[Candidate], others: Iterable[Candidate]) -> Iterator[Candidate]:
+        """Yield each base with each other candidate, where both can be made."""
+        listed = list(others)
+        for base in bases:
+            yield from filter(None, (base.combine(other) for other in listed))
+
+    def _list_combined(self, component: str, bases: list[Candidate], near: list[Candidate]) -> Iterator[Candidate]:
+        """Yield the bases, several options at once, and these and single candidates on top of each base."""
+        several = self._combine_options(near)
+        known = self._list_known_matches(component)
+        every = chain(bases, several, self._combine_with(bases, [*near, *several]))
+        return (candidate for candidate in every if candidate not in known)
+
+    def _combine_options(self, near: list[Candidate]) -> list[Candidate]:
+        """Return the combinations of two or more options of different conventions, the fewest options first."""
+        singles = [one for one in near if one.options]
+        found: dict[Candidate, None] = dict.fromkeys(singles)
+        wider = singles
+        while wider and len(found) < _MOST_COMBINED:
+            wider = list(filter(None, (one.combine(other) for one in wider for other in singles)))
+            wider = [one for one in dict.fromkeys(wider) if one not in found]
+            found.update(dict.fromkeys(wider))
+        return list(found)[len(singles) :]
 
     def run_textbook(self, case: Case, options: Options) -> Result | None:
         """Return the textbook's result for a case in float64 under these options; None if it has none."""
@@ -214,7 +295,12 @@ class Imitator:
     def _list_near(self, component: str, options: Options) -> Iterator[Candidate]:
         """Yield the options that were not declared, the component's own mistakes, and those that its cases list."""
         for name, declared in options.items():
-            others = (option for option in self.spec.conventions[name].options if option != declared)
+            others = (
+                option
+                for option in self.spec.conventions[name].options
+                # An option that only leaves parameters out of the call changes no step of the textbook.
+                if option != declared and {(name, option), (name, declared)} & OPTIONS.keys()
+            )
             yield from (Candidate(options=((name, option),)) for option in others)
         listed, mistakes = self._list_claimed(component), self.spec.mistakes
         own = [id_ for id_ in implementations() if mistakes[id_].component == component]
@@ -250,9 +336,18 @@ class Imitator:
                 self._tried[component].add(candidate)
                 yield candidate
 
-    def _place_mistakes(self, component: str, near: list[Candidate]) -> Iterator[Candidate]:
-        """Yield mistakes in one place of the component only, the near mistakes first."""
-        for some in (near, self._list_far(component)):
+    def _place_mistakes(self, component: str, near: list[Candidate], bases: list[Candidate]) -> Iterator[Candidate]:
+        """Yield mistakes in one place of the component only, near ones first: alone, on bases, and under options."""
+        placed = list(self._list_placed(component, near))
+        yield from placed
+        own = [one for one in placed if self.spec.mistakes[one.mistakes[0]].component == component]
+        for some in (*(one for one in near if one.options), *self._combine_options(near)):
+            yield from filter(None, map(some.add_placed, own))
+        for base in (*bases, *(one for one in near if one.options)):
+            yield from filter(None, map(base.add_placed, placed))
+
+    def _list_placed(self, component: str, near: list[Candidate]) -> Iterator[Candidate]:
+        for some in (near, list(self._list_far(component))):
             ids = [id_ for c in some for id_ in c.mistakes]
             for place in PLACES.get(component, ()):
                 for id_ in ids:
@@ -260,16 +355,19 @@ class Imitator:
                     if fits and can_be_made(place, implementations()[id_]):
                         yield Candidate((id_,), place=place)
 
-    def _pair_candidates(self, component: str, near: list[Candidate]) -> Iterator[Candidate]:
-        """Yield pairs: an option and a mistake, two of the component's own, or a known match and another."""
+    def _pair_candidates(self, component: str, near: list[Candidate], bases: list[Candidate]) -> Iterator[Candidate]:
+        """Yield pairs: a known match and another, an option and a mistake, two of the component's own.
+
+        Mistakes of the component come under several options at once too.
+        """
         options = [c for c in near if c.options]
         own = [c for c in near if c.mistakes and self.spec.mistakes[c.mistakes[0]].component == component]
-        seen = [c for c in self._list_known_matches(component) if len(c.causes) == 1]
+        seen = [c for c in self._list_known_matches(component) if len(c.causes) == 1 and c not in bases]
         chosen = chain(
-            combinations(options, 2),
+            ((one, other) for one in seen for other in near),
             ((option, other) for other in near if other.mistakes for option in options),
             combinations(own, 2),
-            ((one, other) for one in seen for other in near),
+            ((one, other) for one in self._combine_options(near) for other in own),
         )
         for one, other in chosen:
             both = one.combine(other)
@@ -294,7 +392,8 @@ class Imitator:
         return self._imitations.get(key, lambda: self._run_candidate(candidate, failure))
 
     def _run_candidate(self, candidate: Candidate, failure: FailingCase) -> Result | BadResult | None:
-        case, contract = failure.case, failure.contract
+        contract = failure.contract
+        case = failure.case.under({**failure.options, **dict(candidate.options)})
         adapter = self._build_adapter(candidate, failure.options)
         dtype = _choose_dtype(adapter, failure.dtype)
         arguments, cotangent = read_arguments(case), case.cotangent_array
@@ -319,8 +418,9 @@ class Imitator:
             # A mistake is applied after the options, and after the gradients of the forward pass in which it is made.
             if not all(one.by_hand for one in made):
                 layers.append(DIFFERENTIATED)
-            layers += [restrict_to(candidate.place, one.steps) if candidate.place else one.steps for one in made]
+            layers += [one.steps for one in made]
             if candidate.place:
+                layers[-1] = restrict_to(candidate.place, made[-1].steps)
                 layers.append(TRACKED)
             self._adapters[key] = Adapter.from_trusted(build_textbook(*layers), "+".join(candidate.causes), self.spec)
         return self._adapters[key]

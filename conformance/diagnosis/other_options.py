@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from goldformer.conformance.diagnosis.causes import make_option_cause, write_declaration
 from goldformer.conformance.judging.cases import Judgement
 from goldformer.conformance.judging.invoke import BadResult, Result
@@ -11,55 +13,68 @@ from goldformer.spec.model import UNSPECIFIED
 
 
 def advise_option(judgement: Judgement) -> str:
-    """Return the advice to declare the option of the case's convention that a failure fits best, or ""."""
+    """Return the advice to declare the options of the case's conventions that a failure fits best, or ""."""
     case, outcome = judgement.case, judgement.outcome
-    if case is None or case.convention is None or case.golden is None:
+    if case is None or not case.conventions or case.golden is None:
         return ""
     if isinstance(outcome, BadResult) and outcome.reason == "raised":
-        return _refusing_option(case, case.convention, judgement.bench.spec)
+        return _advise_refusing(judgement, case)
     if isinstance(outcome, Result):
-        return _fitting_option(judgement, case, case.convention, outcome) or _leave_open(
-            judgement, case, case.convention, outcome
-        )
+        left_open = (_advise_leaving_open(judgement, case, name, outcome) for name in case.conventions)
+        return _advise_fitting(judgement, case, outcome) or next(filter(None, left_open), "")
     return ""
 
 
-def _fitting_option(judgement: Judgement, case: Case, name: str, result: Result) -> str:
-    """Return the advice to declare the option whose golden values are nearest to a result, or ""."""
+def _list_other_combinations(judgement: Judgement, case: Case) -> list[dict[str, str]]:
+    """List the options that differ from the declared ones, of every combination that is derived."""
+    declared = judgement.bench.options(case)
+    every = case.combine_options()
+    key = case.key(declared)
+    # Two options that make the same call are no difference.
+    now = next(options for options in every if case.key(options) == key)
+    return [
+        {name: option for name, option in options.items() if option != now[name]} for options in every if options != now
+    ]
+
+
+def _advise_fitting(judgement: Judgement, case: Case, result: Result) -> str:
+    """Return the advice to declare the fewest other options whose golden values a result has, the nearest; or ""."""
     bench = judgement.bench
-    assert case.golden is not None, "an option has golden values"
-    declared = bench.adapter.convention(name, case.component, bench.spec)
-    fitting: dict[str, float] = {}
-    for option, outputs in case.golden.options.items():
-        if option == declared or not outputs:
+    fitting: list[tuple[int, float, dict[str, str]]] = []
+    for options in _list_other_combinations(judgement, case):
+        outputs = case.expects(bench.options(case) | options)
+        if not outputs:
             continue
         differences = measure(result, outputs, case, bench.spec.contracts[case.component], bench.dtype)
         if differences and not any(d.wrong for d in differences):
-            fitting[option] = max(d.ratio for d in differences)
-    return _declare(name, min(fitting, key=lambda option: fitting[option]), bench.spec) if fitting else ""
+            fitting.append((len(options), max(d.ratio for d in differences), options))
+    return _declare(min(fitting, key=lambda found: found[:2])[2], bench.spec) if fitting else ""
 
 
-def _leave_open(judgement: Judgement, case: Case, name: str, result: Result) -> str:
+def _advise_leaving_open(judgement: Judgement, case: Case, name: str, result: Result) -> str:
     """Return the advice to leave a convention open if only values that depend on it are wrong, or ""."""
     bench = judgement.bench
     convention = bench.spec.conventions[name]
     if case.golden is None or not convention.left_open or bench.adapter.leaves_open(name, case.component):
         return ""
-    contract = bench.spec.contracts[case.component]
-    differences = measure(result, case.golden.select_agreed(), case, contract, bench.dtype)
+    contract, declared = bench.spec.contracts[case.component], bench.options(case)
+    keys = (case.key(declared | {name: option}) for option in convention.options)
+    differences = measure(result, case.golden.select_agreed(keys), case, contract, bench.dtype)
     if not differences or any(d.wrong for d in differences):
         return ""
     said = f'declare CONVENTIONS = {{"{name}": "{UNSPECIFIED}"}}, and {convention.left_open}'
     return f"only what depends on {name} is wrong, and it is none of the options; {said}"
 
 
-def _refusing_option(case: Case, name: str, spec: Spec) -> str:
-    """Return the advice to declare the option that permits to refuse the call, or ""."""
-    assert case.golden is not None, "an option has golden values"
-    refusing = (option for option, outputs in case.golden.options.items() if outputs is None)
-    return next((_declare(name, option, spec) for option in refusing), "")
+def _advise_refusing(judgement: Judgement, case: Case) -> str:
+    """Return the advice to declare the options that permit to refuse the call, or ""."""
+    bench = judgement.bench
+    declared = bench.options(case)
+    others = sorted(_list_other_combinations(judgement, case), key=len)
+    refusing = (options for options in others if case.expects(declared | options) is None)
+    return next((_declare(options, bench.spec) for options in refusing), "")
 
 
-def _declare(convention: str, option: str, spec: Spec) -> str:
-    cause = make_option_cause(convention, option, spec)
-    return f"this is {cause.title}; {write_declaration((cause,))}, or fix it"
+def _declare(options: Mapping[str, str], spec: Spec) -> str:
+    causes = [make_option_cause(name, option, spec) for name, option in options.items()]
+    return f"this is {' and '.join(c.title for c in causes)}; {write_declaration(causes)}, or fix it"

@@ -16,6 +16,9 @@ from goldformer.conformance.diagnosis.causes import Cause, find_cause
 from goldformer.conformance.judging.verdict import ERRORS, Status, Verdict
 from goldformer.spec import Mistake, Spec
 
+#: The reason of a call that should have been refused: what it says of values is nothing.
+ACCEPTED: Final = "no-error"
+
 #: Dtypes so coarse that a mistake may hide in rounding: a pass in them rules nothing out.
 _COARSE: Final = frozenset({"float16", "bfloat16"})
 
@@ -34,7 +37,8 @@ class Explanation:
     """Causes that together reproduce the result in `equals` of the failing cases that were examined.
 
     `ratio` is the largest distance in these, over the tolerance; `spared` counts passing cases that they would fail.
-    `refuting` are the ids of the failing cases in which they give another result.
+    `refuting` are the ids of the failing cases in which they give another result. `faint` counts the dtypes of these
+    cases in which one of the causes does not show.
     """
 
     causes: tuple[Cause, ...]
@@ -42,6 +46,7 @@ class Explanation:
     ratio: float
     spared: int
     refuting: tuple[str, ...] = ()
+    faint: int = 0
 
     @property
     def case_count(self) -> int:
@@ -53,10 +58,11 @@ class Explanation:
         """Return True if no failing case refutes it."""
         return not self.refuting
 
-    def is_other_option_of(self, nearer: Explanation) -> bool:
-        """Return True if both are one option of the same convention; only the nearer one is reported."""
-        ones = [e.causes[0].convention for e in (self, nearer) if len(e.causes) == 1]
-        return len(ones) == 2 and ones[0] == ones[1] != ""
+    def adds_nothing_to(self, better: Explanation) -> bool:
+        """Return True if it has the causes of a better one and more, or only other options of its conventions."""
+        mine, others = ({(c.id, c.heading) for c in e.causes if not c.option} for e in (self, better))
+        conventions, named = ({c.convention for c in e.causes if c.option} for e in (self, better))
+        return others <= mine and named <= conventions
 
 
 def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -> list[Explanation]:
@@ -70,27 +76,37 @@ def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -
             equal[match.causes].add((verdict.check, verdict.dtype))
             ratios[match.causes] = max(ratios[match.causes], match.ratio)
     passed = Counter(m for v in judged for m in _rule_out(v))
+    dtypes = {v.dtype for v in examined}
     found = []
     for ids, checks in equal.items():
         causes = tuple(find_cause(id_, spec) for id_ in ids)
         spared = sum(passed[id_] for id_ in ids)
-        refuting = tuple(v.check for v in examined if (v.check, v.dtype) not in checks)
-        found.append(Explanation(causes, len(checks), ratios[ids], spared, refuting))
+        refuting = tuple(v.check for v in examined if (v.check, v.dtype) not in checks and _can_refute(v, causes, spec))
+        faint = sum(not _shows(c.id, dtype) for c in causes for dtype in dtypes)
+        found.append(Explanation(causes, len(checks), ratios[ids], spared, refuting, faint))
     order = {name: place for place, name in enumerate(spec.components)}
-    dtypes = {v.dtype for v in examined}
     catalogue = {id_: place for place, id_ in enumerate(spec.mistakes)}
 
     def rank(e: Explanation) -> tuple[int, int, int, int, int, int, float, str]:
         # Options come before mistakes, and mistakes of the component itself before those of its parts.
         own = -max(order[c.component] if c.component else len(order) for c in e.causes)
-        faint = sum(not _shows(c.id, dtype) for c in e.causes for dtype in dtypes)
         # The catalogue lists the more common mistake first: it decides between equals.
         first = catalogue.get(e.causes[0].id, -1)
         # The nearer one of two options comes first.
         far = e.ratio if all(c.convention for c in e.causes) else 0.0
-        return e.spared - e.equals, len(e.causes), faint, own, e.spared, first, far, e.causes[0].id
+        return e.spared - e.equals, len(e.causes), e.faint, own, e.spared, first, far, e.causes[0].id
 
     return sorted(found, key=rank)
+
+
+def _can_refute(verdict: Verdict, causes: Iterable[Cause], spec: Spec) -> bool:
+    """Return True if a failing case was compared with what these causes give."""
+    if verdict.reason == ACCEPTED:
+        # An implementation that also accepts a bad call has a second fault. It does not disprove the first.
+        return False
+    # The gradients of a stack take too long to form for each mistake; they are known for options.
+    case = spec.cases.get(verdict.check) if spec.contracts[verdict.component].layers else None
+    return case is None or case.cotangent is None or all(c.option for c in causes)
 
 
 def rank_suspects(verdicts: Iterable[Verdict], component: str, spec: Spec) -> list[Suspect]:
@@ -102,14 +118,24 @@ def rank_suspects(verdicts: Iterable[Verdict], component: str, spec: Spec) -> li
 
     judged = [v for v in verdicts if v.component == component]
     examined = [v for v in judged if v.bad and v.kind == "case" and v.matches is not None]
-    fitting = {id_ for v in examined for match in v.matches or () for id_ in match.causes}
+    fitting = {id_ for v in examined if v.reason != ACCEPTED for match in v.matches or () for id_ in match.causes}
     in_vain = {m for v in examined for m in v.catches if m in implementations()} - fitting
-    # A property that lists no mistake says nothing about one. An exception may have any cause.
-    failed = [v for v in judged if v.bad and v.reason not in ERRORS and (v.kind == "case" or v.catches)]
+    # A property that lists no mistake says nothing about one. An exception may have any cause, and a bad call that is
+    # accepted says nothing about the values of good ones.
+    failed = [v for v in judged if v.bad and v.reason not in (*ERRORS, ACCEPTED) and (v.kind == "case" or v.catches)]
     passed = {(m, v.dtype) for v in judged for m in _rule_out(v)}
-    counts = Counter(m for v in failed for m in v.catches if m not in in_vain and (m, v.dtype) not in passed)
+    # Without a bias in any call, none is missing.
+    biased = any(_has_bias(v, spec) for v in failed)
+    likely = (m for v in failed for m in v.catches if m not in in_vain and (m, v.dtype) not in passed)
+    counts = Counter(m for m in likely if biased or "bias" not in m)
     found = [Suspect(spec.mistakes[m], count, len(failed)) for m, count in counts.items()]
     return sorted(found, key=lambda s: (-s.explains, s.mistake.id))
+
+
+def _has_bias(verdict: Verdict, spec: Spec) -> bool:
+    """Return True unless a check is a case whose call has no bias."""
+    case = spec.cases.get(verdict.check) if verdict.kind == "case" else None
+    return case is None or any(name.rpartition(".")[2].startswith("b_") for name in case.params)
 
 
 def _rule_out(verdict: Verdict) -> Iterator[str]:

@@ -26,7 +26,6 @@ from goldformer.spec.casefile import derivation_digest, read_cases
 from goldformer.spec.goldenfile import render
 from goldformer.spec.lint import find_equal_sizes, lint_cases
 from goldformer.spec.load import load_own_cases
-from goldformer.spec.model import ANY
 from goldformer.spec.yamlfile import YamlFile
 
 #: The number of draws from one template until a case reveals what it should.
@@ -172,7 +171,7 @@ class _ComponentDrawer:
                 raise Unfit("these inputs are published, or drawn already")
             self._check_variety(case)
             try:
-                derived = derive(case, self.contract, self.spec.conventions, advice=False)
+                derived = derive(case, self.contract, advice=False)
             except Unproven as error:
                 raise _Inconclusive(str(error)) from error
             file = YamlFile.read(path)
@@ -189,9 +188,10 @@ class _ComponentDrawer:
 
         if not {"ids", "scores"} <= set(self.contract.outputs):
             return
-        option = self.spec.conventions[case.convention].default if case.convention else ANY
+        options = {name: self.spec.conventions[name].default for name in case.conventions}
+        case = case.under(options)
         arrays = (case.input_arrays, case.param_arrays, case.attributes)
-        ids = apply(self.component, float, *arrays, choose_options(case, self.contract, option))["ids"]
+        ids = apply(self.component, float, *arrays, choose_options(case, self.contract, options))["ids"]
         sentences = ids.reshape(-1, ids.shape[-1])
         if len(np.unique(sentences)) < _WORDS or len(np.unique(sentences, axis=0)) < 2:
             raise Unfit("too few words are decoded")

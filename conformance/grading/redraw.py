@@ -116,7 +116,7 @@ def explain_unfit(template: Template, spec: Spec) -> str | None:
         "is blind to something": bool(case.blind),
         "is only advised": spec.is_advice(case),
         "is for another option": any(spec.conventions[n].default != option for n, option in case.only_with.items()),
-        "is about a convention that shows only on some inputs": case.convention in _NOT_DRAWN,
+        "is about a convention that shows only on some inputs": not _NOT_DRAWN.isdisjoint(case.conventions),
         "asks for certain places": any("probes" in form for form in expected),
         "has a size of 1": 1 in sizes,
         "has many layers": max((case.sizes.get(name, 0) for name in _find_fixed_sizes(template.contract)), default=0)
@@ -178,7 +178,19 @@ class _Redraw:
         if "cotangent" in raw:
             drawn = {"seed": self.random.number("cotangent")} if "draw" in raw["cotangent"] else {}
             made["cotangent"] = {**raw["cotangent"], **drawn}
-        return made | {name: raw[name] for name in ("convention", "only_with") if name in raw}
+        return made | self._choose_conventions(raw)
+
+    def _choose_conventions(self, raw: Mapping[str, Any]) -> Raw:
+        """Return the first convention of a case, and the default options of its others: each combination takes time."""
+        if not self.old.conventions:
+            return {"only_with": raw["only_with"]} if "only_with" in raw else {}
+        first, *others = self.old.conventions
+        deciding = self.contract.conventions_of_params
+        # The documents' own option comes first.
+        fixed = {name: self.old.conventions[name][0] for name in others if name not in deciding}
+        only_with = {**raw.get("only_with", {}), **fixed}
+        chosen = {} if first in deciding else {"convention": first}
+        return chosen | ({"only_with": only_with} if only_with else {})
 
     def _try_sizes(self, number: int) -> Sizes | None:
         try:

@@ -22,7 +22,6 @@ from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.conformance.properties.judge import judge_property
 from goldformer.conformance.properties.registry import components_of, load_properties
 from goldformer.spec import Case, Property, Spec
-from goldformer.spec.model import ANY
 
 #: The file in the folder of results that fresh cases name as their place.
 FRESH: Final = Path("fresh/cases.yaml")
@@ -69,7 +68,8 @@ class PlannedCheck:
     component: str
 
     def judge(self, bench: Bench) -> Judgement:
-        """Make the check. Its duration is not kept, because it differs from run to run."""
+        """Make the check, with nothing tolerated but advice. Its duration is not kept, because it varies."""
+        bench = replace(bench, require_refusals=True, require_precision=True)
         judgement = (
             judge_case(self.subject, bench)
             if isinstance(self.subject, Case)
@@ -158,5 +158,5 @@ def _is_refusal(case: Case, declarations: Declarations, spec: Spec) -> bool:
     """Return True if the right answer is an error, under the conventions that the adapter declares."""
     if case.error is not None or case.golden is None:
         return case.error is not None
-    option = ANY if case.convention is None else declarations.option(case.convention, case.component, spec)
-    return case.golden.options[option] is None
+    options = {name: declarations.option(name, case.component, spec) for name in case.conventions}
+    return case.expects(options) is None

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from goldformer.adapters.arrays import LIBRARIES, Layout
 from goldformer.adapters.process import TIMEOUT
@@ -37,12 +37,17 @@ from goldformer.conformance.judging.measure import describe_difference, find_rea
 from goldformer.conformance.judging.tolerance import LARGEST, least_margin
 from goldformer.conformance.judging.verdict import ERRORS, UNANSWERED, WITHHELD, Reason, Status, Verdict
 from goldformer.spec import Case, Spec
-from goldformer.spec.model import ANY, GoldenArray
+from goldformer.spec.model import REFUSED, GoldenArray
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """An implementation under test: its adapter, the dtype, the device, and how strictly it is judged."""
+    """An implementation under test: its adapter, the dtype, the device, and how strictly it is judged.
+
+    `strict` fails everything that is tolerated without it, and what is not implemented. `require_refusals` fails only
+    bad inputs that are accepted, `require_precision` only results that are right to a coarser dtype: grading asks for
+    both. `tolerance_dtype` is the dtype whose tolerances hold; without it, the dtype of the call.
+    """
 
     spec: Spec
     adapter: Adapter
@@ -51,6 +56,28 @@ class Bench:
     strict: bool = False
     #: The outputs that this check requires. The first output is always required, the others only if they are here.
     required: Collection[str] = ()
+    require_refusals: bool = False
+    require_precision: bool = False
+    tolerance_dtype: str | None = None
+
+    @property
+    def rounds_to(self) -> str:
+        """The dtype whose rounding results are allowed."""
+        return self.tolerance_dtype or self.dtype
+
+    def find_coarser(self) -> Bench | None:
+        """Return the same bench with the tolerances of the next coarser dtype, or None if its results must be exact.
+
+        Only float64 has one. The tolerances of float16 and bfloat16 are so wide that mistakes hide in them: a result
+        that is wrong in float32 and right to them may be either, so it counts as wrong.
+        """
+        if self.strict or self.require_precision or self.rounds_to != "float64":
+            return None
+        return replace(self, tolerance_dtype="float32")
+
+    def has(self, component: str) -> bool:
+        """Return True if the adapter has a component, or its gradient."""
+        return component in self.adapter.functions or component in self.adapter.gradients
 
     def explain_unusable(self) -> tuple[Reason, str] | None:
         """Return the reason why nothing can run here, or None."""
@@ -91,6 +118,15 @@ class Bench:
         form = f"({', '.join(whole)})" if in_order else f"{{{', '.join(f'{name!r}: …' for name in whole)}}}"
         return f"{', '.join(missing)}: not returned; return {form}"
 
+    def options(self, case: Case) -> dict[str, str]:
+        """Return the adapter's option for each convention that a case depends on or asks for."""
+        of_component = self.adapter.options(case.component, self.spec)
+        return of_component | {
+            name: self.adapter.convention(name, case.component, self.spec)
+            for name in case.only_with
+            if name not in of_component
+        }
+
     def call(
         self, component: str, arguments: Arguments, *, check_inputs: bool = True, layout: Layout = "contiguous"
     ) -> Result:
@@ -107,6 +143,9 @@ def _join_options(dtype: str, device: str, timeout: float | None, *, strict: boo
     words += ["--timeout", f"{timeout:.15g}"] if timeout not in (None, TIMEOUT) else []
     return shlex.join([*words, "--strict"] if strict else words)
 
+
+#: What a refusal says if the same call without the fault does not work.
+_NO_BASE: Final = "cannot be judged"
 
 #: The result of a call, or the reason why there is nothing to compare.
 Outcome = Result | CallProblem
@@ -140,8 +179,9 @@ def judge_case(case: Case, bench: Bench) -> Judgement:
             return Judgement(skip_check(blank, *skip), bench, case)
         if missing := bench.explain_missing(case.component, gradient=case.cotangent is not None):
             return Judgement(report_missing(blank, missing, strict=bench.strict), bench, case)
+        case = case.under(bench.options(case))
         if case.error is not None:
-            return Judgement(_or_advice(_judge_refusal(case, bench, blank), case, bench), bench, case)
+            return Judgement(_tolerate_acceptance(_judge_refusal(case, bench, blank), case, bench), bench, case)
         outcome, expected = call_case(case, bench), _select_expected(case, bench)
         verdict = _or_advice(judge(case, outcome, expected, bench, blank), case, bench)
         return Judgement(verdict, bench, case, outcome, expected)
@@ -149,6 +189,17 @@ def judge_case(case: Case, bench: Bench) -> Judgement:
         return Judgement(skip_check(blank, "not-checkable", str(unclear)), bench, case)
     except Exception as error:
         return Judgement(report_fault(blank, error), bench, case)
+
+
+def _tolerate_acceptance(verdict: Verdict, case: Case, bench: Bench) -> Verdict:
+    """Turn a bad input that is accepted into a question of robustness, unless refusals are required."""
+    if bench.require_refusals or bench.strict:
+        return _or_advice(verdict, case, bench)
+    answered = verdict.reason not in UNANSWERED
+    if verdict.bad and (verdict.message.startswith(_NO_BASE) or (answered and verdict.reason != "no-error")):
+        # The same call without the fault fails too: cases that ask for values say so.
+        return skip_check(verdict, "not-checkable", verdict.message)
+    return skip_check(verdict, "robustness", verdict.message) if verdict.bad else verdict
 
 
 def _or_advice(verdict: Verdict, case: Case, bench: Bench) -> Verdict:
@@ -194,7 +245,11 @@ def judge(case: Case, outcome: Outcome, expected: Mapping[str, GoldenArray], ben
     if isinstance(outcome, NotImplementedHere):
         return report_missing(blank, str(outcome), strict=bench.strict)
     if isinstance(outcome, BadResult):
-        return blank if outcome.reason == "raised" and _may_refuse(case, bench) else report_bad_result(blank, outcome)
+        return (
+            blank
+            if outcome.reason == "raised" and may_refuse(case, bench.options(case))
+            else report_bad_result(blank, outcome)
+        )
     return skip_check(blank, "not-checkable", str(outcome))
 
 
@@ -216,7 +271,24 @@ def _judge_result(
     if not wrong:
         return replace(timed, status=Status.FAILED, reason=WITHHELD, message=withheld) if withheld else timed
     message = "; ".join(filter(None, (describe_difference(wrong[0]), withheld)))
-    return replace(timed, status=Status.FAILED, reason=find_reason(wrong), message=message, differences=wrong)
+    failed = replace(timed, status=Status.FAILED, reason=find_reason(wrong), message=message, differences=wrong)
+    coarser = None if withheld else bench.find_coarser()
+    if coarser is not None and _is_right_to(coarser, case, result, expected):
+        return tolerate_precision(failed, coarser)
+    return failed
+
+
+def _is_right_to(bench: Bench, case: Case, result: Result, expected: Mapping[str, GoldenArray]) -> bool:
+    """Return True if a result is right to the tolerances of a coarser dtype, in which the case is judged too."""
+    if _does_not_apply(case, replace(bench, dtype=bench.rounds_to)):
+        return False
+    differences = measure(result, expected, case, bench.spec.contracts[case.component], bench.rounds_to)
+    return not any(difference.wrong for difference in differences)
+
+
+def tolerate_precision(failed: Verdict, coarser: Bench) -> Verdict:
+    """Return a failure as skipped, because the result is right to a coarser dtype; it keeps the numbers."""
+    return skip_check(failed, "precision", f"right to {coarser.rounds_to}, not to {failed.dtype}: {failed.message}")
 
 
 def find_working_case(component: str, bench: Bench) -> Case:
@@ -236,13 +308,14 @@ def select_plain_cases(component: str, bench: Bench) -> Iterator[Case]:
     """Yield the cases of a component whose numbers are judged here, in the order of their file."""
     for case in bench.spec.cases_of(component):
         if case.error is None and not case.shape_only and not _does_not_apply(case, bench):
-            yield case
+            yield case.under(bench.options(case))
 
 
 def _start_verdict(case: Case, bench: Bench) -> Verdict:
     return Verdict(
         case.id, "case", case.component, case.title, Status.PASSED, "", "", bench.dtype, bench.device,
         case.clauses, str(case.source or "derived"), case.kills, reproduce=bench.command(*_select_case(case, bench)),
+        asks="refusal" if case.error is not None else "shape" if case.shape_only else "values",
     )  # fmt: skip
 
 
@@ -296,10 +369,7 @@ def _needs_other_option(case: Case, bench: Bench) -> str:
     for name, option in case.only_with.items():
         if bench.adapter.leaves_open(name, case.component):
             return f"only for {name}: {option}; the adapter leaves {name} open"
-        declared = bench.adapter.convention(name, case.component, bench.spec)
-        if declared != option:
-            return f"only for {name}: {option}; the adapter declares {declared}"
-    return ""
+    return case.explain_unfit(bench.options(case))
 
 
 def _select_expected(case: Case, bench: Bench) -> dict[str, GoldenArray]:
@@ -309,36 +379,33 @@ def _select_expected(case: Case, bench: Bench) -> dict[str, GoldenArray]:
     """
     if case.golden is None:
         return {}
-    if case.convention is None:
-        outputs = case.golden.options[ANY]
-    elif bench.adapter.leaves_open(case.convention, case.component):
-        outputs = case.golden.select_agreed()
-    elif _may_refuse(case, bench):
-        outputs = case.golden.options[bench.spec.conventions[case.convention].default]
-    else:
-        outputs = case.golden.options[bench.adapter.convention(case.convention, case.component, bench.spec)]
+    options = bench.options(case)
+    spec_options = bench.spec.conventions
+    if any(bench.adapter.leaves_open(name, case.component) for name in case.conventions):
+        decided = {n: (options[n],) for n in case.conventions if not bench.adapter.leaves_open(n, case.component)}
+        return case.golden.select_agreed(case.key(chosen) for chosen in case.combine_options(decided))
+    if may_refuse(case, options):
+        options |= {name: spec_options[name].default for name in case.conventions if options[name] == REFUSED}
+    outputs = case.expects(options)
     assert outputs is not None, "the documents' own option refuses nothing"
     return dict(outputs)
 
 
-def _may_refuse(case: Case, bench: Bench) -> bool:
-    """Return True if the option that the adapter declares permits a refusal of the case."""
-    if case.convention is None or case.golden is None or bench.adapter.leaves_open(case.convention, case.component):
-        return False
-    option = bench.adapter.convention(case.convention, case.component, bench.spec)
-    return case.golden.options[option] is None
+def may_refuse(case: Case, options: Mapping[str, str]) -> bool:
+    """Return True if the options that an adapter declares permit a refusal of the case."""
+    return case.golden is not None and case.expects(options) is None
 
 
 def _judge_refusal(case: Case, bench: Bench, blank: Verdict) -> Verdict:
     """Pass an error case if its working base runs and the case itself raises."""
     if case.base is not None:
-        base = bench.spec.cases[case.base]
+        base = bench.spec.cases[case.base].under(bench.options(case))
         try:
             blank = replace(blank, seconds=bench.call(base.component, read_arguments(base)).seconds)
         except NotImplementedHere as absent:
             return report_missing(blank, str(absent), strict=bench.strict)
         except BadResult as bad:
-            message = f"cannot be judged: {base.id}, the same call without the fault, {bad}"
+            message = f"{_NO_BASE}: {base.id}, the same call without the fault, {bad}"
             return replace(report_bad_result(blank, bad), message=message)
     returned, problem = call_refused(case, bench)
     if isinstance(problem, NotImplementedHere):

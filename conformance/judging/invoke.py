@@ -29,6 +29,9 @@ from goldformer.spec.shapes import Binder
 Array = NDArray[Any]
 _MOST_NAMES: Final = 12
 
+#: How the message begins if the implementation keeps a property from running, although nothing is wrong with it.
+NOT_RUN: Final = "cannot run"
+
 #: The length, in characters, to which a list of returned names is cut.
 _LONGEST: Final = 500
 

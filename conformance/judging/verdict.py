@@ -48,10 +48,19 @@ Reason = Literal[
     "convention",
     "dtype",
     "device",
-    "advice",
     "not-checkable",
+    # skipped, unless it is required
+    "advice",
+    "robustness",
+    "precision",
 ]
 
+#: What a check asks for: values, shapes only, an error for bad input, or a law that holds for every input.
+Asks = Literal["values", "shape", "refusal", "law"]
+
+#: The reasons of departures that are reported but fail only if they are required: a departure from advice, a bad input
+#: that is accepted, and a result that is right to a coarser dtype.
+TOLERATED: Final[tuple[Reason, ...]] = ("advice", "robustness", "precision")
 
 #: The reasons that only a process within limits can have.
 WITHIN_LIMITS: Final[tuple[Reason, ...]] = ("memory", "output-limit", "killed", "tampered")
@@ -147,6 +156,7 @@ class Verdict:
     example: str = ""
     reproduce: str = ""
     seconds: float = 0.0
+    asks: Asks = "values"
 
     @property
     def bad(self) -> bool:
@@ -160,8 +170,13 @@ class Verdict:
 
     @property
     def is_judged(self) -> bool:
-        """Return True if the check says something of the implementation: it passed, failed or errored."""
-        return self.status is Status.PASSED or self.bad
+        """Return True if the check says something of the implementation: it passed, failed, errored or departs."""
+        return self.status is Status.PASSED or self.bad or self.is_tolerated
+
+    @property
+    def is_tolerated(self) -> bool:
+        """Return True if the implementation departs in a way that fails only if it is required."""
+        return self.status is Status.SKIPPED and self.reason in TOLERATED
 
     def as_json(self) -> dict[str, Any]:
         """Return plain data, for --json and for the workers of pytest-xdist."""

@@ -111,7 +111,8 @@ def _write_lines(prop: Property, claim: str, call: RecordedCall, seed: int, benc
         yield "    inputs:"
     for name, array in arguments.inputs.items():
         yield from _wrap_line(f"      {name}: ", _describe_array(name, array, "inputs", seed))
-    optional = {name: spec.optional for name, spec in contract.params_for(arguments.attributes).items()}
+    specs = contract.params_under(arguments.attributes, bench.adapter.options(call.component, bench.spec))
+    optional = {name: spec.optional for name, spec in specs.items()}
     yield from _write_params(arguments.params, optional, seed)
     if call.cotangent is not None:
         yield from _wrap_line("    cotangent: ", {"values": call.cotangent.tolist()})

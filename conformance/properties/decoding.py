@@ -131,4 +131,4 @@ def read_sentence(subject: Subject, arguments: Arguments, sentence: Ids) -> Read
     inputs = {"source": call.inputs["source"], "ids": sentence[None]}
     reading = Arguments(inputs, call.params, {**attributes, "bos_id": BOS})
     scale = measure_call("teacher_forced", reading, subject.options("transformer")).scales["log_probabilities"]
-    return Reading(moved - np.log(np.exp(moved).sum(-1, keepdims=True)), tolerance(subject.bench.dtype, scale, 0.0))
+    return Reading(moved - np.log(np.exp(moved).sum(-1, keepdims=True)), tolerance(subject.bench.rounds_to, scale, 0.0))

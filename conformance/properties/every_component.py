@@ -14,6 +14,7 @@ import numpy as np
 from goldformer.adapters.arrays import LIBRARIES, Layout
 from goldformer.conformance.judging.cases import find_working_case, select_plain_cases
 from goldformer.conformance.judging.invoke import (
+    NOT_RUN,
     Arguments,
     BadResult,
     CallProblem,
@@ -56,7 +57,7 @@ def device_hygiene(subject: Subject) -> None:
     except (BadResult, NotImplementedHere) as bad:
         if MIXED_DEVICES.search(str(bad.__cause__)):
             raise Violation(f"mixes devices: a tensor is made on the CPU, whatever the inputs are on ({bad})") from bad
-        raise NotCheckable(f"cannot run on the meta device: {bad}") from bad
+        raise NotCheckable(f"{NOT_RUN} on the meta device: {bad}") from bad
     if not isinstance(returned, dict):
         values = returned if isinstance(returned, (tuple, list)) else (returned,)
         returned = dict(zip(contract.outputs, values, strict=False))

@@ -11,9 +11,10 @@ from goldformer.conformance.judging.cases import (
     report_fault,
     report_missing,
     skip_check,
+    tolerate_precision,
     turn_into_advice,
 )
-from goldformer.conformance.judging.invoke import BadResult, NotCheckable, NotImplementedHere
+from goldformer.conformance.judging.invoke import BadResult, CallProblem, NotCheckable, NotImplementedHere
 from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.conformance.properties.counterexample import write_case
 from goldformer.conformance.properties.registry import find_property
@@ -31,7 +32,7 @@ def check_property(prop: Property, component: str, bench: Bench) -> Verdict:
     command = bench.command("--property", prop.id, "--component", component)
     blank = Verdict(
         prop.id, "property", component, prop.title, Status.PASSED, "", "", bench.dtype, bench.device,
-        prop.clauses, "property", prop.catches, reproduce=command,
+        prop.clauses, "property", prop.catches, reproduce=command, asks="law",
     )  # fmt: skip
     try:
         return _check_property(prop, component, bench, blank)
@@ -54,9 +55,26 @@ def _check_property(prop: Property, component: str, bench: Bench, blank: Verdict
     except BadResult as bad:
         return report_bad_result(blank, bad)
     except Violation as violation:
-        failed = _fail(prop, violation, blank, bench)
-        return turn_into_advice(failed) if isinstance(violation, NotAdvised) and not bench.strict else failed
+        return _tolerate(prop, violation, _fail(prop, violation, blank, bench), bench)
     return replace(blank, ratio=subject.ratio, seconds=subject.seconds)
+
+
+def _tolerate(prop: Property, violation: Violation, failed: Verdict, bench: Bench) -> Verdict:
+    """Return a failure as skipped if it is only advised against, or holds up to the tolerances of a coarser dtype."""
+    if isinstance(violation, NotAdvised) and not bench.strict:
+        return turn_into_advice(failed)
+    # Only numbers that differ can be those of a coarser dtype.
+    coarser = bench.find_coarser() if violation.difference else None
+    return tolerate_precision(failed, coarser) if coarser and _holds(prop, failed.component, coarser) else failed
+
+
+def _holds(prop: Property, component: str, bench: Bench) -> bool:
+    """Return True if a property holds up to the tolerances of a bench."""
+    try:
+        find_property(prop).run(Subject(bench, component))
+    except (CallProblem, Violation):
+        return False
+    return True
 
 
 def _fail(prop: Property, violation: Violation, blank: Verdict, bench: Bench) -> Verdict:

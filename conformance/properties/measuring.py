@@ -38,5 +38,6 @@ def measure_tolerances(component: str, arguments: Arguments, bench: Bench) -> di
     scales = measure_call(component, arguments, bench.adapter.options(component, bench.spec)).scales
     magnitude = 1.0 + float(np.abs(arguments.inputs["x"]).max()) if contract.computed_in_at_least else 0.0
     return {
-        name: tolerance(bench.dtype, scale, magnitude, contract.computed_in_at_least) for name, scale in scales.items()
+        name: tolerance(bench.rounds_to, scale, magnitude, contract.computed_in_at_least)
+        for name, scale in scales.items()
     }

@@ -58,6 +58,16 @@ def shift_is_a_rotation(subject: Subject, seq: int, d_model: int, shift: int) ->
     subject.agree("output", ahead, cosine[shift:], bound, claim)
 
 
+@holds("pe-rows-differ", seq=st.integers(2, 40), d_model=WIDTH, seed=SEED)
+def rows_differ(subject: Subject, seq: int, d_model: int, seed: int) -> None:
+    """Require that the rows of two positions differ."""
+    encoding, bound = read_table(subject, seq, d_model)
+    one = seed % seq
+    other = (one + 1 + seed % (seq - 1)) % seq
+    claim = f"positions {one} and {other} have the same row"
+    subject.differ("output", encoding[one], encoding[other], bound, claim)
+
+
 @holds("pe-breaks-symmetry", seq=st.integers(3, 6), seed=SEED)
 def breaks_permutation_symmetry(subject: Subject, seq: int, seed: int) -> None:
     """Require that with the encoding added, permuting the tokens does more than permute the output."""

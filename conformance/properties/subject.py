@@ -89,9 +89,11 @@ class Subject:
     def decisive_tolerance(self, component: str, arguments: Arguments, output: str) -> float:
         """Return the tolerance of an output of a call that decides something; NotCheckable if rounding decides."""
         call = measure_call(component, arguments, self.options(component))
-        if call.margin <= least_margin(self.bench.dtype):
-            raise NotCheckable(f"rounding to {self.bench.dtype} decides what {component} gives for the inputs drawn")
-        return tolerance(self.bench.dtype, call.scales[output], 0.0)
+        if call.margin <= least_margin(self.bench.rounds_to):
+            raise NotCheckable(
+                f"rounding to {self.bench.rounds_to} decides what {component} gives for the inputs drawn"
+            )
+        return tolerance(self.bench.rounds_to, call.scales[output], 0.0)
 
     def agree(self, output: str, actual: Array, expected: Array, bound: float, claim: str) -> None:
         """Raise Violation unless two results are finite and agree within twice a bound: both of them were rounded."""
@@ -128,15 +130,19 @@ def draw_arguments(
 ) -> Arguments:
     """Draw arguments of the contract's shapes with the spec's generator; optional arrays are left out."""
     contract = bench.spec.contracts[component]
-    inputs, params = (
+    params = contract.params_under(attributes, bench.adapter.options(component, bench.spec))
+    # A table of learned positions has a row for each token, and one that none reads.
+    longest = max((sizes[name] for spec in params.values() for name in spec.covers), default=0)
+    sizes = {"positions": longest + 1, **sizes}
+    drawn_inputs, drawn_params = (
         {
             name: _draw_array(name, group, seed, spec.shape.sizes(sizes, _lead_axes(sizes)))
             for name, spec in specs.items()
             if not spec.broadcast and spec.kind == "float"
         }
-        for group, specs in (("inputs", contract.inputs), ("params", contract.params_for(attributes)))
+        for group, specs in (("inputs", contract.inputs), ("params", params))
     )
-    return Arguments(inputs, params, attributes)
+    return Arguments(drawn_inputs, drawn_params, attributes)
 
 
 @lru_cache(maxsize=1 << 13)

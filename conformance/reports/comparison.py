@@ -15,11 +15,20 @@ from typing import Literal
 from goldformer.adapters import Adapter, AdapterError, find_adapter
 from goldformer.adapters.process import TIMEOUT
 from goldformer.conformance.diagnosis.explain import Diagnosis
+from goldformer.conformance.diagnosis.findings import Finding
 from goldformer.conformance.judging.cases import Bench
+from goldformer.conformance.judging.invoke import describe_missing
 from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.conformance.reports.pictures import Picture, make_pictures
-from goldformer.conformance.reports.text import nothing_was_checked, stands_on, summary
-from goldformer.conformance.run import Numerics, Selection, checks
+from goldformer.conformance.reports.remarks import make_remarks
+from goldformer.conformance.reports.results import (
+    NOT_IMPLEMENTED,
+    ComponentResult,
+    Counts,
+    nothing_was_checked,
+    summarize,
+)
+from goldformer.conformance.run import Numerics, Selection, checks, list_absent
 from goldformer.spec import Spec, load_spec
 
 #: Everything that was checked holds, something fails, or nothing could be checked.
@@ -27,57 +36,12 @@ Outcome = Literal["conforms", "fails", "unusable"]
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
-    """The number of checks by their end, of skipped ones by reason, and the worst ratio."""
-
-    passed: int
-    failed: int
-    errored: int
-    skipped: Mapping[str, int]
-    worst: float | None
-
-    @classmethod
-    def of(cls, verdicts: Iterable[Verdict]) -> Counts:
-        """Count verdicts; one that a fault of goldformer lost counts as skipped."""
-        listed = list(verdicts)
-        count = Counter(v.status for v in listed)
-        skipped = Counter(str(v.reason) for v in listed if not v.is_judged)
-        worst = max((v.ratio for v in listed if v.ratio is not None), default=None)
-        faults = skipped["fault"]
-        return cls(count[Status.PASSED], count[Status.FAILED], count[Status.ERRORED] - faults, dict(skipped), worst)
-
-    @property
-    def bad(self) -> int:
-        """The number of checks that failed or errored."""
-        return self.failed + self.errored
-
-    @property
-    def number_judged(self) -> int:
-        """The number of checks that were not skipped."""
-        return self.passed + self.bad
-
-    @property
-    def stands_on(self) -> str:
-        """The number of checks that were judged, in words; "" if all were or none."""
-        return stands_on(self.number_judged, self.number_judged + sum(self.skipped.values()))
-
-
-@dataclass(frozen=True, slots=True)
-class ComponentResult:
-    """One component of one implementation: its state, as in a summary, and its counts, also by dtype."""
-
-    component: str
-    state: str
-    counts: Counts
-    dtypes: Mapping[str, Counts]
-
-
-@dataclass(frozen=True, slots=True)
 class Implementation:
     """The results of one implementation.
 
     `given` is the name by which it was asked for, `libraries` has the version of its array library, `problem` says why
-    no verdict on it is possible. `pictures` show its output, `implemented` are its components.
+    no verdict on it is possible. `pictures` show its output, `implemented` are its components, and `absent` those that
+    were asked for and that it does not have.
     """
 
     given: str
@@ -91,17 +55,26 @@ class Implementation:
     problem: str = ""
     pictures: tuple[Picture, ...] = ()
     implemented: frozenset[str] = frozenset()
+    absent: tuple[str, ...] = ()
 
     @classmethod
     def of(
-        cls, bench: Bench, verdicts: Iterable[Verdict], seconds: float, *, with_pictures: bool = False
+        cls,
+        bench: Bench,
+        verdicts: Iterable[Verdict],
+        seconds: float,
+        absent: Iterable[str] = (),
+        *,
+        stopped: str = "",
+        with_pictures: bool = False,
     ) -> Implementation:
-        """Collect the results of a run on a bench; pictures take a few more calls."""
-        found, adapter = tuple(verdicts), bench.adapter
+        """Collect the results of a run on a bench; pictures take a few more calls. `stopped` says where it ended."""
+        found, missing, adapter = tuple(verdicts), tuple(absent), bench.adapter
         return cls(
             adapter.origin, adapter.name, adapter.version, list_libraries(adapter), adapter.conventions, adapter.hints,
-            found, seconds, _find_problem(found), make_pictures(bench) if with_pictures else (),
-            frozenset(adapter.functions),
+            found, seconds, stopped or _find_problem(found, missing, adapter),
+            make_pictures(bench) if with_pictures else (),
+            frozenset(name for name in bench.spec.components if bench.has(name)), missing,
         )  # fmt: skip
 
     @property
@@ -120,13 +93,14 @@ class Implementation:
         return "unusable" if self.problem else "fails" if self.bad else "conforms"
 
     def results(self, spec: Spec) -> dict[str, ComponentResult]:
-        """Return the components that were run, in the order of the spec."""
-        results = {}
-        for row in summary(self.verdicts, spec, self.implemented):
-            mine = [v for v in self.verdicts if v.component == row.component]
-            dtypes = {d: Counts.of(v for v in mine if v.dtype == d) for d in dict.fromkeys(v.dtype for v in mine)}
-            results[row.component] = ComponentResult(row.component, row.state, Counts.of(mine), dtypes)
-        return results
+        """Return the components that were asked for, in the order of the spec."""
+        found = {row.component: row for row in summarize(self.verdicts, spec, self.implemented)}
+        found |= {name: ComponentResult(name, NOT_IMPLEMENTED) for name in self.absent if name not in found}
+        return {name: found[name] for name in spec.components if name in found}
+
+    def remarks(self, spec: Spec, *, whole: bool = False) -> list[Finding]:
+        """Return what is said of it below its table; `whole` names everything that could not show."""
+        return make_remarks(self.verdicts, [*self.results(spec).values()], spec, whole=whole)
 
     def clauses(self, spec: Spec) -> dict[str, Counts]:
         """Return the clauses that its checks are about, in the order of the spec."""
@@ -200,7 +174,7 @@ def list_libraries(adapter: Adapter) -> dict[str, str]:
         return {adapter.arrays: ""}
 
 
-def _find_problem(verdicts: Sequence[Verdict]) -> str:
+def _find_problem(verdicts: Sequence[Verdict], absent: Sequence[str], adapter: Adapter) -> str:
     """Return why no verdict on the implementation is possible, or "" if one is.
 
     A fault of goldformer leaves open whether the rest conforms; what fails, fails all the same.
@@ -210,7 +184,8 @@ def _find_problem(verdicts: Sequence[Verdict]) -> str:
         return f"{faults[0].check} ({faults[0].dtype}): {faults[0].message}"
     if not nothing_was_checked(verdicts):
         return ""
-    reasons = Counter(v.message for v in verdicts) or Counter(["no check fits all of these options"])
+    missing = describe_missing(adapter, ", ".join(absent)) if absent else "no check fits all of these options"
+    reasons = Counter(v.message for v in verdicts) or Counter([missing])
     ((reason, _),) = reasons.most_common(1)
     return f"nothing was checked: {reason if len(reasons) == 1 else f'everything was skipped, most for: {reason}'}"
 
@@ -287,7 +262,9 @@ def check_implementation(given: str, request: ComparisonRequest, spec: Spec) -> 
     with contextlib.closing(adapter):
         Numerics(threads=request.threads).apply(adapter.arrays)
         bench = Bench(spec, adapter, request.dtypes[0], request.device)
+        selection = Selection(request.dtypes, request.components)
         start = time.perf_counter()
-        judgements = (check() for check in checks(bench, Selection(request.dtypes, request.components)))
+        judgements = (check() for check in checks(bench, selection))
         verdicts = Diagnosis(spec).explain_all(judgements)
-        return Implementation.of(bench, verdicts, time.perf_counter() - start, with_pictures=True)
+        seconds, absent = time.perf_counter() - start, list_absent(bench, selection)
+        return Implementation.of(bench, verdicts, seconds, absent, with_pictures=True)

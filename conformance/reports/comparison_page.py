@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from goldformer.conformance.diagnosis.findings import Finding, diagnose
+from goldformer.conformance.diagnosis.findings import Finding
 from goldformer.conformance.judging.verdict import Verdict
-from goldformer.conformance.reports.comparison import (
-    Comparison,
-    ComponentResult,
-    Counts,
-    Implementation,
-    describe_system,
+from goldformer.conformance.reports.comparison import Comparison, Implementation, describe_system
+from goldformer.conformance.reports.comparison_text import (
+    SYMBOLS,
+    collect_libraries,
+    count_cases,
+    describe_outcome,
+    list_reasons,
 )
-from goldformer.conformance.reports.comparison_text import SYMBOLS, collect_libraries, describe_outcome, list_reasons
 from goldformer.conformance.reports.page import TableCell, render
 from goldformer.conformance.reports.pictures import (
     HeatMap,
@@ -26,6 +26,7 @@ from goldformer.conformance.reports.pictures import (
     make_strips,
     name_window,
 )
+from goldformer.conformance.reports.results import FEW_CASES, NOT_IMPLEMENTED, ComponentResult, Counts
 from goldformer.conformance.reports.text import difference_lines, facts, number
 from goldformer.spec import Clause, Spec
 from goldformer.spec.tables import Document
@@ -73,6 +74,8 @@ class ImplementationPart:
     remarks: tuple[Finding, ...]
     by_dtype: tuple[tuple[str, tuple[TableCell, ...], str], ...]
     parts: tuple[ComponentFailures, ...]
+    tolerated: tuple[Verdict, ...]
+    unseen: tuple[tuple[str, tuple[str, ...]], ...]
     strips: tuple[Strip, ...]
     pictures: tuple[HeatMap, ...]
 
@@ -121,13 +124,20 @@ def _component_cell(section: ImplementationPart, cell: ComponentResult | None) -
         return TableCell("–")
     counts = cell.counts
     if not counts.number_judged:
-        return TableCell(f"– {cell.state}", () if cell.state == "not implemented" else (list_reasons(counts),))
+        return TableCell(f"– {cell.state}", () if cell.state == NOT_IMPLEMENTED else _describe_notes(cell))
     notes = [f"{counts.passed} of {counts.number_judged}"]
     notes += [f"error {number(counts.worst)}"] if counts.worst is not None else []
-    notes += [counts.stands_on] if counts.stands_on else []
-    notes += [list_reasons(counts, _OWN)] if _OWN & counts.skipped.keys() else []
+    notes += _describe_notes(cell, _OWN)
     target = next((part.id for part in section.parts if part.component == cell.component), "")
     return TableCell(f"{SYMBOLS[cell.state]} {cell.state}", tuple(notes), target, "fails" if counts.bad else "holds")
+
+
+def _describe_notes(result: ComponentResult, among: Collection[str] | None = None) -> tuple[str, ...]:
+    """Return how many cases apply, how many bad inputs are refused, and why checks were skipped."""
+    counts, coverage = result.counts, result.coverage
+    refuses = f"refuses {counts.refused} of {counts.refusals}" if counts.refusals else ""
+    alone = f"on {count_cases(coverage.judged)} only" if result.conforms and coverage.judged < FEW_CASES else ""
+    return tuple(filter(None, (str(coverage), alone, refuses, list_reasons(counts, among))))
 
 
 def _list_clauses(
@@ -177,7 +187,9 @@ def _make_section(id_: str, name: str, found: Implementation, dtypes: Sequence[s
         _list_component_failures(id_, component, found, spec)
         for component in dict.fromkeys(v.component for v in found.bad)
     )
-    remarks = tuple(diagnose(found.verdicts, spec))
+    remarks = tuple(found.remarks(spec))
+    tolerated = tuple(v for v in found.verdicts if v.is_tolerated)
+    unseen = tuple((name, r.coverage.unseen) for name, r in found.results(spec).items() if r.coverage.unseen)
     ratios = tuple(make_strips(found.verdicts, spec.components))
     return ImplementationPart(
         id_,
@@ -187,6 +199,8 @@ def _make_section(id_: str, name: str, found: Implementation, dtypes: Sequence[s
         remarks,
         rows,
         parts,
+        tolerated,
+        unseen,
         ratios,
         tuple(map(draw_picture, found.pictures)),
     )

@@ -6,15 +6,10 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
-from goldformer.conformance.diagnosis.findings import Finding, diagnose
-from goldformer.conformance.reports.comparison import (
-    Comparison,
-    ComponentResult,
-    Counts,
-    Implementation,
-    describe_system,
-)
-from goldformer.conformance.reports.text import number, stands_on
+from goldformer.conformance.diagnosis.findings import Finding
+from goldformer.conformance.reports.comparison import Comparison, Implementation, describe_system
+from goldformer.conformance.reports.results import COARSE, FEW_CASES, NOT_IMPLEMENTED, ComponentResult, Counts
+from goldformer.conformance.reports.text import number, select_rows
 from goldformer.spec import Spec
 from goldformer.spec.readme import escape, markdown_table
 
@@ -22,7 +17,7 @@ from goldformer.spec.readme import escape, markdown_table
 _LISTED: Final = 10
 
 #: The symbol of each state, so that no colour is needed.
-SYMBOLS: Final = {"conforms": "✓", "fails": "✗", "fails first": "✗"}
+SYMBOLS: Final = {"conforms": "✓", COARSE: "✓", "fails": "✗", "fails first": "✗"}
 
 
 def in_brief(result: ComponentResult | None) -> str:
@@ -31,14 +26,19 @@ def in_brief(result: ComponentResult | None) -> str:
         return "–"
     counts = result.counts
     if not counts.number_judged:
-        return f"– {result.state}" if result.state == "not implemented" else f"– {list_reasons(counts)}"
+        return f"– {result.state if result.state == NOT_IMPLEMENTED else list_reasons(counts) or result.state}"
     worst = f" · {number(counts.worst)}" if counts.worst is not None else ""
-    return f"{SYMBOLS[result.state]} {counts.passed} of {counts.number_judged}{worst}"
+    judged = result.coverage.judged
+    few = f" · {count_cases(judged)} only" if result.conforms and judged < FEW_CASES else ""
+    return f"{SYMBOLS[result.state]} {counts.passed} of {counts.number_judged}{worst}{few}"
 
 
 def list_reasons(counts: Counts, among: Collection[str] | None = None) -> str:
     """Return why checks were skipped, as "3 not implemented, 1 of another convention"."""
-    words = {"convention": "of another convention", "dtype": "not in this dtype", "advice": "only advised"}
+    words = {
+        "convention": "of another convention", "dtype": "not in this dtype", "advice": "only advised",
+        "precision": "right only to float32",
+    }  # fmt: skip
     chosen = {why: count for why, count in counts.skipped.items() if among is None or why in among}
     return ", ".join(f"{count} {words.get(why, why.replace('-', ' '))}" for why, count in chosen.items())
 
@@ -49,11 +49,23 @@ def describe_outcome(implementation: Implementation, spec: Spec) -> str:
         return implementation.problem
     judged = [result for result in implementation.results(spec).values() if result.counts.number_judged]
     failing = sum(bool(result.counts.bad) for result in judged)
+    counts = Counts.of(implementation.verdicts)
+    refuses = f"refuses {counts.refused} of {counts.refusals} bad inputs" if counts.refusals else ""
     if failing:
-        return f"fails in {failing} of {_count_components(len(judged))}"
-    apply = sum(result.counts.number_judged for result in judged)
-    checks = apply + sum(sum(result.counts.skipped.values()) for result in judged)
-    return " · ".join(filter(None, ("conforms", _count_components(len(judged)), stands_on(apply, checks))))
+        return " · ".join(filter(None, (f"fails in {failing} of {_count_components(len(judged))}", refuses)))
+    apply = sum(result.coverage.judged for result in judged)
+    cases = sum(result.coverage.cases for result in judged)
+    state = COARSE if counts.coarse else "conforms" if judged else ""
+    stands_on = f"{apply} of {cases} cases apply" if cases else ""
+    components = _count_components(len(judged)) if judged else ""
+    thin = sum(result.coverage.judged < FEW_CASES for result in judged)
+    few = f"{_count_components(thin)} on fewer than {FEW_CASES} cases" if thin else ""
+    return " · ".join(filter(None, (state, components, stands_on, few, refuses)))
+
+
+def count_cases(count: int) -> str:
+    """Return a number of cases in words."""
+    return f"{count} case{'s' if count != 1 else ''}"
 
 
 def _count_components(count: int) -> str:
@@ -94,15 +106,17 @@ def markdown(comparison: Comparison, spec: Spec) -> str:
             "Checks that pass, of those that were judged, and the worst error ÷ tolerance: up to 1 is rounding.\n"
         )
     for name, implementation in zip(comparison.names, comparison.implementations, strict=True):
+        remarks = [*list_remarks(implementation.remarks(spec))]
+        if remarks:
+            parts += [f"### {escape(name)}\n", *remarks]
         if implementation.bad:
-            parts += [f"### {escape(name)}\n", *_list_failures(implementation, spec)]
+            parts += _list_failures(implementation)
     ran = [f"{key} {value}" for key, value in (describe_system() | collect_libraries(comparison)).items()]
     parts.append(f"\n{escape(' · '.join([*ran, comparison.request.device, ', '.join(comparison.request.dtypes)]))}\n")
     return "\n".join(parts)
 
 
-def _list_failures(implementation: Implementation, spec: Spec) -> Iterator[str]:
-    yield from list_remarks(diagnose(implementation.verdicts, spec))
+def _list_failures(implementation: Implementation) -> Iterator[str]:
     bad = implementation.bad
     yield f"\n<details><summary>{len(bad)} failing check{'s' if len(bad) != 1 else ''}</summary>\n"
     for verdict in bad[:_LISTED]:
@@ -143,13 +157,18 @@ def as_json(comparison: Comparison, spec: Spec) -> dict[str, Any]:
                 "components": [
                     {
                         "component": result.component, "state": result.state, **_count_as_json(result.counts),
+                        **coverage_as_json(result),
                         "dtypes": {dtype: _count_as_json(counts) for dtype, counts in result.dtypes.items()},
                     }
-                    for result in i.results(spec).values()
+                    for result in select_rows(i.results(spec).values())
                 ],
+                "not_implemented": [r.component for r in i.results(spec).values() if r.state == NOT_IMPLEMENTED],
                 "clauses": {id_: _count_as_json(counts) for id_, counts in i.clauses(spec).items()},
-                "diagnosis": [{"label": r.label, "text": r.text, "inner": r.inner} for r in diagnose(i.verdicts, spec)],
+                "diagnosis": [
+                    {"label": r.label, "text": r.text, "inner": r.inner} for r in i.remarks(spec, whole=True)
+                ],
                 "failures": [verdict.as_json() for verdict in i.bad],
+                "tolerated": [verdict.as_json() for verdict in i.verdicts if verdict.is_tolerated],
             }
             for i in comparison.implementations
         ],
@@ -159,5 +178,14 @@ def as_json(comparison: Comparison, spec: Spec) -> dict[str, Any]:
 def _count_as_json(counts: Counts) -> dict[str, Any]:
     return {
         "passed": counts.passed, "failed": counts.failed, "errored": counts.errored, "skipped": dict(counts.skipped),
-        "worst_ratio": counts.worst,
+        "worst_ratio": counts.worst, "refused": counts.refused, "bad_inputs": counts.refusals,
+    }  # fmt: skip
+
+
+def coverage_as_json(result: ComponentResult) -> dict[str, Any]:
+    """Return how many cases of a component apply, what took the others away, and what nothing could show."""
+    coverage = result.coverage
+    return {
+        "cases_judged": coverage.judged, "cases": coverage.cases, "cases_lost": list(coverage.lost),
+        "unseen_mistakes": list(coverage.unseen),
     }  # fmt: skip

@@ -28,7 +28,11 @@ class AdapterFacts(_Closed):
 
 
 class ComponentFacts(_Closed):
-    """A row of the summary."""
+    """A row of the summary.
+
+    `refused` of `bad_inputs` are refused. `cases_judged` of `cases` with golden values apply; `cases_lost` says why the
+    others do not, if they are many. `unseen_mistakes` are those that nothing which ran could have shown.
+    """
 
     component: str
     passed: int
@@ -37,16 +41,24 @@ class ComponentFacts(_Closed):
     skipped: int
     worst_ratio: float | None
     state: str
+    refused: int
+    bad_inputs: int
+    cases_judged: int
+    cases: int
+    cases_lost: list[str]
+    unseen_mistakes: list[str]
 
 
 class Report(_Closed):
-    """A whole run."""
+    """A whole run; `problem` says why it gives no verdict, such as that it was stopped."""
 
     goldformer: str
     python: str
     adapter: AdapterFacts
     device: str
     components: list[ComponentFacts]
+    not_implemented: list[str]
+    problem: str
     verdicts: list[Verdict]
 
 

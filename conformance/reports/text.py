@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
-from goldformer.adapters.protocol import TO_BE_WRITTEN
 from goldformer.conformance.diagnosis.causes import find_cause
-from goldformer.conformance.diagnosis.findings import Finding, describe_distance, diagnose
-from goldformer.conformance.diagnosis.suspects import find_failing_roots
-from goldformer.conformance.judging.verdict import UNANSWERED, Difference, Element, Status, Verdict
+from goldformer.conformance.diagnosis.findings import Finding, describe_distance
+from goldformer.conformance.judging.verdict import ERRORS, UNANSWERED, Difference, Element, Reason, Verdict
+from goldformer.conformance.reports.remarks import make_remarks
+from goldformer.conformance.reports.results import NOT_IMPLEMENTED, ComponentResult, summarize
 from goldformer.spec import Spec
 
 _WIDTH = 100
 _MOST_STDERR = 10
 _MOST_MATCHES = 3
+
+#: The clause that a result breaks, whatever the case is about, by the reason of a verdict.
+_BROKEN: Final[Mapping[Reason, str]] = {
+    "wrong-shape": "CALL-1",
+    "wrong-dtype": "CALL-1",
+    "not-an-array": "CALL-1",
+    "nothing-returned": "CALL-1",
+    "mutated-input": "CALL-2",
+    "wrong-device": "CALL-3",
+}
 
 
 def explain_verdict(verdict: Verdict, spec: Spec) -> str:
@@ -49,13 +59,21 @@ def facts(verdict: Verdict, spec: Spec) -> Iterator[tuple[str, str]]:
         yield "Equals", f"{titles}, {describe_distance(match.ratio)}"
     if verdict.advice:
         yield "Convention", verdict.advice
-    for id_ in verdict.clauses:
+    for id_ in list_broken_clauses(verdict):
         clause = spec.clauses[id_]
         yield "Clause", f"{id_} {clause.level.value}: {clause.title}"
     if verdict.kind == "case":
         yield "Source", verdict.source
     if verdict.detail.startswith("smallest input"):
         yield "Input", verdict.detail
+
+
+def list_broken_clauses(verdict: Verdict) -> tuple[str, ...]:
+    """Return the clauses that a failure breaks: all of its check's if values are wrong, none if there is no result."""
+    if verdict.reason in ERRORS:
+        return ()
+    broken = _BROKEN.get(verdict.reason)
+    return (broken,) if broken else verdict.clauses
 
 
 def number(margin: float) -> str:
@@ -103,96 +121,46 @@ def _element(element: Element, tolerance: float) -> str:
     return text + (f", error ÷ tolerance {error / tolerance:.3g}" if tolerance and error < float("inf") else "")
 
 
-@dataclass(frozen=True, slots=True)
-class ComponentRow:
-    """One line of the summary; `skipped` counts the checks that were not judged although the component is there."""
-
-    component: str
-    passed: int
-    failed: int
-    absent: int
-    skipped: int
-    worst: float | None
-    state: str
-
-    @property
-    def stands_on(self) -> str:
-        """The number of the component's checks that were judged, in words; "" if all were or none."""
-        judged = self.passed + self.failed
-        return stands_on(judged, judged + self.absent + self.skipped)
+HEADINGS = ("component", "passed", "failed", "not impl.", "skipped", "refuses", "error÷tol.", "")
 
 
-def stands_on(judged: int, checks: int) -> str:
-    """Return how many checks a verdict stands on, "" if it stands on all of them or on none."""
-    return f"{judged} of {checks} checks apply" if 0 < judged < checks else ""
+def cells(row: ComponentResult) -> tuple[str, ...]:
+    """Return a component's texts under HEADINGS; `refuses` are the bad inputs that it refuses, of those tried."""
+    counts = row.counts
+    worst = "–" if counts.worst is None else f"{counts.worst:.3g}"
+    skipped = sum(counts.skipped.values()) - counts.absent
+    numbers = (str(n) if n else "·" for n in (counts.passed, counts.bad, counts.absent, skipped))
+    refuses = f"{counts.refused}/{counts.refusals}" if counts.refusals else "·"
+    return (row.component, *numbers, refuses, worst, row.verdict)
 
 
-def summary(verdicts: Sequence[Verdict], spec: Spec, implemented: Collection[str]) -> list[ComponentRow]:
-    """Return a row for each component that was run, roots of the dependency order first.
-
-    `implemented` are the components that the adapter has.
-    """
-    roots, followers = find_failing_roots(verdicts, spec)
-    rows = []
-    for component in spec.components:
-        mine = [v for v in verdicts if v.component == component]
-        if not mine:
-            continue
-        passed, failed = sum(v.status is Status.PASSED for v in mine), sum(v.bad for v in mine)
-        absent = sum(v.reason == "not-implemented" and v.status is Status.SKIPPED for v in mine)
-        ratios = [v.ratio for v in mine if v.ratio is not None]
-        state = "fails first" if component in roots else "fails" if component in followers else ""
-        state = state or ("conforms" if passed else _explain_no_verdict(mine, implemented=component in implemented))
-        skipped = len(mine) - passed - failed - absent
-        rows.append(ComponentRow(component, passed, failed, absent, skipped, max(ratios, default=None), state))
-    return rows
+def select_rows(results: Iterable[ComponentResult]) -> list[ComponentResult]:
+    """Return the rows of the summary: what the adapter does not have is one line below it."""
+    return [result for result in results if result.state != NOT_IMPLEMENTED]
 
 
-def _explain_no_verdict(verdicts: Sequence[Verdict], *, implemented: bool) -> str:
-    """Return the state of a component of which no check was judged."""
-    if any(v.is_fault for v in verdicts):
-        return "fault in goldformer"
-    if not implemented or any(v.message.endswith(TO_BE_WRITTEN) for v in verdicts):
-        return "not implemented"
-    # If the dtype or the device is missing, nothing was asked of it.
-    asked = any(v.reason not in ("dtype", "device") for v in verdicts)
-    return "nothing to judge" if asked else "not checked"
-
-
-HEADINGS = ("component", "passed", "failed", "not impl.", "skipped", "error÷tol.", "")
-
-
-def cells(row: ComponentRow) -> tuple[str, ...]:
-    """Return a row's texts under HEADINGS."""
-    worst = "–" if row.worst is None else f"{row.worst:.3g}"
-    counts = (str(n) if n else "·" for n in (row.passed, row.failed, row.absent, row.skipped))
-    stands_on = f" ({row.stands_on})" if row.state == "conforms" and row.stands_on else ""
-    return (row.component, *counts, worst, row.state + stands_on)
-
-
-def table(rows: Sequence[ComponentRow]) -> str:
+def table(rows: Sequence[ComponentResult]) -> str:
     """Return the summary as aligned columns."""
     lines = [HEADINGS, *(cells(row) for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(HEADINGS))]
+    last = len(HEADINGS) - 1
     return "\n".join(
         "  ".join(
-            cell.ljust(w) if i in (0, 6) else cell.rjust(w)
+            cell.ljust(w) if i in (0, last) else cell.rjust(w)
             for i, (cell, w) in enumerate(zip(line, widths, strict=True))
         ).rstrip()
         for line in lines
     )
 
 
-def closing(verdicts: Sequence[Verdict], spec: Spec) -> list[str]:
-    """Return the diagnosis in lines."""
-    return format_remarks(diagnose(verdicts, spec))
+def closing(
+    verdicts: Sequence[Verdict], spec: Spec, results: Sequence[ComponentResult] | None = None, *, whole: bool = False
+) -> list[str]:
+    """Return what is said of a run below its table, in lines; `whole` names everything that could not show."""
+    found = summarize(verdicts, spec, spec.components) if results is None else results
+    return format_remarks(make_remarks(verdicts, found, spec, whole=whole))
 
 
 def format_remarks(remarks: Iterable[Finding]) -> list[str]:
     """Return remarks in lines; what is said of a component is indented below it."""
     return [line for r in remarks for line in wrap(r.text, f"{'  ' if r.inner else ''}{r.label}: ")]
-
-
-def nothing_was_checked(verdicts: Iterable[Verdict]) -> bool:
-    """Return True if every check was skipped, so that a green run would mean nothing."""
-    return all(v.status is Status.SKIPPED for v in verdicts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -12,14 +12,17 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from goldformer.spec.laws import law_of
-from goldformer.spec.model import ANY, Attribute, Case, Contract, Statistic, Wanted
+from goldformer.spec.model import REFUSED, Attribute, Case, Contract, Statistic, Wanted
 from goldformer.spec.oracle import decoding_formulas, duals, formulas, layer_formulas
 from goldformer.spec.oracle.draws import Draw, error_scale, margin
 from goldformer.spec.oracle.matrices import Weight, is_large
 from goldformer.spec.oracle.statistics import statistics
-from goldformer.spec.tables import Convention
 
 Outputs = dict[str, NDArray[Any]]
+
+#: The convention that changes nothing but the last step of a model, and the outputs before that step.
+_LAST: Final = "output_layer"
+_DECODED: Final = frozenset({"memory", "decoded"})
 
 #: The formula of each component, by its name.
 FORMULAS = {**vars(formulas), **vars(layer_formulas), **vars(decoding_formulas)}
@@ -70,7 +73,7 @@ def evaluate(
     inputs: Mapping[str, NDArray[Any]],
     params: Mapping[str, NDArray[Any]],
     attributes: Mapping[str, Attribute],
-    conventions: Mapping[str, str],
+    conventions: Mapping[str, Any],
     constant: Callable[[float], Any] | None = None,
 ) -> Outputs:
     """Run a component's formula on the elements that `read` and `number` make, attributes by `constant`."""
@@ -92,7 +95,8 @@ def apply(
     """Run a component's formula on arrays that are made already."""
     # Components with parts take all parameters as one mapping; the others name each parameter.
     arguments: Mapping[str, Any] = {"params": params} if any("." in name for name in params) else params
-    outputs: Outputs = FORMULAS[component](number, **inputs, **arguments, **attributes, **conventions)
+    options = {n: option for n, option in conventions.items() if n not in layer_formulas.DECIDED_BY_PARAMS}
+    outputs: Outputs = FORMULAS[component](number, **inputs, **arguments, **attributes, **options)
     return outputs
 
 
@@ -130,6 +134,8 @@ class _Method:
     case: Case
     contract: Contract
     conventions: Mapping[str, str]
+    #: Outputs that the formula need not compute again.
+    known: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def samples(self) -> list[int] | None:
         """List the samples that a full-size case probes, to which its call is narrowed; None means all."""
@@ -168,7 +174,7 @@ class _Method:
         case = self.case
 
         def formula(number: formulas.Number, element: Callable[[float], Any], constant: Any) -> Outputs:
-            call = (self.inputs(), case.param_arrays, case.attributes, self.conventions)
+            call = (self.inputs(), case.param_arrays, case.attributes, {**self.conventions, **self.known})
             return evaluate(case.component, number, element, *call, constant)
 
         if case.cotangent_array is None:
@@ -181,40 +187,52 @@ class _Method:
         )  # fmt: skip
 
 
-def choose_options(case: Case, contract: Contract, option: str) -> Mapping[str, str]:
-    """Return the conventions for the formula of a case, with this option of the case's own convention."""
+def choose_options(case: Case, contract: Contract, options: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the conventions for the formula of a case, with these options of the case's own conventions."""
     # The formulas know the conventions of their own component; the rest of only_with concerns others.
     fixed = {name: option for name, option in case.only_with.items() if name in contract.conventions}
-    return {**fixed, case.convention: option} if case.convention else fixed
+    return {**fixed, **options}
 
 
-def derive(case: Case, contract: Contract, conventions: Mapping[str, Convention], *, advice: bool = False) -> Derived:
+def derive(case: Case, contract: Contract, *, advice: bool = False) -> Derived:
     """Derive the golden values of a case under every option; `advice` means that all its clauses are SHOULD.
 
     Unproven where a value or a decision is not certain, and where a tie leaves open what the case asks for.
     """
     from goldformer.spec.oracle import balls  # only deriving needs python-flint
 
-    options = tuple(conventions[case.convention].options) if case.convention else (ANY,)
     peak, widest, least = 0.0, 0.0, math.inf
+    shared: dict[tuple[str, ...], tuple[Outputs, Outputs]] = {}
     derived: dict[str, Mapping[str, DerivedArray] | None] = {}
-    for option in options:
-        if option == "refused":
-            derived[option] = None
+    for options in case.combine_options():
+        key = case.key(options)
+        if REFUSED in options.values():
+            derived[key] = None
             continue
-        how = _Method(case, contract, choose_options(case, contract, option))
+        variant = case.under(options)
+        how = _Method(variant, contract, choose_options(variant, contract, options))
+        before = tuple(option for name, option in options.items() if name != _LAST)
+        known_proven, known_drawn = shared.get(before, ({}, {}))
         with balls.precision(balls.PRECISION if how.samples() is None else balls.FULL_SIZE):
-            proven = how.run(balls.exact, balls.read, duals.unit_balls(balls.exact))
-        Draw.reset()
-        drawn = how.run(Draw.exact, Draw.read, duals.unit_draw)
+            proven = replace(how, known=known_proven).run(balls.exact, balls.read, duals.unit_balls(balls.exact))
+        if not known_drawn:
+            # What is known was perturbed already; new operations get further perturbations.
+            Draw.reset()
+        drawn = replace(how, known=known_drawn).run(Draw.exact, Draw.read, duals.unit_draw)
+        if _LAST in options and proven.keys() >= _DECODED:
+            shared[before] = _select_decoded(proven), _select_decoded(drawn)
         peak = max(peak, Draw.peak)
         if GAPS in proven:
             least = min(least, _margin(how, proven, drawn, advice=advice))
-        wanted = {name: want for name, want in case.expect.items() if want.form != "shape"}
-        derived[option] = {name: _derive_output(how, name, proven[name], drawn[name]) for name in wanted}
+        wanted = {name: want for name, want in variant.expect.items() if want.form != "shape"}
+        derived[key] = {name: _derive_output(how, name, proven[name], drawn[name]) for name in wanted}
         floats = [proven[name][how.places(want)] for name, want in wanted.items() if proven[name].dtype.kind == "O"]
         widest = max([widest, *map(balls.widest, floats)])
     return Derived(up(peak), widest, derived, down(least) if math.isfinite(least) else None)
+
+
+def _select_decoded(outputs: Mapping[str, NDArray[Any]]) -> Outputs:
+    return {name: outputs[name] for name in _DECODED}
 
 
 def _derive_output(how: _Method, name: str, proven: NDArray[Any], drawn: NDArray[Any]) -> DerivedArray:

@@ -71,6 +71,10 @@ class Dual:
     def __float__(self) -> float:
         return float(self.value)
 
+    def detach(self) -> Dual:
+        """Return the value as a constant, without derivatives."""
+        return Dual(self.value)
+
     def exp(self) -> Dual:
         """Apply (e^x)' = e^x."""
         value = self.value.exp()

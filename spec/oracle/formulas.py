@@ -9,7 +9,7 @@ Each function is named as its component, takes the contract's names, and gives e
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -110,11 +110,28 @@ def padding_mask(number: Number, ids: NDArray[np.int64], *, pad_id: int) -> dict
     return {"mask": (ids != pad_id)[:, None, None, :]}
 
 
+def detach(x: Objects) -> Objects:
+    """Return the same numbers as constants: whatever carries a derivative loses it."""
+    if x.dtype == object:
+        constant: Objects = np.frompyfunc(lambda e: e.detach() if hasattr(e, "detach") else e, 1, 1)(x)
+        return constant
+    # The imaginary part of a plain number is its derivative.
+    return x.real.astype(x.dtype)
+
+
 def token_embedding(
-    number: Number, ids: NDArray[np.int64], *, table: Objects, embedding_scale: str = "none"
+    number: Number,
+    ids: NDArray[np.int64],
+    *,
+    table: Objects,
+    pad_id: int | None = None,
+    embedding_scale: str = "none",
+    pad_row: str = "learned",
 ) -> dict[str, Objects]:
-    """EMB-1, EMB-3: row `id` of the table, times √d_model by that convention."""
+    """EMB-1, EMB-3, EMB-4: row `id` of the table, times √d_model and without a gradient by these conventions."""
     rows = table[ids]
+    if pad_row == "fixed" and pad_id is not None:
+        rows = np.where((ids == pad_id)[..., None], detach(rows), rows)
     if embedding_scale == "sqrt_d_model":
         rows = rows * np.sqrt(scalar(number(table.shape[-1])))
     return {"output": rows}
@@ -193,9 +210,22 @@ def multi_head_attention(
     empty_row: str = "uniform",
 ) -> dict[str, Objects]:
     """MHA-1 … MHA-6: project, split, attend in each head, merge, project."""
-    q, k, v = (
-        split_heads(linear(x, w, b), num_heads) for x, w, b in ((query, w_q, b_q), (key, w_k, b_k), (value, w_v, b_v))
-    )
+    projections = ((w_q, b_q), (w_k, b_k), (w_v, b_v), (w_o, b_o))
+    steps = attend_in_heads(number, (query, key, value), mask, projections, num_heads, empty_row)
+    return {**steps, **_average_weights(number, steps["weights"])}
+
+
+def attend_in_heads(
+    number: Number,
+    inputs: tuple[Objects, Objects, Objects],
+    mask: NDArray[np.bool_] | None,
+    projections: Sequence[tuple[Objects, Objects | None]],
+    num_heads: int,
+    empty_row: str,
+) -> dict[str, Objects]:
+    """MHA-1 … MHA-6, without the mean of the weights: a layer has no use for it."""
+    *to_heads, (w_o, b_o) = projections
+    q, k, v = (split_heads(linear(x, w, b), num_heads) for x, (w, b) in zip(inputs, to_heads, strict=True))
     return _attend(number, q, k, v, mask, w_o, b_o, empty_row)
 
 
@@ -216,6 +246,11 @@ def _attend(
     return {"output": linear(merge_heads(heads), w_o, b_o), "weights": attended["weights"], **steps}
 
 
+def _average_weights(number: Number, weights: Objects) -> dict[str, Objects]:
+    """MHA-8: the mean over the heads."""
+    return {"average_weights": weights.sum(1) / scalar(number(weights.shape[1]))}
+
+
 def fused_multi_head_attention(
     number: Number,
     x: Objects,
@@ -231,7 +266,8 @@ def fused_multi_head_attention(
     """FMHA-1 … FMHA-3: one projection, cut per head into (q|k|v)."""
     qkv = linear(x, w_qkv, b_qkv)
     q, k, v = np.split(split_heads(qkv, num_heads), 3, axis=-1)
-    return {**_attend(number, q, k, v, mask, w_o, b_o, empty_row), "qkv": qkv}
+    steps = _attend(number, q, k, v, mask, w_o, b_o, empty_row)
+    return {**steps, "qkv": qkv, **_average_weights(number, steps["weights"])}
 
 
 def single_head_attention(

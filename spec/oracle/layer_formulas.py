@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from goldformer.spec.oracle.formulas import (
     Number,
     Objects,
+    attend_in_heads,
     causal_mask,
     linear,
-    multi_head_attention,
     padding_mask,
     positional_encoding,
     scalar,
@@ -27,6 +27,9 @@ Ids = NDArray[np.int64]
 Mask = NDArray[np.bool_] | None
 Params = Mapping[str, Objects]
 Sublayer = Callable[[Objects], dict[str, Objects]]
+
+#: The conventions that the parameters of a call decide: a formula reads which parameters there are, and no option.
+DECIDED_BY_PARAMS: Final = frozenset({"biases", "final_norm", "output_layer", "positions"})
 
 
 def pad_or_truncate(number: Number, x: Objects, *, length: int) -> dict[str, Objects]:
@@ -70,8 +73,9 @@ class Layer:
     def attend(self, name: str, query: Objects, memory: Objects, mask: Mask) -> dict[str, Objects]:
         """Attend from `query` to `memory` with the parameters of one attention."""
         mine = select_params(self.params, name)
-        heads, rows = self.num_heads, self.empty_row
-        return multi_head_attention(self.number, query, memory, memory, mask, num_heads=heads, **mine, empty_row=rows)
+        projections = [(mine[f"w_{part}"], mine.get(f"b_{part}")) for part in "qkvo"]
+        inputs = (query, memory, memory)
+        return attend_in_heads(self.number, inputs, mask, projections, self.num_heads, self.empty_row)
 
     def feed(self, x: Objects) -> dict[str, Objects]:
         """Run the feed-forward network."""
@@ -120,17 +124,20 @@ def _run_stack(
     params: Params,
     **options: Any,
 ) -> dict[str, Objects]:
-    """STACK-1: each layer takes the output of the one before it, with weights of its own."""
+    """STACK-1, STACK-3: each layer takes the output of the one before it; a final norm follows where it has params."""
     layers = []
     for index in range(num_layers):
         x = layer(x, params=select_params(params, f"{name}.{index}"), **options)["output"]
         layers.append(x)
+    if final_norm := select_params(params, "norm"):
+        eps = options.get("layer_norm_eps", "1e-5")
+        x = layer_norm(options["number"], x, **final_norm, layer_norm_eps=eps)["output"]
     return {"output": x, "layers": np.stack(layers)}
 
 
 def encoder(number: Number, x: Objects, mask: Mask = None, **options: Any) -> dict[str, Objects]:
     """STACK-1: a stack of encoder layers under one mask."""
-    return _run_stack("encoder", lambda x, **layer: encoder_layer(number, x, mask, **layer), x, **options)
+    return _run_stack("encoder", lambda x, **layer: encoder_layer(x=x, mask=mask, **layer), x, number=number, **options)
 
 
 def decoder(
@@ -139,9 +146,9 @@ def decoder(
     """STACK-2: a stack of decoder layers; every layer attends to the same memory."""
 
     def run_layer(x: Objects, **layer: Any) -> dict[str, Objects]:
-        return decoder_layer(number, x, memory, self_mask, memory_mask, **layer)
+        return decoder_layer(x=x, memory=memory, self_mask=self_mask, memory_mask=memory_mask, **layer)
 
-    return _run_stack("decoder", run_layer, x, **options)
+    return _run_stack("decoder", run_layer, x, number=number, **options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,11 +166,13 @@ class Model:
     norm_placement: str = "post"
     layer_norm_eps: str = "1e-5"
     empty_row: str = "uniform"
+    pad_row: str = "learned"
 
     def encode(self, embedded: Objects, source: Ids) -> Objects:
         """Return the memory: the encoder's output."""
         mask = padding_mask(self.number, source, pad_id=self.pad_id)["mask"]
-        return encoder(self.number, embedded, mask, num_layers=self.num_encoder_layers, **self._common)["output"]
+        options = self._make_options("encoder", self.num_encoder_layers)
+        return encoder(self.number, embedded, mask, **options)["output"]
 
     def decode(self, embedded: Objects, target: Ids, memory: Objects, source: Ids) -> Objects:
         """Return the decoder's output."""
@@ -171,36 +180,48 @@ class Model:
         source_mask, target_mask = (padding_mask(self.number, i, pad_id=self.pad_id)["mask"] for i in (source, target))
         target_mask = target_mask & causal_mask(self.number, q_seq=seq, kv_seq=seq)["mask"]
         given = (embedded, memory, target_mask, source_mask)
-        return decoder(self.number, *given, num_layers=self.num_decoder_layers, **self._common)["output"]
+        return decoder(self.number, *given, **self._make_options("decoder", self.num_decoder_layers))["output"]
 
     def logits(self, decoded: Objects) -> Objects:
-        """Return one number for each word at each position of the target."""
-        return linear(decoded, self.params["w_vocab"], self.params.get("b_vocab"))
+        """MODEL-4, MODEL-7: return one number for each word at each position of the target."""
+        w_vocab = self.params["w_vocab"] if "w_vocab" in self.params else self.params["table"].T
+        return linear(decoded, w_vocab, self.params.get("b_vocab"))
 
     def embed(self, ids: Ids) -> Objects:
-        """Return rows of the table, with their positional encoding."""
-        table, scale = self.params["table"], self.embedding_scale
-        rows = token_embedding(self.number, ids, table=table, embedding_scale=scale)["output"]
+        """MODEL-2, MODEL-8: return rows of the table, with the encoding or the learned vector of their positions."""
+        options: dict[str, Any] = {"pad_id": self.pad_id, "pad_row": self.pad_row}
+        options["embedding_scale"] = self.embedding_scale
+        rows = token_embedding(self.number, ids, table=self.params["table"], **options)["output"]
+        if "position_table" in self.params:
+            # As if the positions were ids: a large table gives its rows no other way.
+            return rows + self.params["position_table"][np.arange(ids.shape[1])]
         return positional_encoding(self.number, rows, pe_layout=self.pe_layout)["output"]
 
-    @property
-    def _common(self) -> dict[str, Any]:
-        names = ("num_heads", "params", "norm_placement", "layer_norm_eps", "empty_row")
-        return {name: getattr(self, name) for name in names}
+    def _make_options(self, stack: str, num_layers: int) -> dict[str, Any]:
+        """Return the options of a stack: the model names its final norm encoder_norm or decoder_norm."""
+        norm = {f"norm.{name}": array for name, array in select_params(self.params, f"{stack}_norm").items()}
+        names = ("num_heads", "norm_placement", "layer_norm_eps", "empty_row")
+        common = {name: getattr(self, name) for name in names}
+        return {**common, "params": {**self.params, **norm}, "num_layers": num_layers}
 
 
 def transformer(
-    number: Number, source: Ids, target: Ids, memory: Objects | None = None, **model: Any
+    number: Number,
+    source: Ids,
+    target: Ids,
+    memory: Objects | None = None,
+    decoded: Objects | None = None,
+    **model: Any,
 ) -> dict[str, Objects]:
     """MODEL-1 … MODEL-4: one table, PE once, the two stacks, a linear map to the vocabulary.
 
-    A `memory` that is known already is not computed again.
+    A `memory` that is known already, or what the decoder gives, is not computed again.
     """
     whole = Model(number=number, **model)
     source_embedded = whole.embed(source)
     memory = whole.encode(source_embedded, source) if memory is None else memory
     target_embedded = whole.embed(target)
-    decoded = whole.decode(target_embedded, target, memory, source)
+    decoded = whole.decode(target_embedded, target, memory, source) if decoded is None else decoded
     embedded = {"source_embedded": source_embedded, "target_embedded": target_embedded}
     return {"logits": whole.logits(decoded), "memory": memory, "decoded": decoded, **embedded}
 

@@ -51,7 +51,13 @@ class Weight:
     def __init__(self, values: Floats, read: Callable[[float], Any]) -> None:
         self.values = values
         self.shape = values.shape
+        self._read_one = read
         self._read = np.frompyfunc(read, 1, 1)
+
+    @property
+    def T(self) -> Weight:  # noqa: N802 - NumPy's name
+        """The transpose."""
+        return Weight(self.values.T, self._read_one)
 
     def __getitem__(self, ids: NDArray[np.int64]) -> Objects:
         rows: Objects = self._read(self.values[ids])

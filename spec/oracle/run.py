@@ -69,7 +69,7 @@ def derive_all(spec: Spec, cases: Iterable[Case], *, jobs: int, cache: Path | No
         return
     with ProcessPoolExecutor(min(jobs, len(waiting)), mp_context=get_context("spawn")) as pool:
         running = {
-            pool.submit(derive, case, spec.contracts[case.component], spec.conventions, advice=spec.is_advice(case)): (
+            pool.submit(derive, case, spec.contracts[case.component], advice=spec.is_advice(case)): (
                 case,
                 place,
             )
@@ -174,10 +174,10 @@ def _values(derived: DerivedArray, kind: str) -> NDArray[Any]:
 def derive_golden(case: Case, spec: Spec) -> Case:
     """Return a case with its golden values as they are derived now; Unproven as for `derive`."""
     contract = spec.contracts[case.component]
-    derived = derive(case, contract, spec.conventions, advice=spec.is_advice(case))
+    derived = derive(case, contract, advice=spec.is_advice(case))
     kinds = {name: {"bool": "b", "ids": "i"}.get(array.kind, "f") for name, array in contract.results_of(case).items()}
     options = {
-        option: None
+        key: None
         if outputs is None
         else {
             name: GoldenArray(
@@ -185,6 +185,6 @@ def derive_golden(case: Case, spec: Spec) -> Case:
             )
             for name, array in outputs.items()
         }
-        for option, outputs in derived.options.items()
+        for key, outputs in derived.options.items()
     }
     return replace(case, golden=Golden("", derived.peak, options, derived.margin))

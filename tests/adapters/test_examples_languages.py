@@ -194,7 +194,8 @@ def test_it_names_what_it_implements(example, language):
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_it_conforms_on_what_it_implements(example, language, spec, dtype):
     cases = [case for case in plan(spec, language.components) if small(case)]
-    verdicts = {case.id: check_case(case, Bench(spec, example, dtype, "cpu")) for case in cases}
+    bench = Bench(spec, example, dtype, "cpu", require_refusals=True, require_precision=True)
+    verdicts = {case.id: check_case(case, bench) for case in cases}
     assert {v.check: v.message for v in verdicts.values() if v.bad} == {}
     absent = {case.id for case in cases if verdicts[case.id].reason == "not-implemented"}
     assert absent <= {case.id for case in cases if excused(case, language)}

@@ -45,7 +45,8 @@ def test_all_cases_hold_but_those_recorded(name, dtype, spec, library, verdicts_
     if dtype not in adapter.dtypes:
         pytest.skip(f"{name} does not work in {dtype}")
     components = set(adapter.functions) - SLOW.get(name, set())
-    verdicts = verdicts_of(Bench(spec, adapter, dtype, "cpu"), *components)
+    bench = Bench(spec, adapter, dtype, "cpu", require_refusals=True, require_precision=True)
+    verdicts = verdicts_of(bench, *components)
     rough = FLOAT32_INSIDE.get(name, set()) if dtype == "float64" else set()
     failed = {verdict.check for verdict in verdicts if verdict.bad and verdict.component not in rough}
     known = DEVIATIONS.get(name, set()) | IN_DTYPE.get((name, dtype), set())

@@ -82,28 +82,37 @@ def broken(suite):
 
 @pytest.fixture(scope="module")
 def conforming(suite):
-    """The whole suite on two components of the textbook, in the dtypes that are run unless told otherwise."""
-    return suite("textbook", "--component", "softmax,causal_mask", "-v", files=(SUITE,))
+    """The whole suite on two components of the textbook, in all of its dtypes."""
+    return suite("textbook", "--component", "softmax,causal_mask", "-v", "--dtype", "all", files=(SUITE,))
 
 
 def test_the_summary_tells_what_was_done_by_component(conforming):
     assert conforming.code == 0
     assert "= conformance of textbook =" in conforming.out
-    assert re.search(r"^component +passed +failed +not impl\. +skipped +error÷tol\.$", conforming.out, re.MULTILINE)
-    assert conforming.rows["causal_mask"] == ["26", "·", "·", "·", "0", "conforms"]
-    passed, failed, absent, skipped, ratio, *state = conforming.rows["softmax"]
-    assert (passed, failed, absent, skipped) == ("42", "·", "·", "2")
-    assert " ".join(state) == "conforms (42 of 44 checks apply)"
+    heading = r"^component +passed +failed +not impl\. +skipped +refuses +error÷tol\.$"
+    assert re.search(heading, conforming.out, re.MULTILINE)
+    passed, failed, absent, skipped, refuses, ratio, *state = conforming.rows["causal_mask"]
+    assert (passed, failed, absent, skipped, refuses, ratio) == ("27", "·", "·", "·", "4/4", "0")
+    passed, failed, absent, skipped, refuses, ratio, *state = conforming.rows["softmax"]
+    assert (failed, absent, refuses) == ("·", "·", "1/1")
+    assert int(passed) + int(skipped) == 3 * 21
+    assert " ".join(state) == "conforms (15 of 15 cases apply)"
+    assert "Robustness: refuses 5 of 5 bad inputs" in conforming.out
     assert 0 < float(ratio) < 0.5
     assert list(conforming.rows) == ["causal_mask", "softmax"]
 
 
-def test_two_dtypes_give_two_tests_for_every_case_and_property(conforming, spec):
+def test_every_dtype_gives_a_test_for_every_case_and_property(conforming, spec):
     ids = [case.id for name in ("causal_mask", "softmax") for case in spec.cases_of(name)]
-    golden = re.findall(r"test_golden\.py::test_golden\[(\w+)-([\w-]+)\] PASSED", conforming.out)
-    assert golden == [(dtype, id_) for dtype in ("float64", "float32") for id_ in ids]
+    golden = re.findall(r"test_golden\.py::test_golden\[(\w+)-([\w-]+)\] [PS]", conforming.out)
+    assert golden == [(dtype, id_) for dtype in ("float64", "float32", "float16") for id_ in ids]
     properties = re.findall(r"test_properties\.py::test_property\[(\w+)-softmax-sm-simplex\] PASSED", conforming.out)
-    assert properties == ["float64", "float32"]
+    assert properties == ["float64", "float32", "float16"]
+
+
+def test_without_a_dtype_it_is_float32(suite):
+    run = suite(RIGHT, "-v", "-k", "sm-saturated or sm-simplex", files=(GOLDEN, PROPERTIES))
+    assert re.findall(r"::test_\w+\[(\w+)-", run.out) == ["float32", "float32"]
 
 
 # A run that a fault of goldformer spoils
@@ -132,8 +141,9 @@ def test_a_fault_of_goldformer_is_an_internal_error_of_pytest(tmp_path):
 
 def test_a_failing_run_is_1_and_names_the_root_the_mistake_and_a_misspelt_component(broken):
     assert broken.code == 1
-    assert broken.rows["softmax"][-2:] == ["fails", "first"]
-    assert list(broken.rows) == ["causal_mask", "softmax"]
+    assert " ".join(broken.rows["softmax"]).endswith(" fails first (14 of 15 cases apply)")
+    assert list(broken.rows) == ["softmax"]
+    assert "Not implemented: causal_mask" in broken.out
     assert "Fix first: softmax" in broken.out
     assert "Note: casual_mask is no component: did you mean causal_mask?" in broken.out
 
@@ -175,7 +185,7 @@ def test_junit_xml_says_what_is_wrong_and_of_what(suite):
         "component": "softmax", "dtype": "float32", "device": "cpu", "reason": "wrong-value", "clauses": "SM-1 SM-2",
     }  # fmt: skip
     accepted = tests["test_golden[float32-sm-no-elements]"]
-    assert accepted.find("skipped").get("message").startswith("advice: ")
+    assert accepted.find("skipped").get("message").startswith("robustness: ")
 
 
 @pytest.mark.parametrize("what", ["--case sm-saturated", "--property sm-simplex --component softmax"])
@@ -201,16 +211,25 @@ def test_the_line_that_repeats_a_failure_works_in_a_shell(broken):
 # Strictness and processes
 
 
-def test_absent_components_and_advice_are_skipped(suite):
+def test_absent_components_have_no_tests_and_accepted_input_is_skipped(suite):
     run = suite(ACCEPTS_ANYTHING, "--component", "softmax,causal_mask", "--dtype", "float32", "-rs")
     assert run.code == 0
-    assert run.rows["causal_mask"] == ["·", "·", "13", "·", "–", "not", "implemented"]
-    assert "not-implemented: mine has no causal_mask" in run.out
-    assert "advice: accepts a bad scores and returns an array of shape (3, 2, 0)" in run.out
+    assert list(run.rows) == ["softmax"]
+    assert "Not implemented: causal_mask" in run.out
+    assert "mine has no causal_mask" not in run.out
+    assert run.rows["softmax"][4] == "0/1"
+    assert "robustness: accepts a bad scores and returns an array of shape (3, 2, 0)" in run.out
 
 
-def test_strict_fails_absent_components_and_advice(broken):
-    assert broken.rows["causal_mask"] == ["·", "13", "·", "·", "–", "fails", "first"]
+def test_a_run_of_what_is_not_there_says_so_and_is_not_green(suite):
+    run = suite(RIGHT, "--component", "causal_mask")
+    assert run.code == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert "Nothing was checked. Not implemented: causal_mask" in run.out
+
+
+def test_strict_fails_absent_components_and_accepted_input(broken, spec):
+    assert broken.out.count("\nFAILED  mask-causal") == len(spec.cases_of("causal_mask"))
+    assert broken.rows["softmax"][4] == "0/1"
     assert re.search(r"^FAILED  sm-no-elements .*\n.*\n  → accepts a bad scores", broken.out, re.MULTILINE)
     assert "--case sm-no-elements --dtype float32 --strict\n" in broken.out
 
@@ -246,7 +265,7 @@ def test_a_run_in_which_everything_is_skipped_is_not_green(suite):
     run = suite("textbook", "--component", "softmax", "--dtype", "bfloat16")
     assert run.code == pytest.ExitCode.NO_TESTS_COLLECTED
     assert "Nothing was checked: everything was skipped." in run.out
-    assert run.rows["softmax"] == ["·", "·", "·", "16", "–", "not", "checked"]
+    assert run.rows["softmax"] == ["·", "·", "·", "15", "·", "–", "not", "checked"]
 
 
 # Other people's tests

@@ -88,10 +88,6 @@ RULED_OUT: dict[str, tuple[Any, ...]] = {
         {"sdpa-hidden-gradient"},
     ),
     "GRAD-3 gradients of an empty row": (MHA, lowest_number_added, {}, ("float32", *HALF), {"mha-gradient-empty-row"}),
-    "LN-1 in single precision": (
-        "layer_norm", squares_less_the_squared_mean, {}, ("float64", "float32"), {"ln-a-thousandth-apart"}, {"ln-rows"},
-    ),
-    "LN-1 in half precision": ("layer_norm", squares_less_the_squared_mean, {}, HALF, {"ln-rows"}),
     "SM-4 digits lost": ("softmax", exponent_less_the_logarithm, {}, ("float64", "float32", *HALF), LARGE, SHIFTED),
     "SM-4 digits lost in a gradient": (
         "cross_entropy", log_sum_exp_less_the_logit, {}, ("bfloat16",), {"ce-gradient-saturated"},
@@ -112,6 +108,15 @@ def test_what_a_clause_rules_out_is_accused_there_alone(row, dtype, spec):
     component, function, conventions, _, always, *sometimes = row
     found = accused(spec, Control("borderline", {component: function}, conventions, (dtype,)), dtype)
     assert always <= found <= always.union(*sometimes)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", *HALF])
+def test_a_variance_that_cancels_is_advised_against_alone(dtype, spec):
+    verdicts = list(judge(spec, Control("squares", {"layer_norm": squares_less_the_squared_mean}), dtype))
+    assert not [v.check for v in verdicts if v.bad]
+    advised = {v.check for v in verdicts if v.reason == "advice"} - {"ln-no-channels"}
+    assert advised <= {"ln-a-thousandth-apart", "ln-rows"}
+    assert ("ln-a-thousandth-apart" in advised) == (dtype in ("float64", "float32"))
 
 
 def test_a_table_in_float32_is_too_coarse_for_float64_alone(spec):

@@ -18,7 +18,11 @@ HEADS, SOURCE_SEQ, D_MODEL, D_FF, VOCAB, ENCODER_LAYERS, DECODER_LAYERS = 2, 5, 
 PAD, BOS, EOS = 4, 1, 3
 SOURCE = torch.tensor([[5, 0, 6, 6, 2], [2, 0, 1, PAD, PAD], [6, 2, PAD, PAD, PAD], [0, 0, 5, 3, PAD]])
 BATCH = len(SOURCE)
-COUNTS = {"num_heads": HEADS, "num_encoder_layers": ENCODER_LAYERS, "num_decoder_layers": DECODER_LAYERS}
+COUNTS: dict[str, Any] = {
+    "num_heads": HEADS,
+    "num_encoder_layers": ENCODER_LAYERS,
+    "num_decoder_layers": DECODER_LAYERS,
+}
 WORDS = {"pad_id": PAD, "bos_id": BOS, "eos_id": EOS}
 
 FINISHES: list[Finish] = ["in_beam", "set_aside"]

@@ -26,7 +26,11 @@ ENCODER_LAYERS, DECODER_LAYERS, PAD = 3, 2, 4
 SOURCE = torch.tensor([[9, 3, 28, 0, 1, 7, 7], [2, 5, 11, 17, 23, PAD, PAD], [6, 0, PAD, PAD, PAD, PAD, PAD]])
 TARGET = torch.tensor([[1, 13, 0, 26, PAD], [1, 2, 3, 5, 8], [1, 21, PAD, PAD, PAD]])
 NORM_FIRST = [pytest.param(False, id="post"), pytest.param(True, id="pre")]
-COUNTS = {"num_heads": HEADS, "num_encoder_layers": ENCODER_LAYERS, "num_decoder_layers": DECODER_LAYERS}
+COUNTS: dict[str, Any] = {
+    "num_heads": HEADS,
+    "num_encoder_layers": ENCODER_LAYERS,
+    "num_decoder_layers": DECODER_LAYERS,
+}
 
 
 def close(got: Tensor, expected: Tensor) -> None:
@@ -46,6 +50,8 @@ def torch_names(name: str) -> str:
     for ours, theirs in {
         "encoder.": "encoder.layers.",
         "decoder.": "decoder.layers.",
+        "encoder_norm": "encoder.norm",
+        "decoder_norm": "decoder.norm",
         "feed_forward.w_1": "linear1.weight",
         "feed_forward.w_2": "linear2.weight",
         "feed_forward.b_1": "linear1.bias",
@@ -66,17 +72,18 @@ def torch_twin(ours: Transformer, norm_first: bool) -> nn.Transformer:
     sizes: dict[str, Any]
     sizes = {"d_model": D_MODEL, "nhead": HEADS, "dim_feedforward": D_FF, "dropout": 0.0, "norm_first": norm_first}
     common: dict[str, Any] = {"batch_first": True, "dtype": torch.float64}
-    # Its own stacks normalise behind their last layer, which neither the paper nor n9 does.
+    # The stacks that it makes end with a norm, which neither the paper nor n9 has.
+    norms = [nn.LayerNorm(D_MODEL, dtype=torch.float64) if ours.encoder_norm else None for _ in range(2)]
     twin = nn.Transformer(
         custom_encoder=nn.TransformerEncoder(
-            nn.TransformerEncoderLayer(**sizes, **common), ENCODER_LAYERS, norm=None, enable_nested_tensor=False
+            nn.TransformerEncoderLayer(**sizes, **common), ENCODER_LAYERS, norms[0], enable_nested_tensor=False
         ),
-        custom_decoder=nn.TransformerDecoder(nn.TransformerDecoderLayer(**sizes, **common), DECODER_LAYERS, norm=None),
+        custom_decoder=nn.TransformerDecoder(nn.TransformerDecoderLayer(**sizes, **common), DECODER_LAYERS, norms[1]),
         d_model=D_MODEL,
         nhead=HEADS,
         **common,
     )
-    params = {n: t for n, t in ours.state_dict().items() if n.startswith(("encoder.", "decoder."))}
+    params = {n: t for n, t in ours.state_dict().items() if n.startswith(("encoder", "decoder"))}
     state = {}
     for name, tensor in params.items():
         block, _, last = name.rpartition(".")
@@ -90,9 +97,10 @@ def torch_twin(ours: Transformer, norm_first: bool) -> nn.Transformer:
     return twin
 
 
+@pytest.mark.parametrize("final_norm", [False, True])
 @pytest.mark.parametrize("norm_first", NORM_FIRST)
-def test_the_model_is_that_of_torch(norm_first):
-    ours = model(norm_first=norm_first)
+def test_the_model_is_that_of_torch(norm_first, final_norm):
+    ours = model(norm_first=norm_first, final_norm=final_norm)
     twin = torch_twin(ours, norm_first)
     # Padding in between as well: behind everything else the causal mask hides it already.
     source, target = SOURCE.clone(), TARGET.clone()
@@ -137,10 +145,82 @@ def test_the_state_is_named_as_the_contracts_name_it_and_loads_strictly(bias):
         return found
 
     expected = {n for n in names("transformer") if bias or not n.rpartition(".")[2].startswith("b_")}
-    module = model(bias=bias)
+    module = model(bias=bias, final_norm=True, max_positions=9)
     assert set(module.state_dict()) == expected == {name for name, _ in module.named_parameters()}
     assert {"table", "w_vocab", "encoder.2.self_attention.w_q", "decoder.1.cross_attention.w_o"} < expected
-    Transformer(VOCAB, D_MODEL, HEADS, 3, 2, D_FF, pad_id=PAD, bias=bias).load_state_dict(module.state_dict())
+    other = Transformer(VOCAB, D_MODEL, HEADS, 3, 2, D_FF, pad_id=PAD, bias=bias, final_norm=True, max_positions=9)
+    other.load_state_dict(module.state_dict())
+    assert set(model(bias=bias, tied=True).state_dict()) == {
+        n for n in expected if not n.startswith(("w_vocab", "position_table", "encoder_norm", "decoder_norm"))
+    }
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_tied_model_is_one_with_the_transposed_table(bias):
+    tied = model(tied=True, bias=bias)
+    params = tied.state_dict()
+    apart = transformer(
+        SOURCE, TARGET, **COUNTS, pad_id=PAD, params={**params, "w_vocab": params["table"].T.contiguous()}
+    )
+    close(tied(SOURCE, TARGET).logits, apart.logits)
+    # Both uses of the table reach its gradient.
+    tied(SOURCE, TARGET).logits.sum().backward()
+    table, w_vocab = (params["table"].clone().requires_grad_() for _ in range(2))
+    both = transformer(SOURCE, TARGET, **COUNTS, pad_id=PAD, params={**params, "table": table, "w_vocab": w_vocab.T})
+    both.logits.sum().backward()
+    assert table.grad is not None
+    assert w_vocab.grad is not None
+    assert tied.table.grad is not None
+    close(tied.table.grad, table.grad + w_vocab.grad)
+
+
+def test_learned_positions_take_the_place_of_the_sinusoids():
+    module = model(max_positions=9)
+    sines = {n: p for n, p in module.state_dict().items() if n != "position_table"}
+    table = sinusoid_table(9, D_MODEL, dtype=torch.float64)
+    expected = transformer(SOURCE, TARGET, **COUNTS, pad_id=PAD, params=sines).logits
+    learned = transformer(SOURCE, TARGET, **COUNTS, pad_id=PAD, params={**sines, "position_table": table}).logits
+    close(learned, expected)
+    assert not torch.allclose(module(SOURCE, TARGET).logits, expected)
+
+
+@pytest.mark.parametrize("fixed_pad_row", [False, True])
+def test_padding_trains_its_row_unless_it_is_fixed(fixed_pad_row):
+    module = model(fixed_pad_row=fixed_pad_row)
+    module(SOURCE, TARGET).logits.sum().backward()
+    gradient = module.table.grad
+    assert gradient is not None
+    assert bool((gradient[PAD] == 0).all()) is fixed_pad_row
+    assert bool((gradient[1] != 0).any())
+
+
+MISSING_PARTS = {
+    "beta": ({"decoder_norm.beta": None}, TypeError, "decoder_norm.beta is of type NoneType"),
+    "one of two stacks": (
+        {"encoder_norm.gamma": None, "encoder_norm.beta": None}, TypeError, "encoder_norm.gamma is of type NoneType"
+    ),
+    "positions": (
+        {"position_table": torch.ones(6, D_MODEL, dtype=torch.float64)}, ValueError,
+        "must have a row for each of the 7 positions of source: cut source, or pass a longer table",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("changed", "error", "message"), MISSING_PARTS.values(), ids=MISSING_PARTS)
+def test_a_part_of_the_parameters_is_refused(changed, error, message):
+    params = model(final_norm=True, max_positions=9).state_dict() | changed
+    present = {name: tensor for name, tensor in params.items() if tensor is not None}
+    with pytest.raises(error, match=message):
+        transformer(SOURCE, TARGET, **COUNTS, pad_id=PAD, params=present)
+
+
+def test_decoding_needs_a_position_for_each_word_that_it_may_write():
+    module = model(max_positions=9)
+    module.greedy_decode(SOURCE, bos_id=1, eos_id=2, max_length=9)
+    with pytest.raises(ValueError, match="for each of the 10 positions of max_length"):
+        module.greedy_decode(SOURCE, bos_id=1, eos_id=2, max_length=10)
+    with pytest.raises(ValueError, match="for each of the 10 positions of max_length"):
+        module.beam_search(SOURCE, bos_id=1, eos_id=2, max_length=10, beam_size=2, top_beams=1)
 
 
 @pytest.mark.parametrize("norm_first", NORM_FIRST)

@@ -287,6 +287,9 @@ def test_no_hidden_unit_can_change_its_sign_by_rounding(spec, inner_layers):
             for inner in inner_layers:
                 middle = np.array([np.mean(draw.samples) for draw in inner.ravel()])
                 bound = tolerance("bfloat16", error_scale(inner, middle), float(np.abs(middle).max()))
-                assert np.abs(middle).min() > bound, f"{case.id} {option}"
+                # Exactly 0 whatever rounds, and the subject of GRAD-4.
+                corner = np.array([not np.any(draw.samples) for draw in inner.ravel()])
+                assert corner.any() == ("GRAD-4" in case.clauses)
+                assert np.abs(middle[~corner]).min() > bound, f"{case.id} {option}"
             tried.append(case.id)
     assert len(tried) > 5

@@ -139,6 +139,15 @@ def test_a_case_that_is_not_known_to_kill_what_it_is_meant_for_is_found(copy: Pa
     assert found == [f"cases/softmax.yaml:{where}: sm-several-rows.meant_for: {message}"]
 
 
+def test_a_refusal_that_no_clause_asks_for_is_found(copy: Path):
+    file = "cases/single_head_attention.yaml"
+    where = line(copy, file, "- id: sha-w-q-missing")
+    found = fresh(copy, (file, "title: The query weight is missing\n    clauses: [SHA-4]",
+                         "title: The query weight is missing\n    clauses: [SHA-1, PE-7]"))  # fmt: skip
+    message = "SHA-1, PE-7 asks for no refusal: cite a clause that says what 'is an error', such as CALL-8"
+    assert found == [f"{file}:{where}: sha-w-q-missing.clauses: {message}"]
+
+
 def test_a_golden_case_that_is_silent_on_a_convention_is_found(copy: Path, spec: Spec):
     found = fresh(copy, ("contracts/softmax.yaml", "outputs:", "conventions: [layer_norm_eps, empty_row]\noutputs:"))
     golden = [case.id for case in spec.cases_of("softmax") if case.golden is not None]

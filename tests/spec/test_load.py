@@ -59,11 +59,11 @@ CASES = {
     # conventions
     "unknown convention": (
         "causal_mask", "mask-causal-1x6", ": causal_corner", ": corner", "convention",
-        "{id}: causal_mask depends on causal_corner",
+        "{id}: causal_mask depends on causal_corner, not on corner",
     ),
     "convention of a component without": (
         "softmax", "sm-four-axes", "    expect:", "    convention: empty_row\n    expect:", "convention",
-        "{id}: softmax depends on none",
+        "{id}: softmax depends on none, not on empty_row",
     ),
     "unknown option": (
         "positional_encoding", "pe-odd-5", "pe_layout: interleaved", "pe_layout: woven", "only_with.pe_layout",

@@ -69,7 +69,8 @@ def in_each_dtype(controls: Iterable[Control]) -> dict[str, Any]:
 
 def judge(spec: Spec, control: Control, dtype: str) -> Iterator[Verdict]:
     """Judge a control in a dtype: every case but refusals, and in one dtype every property."""
-    bench = Bench(spec, control.adapter(spec), dtype, "cpu")
+    # Correct code is right to the dtype that it is run in.
+    bench = Bench(spec, control.adapter(spec), dtype, "cpu", require_precision=True)
     # Properties take most of the time: a control has them in one of its dtypes, and among controls all dtypes come up.
     drawn = dtype == control.dtypes[zlib.crc32(control.name.encode()) % len(control.dtypes)]
     for component in control.functions:

@@ -54,7 +54,7 @@ def _spec():
 def verdicts(mistake=""):
     """The verdicts on an implementation with a mistake, or on one without."""
     made = implementations()[mistake].make() if mistake else build_textbook()
-    bench = Bench(_spec(), Adapter.from_object(made, "adapter.py", _spec()), "float32", "cpu")
+    bench = Bench(_spec(), Adapter.from_object(made, "adapter.py", _spec()), "float32", "cpu", require_refusals=True)
     judgements = (check() for check in checks(bench, Selection(("float32",), COMPONENTS)))
     return tuple(replace(verdict, seconds=0.0) for verdict in Diagnosis(_spec()).explain_all(judgements))
 

@@ -86,6 +86,12 @@ def divide_weights(
     return attended | {name: attended[name] / root for name in ("output", "weights")}
 
 
+@mistake("scale-float32", instead_of=score_divisor, shows_in=("float64",))
+def divide_by_float32(sizes: Mapping[str, Any]) -> float:
+    """Return √d_k rounded to float32."""
+    return float(np.float32(math.sqrt(sizes["d_k"])))
+
+
 # The axis of the softmax
 
 
@@ -105,6 +111,13 @@ def softmax_over_batch(scores: Array) -> Array:
 def softmax_over_heads(scores: Array) -> Array:
     """Return the softmax over axis 1, which is that of the keys when there is no other."""
     return softmax(scores.swapaxes(1, -1)).swapaxes(1, -1)
+
+
+@mistake("softmax-implicit-axis", instead_of=softmax_over_keys)
+def softmax_over_chosen_axis(scores: Array) -> Array:
+    """Return the softmax over the axis that torch chooses if none is named: 0 of three axes, 1 of two or four."""
+    axis = 0 if scores.ndim in (0, 1, 3) else 1
+    return softmax(scores.swapaxes(axis, -1)).swapaxes(axis, -1)
 
 
 # The mask
@@ -135,6 +148,35 @@ def subtract_one(scaled: Array, mask: Array) -> Array:
     return scaled - ~mask
 
 
+@mistake("mask-added-true", instead_of=fill_masked)
+def add_one(scaled: Array, mask: Array) -> Array:
+    """Return the scores with 1 added where the mask is False, as the negated mask added as numbers does."""
+    return scaled + ~mask
+
+
+def add_to_masked(scaled: Array, mask: Array, number: float) -> Array:
+    """Return the scores with a number added where the mask is False."""
+    # A number beyond the dtype becomes −inf.
+    with np.errstate(over="ignore"):
+        added = scaled + scaled.dtype.type(number)
+    if np.iscomplexobj(scaled):
+        # What float32 loses of a score next to such a number is what changes gradients.
+        added = added.real.astype(np.float32) + 1j * scaled.imag
+    return np.where(mask, scaled, added)
+
+
+@mistake("mask-added-1e9", instead_of=fill_masked)
+def add_minus_1e9(scaled: Array, mask: Array) -> Array:
+    """Return the scores with −1e9 added where the mask is False."""
+    return add_to_masked(scaled, mask, -1e9)
+
+
+@mistake("mask-added-1e4", instead_of=fill_masked)
+def add_minus_1e4(scaled: Array, mask: Array) -> Array:
+    """Return the scores with −1e4 added where the mask is False."""
+    return add_to_masked(scaled, mask, -1e4)
+
+
 @mistake("mask-not-inplace", around=fill_masked)
 def forget_masked_scores(original: Callable[[Array, Array], Array], scaled: Array, mask: Array) -> Array:
     """Return the scores as they were, after masking a copy."""
@@ -152,6 +194,12 @@ def fill_with_1e9(dtype: npt.DTypeLike) -> float:
 def fill_with_1e4(dtype: npt.DTypeLike) -> float:
     """Return −1e4."""
     return -1e4
+
+
+@mistake("fill-hundred", instead_of=mask_fill)
+def fill_with_100(dtype: npt.DTypeLike) -> float:
+    """Return −100."""
+    return -100.0
 
 
 @mistake("fill-dampens", instead_of=mask_fill, shows_in=("float64",))

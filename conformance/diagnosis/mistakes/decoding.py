@@ -232,6 +232,63 @@ def repeat_sources_as_whole(
     return [continue_sentence(source[[own]], sentence, task) for own, sentence in zip(order, beam, strict=True)]
 
 
+@mistake("beam-cache-stale", around=search_beams)
+def search_with_stale_caches(
+    original: Callable[[Array, Task], list[list[Sentence]]], source: Array, task: Task
+) -> list[list[Sentence]]:
+    """Return the search in which each place of a beam reads what was read in that place before, then its last word."""
+    read: dict[int, list[list[int]]] = {}
+
+    def extend_in_place(
+        extend: Callable[..., list[list[Sentence]]], source: Array, sample: int, beam: list[Sentence], task: Task
+    ) -> list[list[Sentence]]:
+        if is_over(beam, task):
+            return extend(source, sample, beam, task)
+        before = read.get(sample, [[]])
+        # The first step finds one sentence, which is in all places.
+        last = [decoder_input(sentence, task)[-1] for sentence in beam]
+        read[sample] = [[*before[min(place, len(before) - 1)], word] for place, word in enumerate(last)]
+        return [
+            continue_after(words, source[[sample]], sentence, task)
+            for words, sentence in zip(read[sample], beam, strict=True)
+        ]
+
+    with replacing({extend_beam: around(extend_in_place)}):
+        return original(source, task)
+
+
+def continue_after(words: list[int], source: Array, sentence: Sentence, task: Task) -> list[Sentence]:
+    """Return the continuations of a sentence by a decoder that reads other words."""
+    with replacing({decoder_input: instead(lambda *_: words)}):
+        return continue_sentence(source, sentence, task)
+
+
+@mistake("beam-end-flags-stale", around=search_beams)
+def search_with_stale_flags(
+    original: Callable[[Array, Task], list[list[Sentence]]], source: Array, task: Task
+) -> list[list[Sentence]]:
+    """Return the search in which a place of a beam stays ended, whichever sentence moves there."""
+    ended: dict[int, list[bool]] = {}
+
+    def extend_by_flags(
+        extend: Callable[..., list[list[Sentence]]], source: Array, sample: int, beam: list[Sentence], task: Task
+    ) -> list[list[Sentence]]:
+        if is_over(beam, task):
+            return extend(source, sample, beam, task)
+        before = ended.get(sample, [False])
+        longest = max(len(sentence.words) for sentence in beam)
+        # Only a sentence that ends in this step sets the flag of its place.
+        now = [has_ended(sentence, task) and len(sentence.words) == longest for sentence in beam]
+        ended[sample] = [before[min(place, len(before) - 1)] or flag for place, flag in enumerate(now)]
+        return [
+            [sentence] if flag else extend_sentence(source[[sample]], sentence, task)
+            for flag, sentence in zip(ended[sample], beam, strict=True)
+        ]
+
+    with replacing({extend_beam: around(extend_by_flags)}):
+        return original(source, task)
+
+
 # The end of a search
 
 

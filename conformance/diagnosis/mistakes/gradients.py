@@ -26,6 +26,7 @@ from goldformer.adapters.textbook.backward import (
 from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.heads import Params, single_head_attention
 from goldformer.adapters.textbook.layers_backward import (
+    add_tied_gradient,
     encoder_gradient,
     join_residual_gradient,
     stack_gradient,
@@ -152,6 +153,12 @@ def overwrite_memory_gradient(of_layers: list[Array]) -> Array:
 def overwrite_table_gradient(of_source: Array, of_target: Array) -> Array:
     """Return the gradient by the source in the place of that by the target."""
     return of_source
+
+
+@mistake("tied-bwd-embedding-only", instead_of=add_tied_gradient, conventions={"output_layer": "tied"})
+def keep_gradient_of_words(of_words: Array, of_logits: Array) -> Array:
+    """Return what reaches the table through the words alone."""
+    return of_words
 
 
 # Embedding and loss

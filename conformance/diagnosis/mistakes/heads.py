@@ -13,6 +13,7 @@ from goldformer.adapters.textbook.heads import (
     apply_affine,
     attend_heads,
     attend_projected,
+    average_heads,
     head_width,
     merge_heads,
     multi_head_attention,
@@ -144,6 +145,26 @@ def project_keys_as_queries(original: Projection, x: Array, params: Params, role
     return original(x, params, "q" if role == "k" else role)
 
 
+@mistake("keys-by-w-v", around=project_attention)
+def project_keys_as_values(original: Projection, x: Array, params: Params, role: str) -> Array:
+    """Return the keys projected by W_V and b_V."""
+    return original(x, params, "v" if role == "k" else role)
+
+
+@mistake("values-by-w-k", around=project_attention)
+def project_values_as_keys(original: Projection, x: Array, params: Params, role: str) -> Array:
+    """Return the values projected by W_K and b_K."""
+    return original(x, params, "k" if role == "v" else role)
+
+
+@mistake("key-from-value-input", around=multi_head_attention)
+def read_keys_from_values(
+    original: Attended, query: Array, key: Array, value: Array, mask: Array | None = None, **rest: Any
+) -> dict[str, Array]:
+    """Return attention whose keys are projected from the input of the values."""
+    return original(query, value, value, mask, **rest)
+
+
 # The scale
 
 
@@ -226,6 +247,12 @@ def average_weights(
     """Return the mean of the weights over the heads, (batch, q_seq, kv_seq)."""
     attended = original(query, key, value, mask=mask, params=params)
     return attended | {"weights": attended["weights"].mean(axis=1)}
+
+
+@mistake("average-weights-sum", instead_of=average_heads)
+def sum_heads(weights: Array) -> Array:
+    """Return the sum of the weights over the heads, (batch, q_seq, kv_seq)."""
+    return np.asarray(weights.sum(axis=1))
 
 
 # Fused and single-head attention

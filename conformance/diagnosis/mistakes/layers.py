@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -25,12 +25,15 @@ from goldformer.adapters.textbook.layers import (
     encoder_layer,
     feed_forward,
     feed_forward_sublayer,
+    final_norm,
     layer_norm,
     layer_norm_eps,
     layer_params,
     norm_denominator,
     norm_params,
     note_sum,
+    run_decoder_layer,
+    run_encoder_layer,
     run_stack,
     run_sublayer,
     scale_and_shift,
@@ -41,6 +44,8 @@ from goldformer.conformance.diagnosis.mistakes.registry import mistake
 
 FeedForward = Callable[..., tuple[Array, Array]]
 Layer = Callable[..., dict[str, Array]]
+
+FINAL_NORM: Final = {"final_norm": "after_stack"}
 
 # Feed-forward network
 
@@ -121,6 +126,15 @@ def divide_by_one_less(original: Callable[[Array], Array], centred: Array) -> Ar
     # Of one channel it is 0/0: NaN, as silently as the frameworks give it.
     with np.errstate(invalid="ignore"):
         return np.asarray(original(centred) * d_model / (d_model - 1))
+
+
+mistake("ln-std-plus-eps", around=channel_variance)(divide_by_one_less)
+
+
+@mistake("ln-std-plus-eps", instead_of=norm_denominator)
+def add_millionth_to_deviation(variance: Array) -> Array:
+    """Return √variance + 10⁻⁶, of a variance that is divided by d_model − 1."""
+    return np.asarray(np.sqrt(variance) + 1e-6)
 
 
 @mistake("ln-eps-outside", instead_of=norm_denominator)
@@ -347,3 +361,33 @@ def normalise_decoder_again(
     given = original(*arrays, num_layers=num_layers, params=params, **rest)
     last = norm_params(layer_params(params, "decoder", num_layers - 1), 3)
     return given | {"output": layer_norm(given["output"], params=last)}
+
+
+# The normalisation after the last layer
+
+
+@mistake("final-norm-missing", instead_of=final_norm, conventions=FINAL_NORM)
+@mistake("final-norm-each-layer", instead_of=final_norm, conventions=FINAL_NORM)
+def leave_out_final_norm(x: Array, stack: str, norm: Params) -> Array:
+    """Return the output of the last layer as it is."""
+    return x
+
+
+@mistake("final-norm-encoder-only", around=final_norm, conventions=FINAL_NORM)
+def normalise_encoder_only(original: Callable[..., Array], x: Array, stack: str, norm: Params) -> Array:
+    """Return the output of the stack, normalised in the encoder only."""
+    return original(x, stack, norm) if stack == "encoder" else x
+
+
+@mistake("final-norm-decoder-only", around=final_norm, conventions=FINAL_NORM)
+def normalise_decoder_only(original: Callable[..., Array], x: Array, stack: str, norm: Params) -> Array:
+    """Return the output of the stack, normalised in the decoder only."""
+    return original(x, stack, norm) if stack == "decoder" else x
+
+
+@mistake("final-norm-each-layer", around=run_encoder_layer, conventions=FINAL_NORM)
+@mistake("final-norm-each-layer", around=run_decoder_layer, conventions=FINAL_NORM)
+def normalise_each_layer(original: Callable[..., Array], x: Array, *, params: Params, **rest: Any) -> Array:
+    """Return the output of a layer, normalised as only that of the last should be."""
+    output, norm = original(x, params=params, **rest), part(params, "norm")
+    return layer_norm(output, params=norm) if norm else output

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -13,10 +13,12 @@ from goldformer.adapters.textbook.heads import Params
 from goldformer.adapters.textbook.layers import run_decoder_layer
 from goldformer.adapters.textbook.model import (
     embed,
+    learned_positions,
     output_logits,
     output_probabilities,
     select_memory,
     target_mask,
+    tied_weight,
     transformer,
     word_mask,
 )
@@ -30,6 +32,13 @@ from goldformer.conformance.diagnosis.mistakes.registry import mistake
 def mask_target_padding(target: Array, pad_id: int) -> Array:
     """Return a mask that hides padding only, (batch, 1, 1, seq)."""
     return word_mask(target, pad_id)
+
+
+@mistake("tgt-masks-joined-or", instead_of=target_mask)
+def join_masks_by_or(target: Array, pad_id: int) -> Array:
+    """Return a mask that hides only what is both padding and later, (batch, 1, seq, seq)."""
+    seq = target.shape[1]
+    return np.asarray(word_mask(target, pad_id) | causal_mask(q_seq=seq, kv_seq=seq))
 
 
 @mistake("tgt-pad-missing", instead_of=target_mask)
@@ -48,7 +57,7 @@ def take_padding_for_words(original: Callable[[Array, int], Array], ids: Array, 
 @mistake("pe-missing", instead_of=embed)
 def leave_out_positions(ids: Array, pad_id: int, params: Params) -> Array:
     """Return the rows of the table as they are, (batch, tokens, d_model)."""
-    return token_embedding(ids, params={"table": params["table"]})
+    return token_embedding(ids, params={"table": params["table"]}, pad_id=pad_id)
 
 
 @mistake("pad-mask-zeroes-positions", around=embed)
@@ -56,7 +65,7 @@ def add_positions_to_padding(
     original: Callable[[Array, int, Params], Array], ids: Array, pad_id: int, params: Params
 ) -> Array:
     """Return the rows of the table, with the positional encoding added to padding only, (batch, tokens, d_model)."""
-    rows = token_embedding(ids, params={"table": params["table"]})
+    rows = token_embedding(ids, params={"table": params["table"]}, pad_id=pad_id)
     return np.where((ids == pad_id)[..., None], original(ids, pad_id, params), rows)
 
 
@@ -105,6 +114,31 @@ def map_probabilities(original: Callable[..., dict[str, Array]], x: Array, *, pa
 def scale_logits(original: Callable[[Array, Params], Array], x: Array, params: Params) -> Array:
     """Return the logits divided by √d_model."""
     return original(x, params) / math.sqrt(x.shape[-1])
+
+
+TIED: Final = {"output_layer": "tied"}
+
+
+@mistake("tied-not-transposed", instead_of=tied_weight, conventions=TIED)
+def reshape_table(params: Params) -> Array:
+    """Return the table reshaped to (d_model, vocab)."""
+    table = params["table"]
+    return table.reshape(table.shape[::-1])
+
+
+@mistake("tied-output-scaled", around=tied_weight, conventions=TIED)
+def scale_tied_table(original: Callable[[Params], Array], params: Params) -> Array:
+    """Return the transposed table multiplied by √d_model."""
+    return original(params) * math.sqrt(params["table"].shape[-1])
+
+
+# Learned positions
+
+
+@mistake("learned-positions-from-one", around=learned_positions, conventions={"positions": "learned"})
+def count_positions_from_one(original: Callable[[int], Array], seq: int) -> Array:
+    """Return 1 … seq."""
+    return original(seq) + 1
 
 
 # The target

@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Any, Final, Literal
 
 from goldformer.adapters.textbook.checks import Array
-from goldformer.adapters.textbook.heads import Params, project, project_attention
+from goldformer.adapters.textbook.heads import Params, project, project_attention, project_heads, split_heads
 from goldformer.adapters.textbook.layers import (
     decoder,
     decoder_layer,
@@ -93,8 +93,8 @@ _DECODER_LAYER: Final = (
 )
 
 
-#: The steps of the textbook that take a role.
-_MAPPED: Final[frozenset[Step]] = frozenset({project_attention, project})
+#: The steps of the textbook that take a role, and the one that cuts what such a step projects.
+_MAPPED: Final[frozenset[Step]] = frozenset({project_attention, project, project_heads, split_heads})
 #: Roles of parameters, in words.
 _OF_ATTENTION: Final = {
     "o": "the projection of the output",
@@ -129,14 +129,16 @@ def _list_layers(half: str, parts: frozenset[str] = frozenset()) -> tuple[Mistak
     )
 
 
+_OF_EVERY_ATTENTION: Final = _list_maps("multi_head_attention", _OF_ATTENTION)
+
 #: The places inside each component, the likelier ones first.
 PLACES: Final[Mapping[str, tuple[MistakePlace, ...]]] = {
     "multi_head_attention": _list_maps("multi_head_attention", _OF_ATTENTION),
     "feed_forward": _list_maps("feed_forward", _OF_FEED_FORWARD),
     "encoder_layer": (*_ENCODER_LAYER, *_list_layer_maps(_ENCODER_LAYER)),
-    "decoder_layer": (*_DECODER_LAYER, *_list_layer_maps(_DECODER_LAYER)),
-    "encoder": (*_ENCODER_LAYER, *_list_layers("encoder")),
-    "decoder": (*_DECODER_LAYER, *_list_layers("decoder")),
+    "decoder_layer": (*_DECODER_LAYER, *_list_layer_maps(_DECODER_LAYER), *_OF_EVERY_ATTENTION),
+    "encoder": (*_ENCODER_LAYER, *_list_layers("encoder"), *_OF_EVERY_ATTENTION),
+    "decoder": (*_DECODER_LAYER, *_list_layers("decoder"), *_OF_EVERY_ATTENTION),
     "transformer": (
         *_DECODER_LAYER,
         *_ENCODER_LAYER,
@@ -144,6 +146,7 @@ PLACES: Final[Mapping[str, tuple[MistakePlace, ...]]] = {
         MistakePlace("the encoder's half", half="encoder"),
         *_list_layers("decoder", _CALLED),
         *_list_layers("encoder", _CALLED),
+        *_OF_EVERY_ATTENTION,
     ),
 }
 
@@ -179,7 +182,7 @@ def _enter_sublayer(at: Position, *_: Any, number: int, **__: Any) -> Position:
     return replace(at, sublayer=(at.sublayer[0], number))
 
 
-def _enter_map(at: Position, _x: Array, _params: Params, role: str) -> Position:
+def _enter_map(at: Position, _x: Array, _params: Params, role: str, *_: int) -> Position:
     return replace(at, role=role)
 
 
@@ -194,6 +197,7 @@ TRACKED: Final[Replacements] = {
     encoder_layer: _track(lambda at, *_, **__: replace(at, sublayer=("encoder_layer", 0))),
     decoder_layer: _track(lambda at, *_, **__: replace(at, sublayer=("decoder_layer", 0))),
     run_sublayer: _track(_enter_sublayer),
+    project_heads: _track(_enter_map),
     project_attention: _track(_enter_map),
     # Not through the step above: the maps of a feed-forward network are no projections of an attention.
     project: _track(_enter_map),

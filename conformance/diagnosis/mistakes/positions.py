@@ -24,9 +24,9 @@ from goldformer.conformance.diagnosis.mistakes.registry import mistake
 
 
 @mistake("emb-scale-divide", around=token_embedding)
-def divide_embedding(original: Callable[..., Array], ids: Array, *, params: Params) -> Array:
+def divide_embedding(original: Callable[..., Array], ids: Array, *, params: Params, pad_id: int | None = None) -> Array:
     """Return the rows of the table divided by √d_model, (batch, seq, d_model)."""
-    rows = original(ids, params=params)
+    rows = original(ids, params=params, pad_id=pad_id)
     return rows / math.sqrt(rows.shape[-1])
 
 
@@ -145,3 +145,11 @@ def add_in_place(x: Array, encoding: Array) -> Array:
     """Return x, to which the encoding is added in place."""
     x += encoding
     return x
+
+
+@mistake("pe-float32", around=sinusoid_table, shows_in=("float64",))
+def make_table_in_float32(
+    original: Callable[[int, int, npt.DTypeLike], Array], seq: int, d_model: int, dtype: npt.DTypeLike
+) -> Array:
+    """Return the table rounded to float32, in the dtype of the input."""
+    return original(seq, d_model, np.float32).astype(dtype)

@@ -121,7 +121,7 @@ class _Writer:
             ("sizes", self.words.plain(sizes)),
             ("shows", links("clause", case.clauses)),
             ("source", cited(case.source) if case.source else ""),
-            ("under every option of", link("convention", case.convention) if case.convention else ""),
+            ("under every option of", links("convention", case.conventions)),
             ("with", only),
             ("catches", links("mistake", case.kills)),
         ]

@@ -1,5 +1,7 @@
 """The textbook's backward passes against autograd through the reference, and the mistakes that they make possible."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -74,10 +76,16 @@ ENCODERS, DECODERS = (
     {name: array for i in (0, 1) for name, array in under(f"{stack}.{i}", scaled(layer, i)).items()}
     for stack, layer in (("encoder", ENCODER), ("decoder", DECODER))
 )
-MODEL = {
+MODEL: dict[str, Any] = {
     "source": np.array([[3, 1, 3, 0], [4, 2, 5, 1]]), "target": np.array([[1, 0, 3], [5, 5, 0]]), "num_heads": 2,
     "num_encoder_layers": 2, "num_decoder_layers": 2, "pad_id": 0,
     "params": {"table": draw(104, 7, 4), **VOCAB, **ENCODERS, **DECODERS},
+}  # fmt: skip
+FINAL = {"gamma": draw(105, 4), "beta": draw(106, 4)}
+# The table is tied, and positions are learned: more of them than there are tokens.
+TIED = {
+    "table": draw(104, 7, 4), "position_table": draw(107, 5, 4), **ENCODERS, **DECODERS, **under("encoder_norm", FINAL),
+    **under("decoder_norm", {"gamma": draw(108, 4), "beta": draw(109, 4)}),
 }  # fmt: skip
 TARGET = np.random.default_rng(102).dirichlet(np.ones(5), (2, 3))
 TARGETS = np.array([[3, 0, 1], [2, 2, 1]])
@@ -124,7 +132,22 @@ CALLS = {
             "memory_mask": some(81, 2, 1, 3, 5), "num_heads": 2, "num_layers": 2, "params": DECODERS,
         },
     ),
+    "encoder, final norm": (
+        "encoder",
+        {"x": draw(78, 2, 3, 4), "num_heads": 2, "num_layers": 2, "params": ENCODERS | under("norm", FINAL)},
+    ),
+    "decoder, final norm": (
+        "decoder",
+        {
+            "x": draw(78, 2, 3, 4), "memory": draw(79, 2, 5, 4), "num_heads": 2, "num_layers": 2,
+            "params": DECODERS | under("norm", FINAL),
+        },
+    ),
     "model": ("transformer", MODEL),
+    "model, tied, final norms, learned positions": ("transformer", MODEL | {"params": TIED}),
+    "model, tied with a bias": (
+        "transformer", MODEL | {"params": {n: a for n, a in MODEL["params"].items() if n != "w_vocab"}},
+    ),
     "output layer": ("output_probabilities", {"x": draw(82, 2, 3, 4), "params": VOCAB}),
     "divergence": ("kl_divergence", {"target": TARGET, "logits": draw(103, 2, 3, 5)}),
     "loss": ("cross_entropy", {"logits": draw(33, 2, 3, 5), "targets": TARGETS, "pad_id": 2}),
@@ -175,6 +198,27 @@ def test_backward_passes_of_the_option_pre_are_those_of_autograd(call):
     assert got.keys() == expected.keys()
     for name, gradient in got.items():
         np.testing.assert_allclose(gradient, expected[name], rtol=0, atol=1e-11, err_msg=name)
+
+
+def test_under_the_option_fixed_the_row_of_the_padding_has_no_gradient():
+    book = build_textbook(OPTIONS["pad_row", "fixed"])
+    ids, table = np.array([[0, 4, 4], [1, 4, 0]]), draw(8, 6, 3)
+    given = {"ids": ids, "params": {"table": table}, "cotangent": draw(9, 2, 3, 3)}
+    leaf = torch.tensor(table, requires_grad=True)
+    rows = torch.nn.functional.embedding(torch.tensor(ids), leaf, padding_idx=4)
+    rows.backward(torch.tensor(given["cotangent"]))
+    np.testing.assert_array_equal(book.token_embedding_gradient(**given, pad_id=4)["table"], leaf.grad)
+    assert np.all(leaf.grad[4].numpy() == 0)
+
+    # Only the embeddings pass none on: a tied table has one from the logits.
+    call = MODEL | {"params": TIED}
+    given = tracked(call)
+    logits = reference_impl.transformer(**given, fixed_pad_row=True).logits
+    cotangent = draw(41, *logits.shape)
+    logits.backward(torch.tensor(cotangent))
+    got = book.transformer_gradient(**call, cotangent=cotangent)["table"]
+    np.testing.assert_allclose(got, given["params"]["table"].grad, rtol=0, atol=1e-12)
+    assert np.any(got[0] != 0)
 
 
 def test_a_row_that_is_read_with_a_factor_has_it_in_its_gradient():

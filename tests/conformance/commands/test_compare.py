@@ -12,8 +12,9 @@ from comparisons import ALL, FAILING, MISSING, RIGHT, made, of, verdict, wrong
 from goldformer.conformance.cli import main
 from goldformer.conformance.commands import compare as command
 from goldformer.conformance.judging.verdict import Verdict
-from goldformer.conformance.reports.comparison import ComparisonRequest, Counts, check_implementation, run_comparison
+from goldformer.conformance.reports.comparison import ComparisonRequest, check_implementation, run_comparison
 from goldformer.conformance.reports.comparison_text import as_json, badge, markdown
+from goldformer.conformance.reports.results import Counts
 
 SOFTMAX = """
 import numpy as np
@@ -29,6 +30,9 @@ def softmax(scores):
     powers = np.exp(scores - scores.max(-1, keepdims=True))
     return beside.FACTOR * powers / powers.sum(-1, keepdims=True)
 """
+
+#: The outcome of RIGHT.
+CONFORMS = "conforms · 1 component · 1 of 2 cases apply · 1 component on fewer than 5 cases"
 
 
 def compare(*arguments):
@@ -103,7 +107,8 @@ def test_what_was_run_is_in_the_json(saved, spec):
     assert right["seconds"] > 0
     (component,) = doubled["components"]
     judged = component["passed"] + component["failed"] + component["errored"]
-    assert judged + sum(component["skipped"].values()) == len(component_verdicts(spec))
+    counted = judged + sum(component["skipped"].values()) + component["bad_inputs"]
+    assert counted == len(component_verdicts(spec))
     assert component["dtypes"]["float32"]["failed"] == component["failed"] == len(doubled["failures"])
     assert doubled["clauses"]["SM-1"]["failed"] > 0
     assert [r["text"] for r in doubled["diagnosis"] if r["label"] == "Fix first"] == ["softmax"]
@@ -217,10 +222,10 @@ def test_what_is_printed(told):
     assert [re.split(r"\s{2,}", line.strip()) for line in lines[:4]] == [
         ["component", "right", "a | <b>*bad*</b>", "missing.py"],
         ["layer_norm", "– not implemented", "–", "–"],
-        ["softmax", "✓ 2 of 2 · 0.25", "✗ 1 of 2 · 2.5e+05", "–"],
+        ["softmax", "✓ 2 of 2 · 0.25 · 1 case only", "✗ 1 of 2 · 2.5e+05", "–"],
         ["scaled_dot_product_attention", "–", "✗ 0 of 1", "–"],
     ]
-    assert "right 7: conforms · 1 component · 2 of 3 checks apply (1.2 s)" in lines
+    assert f"right 7: {CONFORMS} (1.2 s)" in lines
     assert "Convention declared: empty_row: nan" in lines
     assert "Note: sotfmax is no component: did you mean softmax?" in lines
     assert "Fix first: softmax" in lines
@@ -235,10 +240,7 @@ def test_every_file_is_saved_and_named(told, tmp_path):
     assert (tmp_path / "a.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     assert (tmp_path / "a.md").read_text(encoding="utf-8").startswith("## Conformance")
     # Of the first one named.
-    assert (
-        json.loads((tmp_path / "b.json").read_text(encoding="utf-8"))["message"]
-        == "conforms · 1 component · 2 of 3 checks apply"
-    )
+    assert json.loads((tmp_path / "b.json").read_text(encoding="utf-8"))["message"] == CONFORMS
     assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))["outcome"] == "unusable"
 
 
@@ -247,12 +249,13 @@ def test_every_file_is_saved_and_named(told, tmp_path):
 
 def test_json_has_counts_and_the_failing_verdicts_alone(spec):
     right, failing, missing = as_json(ALL, spec)["implementations"]
-    assert [c["component"] for c in right["components"]] == ["layer_norm", "softmax"]
-    softmax = right["components"][1]
+    assert right["not_implemented"] == ["layer_norm"]
+    (softmax,) = right["components"]
     assert softmax.pop("dtypes").keys() == {"float64", "float32"}
     assert softmax == {
         "component": "softmax", "state": "conforms", "passed": 2, "failed": 0, "errored": 0,
-        "skipped": {"convention": 1}, "worst_ratio": 0.25,
+        "skipped": {"convention": 1}, "worst_ratio": 0.25, "refused": 0, "bad_inputs": 0,
+        "cases_judged": 1, "cases": 2, "cases_lost": ["1 convention"], "unseen_mistakes": [],
     }  # fmt: skip
     assert right["failures"] == []
     assert [v["check"] for v in failing["failures"]] == ["sm-one", "sdpa-one"]
@@ -262,8 +265,12 @@ def test_json_has_counts_and_the_failing_verdicts_alone(spec):
 @pytest.mark.parametrize(
     ("implementation", "message", "color"),
     [
-        (RIGHT, "conforms · 1 component · 2 of 3 checks apply", "brightgreen"),
-        (made("m", verdict("a", "softmax"), verdict("b", "layer_norm")), "conforms · 2 components", "brightgreen"),
+        (RIGHT, CONFORMS, "brightgreen"),
+        (
+            made("m", verdict("a", "softmax"), verdict("b", "layer_norm")),
+            "conforms · 2 components · 2 of 2 cases apply · 2 components on fewer than 5 cases",
+            "brightgreen",
+        ),
         (made("m", wrong("a", "softmax"), verdict("b", "layer_norm")), "fails in 1 of 2 components", "red"),
         (MISSING, "not checked", "lightgrey"),
     ],
@@ -284,7 +291,7 @@ def test_markdown_has_a_table_that_names_do_not_break(spec):
         "| component | right | a \\| \\<b>\\*bad\\*\\</b> | missing.py |",
         "| --- | --- | --- | --- |",
         "| `layer_norm` | – not implemented | – | – |",
-        "| `softmax` | ✓ 2 of 2 · 0.25 | ✗ 1 of 2 · 2.5e+05 | – |",
+        "| `softmax` | ✓ 2 of 2 · 0.25 · 1 case only | ✗ 1 of 2 · 2.5e+05 | – |",
         "| `scaled_dot_product_attention` | – | ✗ 0 of 1 | – |",
     ]
     # A table needs an empty line before it and behind it.
@@ -294,7 +301,7 @@ def test_markdown_has_a_table_that_names_do_not_break(spec):
 def test_markdown_says_how_each_ends_what_to_mend_and_what_it_ran_on(spec):
     text = markdown(ALL, spec)
     for line in (
-        "- ✓ **right 7**: conforms · 1 component · 2 of 3 checks apply (declares empty_row: nan)",
+        f"- ✓ **right 7**: {CONFORMS} (declares empty_row: nan)",
         "- ✗ **a \\| \\<b>\\*bad\\*\\</b> 7**: fails in 2 of 2 components",
         "- ! **missing.py**: no such file. \\`goldformer new missing.py\\` writes one",
         "- **Fix first**: softmax",
@@ -322,7 +329,10 @@ def test_check_saves_a_summary_and_a_badge(tmp_path):
     assert result.exit_code == 0
     assert result.stdout.splitlines()[-2:] == [f"- wrote {summary}", f"- wrote {drawn}"]
     assert re.search(r"^\| `softmax` \| ✓ \d+ of \d+ · 0\.\d+ \|$", summary.read_text(encoding="utf-8"), re.MULTILINE)
-    assert json.loads(drawn.read_text(encoding="utf-8"))["message"] == "conforms · 1 component · 21 of 22 checks apply"
+    assert (
+        json.loads(drawn.read_text(encoding="utf-8"))["message"]
+        == "conforms · 1 component · 15 of 15 cases apply · refuses 1 of 1 bad inputs"
+    )
 
 
 def test_check_writes_nothing_but_json_to_standard_output(tmp_path):

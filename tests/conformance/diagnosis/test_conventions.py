@@ -24,7 +24,7 @@ EMPTY_ROW = "sdpa-empty-row"
 
 #: A case that depends on a convention, for each of them.
 CASES = {
-    "layer_norm_eps": "ln-a-thousandth-apart",
+    "layer_norm_eps": "ln-variance-of-five-millionths",
     "norm_placement": "enc-distinct-sizes",
     "smoothing_denominator": "ls-four-words",
     "empty_row": EMPTY_ROW,
@@ -34,6 +34,18 @@ CASES = {
     "odd_d_model": "pe-odd-5",
     "beam_finish": "beam-finish",
     "length_penalty": "beam-length-penalty",
+    "pad_row": "tf-pad-row-gradient",
+}
+#: For each convention that the parameters of a call decide, a case that has one option only, by the option.
+CASES_OF_PARAMS = {
+    ("final_norm", "none"): "encs-two-layers",
+    ("final_norm", "after_stack"): "encs-final-norm",
+    ("output_layer", "separate"): "tf-distinct-sizes",
+    ("output_layer", "without_bias"): "tf-output-without-bias",
+    ("output_layer", "tied"): "tf-tied",
+    ("output_layer", "tied_with_bias"): "tf-tied-with-bias",
+    ("positions", "sinusoidal"): "tf-distinct-sizes",
+    ("positions", "learned"): "tf-learned-positions",
 }
 PLAIN = Spoiled("plain")
 
@@ -47,6 +59,7 @@ CHOICES = {
     (name, option, CASES[name]): under(name, option)
     for name, convention in load_spec().conventions.items()
     for option in convention.options
+    if name in CASES
 }
 every_choice = pytest.mark.parametrize(
     ("choice", "textbook"), CHOICES.items(), ids=lambda value: ".".join(value[:2]) if isinstance(value, tuple) else ""
@@ -58,7 +71,9 @@ def bench_of(spec):
     """A bench for a textbook with declarations."""
 
     def make(textbook, **conventions):
-        functions = {name: getattr(textbook(), name) for name in spec.contracts}
+        made = textbook()
+        functions = {name: getattr(made, name) for name in spec.contracts}
+        functions |= {n: getattr(made, n) for n in ("transformer_gradient", "encoder_gradient")}
         thing = SimpleNamespace(ARRAYS="numpy", NAME="mine", CONVENTIONS=conventions, **functions)
         return Bench(spec, Adapter.from_object(thing, "mine.py", spec), "float32", "cpu")
 
@@ -66,7 +81,31 @@ def bench_of(spec):
 
 
 def test_every_option_of_every_convention_is_tried_here(spec):
-    assert {(c.id, option) for c in spec.conventions.values() for option in c.options} == {key[:2] for key in CHOICES}
+    known = {(c.id, option) for c in spec.conventions.values() for option in c.options}
+    assert known == {key[:2] for key in CHOICES} | CASES_OF_PARAMS.keys()
+
+
+@pytest.mark.parametrize(("choice", "case"), CASES_OF_PARAMS.items(), ids=[".".join(key) for key in CASES_OF_PARAMS])
+def test_a_case_has_the_parameters_of_one_option(choice, case, bench_of, spec):
+    convention, option = choice
+    for other in spec.conventions[convention].options:
+        verdict = check_case(spec.cases[case], bench_of(under(*choice), **{convention: other}))
+        assert verdict.status is (Status.PASSED if other == option else Status.SKIPPED)
+        assert other == option or verdict.message == f"only for {convention}: {option}; the adapter declares {other}"
+
+
+#: Code that has an option, and gets the parameters of the default because it does not declare it.
+UNDECLARED = [("final_norm", "after_stack"), ("output_layer", "tied"), ("output_layer", "without_bias")]
+
+
+@pytest.mark.parametrize("choice", UNDECLARED, ids=".".join)
+def test_an_option_that_the_parameters_contradict_is_found(choice, bench_of, spec):
+    convention, option = choice
+    case = spec.cases[CASES_OF_PARAMS[convention, spec.conventions[convention].default]]
+    verdict = explained(case, bench_of(under(*choice)))
+    assert verdict.status is Status.FAILED
+    assert verdict.matches is not None
+    assert [cause.id for match in verdict.matches for cause in match.causes] == [f"{convention}: {option}"]
 
 
 def explained(case, bench):
@@ -214,7 +253,7 @@ def test_what_is_left_open_is_not_compared_and_all_else_is(bench_of, spec):
 
 def test_only_the_rows_without_a_key_are_left_out(spec):
     golden = spec.cases[EMPTY_ROW].golden
-    whole, agreed = golden.options["uniform"]["weights"], golden.select_agreed()["weights"]
+    whole, agreed = golden.options["uniform"]["weights"], golden.select_agreed(golden.options)["weights"]
     assert 0 < agreed.values.size < whole.values.size
     assert agreed.select(whole.values).tolist() == agreed.values.tolist()
 

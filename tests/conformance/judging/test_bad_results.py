@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import warnings
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -285,7 +286,8 @@ def test_every_golden_case_of_the_component_gets_the_same_verdict(miniature, ben
 @pytest.mark.parametrize("miniature", [returns_none, raises, exits, returns_wrong_shape], ids=lambda m: m.__name__)
 def test_a_refusal_is_not_judged_where_the_working_call_is_broken(miniature, bench_of, spec):
     status, reason, _ = MINIATURES[miniature]
-    verdict = check_case(spec.cases["sdpa-widths-differ"], bench_of(miniature, "numpy"))
+    bench = replace(bench_of(miniature, "numpy"), require_refusals=True)
+    verdict = check_case(spec.cases["sdpa-widths-differ"], bench)
     assert (verdict.status, verdict.reason) == (status, reason)
     assert verdict.message.startswith("cannot be judged: sdpa-cross-lengths, the same call without the fault, ")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -119,7 +120,7 @@ def multi_head_attention(query, key, value, params, num_heads, mask=None):
         return query
     return reference.multi_head_attention(query, key, value, params=params, num_heads=num_heads, mask=mask)
 """
-    at = bench(adapter_file(accepting), "bfloat16")
+    at = replace(bench(adapter_file(accepting), "bfloat16"), require_refusals=True)
     judgement = judge_case(at.spec.cases["mha-heads-do-not-divide"], at)
     assert judgement.verdict.reason == "no-error"
     (match,) = Diagnosis(at.spec).explain(judgement).matches

@@ -27,9 +27,9 @@ every_dtype = pytest.mark.parametrize("dtype", UNIT_ROUNDOFF)
 def bench_of(spec):
     """A bench for functions given by component, in torch."""
 
-    def make(dtype="float32", *, strict=False, arrays="torch", device="cpu", **names):
+    def make(dtype="float32", *, strict=False, required=True, arrays="torch", device="cpu", **names):
         adapter = Adapter.from_object(SimpleNamespace(ARRAYS=arrays, NAME="mine", **names), "mine.py", spec)
-        return Bench(spec, adapter, dtype, device, strict)
+        return Bench(spec, adapter, dtype, device, strict, require_refusals=required, require_precision=required)
 
     return make
 
@@ -280,7 +280,7 @@ def returns_queries_where_it_should_raise(query, key, value, mask=None):
         return query[..., :2], query
 
 
-def test_a_bad_call_that_is_accepted_fails(bench_of, spec):
+def test_a_bad_call_that_is_accepted_fails_where_refusals_are_required(bench_of, spec):
     bench = bench_of(arrays="numpy", scaled_dot_product_attention=returns_queries_where_it_should_raise)
     verdict = check_case(spec.cases["sdpa-widths-differ"], bench)
     assert (verdict.status, verdict.reason) == (Status.FAILED, "no-error")

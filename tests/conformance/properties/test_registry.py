@@ -257,6 +257,7 @@ CAUGHT: dict[str, tuple[Any, str]] = {
         CosineExponent,
         "row pos \\+ (\\d) is not row pos with each pair of sine and cosine turned by the angle of row \\1",
     ),
+    "pe-rows-differ": (implementations()["pe-single-row"].make, "positions \\d+ and \\d+ have the same row"),
     "pe-breaks-symmetry": (no_encoding, "with the encoding added, permuting the tokens still only permutes the output"),
     "mha-permutation": (lean_towards_early_queries, PERMUTED),
     "mha-causality": (

@@ -298,19 +298,19 @@ def test_a_case_of_too_few_bits_is_not_derived(spec: Spec, monkeypatch: pytest.M
     case = spec.cases["sm-one-row-by-hand"]
     monkeypatch.setattr(flint.ctx, "prec", 40)
     with pytest.raises(balls.Unproven, match="is not proven to be"):
-        derive(case, spec.contracts[case.component], spec.conventions)
+        derive(case, spec.contracts[case.component])
 
 
 def test_balls_are_tight_by_far(spec: Spec):
     """What 17 digits ask for is 1e-17; the balls are tighter than 1e-60."""
     case = spec.cases["mha-distinct-sizes"]
-    derived = derive(case, spec.contracts[case.component], spec.conventions)
+    derived = derive(case, spec.contracts[case.component])
     assert 0 < derived.widest < 1e-60
 
 
 def test_a_derivation_survives_its_cache(spec: Spec):
     case = spec.cases["pe-odd-5"]
-    derived = derive(case, spec.contracts[case.component], spec.conventions)
+    derived = derive(case, spec.contracts[case.component])
     assert Derived.from_json(yaml.safe_load(yaml.safe_dump(derived.as_json()))) == derived
     assert derived.options["refused"] is None
 
@@ -498,7 +498,7 @@ def test_processes_derive_what_one_does(copy: Path, monkeypatch: pytest.MonkeyPa
     outcomes = {o.case.id: o for o in run.derive_all(spec, cases, jobs=2, cache=None)}
     assert set(outcomes) == {case.id for case in cases}
     for case in cases:
-        assert outcomes[case.id].derived == derive(case, spec.contracts[case.component], spec.conventions)
+        assert outcomes[case.id].derived == derive(case, spec.contracts[case.component])
         assert not outcomes[case.id].cached
         assert run.describe_move(outcomes[case.id]) is None
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from goldformer.conformance.judging.tolerance import tolerance
-from goldformer.spec import ROOT, Case, Spec
+from goldformer.spec import ROOT, Spec
 from goldformer.spec.oracle import balls, formulas
-from goldformer.spec.oracle.derive import FORMULAS, evaluate
+from goldformer.spec.oracle.derive import FORMULAS, choose_options, evaluate
 
 #: Two kinds of number for one set of loops. In float64 the largest score is taken off first (SM-3).
 EXACT = SimpleNamespace(
@@ -144,6 +144,9 @@ def joined(m, heads, w_o, b_o):
         steps[name] = empty(wide.shape[0], len(heads), *heads[0][name].shape[1:])
         for j, head in enumerate(heads):
             steps[name][:, j] = head[name]
+    steps["average_weights"] = empty(*np.delete(steps["weights"].shape, 1))
+    for b, i, k in np.ndindex(steps["average_weights"].shape):
+        steps["average_weights"][b, i, k] = sum(steps["weights"][b, j, i, k] for j in range(len(heads))) / len(heads)
     return {**steps, "heads": steps["output"], "output": project(wide, w_o, b_o)}
 
 
@@ -411,12 +414,6 @@ def test_decimals_mean_themselves_and_not_the_floats_nearest_to_them():
 # ── the shipped cases in float64 ──
 
 
-def conventions_of(case: Case, spec: Spec, option: str) -> dict[str, str]:
-    known = spec.contracts[case.component].conventions
-    chosen = {name: value for name, value in case.only_with.items() if name in known}
-    return {**chosen, case.convention: option} if case.convention else chosen
-
-
 def at(want, array):
     return array[tuple(np.array(want.indices).T)] if want.form == "probes" else array
 
@@ -426,10 +423,13 @@ def test_every_stored_golden_value_is_what_the_balls_and_the_loops_give(spec: Sp
     for case in spec.cases.values():
         if case.component not in LOOPED or case.cotangent is not None:
             continue
-        for option, outputs in (case.golden.options if case.golden else {}).items():
+        for options in case.combine_options({name: spec.conventions[name].options for name in case.conventions}):
+            outputs, option = case.expects(options), case.key(options)
             if outputs is None:
                 continue
-            call = (case.input_arrays, case.param_arrays, case.attributes, conventions_of(case, spec, option))
+            called = case.under(options)
+            chosen = choose_options(called, spec.contracts[case.component], options)
+            call = (called.input_arrays, called.param_arrays, called.attributes, chosen)
             proven, looped = in_balls(case.component, *call), in_loops(case.component, FLOAT, *call)
             for name, golden in outputs.items():
                 if golden.within is not None:

@@ -237,7 +237,7 @@ def test_a_statistic_that_says_nothing_is_told(law, statistic, why):
 
 def test_a_case_is_derived_to_its_statistics_alone(spec: Spec):
     case = spec.cases["do-tenth"]
-    derived = derive(case, spec.contracts["dropout"], spec.conventions)
+    derived = derive(case, spec.contracts["dropout"])
     output = derived.options[ANY]["output"]
     assert [float(v) for v in output.values] == [0.1, 1, 10 / 9, 10 / 9]
     assert list(output.within) == ["zeros", "mean", "mean_square", "largest"]
@@ -249,7 +249,7 @@ def test_a_case_is_derived_to_its_statistics_alone(spec: Spec):
 @pytest.mark.parametrize("id_", ["xu-fused-64x192", "do-half", "sdpa-dropout-samples"])
 def test_what_is_stored_is_what_is_derived_now(id_, spec: Spec):
     case = spec.cases[id_]
-    derived = derive(case, spec.contracts[case.component], spec.conventions)
+    derived = derive(case, spec.contracts[case.component])
     outcome = run.Outcome(case, "", derived, cached=False)
     assert run.describe_move(outcome) is None
     (name,) = case.expect

@@ -1,0 +1,51 @@
+"""The finding that an implementation computes in a coarser dtype than the one it is called with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from goldformer.conformance.diagnosis.findings import Finding
+from goldformer.conformance.judging.tolerance import UNIT_ROUNDOFF
+from goldformer.conformance.judging.verdict import Verdict
+from goldformer.spec import Spec
+
+#: Half of the digits between float64 and float32: a result that lost more is nearer to float32, on a logarithmic scale.
+_HALF_WAY: Final = math.sqrt(UNIT_ROUNDOFF["float32"] / UNIT_ROUNDOFF["float64"])
+
+_OF_SCORES: Final = "√d_k as a float32 tensor, or a softmax in float32"
+#: Where float32 enters code that computes in float64, as seen in public implementations.
+_ENTRANCES: Final = {
+    "positional_encoding": "a table of positions, or its frequencies, made in float32",
+    "softmax": "a cast to float32",
+    "scaled_dot_product_attention": _OF_SCORES,
+    "fused_multi_head_attention": _OF_SCORES,
+    "multi_head_attention": _OF_SCORES,
+    "single_head_attention": _OF_SCORES,
+}
+_ANYWHERE: Final = "a constant, a square root or a cast in float32"
+
+
+def find_precision(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
+    """Yield one finding if results are right only to a coarser dtype: the components where that enters, and how much.
+
+    These are the components with such results whose parts have none.
+    """
+    coarse = [v for v in verdicts if v.reason == "precision"]
+    if not coarse:
+        return
+    affected = {v.component for v in coarse}
+    entered = [c for c in spec.components if c in affected and affected.isdisjoint(spec.list_dependencies(c))]
+    worst = max(v.ratio for v in coarse if v.ratio is not None)
+    first = next(v for v in coarse if v.component == entered[0])
+    dtype = first.dtype
+    label = "Computes in float32" if worst > _HALF_WAY else f"Loses digits in {dtype}"
+    causes = " or ".join(dict.fromkeys(_ENTRANCES.get(c, _ANYWHERE) for c in entered))
+    results = f"{len(coarse)} result{'s' if len(coarse) != 1 else ''} in {dtype}"
+    are = "are" if len(coarse) != 1 else "is"
+    text = (
+        f"{results} {are} right only to float32, first seen in {' and '.join(entered)} ({first.check}); "
+        f"up to {math.log10(worst):.1f} digits are lost. Look for {causes}. Only --strict fails it"
+    )
+    yield Finding(label, text, inner=False)
