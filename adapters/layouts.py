@@ -9,6 +9,7 @@ import difflib
 import re
 import sys
 from collections.abc import Iterable, Mapping
+from functools import cache
 from math import inf, isfinite
 from typing import Any, Literal, NamedTuple
 
@@ -104,7 +105,7 @@ def fuse_projections(
 
     The columns are [q|k|v, heads, d_k], as nn.MultiheadAttention and GPT-2 have them, or with `per_head`
     [heads, q|k|v, d_k], as GPT-NeoX has them. The bias is None if no role has one; a missing one counts as zeros.
-    NotImplementedError if the weights have different sizes and `per_head` cannot mix them.
+    NotImplementedError if the weights read inputs of different widths.
     """
     weights = [params[f"w_{role}"] for role in roles]
     if len({int(weight.shape[0]) for weight in weights}) > 1:
@@ -468,7 +469,12 @@ def _describe_unfilled(own: Mapping[str, Any], state: Mapping[str, Any], lines: 
 
 def _match(pattern: str, name: str) -> re.Match[str] | None:
     """Match a name with a line's pattern; each * is a group for the number of a layer."""
-    return re.fullmatch(re.escape(pattern).replace(r"\*", r"(\d+)"), name)
+    return _compile(pattern).fullmatch(name)
+
+
+@cache
+def _compile(pattern: str) -> re.Pattern[str]:
+    return re.compile(re.escape(pattern).replace(r"\*", r"(\d+)"))
 
 
 def _suggest(text: str, name: str, known: Iterable[str]) -> str:

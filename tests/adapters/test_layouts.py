@@ -409,7 +409,7 @@ def test_map_state_fills_a_module_as_functional_call_takes_it():
 
 def test_map_state_of_a_stack_and_of_tied_weights(library):
     names = layouts.nest_names(LAYER, "encoder.*", "layers.*")
-    names |= {"table": ("src.weight", "tgt.weight"), "encoder.norm.gamma": "end.weight"}
+    names |= {"table": ("src.weight", "tgt.weight"), "encoder_norm.gamma": "end.weight"}
     params = {"table": library(numbered(5, 3)), **layer(library, "encoder.0."), **layer(library, "encoder.11.")}
     state = layouts.map_state(names, params)
     assert state["src.weight"] is state["tgt.weight"] is params["table"]

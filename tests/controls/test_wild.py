@@ -125,6 +125,12 @@ def test_the_verdict_on_an_implementation_in_words():
     assert describe_verdict(wild, make_record("a softmax")) == "fails without a name (1 wrong-value)"
     assert describe_verdict(wild, make_record("a softmax", findings=[OTHER])) == "misnamed: kv-swap (1 wrong-value)"
     assert describe_verdict(wild, {"crash": "TypeError: x"}) == "crash: TypeError: x"
+    empty = ["Option found", "…", ["empty_row: zeros"]]
+    assert describe_verdict(wild, make_record("a softmax", findings=[empty])).startswith("misnamed: ")
+    open_row = replace(wild, variant={"empty_row": "unspecified", "positions": "learned"})
+    missing = ["Mistake found", "…", ["pe-missing"]]
+    record = make_record("a softmax", findings=[empty, missing])
+    assert describe_verdict(open_row, record) == "named: empty_row: zeros, pe-missing"
 
 
 def test_a_mistake_is_run_and_counted_in_the_table(spec):

@@ -1,4 +1,4 @@
-# deserves: variant norm_placement=pre, embedding_scale=sqrt_d_model, odd_d_model=refused, final_norm=after_stack, ln-unbiased, ln-eps-outside
+# deserves: variant norm_placement=pre, embedding_scale=sqrt_d_model, odd_d_model=refused, final_norm=after_stack, ln-unbiased, ln-eps-outside, ln-std-plus-eps
 """A model in the style of a line-by-line annotation of the paper: deep copies, sub-layer wrappers and a generator."""
 
 import copy
@@ -255,7 +255,7 @@ def _layer(params, prefix="", decoder=False):
 
 def _stack(params, name, n):
     # Undeclared, the stack's own norm is that of a new module.
-    norm = part(params, f"{name}.norm")
+    norm = part(params, "norm") or part(params, f"{name}_norm")
     state = {"norm.a_2": norm["gamma"], "norm.b_2": norm["beta"]} if norm else {}
     for i in range(n):
         state |= _layer(part(params, f"{name}.{i}"), f"layers.{i}.", decoder=name == "decoder")

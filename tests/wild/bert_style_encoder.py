@@ -191,7 +191,7 @@ MISTAKES = {
         "key_layer = self.transpose_for_scores(self.key(hidden_states))",
         "key_layer = self.transpose_for_scores(self.value(hidden_states))",
         "The keys are made with the values' projection.",
-        (),
+        ("keys-by-w-v",),
     ),
     "eps-of-thousandth": (
         "self.LayerNorm = nn.LayerNorm(hidden_size, eps=1e-12)",

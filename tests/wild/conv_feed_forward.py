@@ -256,7 +256,7 @@ MISTAKES = {
         "get_pad_mask(trg_seq, self.pad_idx) & get_subsequent_mask(trg_seq)",
         "get_pad_mask(trg_seq, self.pad_idx) | get_subsequent_mask(trg_seq)",
         "The padding mask and the causal mask are joined with or.",
-        (),
+        ("tgt-masks-joined-or",),
     ),
     "temperature-of-model": (
         "ScaledDotProductAttention(temperature=d_k**0.5)",

@@ -189,14 +189,12 @@ def decoder_layer(x, memory, self_mask=None, memory_mask=None, *, num_heads, par
 def transformer(source, target, *, num_heads, num_encoder_layers, num_decoder_layers, pad_id, params):
     table = params["table"]
     hidden = params["encoder.0.feed_forward.w_1"].size(1)
-    torch.manual_seed(0)
     model = Transformer(len(table), pad_id, table.size(1), num_encoder_layers, num_decoder_layers, hidden, num_heads)
     state = _linear(params, "w_vocab", "decoder.fc_out")
     for half in ("encoder", "decoder"):
         state[f"{half}.word_embedding.weight"] = table
-        # Without the declaration positions are those of a new table.
-        own = getattr(model, half).position_embedding.weight.detach().to(table)
-        state[f"{half}.position_embedding.weight"] = params.get("position_table", own)
+        # Where a call has no learnt positions, a table of noughts leaves them out.
+        state[f"{half}.position_embedding.weight"] = params.get("position_table", table.new_zeros(5000, table.size(1)))
     for i in range(num_encoder_layers):
         state |= _block(params, f"encoder.{i}.", f"encoder.layers.{i}.")
     for i in range(num_decoder_layers):

@@ -230,7 +230,7 @@ MISTAKES = {
         "pasts = [(k[rows], v[rows]) for k, v in pasts]",
         "pasts = list(pasts)",
         "The cache is not reordered with the beams.",
-        (),
+        ("beam-cache-stale",),
     ),
     "position-of-cache-forgotten": (
         "self.emb(words) + self.pos[start:total]",
@@ -260,7 +260,7 @@ MISTAKES = {
         "was_ended = ended.gather(1, source_beam)",
         "was_ended = ended",
         "Whether a sentence has ended is not carried along when the beams change places.",
-        (),
+        ("beam-end-flags-stale",),
     ),
     "values-cut-by-key-width": (
         "v = self.w_v(x).view(b, t, self.n_head, self.d_v).transpose(1, 2)",

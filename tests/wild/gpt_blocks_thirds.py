@@ -159,8 +159,8 @@ def encoder(x, mask=None, *, num_heads, num_layers, params):
         start = f"encoder.{i}."
         own = {name.removeprefix(start): value for name, value in params.items() if name.startswith(start)}
         state |= _block_state(own, f"gpt.h.{i}.")
-    if "encoder.norm.gamma" in params:  # without the declaration ln_f is that of a new module
-        state["gpt.ln_f.weight"], state["gpt.ln_f.bias"] = params["encoder.norm.gamma"], params["encoder.norm.beta"]
+    if "norm.gamma" in params:  # without the declaration ln_f is that of a new module
+        state["gpt.ln_f.weight"], state["gpt.ln_f.bias"] = params["norm.gamma"], params["norm.beta"]
     return torch.func.functional_call(module, state, (x, mask))
 
 

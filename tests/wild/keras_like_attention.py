@@ -195,7 +195,7 @@ MISTAKES = {
         "key = self._heads(self.key_dense(key))",
         "key = self._heads(self.key_dense(value))",
         "The keys are made of what the values are made of, which shows where the two differ.",
-        (),
+        ("key-from-value-input",),
     ),
     "einsum-letters": (
         '"acbe,aecd->abcd", dropped, value)',

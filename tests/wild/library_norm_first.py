@@ -97,14 +97,14 @@ def _layer(params, ours, theirs):
     return state
 
 
-def _final_norm(params, side, at):
-    if f"{side}.norm.gamma" not in params:
+def _final_norm(params, at):
+    if "norm.gamma" not in params:
         return {}
-    return {f"{at}.weight": params[f"{side}.norm.gamma"], f"{at}.bias": params[f"{side}.norm.beta"]}
+    return {f"{at}.weight": params["norm.gamma"], f"{at}.bias": params["norm.beta"]}
 
 
 def _encode(x, mask, num_heads, params, names):
-    final = _final_norm(params, "encoder", "after_norm")
+    final = _final_norm(params, "after_norm")
     state = {**final}
     for i, name in enumerate(names):
         state |= _layer(params, name, f"layers.{i}.")
@@ -126,7 +126,7 @@ def encoder(x, mask=None, *, num_heads, num_layers, params):
 
 
 def _decode(x, memory, self_mask, memory_mask, num_heads, params, names):
-    final = _final_norm(params, "decoder", "decoder.norm")
+    final = _final_norm(params, "decoder.norm")
     state = {**final}
     for i, name in enumerate(names):
         state |= _layer(params, name, f"decoder.layers.{i}.")

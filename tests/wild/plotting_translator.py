@@ -179,8 +179,8 @@ def transformer(source, target, *, num_heads, num_encoder_layers, num_decoder_la
     for i in range(num_decoder_layers):
         state |= _layer(params, f"decoder.{i}.", f"dec.{i}.", decoder=True)
     for side, end in {"encoder": "enc_end", "decoder": "dec_end"}.items():
-        if f"{side}.norm.gamma" in params:  # without the declaration the module's own is that of a new one
-            state[f"{end}.gain"], state[f"{end}.shift"] = params[f"{side}.norm.gamma"], params[f"{side}.norm.beta"]
+        if f"{side}_norm.gamma" in params:  # without the declaration the module's own is that of a new one
+            state[f"{end}.gain"], state[f"{end}.shift"] = params[f"{side}_norm.gamma"], params[f"{side}_norm.beta"]
     inner = params["encoder.0.feed_forward.w_1"].size(1)
     model = Translator(*params["table"].shape, num_heads, inner, num_encoder_layers, num_decoder_layers, pad_id)
     return torch.func.functional_call(model.to(params["table"]), state, (source, target))
@@ -217,7 +217,7 @@ MISTAKES = {
         ".triu(1) | (target == self.pad).unsqueeze(1)",
         ".triu(1) & (target == self.pad).unsqueeze(1)",
         "A position is hidden only where it is both later and padding.",
-        (),
+        ("tgt-masks-joined-or",),
     ),
     "quarter-root-twice": (
         "(e // h) ** 0.25, keys / (e // h) ** 0.25",

@@ -1,4 +1,4 @@
-# deserves: variant norm_placement=pre, empty_row=unspecified, final_norm=after_stack, ln-unbiased, ln-eps-outside
+# deserves: variant norm_placement=pre, empty_row=unspecified, final_norm=after_stack, ln-unbiased, ln-eps-outside, ln-std-plus-eps
 """A course solution in which the reference's normalisation by the standard deviation was taken over, with a cache for decoding."""
 
 import torch
@@ -221,9 +221,9 @@ def _model(params, num_heads, num_encoder_layers, num_decoder_layers, pad_id):
     for side, count in (("encoder", num_encoder_layers), ("decoder", num_decoder_layers)):
         for i in range(count):
             _block(state, f"{side}.{i}.", params, f"{side}.{i}.")
-        if f"{side}.norm.gamma" in params:  # without the declaration the module's own is that of a new one
-            state[f"{side}_norm.alpha"] = params[f"{side}.norm.gamma"]
-            state[f"{side}_norm.bias"] = params[f"{side}.norm.beta"]
+        if f"{side}_norm.gamma" in params:  # without the declaration the module's own is that of a new one
+            state[f"{side}_norm.alpha"] = params[f"{side}_norm.gamma"]
+            state[f"{side}_norm.bias"] = params[f"{side}_norm.beta"]
     sizes = _sizes(params, "encoder.0.", num_heads)
     model = Transformer(len(params["table"]), *sizes, num_encoder_layers, num_decoder_layers, pad_id)
     return model.to(params["table"]).eval(), state

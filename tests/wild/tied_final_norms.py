@@ -199,8 +199,8 @@ def transformer(source, target, *, num_heads, num_encoder_layers, num_decoder_la
     for i in range(num_decoder_layers):
         state |= _layer(params, f"decoder.{i}.", f"dec.{i}.")
     for side, end in {"encoder": "enc_norm", "decoder": "dec_norm"}.items():
-        if f"{side}.norm.gamma" in params:  # without the declaration the module's own is that of a new one
-            state[f"{end}.alpha"], state[f"{end}.bias"] = params[f"{side}.norm.gamma"], params[f"{side}.norm.beta"]
+        if f"{side}_norm.gamma" in params:  # without the declaration the module's own is that of a new one
+            state[f"{end}.alpha"], state[f"{end}.bias"] = params[f"{side}_norm.gamma"], params[f"{side}_norm.beta"]
     d_ff = params["encoder.0.feed_forward.w_1"].size(1)
     model = Transformer(*table.shape, num_encoder_layers, num_decoder_layers, num_heads, d_ff).to(table).eval()
     return torch.func.functional_call(model, state, (source, target, *create_masks(source, target, pad_id)))
@@ -229,7 +229,7 @@ MISTAKES = {
         "v = self.v_linear(v)",
         "v = self.k_linear(v)",
         "The values are made with the keys' projection.",
-        (),
+        ("values-by-w-k",),
     ),
     "second-norm-of-first": (
         "return self.norm_2(x + self.dropout_2(self.ff(x)))",

@@ -214,8 +214,8 @@ def transformer(source, target, *, num_heads, num_encoder_layers, num_decoder_la
     filters = params["encoder.0.feed_forward.w_1"].shape[1]
     model = Model(*table.shape, num_heads, filters, num_encoder_layers, num_decoder_layers, pad_id)
     for side, end in {"encoder": "enc_norm", "decoder": "dec_norm"}.items():
-        if f"{side}.norm.gamma" in params:
-            state[f"{end}.scale"], state[f"{end}.bias"] = params[f"{side}.norm.gamma"], params[f"{side}.norm.beta"]
+        if f"{side}_norm.gamma" in params:
+            state[f"{end}.scale"], state[f"{end}.bias"] = params[f"{side}_norm.gamma"], params[f"{side}_norm.beta"]
         else:
             setattr(model, end, nn.Identity())
     return torch.func.functional_call(model.to(table).eval(), state, (source, target))
