@@ -233,9 +233,14 @@ def collect_kills(kills: Iterable[Kill], spec: Spec) -> dict[str, tuple[str, ...
     """Return the mistakes that each measured case kills: the claims that are true.
 
     A new mistake, which no case kills and no property catches yet, is added to every case that fails for it far beyond
-    rounding. Other lists do not grow, because the diagnosis tries listed mistakes first and would change with each run.
+    rounding. So is a mistake that another case of the component kills to a new case, which kills none yet. Other lists
+    do not grow, because the diagnosis tries listed mistakes first and would change with each run.
     A claim that was not measured stays.
     """
+    claimed: dict[str, set[str]] = defaultdict(set)
+    for case in spec.cases.values():
+        claimed[case.component].update(case.kills)
+    new_cases = {case.id for case in spec.cases.values() if not case.kills}
     found = {case.id: list(case.kills) for case in spec.cases.values()}
     known = {id_ for killed in found.values() for id_ in killed}
     known |= {id_ for prop in spec.properties.values() for id_ in prop.catches}
@@ -245,7 +250,8 @@ def collect_kills(kills: Iterable[Kill], spec: Spec) -> dict[str, tuple[str, ...
         for cell in (cell for cell in kill.cells if cell.kind == "case"):
             measured.add(cell.check)
             listed = found[cell.check]
-            if cell.killed and (cell.listed or (is_new and cell.margin >= FAR)):
+            counts = cell.listed or is_new or (cell.check in new_cases and mistake in claimed[cell.component])
+            if cell.killed and (cell.listed or (counts and cell.margin >= FAR)):
                 found[cell.check] = listed if mistake in listed else [*listed, mistake]
             else:
                 found[cell.check] = [id_ for id_ in listed if id_ != mistake]
