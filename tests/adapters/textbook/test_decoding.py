@@ -40,7 +40,7 @@ textbook = build_textbook()
 # A model drawn at random, whose words depend much on the source and on the words before
 
 
-MODEL = {name: axes for name, axes in DECODING.items() if name != "source"}
+MODEL = {name: DECODING[name] for name in ("table", "w_vocab", "b_vocab")}
 MODEL |= stack_params("encoder", ENCODER_LAYER, 1) | stack_params("decoder", DECODER_LAYER, 2)
 LAYERS = {"num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 2}
 
@@ -357,7 +357,7 @@ REFUSED = [
     ({"eos_id": -1}, "eos_id: -1 is not in 0 … 7, the rows of table"),
     ({"max_length": 0}, "max_length: 0, but a sentence has at least one word"),
     ({"params": {}}, r"table: missing; it is \(vocab, d_model\)"),
-    ({"params": {"table": np.ones((8, 4))}}, r"w_vocab: missing; it is \(d_model, vocab\)"),
+    ({"params": {"table": np.ones((8, 4))}}, "encoder.0.self_attention.w_q: missing; it is"),
     ({"num_decoder_layers": 3}, "decoder.2.self_attention.w_q: missing"),
     ({"num_heads": 4}, "num_heads: 6 columns do not divide into 4 equal parts"),
 ]

@@ -41,7 +41,7 @@ def padded_ids(seed, lengths, seq):
 
 
 SOURCE, TARGET = padded_ids(1, SOURCE_LENGTHS, SOURCE_SEQ), padded_ids(2, LENGTHS, SEQ)
-MODEL = {name: axes for name, axes in TRANSFORMER.items() if name not in ("source", "target")}
+MODEL = {name: TRANSFORMER[name] for name in ("table", "w_vocab", "b_vocab")}
 MODEL |= stack_params("encoder", ENCODER_LAYER, ENCODER_LAYERS) | stack_params("decoder", DECODER_LAYER, DECODER_LAYERS)
 
 
@@ -159,8 +159,8 @@ def tables_apart(original, target, pad_id, params):
 
 
 @spoil(around=token_embedding)
-def embedding_scaled(original, ids, *, params):
-    return original(ids, params=params) * math.sqrt(params["table"].shape[1])
+def embedding_scaled(original, ids, *, params, pad_id=None):
+    return original(ids, params=params, pad_id=pad_id) * math.sqrt(params["table"].shape[1])
 
 
 @spoil(around=embed)
