@@ -15,6 +15,7 @@ from goldformer.conformance.judging.cases import (
     turn_into_advice,
 )
 from goldformer.conformance.judging.invoke import BadResult, CallProblem, NotCheckable, NotImplementedHere
+from goldformer.conformance.judging.tolerance import UNIT_ROUNDOFF
 from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.conformance.properties.counterexample import write_case
 from goldformer.conformance.properties.registry import find_property
@@ -63,9 +64,13 @@ def _tolerate(prop: Property, violation: Violation, failed: Verdict, bench: Benc
     """Return a failure as skipped if it is only advised against, or holds up to the tolerances of a coarser dtype."""
     if isinstance(violation, NotAdvised) and not bench.strict:
         return turn_into_advice(failed)
-    # Only numbers that differ can be those of a coarser dtype.
-    coarser = bench.find_coarser() if violation.difference else None
-    return tolerate_precision(failed, coarser) if coarser and _holds(prop, failed.component, coarser) else failed
+    coarser = bench.find_coarser()
+    if coarser is None or violation.difference is None:
+        return failed
+    # A second run says nothing of code that remembers the first one, so the numbers of this one have to fit too.
+    wider = UNIT_ROUNDOFF[coarser.rounds_to] / UNIT_ROUNDOFF[bench.rounds_to]
+    fits = violation.difference.ratio <= wider and _holds(prop, failed.component, coarser)
+    return tolerate_precision(failed, coarser) if fits else failed
 
 
 def _holds(prop: Property, component: str, bench: Bench) -> bool:

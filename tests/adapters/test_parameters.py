@@ -31,7 +31,7 @@ def verdict_of(spec, adapter_with):
 
     def check(case, function, **declared):
         adapter = adapter_with(spec.cases[case].component, function, **declared)
-        return check_case(spec.cases[case], Bench(spec, adapter, "float32", "cpu"))
+        return check_case(spec.cases[case], Bench(spec, adapter, "float32", "cpu", require_refusals=True))
 
     return check
 

@@ -48,7 +48,7 @@ def misbehaving(spec, tmp_path, command):
 
     def make(fault, timeout=TIMEOUT, *more):
         adapter = find_adapter(command(MISBEHAVING, fault, tmp_path / "done", *more), spec, timeout)
-        benches.append(Bench(spec, adapter, "float64", "cpu"))
+        benches.append(Bench(spec, adapter, "float64", "cpu", require_refusals=True))
         return benches[-1]
 
     yield make
@@ -173,7 +173,7 @@ def test_an_array_that_cannot_be_is_no_refusal(spec, tmp_path, command):
     path = tmp_path / "shapes.py"
     path.write_text(SHAPES, encoding="utf-8")
     with contextlib.closing(find_adapter(command(path), spec, 20)) as adapter:
-        bench = Bench(spec, adapter, "float64", "cpu")
+        bench = Bench(spec, adapter, "float64", "cpu", require_refusals=True)
         assert check_case(spec.cases["sm-one-row-by-hand"], bench).status is Status.PASSED
         verdict = check_case(spec.cases["sm-no-elements"], bench)
     assert (verdict.status, verdict.reason) == (Status.ERRORED, "protocol")
