@@ -44,6 +44,9 @@ _LARGE: Final = 100_000
 #: The number of combinations, and of places, that are tried for a case, times the numbers of the case: half a second.
 _TRIED: Final = 500_000
 
+#: How many times decoding runs the model, roughly.
+_STEPS: Final = 10
+
 #: The number of textbooks with causes that are kept: each takes about 200 kB.
 _MOST_ADAPTERS: Final = 500
 
@@ -201,7 +204,8 @@ class Imitator:
         some = [one for one in near if one.options] if decides else near
         # What nothing known explains in a part shows in the whole, unless it is too small: a short search will do.
         short = decides or self._has_unknown_part(component)
-        most = _TRIED // max(size, 1)
+        # A search for sentences runs the model for every word.
+        most = _TRIED // max(size, 1) // (_STEPS if decides else 1)
         found = self._match_candidates(near, failure)
         if not found:
             found = self._match_candidates(islice(self._list_combined(component, bases, some), most), failure)
