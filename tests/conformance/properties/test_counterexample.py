@@ -39,6 +39,7 @@ NO_CASE = {
     "dropout-independence",
     "shas-gradient",
     "shas-one-by-one",
+    "sha-message",
 }
 #: One mistake for each property, to show its counterexample.
 SHOWN = {p.id: p.catches[0] for p in SPEC.properties.values() if p.id not in NO_CASE}
