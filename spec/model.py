@@ -332,7 +332,7 @@ class Case:
                 exists = options[name] in allowed
                 declared = f"the adapter declares {name}: {options[name]}"
                 if array.name in whole.params and not exists and name not in self.conventions:
-                    return f"it has {array.name}; {declared}"
+                    return f"only for {name}: {' or '.join(allowed)}; the adapter declares {options[name]}"
                 if array.name == self.error and not exists:
                     return f"its fault is in {array.name}; {declared}"
                 needed = exists and not array.optional and array.exists_under(options)

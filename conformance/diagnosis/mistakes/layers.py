@@ -39,6 +39,7 @@ from goldformer.adapters.textbook.layers import (
     scale_and_shift,
     subtract_mean,
 )
+from goldformer.adapters.textbook.randomness import drop_here, drop_hidden, drop_update, dropping
 from goldformer.adapters.textbook.steps import around, replacing
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
 
@@ -401,3 +402,36 @@ def final_norm_of_layer(output: Array, params: Params) -> Array:
     """Return the output of a layer, normalised with the stack's gamma and beta if it has them."""
     norm = part(params, "norm")
     return layer_norm(output, params=norm) if norm else output
+
+
+# Dropout
+
+
+@mistake("ffn-dropout-output", instead_of=drop_hidden)
+def leave_hidden(x: Array) -> Array:
+    """Return the hidden channels, of which none is dropped."""
+    return x
+
+
+@mistake("ffn-dropout-output", around=feed_forward)
+def drop_network_output(
+    original: Callable[..., tuple[Array, Array]], x: Array, *, params: Any, **dropout: Any
+) -> tuple[Array, Array]:
+    """Return the network with elements of the output dropped, and hidden."""
+    output, hidden = original(x, params=params)
+    if not dropout:
+        return output, hidden
+    with dropping(dropout["dropout_rate"], dropout["training"], dropout["seed"]):
+        return drop_here(output), hidden
+
+
+@mistake("residual-dropped", instead_of=drop_update)
+def leave_update(x: Array) -> Array:
+    """Return the output of a sub-layer, of which nothing is dropped before it is added."""
+    return x
+
+
+@mistake("residual-dropped", around=add_residual)
+def drop_sum(original: Callable[..., Array], x: Array, output: Array, sums: list[Array]) -> Array:
+    """Return the sum with elements dropped."""
+    return drop_here(original(x, output, sums))

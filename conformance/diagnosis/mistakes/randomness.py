@@ -2,22 +2,16 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from goldformer.adapters.textbook.attention import drop_weights, scaled_dot_product_attention, weigh_keys
 from goldformer.adapters.textbook.checks import Array
-from goldformer.adapters.textbook.layers import add_residual, feed_forward
 from goldformer.adapters.textbook.randomness import (
     draw_dropout_mask,
     draw_weight,
     drop_elements,
-    drop_here,
-    drop_hidden,
-    drop_update,
     dropout,
-    dropping,
     is_dropping,
     scale_up,
     xavier_bound,
@@ -187,36 +181,3 @@ def drop_output(
     if dropout_rate is None:
         return given
     return given | {"output": drop_elements(given["output"], "dropout_rate", dropout_rate, seed)}
-
-
-# Dropout in feed-forward network and layer
-
-
-@mistake("ffn-dropout-output", instead_of=drop_hidden)
-def leave_hidden(x: Array) -> Array:
-    """Return the hidden channels, of which none is dropped."""
-    return x
-
-
-@mistake("ffn-dropout-output", around=feed_forward)
-def drop_network_output(
-    original: Callable[..., tuple[Array, Array]], x: Array, *, params: Any, **dropout: Any
-) -> tuple[Array, Array]:
-    """Return the network with elements of the output dropped, and hidden."""
-    output, hidden = original(x, params=params)
-    if not dropout:
-        return output, hidden
-    with dropping(dropout["dropout_rate"], dropout["training"], dropout["seed"]):
-        return drop_here(output), hidden
-
-
-@mistake("residual-dropped", instead_of=drop_update)
-def leave_update(x: Array) -> Array:
-    """Return the output of a sub-layer, of which nothing is dropped before it is added."""
-    return x
-
-
-@mistake("residual-dropped", around=add_residual)
-def drop_sum(original: Callable[..., Array], x: Array, output: Array, sums: list[Array]) -> Array:
-    """Return the sum with elements dropped."""
-    return drop_here(original(x, output, sums))

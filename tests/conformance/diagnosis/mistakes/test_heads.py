@@ -111,6 +111,7 @@ WRITTEN = {
     "mask-repeat-order": Usual(mask=repeated),
     "mask-broadcast-bh": Usual(mask=lambda mask: mask.squeeze(1)),
     "mask-first-sample": Usual(mask=lambda mask: mask[0]),
+    "mask-first-head": Usual(mask=lambda mask: mask[:, :1]),
     # Where the heads divide the width, all is right.
     "d-model-not-divisible": Usual(),
     # Not of multi-head attention, in which all is right:
@@ -165,7 +166,7 @@ def test_a_mask_without_samples_is_no_matter_of_samples():
     query, key, value, _ = inputs(batch=2)
     mask = torch.ones(Q_SEQ, KV_SEQ).tril().bool()
     expected, _ = Usual().run(query, key, value, mask)
-    for mistake in ("mask-repeat-order", "mask-broadcast-bh", "mask-first-sample"):
+    for mistake in ("mask-repeat-order", "mask-broadcast-bh", "mask-first-sample", "mask-first-head"):
         close(multi_head(mistake, query, key, value, mask)[0], expected)
 
 

@@ -304,6 +304,32 @@ def test_a_stack_of_one_layer_without_its_last_gives_what_it_reads():
     assert np.array_equal(given["output"], X)
 
 
+EVERYTHING = {"dropout_rate": 1, "training": True, "seed": 1}
+
+
+def test_an_output_of_the_network_that_is_dropped_loses_its_last_bias():
+    params = {"w_1": draw(1, D_MODEL, 7), "b_1": draw(2, 7), "w_2": draw(3, 7, D_MODEL), "b_2": draw(4, D_MODEL)}
+    right, wrong = (
+        book.feed_forward(X.numpy(), params=arrays(params), **EVERYTHING)[0]
+        for book in (build_textbook(), made("ffn-dropout-output"))
+    )
+    np.testing.assert_array_equal(right, np.broadcast_to(params["b_2"].numpy(), right.shape))
+    assert not wrong.any()
+
+
+def test_a_residual_that_is_dropped_leaves_nothing_to_normalise():
+    params = {name: draw(10 + i, *p.shape) for i, (name, p) in enumerate(ENCODER_LAYER.items())}
+    right, wrong = (
+        book.encoder_layer(X.numpy(), num_heads=HEADS, params=arrays(params), **EVERYTHING)["output"]
+        for book in (build_textbook(), made("residual-dropped"))
+    )
+    layer = Layer(params)
+    np.testing.assert_allclose(right, layer.ln_2(layer.ln_1(X)), rtol=0, atol=1e-11)
+    # The norm of zeros is its beta.
+    np.testing.assert_array_equal(wrong, np.broadcast_to(params["norm_2.beta"].numpy(), wrong.shape))
+
+
 def test_every_mistake_is_written_here():
     written = {*WRITTEN_FEED_FORWARD, *WRITTEN_NORM, *IN_ENCODER_LAYER, *IN_DECODER_LAYER}
-    assert {*MISTAKES} == written | {"cross-uses-tgt-mask", "layers-shared", "layer-skipped", "final-norm-extra"}
+    in_stacks = {"layers-shared", "layer-skipped", "final-norm-extra"}
+    assert {*MISTAKES} == written | in_stacks | {"cross-uses-tgt-mask", "ffn-dropout-output", "residual-dropped"}
