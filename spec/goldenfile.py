@@ -17,7 +17,19 @@ from pydantic import Field as Constraint
 
 from goldformer.spec.errors import Problem, SpecError
 from goldformer.spec.files import replace_file
-from goldformer.spec.model import ANY, NOT_FINITE, Array, Case, Contract, Golden, GoldenArray, Kind, Statistic, Wanted
+from goldformer.spec.model import (
+    ANY,
+    NOT_FINITE,
+    Array,
+    Case,
+    Contract,
+    Golden,
+    GoldenArray,
+    Kind,
+    Statistic,
+    Wanted,
+    is_combination,
+)
 from goldformer.spec.strict import Id, Items, Name, Param, StrictModel
 from goldformer.spec.yamlfile import Field, YamlFile
 
@@ -321,12 +333,20 @@ def render_golden(component: str, entries: Mapping[str, Any]) -> str:
 
 
 def render(value: Any, indent: str = "") -> str:
-    """Return JSON with one key a line; each list, and each mapping that holds only numbers, stands in one line."""
+    """Return JSON with one key a line.
+
+    Each list, each mapping that holds only numbers, and each combination of options stands in one line.
+    """
     if isinstance(value, Mapping) and value and not all(isinstance(item, Numeral) for item in value.values()):
         inner = indent + "  "
-        items = (f"{inner}{json.dumps(key)}: {render(item, inner)}" for key, item in value.items())
+        items = (f"{inner}{json.dumps(key)}: {_render_entry(key, item, inner)}" for key, item in value.items())
         return "{\n" + ",\n".join(items) + f"\n{indent}}}"
     return "".join(_render_line(value))
+
+
+def _render_entry(key: str, value: Any, indent: str) -> str:
+    """Return the JSON of a key's value: a model has hundreds of combinations, each a line."""
+    return "".join(_render_line(value)) if is_combination(key) else render(value, indent)
 
 
 def _render_line(value: Any) -> Iterator[str]:

@@ -45,6 +45,12 @@ UNSPECIFIED = "unspecified"
 #: The words of golden files and of the protocol for numbers that JSON does not have.
 NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
+
+def is_combination(key: str) -> bool:
+    """Return True if a key names options of several conventions."""
+    return _AND in key
+
+
 #: The name by which a case says that it is blind to its padding.
 PADDING = "padding"
 
