@@ -71,7 +71,7 @@ WRITTEN = {
 }
 
 
-@pytest.mark.parametrize("mistake", WRITTEN.keys() - {"pe-float32"})
+@pytest.mark.parametrize("mistake", [name for name in WRITTEN if name != "pe-float32"])
 def test_the_encoding_is_that_of_code_with_the_mistake(mistake):
     np.testing.assert_allclose(
         made(mistake).positional_encoding(X.numpy().copy()), WRITTEN[mistake], rtol=0, atol=1e-13
