@@ -103,7 +103,8 @@ def test_a_differentiated_textbook_passes_every_gradient_case(spec):
     for dtype in ("float64", "float16"):
         bench = Bench(spec, Adapter.from_object(build_textbook(DIFFERENTIATED), "differentiated", spec), dtype, "cpu")
         verdicts = [check_case(case, bench) for case in spec.cases.values() if case.cotangent is not None]
-        judged = [v for v in verdicts if v.reason not in ("convention", "dtype")]
+        # At the corner of ReLU a difference quotient is one half, which is advised against and not wrong.
+        judged = [v for v in verdicts if v.reason not in ("convention", "dtype", "advice")]
         assert {v.status for v in judged if v.component not in STACKS} == {Status.PASSED}
         # A step for each of so many numbers takes seconds.
         assert {v.reason for v in judged if v.component in STACKS} == {"not-implemented"}
