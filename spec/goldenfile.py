@@ -282,13 +282,15 @@ def _read_values(name: str, written: Any, kind: Kind) -> Array:
     """Return the numbers or truth values of an output; nothing is converted into them but the words for no number."""
     kinds: dict[Kind, tuple[type, ...]] = {"bool": (bool,), "ids": (int,), "float": (int, float)}
     items = np.array(written, dtype=object)
+    dtypes: dict[Kind, type[np.generic]] = {"bool": np.bool_, "ids": np.int64, "float": np.float64}
+    if set(map(type, items.ravel().tolist())) <= set(kinds[kind]):
+        return items.astype(dtypes[kind])
     for index in [index for index, item in enumerate(items.flat) if type(item) not in kinds[kind]]:
         item = items.flat[index]
         if kind != "float" or not isinstance(item, str) or item not in NOT_FINITE:
             words = " and ".join(k.__name__ for k in kinds[kind])
             raise ValueError(f"{name} holds {item!r} where only {words} can stand")
         items.flat[index] = NOT_FINITE[item]
-    dtypes: dict[Kind, type[np.generic]] = {"bool": np.bool_, "ids": np.int64, "float": np.float64}
     return items.astype(dtypes[kind])
 
 
