@@ -212,6 +212,10 @@ class _Combinations(Mapping[str, Mapping[str, GoldenArray] | None]):
     def __len__(self) -> int:
         return len(self._keys)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Send the values themselves: the function that reads them cannot be sent."""
+        return dict, (dict(self),)
+
 
 def read_golden(model: GoldenCaseModel, case: Case, contract: Contract, refuse: Refuse) -> Golden:
     """Return the golden values of a case; what `refuse` makes when they are not those that the case asks for."""

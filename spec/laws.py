@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -209,6 +210,12 @@ def _as_written(number: float) -> Fraction:
 
 def _sum_kept(terms: Iterable[Fraction], rate: Fraction) -> Mapping[Fraction, Fraction]:
     """Return the distribution of a sum of terms, each 0 with probability `rate` and else divided by 1 − rate."""
+    return _sum_kept_once(tuple(terms), rate)
+
+
+# Fractions are slow, and many elements of an output have the same terms.
+@lru_cache(maxsize=1 << 12)
+def _sum_kept_once(terms: tuple[Fraction, ...], rate: Fraction) -> Mapping[Fraction, Fraction]:
     values = {Fraction(0): Fraction(1)}
     for term in terms:
         longer: dict[Fraction, Fraction] = {}

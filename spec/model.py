@@ -282,7 +282,7 @@ class Case:
     def under(self, options: Mapping[str, str]) -> Case:
         """Return the case as it is called under some options: without the parameters that do not exist under them."""
         whole = self.whole or self
-        absent = frozenset(whole._find_left_out({name: options[name] for name in whole.conventions}))
+        absent = frozenset[str]().union(*(whole._left_out[name, options[name]] for name in whole.conventions))
         if absent not in whole._variants:
             whole._variants[absent] = replace(
                 whole,
@@ -296,10 +296,15 @@ class Case:
     def _variants(self) -> dict[frozenset[str], Case]:
         return {frozenset(): self}
 
-    def _find_left_out(self, options: Mapping[str, str]) -> list[str]:
-        """Return the parameters of the whole case that do not exist under some options."""
-        dependent = self.dependent
-        return [n for n in self.params if n in dependent and not dependent[n].exists_under(options)]
+    @cached_property
+    def _left_out(self) -> Mapping[tuple[str, str], frozenset[str]]:
+        """The parameters of the whole case that do not exist under an option, by convention and option."""
+        allowed = {name: self.dependent[name].only_with for name in self.params if name in self.dependent}
+        return {
+            (convention, option): frozenset(n for n, o in allowed.items() if option not in o.get(convention, (option,)))
+            for convention, options in self.conventions.items()
+            for option in options
+        }
 
     def combine_options(self, chosen: Mapping[str, Iterable[str]] = MappingProxyType({})) -> list[dict[str, str]]:
         """Return every combination of the options of its conventions, or of those that are chosen.
@@ -317,11 +322,10 @@ class Case:
 
     def _find_first(self, name: str, option: str) -> str:
         """Return the first option of a convention that makes the same call; the option itself if no parameter says."""
-        whole = self.whole or self
-        if all(name not in spec.only_with for spec in self.dependent.values()):
+        absent = (self.whole or self)._left_out
+        if not any(absent[name, other] for other in self.conventions[name]):
             return option
-        absent = whole._find_left_out({name: option})
-        return next(other for other in self.conventions[name] if whole._find_left_out({name: other}) == absent)
+        return next(other for other in self.conventions[name] if absent[name, other] == absent[name, option])
 
     def expects(self, options: Mapping[str, str]) -> Mapping[str, GoldenArray] | None:
         """Return the golden values for a combination of options; None if one of them refuses the call."""

@@ -270,7 +270,7 @@ properties:
 """,
     "conventions.yaml": """\
 conventions:
-  - {id: root, title: Which root, clause: SM-4, default: none, options: {square: "√n | n", none: n}}
+  - {id: root, title: Which root, clause: SM-4, default: none, options: {none: n, square: "√n | n"}}
 """,
     "mistakes.yaml": "mistakes: []\n",
     "errata.yaml": """\

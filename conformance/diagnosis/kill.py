@@ -233,14 +233,15 @@ def collect_kills(kills: Iterable[Kill], spec: Spec) -> dict[str, tuple[str, ...
     """Return the mistakes that each measured case kills: the claims that are true.
 
     A new mistake, which no case kills and no property catches yet, is added to every case that fails for it far beyond
-    rounding. So is a mistake that another case of the component kills to a new case, which kills none yet. Other lists
-    do not grow, because the diagnosis tries listed mistakes first and would change with each run.
+    rounding. So is a mistake that another case of the component kills to a new case, which kills none yet; not to a bad
+    input, which a mistake may accept or refuse by chance. Other lists do not grow, because the diagnosis tries listed
+    mistakes first and would change with each run.
     A claim that was not measured stays.
     """
     claimed: dict[str, set[str]] = defaultdict(set)
     for case in spec.cases.values():
         claimed[case.component].update(case.kills)
-    new_cases = {case.id for case in spec.cases.values() if not case.kills}
+    new_cases = {case.id for case in spec.cases.values() if not case.kills and case.error is None}
     found = {case.id: list(case.kills) for case in spec.cases.values()}
     known = {id_ for killed in found.values() for id_ in killed}
     known |= {id_ for prop in spec.properties.values() for id_ in prop.catches}

@@ -18,7 +18,7 @@ from pydantic import Discriminator, Field, Tag
 from goldformer.adapters import DTYPES
 from goldformer.conformance.grading.model import Assignment, Deduction, Feedback, GradedComponent, SubmissionLimits
 from goldformer.conformance.judging.cases import plan
-from goldformer.conformance.judging.verdict import Reason
+from goldformer.conformance.judging.verdict import TOLERATED, Reason
 from goldformer.spec import Case, Spec, SpecError
 from goldformer.spec.errors import Problem
 from goldformer.spec.strict import Id, Name, StrictModel, Text
@@ -28,7 +28,7 @@ from goldformer.spec.yamlfile import YamlFile
 #: The reasons that cost nothing: those of checks that pass or are skipped, those of missing components, which have no
 #: points to lose, and those of baselines.
 _NO_FAULT: Final = frozenset(
-    {"", "not-implemented", "convention", "dtype", "device", "advice", "not-checkable", "moved", "fault"}
+    {"", "not-implemented", "convention", "dtype", "device", *TOLERATED, "not-checkable", "moved", "fault"}
 )
 
 #: The reasons that may cost points.

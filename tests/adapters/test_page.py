@@ -23,8 +23,16 @@ PROCESS = f"cmd: {shlex.quote(sys.executable)} -S my_process.py"
 ONE_WIDTH = "is not square, and d_model is the width of all projections here"
 #: What each implements, the reasons for which it declines, and two dtypes; in the second the last two do not work.
 ADAPTERS = {
-    "module_adapter.py": ({"multi_head_attention"}, {ONE_WIDTH}, "float32,bfloat16"),
-    "encoder_adapter.py": ({"encoder_layer", "encoder"}, {ONE_WIDTH}, "float32,bfloat16"),
+    "module_adapter.py": (
+        {"multi_head_attention"},
+        {ONE_WIDTH, "multi_head_attention takes no dropout_rate"},
+        "float32,bfloat16",
+    ),
+    "encoder_adapter.py": (
+        {"encoder_layer", "encoder"},
+        {ONE_WIDTH, "encoder_layer takes no dropout_rate"},
+        "float32,bfloat16",
+    ),
     "functions_adapter.py": (
         {"softmax", "scaled_dot_product_attention", "layer_norm"},
         {"attention without an axis for the heads", "scaled_dot_product_attention takes no dropout_rate"},

@@ -91,12 +91,13 @@ def test_wrong_parameters_are_an_error_of_that_component_and_the_function_is_not
         (
             "token_embedding",
             lambda ids, table: table[ids],
-            "requires table and does not take params; the suite calls it with ids, params",
+            "requires table and does not take params; the suite calls it with ids, pad_id, params",
         ),
         (
             "multi_head_attention",
             lambda query, key, value, mask, *, params: query,
-            "does not take num_heads; the suite calls it with query, key, value, mask, num_heads, params",
+            "does not take num_heads; the suite calls it with "
+            "query, key, value, mask, num_heads, dropout_rate, training, seed, params",
         ),
     ],
     ids=["input", "attributes", "params", "one attribute"],

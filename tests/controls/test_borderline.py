@@ -27,7 +27,10 @@ def nan_made_zero(query, key, value, mask=None):
 
 
 def mask_after_the_softmax(query, key, value, mask=None):
-    """Renormalised; what a masked key adds to the gradients cancels but for rounding."""
+    """Renormalised; what a masked key adds to the gradients cancels but for rounding.
+
+    Where hidden scores are so far above the kept ones that these underflow, nothing is left to renormalise.
+    """
     weights = torch.softmax(query @ key.mT / math.sqrt(query.shape[-1]), -1)
     if mask is not None:
         kept = weights * mask
@@ -77,6 +80,7 @@ def table_in_float32(x):
 
 SDPA, MHA = "scaled_dot_product_attention", "multi_head_attention"
 ZEROS = {"empty_row": "zeros"}
+UNDERFLOW = "sdpa-hidden-scores-twelve-thousand-above"
 #: Scores around a thousand or more, and the shift by 64.
 LARGE = {"sm-a-thousand", "sm-ten-thousand", "sm-about-minus-twelve-thousand", "sm-shifted-past-the-exponential"}
 SHIFTED = LARGE | {"sm-saturated", "sm-shifted-pair", "sm-equal-elements", "sm-shift", "sm-simplex"}
@@ -84,8 +88,12 @@ SHIFTED = LARGE | {"sm-saturated", "sm-shifted-pair", "sm-equal-elements", "sm-s
 RULED_OUT: dict[str, tuple[Any, ...]] = {
     "GRAD-3 NaN on the way": (SDPA, nan_made_zero, ZEROS, ("float32", *HALF), {"sdpa-gradient-empty-row-zeros"}),
     "GRAD-2 rounding left": (
-        SDPA, mask_after_the_softmax, {}, ("float64", "float32"), {"sdpa-gradient-exactly-zero"},
+        SDPA, mask_after_the_softmax, {}, ("float64", "float32"), {"sdpa-gradient-exactly-zero", UNDERFLOW},
         {"sdpa-hidden-gradient"},
+    ),
+    "SM-3 kept scores underflow": (
+        SDPA, mask_after_the_softmax, {}, ("float16",), {"sdpa-heads-large-scores"},
+        {"sdpa-gradient-exactly-zero", "sdpa-hidden-gradient"},
     ),
     "GRAD-3 gradients of an empty row": (MHA, lowest_number_added, {}, ("float32", *HALF), {"mha-gradient-empty-row"}),
     "SM-4 digits lost": ("softmax", exponent_less_the_logarithm, {}, ("float64", "float32", *HALF), LARGE, SHIFTED),

@@ -261,11 +261,13 @@ def test_a_hook_on_a_sublayer_sees_it_run():
     assert seen == [*order, "feed_forward", "dropout", "norm_3"]
 
 
-def of_contract(component: str, folder: Path = ROOT / "contracts") -> set[str]:
+def of_contract(component: str, folder: Path = ROOT / "contracts", *, final_norm: bool = False) -> set[str]:
     """The names of the parameters, as the contracts spell them; a repeated block stands twice."""
     contract = yaml.safe_load((folder / f"{component}.yaml").read_text(encoding="utf-8"))
     names = set(contract.get("params", {}))
     for name, block in contract.get("blocks", {}).items():
+        if "final_norm" in block.get("only_with", {}) and not final_norm:
+            continue
         prefixes = [f"{name}.{i}" for i in range(LAYERS)] if "repeat" in block else [name]
         names |= {f"{prefix}.{inner}" for prefix in prefixes for inner in of_contract(block["component"])}
     return names
@@ -277,6 +279,10 @@ def test_modules_keep_their_parameters_under_the_names_of_the_contract(kind, fun
     assert set(named(built(kind))) == names
     assert set(named(built(kind, bias=False))) == {n for n in names if not n.rpartition(".")[2].startswith("b_")}
     assert "norm_2.gamma" in names or f"{function.__name__}.1.norm_2.gamma" in names
+    if kind in (Encoder, Decoder):
+        with_norm = of_contract(function.__name__, final_norm=True)
+        assert with_norm - names == {"norm.gamma", "norm.beta"}
+        assert set(named(built(kind, final_norm=True))) == with_norm
 
 
 @pytest.mark.parametrize("norm_first", NORM_FIRST)

@@ -41,6 +41,19 @@ SUM = "total = x + self.dropout(update)"
 NEXT = "x = layer(x, *others).output"
 DECODED = "cross_attention(y, memory, memory, memory_mask)"
 LOSS, LOG = "loss = losses.sum() / real.sum()", "losses = -log_softmax(rows)"
+HEADED = "multi_head_attention.py"
+Q = "q = functional.project_heads("
+KEYS = "functional.project_heads(key, self.w_k, self.b_k, self.num_heads)"
+VALUES = "functional.project_heads(value, self.w_v, self.b_v, self.num_heads)"
+ATTEND = "functional.scaled_dot_product_attention(q, k, v, mask, self.dropout)"
+RUN = f"heads, weights = {ATTEND}"
+MERGED = "functional.affine(functional.merge_heads(heads), self.w_o, self.b_o)"
+#: Each sample has a mask of its own for all its heads.
+PER_SAMPLE = "mask is not None and mask.dim() == 4 and mask.shape[1] == 1 and len(mask) > 1"
+#: What float32 loses of a score next to such a number is what changes gradients.
+ADDED = "scores = scores.where(mask, scores + ((scores - {0}).float().double() - scores).detach())"
+WEIGHTS, ALONG = "weights = softmax(scores)", "weights = softmax(scores.transpose({0}, -1)).transpose({0}, -1)"
+CAUSAL = "torch.ones(y.shape[1], {0}.shape[1], dtype=torch.bool).tril() & (True if {1} is None else {1})"
 VOCAB = "scores = logits(x, w_vocab=w_vocab, b_vocab=b_vocab)"
 
 #: What the backward pass alone does wrong: the values stay right.
@@ -77,6 +90,9 @@ BACKWARD = {
         LAYERS, NEXT, "x = layer(x, *(o if o is None or not outputs else o.detach() for o in others)).output",
     ),
     "emb-bwd-one-side": (MODEL, "self.embed(target), memory", "self.embed(target).detach(), memory"),
+    "tied-bwd-embedding-only": (
+        MODEL, "w_vocab = self.table.T if", "w_vocab = self.table.T.detach() if",
+    ),
     "grad-cut": (ATTENTION, "weights = softmax(scores)", "weights = softmax(scores).detach()"),
     "ce-bwd-sum": ("loss.py", LOSS, "loss = losses.sum()\n    loss = loss + (loss / real.sum() - loss).detach()"),
 }  # fmt: skip
@@ -167,14 +183,97 @@ FORWARD = {
     "loss-pad-denominator": ("loss.py", LOSS, "loss = losses.sum() / real.numel()"),
     "kl-reversed": ("loss.py", "return (p * difference)", "return (log_q.exp() * -difference)"),
     "kl-row-mean": ("loss.py", "(p * difference).sum(dim=-1)", "(p * difference).mean(dim=-1)"),
-    "emb-scale-divide": ("_functional.py", "return table[ids]", "return table[ids] / table.shape[1] ** 0.5"),
+    "emb-scale-divide": ("_functional.py", "rows = table[ids]", "rows = table[ids] / table.shape[1] ** 0.5"),
     "softmax-before-linear": ("output_layer.py", "return functional.softmax(scores), scores",
                               "return logits(functional.softmax(x), w_vocab=w_vocab, b_vocab=b_vocab), scores"),
+    "bias-missing": (
+        HEADED, Q,
+        "self.b_q, self.b_k, self.b_v, self.b_o = (\n"
+        "            b if b is None else 0 * b for b in (self.b_q, self.b_k, self.b_v, self.b_o)\n        )\n"
+        f"        {Q}",
+    ),
+    "head-interleaved": (
+        HEADS, "return blocks.transpose(1, 2)", "return x.reshape(batch, seq, -1, num_heads).permute(0, 3, 1, 2)",
+    ),
+    "head-merge-hb": (
+        HEADS, "return x.transpose(1, 2).flatten(-2)",
+        "return x.transpose(0, 1).transpose(1, 2).reshape(x.shape[0], x.shape[2], -1)",
+    ),
+    "head-shared-w": (
+        HEADS, "return split_heads(affine(x, w, b), num_heads)",
+        "return split_heads(affine(x, w, b), num_heads)[:, [0] * num_heads]",
+    ),
+    "key-from-value-input": (HEADED, KEYS, KEYS.replace("(key,", "(value,")),
+    "keys-by-w-v": (HEADED, KEYS, KEYS.replace("_k", "_v")),
+    "values-by-w-k": (HEADED, VALUES, VALUES.replace("_v", "_k")),
+    "qk-same-layer": (HEADED, KEYS, KEYS.replace("_k", "_q")),
+    "kv-swap": (HEADED, ATTEND, ATTEND.replace("k, v", "v, k")),
+    "v-proj-missing": (HEADED, VALUES, "functional.split_heads(value, self.num_heads)"),
+    "w-transposed": (
+        HEADED, Q,
+        "self.w_q, self.w_k, self.w_v, self.w_o = (w.T for w in (self.w_q, self.w_k, self.w_v, self.w_o))\n"
+        f"        {Q}",
+    ),
+    "qkv-relu": (
+        HEADS, "return split_heads(affine(x, w, b), num_heads)",
+        "return split_heads(affine(x, w, b), num_heads).relu()",
+    ),
+    "wo-missing": (HEADED, MERGED, "functional.merge_heads(heads)"),
+    "wo-relu": (HEADED, MERGED, f"{MERGED}.relu()"),
+    "scale-d-model": (
+        HEADED, ATTEND, ATTEND.replace("(q,", "(q * (q.shape[-1] / self.w_o.shape[1]) ** 0.5,"),
+    ),
+    "scale-twice": (HEADED, ATTEND, ATTEND.replace("(q,", "(q / q.shape[-1] ** 0.5,")),
+    "mask-broadcast-bh": (HEADED, ATTEND, ATTEND.replace("mask", f"mask[:, 0] if {PER_SAMPLE} else mask")),
+    "mask-repeat-order": (
+        HEADED, RUN,
+        f"mask = mask.repeat(q.shape[1], 1, 1, 1).reshape(*q.shape[:2], *mask.shape[2:]) if {PER_SAMPLE} else mask\n"
+        f"        {RUN}",
+    ),
+    "mask-first-head": (ATTENTION, FILLED, FILLED.replace("~mask", "~(mask[:, :1] if mask.dim() == 4 else mask)")),
+    "seq-batch-swap": (
+        HEADED, Q, f"query, key, value = (x.transpose(0, 1) for x in (query, key, value))\n        {Q}",
+    ),
+    "scale-after-softmax": (
+        ATTENTION, "    weights = softmax(scores)",
+        "    root = query.shape[-1] ** 0.5\n    weights = softmax(scores * root) / root",
+    ),
+    "scale-float32": (
+        ATTENTION, SCALED, "attention_scores(query, key) / torch.tensor(query.shape[-1]).float().sqrt().item()",
+    ),
+    "scale-multiply": (ATTENTION, SCALED, "attention_scores(query, key) * math.sqrt(query.shape[-1])"),
+    "scale-no-root": (ATTENTION, SCALED, "attention_scores(query, key) / query.shape[-1]"),
+    "scale-seq-len": (ATTENTION, SCALED, "attention_scores(query, key) / math.sqrt(query.shape[-2])"),
+    "fill-dampens": (ATTENTION, FILLED, "scores = scores.masked_fill(~mask, -20.0)"),
+    "fill-hundred": (ATTENTION, FILLED, "scores = scores.masked_fill(~mask, -100.0)"),
+    "mask-added-1e4": (ATTENTION, FILLED, ADDED.format("1e4")),
+    "mask-added-1e9": (ATTENTION, FILLED, ADDED.format("1e9")),
+    "mask-added-true": (ATTENTION, FILLED, "scores = scores + (~mask).to(scores.dtype)"),
+    "mask-after-softmax": (
+        ATTENTION, f"{FILLED}\n    weights = softmax(scores)",
+        "pass\n    weights = softmax(scores) if mask is None else softmax(scores) * mask",
+    ),
+    "zero-times-inf": (ATTENTION, FILLED, "scores = scores + (~mask).to(scores.dtype) * -math.inf"),
+    "softmax-batch-axis": (ATTENTION, WEIGHTS, ALONG.format("0")),
+    "softmax-head-axis": (ATTENTION, WEIGHTS, ALONG.format("1")),
+    "softmax-implicit-axis": (ATTENTION, WEIGHTS, ALONG.format("0 if scores.dim() == 3 else 1")),
+    "softmax-query-axis": (ATTENTION, WEIGHTS, ALONG.format("-2")),
+    "softmax-whole-array": (ATTENTION, WEIGHTS, "weights = softmax(scores.flatten()).reshape(scores.shape)"),
+    "ln-std-plus-eps": (NORM, NORMALISED, "normalised = centred / (row.std(dim=-1, keepdim=True) + 1e-6)"),
+    "causal-in-encoder": (
+        "encoder.py", "attention(y, y, y, mask)", f"attention(y, y, y, {CAUSAL.format('y', 'mask')})",
+    ),
+    "causal-in-cross": (DECODER, DECODED, DECODED.replace("memory_mask", CAUSAL.format("memory", "memory_mask"))),
+    "cross-uses-tgt-mask": (DECODER, DECODED, DECODED.replace("memory_mask", "self_mask")),
     "tied-logit-scale": ("output_layer.py", VOCAB, f"{VOCAB} / x.shape[-1] ** 0.5"),
 }  # fmt: skip
 
 #: Autograd cannot make these. tests/conformance/diagnosis/mistakes/test_gradients.py has them, in hand-written code.
 BY_HAND = {"ln-bwd-rank", "emb-bwd-overwrite"}
+
+#: It changes nothing without dropout, which no gradient case has. Its complex steps take a side where a hidden unit is
+#: exactly 0, and autograd does not.
+AT_A_CORNER = {"ffn-dropout-output"}
 
 EDITS = {**BACKWARD, **FORWARD}
 
@@ -189,8 +288,8 @@ def test_every_gradient_case_catches_what_it_claims(mistake, broken_reference, s
     judged = [v for v in verdicts if v.status is not Status.SKIPPED]
     assert judged
     assert [v.check for v in judged if not v.bad] == []
-    # Beyond all rounding, where there is a number to measure at all.
-    assert all(v.reason in ("not-finite", "no-gradient") or (v.ratio or 0) > 1000 for v in judged)
+    # Beyond all rounding, where there is a number to measure at all: a call may also raise.
+    assert all(v.reason in ("not-finite", "no-gradient") or v.ratio is None or v.ratio > 1000 for v in judged)
 
 
 @pytest.mark.sample(20)
@@ -253,7 +352,9 @@ def test_a_backward_mistake_leaves_the_values_right(mistake, broken_reference, s
 
 def test_every_mistake_that_a_gradient_case_claims_is_tried(spec):
     claimed = {mistake for case in spec.cases.values() if case.cotangent is not None for mistake in case.kills}
-    assert claimed == EDITS.keys() | BY_HAND
+    assert claimed == EDITS.keys() | BY_HAND | AT_A_CORNER
+    corner = {c.id for c in spec.cases.values() if c.cotangent is not None and AT_A_CORNER & set(c.kills)}
+    assert corner == {"ffn-gradient-at-the-corner"}
 
 
 @pytest.fixture
@@ -277,12 +378,12 @@ def test_no_hidden_unit_can_change_its_sign_by_rounding(spec, inner_layers):
     for case in spec.cases.values():
         if case.cotangent is None or not any(name.endswith("w_1") for name in case.params):
             continue
-        for option in case.golden.options:
+        for options in case.combine_options():
             inner_layers.clear()
             Draw.reset()
-            conventions = {case.convention: option} if case.convention else {}
-            call = (case.input_arrays, case.param_arrays, case.attributes, conventions)
-            evaluate(case.component, Draw.exact, Draw.read, *call)
+            called = case.under(options)
+            call = (called.input_arrays, called.param_arrays, called.attributes, options)
+            evaluate(called.component, Draw.exact, Draw.read, *call)
             assert inner_layers
             for inner in inner_layers:
                 middle = np.array([np.mean(draw.samples) for draw in inner.ravel()])
@@ -290,6 +391,6 @@ def test_no_hidden_unit_can_change_its_sign_by_rounding(spec, inner_layers):
                 # Exactly 0 whatever rounds, and the subject of GRAD-4.
                 corner = np.array([not np.any(draw.samples) for draw in inner.ravel()])
                 assert corner.any() == ("GRAD-4" in case.clauses)
-                assert np.abs(middle[~corner]).min() > bound, f"{case.id} {option}"
+                assert np.abs(middle[~corner]).min() > bound, f"{case.id} {options}"
             tried.append(case.id)
     assert len(tried) > 5

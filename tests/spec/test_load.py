@@ -507,4 +507,10 @@ def test_a_new_option_of_a_convention_makes_its_golden_values_stale(copy: Path):
     bring(copy, "scaled_dot_product_attention")
     edit(copy, "conventions.yaml", "      nan: weights", "      mean: another\n      nan: weights")
     stale = [case.id for case in load(copy, underived=True).cases.values() if case.golden is None and not case.error]
-    assert stale == ["sdpa-empty-row", "sdpa-empty-row-one-sample", "sdpa-empty-row-by-query"]
+    assert stale == [
+        "sdpa-empty-row",
+        "sdpa-empty-row-one-sample",
+        "sdpa-empty-row-by-query",
+        "sdpa-heads-empty-row",
+        "sdpa-heads-empty-queries-in-front",
+    ]

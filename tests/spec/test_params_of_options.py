@@ -18,7 +18,7 @@ def test_the_formulas_and_the_contracts_name_the_same_conventions(spec: Spec):
     by_contract = {name: contract.conventions_of_params for name, contract in spec.contracts.items()}
     assert frozenset().union(*by_contract.values()) == DECIDED_BY_PARAMS
     assert all(by_contract[name] == DECIDED_BY_PARAMS for name in MODELS)
-    assert by_contract["encoder"] == by_contract["decoder"] == {"final_norm"}
+    assert by_contract["encoder"] == by_contract["decoder"] == {"biases", "final_norm"}
 
 
 @pytest.mark.parametrize(
@@ -45,11 +45,15 @@ def test_a_case_has_the_parameters_of_its_options(spec: Spec, case: str, there: 
     assert not absent & params
 
 
-def test_a_case_that_names_no_option_is_one_of_the_defaults(spec: Spec):
-    only_with = spec.cases["tf-distinct-sizes"].only_with
-    assert {name: only_with[name] for name in DECIDED_BY_PARAMS} == {
-        "final_norm": "none", "output_layer": "separate", "positions": "sinusoidal",
-    }  # fmt: skip
+def test_an_option_that_a_case_does_not_name_is_not_filled_in(spec: Spec):
+    case = spec.cases["tf-distinct-sizes"]
+    assert not DECIDED_BY_PARAMS & (case.only_with.keys() | case.conventions.keys())
+    # Its parameters are those of the default options.
+    assert {name for name in case.params if name in case.dependent} >= {"w_vocab", "b_vocab"}
+    named = spec.cases["tf-learned-positions"]
+    assert {name: named.only_with[name] for name in DECIDED_BY_PARAMS & named.only_with.keys()} == {
+        "positions": "learned"
+    }
 
 
 def call_with(spec: Spec, case: str, **changed: np.ndarray | None) -> None:

@@ -46,13 +46,19 @@ static bool same_lead(const Array *one, const Array *other)
     return one->axes == other->axes && !memcmp(one->shape, other->shape, (one->axes - 2) * sizeof *one->shape);
 }
 
+/* Refuses the call when it has an argument of dropout, which is not implemented here. */
+static bool without_dropout(Json params, Refusal *refusal)
+{
+    if (json_get(params, "dropout_rate") || json_get(params, "training") || json_get(params, "seed"))
+        return refuse(refusal, NOT_IMPLEMENTED, "dropout is not implemented");
+    return true;
+}
+
 static bool take_attention(Json params, Array *query, Array *key, Array *value, Refusal *refusal)
 {
-    static const char *const known[] = {"query", "key", "value", "mask", "dropout_rate", "seed", NULL};
-    if (!only_these(params, known, refusal))
+    static const char *const known[] = {"query", "key", "value", "mask", NULL};
+    if (!without_dropout(params, refusal) || !only_these(params, known, refusal))
         return false;
-    if (json_get(params, "dropout_rate") || json_get(params, "seed"))
-        return refuse(refusal, NOT_IMPLEMENTED, "dropout is not implemented");
     if (!take_floats(params, "query", 2, query, refusal) || !take_floats(params, "key", 2, key, refusal)
         || !take_floats(params, "value", 2, value, refusal))
         return false;
@@ -103,7 +109,8 @@ static bool call_positions(Json params, Results *results, Refusal *refusal)
 {
     static const char *const known[] = {"x", NULL};
     Array x;
-    if (!only_these(params, known, refusal) || !take_floats(params, "x", 3, &x, refusal))
+    if (!without_dropout(params, refusal) || !only_these(params, known, refusal)
+        || !take_floats(params, "x", 3, &x, refusal))
         return false;
     if (x.axes != 3)
         return refuse(refusal, BAD_ARGUMENT, "x: %zu axes, expected batch, seq and d_model", x.axes);

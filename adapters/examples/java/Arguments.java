@@ -1,6 +1,7 @@
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.HashSet;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
 
@@ -101,10 +102,12 @@ final class Arguments {
         throw Refusal.of(name, "expected a finite number of at least 0");
     }
 
-    /** Refuses the call when it has this argument, which stands for something that is not implemented here. */
-    void withoutOptional(String name, String what) {
-        if (given.containsKey(name)) {
-            throw new Refusal(Refusal.NOT_IMPLEMENTED, what + " is not implemented");
+    /** Refuses the call when it has an argument of dropout, which is not implemented here. */
+    void withoutDropout() {
+        for (String name : List.of("dropout_rate", "training", "seed")) {
+            if (given.containsKey(name)) {
+                throw new Refusal(Refusal.NOT_IMPLEMENTED, "dropout is not implemented");
+            }
         }
     }
 

@@ -38,8 +38,7 @@ final class Components {
             int[] lead, List<double[][]> query, List<double[][]> key, List<double[][]> value, List<boolean[][]> masks) {
 
         static Batch of(Arguments given) {
-            given.withoutOptional("dropout_rate", "dropout");
-            given.withoutOptional("seed", "dropout");
+            given.withoutDropout();
             Tensor query = given.input("query", "... q_seq d_k");
             Tensor key = given.input("key", "... kv_seq d_k");
             Tensor value = given.input("value", "... kv_seq d_v");
@@ -153,6 +152,7 @@ final class Components {
     }
 
     private static Map<String, Tensor> multiHead(Arguments given) {
+        given.withoutDropout();
         Tensor query = given.input("query", "batch q_seq d_query");
         Tensor key = given.input("key", "batch kv_seq d_key");
         Tensor value = given.input("value", "batch kv_seq d_value");

@@ -71,9 +71,10 @@ export class Arguments {
     return value;
   }
 
-  /** Refuses a call with an argument that stands for something that is not implemented here. */
-  without(name, what) {
-    if (this.#inputs.has(name)) throw new Refusal(NOT_IMPLEMENTED, `${what} is not implemented`);
+  /** Refuses a call with an argument of dropout, which is not implemented here. */
+  withoutDropout() {
+    const given = ["dropout_rate", "training", "seed"].some((name) => this.#inputs.has(name));
+    if (given) throw new Refusal(NOT_IMPLEMENTED, "dropout is not implemented");
   }
 
   /** Refuses a call with an argument that was not taken. */

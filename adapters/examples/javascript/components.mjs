@@ -58,8 +58,7 @@ export const COMPONENTS = {
   },
 
   scaled_dot_product_attention(given) {
-    given.without("dropout_rate", "dropout");
-    given.without("seed", "dropout");
+    given.withoutDropout();
     const query = given.input("query", "... q_seq d_k");
     const key = given.input("key", "... kv_seq d_k");
     const value = given.input("value", "... kv_seq d_v");
@@ -70,12 +69,14 @@ export const COMPONENTS = {
   },
 
   positional_encoding(given) {
+    given.withoutDropout();
     const x = given.input("x", "batch seq d_model");
     given.done();
     return { output: x.map(transformer.positionalEncoding) };
   },
 
   multi_head_attention(given) {
+    given.withoutDropout();
     const query = given.input("query", "batch q_seq d_query");
     const key = given.input("key", "batch kv_seq d_key");
     const value = given.input("value", "batch kv_seq d_value");
@@ -95,6 +96,7 @@ export const COMPONENTS = {
   },
 
   feed_forward(given) {
+    given.withoutDropout();
     const x = given.input("x", "batch seq d_model");
     const w = feedForwardParams(given, "");
     given.done();
@@ -102,6 +104,7 @@ export const COMPONENTS = {
   },
 
   encoder_layer(given) {
+    given.withoutDropout();
     const x = given.input("x", "batch seq d_model");
     const w = {
       self_attention: attentionParams(given, "self_attention.", ["d_model", "d_model", "d_model"]),

@@ -34,16 +34,21 @@ def _table_on_cpu(x: Tensor) -> Tensor:
     return reference.positional_encoding(torch.zeros(1, *x.shape[1:], dtype=x.dtype))[0]
 
 
+def _drop(x: Tensor, *, dropout_rate: float | None = None, training: bool = True, seed: int = 0) -> Tensor:
+    """Return x with elements dropped if there is a rate."""
+    return x if dropout_rate is None else reference.dropout(x, rate=dropout_rate, training=training, seed=seed)
+
+
 @mistake("pe-not-buffer", instead_of="positional_encoding")
-def add_table_of_cpu(x: Tensor) -> Tensor:
+def add_table_of_cpu(x: Tensor, **dropout: Any) -> Tensor:
     """Return x plus the table, which is made on the CPU and added where it is."""
-    return x + _table_on_cpu(x)
+    return _drop(x + _table_on_cpu(x), **dropout)
 
 
 @mistake("pe-hard-cuda", instead_of="positional_encoding")
-def add_table_on_cuda(x: Tensor) -> Tensor:
+def add_table_on_cuda(x: Tensor, **dropout: Any) -> Tensor:
     """Return x plus the table, which is moved to CUDA, wherever x is."""
-    return x + _table_on_cpu(x).cuda()
+    return _drop(x + _table_on_cpu(x).cuda(), **dropout)
 
 
 @mistake("device-const", instead_of="multi_head_attention")
@@ -55,20 +60,21 @@ def multiply_by_constant_of_cpu(
     *,
     num_heads: int,
     params: Mapping[str, Tensor],
+    **dropout: Any,
 ) -> tuple[Tensor, ...]:
     """Return attention of queries multiplied by a constant of one element that is made on the CPU."""
     query = query * torch.ones(1, dtype=query.dtype)
-    return reference.multi_head_attention(query, key, value, mask, num_heads=num_heads, params=params)
+    return reference.multi_head_attention(query, key, value, mask, num_heads=num_heads, params=params, **dropout)
 
 
 # How it lies in memory
 
 
 @mistake("non-contiguous", instead_of="feed_forward")
-def flatten_by_view(x: Tensor, *, params: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+def flatten_by_view(x: Tensor, *, params: Mapping[str, Tensor], **dropout: Any) -> tuple[Tensor, ...]:
     """Return the network of tokens made one axis by view, which moves nothing in memory."""
     batch, seq, d_model = x.shape
-    results = reference.feed_forward(x.view(1, batch * seq, d_model), params=params)
+    results = reference.feed_forward(x.view(1, batch * seq, d_model), params=params, **dropout)
     return tuple(result.view(batch, seq, -1) for result in results)
 
 

@@ -71,7 +71,8 @@ def truth(line):
 
 def test_thousands_of_spoilt_replies_give_no_crash_no_hang_and_no_pass(spec, servers, through):
     rng, last, outcomes = random.Random(1), [], {}
-    small = [case for case in small_cases(spec) if case.error is None and case.cotangent is None]
+    # Any result departs from advice without being wrong.
+    small = [c for c in small_cases(spec) if c.error is None and c.cotangent is None and not spec.is_advice(c)]
 
     def answer(line):
         good = servers[rng.choice(ENCODINGS)].answer(line)
@@ -92,8 +93,10 @@ def test_thousands_of_spoilt_replies_give_no_crash_no_hang_and_no_pass(spec, ser
             good, bad = truth(last[0]), truth(last[1])
             assert good.shape == bad.shape
             np.testing.assert_allclose(bad, good, rtol=1e-9, atol=1e-12)
-        if verdict.status is Status.SKIPPED:
-            assert verdict.reason == "not-implemented"
+        if verdict.status is Status.SKIPPED and verdict.reason != "not-implemented":
+            # A digit that is lost far behind the point: as accurate as float32.
+            assert verdict.reason == "precision"
+            np.testing.assert_allclose(truth(last[1]), truth(last[0]), rtol=1e-5, atol=1e-5)
         assert verdict.message.isprintable()
     assert outcomes[Status.ERRORED, "protocol"] > REPLIES / 2
     assert sum(n for (status, _), n in outcomes.items() if status is Status.PASSED) < REPLIES / 5

@@ -432,6 +432,8 @@ MISTAKES = {
     "beam-parent-stale": ("beam_search", "ids"),
     "beam-batch-index": ("beam_search", "ids"),
     "beam-source-order": ("beam_search", "ids"),
+    "beam-cache-stale": ("beam_search", "ids"),
+    "beam-end-flags-stale": ("beam_search", "ids"),
     "beam-finished-expand": ("beam_search", "ids"),
     "beam-stop-early": ("beam_search", "ids"),
     "beam-unsorted": ("beam_search", "ids"),

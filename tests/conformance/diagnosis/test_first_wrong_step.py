@@ -114,7 +114,9 @@ def test_the_first_wrong_step_is_named_first(mistake, case, steps, spec):
 @pytest.mark.parametrize("case", [MHA, FUSED, MODEL])
 def test_all_steps_of_these_cases_are_asked_for_and_right_in_the_textbook(case, spec):
     contract = spec.contracts[spec.cases[case].component]
-    assert set(spec.cases[case].expect) == set(contract.flow) == set(contract.outputs)
+    # No later step depends on the average of the weights: a case of its own asks for it.
+    assert set(spec.cases[case].expect) == set(contract.flow) - {"average_weights"}
+    assert set(contract.flow) == set(contract.outputs)
     bench = Bench(spec, Adapter.from_object(build_textbook(), "textbook", spec), "float32", "cpu")
     assert check_case(spec.cases[case], bench).status is Status.PASSED
 

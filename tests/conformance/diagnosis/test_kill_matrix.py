@@ -269,10 +269,16 @@ def test_what_nothing_reveals_yet_is_written_wherever_a_case_fails_for_it_by_far
 
 def test_what_is_known_spreads_to_no_case_that_does_not_claim_it(case, of_cases, spec):
     one = kill("one", shot("a", 50, listed=False), shot("b", 50))
-    assert collect_kills([one], of_cases(case("a"), case("b", "one"))) == {"a": (), "b": ("one",)}
+    assert collect_kills([one], of_cases(case("a", "two"), case("b", "one"))) == {"a": ("two",), "b": ("one",)}
     caught = spec.properties["sm-shift"].model_copy(update={"catches": ("new",)})
     by_a_property = replace(of_cases(case("a")), properties={"sm-shift": caught})
     assert collect_kills([kill("new", shot("a", 50, listed=False))], by_a_property) == {"a": ()}
+
+
+def test_what_is_known_spreads_to_a_new_case_that_fails_for_it_by_far(case, of_cases):
+    cases = case("a"), case("b", "one"), case("c")
+    one = kill("one", shot("a", 50, listed=False), shot("b", 50), shot("c", 2, listed=False))
+    assert collect_kills([one], of_cases(*cases)) == {"a": ("one",), "b": ("one",), "c": ()}
 
 
 # ── the command ──

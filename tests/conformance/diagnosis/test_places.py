@@ -51,8 +51,10 @@ COMPONENTS = (
 
 
 @spoil(around=decoder_layer)
-def no_residual_around_feed_forward(original, x, memory, self_mask=None, memory_mask=None, *, num_heads, params):
-    attended = original(x, memory, self_mask, memory_mask, num_heads=num_heads, params=params)
+def no_residual_around_feed_forward(
+    original, x, memory, self_mask=None, memory_mask=None, *, num_heads, params, **dropout
+):
+    attended = original(x, memory, self_mask, memory_mask, num_heads=num_heads, params=params, **dropout)
     fed, _ = feed_forward(attended["crossed"], params=part(params, "feed_forward"))
     return {**attended, "output": layer_norm(fed, params=part(params, "norm_3"))}
 
@@ -100,9 +102,9 @@ def no_bias_of_the_output_of_cross_attention(original, x, memory, mask, *, param
 
 
 @spoil(around=encoder_layer)
-def no_second_bias_in_the_encoder_layer(original, x, mask=None, *, num_heads, params):
+def no_second_bias_in_the_encoder_layer(original, x, mask=None, *, num_heads, params, **dropout):
     kept = {name: value for name, value in params.items() if name != "feed_forward.b_2"}
-    return original(x, mask, num_heads=num_heads, params=kept)
+    return original(x, mask, num_heads=num_heads, params=kept, **dropout)
 
 
 @spoil(around=project_attention)
@@ -130,13 +132,17 @@ class Layers:
         layer: Replacements = {encoder_layer: instead(self.encode), decoder_layer: instead(self.decode)}
         vars(self).update(vars(build_textbook(layer)))
 
-    def encode(self, x, mask=None, *, num_heads, params):
+    def encode(self, x, mask=None, *, num_heads, params, **dropout):
+        if dropout:
+            raise NotImplementedError("dropout")
         p = Parts(params, num_heads)
         attended, weights = p.attend(x, mask)
         a, y = self.encoded(p, x, attended)
         return {"output": y, "attended": a, "weights": weights}
 
-    def decode(self, x, memory, self_mask=None, memory_mask=None, *, num_heads, params):
+    def decode(self, x, memory, self_mask=None, memory_mask=None, *, num_heads, params, **dropout):
+        if dropout:
+            raise NotImplementedError("dropout")
         p = Parts(params, num_heads)
         attended, weights = p.attend(x, self_mask)
         looked = {}

@@ -56,10 +56,10 @@ def page(lines, spec):
 
 def test_a_line_keeps_what_a_class_needs_and_no_check(lines):
     ben = lines[1]
-    assert (ben.submission, ben.earned, ben.points, ben.outcome) == ("ben", 5.9, 10.0, "wrong")
+    assert (ben.submission, ben.earned, ben.points, ben.outcome) == ("ben", 5.52, 10.0, "wrong")
     assert [(part.component, part.earned, part.outcome) for part in ben.parts] == [
         ("softmax", 4.0, "correct"),
-        (ATTENTION, 1.9, "wrong"),
+        (ATTENTION, 1.52, "wrong"),
     ]
     assert ben.mistakes == ("scale-missing",)
     assert ("published", "sdpa-walkthrough-3x2") in ben.failed
@@ -84,11 +84,11 @@ def test_the_ids_of_checks_are_kept_once_for_everyone():
 def test_the_figures_and_the_bars_count_every_student(page, lines):
     figures = next(text for attributes, text in page.all("dl") if attributes.get("class") == "figures")
     mean = points(sum(line.earned for line in lines) / 6)
-    assert figures == f"students6 mean{mean} median5.9 all points1 no points0"
+    assert figures == f"students6 mean{mean} median5.52 all points1 no points0"
     (bars,) = [attributes["aria-label"] for attributes, _ in page.all("svg")]
     counts = re.findall(r"(\d+) to (?:below )?(\d+): (\d+)", bars)
     assert [(low, high) for low, high, _ in counts] == [(str(n), str(n + 1)) for n in range(10)]
-    assert [int(count) for _, _, count in counts] == [0, 0, 0, 0, 2, 2, 1, 0, 0, 1]
+    assert [int(count) for _, _, count in counts] == [0, 0, 0, 0, 2, 3, 0, 0, 0, 1]
 
 
 def test_mistakes_name_who_made_them_most_frequent_first(page):
@@ -131,7 +131,7 @@ def test_every_student_is_linked_in_a_row(page):
     assert "students/ada/feedback.html" in [attributes.get("href") for attributes, _ in page.all("a")]
     rows = [text for _, text in page.all("tr")]
     packed = {row.replace(" ", "") for row in rows}
-    assert "benfeedback5.9wrongvaluesscale-missing✓41.9" in packed
+    assert "benfeedback5.52wrongvaluesscale-missing✓41.52" in packed
     assert "fayfeedback4outoftime✓4✗0" in packed
 
 
@@ -202,7 +202,7 @@ def test_a_row_for_each_student_and_a_column_for_each_component(lines):
                              "diagnosis", "message"]  # fmt: skip
     ben = rows[1]
     assert [ben[name] for name in ("id", "name", "email", "points", "earned", ATTENTION)] == [
-        "ben", "Ben Ō", "ben@example.org", "10", "5.9", "1.9",
+        "ben", "Ben Ō", "ben@example.org", "10", "5.52", "1.52",
     ]  # fmt: skip
     assert ben["mistakes"] == "scale-missing"
     assert [row["id"] for row in rows] == ["ada", "ben", "cai", "dee", "eli", "fay"]
@@ -228,13 +228,13 @@ def test_the_data_has_these_keys(lines):
     data = json.loads(to_json(lines, ASSIGNMENT))
     assert data["components"] == {"softmax": 4.0, ATTENTION: 6.0}
     assert data["students"][1]["mistakes"] == ["scale-missing"]
-    assert data["students"][1]["components"] == {"softmax": 4.0, ATTENTION: 1.9}
+    assert data["students"][1]["components"] == {"softmax": 4.0, ATTENTION: 1.52}
     assert list(data) == ["assignment", "points", "components", "students"]
     assert list(data["students"][0]) == [
         "id", "name", "email", "points", "earned", "outcome", "components", "mistakes", "could_be", "diagnosis",
         "message", "isolation", "key",
     ]  # fmt: skip
-    assert data["students"][1]["earned"] == 5.9
+    assert data["students"][1]["earned"] == 5.52
 
 
 # ── JUnit ──
@@ -246,7 +246,7 @@ def test_a_suite_for_each_student_and_a_case_for_each_component(lines):
     assert [(suite.get("tests"), suite.get("failures"), suite.get("errors")) for suite in (suites["ada"], suites["ben"])
             ] == [("2", "0", "0"), ("2", "1", "0")]  # fmt: skip
     (failure,) = suites["ben"].iter("failure")
-    assert failure.get("message").startswith("1.9 of 6 points: wrong values, 19 of 60 published cases")
+    assert failure.get("message").startswith("1.52 of 6 points: wrong values, 19 of 75 published cases")
     assert "Divide QKᵀ by √d_k" in failure.text
 
 

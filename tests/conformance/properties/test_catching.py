@@ -13,15 +13,18 @@ from goldformer.spec import load_spec
 SPEC = load_spec()
 #: Properties of every component: the tests of devices, of several calls and of tensors hold their claims.
 HELD_ELSEWHERE = {"device-hygiene", "repeat-calls", "no-memory", "memory-layout"}
+#: Advised alone, so that no mistake fails it; the tests of the registry have messages that depart from it.
+ADVISED = "sha-message"
 CLAIMS = [(p.id, mistake) for p in SPEC.properties.values() for mistake in p.catches if p.id not in HELD_ELSEWHERE]
 
 
 def test_every_property_catches_a_mistake():
-    assert [p.id for p in SPEC.properties.values() if not p.catches] == []
+    assert [p.id for p in SPEC.properties.values() if not p.catches] == [ADVISED]
 
 
 def test_what_is_held_elsewhere_is_so_few():
-    assert {p.id for p in SPEC.properties.values()} - {property_ for property_, _ in CLAIMS} == HELD_ELSEWHERE
+    held_here = {property_ for property_, _ in CLAIMS}
+    assert {p.id for p in SPEC.properties.values()} - held_here == {*HELD_ELSEWHERE, ADVISED}
 
 
 @pytest.mark.sample(45)

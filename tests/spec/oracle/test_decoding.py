@@ -47,7 +47,8 @@ textbook = build_textbook()
 def params(spec: Spec):
     """64ths of ±1 for every parameter, and an output layer that tells the words apart."""
     random = np.random.default_rng(5)
-    specs = spec.contracts[GREEDY].params_for(STACKS)
+    defaults = {name: convention.default for name, convention in spec.conventions.items()}
+    specs = spec.contracts[GREEDY].params_under(STACKS, defaults)
     drawn = {name: random.integers(-64, 65, s.shape.sizes(SIZES, ())) / 64 for name, s in specs.items()}
     return drawn | {"w_vocab": drawn["w_vocab"] * 2}
 

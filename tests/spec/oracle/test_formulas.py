@@ -14,6 +14,7 @@ from goldformer.conformance.judging.tolerance import tolerance
 from goldformer.spec import ROOT, Spec
 from goldformer.spec.oracle import balls, formulas
 from goldformer.spec.oracle.derive import FORMULAS, choose_options, evaluate
+from goldformer.spec.oracle.layer_formulas import DECIDED_BY_PARAMS
 
 #: Two kinds of number for one set of loops. In float64 the largest score is taken off first (SM-3).
 EXACT = SimpleNamespace(
@@ -101,7 +102,8 @@ def padding_mask(m, ids, pad_id):
     return {"mask": np.array([[[[int(id_) != pad_id for id_ in row]]] for row in ids])}
 
 
-def token_embedding(m, ids, table, embedding_scale="none"):
+def token_embedding(m, ids, table, pad_id=None, embedding_scale="none", pad_row="learned"):
+    del pad_id, pad_row  # they change gradients alone
     factor = m.sqrt(m.number(table.shape[1])) if embedding_scale == "sqrt_d_model" else 1
     output = empty(*ids.shape, table.shape[1])
     for place in np.ndindex(ids.shape):
@@ -228,7 +230,8 @@ def single_head_attention_step(m, x, output_gradient, causal, learning_rate, ste
 def in_loops(component, m, inputs, params, attributes, conventions):
     make = np.frompyfunc(m.number, 1, 1)
     arrays = {k: make(a) if a.dtype.kind == "f" else a for k, a in {**inputs, **params}.items()}
-    return globals()[component](m, **arrays, **attributes, **conventions)
+    options = {name: option for name, option in conventions.items() if name not in DECIDED_BY_PARAMS}
+    return globals()[component](m, **arrays, **attributes, **options)
 
 
 def in_balls(component, inputs, params, attributes, conventions):

@@ -196,6 +196,17 @@ def test_the_mean_over_the_heads():
     close(got_weights, weights.mean(1))
 
 
+def test_the_sum_over_the_heads():
+    arguments = inputs(batch=2)
+    params = {name: tensor.numpy() for name, tensor in PARAMS.items()}
+    call = made("average-weights-sum").multi_head_attention
+    returned = call(*(x.numpy() for x in arguments), num_heads=HEADS, params=params)
+    output, weights = Usual().run(*arguments)
+    close(returned["output"], output)
+    close(returned["weights"], weights)
+    close(returned["average_weights"], weights.sum(1))
+
+
 def test_columns_left_over_are_left_out():
     # Of ten columns three heads get three each: what is left are those of nine.
     got = []
@@ -235,4 +246,9 @@ def test_no_token_is_hidden_from_an_earlier_one():
 
 
 def test_every_mistake_is_written_here():
-    assert {*MISTAKES} == WRITTEN.keys() | {"seq-batch-swap", "weights-averaged", "key-from-value-input"}
+    assert {*MISTAKES} == WRITTEN.keys() | {
+        "seq-batch-swap",
+        "weights-averaged",
+        "key-from-value-input",
+        "average-weights-sum",
+    }

@@ -298,6 +298,31 @@ def test_a_stack_is_that_of_code_with_the_mistake(mistake):
     np.testing.assert_allclose(decoded["output"], y, rtol=0, atol=1e-11)
 
 
+FINAL_NORM = ("final-norm-missing", "final-norm-each-layer", "final-norm-encoder-only", "final-norm-decoder-only")
+
+
+@pytest.mark.parametrize("mistake", FINAL_NORM)
+def test_a_stack_with_a_norm_at_its_end_is_that_of_code_with_the_mistake(mistake):
+    final = {"gamma": draw(601, D_MODEL), "beta": draw(602, D_MODEL)}
+    norm = partial(Layer(ENCODER_LAYER).norm, final)
+    x, y = X, X
+    for i in range(3):
+        x = encoder_layer("", part(STACK, f"encoder.{i}"), x)
+        x = norm(x) if mistake == "final-norm-each-layer" else x
+    for i in range(2):
+        y = decoder_layer("", part(DECODER_STACK, f"decoder.{i}"), y)
+        y = norm(y) if mistake == "final-norm-each-layer" else y
+    x = norm(x) if mistake == "final-norm-encoder-only" else x
+    y = norm(y) if mistake == "final-norm-decoder-only" else y
+    book, named = made(mistake), {f"norm.{name}": p for name, p in final.items()}
+    masks = {"self_mask": SELF_MASK.numpy(), "memory_mask": MEMORY_MASK.numpy()}
+    encoded = book.encoder(X.numpy(), MASK.numpy(), num_heads=HEADS, num_layers=3, params=arrays(STACK | named))
+    params = arrays(DECODER_STACK | named)
+    decoded = book.decoder(X.numpy(), MEMORY.numpy(), **masks, num_heads=HEADS, num_layers=2, params=params)
+    np.testing.assert_allclose(encoded["output"], x, rtol=0, atol=1e-11)
+    np.testing.assert_allclose(decoded["output"], y, rtol=0, atol=1e-11)
+
+
 def test_a_stack_of_one_layer_without_its_last_gives_what_it_reads():
     params = {name: p for name, p in STACK.items() if name.startswith("encoder.0.")}
     given = made("layer-skipped").encoder(X.numpy(), num_heads=HEADS, num_layers=1, params=arrays(params))
@@ -332,4 +357,8 @@ def test_a_residual_that_is_dropped_leaves_nothing_to_normalise():
 def test_every_mistake_is_written_here():
     written = {*WRITTEN_FEED_FORWARD, *WRITTEN_NORM, *IN_ENCODER_LAYER, *IN_DECODER_LAYER}
     in_stacks = {"layers-shared", "layer-skipped", "final-norm-extra"}
-    assert {*MISTAKES} == written | in_stacks | {"cross-uses-tgt-mask", "ffn-dropout-output", "residual-dropped"}
+    assert {*MISTAKES} == written | in_stacks | {*FINAL_NORM} | {
+        "cross-uses-tgt-mask",
+        "ffn-dropout-output",
+        "residual-dropped",
+    }

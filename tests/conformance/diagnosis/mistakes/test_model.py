@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from goldformer import reference_impl
+from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.mistakes import implementations
 
 COMPONENTS = {"transformer", "output_probabilities", "pad_or_truncate", "shift_right", "one_hot"}
@@ -148,6 +149,36 @@ def test_memories_by_layer_are_taken_one_by_one_from_an_array_of_them_alone():
     assert np.array_equal(one["output"], each["output"])
 
 
+#: Where the parameters decide for a tied output or learned positions.
+OF_PARAMS = ("tied-not-transposed", "tied-output-scaled", "learned-positions-from-one")
+
+
+@pytest.mark.parametrize("mistake", OF_PARAMS[:2])
+def test_the_tied_table_is_used_as_in_code_with_the_mistake(mistake):
+    table = PARAMS["table"]
+    weight = table.view(D_MODEL, VOCAB) if mistake == "tied-not-transposed" else table.T * D_MODEL**0.5
+    # The model of the mistake and one without it, whose output layer has a matrix of its own.
+    layers = {f"num_{stack}_layers": number for stack, number in LAYERS.items()}
+    given = {"source": SOURCE.numpy(), "target": TARGET.numpy(), "num_heads": HEADS, **layers, "pad_id": PAD}
+    tied = {name: p for name, p in PARAMS.items() if name not in ("w_vocab", "b_vocab")}
+    right = build_textbook().transformer(**given, params=arrays(PARAMS))
+    got = made(mistake).transformer(**given, params=arrays(tied))
+    np.testing.assert_allclose(got["logits"], right["decoded"] @ weight.numpy(), rtol=0, atol=1e-11)
+
+
+def test_learned_positions_that_count_from_one():
+    position_table = draw(8, TARGET.shape[1] + 1, D_MODEL)
+    layers = {f"num_{stack}_layers": number for stack, number in LAYERS.items()}
+    given = {"source": SOURCE.numpy(), "target": TARGET.numpy(), "num_heads": HEADS, **layers, "pad_id": PAD}
+    params = PARAMS | {"position_table": position_table}
+    got = made("learned-positions-from-one").transformer(**given, params=arrays(params))
+    written = (PARAMS["table"][TARGET] + position_table[1:]).numpy()
+    np.testing.assert_allclose(got["target_embedded"], written, rtol=0, atol=1e-14)
+    # It is right with a table whose row 0 nobody reads.
+    right = build_textbook().transformer(**given, params=arrays(PARAMS | {"position_table": position_table[1:]}))
+    np.testing.assert_allclose(got["logits"], right["logits"], rtol=0, atol=1e-11)
+
+
 SHIFTED = {"shift-missing": [[4, 7, 2]], "shift-double": [[9, 9, 4]], "eos-fed-in": [[9, 4, 7, 2]]}
 
 
@@ -157,4 +188,4 @@ def test_a_target_is_shifted_as_by_code_with_the_mistake(mistake):
 
 
 def test_every_mistake_is_written_here():
-    assert {*MISTAKES} == {*IN_THE_MODEL, *SHIFTED, "softmax-before-linear"}
+    assert {*MISTAKES} == {*IN_THE_MODEL, *SHIFTED, *OF_PARAMS, "softmax-before-linear"}
