@@ -282,7 +282,7 @@ EDITS = {**BACKWARD, **FORWARD}
 @pytest.mark.parametrize("mistake", EDITS)
 def test_every_gradient_case_catches_what_it_claims(mistake, broken_reference, spec):
     adapter = find_adapter(broken_reference(*EDITS[mistake]), spec)
-    bench = Bench(spec, adapter, "float64", "cpu")
+    bench = Bench(spec, adapter, "float64", "cpu", require_precision=True)
     claimed = [case for case in spec.cases.values() if case.cotangent is not None and mistake in case.kills]
     verdicts = [check_case(case, bench) for case in claimed]
     judged = [v for v in verdicts if v.status is not Status.SKIPPED]

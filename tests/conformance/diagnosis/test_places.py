@@ -21,6 +21,7 @@ from goldformer.adapters.textbook.layers import (
     encoder,
     encoder_layer,
     feed_forward,
+    final_norm,
     layer_norm,
     self_attend,
 )
@@ -321,7 +322,7 @@ def one_encoder_layer_less(x, mask=None, *, num_heads, num_layers, params):
     for index in range(num_layers - 1):
         mine = part(params, f"encoder.{index}")
         x = encoder_layer(x, mask, num_heads=num_heads, params=mine)["output"]
-    return {"output": x}
+    return {"output": final_norm(x, "encoder", part(params, "norm"))}
 
 
 @spoil(instead_of=decoder)
@@ -329,7 +330,7 @@ def one_decoder_layer_less(x, memory, self_mask=None, memory_mask=None, *, num_h
     for index in range(num_layers - 1):
         mine = {"num_heads": num_heads, "params": part(params, f"decoder.{index}")}
         x = decoder_layer(x, memory, self_mask, memory_mask, **mine)["output"]
-    return {"output": x}
+    return {"output": final_norm(x, "decoder", part(params, "norm"))}
 
 
 one_layer_less = Spoiled("one_layer_less", *one_encoder_layer_less.layers, *one_decoder_layer_less.layers)
