@@ -311,10 +311,11 @@ class SecondNormAfterFeedForward(Layers):
 
 
 class OneAttentionForBoth(Layers):
-    def decode(self, x, memory, self_mask=None, memory_mask=None, *, num_heads, params):
+    def decode(self, x, memory, self_mask=None, memory_mask=None, *, num_heads, params, **dropout):
         same = {f"cross_attention.{name}": p for name, p in part(params, "self_attention").items()}
         others = {name: p for name, p in params.items() if not name.startswith("cross_attention")}
-        return super().decode(x, memory, self_mask, memory_mask, num_heads=num_heads, params=others | same)
+        both = others | same
+        return super().decode(x, memory, self_mask, memory_mask, num_heads=num_heads, params=both, **dropout)
 
 
 @spoil(instead_of=encoder)
