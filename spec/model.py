@@ -376,6 +376,11 @@ class Case:
         return sum(math.prod(recipe.shape) for recipe in self.params.values()) >= FULL_SIZE
 
     @property
+    def size(self) -> int:
+        """The number of numbers that an implementation is given: inputs and parameters."""
+        return sum(array.size for array in (*self.input_arrays.values(), *self.param_arrays.values()))
+
+    @property
     def random(self) -> bool:
         """True if its results are random and judged by statistics."""
         return any(wanted.form == "statistics" for wanted in self.expect.values())

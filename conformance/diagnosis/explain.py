@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -39,8 +39,8 @@ class Diagnosis:
         A mistake that was found late is compared with the failures before it too.
         """
         listed = list(judgements)
-        verdicts = [self.explain(judgement) for judgement in listed]
-        return [self.complete(judgement, verdict) for judgement, verdict in zip(listed, verdicts, strict=True)]
+        explained = {index: self.explain(listed[index]) for index in _order_by_cost(listed)}
+        return [self.complete(judgement, explained[index]) for index, judgement in enumerate(listed)]
 
     def explain(self, judgement: Judgement) -> Verdict:
         """Return a verdict with the mistakes and options that explain its failure, as far as they are known by now."""
@@ -73,3 +73,19 @@ class Diagnosis:
             return replace(verdict, matches=(*verdict.matches, *late))
         except Exception as error:
             return report_fault(verdict, error)
+
+
+def _order_by_cost(judgements: Sequence[Judgement]) -> list[int]:
+    """Return the indices of the judgements: components as they come, in each the cheapest cases to imitate first.
+
+    A small case is quick, so that a search gets far in it. Gradients are differences of many calls.
+    """
+    components = {judgement.verdict.component: None for judgement in judgements}
+    ranks = {component: rank for rank, component in enumerate(components)}
+
+    def cost(index: int) -> tuple[int, bool, int]:
+        verdict, case = judgements[index].verdict, judgements[index].case
+        rank = ranks[verdict.component]
+        return (rank, case.cotangent is not None, case.size) if case and verdict.bad else (rank, False, 0)
+
+    return sorted(range(len(judgements)), key=cost)

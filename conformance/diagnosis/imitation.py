@@ -190,9 +190,8 @@ class Imitator:
         """Search the catalogue; return nothing if the search would take too long."""
         case = failure.case
         component = case.component
-        size = sum(array.size for array in (*case.input_arrays.values(), *case.param_arrays.values()))
         bases = self._list_bases(component)
-        if size > _LARGE or case.cotangent is not None:
+        if case.size > _LARGE or case.cotangent is not None:
             listed = list(self._make_candidates(case.kills))
             return self._match_candidates(chain(listed, self._combine_with(bases, listed)), failure)
         if self._has_searched_enough(component, failure.dtype):
@@ -205,7 +204,7 @@ class Imitator:
         # What nothing known explains in a part shows in the whole, unless it is too small: a short search will do.
         short = decides or self._has_unknown_part(component)
         # A search for sentences runs the model for every word.
-        most = _TRIED // max(size, 1) // (_STEPS if decides else 1)
+        most = _TRIED // max(case.size, 1) // (_STEPS if decides else 1)
         found = self._match_candidates(near, failure)
         if not found:
             found = self._match_candidates(islice(self._list_combined(component, bases, some), most), failure)

@@ -12,9 +12,11 @@ import pytest
 from click.testing import CliRunner
 
 from goldformer.conformance.cli import main
-from goldformer.spec import ROOT, Case, Level, Spec
+from goldformer.spec import ROOT, Case, Level, Spec, load_spec
+from goldformer.spec import lint as rules
 from goldformer.spec.coverage import EVERY_CALL, cover
 from goldformer.spec.lint import lint
+from goldformer.spec.vacuity import find_vacuous
 from spoiling import keep, load
 
 KEPT = ["causal_mask", "single_head_attention", "softmax"]
@@ -364,10 +366,20 @@ def test_position_one_of_width_four_is_sine_and_cosine_of_1_and_a_hundredth(spec
         (2, r"^goldformer: {root}/cases/softmax.yaml:1: file: is empty\n$"),
     ],
 )
-def test_the_command_says_what_it_found_and_exits_accordingly(copy: Path, status, said):
+def test_the_command_says_what_it_found_and_exits_accordingly(copy: Path, monkeypatch, status, said):
     """The shipped spec has no problem; the copy, short of cases, has some; the copy with an empty file is unusable."""
     if status == 2:
         (copy / "cases/softmax.yaml").write_text("", encoding="utf-8")
+    if status == 0:
+        # The test below looks for blind cases in a sample of components: in all of them, that takes a minute.
+        monkeypatch.setattr(rules, "find_vacuous", lambda spec: iter(()))
     result = CliRunner().invoke(main, ["lint", *(["--spec", str(copy)] if status else [])])
-    assert result.exit_code == status
+    assert result.exit_code == status, result.output
     assert re.search(said.replace("{root}", re.escape(str(copy.resolve()))), result.output), result.output
+
+
+@pytest.mark.sample(10)
+@pytest.mark.parametrize("component", load_spec().components)
+def test_no_shipped_case_is_blind_to_an_argument_without_saying_so(spec: Spec, component):
+    cases = {case.id: case for case in spec.cases_of(component)}
+    assert [str(problem) for problem in find_vacuous(replace(spec, cases=cases))] == []
