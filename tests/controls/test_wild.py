@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from functools import cache
 
 import pytest
 
 from goldformer.adapters import find_adapter
 from goldformer.conformance.judging.cases import Bench, check_case, plan
+from goldformer.spec import load_spec
 from wild import (
+    DECLARED,
     DEFAULT,
     FOLDER,
     Mistake,
@@ -77,6 +80,60 @@ def test_no_number_of_a_declared_variant_is_called_wrong(wild, spec):
     assert wrong == []
 
 
+# What the bench asks for: `python -m tests.support.wild` runs all of it and prints the table
+
+
+#: Implementations that conform with what they declare.
+CONVENTIONAL = [wild for wild in BENCH if not wild.on_purpose]
+VARIANTS = [wild for wild in BENCH if not wild.is_correct]
+MISTAKES = [(wild, name) for wild in BENCH for name in wild.mistakes]
+#: Mistakes that no check shows, or not in the component that is to be fixed first: "implementation: mistake".
+MISSED: frozenset[str] = frozenset()
+
+
+@cache
+def run_clean(wild_name, declaration):
+    """The run of an implementation as it is, without the models of full size."""
+    (wild,) = read_bench([wild_name])
+    return run(wild, declaration, None, Settings(small=True), load_spec())
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("wild", CORRECT, ids=lambda wild: wild.name)
+def test_correct_code_conforms_by_default(wild):
+    record = run_clean(wild.name, DEFAULT)
+    assert (describe_verdict(wild, record), record["bad"]) == ("conforms", [])
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("wild", CONVENTIONAL, ids=lambda wild: wild.name)
+def test_code_conforms_with_what_it_declares_and_keeps_its_cases(wild):
+    record = run_clean(wild.name, DECLARED)
+    assert record["not_in_spec"] == {}
+    assert (describe_verdict(wild, record), record["bad"]) == ("conforms", [])
+    assert record["judged"] >= 0.8 * record["exist"]
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("wild", VARIANTS, ids=lambda wild: wild.name)
+def test_a_variant_is_named_if_it_does_not_declare_itself(wild):
+    assert describe_verdict(wild, run_clean(wild.name, DEFAULT)).startswith("named: ")
+
+
+@pytest.mark.sample(6)
+@pytest.mark.parametrize(("wild", "mistake"), MISTAKES, ids=lambda part: getattr(part, "name", part))
+def test_a_mistake_is_caught_where_it_is_and_not_misnamed(wild, mistake):
+    record = run(wild, DECLARED, mistake, Settings(small=True), load_spec())
+    outcome = judge_mistake(wild.mistakes[mistake], record, run_clean(wild.name, DECLARED))
+    assert (outcome.misnamed, outcome.said if outcome.misnamed else ()) == (False, ())
+    assert (outcome.caught and outcome.placed) == (f"{wild.name}: {mistake}" not in MISSED)
+
+
+def test_few_mistakes_are_missed():
+    assert {f"{wild.name}: {mistake}" for wild, mistake in MISTAKES} >= MISSED
+    assert len(MISSED) <= 0.03 * len(MISTAKES)
+
+
 # The table
 
 
@@ -122,6 +179,9 @@ def test_the_verdict_on_an_implementation_in_words():
     assert describe_verdict(wild, make_record()) == "conforms"
     assert describe_verdict(wild, make_record(judged=0)) == "nothing judged"
     assert describe_verdict(wild, make_record("a softmax", findings=[option])) == "named: layer_norm_eps: 1e-6"
+    unknown = ["Cause unknown", "…", []]
+    record = make_record("a softmax", findings=[option, unknown])
+    assert describe_verdict(wild, record) == "partly named: layer_norm_eps: 1e-6"
     assert describe_verdict(wild, make_record("a softmax")) == "fails without a name (1 wrong-value)"
     assert describe_verdict(wild, make_record("a softmax", findings=[OTHER])) == "misnamed: kv-swap (1 wrong-value)"
     assert describe_verdict(wild, {"crash": "TypeError: x"}) == "crash: TypeError: x"

@@ -241,6 +241,8 @@ def judge_mistake(mistake: Mistake, record: dict[str, Any], clean: dict[str, Any
 
 #: The labels under which the diagnosis is certain.
 _FOUND = ("Mistake found", "Option found")
+#: The labels under which it is not, or has nothing to say.
+_UNCERTAIN = ("Closest known mistake", "Possible causes", "Cause unknown")
 
 
 #: What an option that is not declared looks like: the adapters take zeros for a table that the call does not have, and
@@ -266,7 +268,8 @@ def describe_verdict(wild: Wild, record: dict[str, Any]) -> str:
     left_open = tuple(f"{name}: " for name, option in wild.variant.items() if option == "unspecified")
     text = ", ".join(sorted(names))
     if names and all(name in deserved or name.startswith(left_open) for name in names):
-        return f"named: {text}"
+        unexplained = any(label in _UNCERTAIN for label, _, _ in record["findings"])
+        return f"{'partly named' if unexplained else 'named'}: {text}"
     reasons = Counter(reason for _, _, reason, _ in record["bad"])
     counts = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
     return f"misnamed: {text} ({counts})" if names else f"fails without a name ({counts})"

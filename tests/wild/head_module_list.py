@@ -130,7 +130,7 @@ MISTAKES = {
         "mask[:, i]",
         "mask[:, 0]",
         "All heads are given the mask of the first head.",
-        (),
+        ("mask-first-head",),
     ),
     "heads-averaged": (
         "torch.stack(attentions, dim=1)",

@@ -225,6 +225,6 @@ MISTAKES = {
         "attention_head(head, x, y, allowed[i])",
         "attention_head(head, x, y, allowed[0])",
         "All heads use the mask of the first one.",
-        (),
+        ("mask-first-head",),
     ),
 }
