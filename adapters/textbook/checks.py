@@ -1,7 +1,7 @@
 """Checks of arguments before the computation: axes that agree, ids that exist, masks that fit."""
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,31 +15,36 @@ def axis_sizes(table: Mapping[str, str], /, **arrays: Array | None) -> dict[str,
 
     The table lists the axes of every argument. "?" marks an optional one, "..." stands for any leading axes.
     """
+    shapes = (None if (array := arrays.get(name)) is None else array.shape for name in table)
+    return _solve_axes(tuple(table.items()), tuple(shapes)).copy()
+
+
+@lru_cache(maxsize=1 << 14)
+def _solve_axes(lines: tuple[tuple[str, str], ...], shapes: tuple[tuple[int, ...] | None, ...]) -> dict[str, Any]:
+    """Solve the axes of arguments of these shapes; cached, because a model asks for the same ones in each layer."""
     sizes: dict[str, Any] = {}
     seen_in: dict[str, str] = {}
-    for name, line in table.items():
-        array = arrays.get(name)
+    for (name, line), given in zip(lines, shapes, strict=True):
         optional, axes = parse_axes(line)
-        if array is None:
+        if given is None:
             if optional:
                 continue
             raise ValueError(f"{name}: missing; it is ({', '.join(axes)})")
-        shape: tuple[Any, ...] = array.shape
+        shape: tuple[Any, ...] = given
         if axes[0] == "..." and len(shape) >= len(axes) - 1:
             lead = len(shape) - len(axes) + 1
             shape = (shape[:lead], *shape[lead:])
         if len(shape) != len(axes):
-            raise ValueError(f"{name}: shape {array.shape} is not ({', '.join(axes)})")
-        empty = 0 in array.shape
+            raise ValueError(f"{name}: shape {given} is not ({', '.join(axes)})")
+        empty = 0 in given
         for axis, size in zip(axes, shape, strict=True):
             if empty and 0 in (size if isinstance(size, tuple) else (size,)):
-                raise ValueError(f"{name}: shape {array.shape} is empty along {axis}")
+                raise ValueError(f"{name}: shape {given} is empty along {axis}")
             if axis not in sizes:
                 sizes[axis], seen_in[axis] = size, name
             elif sizes[axis] != size:
                 raise ValueError(
-                    f"{name}: shape {array.shape} is not ({', '.join(axes)}): "
-                    f"{axis} is {sizes[axis]} in {seen_in[axis]}"
+                    f"{name}: shape {given} is not ({', '.join(axes)}): {axis} is {sizes[axis]} in {seen_in[axis]}"
                 )
     return sizes
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -61,13 +63,18 @@ class FailingCase:
         exact = {name for name in zeros if self._find_wrong(imitation, {name: shared[name]})}
         if any(not self._have_same_zeros(name, shared[name], imitation) for name in exact):
             return None
-        rounded = {
-            name: self._use_as_golden(name, golden, imitation.outputs[name])
-            for name, golden in shared.items()
-            if name not in exact
-        }
-        ratio = max((d.ratio for d in self._measure(self.actual, rounded)), default=0.0)
-        return ratio if ratio <= 1.0 else None
+        rounded = {name: golden for name, golden in shared.items() if name not in exact}
+        return self._measure_distance(self.actual, imitation, rounded)
+
+    def _measure_distance(self, actual: Result, imitation: Result, shared: Mapping[str, GoldenArray]) -> float | None:
+        """Return the largest distance of the outputs, or None if it is above 1: most differ in the first already."""
+        furthest = 0.0
+        for name, golden in shared.items():
+            imitated = {name: self._use_as_golden(name, golden, imitation.outputs[name])}
+            furthest = max((furthest, *(d.ratio for d in self._measure(actual, imitated))))
+            if not furthest <= 1.0:
+                return None
+        return furthest
 
     def _have_same_zeros(self, name: str, golden: GoldenArray, imitation: Result) -> bool:
         """Return True if the actual result and an imitation differ from 0 in the same elements of an output."""
@@ -93,14 +100,18 @@ class FailingCase:
         made = replace(golden, values=golden.select(values))
         # Larger numbers have larger roundoffs, and one option of a convention may lose more digits than another.
         grown = made.magnitude / golden.magnitude if golden.magnitude else 1.0
-        grown = max(grown, made.magnitude * self._find_relative_scale(name) / (golden.error_scale or math.inf))
+        grown = max(grown, made.magnitude * self._relative_scales[name] / (golden.error_scale or math.inf))
         return replace(made, error_scale=golden.error_scale * max(grown, 1.0) if math.isfinite(grown) else math.inf)
 
-    def _find_relative_scale(self, name: str) -> float:
-        """Return the largest error scale of an output under any option of the case, by the magnitude of the values."""
+    @cached_property
+    def _relative_scales(self) -> Mapping[str, float]:
+        """The largest error scale of each output under any option of the case, by the magnitude of its values."""
         options = self.case.golden.options.values() if self.case.golden is not None else ()
-        listed = (outputs[name] for outputs in options if outputs is not None and name in outputs)
-        return max((golden.error_scale / golden.magnitude for golden in listed if golden.magnitude), default=0.0)
+        scales: defaultdict[str, float] = defaultdict(float)
+        for name, golden in chain.from_iterable(outputs.items() for outputs in options if outputs is not None):
+            if golden.magnitude:
+                scales[name] = max(scales[name], golden.error_scale / golden.magnitude)
+        return scales
 
     def _find_wrong(self, result: Result, expected: Mapping[str, GoldenArray]) -> frozenset[str]:
         return frozenset(d.output for d in self._measure(result, expected) if d.wrong)

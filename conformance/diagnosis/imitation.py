@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain, combinations, islice
+from itertools import chain, combinations, islice, product
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +21,7 @@ from goldformer.conformance.diagnosis.mistakes.differentiation import DIFFERENTI
 from goldformer.conformance.diagnosis.mistakes.places import PLACES, TRACKED, MistakePlace, can_be_made, restrict_to
 from goldformer.conformance.judging.gradient import invoke_gradient
 from goldformer.conformance.judging.invoke import (
+    Arguments,
     BadResult,
     NotImplementedHere,
     Result,
@@ -43,6 +44,13 @@ _LARGE: Final = 100_000
 
 #: The number of combinations, and of places, that are tried for a case, times the numbers of the case: half a second.
 _TRIED: Final = 500_000
+
+#: The fixed cost of an imitation, in numbers of a case.
+_FIXED: Final = 600
+
+#: The number of candidates, those that explain most cases first, that are compared with the gradients of a case: each
+#: of their arguments' elements takes a call.
+_DIFFERENTIATED: Final = 3
 
 #: How many times decoding runs the model, roughly.
 _STEPS: Final = 10
@@ -139,6 +147,7 @@ class Imitator:
         self._left_out = frozenset(left_out)
         self._imitations = imitations
         self._in_one_call: dict[str, bool] = {}
+        self._arguments: dict[tuple[str, frozenset[str]], Arguments] = {}
         self._adapters: dict[tuple[Any, ...], Adapter] = {} if imitations is None else imitations.adapters
         self._fitted: dict[str, dict[Candidate, None]] = defaultdict(dict)
         self._searched: Counter[tuple[str, str]] = Counter()
@@ -166,7 +175,7 @@ class Imitator:
         if case.full_size or (isinstance(actual, BadResult) and actual.reason == "raised"):
             return None
         failure = FailingCase(case, self.spec.contracts[case.component], actual, expected, dtype, options)
-        found = self._match_candidates(self._list_known_matches(case.component), failure) or self._search(failure)
+        found = self._match_candidates(self._choose_known_matches(case), failure) or self._search(failure)
         self._looked_at[case.component] += 1
         self._explained[case.component] += bool(found)
         self._counted[case.component].update(found.keys())
@@ -182,7 +191,7 @@ class Imitator:
     ) -> tuple[Match, ...]:
         """Return the matches among candidates that were found only after the search for this case."""
         failure = FailingCase(case, self.spec.contracts[case.component], actual, expected, dtype, options)
-        late = [c for c in self._list_known_matches(case.component) if c not in self._compared[case.id, dtype]]
+        late = [c for c in self._choose_known_matches(case) if c not in self._compared[case.id, dtype]]
         found = self._match_candidates(late, failure)
         return tuple(Match(candidate.causes, distance) for candidate, distance in found.items())
 
@@ -204,7 +213,7 @@ class Imitator:
         # What nothing known explains in a part shows in the whole, unless it is too small: a short search will do.
         short = decides or self._has_unknown_part(component)
         # A search for sentences runs the model for every word.
-        most = _TRIED // max(case.size, 1) // (_STEPS if decides else 1)
+        most = _TRIED // (case.size + _FIXED) // (_STEPS if decides else 1)
         found = self._match_candidates(near, failure)
         if not found:
             found = self._match_candidates(islice(self._list_combined(component, bases, some), most), failure)
@@ -281,7 +290,7 @@ class Imitator:
         contract = self.spec.contracts[case.component]
         found = []
         for candidate in listed:
-            adapter = self._build_adapter(candidate, options)
+            adapter = self._build_adapter(candidate, options, case.component)
             try:
                 with np.errstate(all="ignore"):
                     given = convert_arguments(
@@ -297,6 +306,14 @@ class Imitator:
         """Return the candidates that matched earlier cases of a component or of its parts: parts come first."""
         parts = (*reversed(self.spec.list_dependencies(component)), component)
         return list(dict.fromkeys(candidate for part in parts for candidate in self._fitted[part]))
+
+    def _choose_known_matches(self, case: Case) -> list[Candidate]:
+        """Return the known matches that are compared with a case."""
+        known = self._list_known_matches(case.component)
+        if case.cotangent is None:
+            return known
+        counted = self._counted[case.component]
+        return sorted(known, key=lambda c: -counted[c])[:_DIFFERENTIATED]
 
     def _list_claimed(self, component: str) -> set[str]:
         """Return the ids of the mistakes that cases of a component list."""
@@ -357,12 +374,15 @@ class Imitator:
             yield from filter(None, map(base.add_placed, placed))
 
     def _list_placed(self, component: str, near: list[Candidate]) -> Iterator[Candidate]:
+        """Yield each mistake in each place where it can be made; those of whole components before those of parts."""
+        ranks = {name: rank for rank, name in enumerate(reversed(list(self.spec.components)))}
         for some in (near, list(self._list_far(component))):
-            ids = [id_ for c in some for id_ in c.mistakes]
-            for place in PLACES.get(component, ()):
-                for id_ in ids:
-                    fits = not place.parts or self.spec.mistakes[id_].component in place.parts
-                    if fits and can_be_made(place, implementations()[id_]):
+            homes: defaultdict[str, list[str]] = defaultdict(list)
+            for id_ in (id_ for c in some for id_ in c.mistakes):
+                homes[self.spec.mistakes[id_].component].append(id_)
+            for home in sorted(homes, key=ranks.__getitem__):
+                for place, id_ in product(PLACES.get(component, ()), homes[home]):
+                    if (not place.parts or home in place.parts) and can_be_made(place, implementations()[id_]):
                         yield Candidate((id_,), place=place)
 
     def _pair_candidates(self, component: str, near: list[Candidate], bases: list[Candidate]) -> Iterator[Candidate]:
@@ -406,9 +426,9 @@ class Imitator:
     def _run_candidate(self, candidate: Candidate, failure: FailingCase) -> Result | BadResult | None:
         contract = failure.contract
         case = failure.case.under({**failure.options, **dict(candidate.options)})
-        adapter = self._build_adapter(candidate, failure.options)
+        adapter = self._build_adapter(candidate, failure.options, case.component)
         dtype = _choose_dtype(adapter, failure.dtype)
-        arguments, cotangent = read_arguments(case), case.cotangent_array
+        arguments, cotangent = self._read_arguments(case), case.cotangent_array
         try:
             with np.errstate(all="ignore"):
                 if cotangent is not None:
@@ -420,10 +440,17 @@ class Imitator:
         except NotImplementedHere:
             return None
 
-    def _build_adapter(self, candidate: Candidate, declared: Options) -> Adapter:
-        """Return the textbook under the declared options, with the changes of the candidate."""
+    def _read_arguments(self, case: Case) -> Arguments:
+        """Return the arguments of a case, the same object for each imitation: their sizes are solved once."""
+        key = (case.id, frozenset(case.params))
+        if key not in self._arguments:
+            self._arguments[key] = read_arguments(case)
+        return self._arguments[key]
+
+    def _build_adapter(self, candidate: Candidate, declared: Options, component: str) -> Adapter:
+        """Return one component of the textbook under the declared options, with the changes of the candidate."""
         chosen = {**declared, **dict(candidate.options)}
-        key = (candidate.mistakes, candidate.place, tuple(chosen.items()))
+        key = (component, candidate.mistakes, candidate.place, tuple(chosen.items()))
         if key not in self._adapters:
             if len(self._adapters) >= _MOST_ADAPTERS:
                 self._adapters.clear()
@@ -436,7 +463,8 @@ class Imitator:
             if candidate.place:
                 layers[-1] = restrict_to(candidate.place, made[-1].steps)
                 layers.append(TRACKED)
-            self._adapters[key] = Adapter.from_trusted(build_textbook(*layers), "+".join(candidate.causes), self.spec)
+            made_of = build_textbook(*layers, only=component)
+            self._adapters[key] = Adapter.from_trusted(made_of, "+".join(candidate.causes), self.spec)
         return self._adapters[key]
 
 

@@ -21,7 +21,6 @@ from goldformer.conformance.judging.invoke import (
     read_array,
 )
 from goldformer.spec import Contract
-from goldformer.spec.call import check_call
 from goldformer.spec.model import ArraySpec
 
 
@@ -35,7 +34,7 @@ def invoke_gradient(
     device: str,
 ) -> Result:
     """Return the gradients of Σ cotangent·(first output) by the arguments in `wanted`, or raise CallProblem."""
-    binder = check_call(contract, arguments.inputs, arguments.params, arguments.attributes)
+    binder = arguments.bind(contract)
     library = LIBRARIES[adapter.arrays]
     given = convert_arguments(library, contract, arguments, dtype, device)
     start = time.perf_counter()

@@ -12,7 +12,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from numpy.typing import NDArray
@@ -86,6 +86,13 @@ class Arguments:
     inputs: Mapping[str, Array]
     params: Mapping[str, Array]
     attributes: Mapping[str, Attribute]
+    _bound: dict[str, Binder] = field(default_factory=dict, compare=False, repr=False)
+
+    def bind(self, contract: Contract) -> Binder:
+        """Return the sizes of the call, solved once; ContractViolation if the arguments contradict the contract."""
+        if contract.component not in self._bound:
+            self._bound[contract.component] = check_call(contract, self.inputs, self.params, self.attributes)
+        return self._bound[contract.component]
 
 
 def read_arguments(case: Case) -> Arguments:
@@ -107,7 +114,7 @@ def invoke(
 
     With `check_inputs`, check that the call did not change the caller's arrays.
     """
-    binder = check_call(contract, arguments.inputs, arguments.params, arguments.attributes)
+    binder = arguments.bind(contract)
     library = LIBRARIES[adapter.arrays]
     handed = convert_arguments(library, contract, arguments, dtype, device, layout)
     returned, seconds = call(adapter, contract, handed)

@@ -20,7 +20,6 @@ from goldformer.conformance.judging.compare import compare
 from goldformer.conformance.judging.invoke import Arguments, Array
 from goldformer.conformance.judging.tolerance import tolerance
 from goldformer.spec import Property, Spec
-from goldformer.spec.call import check_call
 from goldformer.spec.draw import Dyadic, Mask, build
 from goldformer.spec.oracle import duals
 from goldformer.spec.oracle.derive import GAPS, Outputs, evaluate
@@ -93,7 +92,7 @@ def evaluate_call(call: RecordedCall, options: Mapping[str, str], spec: Spec) ->
 def _write_lines(prop: Property, claim: str, call: RecordedCall, seed: int, bench: Bench) -> Iterator[str]:
     """Yield the lines of a file that `goldformer check --cases` reads."""
     arguments, contract = call.arguments, bench.spec.contracts[call.component]
-    bound = check_call(contract, arguments.inputs, arguments.params, arguments.attributes)
+    bound = arguments.bind(contract)
     sizes = {**({"lead": bound.lead} if bound.lead else {}), **bound.sizes}
     yield from textwrap.wrap(f"{prop.id}: {claim}", _WIDTH, initial_indent="# ", subsequent_indent="# ")
     yield f"component: {call.component}"

@@ -26,7 +26,6 @@ from goldformer.conformance.judging.invoke import (
 )
 from goldformer.conformance.properties.registry import holds
 from goldformer.conformance.properties.subject import NotAdvised, Subject, Violation, with_inputs
-from goldformer.spec.call import check_call
 
 #: The messages of torch about an operation on tensors of two devices. Any other error on the meta device may be
 #: honest: code that looks at its data cannot run where there is none.
@@ -91,7 +90,7 @@ def no_memory(subject: Subject) -> None:
 def _make_other_calls(subject: Subject, arguments: Arguments) -> Iterator[Arguments]:
     """Yield calls unlike one: its mirror image, a case of other sizes, and the call with each mask it does not have."""
     contract = subject.bench.spec.contracts[subject.component]
-    binder = check_call(contract, arguments.inputs, arguments.params, arguments.attributes)
+    binder = arguments.bind(contract)
     yield replace(arguments, inputs={name: np.flip(array) for name, array in arguments.inputs.items()})
     small = (case for case in select_plain_cases(subject.component, subject.bench) if not case.full_size)
     yield from islice((a for a in map(read_arguments, small) if _shapes(a) != _shapes(arguments)), 1)

@@ -79,7 +79,7 @@ class _Entry:
 
     def finish(self, id_: str) -> Mistaken:
         def make() -> SimpleNamespace:
-            declared = {"CONVENTIONS": self.conventions} if self.conventions else {}
+            declared: dict[str, Any] = {"CONVENTIONS": self.conventions} if self.conventions else {}
             return build_textbook(*made.layers, **declared)
 
         made = Mistaken(id_, make, self.shows_in, self.steps, self.module)
