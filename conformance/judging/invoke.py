@@ -86,7 +86,8 @@ class Arguments:
     inputs: Mapping[str, Array]
     params: Mapping[str, Array]
     attributes: Mapping[str, Attribute]
-    _bound: dict[str, Binder] = field(default_factory=dict, compare=False, repr=False)
+    #: Not an argument of the class: a copy with other arrays has sizes of its own.
+    _bound: dict[str, Binder] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def bind(self, contract: Contract) -> Binder:
         """Return the sizes of the call, solved once; ContractViolation if the arguments contradict the contract."""

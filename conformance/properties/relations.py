@@ -78,10 +78,10 @@ def gives_the_same(subject: Subject, one: Arguments, other: Arguments, claim: st
 
 
 def ignores_head_order(subject: Subject, arguments: Arguments, into: Sequence[str], *, seed: int) -> None:
-    """Require that heads may change places: their columns of the parameters `into`, with their rows of w_o."""
+    """Require that heads may change places: their columns of the parameters `into` that exist, and rows of w_o."""
     heads = int(arguments.attributes["num_heads"])
     order = np.roll(np.arange(heads), 1 + seed % (heads - 1))
-    blocks = {name: (*arguments.params[name].shape[:-1], heads, -1) for name in into}
+    blocks = {name: (*array.shape[:-1], heads, -1) for name, array in arguments.params.items() if name in into}
     moved = {
         name: arguments.params[name].reshape(shape)[..., order, :].reshape(arguments.params[name].shape)
         for name, shape in blocks.items()
