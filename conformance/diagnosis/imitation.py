@@ -216,6 +216,7 @@ class Imitator:
         most = _TRIED // (case.size + _FIXED) // (_STEPS if decides else 1)
         found = self._match_candidates(near, failure)
         if not found:
+            some = self._drop_idle_options(some, failure)
             found = self._match_candidates(islice(self._list_combined(component, bases, some), most), failure)
         if not found and not short and not self._in_vain[component, failure.dtype]:
             far = list(self._list_far(component))
@@ -227,6 +228,22 @@ class Imitator:
         self._in_vain[component, failure.dtype] += not found
         self._fitted[component].update(dict.fromkeys(found))
         return found
+
+    def _drop_idle_options(self, near: Iterable[Candidate], failure: FailingCase) -> list[Candidate]:
+        """Return the candidates without options that change nothing in this case, or the same as an earlier one.
+
+        There are hundreds of combinations of options, and most options show in few cases.
+        """
+        seen = [self._imitate(Candidate(), failure)]
+        kept = []
+        for candidate in near:
+            if candidate.options:
+                made = self._imitate(candidate, failure)
+                if any(_are_equal(made, other) for other in seen):
+                    continue
+                seen.append(made)
+            kept.append(candidate)
+        return kept
 
     def _has_searched_enough(self, component: str, dtype: str) -> bool:
         """Return True if a further search would take too long for what it is likely to find."""
@@ -466,6 +483,16 @@ class Imitator:
             made_of = build_textbook(*layers, only=component)
             self._adapters[key] = Adapter.from_trusted(made_of, "+".join(candidate.causes), self.spec)
         return self._adapters[key]
+
+
+def _are_equal(one: Result | BadResult | None, other: Result | BadResult | None) -> bool:
+    if not (isinstance(one, Result) and isinstance(other, Result)):
+        return type(one) is type(other) and str(one) == str(other)
+    outputs = one.outputs.keys()
+    return outputs == other.outputs.keys() and all(
+        np.array_equal(one.outputs[name], other.outputs[name], equal_nan=one.outputs[name].dtype.kind == "f")
+        for name in outputs
+    )
 
 
 def _choose_dtype(adapter: Adapter, dtype: str) -> str:

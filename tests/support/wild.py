@@ -176,7 +176,8 @@ def _check(
     return {
         "declared": dict(adapter.conventions),
         "not_in_spec": unknown if declaration == DECLARED else {},
-        "exist": len(values),
+        # The cases of options that it does not have are not its own.
+        "exist": sum(v.reason != "convention" for v in values),
         "judged": sum(v.is_judged for v in values),
         "bad": [[v.check, v.component, v.reason, v.message[:200]] for v in verdicts if v.bad],
         "faults": [[v.check, v.message[:200]] for v in verdicts if v.is_fault],

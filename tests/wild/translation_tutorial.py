@@ -136,8 +136,8 @@ def transformer(source, target, *, num_heads, num_encoder_layers, num_decoder_la
         state |= _layer(params, f"decoder.{i}", f"transformer.decoder.layers.{i}", decoder=True)
     for side in ("encoder", "decoder"):
         if f"{side}_norm.gamma" in params:  # without the declaration nn.Transformer has a new norm after each stack
-            state[f"transformer.{side}_norm.weight"] = params[f"{side}_norm.gamma"]
-            state[f"transformer.{side}_norm.bias"] = params[f"{side}_norm.beta"]
+            state[f"transformer.{side}.norm.weight"] = params[f"{side}_norm.gamma"]
+            state[f"transformer.{side}.norm.bias"] = params[f"{side}_norm.beta"]
     d_ff = params["encoder.0.feed_forward.w_1"].shape[1]
     model = Seq2SeqTransformer(num_encoder_layers, num_decoder_layers, d_model, num_heads, vocab, d_ff).to(
         state["generator.weight"]
