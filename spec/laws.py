@@ -81,9 +81,7 @@ def _dropout(case: Case, output: str) -> Law | None:
     rate = _as_written(case.attributes["rate"])
     if not case.attributes["training"] or rate in (0, 1):
         return None
-    numbers, counts = np.unique(case.input_arrays["x"], return_counts=True)
-    found = zip(counts.tolist(), numbers.tolist(), strict=True)
-    return Discrete(tuple((count, _sum_kept([_as_written(number)], rate)) for count, number in found))
+    return _drop_each(case.input_arrays["x"], rate)
 
 
 def _attention(case: Case, output: str) -> Law | None:
@@ -130,10 +128,7 @@ def _positional_encoding(case: Case, output: str) -> Law | None:
     if x.shape[1] != 1 or x.shape[2] % 2 or (x != x[..., :1]).any():
         raise ValueError("has a known distribution where samples have one token and an even number of equal channels")
     # Half of the channels are sines, in every layout.
-    encoded = np.concatenate([x[..., ::2], x[..., 1::2] + 1], axis=-1)
-    numbers, counts = np.unique(encoded, return_counts=True)
-    found = zip(counts.tolist(), numbers.tolist(), strict=True)
-    return Discrete(tuple((count, _sum_kept([_as_written(number)], rate)) for count, number in found))
+    return _drop_each(np.concatenate([x[..., ::2], x[..., 1::2] + 1], axis=-1), rate)
 
 
 def _multi_head_attention(case: Case, output: str) -> Law | None:
@@ -180,6 +175,13 @@ def _rate_in_training(case: Case) -> Fraction | None:
     """Return the rate at which something is dropped and something kept; None if there is none."""
     rate = _as_written(case.attributes.get("dropout_rate", 0))
     return None if rate in (0, 1) or not case.attributes.get("training", True) else rate
+
+
+def _drop_each(array: Array, rate: Fraction) -> Discrete:
+    """Return the law of the dropped elements of an array, each independent of the others."""
+    numbers, counts = np.unique(array, return_counts=True)
+    found = zip(counts.tolist(), numbers.tolist(), strict=True)
+    return Discrete(tuple((count, _sum_kept([_as_written(number)], rate)) for count, number in found))
 
 
 def _sums(terms: Array, choice: Array, bias: Array | None, rate: Fraction) -> Discrete:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
@@ -336,18 +336,26 @@ class Case:
         for name, option in self.only_with.items():
             if options[name] != option:
                 return f"only for {name}: {option}; the adapter declares {options[name]}"
-        whole = self.whole or self
         for array in self.dependent.values():
             for name, allowed in array.only_with.items():
-                exists = options[name] in allowed
-                declared = f"the adapter declares {name}: {options[name]}"
-                if array.name in whole.params and not exists and name not in self.conventions:
-                    return f"only for {name}: {' or '.join(allowed)}; the adapter declares {options[name]}"
-                if array.name == self.error and not exists:
-                    return f"its fault is in {array.name}; {declared}"
-                needed = exists and not array.optional and array.exists_under(options)
-                if needed and array.name not in whole.params and self.error != array.name:
-                    return f"it has no {array.name}; {declared}"
+                if reason := self._explain_unfit_array(array, name, allowed, options):
+                    return reason
+        return ""
+
+    def _explain_unfit_array(
+        self, array: ArraySpec, name: str, allowed: Collection[str], options: Mapping[str, str]
+    ) -> str:
+        """Return why an array that exists only under some options of a convention makes the case unfit, or ""."""
+        params = (self.whole or self).params
+        exists = options[name] in allowed
+        if array.name in params and not exists and name not in self.conventions:
+            return f"only for {name}: {' or '.join(allowed)}; the adapter declares {options[name]}"
+        declared = f"the adapter declares {name}: {options[name]}"
+        if array.name == self.error and not exists:
+            return f"its fault is in {array.name}; {declared}"
+        needed = exists and not array.optional and array.exists_under(options)
+        if needed and array.name not in params and self.error != array.name:
+            return f"it has no {array.name}; {declared}"
         return ""
 
     @property

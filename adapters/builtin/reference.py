@@ -156,25 +156,12 @@ def transformer(
     params: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
     """Return logits, memory, decoded, source_embedded and target_embedded."""
-    result = reference_impl.transformer(
-        source,
-        target,
+    model = reference_impl.Transformer.from_params(
+        params,
         num_heads=num_heads,
         num_encoder_layers=num_encoder_layers,
         num_decoder_layers=num_decoder_layers,
         pad_id=pad_id,
-        params=params,
     )
-    embedded = {
-        "source_embedded": _embed(source, params),
-        "target_embedded": _embed(target, params),
-    }
-    return {**result._asdict(), **embedded}
-
-
-def _embed(ids: Tensor, params: Mapping[str, Tensor]) -> Tensor:
-    """Return the rows of the table with their positions, as the model adds them."""
-    rows = reference_impl.token_embedding(ids, params["table"])
-    if "position_table" in params:
-        return rows + params["position_table"][: ids.shape[1]]
-    return reference_impl.positional_encoding(rows)
+    embedded = {"source_embedded": model.embed(source), "target_embedded": model.embed(target)}
+    return {**model.forward(source, target)._asdict(), **embedded}

@@ -118,12 +118,12 @@ class Standard:
         return self._scales.get(output, math.inf)
 
     def _measure_scales(self) -> dict[str, float]:
-        case, options = self.case, self.options
-        arguments = _take_first_sample(read_arguments(case), self.contract, case)
-        if case.cotangent_array is None:
-            return dict(measure_call(case.component, arguments, options).scales)
-        called = RecordedCall(case.component, read_arguments(case), {}, case.cotangent_array)
-        drawn = evaluate_call(called, options, self._spec)
+        whole, cotangent = read_arguments(self.case), self.case.cotangent_array
+        if cotangent is None:
+            first = _take_first_sample(whole, self.contract, self.case)
+            return dict(measure_call(self.case.component, first, self.options).scales)
+        called = RecordedCall(self.case.component, whole, {}, cotangent)
+        drawn = evaluate_call(called, self.options, self._spec)
         centres = {name: np.array([np.mean(d.samples) for d in array.ravel()]) for name, array in drawn.items()}
         return {name: error_scale(drawn[name], centre) for name, centre in centres.items()}
 

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from goldformer.adapters.arrays import LIBRARIES, Layout
 from goldformer.adapters.process import TIMEOUT
@@ -144,9 +144,6 @@ def _join_options(dtype: str, device: str, timeout: float | None, *, strict: boo
     return shlex.join([*words, "--strict"] if strict else words)
 
 
-#: What a refusal says if the same call without the fault does not work.
-_NO_BASE: Final = "cannot be judged"
-
 #: The result of a call, or the reason why there is nothing to compare.
 Outcome = Result | CallProblem
 
@@ -181,7 +178,7 @@ def judge_case(case: Case, bench: Bench) -> Judgement:
             return Judgement(report_missing(blank, missing, strict=bench.strict), bench, case)
         case = case.under(bench.options(case))
         if case.error is not None:
-            return Judgement(_tolerate_acceptance(_judge_refusal(case, bench, blank), case, bench), bench, case)
+            return Judgement(_judge_bad_input(case, bench, blank), bench, case)
         outcome, expected = call_case(case, bench), _select_expected(case, bench)
         verdict = _or_advice(judge(case, outcome, expected, bench, blank), case, bench)
         return Judgement(verdict, bench, case, outcome, expected)
@@ -191,15 +188,21 @@ def judge_case(case: Case, bench: Bench) -> Judgement:
         return Judgement(report_fault(blank, error), bench, case)
 
 
-def _tolerate_acceptance(verdict: Verdict, case: Case, bench: Bench) -> Verdict:
-    """Turn a bad input that is accepted into a question of robustness, unless refusals are required."""
+def _judge_bad_input(case: Case, bench: Bench, blank: Verdict) -> Verdict:
+    """Return the verdict on an error case: its working base must run, and the case itself raise.
+
+    To accept a bad input is a question of robustness, unless refusals are required.
+    """
+    of_base = _try_base(case, bench, blank)
+    verdict = _judge_refusal(case, bench, of_base) if of_base.status is Status.PASSED else of_base
     if bench.require_refusals or bench.strict:
         return _or_advice(verdict, case, bench)
-    answered = verdict.reason not in UNANSWERED
-    if verdict.bad and (verdict.message.startswith(_NO_BASE) or (answered and verdict.reason != "no-error")):
-        # The same call without the fault fails too: cases that ask for values say so.
+    if not verdict.bad:
+        return verdict
+    if of_base.bad or verdict.reason not in (*UNANSWERED, "no-error"):
+        # The call does not work without the fault either: cases that ask for values say so.
         return skip_check(verdict, "not-checkable", verdict.message)
-    return skip_check(verdict, "robustness", verdict.message) if verdict.bad else verdict
+    return skip_check(verdict, "robustness", verdict.message)
 
 
 def _or_advice(verdict: Verdict, case: Case, bench: Bench) -> Verdict:
@@ -379,13 +382,12 @@ def _select_expected(case: Case, bench: Bench) -> dict[str, GoldenArray]:
     """
     if case.golden is None:
         return {}
-    options = bench.options(case)
-    spec_options = bench.spec.conventions
+    options, conventions = bench.options(case), bench.spec.conventions
     if any(bench.adapter.leaves_open(name, case.component) for name in case.conventions):
         decided = {n: (options[n],) for n in case.conventions if not bench.adapter.leaves_open(n, case.component)}
         return case.golden.select_agreed(case.key(chosen) for chosen in case.combine_options(decided))
     if may_refuse(case, options):
-        options |= {name: spec_options[name].default for name in case.conventions if options[name] == REFUSED}
+        options |= {name: conventions[name].default for name in case.conventions if options[name] == REFUSED}
     outputs = case.expects(options)
     assert outputs is not None, "the documents' own option refuses nothing"
     return dict(outputs)
@@ -396,17 +398,22 @@ def may_refuse(case: Case, options: Mapping[str, str]) -> bool:
     return case.golden is not None and case.expects(options) is None
 
 
+def _try_base(case: Case, bench: Bench, blank: Verdict) -> Verdict:
+    """Pass an error case if the same call without its fault runs, or if it has no such call."""
+    if case.base is None:
+        return blank
+    base = bench.spec.cases[case.base].under(bench.options(case))
+    try:
+        return replace(blank, seconds=bench.call(base.component, read_arguments(base)).seconds)
+    except NotImplementedHere as absent:
+        return report_missing(blank, str(absent), strict=bench.strict)
+    except BadResult as bad:
+        message = f"cannot be judged: {base.id}, the same call without the fault, {bad}"
+        return replace(report_bad_result(blank, bad), message=message)
+
+
 def _judge_refusal(case: Case, bench: Bench, blank: Verdict) -> Verdict:
-    """Pass an error case if its working base runs and the case itself raises."""
-    if case.base is not None:
-        base = bench.spec.cases[case.base].under(bench.options(case))
-        try:
-            blank = replace(blank, seconds=bench.call(base.component, read_arguments(base)).seconds)
-        except NotImplementedHere as absent:
-            return report_missing(blank, str(absent), strict=bench.strict)
-        except BadResult as bad:
-            message = f"{_NO_BASE}: {base.id}, the same call without the fault, {bad}"
-            return replace(report_bad_result(blank, bad), message=message)
+    """Pass an error case if it raises."""
     returned, problem = call_refused(case, bench)
     if isinstance(problem, NotImplementedHere):
         return report_missing(blank, str(problem), strict=bench.strict)
