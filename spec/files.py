@@ -9,6 +9,10 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_FORBIDDEN: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+#: The disk is full or read-only: nothing is wrong with the work, which can go on elsewhere or later.
+DISK_FAULTS: Final = _FULL | {errno.EROFS}
 #: Opens a pipe without waiting for a writer. Windows has no such pipes.
 _NO_WAITING: Final[int] = getattr(os, "O_NONBLOCK", 0)
 
@@ -25,6 +29,17 @@ def read_regular_file(path: Path, most: int) -> bytes:
     if len(raw) > most:
         raise OSError(errno.EFBIG, f"has more than {most} bytes", str(path))
     return raw
+
+
+def explain_os_error(error: OSError) -> str:
+    """Say which file could not be read or written, why, and what to do."""
+    if error.errno in _FULL:
+        advice = "; free some space, and run the same command again"
+    elif error.errno in _FORBIDDEN:
+        advice = "; name another place, or change its permissions"
+    else:
+        advice = ""
+    return f"{error.filename or 'a file'}: {error.strerror or error}{advice}"
 
 
 def replace_file(path: Path, content: str | bytes) -> None:

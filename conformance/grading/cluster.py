@@ -14,6 +14,7 @@ from goldformer.conformance.grading.task import GradingTask
 from goldformer.conformance.grading.worker import ResultFiles, Worker, give_up
 from goldformer.extras import install_hint
 from goldformer.spec import load_spec
+from goldformer.spec.files import explain_os_error
 
 #: The number of submissions in flight for each thread of the cluster, so that no thread waits for the next one.
 _AHEAD: Final = 2
@@ -92,6 +93,8 @@ def _finish(task: GradingTask, submission: Submission) -> ResultFiles | str:
         return str(error)
     try:
         result: ResultFiles = _local.worker.finish(submission)
+    except OSError as error:
+        return explain_os_error(error)
     except BaseException:
         _local.digests = None  # the next submission gets a new worker
         raise

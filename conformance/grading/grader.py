@@ -39,6 +39,7 @@ from goldformer.conformance.grading.transcript import Recorder, Replayer, Replay
 from goldformer.conformance.judging.cases import Bench, Judgement
 from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.spec import Spec
+from goldformer.spec.files import DISK_FAULTS, replace_file
 
 #: After this many timeouts in a component, its other checks are skipped.
 _TIMEOUTS: Final = 3
@@ -96,7 +97,7 @@ class Grader:
         return self._plan.declarations
 
     def grade(self, submission: Submission) -> GradedSubmission:
-        """Run a submission and grade it; there is a grade whatever happens."""
+        """Run a submission and grade it; there is a grade whatever happens, unless OSError: a disk is full."""
         key = self._task.key(submission)
         transcript = Transcript(self._make_head(submission, key))
         try:
@@ -107,6 +108,8 @@ class Grader:
             recorder = OutputRecorder(self.spec)
             grade = self._run(submission, key, transcript, recorder)
         except Exception as error:  # it is an error of the grader
+            if isinstance(error, OSError) and error.errno in DISK_FAULTS:
+                raise
             text = "".join(traceback.format_exception(error))
             grade = _grade_broken(self._task, submission, self._isolation)
             return GradedSubmission(grade, transcript.pack(), text)
@@ -274,7 +277,7 @@ def _write_files(submission: Submission, adapter: bytes, folder: Path) -> dict[P
     files[folder / "adapter.py"] = adapter
     for path, data in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+        replace_file(path, data)
     return files
 
 
