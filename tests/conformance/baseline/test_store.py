@@ -447,7 +447,7 @@ def test_arrays_that_are_no_regular_file_are_refused_at_once(pair, tmp_path, kin
     else:
         os.mkfifo(path)  # nobody writes to it, so that opening it never ended
     with pytest.raises(
-        BaselineError, match=rf"{path.name}: cannot be read: is not a regular file; restore the file, or record it again"
+        BaselineError, match=rf"{path.name}: cannot be read: is not a regular file; restore the file, or record"
     ):
         load(tmp_path)
 
