@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from goldformer.adapters.process.faults import abbreviate
+from goldformer.adapters.process.faults import abbreviate, clip_text
 from goldformer.conformance.grading.model import SubmissionLimits
 
 _MIB: Final = 1 << 20
@@ -25,6 +25,8 @@ _CHUNK: Final = 64 << 10
 #: The most bytes of an archive's list of files: thousands of names, most of which are ignored.
 _LISTING: Final = 2 * _MIB
 _LONGEST_NAME: Final = 240
+#: The most characters of what the zip library says: it quotes names of 64 KiB.
+_LONGEST_REASON: Final = 200
 _DEEPEST: Final = 16
 #: The highest compression ratio of program text.
 _RATIO: Final = 200
@@ -130,7 +132,9 @@ def _translate_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, UnicodeDecodeError) as error:
-        raise BadSubmission(f"{abbreviate(path.name)} is no readable zip: {error}") from error
+        raise BadSubmission(
+            f"{abbreviate(path.name)} is no readable zip: {clip_text(str(error), _LONGEST_REASON)}"
+        ) from error
 
 
 class _BoundedReader(io.BufferedReader):
@@ -209,7 +213,8 @@ def _inflate(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> Iter
                     raise BadSubmission(f"{abbreviate(name)} unpacks to more than {_RATIO} times its size")
                 yield chunk
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError) as error:
-        raise BadSubmission(f"{abbreviate(name)} cannot be unpacked: {error}") from error
+        why = clip_text(str(error), _LONGEST_REASON)
+        raise BadSubmission(f"{abbreviate(name)} cannot be unpacked: {why}") from error
 
 
 def check_name(name: str) -> str:
