@@ -17,7 +17,7 @@ class LazyGroup(click.Group):
     """The commands of goldformer, each in a module of its own name; what a command returns is the exit status.
 
     An adapter, a spec or a baseline that cannot be used ends every command with its message and status 2, whenever the
-    file is read.
+    file is read. So does a file that cannot be read or written.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click passes it
@@ -48,6 +48,12 @@ class LazyGroup(click.Group):
 
             print_error("stopped")
             status = STOPPED
+        except BrokenPipeError:
+            raise  # nobody reads on: click ends the command without a word
+        except OSError as error:
+            from goldformer.conformance.commands._console import refuse_os_error
+
+            raise refuse_os_error(error) from error
         except Exception as error:
             from goldformer.adapters import AdapterError
             from goldformer.conformance.baseline.model import BaselineError

@@ -268,6 +268,7 @@ class Summary:
         self.config = config
         self.verdicts: list[Verdict] = []
         self.start = time.perf_counter()
+        self.session: pytest.Session | None = None
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Collect the verdict, which is an attribute of its report."""
@@ -280,6 +281,7 @@ class Summary:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Refuse a run in which everything was skipped; give a fault of goldformer its own exit status."""
+        self.session = session
         if self.verdicts:
             from goldformer.conformance.reports.results import nothing_was_checked
 
@@ -321,8 +323,7 @@ class Summary:
         for hint in bench.adapter.hints:
             terminalreporter.write_line(f"Note: {hint}")
         if path := self.config.getoption("--conformance-html"):
-            self._save(path, bench)
-            terminalreporter.write_line(f"wrote {path}")
+            self._save(path, bench, terminalreporter)
 
     def _list_absent(self) -> list[str]:
         """Return the components that were asked for and that the adapter does not have."""
@@ -339,14 +340,21 @@ class Summary:
         seconds = time.perf_counter() - self.start
         return Implementation.of(drawn, self.verdicts, seconds, self._list_absent(), with_pictures=with_pictures)
 
-    def _save(self, path: Path, bench: Bench) -> None:
-        """Save the page that `goldformer check --html` saves."""
+    def _save(self, path: Path, bench: Bench, terminalreporter: pytest.TerminalReporter) -> None:
+        """Save the page that `goldformer check --html` saves, and say so."""
         from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest
         from goldformer.conformance.reports.comparison_page import page
-        from goldformer.spec.files import replace_file
+        from goldformer.spec.files import explain_os_error, replace_file
 
         dtypes = tuple(dict.fromkeys(v.dtype for v in self.verdicts))
         found = self._collect(bench, with_pictures=True)
         chosen = tuple(_split_words(self.config.getoption("--component")))
         request = ComparisonRequest(dtypes, chosen, bench.device, self.config.getoption("--threads"))
-        replace_file(path, page(Comparison(request, (found,)), bench.spec))
+        try:
+            replace_file(path, page(Comparison(request, (found,)), bench.spec))
+        except OSError as error:
+            terminalreporter.write_line(f"--conformance-html {explain_os_error(error)}", red=True)
+            if self.session is not None and self.session.exitstatus == pytest.ExitCode.OK:
+                self.session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+        else:
+            terminalreporter.write_line(f"wrote {path}")

@@ -1,14 +1,59 @@
-"""Writing of files."""
+"""Reading and writing of files."""
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import tempfile
 from pathlib import Path
+from typing import Final
+
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_FORBIDDEN: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+#: The disk is full or read-only: nothing is wrong with the work, which can go on elsewhere or later.
+DISK_FAULTS: Final = _FULL | {errno.EROFS}
+#: Opens a pipe without waiting for a writer. Windows has no such pipes.
+_NO_WAITING: Final[int] = getattr(os, "O_NONBLOCK", 0)
+
+
+def read_regular_file(path: Path, most: int) -> bytes:
+    """Return the bytes of a regular file; OSError if it is not one, or if it has more than `most` bytes.
+
+    Reading a pipe would wait for a writer, and a device may have no end.
+    """
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NO_WAITING)) as stream:
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "is not a regular file", str(path))
+        raw = stream.read(most + 1)
+    if len(raw) > most:
+        raise OSError(errno.EFBIG, f"has more than {most} bytes", str(path))
+    return raw
+
+
+def explain_os_error(error: OSError) -> str:
+    """Say which file could not be read or written, why, and what to do."""
+    if error.errno in _FULL:
+        advice = "; free some space, and run the same command again"
+    elif error.errno in _FORBIDDEN:
+        advice = "; name another place, or change its permissions"
+    else:
+        advice = ""
+    return f"{error.filename or 'a file'}: {error.strerror or error}{advice}"
 
 
 def replace_file(path: Path, content: str | bytes) -> None:
-    """Write a temporary file in the same folder and move it into place, so that a reader never sees half of it."""
+    """Write a temporary file in the same folder and move it into place, so that a reader never sees half of it.
+
+    An OSError names `path`, not the temporary file.
+    """
+    try:
+        _replace_file(path, content)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _replace_file(path: Path, content: str | bytes) -> None:
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as stream:

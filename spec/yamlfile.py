@@ -1,7 +1,8 @@
 """YAML with lines: strict parsing, and the line of each field.
 
 A file may come from anybody, so it is read as plain data: lists, mappings and scalars. Anchors, aliases, tags and merge
-keys are refused, and so are files nested deeper than DEEPEST and numbers longer than LONGEST_NUMBER.
+keys are refused, and so are files larger than LARGEST, with more than MOST_NODES values, nested deeper than DEEPEST,
+and numbers longer than LONGEST_NUMBER.
 """
 
 from __future__ import annotations
@@ -20,11 +21,16 @@ import pydantic
 import yaml
 
 from goldformer.spec.errors import Problem, SpecError
+from goldformer.spec.files import read_regular_file
 from goldformer.spec.strict import Location
 
 #: libyaml's parser where PyYAML was built with it: ten times faster on files full of numbers.
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
+#: The most bytes of a file. The largest of the spec has 100,000, and a baseline of all of its cases five million.
+LARGEST: Final = 16 << 20
+#: The most keys and values of a file; each takes half a kilobyte of memory. A baseline of all cases has 300,000.
+MOST_NODES: Final = 500_000
 #: The most nested levels of lists and mappings. The spec's own files have 10.
 DEEPEST: Final = 64
 #: The most characters of a number or a date. float64 needs 25, and Python prints no integer of 4301 digits.
@@ -34,6 +40,9 @@ MOST_PROBLEMS: Final = 100
 
 #: A possible anchor, alias or tag: it stands at the start of the text, after a space or after a token.
 _MAY_REFER: Final = re.compile(r"""[&*!](?<![^\s\ufeff\[\]{},:?"'-].)(?:\S|(?<=!))""")
+
+#: A directive that gives tags short names. libyaml compares each with all those before.
+_DIRECTIVE: Final = re.compile(r"^%TAG", re.MULTILINE)
 
 _TAG: Final = "tag:yaml.org,2002:"
 
@@ -53,25 +62,14 @@ class YamlFile:
     @classmethod
     def read(cls, path: Path) -> YamlFile:
         """Parse one document; SpecError on what is not plain data in YAML, on a repeated key, and on an empty file."""
-        text = _decode(path)
-        node: yaml.Node | None = None
-        try:
+        text = _decode(path, _read_bytes(path))
+        with _translate_faults(path, text) as composed, contextlib.closing(_Loader(text)) as loader:
             _refuse_references(text)
-            with contextlib.closing(_Loader(text)) as loader:
-                node = loader.get_single_node()
-                if node is None:
-                    raise SpecError([Problem(path, 1, "file", "is empty")])
-                _refuse_bad_keys(path, node)
-                return cls(path, text, loader.construct_document(node), node)
-        except _NotPlain as error:
-            where = format_field(_path_to(node, error.node))
-            raise SpecError([Problem(path, error.line, where, str(error))]) from error
-        except yaml.reader.ReaderError as error:
-            line = _line_at(text, error.position)
-            raise SpecError([Problem(path, line, "file", f"is not YAML: {error.reason}")]) from error
-        except yaml.MarkedYAMLError as error:
-            line = error.problem_mark.line + 1 if error.problem_mark else 1
-            raise SpecError([Problem(path, line, "file", f"is not YAML: {error.problem}")]) from error
+            node = composed.node = loader.get_single_node()
+            if node is None:
+                raise SpecError([Problem(path, 1, "file", "is empty")])
+            _refuse_bad_keys(path, node)
+            return cls(path, text, loader.construct_document(node), node)
 
     def split_list(self) -> list[YamlFile]:
         """Split a list into files that know their lines in this one; return a file that is no list as it is."""
@@ -133,6 +131,41 @@ class YamlFile:
         return self.problem(where, message)
 
 
+def compose_nodes(path: Path, raw: bytes) -> yaml.Node | None:
+    """Return the nodes of a file, or None if it is empty; SpecError if it is not YAML or exceeds the limits.
+
+    Tags and anchors are allowed because nothing interprets them: an alias is the node of its anchor.
+    """
+    text = _decode(path, raw)
+    with _translate_faults(path, text), contextlib.closing(_Loader(text)) as loader:
+        node: yaml.Node | None = loader.get_single_node()
+        return node
+
+
+@dataclass(slots=True)
+class _Composed:
+    """The nodes of a file, once they are composed: they tell the field of a fault."""
+
+    node: yaml.Node | None = None
+
+
+@contextlib.contextmanager
+def _translate_faults(path: Path, text: str) -> Iterator[_Composed]:
+    """Raise SpecError with a line and a field for whatever is wrong with a file."""
+    composed = _Composed()
+    try:
+        yield composed
+    except _NotPlain as error:
+        where = format_field(_path_to(composed.node, error.node))
+        raise SpecError([Problem(path, error.line, where, str(error))]) from error
+    except yaml.reader.ReaderError as error:
+        line = _line_at(text, error.position)
+        raise SpecError([Problem(path, line, "file", f"is not YAML: {error.reason}")]) from error
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise SpecError([Problem(path, line, "file", f"is not YAML: {error.problem}")]) from error
+
+
 def keys_at(model: type[pydantic.BaseModel], where: Field) -> list[str]:
     """List the keys that a model allows at a field, whichever member of a union the field may be."""
     schema = _json_schema(model)
@@ -174,34 +207,41 @@ def _unknown_key(word: str, known: list[str]) -> str:
 class _NotPlain(Exception):
     """A part of a file that is more than plain data, with its line, and with its node where one was made."""
 
-    def __init__(self, message: str, mark: Any, node: yaml.Node | None = None) -> None:
+    def __init__(self, message: str, line: int, node: yaml.Node | None = None) -> None:
         super().__init__(message)
-        self.line = int(mark.line) + 1
+        self.line = line
         self.node = node
 
 
 class _Loader(_Base):  # type: ignore[misc]
-    """YAML's loader, bounded in depth."""
+    """YAML's loader, bounded in depth and in the number of nodes."""
 
     def __init__(self, text: str) -> None:
+        if directive := _DIRECTIVE.search(text):
+            line = text.count("\n", 0, directive.start()) + 1
+            raise _NotPlain("has the directive %TAG; remove it, and write values without tags", line)
         super().__init__(text)
         self.depth = 0
+        self.nodes = 0
 
     def close(self) -> None:
         """Free what the parser holds."""
         self.dispose()
 
     def descend_resolver(self, parent: yaml.Node | None, index: Any) -> None:  # noqa: ARG002
-        """Refuse a node that is too deep: PyYAML calls this before it composes one.
+        """Refuse a node that is too deep or one too many: PyYAML calls this before it composes one.
 
         libyaml composes by recursion and would end the process with a segmentation fault.
         """
         self.depth += 1
+        self.nodes += 1
+        if self.nodes > MOST_NODES:
+            raise _NotPlain(f"has more than {MOST_NODES} keys and values; split it into several files", 1)
         # A scalar is not a level.
         if self.depth > DEEPEST + 1 and parent is not None:
             raise _NotPlain(
                 f"is nested deeper than {DEEPEST} levels; write it with fewer lists and mappings inside each other",
-                parent.start_mark,
+                _line_of(parent),
             )
 
     def ascend_resolver(self) -> None:
@@ -215,18 +255,21 @@ def _limit_length(kind: str, construct: Callable[[Any, yaml.ScalarNode], Any]) -
     def construct_bounded(loader: Any, node: yaml.ScalarNode) -> Any:
         if (length := len(node.value)) > LONGEST_NUMBER:
             message = f"is {kind} of {length} characters; write at most {LONGEST_NUMBER}, or put text in quotes"
-            raise _NotPlain(message, node.start_mark, node)
+            raise _NotPlain(message, _line_of(node), node)
         try:
             return construct(loader, node)
         except (ValueError, OverflowError) as error:
             message = (
                 f"is {_short(node.value)}, which looks like {kind} but is not one; correct it, or put text in quotes"
             )
-            raise _NotPlain(message, node.start_mark, node) from error
+            raise _NotPlain(message, _line_of(node), node) from error
 
     return construct_bounded
 
 
+# YAML 1.1 has a tag of its own for each of these two words, which are text here.
+for _word in ("value", "merge"):
+    _Loader.add_constructor(f"{_TAG}{_word}", _Base.construct_yaml_str)
 _Loader.add_constructor(f"{_TAG}int", _limit_length("an integer", _Base.construct_yaml_int))
 _Loader.add_constructor(f"{_TAG}float", _limit_length("a number", _Base.construct_yaml_float))
 _Loader.add_constructor(f"{_TAG}timestamp", _limit_length("a date", _Base.construct_yaml_timestamp))
@@ -240,25 +283,31 @@ def _refuse_references(source: str) -> None:
     """
     if not _MAY_REFER.search(source):
         return
-    depth = 0
+    depth = nodes = 0
     for event in yaml.parse(source, Loader=_Base):
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
-        if depth > DEEPEST:
-            return  # the loader refuses the file; libyaml's time grows with the square of the depth
         if not isinstance(event, yaml.NodeEvent):
             continue
+        nodes += 1
+        if depth > DEEPEST or nodes > MOST_NODES:
+            return  # the loader refuses the file; libyaml's time grows with the square of the depth
         if event.anchor is not None:
             what = "alias *" if isinstance(event, yaml.AliasEvent) else "anchor &"
             raise _NotPlain(
                 f"has the {what}{_cut(event.anchor)}; write the value itself in each place, without anchor and alias",
-                event.start_mark,
+                _line_of(event),
             )
         if (tag := getattr(event, "tag", None)) is not None:
             name = _cut(tag.replace(_TAG, "!!"))
-            raise _NotPlain(f"has the tag {name}; write the value without a tag, and text in quotes", event.start_mark)
+            raise _NotPlain(f"has the tag {name}; write the value without a tag, and text in quotes", _line_of(event))
+
+
+def _line_of(item: Any) -> int:
+    """Return the line, from 1, on which a node or an event begins."""
+    return int(item.start_mark.line) + 1
 
 
 def _line_at(source: str, position: int) -> int:
@@ -313,12 +362,16 @@ def _child(node: yaml.Node, step: str | int) -> tuple[yaml.Node, yaml.Node] | No
     return None
 
 
-def _decode(path: Path) -> str:
-    """Return a file's text with its line breaks as they are; SpecError if it cannot be read or is not UTF-8."""
+def _read_bytes(path: Path) -> bytes:
+    """Return the bytes of a file; SpecError if it cannot be read, is no regular file, or is too large."""
     try:
-        raw = path.read_bytes()
+        return read_regular_file(path, LARGEST)
     except OSError as error:
         raise SpecError([Problem(path, 1, "file", f"cannot be read: {error.strerror}")]) from error
+
+
+def _decode(path: Path, raw: bytes) -> str:
+    """Return a file's text with its line breaks as they are; SpecError if it is not UTF-8."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:

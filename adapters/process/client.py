@@ -13,7 +13,7 @@ import difflib
 import os
 import shlex
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, Final, Protocol
 
@@ -32,6 +32,7 @@ from goldformer.adapters.process.schema import (
     Handshake,
 )
 from goldformer.adapters.process.wire import decode_arrays, encode_arguments, read_reply, request_line, validate_model
+from goldformer.spec import Contract
 
 #: The number of consecutive failed starts after which the process is not started again.
 _MOST_STARTS: Final = 3
@@ -83,8 +84,11 @@ class Client:
         assert self.handshake is not None  # _ensure_started sets it
         return self.handshake
 
-    def call(self, method: str, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Call a method and return its arrays by name; NotImplementedError or CallFault if it returns none."""
+    def call(self, method: str, arguments: Mapping[str, Any], most: int | None = None) -> dict[str, Any] | None:
+        """Call a method and return its arrays by name; NotImplementedError or CallFault if it returns none.
+
+        A result of more than `most` names is refused before any of them is decoded.
+        """
         with self._lock:
             child, handshake = self._ensure_started()
             try:
@@ -92,7 +96,7 @@ class Client:
             except TooLarge as error:
                 raise CallFault("too-large", f"{method} cannot be called: {error}") from error
             try:
-                return None if result is None else decode_arrays(result, "result")
+                return None if result is None else decode_arrays(result, "result", most)
             except WireError as error:
                 # The answer came in time and in order, so the process can be used again.
                 raise self._no_result(method, error, child) from error
@@ -237,7 +241,7 @@ def command_client(command: str, timeout: float = TIMEOUT) -> Client:
     return Client(spawn, timeout)
 
 
-def adapter_object(client: Client, contracts: Iterable[str]) -> Any:
+def adapter_object(client: Client, contracts: Mapping[str, Contract]) -> Any:
     """Start a process and return an object with the names of an adapter module; CallFault if it cannot be started.
 
     ValueError if it names an unknown component.
@@ -251,7 +255,8 @@ def adapter_object(client: Client, contracts: Iterable[str]) -> Any:
                 guess = f": did you mean {close[0]}?" if close else f"; components are {', '.join(known)}"
                 client.close()
                 raise ValueError(f"initialize: {kind} has {name!r}{guess}")
-    methods = [*handshake.components, *(f"{name}_gradient" for name in handshake.gradients)]
+    functions = {name: _make_function(client, name, len(contracts[name].outputs)) for name in handshake.components}
+    functions |= {f"{name}_gradient": _make_gradient(client, f"{name}_gradient") for name in handshake.gradients}
     return SimpleNamespace(
         ARRAYS=Wire.name,
         NAME=printable(handshake.name),
@@ -260,12 +265,19 @@ def adapter_object(client: Client, contracts: Iterable[str]) -> Any:
         DTYPES=tuple(handshake.dtypes),
         DEVICES=("cpu",),
         CLOSE=client.close,
-        **{method: _make_function(client, method) for method in methods},
+        **functions,
     )
 
 
-def _make_function(client: Client, method: str) -> Callable[..., Any]:
+def _make_function(client: Client, method: str, outputs: int) -> Callable[..., Any]:
     def function(**arguments: Any) -> Any:
-        return client.call(method, arguments)
+        return client.call(method, arguments, outputs)
 
     return function
+
+
+def _make_gradient(client: Client, method: str) -> Callable[..., Any]:
+    def gradient(**arguments: Any) -> Any:
+        return client.call(method, arguments, len(arguments) + len(arguments.get("params", ())))
+
+    return gradient

@@ -302,10 +302,13 @@ def _encode_argument(value: Any, encoding: Encoding) -> Any:
     return value
 
 
-def decode_arrays(value: Any, field: str) -> dict[str, WireArray]:
-    """Decode a mapping of arrays."""
+def decode_arrays(value: Any, field: str, most: int | None = None) -> dict[str, WireArray]:
+    """Decode a mapping of arrays, of at most `most` names."""
     if not isinstance(value, dict):
         raise WireError.at(field, value, "an object of arrays by name")
+    if most is not None and len(value) > most:
+        names = ", ".join(abbreviate(name)[1:-1] for name in islice(value, most + 1))
+        raise WireError(f"{field} has {len(value)} names, expected at most {most}; the first are {names}")
     if value.keys() == ArrayObject.model_fields.keys():
         raise WireError(f"{field} is an array, expected an object of arrays by name, even where there is one")
     if odd := [name for name in value if not name.isprintable() or len(name) > _LONGEST_NAME]:

@@ -11,7 +11,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,6 +37,7 @@ from goldformer.conformance.baseline.manifest import (
     read_manifest,
 )
 from goldformer.conformance.baseline.model import Baseline, BaselineError, array_name
+from goldformer.spec.files import read_regular_file
 
 #: The prefix of files that are not complete yet.
 _UNFINISHED: Final = ".unfinished-"
@@ -53,7 +53,7 @@ def load(folder: Path) -> Baseline:
     listed = list(_list_arrays(manifest))
     most = HEADER_AT_MOST + sum(size_of(output.dtype, shape) for _, output, shape in listed)
     try:
-        found = from_bytes(_read_at_most(path, most))
+        found = from_bytes(read_regular_file(path, most))
     except FileNotFoundError:
         # A recording that ended in the meantime removed the file that the old manifest names.
         if read_manifest(folder).arrays != manifest.arrays:
@@ -61,7 +61,7 @@ def load(folder: Path) -> Baseline:
         named = f"{folder / NAME} names it under arrays"
         raise BaselineError(f"{path}: is missing, and {named}; {restore}") from None
     except OSError as error:
-        raise BaselineError(f"{path}: cannot be read: {error.strerror}") from error
+        raise BaselineError(f"{path}: cannot be read: {error.strerror}; {restore}") from error
     except BadArrays as error:
         raise BaselineError(f"{path}: {error}; {restore}") from error
     arrays = {}
@@ -92,20 +92,6 @@ def _list_arrays(manifest: Manifest) -> Iterator[tuple[str, ListedOutput, tuple[
         for name, output in result.outputs.items():
             shape = tuple(output.shape)
             yield array_name(result.key, name), output, places(shape).shape if output.sha256 is not None else shape
-
-
-def _read_at_most(path: Path, most: int) -> bytes:
-    """Return the bytes of a file; BadArrays if it has more than `most`, before it fills the memory.
-
-    BadArrays also if it is not a regular file: reading a pipe would wait, and a device may have no end.
-    """
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:
-        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-            raise BadArrays("is not a regular file")
-        raw = stream.read(most + 1)
-    if len(raw) > most:
-        raise BadArrays(f"has more than {most} bytes, and what {NAME} lists takes less")
-    return raw
 
 
 @contextlib.contextmanager

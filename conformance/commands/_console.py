@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import IO, Any, Final, TypeVar
+from typing import IO, Any, Final, TextIO, TypeVar
 
 import click
 from rich.console import Console
@@ -20,7 +21,7 @@ from goldformer.conformance.diagnosis.findings import Finding
 from goldformer.conformance.reports.did_you_mean import unknown
 from goldformer.conformance.reports.json_data import finite
 from goldformer.conformance.reports.text import format_remarks
-from goldformer.spec.files import replace_file
+from goldformer.spec.files import explain_os_error, replace_file
 
 #: Exit statuses, as --help documents them.
 OK: Final = 0
@@ -34,6 +35,14 @@ T = TypeVar("T")
 
 class PrintableConsole(Console):
     """A console that escapes control characters: names and messages come from adapters, baselines and submissions."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print; an OSError names the stream, which may be a file on a full disk."""
+        try:
+            super().print(*objects, **options)
+        except OSError as error:
+            error.filename = "standard error" if self.stderr else "standard output"
+            raise
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Render a string: all strings that are printed come through here."""
@@ -67,8 +76,30 @@ class CannotRun(click.ClickException):
 
 
 def print_error(message: str) -> None:
-    """Print why something could not be done."""
-    err.print(f"goldformer: {message}", style="red", markup=False)
+    """Print why something could not be done, unless standard error cannot be written either."""
+    try:
+        err.print(f"goldformer: {message}", style="red", markup=False)
+    except OSError:
+        _discard_unwritten(sys.stderr)
+
+
+def refuse_os_error(error: OSError) -> CannotRun:
+    """Return the refusal for a file, or a standard stream, that could not be read or written."""
+    _discard_unwritten(sys.stdout)
+    return CannotRun(explain_os_error(error))
+
+
+def _discard_unwritten(stream: TextIO) -> None:
+    """Discard what a stream still holds if it cannot be written.
+
+    Python flushes it at its end, and replaces the exit status if that fails.
+    """
+    try:
+        stream.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 def require_known(words: Iterable[str], known: Collection[str], option: str, *, every: bool = False) -> None:
@@ -125,7 +156,7 @@ def print_table(table: Table) -> None:
         out.print(table)
         return
     widest = Measurement.get(out, out.options.update(max_width=10_000), table).maximum
-    Console(file=out.file, width=widest, highlight=False, emoji=False).print(table)
+    PrintableConsole(file=out.file, width=widest, highlight=False, emoji=False).print(table)
 
 
 def show_progress(items: Iterable[T], total: int, what: str) -> Iterable[T]:

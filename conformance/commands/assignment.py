@@ -26,6 +26,7 @@ from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.conformance.reports.text import headline
 from goldformer.conformance.run import Numerics
 from goldformer.spec import Spec, load_spec
+from goldformer.spec.files import replace_file
 
 #: The folders of the ready assignments.
 READY: Final = Path(__file__).resolve().parent.parent / "grading" / "assignments"
@@ -63,8 +64,11 @@ def write_new(*, folder: Path, kind: str) -> int:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for source in sources:
-            (folder / source.name).write_bytes(source.read_bytes())
+            replace_file(folder / source.name, source.read_bytes())
     except OSError as error:
+        # The same command would refuse a folder with some of the files.
+        for source in sources:
+            (folder / source.name).unlink(missing_ok=True)
         raise CannotRun(f"{error.filename} cannot be written: {error.strerror}") from error
     say(f"wrote {', '.join(source.name for source in sources)} into {folder}")
     say(f"now run: goldformer assignment check {folder / 'assignment.yaml'}")

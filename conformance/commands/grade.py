@@ -87,6 +87,7 @@ some (or: another grade) · 2: bad assignment or option, no submissions, or no i
     metavar="ID",
     help="Only this submission (repeatable, or a,b).",
 )
+@click.option("--export", is_flag=True, help="SUBMISSIONS is a zip that Gradescope exported, with all submissions.")
 @click.option("--again", is_flag=True, help="Grade finished submissions again.")
 @click.option(
     "--gradescope-results", type=options.FILE, help="Save results.json for Gradescope, of the only submission."
@@ -112,6 +113,7 @@ def grade(
     seed: str | None,
     solution_file: Path | None,
     only: tuple[str, ...],
+    export: bool,
     again: bool,
     gradescope_results: Path | None,
     github_output: Path | None,
@@ -120,8 +122,9 @@ def grade(
 ) -> int:
     """Grade a class.
 
-    SUBMISSIONS is a folder of .py files, folders and zips, or an export of Gradescope. Each submission runs in its own
-    process, isolated from everything else, and is judged from outside. A single file, folder or zip is a class of one.
+    SUBMISSIONS is a folder of .py files, folders and zips, or an export of Gradescope (as a zip with --export). Each
+    submission runs in its own process, isolated from everything else, and is judged from outside. A single file, folder
+    or zip is a class of one.
     """
     try:
         if replay is not None:
@@ -139,10 +142,8 @@ def grade(
         solution = Solution.of(assignment, solution_file)
         # A platform hands over one submission, whatever is in it.
         single = gradescope_results is not None or github_output is not None
-        found = find_submissions(submissions, single=single)
+        found = find_submissions(submissions, single=single, export=export)
         chosen = _choose(found, only)
-        if single and len(chosen) != 1:
-            raise NoSubmissions(f"{submissions}: holds {len(chosen)} submissions, and a platform asks for one")
         if gradescope_results is not None:
             # The platform may stop everything at any time, and reads what is there then.
             replace_file(gradescope_results, platforms.gradescope_pending(assignment))

@@ -11,6 +11,7 @@ from goldformer.adapters.protocol import TO_BE_WRITTEN
 from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._console import OK, CannotRun, say
 from goldformer.spec import Contract, load_spec
+from goldformer.spec.files import replace_file
 from goldformer.spec.model import ArraySpec
 
 _HEAD = '''"""Adapter: tells goldformer how to call your implementation.
@@ -57,7 +58,7 @@ def new(*, path: Path, arrays: str, force: bool) -> int:
     library = {"torch": "torch tensors", "numpy": "NumPy arrays"}[arrays]
     text = _HEAD.format(name=path.as_posix(), library=library, arrays=arrays, stem=path.stem)
     try:
-        path.write_text(text + "".join(_write_function(c) for c in contracts.values()), encoding="utf-8")
+        replace_file(path, text + "".join(_write_function(c) for c in contracts.values()))
     except OSError as error:
         raise CannotRun(f"{path} cannot be written: {error.strerror}") from error
     say(f"wrote {path}\nnow run: goldformer check {path}")

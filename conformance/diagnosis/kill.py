@@ -10,10 +10,9 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import dataclass
 from functools import cached_property
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Final, Literal
 
@@ -24,6 +23,7 @@ from goldformer.conformance.judging.verdict import Reason, Status, Verdict
 from goldformer.conformance.properties.judge import check_property
 from goldformer.conformance.run import Numerics
 from goldformer.spec import Case, Mistake, Spec, load_spec
+from goldformer.spec.processes import make_pool
 
 #: Careful code stays below 0.4 of the tolerance: a margin as large as this is no rounding.
 FAR: Final = 10.0
@@ -215,7 +215,7 @@ def _measure_all(spec: Spec, ids: list[str], dtype: str, jobs: int) -> Iterator[
     if min(jobs, len(ids)) <= 1:
         yield from (_measure_one(id_, dtype, spec) for id_ in ids)
         return
-    with ProcessPoolExecutor(min(jobs, len(ids)), mp_context=get_context("spawn")) as pool:
+    with make_pool(min(jobs, len(ids))) as pool:
         running = [pool.submit(_measure_in_worker, id_, dtype, spec.root) for id_ in ids]
         yield from (future.result() for future in as_completed(running))
 

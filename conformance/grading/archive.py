@@ -15,9 +15,9 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
-from goldformer.adapters.process.faults import abbreviate
+from goldformer.adapters.process.faults import abbreviate, clip_text
 from goldformer.conformance.grading.model import SubmissionLimits
 
 _MIB: Final = 1 << 20
@@ -25,6 +25,8 @@ _CHUNK: Final = 64 << 10
 #: The most bytes of an archive's list of files: thousands of names, most of which are ignored.
 _LISTING: Final = 2 * _MIB
 _LONGEST_NAME: Final = 240
+#: The most characters of what the zip library says: it quotes names of 64 KiB.
+_LONGEST_REASON: Final = 200
 _DEEPEST: Final = 16
 #: The highest compression ratio of program text.
 _RATIO: Final = 200
@@ -130,7 +132,9 @@ def _translate_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, UnicodeDecodeError) as error:
-        raise BadSubmission(f"{abbreviate(path.name)} is no readable zip: {error}") from error
+        raise BadSubmission(
+            f"{abbreviate(path.name)} is no readable zip: {clip_text(str(error), _LONGEST_REASON)}"
+        ) from error
 
 
 class _BoundedReader(io.BufferedReader):
@@ -162,7 +166,7 @@ def read_zip(archive: zipfile.ZipFile, limits: SubmissionLimits, under: str = ""
         budget.add_file()
         if name in files:
             raise BadSubmission(f"the zip has {abbreviate(name)} twice")
-        files[name] = _inflate(archive, info, name, budget)
+        files[name] = _read_within(budget, _inflate(archive, info, name))
     _refuse_file_and_folder(files)
     return files
 
@@ -175,29 +179,42 @@ def _is_folder(info: zipfile.ZipInfo, name: str) -> bool:
     return info.is_dir()
 
 
-def _inflate(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, budget: _Budget) -> bytes:
-    """Return a file's bytes, counted while they are unpacked: the size in the header is untrusted."""
+def _read_within(budget: _Budget, chunks: Iterable[bytes]) -> bytes:
+    read = []
+    for chunk in chunks:
+        budget.add_bytes(len(chunk))
+        read.append(chunk)
+    return b"".join(read)
+
+
+def read_member(archive: zipfile.ZipFile, name: str, most: int) -> bytes:
+    """Return the bytes of one file of an archive; BadSubmission if they are more than `most`."""
+    chunks, size = [], 0
+    for chunk in _inflate(archive, archive.getinfo(name), name):
+        size += len(chunk)
+        if size > most:
+            raise BadSubmission(f"{abbreviate(name)} has more than {most} bytes")
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _inflate(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> Iterator[bytes]:
+    """Yield a file's bytes, to be counted while they are unpacked: the size in the header is untrusted."""
     if info.flag_bits & _ENCRYPTED:
         raise BadSubmission(f"{abbreviate(name)} is encrypted in the zip")
     if info.compress_type not in _PACKING:
         raise BadSubmission(f"{abbreviate(name)} is compressed by an unsupported method; use an ordinary zip")
-    chunks, size = [], 0
+    size = 0
     try:
         with archive.open(info) as stream:
-            for chunk in _chunks(stream):
+            while chunk := stream.read(_CHUNK):
                 size += len(chunk)
-                budget.add_bytes(len(chunk))
                 if size > max(_HARMLESS, _RATIO * info.compress_size):
                     raise BadSubmission(f"{abbreviate(name)} unpacks to more than {_RATIO} times its size")
-                chunks.append(chunk)
+                yield chunk
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError) as error:
-        raise BadSubmission(f"{abbreviate(name)} cannot be unpacked: {error}") from error
-    return b"".join(chunks)
-
-
-def _chunks(stream: IO[bytes]) -> Iterator[bytes]:
-    while chunk := stream.read(_CHUNK):
-        yield chunk
+        why = clip_text(str(error), _LONGEST_REASON)
+        raise BadSubmission(f"{abbreviate(name)} cannot be unpacked: {why}") from error
 
 
 def check_name(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterable, Iterator
+from concurrent.futures import CancelledError
 from typing import Any, Final
 
 from goldformer.conformance.grading.model import Submission
@@ -14,6 +15,7 @@ from goldformer.conformance.grading.task import GradingTask
 from goldformer.conformance.grading.worker import ResultFiles, Worker, give_up
 from goldformer.extras import install_hint
 from goldformer.spec import load_spec
+from goldformer.spec.files import explain_os_error
 
 #: The number of submissions in flight for each thread of the cluster, so that no thread waits for the next one.
 _AHEAD: Final = 2
@@ -30,6 +32,7 @@ def grade_on_cluster(task: GradingTask, submissions: Iterable[Submission], addre
     """Yield the result files of each submission as soon as it is done; Unusable if none can be graded."""
     try:
         from distributed import Client
+        from distributed.comm import CommClosedError
     except ImportError as error:
         raise Unusable(f"--scheduler needs Dask: {install_hint('cluster')} ({error})") from error
     try:
@@ -41,7 +44,11 @@ def grade_on_cluster(task: GradingTask, submissions: Iterable[Submission], addre
             client.wait_for_workers(1, timeout=_PATIENCE)
         except TimeoutError as error:
             raise Unusable(f"--scheduler {address}: has no worker") from error
-        yield from _grade_all(task, submissions, client)
+        try:
+            yield from _grade_all(task, submissions, client)
+        except (CancelledError, CommClosedError) as error:
+            what = "the connection to the cluster was lost; start it again, and run the same command"
+            raise Unusable(f"--scheduler {address}: {what}: finished grades are stored") from error
 
 
 def _grade_all(task: GradingTask, submissions: Iterable[Submission], client: Any) -> Iterator[ResultFiles]:
@@ -67,6 +74,8 @@ def _grade_all(task: GradingTask, submissions: Iterable[Submission], client: Any
             if isinstance(result, str):
                 raise Unusable(f"a worker: {result}")
             yield result
+        elif isinstance(error, CancelledError):
+            raise error
         elif isinstance(error, KilledWorker):
             yield give_up(submission, f"workers were lost while they graded it: {error}", task, load_spec())
         else:
@@ -92,6 +101,8 @@ def _finish(task: GradingTask, submission: Submission) -> ResultFiles | str:
         return str(error)
     try:
         result: ResultFiles = _local.worker.finish(submission)
+    except OSError as error:
+        return explain_os_error(error)
     except BaseException:
         _local.digests = None  # the next submission gets a new worker
         raise

@@ -39,9 +39,12 @@ from goldformer.conformance.grading.transcript import Recorder, Replayer, Replay
 from goldformer.conformance.judging.cases import Bench, Judgement
 from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.spec import Spec
+from goldformer.spec.files import DISK_FAULTS, replace_file
 
-#: After this many timeouts in a component, its other checks are skipped.
-_TIMEOUTS: Final = 3
+#: After this many timeouts, or this many answers outside the protocol, a component's other checks are skipped.
+_PATIENCE: Final = 3
+#: The reasons of answers outside the protocol: reading them may take half a minute, which no limit counts.
+_STRANGE: Final = frozenset({"protocol", "tampered"})
 #: The isolation of a submission that did not run.
 _NOT_RUN: Final = Isolation("process", ())
 _BROKEN: Final = Check("published", "grader-error", Verdict("", "case", "", "", Status.SKIPPED, "", "", "", "", (), ""))
@@ -96,7 +99,7 @@ class Grader:
         return self._plan.declarations
 
     def grade(self, submission: Submission) -> GradedSubmission:
-        """Run a submission and grade it; there is a grade whatever happens."""
+        """Run a submission and grade it; there is a grade whatever happens, unless OSError: a disk is full."""
         key = self._task.key(submission)
         transcript = Transcript(self._make_head(submission, key))
         try:
@@ -107,6 +110,8 @@ class Grader:
             recorder = OutputRecorder(self.spec)
             grade = self._run(submission, key, transcript, recorder)
         except Exception as error:  # it is an error of the grader
+            if isinstance(error, OSError) and error.errno in DISK_FAULTS:
+                raise
             text = "".join(traceback.format_exception(error))
             grade = _grade_broken(self._task, submission, self._isolation)
             return GradedSubmission(grade, transcript.pack(), text)
@@ -191,6 +196,7 @@ class Grader:
     ) -> Iterator[tuple[PlannedCheck, Judgement]]:
         """Yield every planned check with its judgement, in order."""
         late: Counter[str] = Counter()
+        strange: Counter[str] = Counter()
         works: set[str] = set()
         over = False
         for planned in self._plan.checks:
@@ -202,9 +208,12 @@ class Grader:
             adapter = bench.adapter
             if over:
                 adapter = _make_failing_adapter(self._plan, "timeout", "all of its time is used up")
-            elif late[planned.component] >= _TIMEOUTS:
-                why = f"{_TIMEOUTS} checks of {planned.component} took too long"
+            elif late[planned.component] >= _PATIENCE:
+                why = f"{_PATIENCE} checks of {planned.component} took too long"
                 adapter = _make_failing_adapter(self._plan, "timeout", why)
+            elif strange[planned.component] >= _PATIENCE:
+                why = f"{_PATIENCE} checks of {planned.component} got no valid answer"
+                adapter = _make_failing_adapter(self._plan, "protocol", why)
             required = self._task.outputs.get(planned.component, {}).get(planned.subject.id, ())
             judgement = planned.judge(replace(bench, dtype=planned.dtype, adapter=adapter, required=required))
             check = planned.rate(judgement.verdict)
@@ -213,6 +222,7 @@ class Grader:
             else:
                 outputs.file(planned.component, planned.subject.id)
             late[planned.component] += check.outcome == "timeout"
+            strange[planned.component] += check.verdict.reason in _STRANGE
             if check.counts and check.outcome == "correct" and check.verdict.check in self._plan.kinds.numeric:
                 works.add(planned.component)
             yield planned, judgement
@@ -274,7 +284,7 @@ def _write_files(submission: Submission, adapter: bytes, folder: Path) -> dict[P
     files[folder / "adapter.py"] = adapter
     for path, data in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+        replace_file(path, data)
     return files
 
 

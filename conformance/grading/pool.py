@@ -25,6 +25,7 @@ from goldformer.conformance.grading.sandbox import SandboxError, die_with_parent
 from goldformer.conformance.grading.task import GradingTask
 from goldformer.conformance.grading.worker import ResultFiles, Worker, give_up
 from goldformer.spec import Spec, load_spec
+from goldformer.spec.files import explain_os_error
 
 #: The number of times that a submission is given to a process, if each of them ends over it.
 _TRIES: Final = 3
@@ -194,12 +195,20 @@ def _grade(connection: Connection, task: GradingTask, spec: Spec, running: Path)
     except SandboxError as error:
         connection.send(_Refusal(str(error)))
         return
+    except OSError as error:
+        connection.send(_Refusal(explain_os_error(error)))
+        return
     except Exception:  # it would be the same for every submission
         connection.send(_Refusal(f"a process that grades could not begin:\n{traceback.format_exc()}"))
         return
     with contextlib.closing(worker), contextlib.suppress(EOFError, BrokenPipeError):
         while True:
-            connection.send(worker.finish(connection.recv()))
+            submission = connection.recv()
+            try:
+                result: ResultFiles | _Refusal = worker.finish(submission)
+            except OSError as error:  # it would be the same for every submission
+                result = _Refusal(explain_os_error(error))
+            connection.send(result)
 
 
 class _Leave(BaseException):

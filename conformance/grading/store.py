@@ -14,8 +14,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from pathlib import Path
@@ -25,6 +23,7 @@ import pydantic
 
 from goldformer import __version__
 from goldformer.conformance.grading.model import Grade
+from goldformer.conformance.grading.sandbox import SweptFolder
 from goldformer.conformance.reports.json_data import finite
 from goldformer.spec.files import replace_file
 
@@ -108,36 +107,29 @@ class Store:
             # The system releases it when this process dies.
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            owner = self._read_lock().partition("\n")[0]
+            owner = os.pread(self._lock, 4096, 0).decode("utf-8", "replace").strip()
             os.close(self._lock)
             raise InUse(f"{self.folder}: process {owner or '?'} is grading into this folder") from error
         self._clean()
-        #: The folder in which submissions run.
-        self.running = Path(tempfile.mkdtemp(prefix=_RUNNING))
-        # The users of submissions have to pass through it, but not to list it.
-        self.running.chmod(0o711)
         os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, f"{os.getpid()}\n{self.running}\n".encode(), 0)
+        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+        # The users of submissions must not list it.
+        self._running = SweptFolder(_RUNNING, 0o711)
+        #: The folder in which submissions run.
+        self.running = self._running.path
 
     def close(self) -> None:
         """Unlock the folder."""
-        shutil.rmtree(self.running, ignore_errors=True)
+        self._running.remove()
         os.ftruncate(self._lock, 0)
         os.close(self._lock)
 
-    def _read_lock(self) -> str:
-        return os.pread(self._lock, 4096, 0).decode("utf-8", "replace")
-
     def _clean(self) -> None:
-        """Remove partial files and running submissions of a process that died here."""
+        """Remove partial files of a process that died here."""
         for folder in (self.folder, self.folder / "fresh", *self._list_students()):
             for partial in folder.glob(".*.*"):
                 if _PARTIAL.match(partial.name) and partial.is_file() and not partial.is_symlink():
                     partial.unlink()
-        running = Path(self._read_lock().partition("\n")[2].strip())
-        temporary = Path(tempfile.gettempdir())
-        if running.parent == temporary and running.name.startswith(_RUNNING) and not running.is_symlink():
-            shutil.rmtree(running, ignore_errors=True)
 
     def _list_students(self) -> Iterator[Path]:
         students = self.folder / "students"

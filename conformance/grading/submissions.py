@@ -18,7 +18,7 @@ from typing import Final, Literal
 
 import yaml
 
-from goldformer.adapters.process.faults import printable
+from goldformer.adapters.process.faults import abbreviate, printable
 from goldformer.conformance.grading.archive import (
     BadSubmission,
     is_ignored,
@@ -26,9 +26,13 @@ from goldformer.conformance.grading.archive import (
     open_zip,
     read_file,
     read_folder,
+    read_member,
     read_zip,
 )
 from goldformer.conformance.grading.model import Submission, SubmissionLimits, Submitter
+from goldformer.spec import SpecError
+from goldformer.spec.files import read_regular_file
+from goldformer.spec.yamlfile import LARGEST, compose_nodes
 
 #: The file that lists the submissions of an export of Gradescope.
 METADATA: Final = "submission_metadata.yml"
@@ -38,6 +42,8 @@ _LONGEST_ID: Final = 100
 _LARGEST_ID: Final = 200
 #: The suffix of an id that another submission has too.
 _SUFFIX: Final = re.compile("~[0-9a-f]{16}$")
+#: The most students of one submission: an alias lets many submissions share one list.
+_MOST_PEOPLE: Final = 100
 _MAIN: Final = "submission.py"
 _PACKAGE: Final = "__init__.py"
 
@@ -106,32 +112,25 @@ class ClassList:
         return {handed.id: handed.students for handed in self.handed}
 
 
-def find_submissions(path: Path, *, single: bool = False) -> ClassList:
+def find_submissions(path: Path, *, single: bool = False, export: bool = False) -> ClassList:
     """Return the class or the single submission at a path; NoSubmissions if there is none.
 
-    A class is a folder of .py files, folders and zips, or an export of Gradescope, as a folder or as a zip. A folder
-    that contains submission.py is a single submission, and with `single` every folder is.
+    A class is a folder of .py files, folders and zips, or a folder that Gradescope exported. A folder that contains
+    submission.py is a single submission, and with `single` every folder is. A zip is a single submission, whatever it
+    says of itself, because students make zips; with `export` it is a zip that Gradescope exported.
     """
     if path.is_dir():
         if not single and (path / METADATA).is_file():
-            return _list_export(path, None)
+            return _list_export(path)
         if single or (path / _MAIN).exists() or (path / _PACKAGE).exists():
             return ClassList((FoundSubmission(_make_id(path.resolve().name), path, "folder"),))
         return _list_class(path)
     if not path.exists():
         raise NoSubmissions(f"{path}: there is nothing there")
     handed = FoundSubmission(_make_id(path.stem), path, _find_kind(path))
-    if handed.kind == "zip":
-        try:
-            with open_zip(path) as archive:
-                listing = [name for name in archive.namelist() if Path(name).name == METADATA and name.count("/") <= 1]
-            if listing:
-                return _list_export(path, listing[0])
-        except BadSubmission:
-            pass  # grading it reports this
-    elif handed.kind == "unknown":
+    if handed.kind == "unknown":
         raise NoSubmissions(f"{path}: is no .py file, no folder and no zip")
-    return ClassList((handed,))
+    return _list_zipped_export(path) if export and not single else ClassList((handed,))
 
 
 def _find_kind(path: Path) -> Literal["file", "folder", "zip", "unknown"]:
@@ -173,37 +172,50 @@ def _make_id(name: str) -> str:
     return short.strip(" .") or "submission"
 
 
-def _list_export(path: Path, listing: str | None) -> ClassList:
-    """List an export of Gradescope: a folder for each submission, and a file that names its students."""
-    if listing is None:
-        text = (path / METADATA).read_bytes()
-        top = ""
-    else:
-        with open_zip(path) as archive:
-            text = archive.read(listing)
-        top = listing.removesuffix(METADATA)
+def _list_export(path: Path) -> ClassList:
+    """List a folder that Gradescope exported: a folder for each submission, and a file that names its students."""
     try:
-        submitters = _read_submitters(yaml.compose(text.decode("utf-8"), yaml.SafeLoader))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise NoSubmissions(f"{path / METADATA}: is not YAML: {error}") from error
-    if not submitters:
-        raise NoSubmissions(f"{path / METADATA}: lists no submission")
-    if listing is None:
-        handed = [FoundSubmission(_make_id(name), path / name, "folder", who) for name, who in submitters.items()]
-        return ClassList(_make_ids_unique(handed))
+        raw = read_regular_file(path / METADATA, LARGEST)
+    except OSError as error:
+        raise NoSubmissions(f"{path / METADATA}: cannot be read: {error.strerror}") from error
+    submitters = _read_submitters(path / METADATA, raw)
+    handed = [FoundSubmission(_make_id(name), path / name, "folder", who) for name, who in submitters.items()]
+    return ClassList(_make_ids_unique(handed))
+
+
+def _list_zipped_export(path: Path) -> ClassList:
+    """List a zip of such a folder."""
+    try:
+        with open_zip(path) as archive:
+            listings = [name for name in archive.namelist() if Path(name).name == METADATA and name.count("/") <= 1]
+            if not listings:
+                raise NoSubmissions(f"{path}: is no export of Gradescope: it has no {METADATA}")
+            raw = read_member(archive, listings[0], LARGEST)
+    except BadSubmission as bad:
+        raise NoSubmissions(f"{path}: {bad}") from bad
+    top = listings[0].removesuffix(METADATA)
+    submitters = _read_submitters(path / METADATA, raw)
     handed = [FoundSubmission(_make_id(name), path, "zip", who, f"{top}{name}/") for name, who in submitters.items()]
     return ClassList(_make_ids_unique(handed), path)
 
 
-def _read_submitters(node: yaml.Node | None) -> dict[str, tuple[Submitter, ...]]:
+def _read_submitters(path: Path, raw: bytes) -> dict[str, tuple[Submitter, ...]]:
     """Return the students of each submission. Read nodes instead of values, because an export has Ruby tags."""
     submitters: dict[str, tuple[Submitter, ...]] = {}
+    try:
+        node = compose_nodes(path, raw)
+    except SpecError as error:
+        raise NoSubmissions(str(error)) from error
     for name, about in _list_items(node):
-        if "/" in name or name in ("", ".", ".."):
-            raise NoSubmissions(f"{METADATA}: {name!r} is no name of a folder")
+        if "/" in name or "\0" in name or name in ("", ".", ".."):
+            raise NoSubmissions(f"{path}: {abbreviate(name)} is no name of a folder")
         listed = dict(_list_items(about)).get("submitters")
         people = listed.value if isinstance(listed, yaml.SequenceNode) else []
+        if len(people) > _MOST_PEOPLE:
+            raise NoSubmissions(f"{path}: {abbreviate(name)} has more than {_MOST_PEOPLE} students")
         submitters[name] = tuple(_make_submitter(dict(_list_items(person))) for person in people)
+    if not submitters:
+        raise NoSubmissions(f"{path}: lists no submission")
     return submitters
 
 

@@ -49,7 +49,7 @@ class Worker:
         self._task = task
         grader = Grader(task, spec)
         self._sandbox = Sandbox(task.assignment.limits, grader.declarations.arrays, task.require)
-        self._grader = grader.use_sandbox(self._sandbox, running)
+        self._grader = grader.use_sandbox(self._sandbox, running or self._sandbox.folder)
 
     def finish(self, submission: Submission) -> ResultFiles:
         """Grade a submission and write its result files."""

@@ -237,12 +237,12 @@ def _check_all(given: Sequence[str], request: ComparisonRequest, spec: Spec, job
 
 
 def _check_in_process(given: str, request: ComparisonRequest, root: Path) -> Implementation:
-    from concurrent.futures import ProcessPoolExecutor
-    from concurrent.futures.process import BrokenProcessPool
-    from multiprocessing import get_context
+    from concurrent.futures.process import BrokenProcessPool  # one implementation needs no process of its own
+
+    from goldformer.spec.processes import make_pool
 
     try:
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        with make_pool(1) as pool:
             return pool.submit(_load_and_check, given, request, root).result()
     except BrokenProcessPool:
         return Implementation(given, given, problem="its process ended in the middle of a check")

@@ -6,10 +6,9 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import dataclass, replace
 from importlib.metadata import version
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from goldformer.spec.goldenfile import golden_path
 from goldformer.spec.model import Case, Golden, GoldenArray, Spec
 from goldformer.spec.oracle.derive import Derived, DerivedArray, derive
 from goldformer.spec.oracle.write import write_golden
+from goldformer.spec.processes import make_pool
 from goldformer.spec.yamlfile import YamlFile
 
 #: A scale is a measurement: another machine's exp and sin may differ in the last bit.
@@ -67,7 +67,7 @@ def derive_all(spec: Spec, cases: Iterable[Case], *, jobs: int, cache: Path | No
             waiting.append((case, place))
     if not waiting:
         return
-    with ProcessPoolExecutor(min(jobs, len(waiting)), mp_context=get_context("spawn")) as pool:
+    with make_pool(min(jobs, len(waiting))) as pool:
         running = {
             pool.submit(derive, case, spec.contracts[case.component], advice=spec.is_advice(case)): (
                 case,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import re
 import subprocess
@@ -18,7 +19,7 @@ from goldformer.conformance.cli import main
 from goldformer.spec import SpecError
 from goldformer.spec import yamlfile as module
 from goldformer.spec.load import load_own_cases
-from goldformer.spec.yamlfile import DEEPEST, LONGEST_NUMBER, MOST_PROBLEMS, YamlFile
+from goldformer.spec.yamlfile import DEEPEST, LARGEST, LONGEST_NUMBER, MOST_PROBLEMS, YamlFile
 
 
 @pytest.fixture(params=["libyaml", "PyYAML"])
@@ -127,8 +128,8 @@ def test_numbers_of_any_reasonable_length_are_read(write, parser):
         ("!!set {a, b}\n", "1: file: has the tag !!set; write the value without a tag, and text in quotes"),
         ("a: ! 1\n", "1: file: has the tag !; write the value without a tag, and text in quotes"),
         (
-            "%TAG !e! tag:example.org,2000:\n---\na: !e!b c\n",
-            "3: file: has the tag tag:example.org,2000:b; write the value without a tag, and text in quotes",
+            "# mine\n%TAG !e! tag:example.org,2000:\n---\na: !e!b c\n",
+            "2: file: has the directive %TAG; remove it, and write values without tags",
         ),
         (
             "a: 1\nb: &c 2\n",
@@ -147,9 +148,9 @@ def test_what_is_more_than_plain_data_is_refused_at_its_line(write, parser, text
 
 
 def test_the_characters_of_tags_anchors_and_merges_may_stand_in_text(write, parser):
-    text = "a: b & c * d!\nb: '&a *a !a'\nc: |\n  &a *a\n  !!int a\nd: \"*\"\n'<<': 1 # &a\n"
+    text = "a: b & c * d!\nb: '&a *a !a'\nc: |\n  &a *a\n  !!int a\nd: \"*\"\n'<<': 1 # &a\ne: =\nf: <<\n"
     assert parser.read(write(text)).data == {
-        "a": "b & c * d!", "b": "&a *a !a", "c": "&a *a\n!!int a\n", "d": "*", "<<": 1,
+        "a": "b & c * d!", "b": "&a *a !a", "c": "&a *a\n!!int a\n", "d": "*", "<<": 1, "e": "=", "f": "<<",
     }  # fmt: skip
 
 
@@ -190,7 +191,7 @@ def test_no_tag_anchor_or_alias_is_missed(write):
             continue
         if any(getattr(event, "anchor", None) or getattr(event, "tag", None) for event in events):
             found += 1
-            assert re.match(r"\d+: file: (has the (tag|anchor|alias) |is not YAML: )", refusal(write(text)))
+            assert re.match(r"\d+: file: (has the (tag|anchor|alias|directive) |is not YAML: )", refusal(write(text)))
     assert found > 100
 
 
@@ -253,6 +254,43 @@ def test_the_depth_that_is_allowed_is_read(write, parser, opening, closing, inne
     assert refusal(too_deep, parser) == (
         "1: file: is nested deeper than 64 levels; write it with fewer lists and mappings inside each other"
     )
+
+
+# ── how much is read ──
+
+
+@pytest.mark.parametrize("kind", ["device", "pipe"])
+def test_a_file_that_is_not_regular_is_refused_at_once(tmp_path, kind):
+    path = tmp_path / "file.yaml"
+    if kind == "device":
+        path.symlink_to("/dev/zero")  # reading it filled the memory
+    else:
+        os.mkfifo(path)  # nobody writes to it, so that opening it never ended
+    assert refusal(path) == "1: file: cannot be read: is not a regular file"
+
+
+def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path):
+    path = tmp_path / "file.yaml"
+    with path.open("wb") as stream:
+        stream.truncate(2**40)  # a file with a hole takes no space
+    assert refusal(path) == f"1: file: cannot be read: has more than {LARGEST} bytes"
+
+
+@pytest.mark.parametrize(
+    "text", ["[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]", "{a: 1, b: 2, c: 3, d: 4, e: 5}", "[" + "{}, " * 10]
+)
+def test_a_file_with_too_many_values_is_refused(write, monkeypatch, text):
+    """Each of them takes half a kilobyte: three million took 1.4 GB."""
+    monkeypatch.setattr(module, "MOST_NODES", 10)
+    assert refusal(write(text)) == "1: file: has more than 10 keys and values; split it into several files"
+    # A tag that stands behind them is not searched for in vain.
+    assert "has more than 10 keys" in refusal(write(text.rstrip("]}, ") + ", k: !a b" * 10))
+
+
+def test_a_file_with_very_many_directives_is_refused_soon(write):
+    """Libyaml compares each with all those before: 300,000 took minutes."""
+    text = "".join(f"%TAG !a{i}! x\n" for i in range(300_000)) + "--- !a1!b c\n"
+    assert "has the directive %TAG" in refusal(write(text))
 
 
 # ── lines and lists of problems ──

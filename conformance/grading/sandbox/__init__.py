@@ -16,6 +16,7 @@ from goldformer.exports import load_on_use
 
 if TYPE_CHECKING:
     from goldformer.conformance.grading.sandbox._client import SandboxClient, SandboxProcess
+    from goldformer.conformance.grading.sandbox._folders import SweptFolder
     from goldformer.conformance.grading.sandbox._linux import die_with_parent
     from goldformer.conformance.grading.sandbox._sandbox import Sandbox, probe_isolation
     from goldformer.conformance.grading.sandbox._types import LEVELS, Isolation, Level, Limits, SandboxError
@@ -29,6 +30,7 @@ __all__ = [
     "SandboxClient",
     "SandboxError",
     "SandboxProcess",
+    "SweptFolder",
     "die_with_parent",
     "probe_isolation",
 ]
@@ -37,6 +39,7 @@ __getattr__ = load_on_use(
     __name__,
     {
         "_client": ("SandboxClient", "SandboxProcess"),
+        "_folders": ("SweptFolder",),
         "_linux": ("die_with_parent",),
         "_sandbox": ("Sandbox", "probe_isolation"),
         "_types": ("Isolation", "LEVELS", "Level", "Limits", "SandboxError"),

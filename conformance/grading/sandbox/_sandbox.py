@@ -24,6 +24,7 @@ import goldformer
 from goldformer.conformance.grading.sandbox import _linux as linux
 from goldformer.conformance.grading.sandbox._cgroup import remove_all
 from goldformer.conformance.grading.sandbox._client import Ending, SandboxClient, SandboxProcess
+from goldformer.conformance.grading.sandbox._folders import SweptFolder
 from goldformer.conformance.grading.sandbox._isolation import make_environment
 from goldformer.conformance.grading.sandbox._mounts import remove_folder
 from goldformer.conformance.grading.sandbox._types import (
@@ -77,9 +78,10 @@ class Sandbox:
         self._without = tuple(without)
         self._owner = os.getpid()
         self._lock = threading.Lock()
-        self._folder = Path(tempfile.mkdtemp(prefix="goldformer-sandbox-"))
-        self._folder.chmod(0o755)
-        self._remove = weakref.finalize(self, _remove_own, self._folder, os.getpid())
+        swept = SweptFolder("goldformer-sandbox-", 0o755)
+        #: A folder of this sandbox alone.
+        self.folder: Final = swept.path
+        self._remove = weakref.finalize(self, _remove_own, swept, os.getpid())
         self._launcher: _LauncherProcess | None = None
         try:
             self._launcher = self._start_launcher()
@@ -135,7 +137,7 @@ class Sandbox:
         self.close()
 
     def _start_launcher(self) -> _LauncherProcess:
-        return _LauncherProcess(self._arrays, self._folder, self._without, self._choose_user())
+        return _LauncherProcess(self._arrays, self.folder, self._without, self._choose_user())
 
     def _check_memory(self, size: int) -> None:
         if self._limits.memory < size + _LEAST_MEMORY:
@@ -166,10 +168,9 @@ def _add_mode(path: Path, bits: int) -> None:
         path.chmod(stat.S_IMODE(mode) | bits)
 
 
-def _remove_own(folder: Path, owner: int) -> None:
+def _remove_own(folder: SweptFolder, owner: int) -> None:
     if os.getpid() == owner:
-        with contextlib.suppress(OSError):
-            remove_folder(folder)
+        folder.remove()
 
 
 class _LauncherLost(Exception):

@@ -269,6 +269,24 @@ def test_an_answer_is_what_it_says(answer, misbehaving, spec):
     assert children() == process, "it answered in its turn, so that it can be asked again"
 
 
+@pytest.mark.parametrize(
+    "result",
+    [
+        '{"output":{"dtype":"float64","shape":[0,16777216,16777216,16777216,16777216,16777216,16777216],"data":[]}}',
+        '{"output":{"dtype":"float64","shape":[0,-1],"data":[]}}',
+        '{"output":{"dtype":"float64","shape":[0],"data":[]},"b":{},"c":{}}',
+        "[]",
+    ],
+    ids=["shape", "negative", "names", "list"],
+)
+def test_a_malformed_answer_is_no_refusal(result, misbehaving, spec):
+    """An error of our own decoder counted as one of the implementation, which passed a case that asks for an error."""
+    bench = misbehaving("says", 10, '{"jsonrpc":"2.0","id":ID,"result":' + result + "}")
+    verdict = check_case(spec.cases["sm-no-elements"], bench)
+    assert (verdict.status, verdict.reason) == (Status.ERRORED, "protocol")
+    assert "the process answered softmax without a valid result: result" in verdict.message
+
+
 def test_an_error_without_an_id_is_an_answer_to_what_could_not_be_read(misbehaving, spec):
     bench = misbehaving("says", 10, '{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"no id"}}')
     verdict = check_case(spec.cases["sm-one-row-by-hand"], bench)

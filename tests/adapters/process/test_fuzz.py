@@ -26,8 +26,8 @@ from rpc import Answered, spoilt
 
 GOLDFORMER = Path(sys.executable).with_name("goldformer")
 
-REPLIES = 4000
-REQUESTS = 4000
+MESSAGES = 4000
+ALL = 100_000
 #: Seconds of computing that one message may take.
 LONGEST = 1.0
 
@@ -36,6 +36,15 @@ PLAIN = (
     "softmax", "scaled_dot_product_attention", "layer_norm", "feed_forward", "cross_entropy", "token_embedding",
     "single_head_attention", "kl_divergence", "label_smoothing",
 )  # fmt: skip
+
+
+pytestmark = pytest.mark.timeout(3600)
+
+
+@pytest.fixture
+def messages(request):
+    """How many messages are spoilt in each direction."""
+    return ALL if request.config.getoption("--all") else MESSAGES
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +78,7 @@ def truth(line):
     return decode_array(array, "it").values
 
 
-def test_thousands_of_spoilt_replies_give_no_crash_no_hang_and_no_pass(spec, servers, through):
+def test_thousands_of_spoilt_replies_give_no_crash_no_hang_and_no_pass(spec, servers, through, messages):
     rng, last, outcomes = random.Random(1), [], {}
     # Any result departs from advice without being wrong.
     small = [c for c in small_cases(spec) if c.error is None and c.cotangent is None and not spec.is_advice(c)]
@@ -82,7 +91,7 @@ def test_thousands_of_spoilt_replies_give_no_crash_no_hang_and_no_pass(spec, ser
         return last[1]
 
     bench = through(answer)
-    for i in range(REPLIES):
+    for i in range(messages):
         case = small[i % len(small)]
         start = time.process_time()
         verdict = check_case(case, bench)
@@ -98,11 +107,11 @@ def test_thousands_of_spoilt_replies_give_no_crash_no_hang_and_no_pass(spec, ser
             assert verdict.reason == "precision"
             np.testing.assert_allclose(truth(last[1]), truth(last[0]), rtol=1e-5, atol=1e-5)
         assert verdict.message.isprintable()
-    assert outcomes[Status.ERRORED, "protocol"] > REPLIES / 2
-    assert sum(n for (status, _), n in outcomes.items() if status is Status.PASSED) < REPLIES / 5
+    assert outcomes[Status.ERRORED, "protocol"] > messages / 2
+    assert sum(n for (status, _), n in outcomes.items() if status is Status.PASSED) < messages / 5
 
 
-def test_thousands_of_spoilt_requests_are_answered_each_with_one_reply(spec, servers, through):
+def test_thousands_of_spoilt_requests_are_answered_each_with_one_reply(spec, servers, through, messages):
     rng, requests = random.Random(2), [b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocol":1}}\n']
 
     for server in servers.values():
@@ -116,7 +125,7 @@ def test_thousands_of_spoilt_requests_are_answered_each_with_one_reply(spec, ser
             check_case(case, bench)
     assert len(requests) > 50
     codes, server = {}, servers["base64"]
-    for _ in range(REQUESTS):
+    for _ in range(messages):
         line = spoilt(rng, rng.choice(requests), requests)
         start = time.process_time()
         reply = server.answer(line)
@@ -129,7 +138,7 @@ def test_thousands_of_spoilt_requests_are_answered_each_with_one_reply(spec, ser
         assert code == 0 or message["error"]["message"]
     server.ended = False
     assert {0, -32700, -32600, -32601, -32602} <= codes.keys()
-    assert codes[0] < REQUESTS / 4
+    assert codes[0] < messages / 4
 
 
 @pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 1000, 90_000])

@@ -213,6 +213,14 @@ def test_results_are_arrays_by_name():
         decode_arrays({"weights": {}}, "result")
 
 
+def test_a_result_of_too_many_names_is_refused_before_it_is_decoded():
+    """30,000 outputs took 24 seconds."""
+    with pytest.raises(WireError, match=r"^result has 30000 names, expected at most 2; the first are a0, a1, a2$"):
+        decode_arrays({f"a{i}": None for i in range(30_000)}, "result", 2)
+    array = {"dtype": "bool", "shape": [], "data": [True]}
+    assert decode_arrays({"output": array, "weights": array}, "result", 2).keys() == {"output", "weights"}
+
+
 # Messages that are none
 
 

@@ -433,7 +433,7 @@ def test_arrays_without_an_end_are_not_read_to_it(pair, tmp_path):
     with path.open("r+b") as stream:
         stream.truncate(2**40)  # a file with a hole takes no space
     with pytest.raises(
-        BaselineError, match=rf"{path.name}: has more than 1\d{{8}} bytes, and what manifest\.yaml lists"
+        BaselineError, match=rf"{path.name}: cannot be read: has more than 1\d{{8}} bytes; restore the file"
     ):
         load(tmp_path)
 
@@ -447,7 +447,7 @@ def test_arrays_that_are_no_regular_file_are_refused_at_once(pair, tmp_path, kin
     else:
         os.mkfifo(path)  # nobody writes to it, so that opening it never ended
     with pytest.raises(
-        BaselineError, match=rf"{path.name}: is not a regular file; restore the file, or record it again"
+        BaselineError, match=rf"{path.name}: cannot be read: is not a regular file; restore the file, or record"
     ):
         load(tmp_path)
 

@@ -168,12 +168,21 @@ def test_github_gets_a_line_for_its_reporter(run: Run, tmp_path: Path) -> None:
     assert (told["status"], told["max_score"], len(told["tests"])) == ("fail", 20.0, 2)
 
 
-def test_a_platform_asks_for_one_submission(run: Run, tmp_path: Path) -> None:
-    export = tmp_path / "export.zip"
-    with zipfile.ZipFile(export, "w") as archive:
-        archive.writestr("submission_metadata.yml", "a:\n  :submitters: []\nb:\n  :submitters: []\n")
-    result = run("--github-output", str(tmp_path / "steps"), submissions="export.zip")
-    assert (result.exit_code, "holds 2 submissions, and a platform asks for one" in result.stderr) == (2, True)
+def test_a_zip_is_one_submission_and_names_nobody(run: Run, tmp_path: Path) -> None:
+    """Students make zips: one that looks like an export of Gradescope set the name and email of its author."""
+    listing = "submission_7:\n  :submitters:\n  - :name: Victim\n    :email: victim@x.edu\n"
+    with zipfile.ZipFile(tmp_path / "alice.zip", "w") as archive:
+        archive.writestr("submission_metadata.yml", listing)
+        archive.writestr("submission_7/softmax.py", CORRECT)
+    for options in ((), ("--gradescope-results", str(tmp_path / "results.json"))):
+        assert run(*options, submissions="alice.zip").exit_code == 0
+        (student,) = json.loads((tmp_path / "out" / "grades.json").read_text())["students"]
+        assert (student["id"], student["name"], student["email"]) == ("alice", "", "")
+    assert "Victim" not in (tmp_path / "results.json").read_text()
+    # The teacher says that it is an export; the platform, which hands over one submission, is not asked.
+    assert run("--export", submissions="alice.zip").exit_code == 0
+    (student,) = json.loads((tmp_path / "out" / "grades.json").read_text())["students"]
+    assert (student["id"], student["name"]) == ("submission_7", "Victim")
 
 
 def test_a_folder_that_cannot_be_written_is_said_before_anything_is_graded(run: Run, tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ class Cluster:
         assert scheduler.stderr is not None
         line = next(line for line in scheduler.stderr if "Scheduler at:" in line)
         self.address = line.split()[-1]
+        self.scheduler = scheduler
         # It says little more than this, and does not wait for a reader.
         self.workers = [self.start_worker() for _ in range(2)]
 
@@ -83,3 +84,16 @@ def test_where_there_is_no_cluster_nothing_is_graded(exam: GradingTask, monkeypa
     monkeypatch.setattr("goldformer.conformance.grading.cluster._PATIENCE", 0.5)
     with pytest.raises(Unusable, match=r"--scheduler tcp://127\.0\.0\.1:1: "):
         list(grade_on_cluster(exam, submissions(), "tcp://127.0.0.1:1"))
+
+
+def test_a_cluster_that_loses_its_scheduler_is_refused_in_a_sentence(exam: GradingTask, tmp_path: Path) -> None:
+    """It ended in a traceback and status 1."""
+    there = []
+    with contextlib.closing(Cluster(tmp_path)) as cluster:
+        graded = grade_on_cluster(exam, submissions(), cluster.address)
+        there.append(next(graded))
+        cluster.scheduler.kill()
+        message = rf"^--scheduler {cluster.address}: the connection to the cluster was lost; start it again, .* stored$"
+        with pytest.raises(Unusable, match=message):
+            there.extend(graded)
+    assert {one.outcome for one in there}.isdisjoint({"grader-error"})

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import homework
 from goldformer.adapters import AdapterError
 from goldformer.adapters.process.child import ChildFault
 from goldformer.conformance.diagnosis.imitation import Imitations
@@ -137,6 +138,32 @@ def test_after_three_late_checks_a_component_is_not_waited_for(grader: Grader, s
     asked = [c for c in softmax if "not run" not in c.verdict.message]
     assert (len(asked), len(softmax) > 10) == (3, True)
     assert softmax[-1].verdict.message == "not run: 3 checks of softmax took too long"
+    assert [part.earned for part in grade.parts] == [0.0, 10.0]
+
+
+@pytest.mark.parametrize("answer", ["names", "id"])
+def test_after_three_answers_outside_the_protocol_a_component_is_not_asked_again(
+    answer: str, grader: Grader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """30,000 outputs in each answer took 24 seconds of the judge, and an id of 5000 digits 26."""
+    asked: list[bytes] = []
+    exchange = homework._Inside.exchange
+
+    def spoil(inside: homework._Inside, message: bytes, seconds: float) -> bytes:
+        request = json.loads(message)
+        if request["method"] != "softmax":
+            return exchange(inside, message, seconds)
+        asked.append(message)
+        if answer == "id":
+            return b'{"jsonrpc":"2.0","id":' + b"1" * 5000 + b',"result":{}}'
+        return json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": dict.fromkeys("abcdefghij", 1)}).encode()
+
+    monkeypatch.setattr(homework._Inside, "exchange", spoil)
+    grade = grader.grade(submitted(CORRECT)).grade
+    softmax = [c for c in grade.checks if c.verdict.component == "softmax" and c.counts]
+    assert {c.verdict.reason for c in softmax} == {"protocol"}
+    assert (len(asked), len(softmax) > 10) == (3, True)
+    assert softmax[-1].verdict.message == "not run: 3 checks of softmax got no valid answer"
     assert [part.earned for part in grade.parts] == [0.0, 10.0]
 
 

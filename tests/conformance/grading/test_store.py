@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -101,14 +102,20 @@ def test_what_a_dead_writer_left_is_taken_over_and_removed(tmp_path: Path) -> No
     assert not running.exists()
 
 
-def test_a_lock_names_no_folder_of_somebody_else(tmp_path: Path) -> None:
-    """Whatever stands in the file, only what a grader made for submissions is removed."""
-    mine = Path(tempfile.mkdtemp(prefix="not-of-a-grader-"))
-    for named in (mine, tmp_path):
-        (tmp_path / ".lock").write_text(f"1\n{named}\n")
-        Store(tmp_path).close()
-        assert named.exists()
-    mine.rmdir()
+def test_only_folders_of_dead_graders_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    mine, other = tmp_path / "goldformer-other", tmp_path / "target"
+    left, link = tmp_path / "goldformer-grade-left", tmp_path / "goldformer-grade-link"
+    for folder in (mine, other, left):
+        folder.mkdir()
+    (left / "deep").mkdir(mode=0o000)
+    link.symlink_to(other)
+    with closing(Store(tmp_path / "a")) as first, closing(Store(tmp_path / "b")) as second:
+        assert first.running.is_dir(), "its maker lives"
+        assert second.running.is_dir()
+        assert not left.exists()
+        assert all(path.exists() for path in (mine, other, link))
+    assert not first.running.exists()
 
 
 def test_everything_that_decides_is_in_the_key(tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ def test_an_export_of_gradescope_says_whose_each_is(packed: bool, tmp_path: Path
     export(folder)
     if packed:
         files = {p.relative_to(tmp_path).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-        found = find_submissions(zipped(tmp_path / "export.zip", files))
+        found = find_submissions(zipped(tmp_path / "export.zip", files), export=True)
     else:
         found = find_submissions(folder)
     assert found.students == {
@@ -174,6 +174,47 @@ def test_an_export_of_gradescope_says_whose_each_is(packed: bool, tmp_path: Path
     alice, bob = (found.read(handed, SMALL) for handed in found.handed)
     assert alice.files == {"submission.py": CODE}
     assert bob.problem == "nothing was handed in: it is empty"
+
+
+PEOPLE = "a:\n  :submitters: &p [" + "{}, " * 101 + "]\n"
+
+
+@pytest.mark.parametrize(
+    ("listing", "problem"),
+    [
+        # The first two ended in a RecursionError, the third filled the memory.
+        ("[" * 20_000, "1: file: is nested deeper than 64 levels; "),
+        ("a: " + "{b: " * 20_000, "1: file: is nested deeper than 64 levels; "),
+        ("a" * (40 << 20), "'submission_metadata.yml' unpacks to more than 200 times its size"),
+        ("a: [" + "b," * 510_000, "1: file: has more than 500000 keys and values; "),
+        (PEOPLE + "b:\n  :submitters: *p\n", "'a' has more than 100 students"),
+        ("a: &a [*a]\n", ""),
+        ("? [a]\n: b\n", "lists no submission"),
+        ('"a\\0b": 1\n', "'a\\x00b' is no name of a folder"),
+        ("\ud800", "1: file: is not YAML: not UTF-8"),
+    ],
+    ids=["lists", "mappings", "bomb", "values", "people", "itself", "nobody", "name", "bytes"],
+)
+def test_a_list_of_students_is_read_within_limits(tmp_path: Path, listing: str, problem: str) -> None:
+    data = listing.encode("utf-8", "surrogatepass")
+    archive = zipped(tmp_path / "export.zip", {"submission_metadata.yml": data})
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "submission_metadata.yml").write_bytes(data[: 17 << 20])
+    for path in (archive, folder):
+        if not problem:
+            assert ids(find_submissions(path, export=True)) == ["a"]
+            continue
+        with pytest.raises(NoSubmissions) as raised:
+            find_submissions(path, export=True)
+        bomb = "unpacks" in problem and path == folder
+        assert ("cannot be read: has more than" if bomb else problem) in str(raised.value)
+        assert len(str(raised.value)) < 400
+
+
+def test_a_list_of_students_that_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "submission_metadata.yml").symlink_to("/dev/zero")
+    assert ids(find_submissions(tmp_path)) == ["submission_metadata"], "it is a submission that cannot be graded"
 
 
 @pytest.mark.parametrize(
@@ -323,5 +364,5 @@ def test_nothing_to_grade_is_said(tmp_path: Path) -> None:
     with pytest.raises(NoSubmissions, match=r"x\.txt: is no \.py file, no folder and no zip"):
         find_submissions(tmp_path / "x.txt")
     (tmp_path / "submission_metadata.yml").write_text("a: [")
-    with pytest.raises(NoSubmissions, match=r"submission_metadata\.yml: is not YAML"):
+    with pytest.raises(NoSubmissions, match=r"submission_metadata\.yml:2: file: is not YAML"):
         find_submissions(tmp_path)

@@ -345,7 +345,7 @@ def copy(spec_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     keep(spec_copy, ["softmax", "causal_mask"])
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("goldformer.conformance.commands.derive.load_spec", load_spec.__wrapped__)
-    monkeypatch.setattr(run, "ProcessPoolExecutor", Inline)
+    monkeypatch.setattr(run, "make_pool", Inline)
     return spec_copy
 
 

@@ -102,7 +102,7 @@ def test_hundreds_of_processes_leave_nothing_behind(sandbox, tmp_path):
     def left():
         gc.collect()
         held = [len(os.listdir(f"/proc/{pid}/fd")) for pid in below(launcher) if os.geteuid() == 0]
-        return len(os.listdir("/proc/self/fd")), held, len(below(launcher)), sorted(os.listdir(sandbox._folder))
+        return len(os.listdir("/proc/self/fd")), held, len(below(launcher)), sorted(os.listdir(sandbox.folder))
 
     with_one = sandbox.client(code)
     softmax_of(with_one)
@@ -142,7 +142,7 @@ def test_it_ends_with_the_process_that_started_it(sandbox, tmp_path):
     one = sandbox.client(Path({str(code)!r}))
     one.start()
     threading.Thread(target=lambda: one.call("softmax", {{}})).start()
-    print(sandbox._launcher._process.pid, sandbox._folder, flush=True)
+    print(sandbox._launcher._process.pid, sandbox.folder, flush=True)
     time.sleep(0.3)
     os.kill(os.getpid(), signal.SIGKILL)
     """

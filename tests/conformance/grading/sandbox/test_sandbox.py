@@ -256,11 +256,19 @@ def found():
     assert child == b"7\n"
 
 
+@pytest.fixture
+def readable():
+    """A folder that every user can enter; those of pytest are closed to others."""
+    with tempfile.TemporaryDirectory(prefix="goldformer-readable-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
 @pytest.mark.parametrize("without", [(), ("mount-namespace",)])
-def test_where_the_package_is_installed_it_is_covered(tmp_path, without):
-    folder = installed(tmp_path)
+def test_where_the_package_is_installed_it_is_covered(readable, without):
+    folder = installed(readable)
     # As when the environment was made in the folder of the course.
-    course = tmp_path / "venv" / "graded" / "seed"
+    course = readable / "venv" / "graded" / "seed"
     course.parent.mkdir()
     course.write_text("secret", encoding="utf-8")
     source = f"""
@@ -280,9 +288,9 @@ from goldformer.spec import ROOT
 from goldformer.conformance.grading.sandbox import Limits, Sandbox, SandboxError
 try: made = Sandbox(Limits(memory=1024), "numpy", "files", without={without})
 except SandboxError as error: raise SystemExit(f"skip: {{error}}")
-with made: print(ROOT, found_by(made, Path({str(tmp_path / "code")!r}), {source!r}))
+with made: print(ROOT, found_by(made, Path({str(readable / "code")!r}), {source!r}))
 """
-    python = tmp_path / "venv" / "bin" / "python"
+    python = readable / "venv" / "bin" / "python"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     done = subprocess.run([python, "-c", script], check=False, capture_output=True, text=True, env=environment)
     if "skip: " in done.stderr:
@@ -293,18 +301,17 @@ with made: print(ROOT, found_by(made, Path({str(tmp_path / "code")!r}), {source!
     assert done.stdout.count("Error") == 3
 
 
-def installed(tmp_path):
+def installed(folder):
     """Where the package lies in an environment into which it was installed from a wheel."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
-    (site,) = tmp_path.glob("venv/lib/python*/site-packages")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
+    (site,) = folder.glob("venv/lib/python*/site-packages")
     (site / "others.pth").write_text("\n".join(p for p in sys.path if p.endswith("-packages")))
     (site / "neighbour.py").write_text("")
     package = site / "goldformer"
     shutil.copytree(
         REPOSITORY / "src" / "goldformer", package, symlinks=False,
-        ignore=lambda folder, names: [n for n in names if n == "__pycache__" or n.startswith("test_")],
+        ignore=lambda _, names: [n for n in names if n == "__pycache__" or n.startswith("test_")],
     )  # fmt: skip
-    os.chmod(tmp_path, 0o755)
     return package
 
 
