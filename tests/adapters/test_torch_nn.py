@@ -69,6 +69,7 @@ MASKS = {
 every_mask = pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 
 
+@pytest.mark.sample(60)
 @every_variant
 @every_dtype
 @every_mask
@@ -77,6 +78,7 @@ def test_attention(adapter, dtype, mask):
     assert output.shape == (BATCH, HEADS, Q_SEQ, D_K)
 
 
+@pytest.mark.sample(60)
 @every_variant
 @every_dtype
 @every_mask

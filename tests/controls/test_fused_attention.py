@@ -172,7 +172,7 @@ CONTROLS = [
 ]
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(**in_each_dtype(CONTROLS))
 def test_fused_attention_done_otherwise(control, dtype, acquitted):
     acquitted(control, dtype)

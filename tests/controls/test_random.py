@@ -149,6 +149,7 @@ CONTROLS = [
 ]
 
 
+@pytest.mark.sample(15)
 @pytest.mark.parametrize(**in_each_dtype(CONTROLS))
 def test_what_is_random_done_otherwise(control, dtype, acquitted):
     acquitted(control, dtype)

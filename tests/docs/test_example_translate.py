@@ -295,6 +295,8 @@ def test_help_tells_every_option_and_the_exit_statuses(untrained):
     assert "Exit status: 0 every sentence is translated as taught · 1 one is not · 2" in " ".join(result.stdout.split())
 
 
+# The tests above train smaller models; this one takes half a minute.
+@pytest.mark.sample(0)
 def test_the_whole_example_as_the_readme_shows_it(tmp_path):
     picture = tmp_path / "map.png"
     environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}

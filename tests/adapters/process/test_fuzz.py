@@ -26,8 +26,8 @@ from rpc import Answered, spoilt
 
 GOLDFORMER = Path(sys.executable).with_name("goldformer")
 
-REPLIES = 4000
-REQUESTS = 4000
+REPLIES = 1500
+REQUESTS = 2000
 #: Seconds of computing that one message may take.
 LONGEST = 1.0
 

@@ -315,8 +315,7 @@ def test_a_recording_that_is_killed_leaves_the_old_baseline_or_the_new_one(pair,
     save(other, pair[1])
     shutil.copytree(one, target)
     moments = random.Random(1)
-    left_over = 0
-    for _ in range(10):
+    for _ in range(4):
         words = [sys.executable, "-c", ENDLESS, *map(str, (one, other, target))]
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as child:
             assert child.stdout.readline() == "ready\n"
@@ -324,10 +323,8 @@ def test_a_recording_that_is_killed_leaves_the_old_baseline_or_the_new_one(pair,
             os.kill(child.pid, signal.SIGKILL)
         found = load(target)
         assert alike(found, pair[0]) or alike(found, pair[1])
-        left_over += len(list(target.iterdir())) > 2
     path = save(target, pair[0])
     assert {p.name for p in target.iterdir()} == {"manifest.yaml", path.name}
-    assert left_over <= 10
 
 
 # ── what is refused ──

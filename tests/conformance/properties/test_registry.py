@@ -421,7 +421,7 @@ def test_an_implementation_that_accepts_bad_weights_has_no_message(judge):
     assert (verdict.status, verdict.reason) == (Status.SKIPPED, "not-checkable")
 
 
-@pytest.mark.sample(20)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("property_", CAUGHT)
 def test_a_property_catches_its_breaker_and_shows_a_small_input(property_, judge, spec):
     textbook, message = CAUGHT[property_]

@@ -103,6 +103,7 @@ def test_greedy_takes_the_best_word_at_each_step(params, max_length):
 PENALTIES = {"none": lambda n: 1, "mean": lambda n: n, "gnmt": lambda n: ((5 + n) / 6) ** 0.6}
 
 
+@pytest.mark.sample(4)
 # A beam that loses nothing finds the best of all sentences, whatever becomes of those that end.
 @pytest.mark.parametrize("length_penalty", PENALTIES)
 @pytest.mark.parametrize("beam_finish", ["in_beam", "set_aside"])

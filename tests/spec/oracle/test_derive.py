@@ -134,7 +134,7 @@ def test_no_file_is_made_for_no_entries(tmp_path: Path, case: Case):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("path", sorted((ROOT / "golden").glob("*.json")), ids=lambda path: path.stem)
 def test_every_golden_file_is_as_the_writer_leaves_it(path: Path):
     text = path.read_text(encoding="utf-8")

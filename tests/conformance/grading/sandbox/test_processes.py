@@ -95,7 +95,7 @@ def below(pid):
     return children + [d for child in children for d in below(child)]
 
 
-def test_hundreds_of_processes_leave_nothing_behind(sandbox, tmp_path):
+def test_dozens_of_processes_leave_nothing_behind(sandbox, tmp_path):
     code = make_folder(tmp_path / "code", SOFTMAX)
     launcher = sandbox._launcher._process.pid
 
@@ -108,7 +108,7 @@ def test_hundreds_of_processes_leave_nothing_behind(sandbox, tmp_path):
     softmax_of(with_one)
     with_one.close()
     before = left()
-    for i in range(200):
+    for i in range(60):
         one = sandbox.client(code)
         one.start()
         if i % 20 == 0:
