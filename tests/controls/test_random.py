@@ -1,4 +1,4 @@
-"""What is drawn at random, by other generators and in other ways: no case and no property may accuse it."""
+"""Random draws of other generators and in other ways: no case and no property may accuse them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all components of the reference share: names, dtypes, devices, tracing, gradients."""
+"""All components of the reference share their conventions: names, dtypes, devices, tracing, gradients."""
 
 import importlib
 import inspect

@@ -364,7 +364,7 @@ def test_every_mistake_that_a_gradient_case_claims_is_tried(spec):
 
 @pytest.fixture
 def inner_layers(monkeypatch):
-    """What every feed-forward network of a formula reads into its ReLU, as it is run."""
+    """Record the inputs of the ReLU of every feed-forward network while a formula runs."""
     seen = []
     plain = layer_formulas.feed_forward
 

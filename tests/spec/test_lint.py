@@ -35,7 +35,7 @@ def problems(root: Path) -> list[str]:
 
 
 def fresh(root: Path, *edits: tuple[str, str, str]) -> list[str]:
-    """What the lint says after some edits and did not say before; lines are those of the edited files."""
+    """Return the problems that the lint finds only after some edits; lines are those of the edited files."""
     before = {re.sub(r":\d+:", ":", problem, count=1) for problem in problems(root)}
     for file, old, new in edits:
         text = (root / file).read_text(encoding="utf-8")

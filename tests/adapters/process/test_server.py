@@ -228,7 +228,7 @@ def sample(spec):
 
 
 def as_told(verdict):
-    """What does not depend on where the call was made: how it was called back, and where it raised."""
+    """Drop the parts that depend on where the call was made: the line that repeats it, and where it raised."""
     return verdict.check, verdict.status, verdict.reason, verdict.ratio, verdict.differences
 
 

@@ -189,7 +189,7 @@ def test_a_longer_header_is_no_header():
 
 
 def test_no_change_of_a_few_bytes_does_anything_but_refuse():
-    """What is still a file after it is read as one, and nothing else is raised."""
+    """A changed file is refused or still read as one, and nothing else is raised."""
     whole = to_bytes(
         {dtype: StoredArray.of(numbers(dtype)[:2], dtype) for dtype in ("float64", "bfloat16", "int64", "bool")}
     )
@@ -220,7 +220,7 @@ def pair(spec):
 
 
 def alike(one, other):
-    """Whether two baselines hold the same."""
+    """Return True if two baselines are equal."""
     return (
         one.entries.keys() == other.entries.keys()
         and (one.recordings, one.request, one.spec) == (other.recordings, other.request, other.spec)

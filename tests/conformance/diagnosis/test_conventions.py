@@ -62,7 +62,7 @@ PLAIN = Spoiled("plain")
 
 
 def under(convention, option):
-    """What makes a textbook under an option."""
+    """Return a function that makes a textbook under an option."""
     return Spoiled(option, OPTIONS.get((convention, option), {}))
 
 

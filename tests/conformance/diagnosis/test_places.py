@@ -214,7 +214,7 @@ class NoNormOfTheCrossAttention(Layers):
 
 
 class SumsRunOn(Layers):
-    """What is normalised is read by the next sub-layer alone, as where the norm stands before it."""
+    """Only the next sub-layer reads the normalised sum, as where the norm stands before it."""
 
     def encoded(self, p, x, attended):
         path = x + attended

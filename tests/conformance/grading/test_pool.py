@@ -207,7 +207,7 @@ SHORT = "title: Softmax\ncomponents: {softmax: 10}\ndtypes: [float64]\nfresh: {c
 
 @pytest.fixture
 def deadly(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
-    """How often the process that is given a submission is killed, by the submission's id."""
+    """Kill the process that is given a submission as often as this mapping says, by the submission's id."""
     left: dict[str, int] = {}
     give = pool._WorkerProcess.give
 

@@ -1,4 +1,4 @@
-"""What a property claims to catch it catches, alone and in a sentence, and every property catches something."""
+"""A property catches each mistake that it lists, alone and in a sentence, and every property catches something."""
 
 import pytest
 

@@ -371,7 +371,7 @@ CAUGHT: dict[str, tuple[Any, str]] = {
 
 
 def functions_of(textbook, spec):
-    """What an adapter of a textbook holds: its components, and their backward passes."""
+    """The contents of an adapter of a textbook: its components, and their backward passes."""
     names = {name for component in spec.contracts for name in (component, f"{component}_gradient")}
     return {name: getattr(textbook, name) for name in names if hasattr(textbook, name)}
 

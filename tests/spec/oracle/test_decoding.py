@@ -54,7 +54,7 @@ def params(spec: Spec):
 
 
 def outputs(component, params, source=SOURCE, **more):
-    """What the formula gives in balls."""
+    """Return the outputs of the formula in balls."""
     conventions: dict[str, str] = {name: more.pop(name) for name in ("beam_finish", "length_penalty") if name in more}
     attributes = STACKS | IDS | more
     return evaluate(component, balls.exact, balls.read, {"source": source}, params, attributes, conventions)

@@ -302,7 +302,7 @@ def test_a_case_of_too_few_bits_is_not_derived(spec: Spec, monkeypatch: pytest.M
 
 
 def test_balls_are_tight_by_far(spec: Spec):
-    """What 17 digits ask for is 1e-17; the balls are tighter than 1e-60."""
+    """Seventeen digits ask for 1e-17; the balls are tighter than 1e-60."""
     case = spec.cases["mha-distinct-sizes"]
     derived = derive(case, spec.contracts[case.component])
     assert 0 < derived.widest < 1e-60

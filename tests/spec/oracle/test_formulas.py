@@ -156,7 +156,7 @@ def joined(m, heads, w_o, b_o):
 
 
 def mask_of_head(mask, j):
-    """What is left of [batch, heads, q_seq, kv_seq] for one head."""
+    """Return the part of [batch, heads, q_seq, kv_seq] for one head."""
     return mask if mask is None or mask.ndim < 3 else mask[..., j if mask.shape[-3] > 1 else 0, :, :]
 
 

@@ -1,4 +1,4 @@
-"""What the code of a submission can reach: nothing but the interpreter and itself."""
+"""The code of a submission can reach nothing but the interpreter and itself."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def sandbox(request):
 
 @pytest.fixture
 def found(sandbox, tmp_path):
-    """What a submission finds."""
+    """Return a function that runs the source of a submission and returns its findings."""
     return lambda source: found_by(sandbox, tmp_path / "code", source)
 
 
