@@ -370,8 +370,8 @@ def test_ordinary_users_are_protected_alike(nobodys):
     words += [f"{processes}::test_what_it_leaves_running_ends_with_it"]
     words += [f"{processes}::test_the_number_of_its_processes_is_limited"]
     words += [f"{processes}::test_elsewhere_than_on_linux_there_are_limits"]
-    # Root covers the package above.
-    words += ["--deselect", f"{here}::test_where_the_package_is_installed_it_is_covered"]
+    # On the best level that an ordinary user has.
+    words += ["-k", "(full or leaves_running or elsewhere or random) and not installed"]
     done = run_as_nobody(*words, HOME=nobodys, PYTHONDONTWRITEBYTECODE="1")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
-    assert " passed" in done.stdout
+    assert int(re.search(r"(\d+) passed", done.stdout)[1]) > 10, done.stdout
