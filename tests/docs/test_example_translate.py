@@ -195,6 +195,7 @@ def test_a_text_map_is_aligned_and_has_more_ink_for_more_weight(example):
 # pictures
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("french", "english"),
     [(["merci"], ["thanks", "<eos>"]), (["étudiant", "où", "cœur"] * 5, ["a"]), (["je"], ["i"] * 20)],

@@ -395,6 +395,7 @@ def test_makers_of_tables_make_them_on_the_device_that_is_asked_for():
         assert reference.sinusoid_table(Q_SEQ, D_MODEL).is_meta
 
 
+@pytest.mark.sample(12)
 @every_call
 def test_gradients_agree_with_finite_differences(name):
     call = CALLS[name](m := Maker())

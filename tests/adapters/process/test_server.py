@@ -232,6 +232,7 @@ def as_told(verdict):
     return verdict.check, verdict.status, verdict.reason, verdict.ratio, verdict.differences
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("name", "dtype"), [("textbook", "float32"), ("reference", "float64"), ("reference", "bfloat16")]
 )

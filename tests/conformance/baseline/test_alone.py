@@ -95,6 +95,7 @@ def test_a_second_first_recording_is_refused_and_the_first_is_whole(adapter_file
     assert load(folder).recordings[0].given == other
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("first", ["record", "update"])
 def test_who_writes_keeps_writers_out_and_readers_in(adapter_file, tmp_path, first):
     folder = tmp_path / "cpu"

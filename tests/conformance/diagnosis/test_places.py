@@ -418,7 +418,7 @@ def best(spec, verdicts, component):
     return found[0]
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("made", "component", "mistake", "place"), WRITTEN, ids=[made.__name__ for made, *_ in WRITTEN]
 )

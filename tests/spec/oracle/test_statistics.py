@@ -80,7 +80,7 @@ def measured(name: str, x: np.ndarray) -> float:
 # ── the intervals ──
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @every_law
 def test_two_thousand_samples_stay_within_and_come_near(law):
     random = np.random.default_rng(2017)
