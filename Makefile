@@ -10,7 +10,8 @@ conformance: $(STAMP)  ## The suite against the bundled reference
 	@$(BIN)/python -m pytest conformance --adapter reference -q -r fE
 
 # A test that hangs is named, long before a build server gives up.
-TESTS := -m pytest tests conformance -q -r fE -n auto --timeout 600
+# Neighbours run in one process, which makes what a module shares once.
+TESTS := -m pytest tests conformance -q -r fE -n auto --dist worksteal --timeout 600
 
 test: $(STAMP)  ## Our own tests, with one run of the suite on the reference
 	@$(BIN)/python $(TESTS)

@@ -94,6 +94,11 @@ def _split_words(given: list[str]) -> list[str]:
     return [word for text in given for word in text.split(",") if word]
 
 
+def _list_chosen(config: pytest.Config) -> tuple[str, ...]:
+    """Return the components that --component names; empty means every component."""
+    return tuple(_split_words(config.getoption("--component")))
+
+
 def _load_bench(config: pytest.Config) -> Bench:
     """Load the adapter once; a usage error ends the run with pytest's exit code 4."""
     if _BENCH not in config.stash:
@@ -108,16 +113,17 @@ def _load_bench(config: pytest.Config) -> Bench:
             raise pytest.UsageError(f"--call-timeout {timeout:g}: a number of seconds above 0")
         try:
             spec = load_spec()
+            chosen = _list_chosen(config)
+            _check_known(list(chosen), spec.components, "--component")
+            if config.getoption("--dtype") != [ALL]:
+                _check_known(_split_words(config.getoption("--dtype")), DTYPES, "--dtype")
             adapter = find_adapter(config.getoption("--adapter"), spec, timeout)
             strict = "--strict" in _read_arguments(config)
             bench = Bench(spec, adapter, "float32", config.getoption("--device"), strict)
-            for name in list_present(bench, Selection(())):
+            for name in list_present(bench, Selection((), chosen)):
                 spec.cases_of(name)  # reads them, since every one becomes a test
         except (AdapterError, SpecError) as error:
             raise pytest.UsageError(f"goldformer: {error}") from error
-        _check_known(_split_words(config.getoption("--component")), spec.components, "--component")
-        if config.getoption("--dtype") != [ALL]:
-            _check_known(_split_words(config.getoption("--dtype")), DTYPES, "--dtype")
         Numerics(config.getoption("--tf32"), config.getoption("--threads")).apply(adapter.arrays)
         config.stash[_BENCH] = bench
         config.stash[_DIAGNOSIS] = Diagnosis(spec)
@@ -174,7 +180,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     dtypes = list(bench.adapter.dtypes) if dtypes == [ALL] else dtypes
     metafunc.parametrize("bench", [replace(bench, dtype=d) for d in dtypes], ids=dtypes)
     # A component that the adapter does not have is one line of the summary, and its files are not read.
-    present = list_present(bench, Selection(tuple(dtypes)))
+    present = list_present(bench, Selection(tuple(dtypes), _list_chosen(config)))
     if "golden_case" in metafunc.fixturenames:
         from goldformer.conformance.judging.cases import plan
 
@@ -188,24 +194,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the tests of components that --component does not name."""
-    chosen = _split_words(config.getoption("--component"))
-    if chosen:
-        kept: list[pytest.Item] = []
-        left_out: list[pytest.Item] = []
-        for item in items:
-            (kept if _find_component(item) in (None, *chosen) else left_out).append(item)
-        items[:] = kept
+    """Deselect the skipped item that pytest makes of a test without parameters: the adapter has nothing asked for."""
+    if left_out := [item for item in items if _has_nothing_to_check(item)]:
+        items[:] = [item for item in items if item not in left_out]
         config.hook.pytest_deselected(items=left_out)
 
 
-def _find_component(item: pytest.Item) -> str | None:
-    """Return the component that a test of the suite checks, or None for any other test."""
+def _has_nothing_to_check(item: pytest.Item) -> bool:
+    """Return True for a test of the suite that was parametrised with no case and no property."""
     params: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
-    if "bench" not in params:
-        return None
-    case = params.get("golden_case")
-    return str(case.component if case is not None else params.get("component"))
+    return "bench" in params and not hasattr(params.get("golden_case", params.get("prop")), "id")
 
 
 @pytest.fixture
@@ -329,8 +327,7 @@ class Summary:
         """Return the components that were asked for and that the adapter does not have."""
         from goldformer.conformance.run import Selection, list_absent
 
-        chosen = tuple(_split_words(self.config.getoption("--component")))
-        return list_absent(_load_bench(self.config), Selection((), chosen))
+        return list_absent(_load_bench(self.config), Selection((), _list_chosen(self.config)))
 
     def _collect(self, bench: Bench, *, with_pictures: bool = False) -> Implementation:
         """Collect the verdicts, as `goldformer check` does."""
@@ -348,7 +345,7 @@ class Summary:
 
         dtypes = tuple(dict.fromkeys(v.dtype for v in self.verdicts))
         found = self._collect(bench, with_pictures=True)
-        chosen = tuple(_split_words(self.config.getoption("--component")))
+        chosen = _list_chosen(self.config)
         request = ComparisonRequest(dtypes, chosen, bench.device, self.config.getoption("--threads"))
         try:
             replace_file(path, page(Comparison(request, (found,)), bench.spec))

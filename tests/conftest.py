@@ -1,4 +1,4 @@
-"""What the tests share: the spec, benches, and small adapters written on the spot."""
+"""Fixtures that all tests share: the spec, benches, and small adapters written on the spot."""
 
 from __future__ import annotations
 

@@ -43,9 +43,11 @@ class Judge:
 
     def moves(self, old: Baseline, new: Baseline, among: Collection[Key] | None = None) -> Iterator[Move]:
         """Yield a move for every output of every call, or only of the calls `among`; parts come before their wholes."""
-        order = {case: place for place, case in enumerate(self.spec.cases)}
-        listed = dict.fromkeys((*old.entries, *new.entries))
-        for key in sorted(listed, key=lambda key: order.get(key.case, len(order))):
+        entries = {**old.entries, **new.entries}
+        recorded = {entry.component for entry in entries.values()}
+        cases = (case.id for name in self.spec.components if name in recorded for case in self.spec.cases_of(name))
+        order = {case: place for place, case in enumerate(cases)}
+        for key in sorted(entries, key=lambda key: order.get(key.case, len(order))):
             if among is None or key in among:
                 yield from self.judge(key, old, new)
 

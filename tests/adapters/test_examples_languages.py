@@ -150,7 +150,7 @@ def command(language: Language, tmp_path_factory: pytest.TempPathFactory) -> str
 
 
 def sanitizes(folder: Path) -> bool:
-    """Whether this machine can build and run a program under the sanitizers."""
+    """Return True if this machine can build and run a program under the sanitizers."""
     program = folder / "empty"
     built = subprocess.run(
         ["gcc", "-x", "c", "-", "-o", str(program), *SANITIZERS.split()],
@@ -167,7 +167,7 @@ def example(command: str, spec: Spec) -> Iterator[Adapter]:
 
 
 def replies(command: str, lines: list[bytes]) -> list[dict[str, Any]]:
-    """What a fresh process answers; it must end by itself, and well."""
+    """Return the answers of a fresh process, which must end by itself with status 0."""
     requests = b"\n".join([*lines, b""])
     done = subprocess.run(shlex.split(command), input=requests, capture_output=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr.decode("utf-8", "replace")
@@ -175,13 +175,13 @@ def replies(command: str, lines: list[bytes]) -> list[dict[str, Any]]:
 
 
 def small(case: Case) -> bool:
-    """Whether it is none of the few cases whose arrays take longer to write and read than all others together."""
+    """Return False for the few cases whose arrays take longer to write and read than all others together."""
     arrays = [*case.input_arrays.values(), *case.param_arrays.values()]
     return sum(array.size for array in arrays) < 100_000
 
 
 def excused(case: Case, language: Language) -> bool:
-    """Whether a case asks for what the example says that it has not."""
+    """Return True if a case asks for something that the example declares as missing."""
     gradient = case.cotangent_array is not None and case.component not in language.gradients
     return gradient or "dropout_rate" in case.attributes
 

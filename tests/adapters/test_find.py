@@ -38,7 +38,7 @@ sys.meta_path.insert(0, Blocked())
 
 @pytest.fixture
 def refused(spec):
-    """What the AdapterError for a name says."""
+    """Return the message of the AdapterError for a name."""
 
     def message(name):
         with pytest.raises(AdapterError, match=r"\S") as caught:

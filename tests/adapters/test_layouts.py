@@ -20,7 +20,7 @@ LIBRARIES: dict[str, Callable[..., Any]] = {"numpy": np.asarray, "torch": torch.
 
 @pytest.fixture(params=LIBRARIES)
 def library(request):
-    """What turns a NumPy array into one of the library under test."""
+    """Return a function that turns a NumPy array into one of the library under test."""
     return LIBRARIES[request.param]
 
 

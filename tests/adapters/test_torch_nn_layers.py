@@ -106,6 +106,7 @@ def compare(adapter, component, arguments, dtype="float64"):
 # The same numbers as the textbook
 
 
+@pytest.mark.sample(40)
 @every_variant
 @every_layer
 @pytest.mark.parametrize("masks", MASKS)
@@ -113,6 +114,7 @@ def test_layers_and_stacks(adapter, component, masks):
     compare(adapter, component, layer_arguments(component, MASKS[masks]))
 
 
+@pytest.mark.sample(30)
 @every_variant
 @every_layer
 @pytest.mark.parametrize("masks", ["none", "both"])

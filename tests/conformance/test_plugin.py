@@ -110,11 +110,6 @@ def test_every_dtype_gives_a_test_for_every_case_and_property(conforming, spec):
     assert properties == ["float64", "float32", "float16"]
 
 
-def test_without_a_dtype_it_is_float32(suite):
-    run = suite(RIGHT, "-v", "-k", "sm-saturated or sm-simplex", files=(GOLDEN, PROPERTIES))
-    assert re.findall(r"::test_\w+\[(\w+)-", run.out) == ["float32", "float32"]
-
-
 # A run that a fault of goldformer spoils
 
 FAULT = """
@@ -164,17 +159,36 @@ def test_a_failing_case_shows_what_a_student_needs(broken, spec):
     assert "conformance/plugin.py" not in broken.out.partition("short test summary")[0]
 
 
-def test_each_failure_is_shown_once_on_a_build_server_too(suite, monkeypatch):
+@pytest.fixture(scope="module")
+def reported(suite):
+    """A run on a softmax that is doubled, without a dtype, as a build server starts it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CI", "true")
+        files = ("--junitxml", "junit.xml", "--conformance-html", "report.html")
+        return suite(DOUBLED, "--component", "softmax", *files)
+
+
+def test_without_a_dtype_it_is_float32(reported):
+    assert set(re.findall(r"::test_\w+\[(\w+)-", reported.out)) == {"float32"}
+
+
+def test_each_failure_is_shown_once_on_a_build_server_too(reported):
     """Where `CI` is set, pytest's short summary does not cut what a failure says."""
-    monkeypatch.setenv("CI", "true")
-    run = suite(DOUBLED, "--component", "softmax", "--dtype", "float32")
+    run = reported
     assert run.code == 1
     assert run.out.count("  Repeat ") == len(re.findall(r"^FAILED .*::test_golden", run.out, re.MULTILINE)) > 5
 
 
-def test_junit_xml_says_what_is_wrong_and_of_what(suite):
-    run = suite(DOUBLED, "--component", "softmax", "--dtype", "float32", "--junitxml", "junit.xml")
-    tests = {test.get("name"): test for test in ElementTree.parse(run.folder / "junit.xml").iter("testcase")}
+def test_conformance_html_saves_the_page_that_check_saves(reported):
+    assert "wrote report.html" in reported.out
+    text = (reported.folder / "report.html").read_text(encoding="utf-8")
+    assert "mine" in text
+    assert "fails first" in text
+    assert 'aria-label="actual,' in text
+
+
+def test_junit_xml_says_what_is_wrong_and_of_what(reported):
+    tests = {test.get("name"): test for test in ElementTree.parse(reported.folder / "junit.xml").iter("testcase")}
     wrong = tests["test_golden[float32-sm-one-row-by-hand]"]
     assert wrong.find("failure").get("message").startswith("output: 3 of 3 values are wrong, by up to ")
     assert "Clause      SM-1 MUST" in wrong.find("failure").text
@@ -299,16 +313,6 @@ def test_a_fixture_named_bench_in_a_project_of_its_own_is_left_alone(tmp_path):
 
 
 # The report as a page
-
-
-def test_conformance_html_saves_the_page_that_check_saves(suite, tmp_path):
-    path = tmp_path / "report.html"
-    run = suite(DOUBLED, "--conformance-html", str(path), "--dtype", "float32", "-n", "2")
-    assert f"wrote {path}" in run.out
-    text = path.read_text(encoding="utf-8")
-    assert "mine" in text
-    assert "fails first" in text
-    assert 'aria-label="actual,' in text
 
 
 def test_conformance_html_without_a_folder_is_refused_before_the_work(suite):

@@ -234,7 +234,7 @@ CONTROLS = [
 ]
 
 
-@pytest.mark.sample(25)
+@pytest.mark.sample(12)
 @pytest.mark.parametrize(**in_each_dtype(CONTROLS))
 def test_attention_done_otherwise(control, dtype, acquitted):
     acquitted(control, dtype)

@@ -107,6 +107,7 @@ def accused(spec, control, dtype):
     return {v.check for v in judge(spec, control, dtype) if v.bad}
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("row", "dtype"),
     [(row, dtype) for row in RULED_OUT.values() for dtype in row[3]],

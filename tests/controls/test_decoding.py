@@ -49,7 +49,7 @@ CONTROLS = [
 ]
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(**in_each_dtype(CONTROLS))
 def test_decoding_done_otherwise(control, dtype, acquitted):
     acquitted(control, dtype)

@@ -155,6 +155,7 @@ CONTROLS = [
 ]
 
 
+@pytest.mark.sample(15)
 @pytest.mark.parametrize(**in_each_dtype(CONTROLS))
 def test_linear_maps_done_otherwise(control, dtype, acquitted):
     acquitted(control, dtype)

@@ -69,7 +69,7 @@ def columns_moved_by_an_index(x, mask=None, *, num_heads, params):
 
 
 def three_projections(x, mask=None, *, num_heads, params):
-    """What was fused, taken apart again."""
+    """Split fused projections into their parts."""
     matrices = layouts.split_fused(params["w_qkv"], num_heads)
     biases = [0] * 3 if params.get("b_qkv") is None else layouts.split_fused(params["b_qkv"], num_heads)
     q, k, v = (
@@ -172,7 +172,7 @@ CONTROLS = [
 ]
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(**in_each_dtype(CONTROLS))
 def test_fused_attention_done_otherwise(control, dtype, acquitted):
     acquitted(control, dtype)

@@ -167,6 +167,7 @@ CONTROLS = [
 ]
 
 
+@pytest.mark.sample(20)
 @pytest.mark.parametrize(**in_each_dtype(CONTROLS))
 def test_layer_normalisation_done_otherwise(control, dtype, acquitted):
     acquitted(control, dtype)

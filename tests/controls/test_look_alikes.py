@@ -94,6 +94,7 @@ def verdict_of(spec):
     return check
 
 
+@pytest.mark.sample(15)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("form", "message"), FORMS.values(), ids=FORMS)
 def test_a_form_of_the_outputs(form, message, dtype, verdict_of):

@@ -201,6 +201,7 @@ CONTROLS = [
 ]
 
 
+@pytest.mark.sample(30)
 @pytest.mark.parametrize(**in_each_dtype(CONTROLS))
 def test_losses_done_otherwise(control, dtype, acquitted):
     acquitted(control, dtype)

@@ -259,6 +259,7 @@ CONTROLS = [
 ]
 
 
+@pytest.mark.sample(30)
 @pytest.mark.parametrize(**in_each_dtype(CONTROLS))
 def test_what_is_exact_done_otherwise(control, dtype, acquitted):
     acquitted(control, dtype)

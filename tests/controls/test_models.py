@@ -48,7 +48,7 @@ CONTROLS = [
 ]
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(**in_each_dtype(CONTROLS))
 def test_models_of_other_authors(control, dtype, acquitted):
     acquitted(control, dtype)

@@ -306,7 +306,7 @@ CONTROLS = [
 ]
 
 
-@pytest.mark.sample(20)
+@pytest.mark.sample(10)
 @pytest.mark.parametrize(**in_each_dtype(CONTROLS))
 def test_multi_head_attention_done_otherwise(control, dtype, acquitted):
     acquitted(control, dtype)

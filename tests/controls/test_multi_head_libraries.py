@@ -134,7 +134,7 @@ CONTROLS = [
 ]
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(**in_each_dtype(CONTROLS))
 def test_multi_head_attention_by_libraries(control, dtype, acquitted):
     acquitted(control, dtype)

@@ -142,7 +142,7 @@ CONTROLS = [
 ]
 
 
-@pytest.mark.sample(30)
+@pytest.mark.sample(10)
 @pytest.mark.parametrize(**in_each_dtype(CONTROLS))
 def test_the_encoding_done_otherwise(control, dtype, acquitted):
     acquitted(control, dtype)

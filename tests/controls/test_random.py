@@ -1,4 +1,4 @@
-"""What is drawn at random, by other generators and in other ways: no case and no property may accuse it."""
+"""Random draws of other generators and in other ways: no case and no property may accuse them."""
 
 from __future__ import annotations
 
@@ -149,6 +149,7 @@ CONTROLS = [
 ]
 
 
+@pytest.mark.sample(15)
 @pytest.mark.parametrize(**in_each_dtype(CONTROLS))
 def test_what_is_random_done_otherwise(control, dtype, acquitted):
     acquitted(control, dtype)

@@ -184,6 +184,7 @@ CONTROLS = [
 ]
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(**in_each_dtype(CONTROLS))
 def test_single_head_attention_done_otherwise(control, dtype, acquitted):
     acquitted(control, dtype)

@@ -195,6 +195,7 @@ def test_a_text_map_is_aligned_and_has_more_ink_for_more_weight(example):
 # pictures
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("french", "english"),
     [(["merci"], ["thanks", "<eos>"]), (["étudiant", "où", "cœur"] * 5, ["a"]), (["je"], ["i"] * 20)],
@@ -295,6 +296,8 @@ def test_help_tells_every_option_and_the_exit_statuses(untrained):
     assert "Exit status: 0 every sentence is translated as taught · 1 one is not · 2" in " ".join(result.stdout.split())
 
 
+# The tests above train smaller models; this one takes half a minute.
+@pytest.mark.sample(0)
 def test_the_whole_example_as_the_readme_shows_it(tmp_path):
     picture = tmp_path / "map.png"
     environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}

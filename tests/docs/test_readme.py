@@ -1,4 +1,4 @@
-"""What README shows is true: its adapter conforms, and the mistake it makes looks as it says."""
+"""The examples in README are true: its adapter conforms, and the mistake it makes looks as it says."""
 
 from __future__ import annotations
 

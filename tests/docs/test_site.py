@@ -34,7 +34,7 @@ ELSEWHERE = re.compile(r"^\s*(https?:|//|wss?:)")
 
 
 class Page(HTMLParser):
-    """What a page holds: its ids, where its links lead, what it loads, its style, and the text of its formulas."""
+    """The contents of a page: its ids, where its links lead, what it loads, its style, and the text of its formulas."""
 
     def __init__(self, text):
         super().__init__()

@@ -71,7 +71,7 @@ BREAKS = (
 )  # fmt: skip
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("edit", BREAKS, ids=lambda edit: edit.mistake)
 def test_every_break_is_caught_named_and_placed(edit, broken_reference, spec, verdicts_of):
     path = broken_reference(edit.file, edit.old, edit.new)

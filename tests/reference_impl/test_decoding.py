@@ -209,6 +209,7 @@ def decoded(module: Transformer, source: Tensor = SOURCE, /, max_length: int = 5
     return decode(source, **{"bos_id": BOS, "eos_id": EOS, "max_length": max_length, **keywords})
 
 
+@pytest.mark.sample(8)
 @every_rule
 @pytest.mark.parametrize("beam_size", [1, 2, 3, 5])
 def test_beam_search_keeps_what_a_search_sentence_by_sentence_keeps(finish, length_penalty, beam_size):

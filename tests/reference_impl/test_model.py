@@ -3,7 +3,6 @@
 import math
 import resource
 import sys
-import time
 from typing import Any
 
 import pytest
@@ -46,7 +45,7 @@ def model(**settings) -> Transformer:
 
 
 def torch_names(name: str) -> str:
-    """How nn.Transformer calls a parameter of ours that it keeps as it is, or transposed."""
+    """Return the name in nn.Transformer of a parameter of ours that it keeps as it is, or transposed."""
     for ours, theirs in {
         "encoder.": "encoder.layers.",
         "decoder.": "decoder.layers.",
@@ -363,7 +362,7 @@ def peak() -> float:
 
 
 def test_the_shapes_of_n9_at_full_size():
-    before, start = peak(), time.perf_counter()
+    before = peak()
     module = Transformer(10000, 512, 8, 6, 6, 2048, pad_id=0).eval()
     generator = torch.Generator().manual_seed(0)
     source = torch.randint(10000, (32, 10), generator=generator)
@@ -374,6 +373,5 @@ def test_the_shapes_of_n9_at_full_size():
     assert result.logits.shape == (32, 20, 10000)
     assert result.memory.shape == (32, 10, 512)
     assert result.logits.isfinite().all()
-    assert time.perf_counter() - start < 15
     # Parameters take a quarter of a GiB, logits a fortieth.
     assert peak() - before < 2

@@ -1,4 +1,4 @@
-"""What the reference draws at random: the seed alone decides it, and nothing else of PyTorch is moved."""
+"""The seed alone decides what the reference draws at random, and no other state of PyTorch changes."""
 
 import math
 

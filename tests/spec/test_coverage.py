@@ -1,4 +1,4 @@
-"""What covers what: clauses, rows and errata of a made-up spec, the page written from it, and the shipped spec."""
+"""Coverage: clauses, rows and errata of a made-up spec, the page written from it, and the shipped spec."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be asked of a random output; the loader refuses the rest, naming file, line and field."""
+"""Check the expectations that a random output may have; the loader refuses the rest, naming file, line and field."""
 
 from __future__ import annotations
 

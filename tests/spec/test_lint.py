@@ -35,7 +35,7 @@ def problems(root: Path) -> list[str]:
 
 
 def fresh(root: Path, *edits: tuple[str, str, str]) -> list[str]:
-    """What the lint says after some edits and did not say before; lines are those of the edited files."""
+    """Return the problems that the lint finds only after some edits; lines are those of the edited files."""
     before = {re.sub(r":\d+:", ":", problem, count=1) for problem in problems(root)}
     for file, old, new in edits:
         text = (root / file).read_text(encoding="utf-8")
@@ -378,7 +378,7 @@ def test_the_command_says_what_it_found_and_exits_accordingly(copy: Path, monkey
     assert re.search(said.replace("{root}", re.escape(str(copy.resolve()))), result.output), result.output
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("component", load_spec().components)
 def test_no_shipped_case_is_blind_to_an_argument_without_saying_so(spec: Spec, component):
     cases = {case.id: case for case in spec.cases_of(component)}

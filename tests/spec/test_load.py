@@ -192,6 +192,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(15)
 @pytest.mark.parametrize(("component", "id_", "old", "new", "field", "message"), CASES.values(), ids=CASES)
 def test_a_spoilt_case_is_refused_at_its_line(copy: Path, component, id_, old, new, field, message):
     file = bring(copy, component)

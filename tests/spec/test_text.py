@@ -1,4 +1,4 @@
-"""What transformer.md says of its data is true of the data: axes, keys, numbers of the tolerance, versions, changes."""
+"""The statements of transformer.md about its data are true: axes, keys, numbers of the tolerance, versions, changes."""
 
 from __future__ import annotations
 

@@ -32,8 +32,8 @@ def altered(case: Case, *, inputs: Any = None, params: Any = None, **fields: Any
     return replace(case, **{"blind": (), **recipes, **fields})
 
 
-def said(spec: Spec, case: Case) -> list[str]:
-    """What is said of a case, without what it calls for."""
+def find_problems(spec: Spec, case: Case) -> list[str]:
+    """Return the problems found in a case, without the advice that ends each."""
     found = list(find_vacuous(replace(spec, cases={case.id: case})))
     assert all(problem.file == case.place.file and problem.line == case.place.line for problem in found)
     return [f"{problem.field}: {problem.message}".removeprefix(f"{case.id}: ").removesuffix(MEND) for problem in found]
@@ -55,14 +55,14 @@ def one_output(case: Case, name: str, values: Any) -> Golden:
 
 def test_a_case_that_shows_everything_is_not_found(spec: Spec):
     for id_ in (MHA, ENCODER, "sdpa-walkthrough-3x2", "ce-padding-id-3", "mask-causal-4", "greedy-distinct-sizes"):
-        assert said(spec, altered(spec.cases[id_])) == [], id_
+        assert find_problems(spec, altered(spec.cases[id_])) == [], id_
 
 
 def test_each_layer_counts(spec: Spec):
     case = spec.cases[ENCODER]
     query = "encoder.1.self_attention"
     dead = altered(case, params=zeros(case, f"{query}.w_q", f"{query}.b_q"))
-    assert said(spec, dead) == [
+    assert find_problems(spec, dead) == [
         f"{NOTHING}{query}.w_q, {query}.b_q, {query}.w_k set to zero",
         f"{NOTHING}{query}.b_q in reverse order",
         f"{NOTHING}{query}.w_q, {query}.w_k transposed",
@@ -72,7 +72,7 @@ def test_each_layer_counts(spec: Spec):
 def test_of_many_names_the_first_are_listed(spec: Spec):
     case = spec.cases[ENCODER]
     ends = [f"encoder.{layer}.{part}" for layer in (0, 1) for part in ("self_attention.w_o", "self_attention.b_o")]
-    [found, *_] = said(spec, altered(case, params=zeros(case, *ends)))
+    [found, *_] = find_problems(spec, altered(case, params=zeros(case, *ends)))
     names = ", ".join(f"encoder.0.self_attention.{name}" for name in ("w_q", "b_q", "w_k", "w_v"))
     assert found == f"{NOTHING}{names} and 10 more set to zero"
 
@@ -80,14 +80,14 @@ def test_of_many_names_the_first_are_listed(spec: Spec):
 def test_a_symmetric_matrix_and_a_vector_of_one_value_are_found(spec: Spec):
     case = spec.cases["mha-symmetric-weights"]
     other = spec.cases["mha-uniform-heads-as-keys"]
-    assert said(spec, altered(case)) == [f"{NOTHING}w_q, w_k, w_v, w_o transposed"]
+    assert find_problems(spec, altered(case)) == [f"{NOTHING}w_q, w_k, w_v, w_o transposed"]
     assert other.params["b_o"].shape == (15,)
-    assert f"{NOTHING}b_o in reverse order" in said(spec, altered(other, params={"b_o": Fill(0.5, (15,))}))
+    assert f"{NOTHING}b_o in reverse order" in find_problems(spec, altered(other, params={"b_o": Fill(0.5, (15,))}))
 
 
 def test_an_input_of_zeros_is_found(spec: Spec):
     case = spec.cases["pe-d-6"]
-    assert said(spec, altered(case)) == [f"{NOTHING}x set to zero"]
+    assert find_problems(spec, altered(case)) == [f"{NOTHING}x set to zero"]
 
 
 @pytest.mark.parametrize(
@@ -95,24 +95,24 @@ def test_an_input_of_zeros_is_found(spec: Spec):
 )
 def test_a_mask_hides_something_and_leaves_something(spec: Spec, fill, found):
     case = spec.cases["sdpa-mask-full"]
-    assert said(spec, altered(case)) == []
+    assert find_problems(spec, altered(case)) == []
     mask = altered(case, inputs={"mask": Values(np.full(case.inputs["mask"].shape, fill))})
-    assert [text for text in said(spec, mask) if "mask" in text] == [NOTHING + found]
+    assert [text for text in find_problems(spec, mask) if "mask" in text] == [NOTHING + found]
 
 
 def test_what_a_mask_hides_has_to_show(spec: Spec):
     case = spec.cases["sdpa-masked-keys-far-below"]
-    assert said(spec, altered(case)) == [f"{NOTHING}mask True everywhere"]
+    assert find_problems(spec, altered(case)) == [f"{NOTHING}mask True everywhere"]
 
 
 def test_ids_that_could_be_any_are_found(spec: Spec):
-    assert f"{NOTHING}the ids of targets raised by one" in said(spec, altered(spec.cases["ce-uniform-logits"]))
+    assert f"{NOTHING}the ids of targets raised by one" in find_problems(spec, altered(spec.cases["ce-uniform-logits"]))
 
 
 def test_ids_without_padding_are_found(spec: Spec):
     case = spec.cases["tf-one-layer-each"]
     full = altered(case, inputs={name: Ids(1, 1, 12, case.inputs[name].shape) for name in case.inputs})
-    assert said(spec, full) == [f"{NOTHING}padding taken for words"]
+    assert find_problems(spec, full) == [f"{NOTHING}padding taken for words"]
 
 
 # ── how far is far enough ──
@@ -123,7 +123,7 @@ def test_a_hundred_tolerances_are_enough():
 
 
 def test_what_rounding_could_hide_does_not_show(spec: Spec):
-    assert said(spec, altered(spec.cases["sdpa-tiny-scores"])) == [f"{NOTHING}query, key set to zero"]
+    assert find_problems(spec, altered(spec.cases["sdpa-tiny-scores"])) == [f"{NOTHING}query, key set to zero"]
 
 
 # ── outputs ──
@@ -133,36 +133,36 @@ def test_an_output_of_one_value_is_found(spec: Spec):
     case = spec.cases[MHA]
     weights = case.golden.options[ANY]["weights"].values
     alike = replace(case, golden=one_output(case, "weights", np.full_like(weights, 0.2)))
-    assert said(spec, alike) == ["weights is one value everywhere"]
+    assert find_problems(spec, alike) == ["weights is one value everywhere"]
 
 
 def test_weights_that_are_all_0_or_1_are_found(spec: Spec):
     case = spec.cases[MHA]
     weights = case.golden.options[ANY]["weights"].values
     hard = replace(case, golden=one_output(case, "weights", np.round(weights)))
-    assert said(spec, hard) == ["weights is 0 or 1 everywhere"]
+    assert find_problems(spec, hard) == ["weights is 0 or 1 everywhere"]
 
 
 # ── gradients, chance and decoding ──
 
 
 def test_a_gradient_shows_its_own_argument(spec: Spec):
-    """What is only added has a gradient of its own and moves no other."""
+    """A parameter that is only added has a gradient of its own and moves no other."""
     case = spec.cases["enc-gradient"]
-    assert said(spec, altered(case)) == []
+    assert find_problems(spec, altered(case)) == []
     outputs = {name: array for name, array in case.golden.options["post"].items() if name != "norm_2.beta"}
     without = replace(case, golden=replace(case.golden, options={"post": outputs}))
-    assert said(spec, without) == [
+    assert find_problems(spec, without) == [
         f"{NOTHING}norm_2.beta set to zero",
         f"{NOTHING}norm_2.beta in reverse order",
     ]
 
 
 def test_a_random_output_shows_what_its_law_depends_on(spec: Spec):
-    assert said(spec, altered(spec.cases["sdpa-dropout-sum"])) == [f"{NOTHING}query, key set to zero"]
-    assert said(spec, spec.cases["do-half"]) == []
+    assert find_problems(spec, altered(spec.cases["sdpa-dropout-sum"])) == [f"{NOTHING}query, key set to zero"]
+    assert find_problems(spec, spec.cases["do-half"]) == []
     # With another value in the place of 0 there is no law to judge by, so that the case could not be.
-    assert said(spec, altered(spec.cases["do-half"], inputs=zeros(spec.cases["do-half"], "x"))) == [
+    assert find_problems(spec, altered(spec.cases["do-half"], inputs=zeros(spec.cases["do-half"], "x"))) == [
         f"{NOTHING}x set to zero"
     ]
 
@@ -173,7 +173,7 @@ def test_decoding_shows_its_parameters_in_the_scores(spec: Spec, id_):
     attention = "decoder.0.self_attention"
     dead = altered(case, params=zeros(case, f"{attention}.w_o"))
     names = ", ".join(f"{attention}.{name}" for name in ("w_q", "w_k", "w_v", "w_o"))
-    assert said(spec, dead)[0] == f"{NOTHING}{names} set to zero"
+    assert find_problems(spec, dead)[0] == f"{NOTHING}{names} set to zero"
 
 
 @pytest.mark.parametrize("padding", [0, 99])
@@ -181,7 +181,7 @@ def test_what_fills_the_places_behind_the_end_is_no_word(spec: Spec, padding):
     case = spec.cases["greedy-padding-beyond-the-table"]
     assert case.attributes["pad_id"] == 9
     filled = replace(case, attributes={**case.attributes, "pad_id": padding})
-    assert [text for text in said(spec, filled) if "set to zero" in text] == []
+    assert [text for text in find_problems(spec, filled) if "set to zero" in text] == []
 
 
 def plain(spec: Spec, case: Case) -> PlainCase:
@@ -252,19 +252,19 @@ def test_a_reason_covers_what_its_names_are_part_of(spec: Spec, parts):
     case = spec.cases[ENCODER]
     attention = [name for name in case.params if name.startswith("encoder.0.self_attention.")]
     dead = zeros(case, *(attention if len(parts) < 3 else [n for n in attention if n[-3:] in ("w_q", "b_q")]))
-    assert said(spec, altered(case, params=dead, blind=reason(*parts))) == []
+    assert find_problems(spec, altered(case, params=dead, blind=reason(*parts))) == []
 
 
 def test_a_reason_that_covers_too_much_is_found(spec: Spec):
     case = spec.cases["mha-symmetric-weights"]
     wide = replace(case, blind=reason("w_q", "w_k", "w_v", "w_o", "b_q"))
-    assert said(spec, wide) == [
+    assert find_problems(spec, wide) == [
         "mha-symmetric-weights.blind: says that nothing shows of b_q, but b_q does: leave it out"
     ]
     case = spec.cases["tf-first-step"]
     wide = replace(case, blind=reason("w_q", "b_q", "w_k"))
     first = "encoder.0.self_attention"
-    assert said(spec, wide) == [
+    assert find_problems(spec, wide) == [
         f"tf-first-step.blind: says that nothing shows of {name}, but {first}.{name} does: leave it out"
         for name in ("w_q", "b_q", "w_k")
     ]
@@ -272,9 +272,9 @@ def test_a_reason_that_covers_too_much_is_found(spec: Spec):
 
 def test_a_reason_for_an_output_and_for_padding_can_be_given_and_can_be_wrong(spec: Spec):
     silent = replace(spec.cases["mask-padding-none"], blind=reason("ids", "mask", "padding"))
-    assert said(spec, silent) == []
+    assert find_problems(spec, silent) == []
     telling = next(c for c in spec.cases_of("padding_mask") if c.golden is not None and not c.blind)
-    assert said(spec, replace(telling, blind=reason("mask", "padding"))) == [
+    assert find_problems(spec, replace(telling, blind=reason("mask", "padding"))) == [
         f"{telling.id}.blind: says that nothing shows of {name}, but {name} does: leave it out"
         for name in ("mask", "padding")
     ]
@@ -291,8 +291,8 @@ def with_reason(spec: Spec, name: str, why: str | None) -> Spec:
 def test_what_the_contract_calls_blind_needs_no_reason_in_each_case(spec: Spec):
     case = spec.cases["mha-gradient"]
     assert spec.contracts["multi_head_attention"].params["b_k"].blind
-    assert said(spec, case) == []
-    assert said(with_reason(spec, "b_k", None), case) == [
+    assert find_problems(spec, case) == []
+    assert find_problems(with_reason(spec, "b_k", None), case) == [
         f"{NOTHING}b_k set to zero",
         f"{NOTHING}b_k in reverse order",
         "b_k is one value everywhere",
@@ -301,9 +301,9 @@ def test_what_the_contract_calls_blind_needs_no_reason_in_each_case(spec: Spec):
 
 def test_a_step_on_the_way_may_show_what_the_contract_calls_blind(spec: Spec):
     assert "k" in spec.cases[MHA].expect
-    assert said(spec, spec.cases[MHA]) == []
+    assert find_problems(spec, spec.cases[MHA]) == []
 
 
 def test_a_contract_that_calls_blind_what_shows_is_found(spec: Spec):
-    [found, *_] = said(with_reason(spec, "b_v", "it is said to"), spec.cases[MHA])
+    [found, *_] = find_problems(with_reason(spec, "b_v", "it is said to"), spec.cases[MHA])
     assert found == f"{MHA}.b_v: moves heads, output, v, but the contract calls b_v blind"

@@ -99,7 +99,7 @@ def request(**chosen):
 
 
 def recorded(spec, adapter, *components, dtype="float32", **more):
-    """What an adapter gives for some components in one dtype."""
+    """Record the results of an adapter for some components in one dtype."""
     return record(adapter, spec, request(dtypes=(dtype,), components=components, **more))
 
 

@@ -122,7 +122,7 @@ def _read_options(entries: Iterable[str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Settings:
-    """What is run of an implementation."""
+    """The parts of an implementation that are run."""
 
     dtype: str = "float32"
     #: Golden cases only. With properties, those of code with a mistake are skipped once a golden case has failed.
@@ -210,7 +210,7 @@ def _find_options(text: str, spec: Any) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run of code with a mistake amounts to, next to the same run without it."""
+    """The outcome of a run of code with a mistake, next to the same run without it."""
 
     caught: bool
     #: The first component to fix is one that the mistake broke.

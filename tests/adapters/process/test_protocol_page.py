@@ -48,7 +48,7 @@ def by_hand(tmp_path_factory):
 
 
 def alike(got, wanted):
-    """Whether two messages say the same: numbers to the last digits, and … stands for anything."""
+    """Return True if two messages are equal: numbers up to the last digits, and … stands for anything."""
     if isinstance(wanted, dict):
         return isinstance(got, dict) and got.keys() == wanted.keys() and all(alike(got[k], wanted[k]) for k in wanted)
     if isinstance(wanted, list):
@@ -223,7 +223,7 @@ def test_what_is_beyond_a_dtype_is_refused_and_its_strings_are_taken(dtype, larg
 
 
 def answers(by_hand, spec, *lines):
-    """What the program of the page and what our own server answer to lines."""
+    """Return the answers to lines of the page's program, and those of our own server."""
     text = "".join(f"{line}\n" for line in lines)
     done = subprocess.run(by_hand, input=text, capture_output=True, text=True, timeout=30, check=True)
     server = Server(find_adapter("textbook", spec), spec, "numbers")

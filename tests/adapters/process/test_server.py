@@ -228,10 +228,11 @@ def sample(spec):
 
 
 def as_told(verdict):
-    """What does not depend on where the call was made: how it was called back, and where it raised."""
+    """Drop the parts that depend on where the call was made: the line that repeats it, and where it raised."""
     return verdict.check, verdict.status, verdict.reason, verdict.ratio, verdict.differences
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("name", "dtype"), [("textbook", "float32"), ("reference", "float64"), ("reference", "bfloat16")]
 )

@@ -460,7 +460,7 @@ def test_every_mistake_of_the_catalogue_is_made(spec):
 
 @cache
 def right(component, book):
-    """What the book as it is gives, after a comparison with what is right."""
+    """Return the textbook's outputs, after a comparison with the right ones."""
     given = greedy_arguments() if component == "greedy_decode" else beam_arguments()
     got = getattr(book(), component)(**given)
     agree(got, right_greedy(given) if component == "greedy_decode" else right_beam(given, dict(PENALTIES)[book]))

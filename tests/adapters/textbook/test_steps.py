@@ -30,7 +30,7 @@ def double(original, scores):
 
 
 def scaled_by(divisor):
-    """What attention gives whose scores are divided by a number."""
+    """Return the outputs of attention whose scores are divided by a number."""
     x = np.arange(6.0).reshape(2, 3)
     with replacing({score_divisor: instead(lambda sizes: divisor)}):
         return scaled_dot_product_attention(x, x, x)["scaled_scores"]

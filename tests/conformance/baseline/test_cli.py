@@ -461,7 +461,7 @@ def test_another_environment_with_what_changed_as_it_is_now_has_the_old_code(fol
 
 
 def test_new_code_in_the_old_environment_tells_it_the_other_way_round(adapter_file, tmp_path, monkeypatch):
-    """What the system calls itself stands for what changed: it is recorded, and is there as it was."""
+    """The name of the system stands for a change: it is recorded, and the old environment has the old name."""
     old, new = adapter_file(FROM_THERE, "old.py"), adapter_file(FROM_THERE.replace('"1"', '"2"'), "new.py")
     assert baseline("record", old, "--out", tmp_path / "base", "--dtype", "float32").exit_code == 0
     before, after = load(tmp_path / "base"), "as it was"

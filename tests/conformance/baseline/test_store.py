@@ -189,7 +189,7 @@ def test_a_longer_header_is_no_header():
 
 
 def test_no_change_of_a_few_bytes_does_anything_but_refuse():
-    """What is still a file after it is read as one, and nothing else is raised."""
+    """A changed file is refused or still read as one, and nothing else is raised."""
     whole = to_bytes(
         {dtype: StoredArray.of(numbers(dtype)[:2], dtype) for dtype in ("float64", "bfloat16", "int64", "bool")}
     )
@@ -220,7 +220,7 @@ def pair(spec):
 
 
 def alike(one, other):
-    """Whether two baselines hold the same."""
+    """Return True if two baselines are equal."""
     return (
         one.entries.keys() == other.entries.keys()
         and (one.recordings, one.request, one.spec) == (other.recordings, other.request, other.spec)
@@ -315,8 +315,7 @@ def test_a_recording_that_is_killed_leaves_the_old_baseline_or_the_new_one(pair,
     save(other, pair[1])
     shutil.copytree(one, target)
     moments = random.Random(1)
-    left_over = 0
-    for _ in range(10):
+    for _ in range(4):
         words = [sys.executable, "-c", ENDLESS, *map(str, (one, other, target))]
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as child:
             assert child.stdout.readline() == "ready\n"
@@ -324,10 +323,8 @@ def test_a_recording_that_is_killed_leaves_the_old_baseline_or_the_new_one(pair,
             os.kill(child.pid, signal.SIGKILL)
         found = load(target)
         assert alike(found, pair[0]) or alike(found, pair[1])
-        left_over += len(list(target.iterdir())) > 2
     path = save(target, pair[0])
     assert {p.name for p in target.iterdir()} == {"manifest.yaml", path.name}
-    assert left_over <= 10
 
 
 # ── what is refused ──

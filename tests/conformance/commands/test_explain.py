@@ -37,10 +37,16 @@ def test_no_id_stands_for_two_things(spec):
     assert sorted(set(ids)) == sorted(ids)
 
 
-def test_every_id_of_the_spec_is_explained(spec):
-    known = titles(spec)
-    assert len(known) > 400
-    for id_, (kind, words) in dict(known).items():
+#: Ids that are explained in one test: every twentieth.
+SLICES = 20
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("start", range(SLICES))
+def test_every_id_of_the_spec_is_explained(start, spec):
+    known = titles(spec)[start::SLICES]
+    assert {kind for _, (kind, _) in known} >= {"row", "clause", "property", "mistake", "case"}
+    for id_, (kind, words) in known:
         result = explain(id_)
         assert (id_, result.exit_code) == (id_, 0)
         assert result.stdout.startswith(f"{kind}: {id_}\n")

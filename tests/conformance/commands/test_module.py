@@ -5,10 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from click.testing import CliRunner
-
-from goldformer.conformance.cli import main
-
 
 def run_module(*words):
     return subprocess.run(
@@ -17,8 +13,7 @@ def run_module(*words):
 
 
 def test_the_package_runs_as_a_module():
-    done = run_module("explain", "SM-1")
+    done = run_module("--help")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == CliRunner().invoke(main, ["explain", "SM-1"]).stdout
-    assert run_module("--help").stdout.startswith("Usage: goldformer [OPTIONS] COMMAND")
+    assert done.stdout.startswith("Usage: goldformer [OPTIONS] COMMAND")
     assert run_module("explian").returncode == 2

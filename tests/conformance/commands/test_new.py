@@ -72,6 +72,7 @@ def test_it_describes_every_argument_and_output(arrays, spec, tmp_path):
             assert f"{name} {array.shape}" in text
 
 
+@pytest.mark.sample(1)
 @every_library
 def test_it_runs_at_once_and_everything_is_missing(arrays, spec):
     new(arrays)
@@ -90,6 +91,7 @@ def test_each_stub_says_where_to_write(arrays):
     assert result.stderr == "goldformer: nothing was checked: softmax: call yours here\n"
 
 
+@pytest.mark.sample(1)
 @every_library
 def test_with_softmax_filled_in_softmax_conforms_and_the_rest_is_missing(arrays, tmp_path, spec):
     new(arrays)

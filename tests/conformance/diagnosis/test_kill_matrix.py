@@ -42,7 +42,7 @@ CLAIMED = [id_ for id_ in implementations() if id_ in LISTED]
 # ── the catalogue ──
 
 
-@pytest.mark.sample(60)
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("id_", CLAIMED)
 def test_every_case_that_lists_it_catches_it(id_, spec):
     kill = measure(implementations()[id_], "float32", find_claiming_cases(spec.mistakes[id_], spec), spec)
@@ -52,6 +52,7 @@ def test_every_case_that_lists_it_catches_it(id_, spec):
     assert [id_ for id_ in kill.unmeasured if not spec.cases[id_].only_with] == []
 
 
+@pytest.mark.sample(40)
 @pytest.mark.parametrize("id_", CLAIMED)
 def test_it_is_far_beyond_rounding(id_, spec):
     # One by one, as the first is enough.
@@ -150,7 +151,10 @@ def test_a_mistake_may_show_in_its_component_in_what_is_built_of_it_and_where_it
     assert elsewhere in select_cases_for(spec.mistakes["ffn-no-relu"], replace(spec, cases={elsewhere.id: elsewhere}))
 
 
-def test_several_processes_give_what_one_gives(spec):
+def test_several_processes_give_what_one_gives(spec_copy):
+    # Each process reads the spec, so it is a small one.
+    keep(spec_copy, ["kl_divergence"])
+    spec = load_spec(spec_copy)
     chosen = [spec.mistakes[id_] for id_ in ("kl-row-mean", "kl-reversed")]
     seen = []
 

@@ -214,7 +214,7 @@ class NoNormOfTheCrossAttention(Layers):
 
 
 class SumsRunOn(Layers):
-    """What is normalised is read by the next sub-layer alone, as where the norm stands before it."""
+    """Only the next sub-layer reads the normalised sum, as where the norm stands before it."""
 
     def encoded(self, p, x, attended):
         path = x + attended
@@ -403,8 +403,13 @@ def judged(spec, thing, *components, **conventions):
     given = {name: getattr(thing, name) for name in components or COMPONENTS}
     adapter = Adapter.from_object(SimpleNamespace(ARRAYS="numpy", CONVENTIONS=conventions, **given), "mine.py", spec)
     bench = Bench(spec, adapter, "float32", "cpu")
-    cases = (case for case in plan(spec, tuple(given)) if not case.full_size and not case.cotangent)
-    return Diagnosis(spec).explain_all(judge_case(case, bench) for case in cases)
+    return Diagnosis(spec).explain_all(judge_case(case, bench) for name in given for case in some_cases(spec, name))
+
+
+def some_cases(spec, component):
+    """Return a dozen cases of a component, the first and simplest: each failing one takes a while to explain."""
+    cases = [case for case in plan(spec, (component,)) if not case.full_size and not case.cotangent]
+    return cases[:12]
 
 
 def best(spec, verdicts, component):
@@ -413,7 +418,7 @@ def best(spec, verdicts, component):
     return found[0]
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("made", "component", "mistake", "place"), WRITTEN, ids=[made.__name__ for made, *_ in WRITTEN]
 )
@@ -435,6 +440,7 @@ def test_it_is_named_with_its_place(made, component, mistake, place, whole, spec
     assert Verdict.from_json(explained.as_json()) == explained
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     ("made", "component", "mistake"), EVERYWHERE, ids=[f"{made.__name__} {part}" for made, part, _ in EVERYWHERE]
 )
@@ -442,18 +448,23 @@ def test_what_is_written_as_one_function_is_named_without_a_place(made, componen
     verdicts = judged(spec, made(), component)
     found = best(spec, verdicts, component)
     assert found.causes[0].title.endswith(f"({mistake})")
-    assert found.equals == found.case_count > 10
+    assert found.equals == found.case_count > 2
     assert f"Mistake found: {found.causes[0].heading}" in " ".join(" ".join(closing(verdicts, spec)).split())
 
 
-def test_a_place_inside_a_layer_is_found_where_a_whole_model_is_all_there_is(spec):
-    found = best(spec, judged(spec, no_residual_around_feed_forward(), "transformer"), "transformer")
-    assert found.causes[0].title.endswith("(residual-missing), only in the decoder layer's feed-forward network")
+IN_A_MODEL: list[tuple[Any, str, str]] = [
+    (no_residual_around_feed_forward, "residual-missing", "the decoder layer's feed-forward network"),
+    (NoFeedForwardInTheDecoder, "ffn-missing", "the decoder's half"),
+    (one_encoder_layer_less, "layer-skipped", "the encoder's half"),
+    (one_decoder_layer_less, "layer-skipped", "the decoder's half"),
+]
 
 
-def test_a_sublayer_that_is_missing_in_one_half_is_named_with_it(spec):
-    found = best(spec, judged(spec, NoFeedForwardInTheDecoder(), "transformer"), "transformer")
-    assert found.causes[0].title.endswith("(ffn-missing), only in the decoder's half")
+@pytest.mark.sample(1)
+@pytest.mark.parametrize(("made", "mistake", "place"), IN_A_MODEL, ids=[made.__name__ for made, *_ in IN_A_MODEL])
+def test_a_place_is_found_where_a_whole_model_is_all_there_is(made, mistake, place, spec):
+    found = best(spec, judged(spec, made(), "transformer"), "transformer")
+    assert found.causes[0].title.endswith(f"({mistake}), only in {place}")
 
 
 def test_positions_of_words_alone_that_are_missing_are_told_as_the_commoner_of_two_that_look_alike(spec):
@@ -461,13 +472,6 @@ def test_positions_of_words_alone_that_are_missing_are_told_as_the_commoner_of_t
     found = rank_explanations(judged(spec, words_without_positions(), "transformer"), "transformer", spec)
     assert [e.causes[0].id for e in found] == ["pe-missing", "pad-mask-zeroes-positions"]
     assert found[0].equals == found[1].equals
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize(("made", "half"), [(one_encoder_layer_less, "encoder"), (one_decoder_layer_less, "decoder")])
-def test_a_layer_that_one_stack_of_a_model_lacks_is_named_with_its_half(made, half, spec):
-    found = best(spec, judged(spec, made(), "transformer"), "transformer")
-    assert found.causes[0].title.endswith(f"(layer-skipped), only in the {half}'s half")
 
 
 def test_plain_layers_are_right(spec):
@@ -480,6 +484,7 @@ def test_under_a_declared_option(spec):
     assert found.causes[0].title.endswith("(scale-missing), only in the decoder layer's self-attention")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("mistake", "component"),
     [("scale-missing", "decoder_layer"), ("residual-missing", "encoder"), ("mask-inverted", "transformer")],
@@ -506,7 +511,7 @@ def test_what_nobody_knows_stays_unknown_and_is_held_against_nothing_twice(spec,
     monkeypatch.setattr(Imitator, "_run_candidate", counted)
     adapter = Adapter.from_object(SimpleNamespace(ARRAYS="numpy", decoder_layer=damped().decoder_layer), "m", spec)
     bench = Bench(spec, adapter, "float32", "cpu")
-    verdicts = Diagnosis(spec).explain_all(judge_case(case, bench) for case in plan(spec, ("decoder_layer",)))
+    verdicts = Diagnosis(spec).explain_all(judge_case(case, bench) for case in some_cases(spec, "decoder_layer"))
     assert not rank_explanations(verdicts, "decoder_layer", spec)
     placed = [candidate for candidate in tried if candidate.place]
     assert {c.place for c in placed} == {*PLACES["decoder_layer"]}

@@ -107,7 +107,7 @@ def test_of_two_that_fit_alike_the_one_that_shows_in_the_dtype_comes_first(dtype
 
 
 def explained(*equal, of, spec):
-    """What is said of cases that fail by scale-missing, except those where it is no match."""
+    """Return the explanations of cases that fail by scale-missing, except those where it does not match."""
     match = (Match(("scale-missing",), 0.1),)
     verdicts = [replace(verdict(FAILED), check=id_, matches=match if id_ in equal else ()) for id_ in of]
     (found,) = rank_explanations(verdicts, ATTENTION, spec)

@@ -86,6 +86,7 @@ def test_points_sum_to_a_hundred_and_students_are_told_them(kind, spec):
     assert told == [part.points for part in read.parts]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_ready_one_conforms_in_every_published_case(kind, tmp_path):
     assignment("new", tmp_path, "--kind", kind)
@@ -100,6 +101,7 @@ def test_a_ready_one_conforms_in_every_published_case(kind, tmp_path):
     assert result.exit_code == 0
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["attention", "embedding"])
 def test_what_is_not_asked_of_students_fails_nothing_that_they_run(kind, tmp_path, monkeypatch):
     assignment("new", tmp_path, "--kind", kind)

@@ -1,4 +1,4 @@
-"""What staff get of a class: a page, a gradebook, JUnit XML, and a page for each submission."""
+"""The results of a class for staff: a page, a gradebook, JUnit XML, and a page for each submission."""
 
 from __future__ import annotations
 

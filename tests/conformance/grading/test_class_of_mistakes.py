@@ -43,7 +43,7 @@ def grades(graded):
 
 
 def named(grade):
-    """What is said to be the mistake, or could be it, first."""
+    """Return the first mistake that is named or possible."""
     return next((said.mistakes for said in grade.said if said.mistakes), ())
 
 

@@ -1,4 +1,4 @@
-"""What goes wrong in a submission's process: what it is called, and what students are told."""
+"""Faults of a submission's process: their names, and the messages for students."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a student reads: what failed and why, as far as the assignment tells it, and never a case that was drawn."""
+"""Feedback tells a student what failed and why, as far as the assignment allows, and never shows a fresh case."""
 
 from __future__ import annotations
 

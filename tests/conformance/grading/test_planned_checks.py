@@ -1,4 +1,4 @@
-"""What an assignment requires of a check: nothing is tolerated but advice, as in a strict run."""
+"""An assignment tolerates nothing but departures from advice, as a strict run does."""
 
 from __future__ import annotations
 

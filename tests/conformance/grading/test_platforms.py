@@ -1,4 +1,4 @@
-"""What Gradescope and GitHub Classroom read, and the files that an instructor gives them."""
+"""The results that Gradescope and GitHub Classroom read, and the files that an instructor gives them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a class hands in: found wherever it lies, read within limits, and never believed."""
+"""Submissions of a class are found wherever they lie, read within limits, and never believed."""
 
 from __future__ import annotations
 

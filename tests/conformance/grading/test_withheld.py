@@ -226,6 +226,7 @@ def test_the_solution_and_what_is_as_right_earn_everything(grade):
         assert (graded.grade.outcome, graded.grade.earned) == ("correct", 10.0)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("how", WITHHELD)
 def test_withheld_outputs_earn_no_more_than_wrong_ones(how, grade):
     wrong = grade(SOLUTION.replace(RETURN, "return weights @ value, 2 * weights")).grade

@@ -1,4 +1,4 @@
-"""What goes wrong in goldformer itself: the check is errored, the run goes on, and the exit status tells it apart."""
+"""After a fault of goldformer itself the check is errored, the run goes on, and the exit status tells it apart."""
 
 from __future__ import annotations
 

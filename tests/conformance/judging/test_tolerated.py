@@ -1,4 +1,4 @@
-"""What is tolerated unless it is required: bad inputs that are accepted, and results of a coarser dtype."""
+"""Two deviations are tolerated unless required: accepted bad inputs, and results of a coarser dtype."""
 
 from __future__ import annotations
 

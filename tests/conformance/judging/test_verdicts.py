@@ -1,4 +1,4 @@
-"""What a verdict says: how far off, where, in which dtype; what is exact, refused, or cannot be run at all."""
+"""A verdict says how far off a result is, where and in which dtype, and if it is exact, refused or unusable."""
 
 from __future__ import annotations
 

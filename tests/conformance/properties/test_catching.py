@@ -1,4 +1,4 @@
-"""What a property claims to catch it catches, alone and in a sentence, and every property catches something."""
+"""A property catches each mistake that it lists, alone and in a sentence, and every property catches something."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def test_what_is_held_elsewhere_is_so_few():
     assert {p.id for p in SPEC.properties.values()} - held_here == {*HELD_ELSEWHERE, ADVISED}
 
 
-@pytest.mark.sample(45)
+@pytest.mark.sample(15)
 @pytest.mark.parametrize(("property_", "mistake"), CLAIMS)
 def test_a_property_catches_what_it_claims(property_, mistake):
     prop = SPEC.properties[property_]
@@ -38,7 +38,7 @@ def test_a_property_catches_what_it_claims(property_, mistake):
     assert verdict.message
 
 
-@pytest.mark.sample(16)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("property_", [id_ for id_ in SPEC.properties if id_ not in HELD_ELSEWHERE])
 def test_the_textbook_without_a_mistake_keeps_a_property(property_):
     prop = SPEC.properties[property_]

@@ -69,7 +69,7 @@ def derived(tmp_path):
     return read
 
 
-@pytest.mark.sample(20)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("property_", SHOWN)
 def test_a_counterexample_fails_the_mistake_and_no_other(property_, derived):
     text = counterexample(property_, SHOWN[property_])

@@ -373,7 +373,7 @@ CAUGHT: dict[str, tuple[Any, str]] = {
 
 
 def functions_of(textbook, spec):
-    """What an adapter of a textbook holds: its components, and their backward passes."""
+    """The contents of an adapter of a textbook: its components, and their backward passes."""
     names = {name for component in spec.contracts for name in (component, f"{component}_gradient")}
     return {name: getattr(textbook, name) for name in names if hasattr(textbook, name)}
 
@@ -423,7 +423,7 @@ def test_an_implementation_that_accepts_bad_weights_has_no_message(judge):
     assert (verdict.status, verdict.reason) == (Status.SKIPPED, "not-checkable")
 
 
-@pytest.mark.sample(20)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("property_", CAUGHT)
 def test_a_property_catches_its_breaker_and_shows_a_small_input(property_, judge, spec):
     textbook, message = CAUGHT[property_]

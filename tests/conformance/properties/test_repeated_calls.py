@@ -1,4 +1,4 @@
-"""What a call must not depend on: calls before it, and how its arrays lie in memory."""
+"""A call must not depend on calls before it, nor on how its arrays lie in memory."""
 
 from __future__ import annotations
 

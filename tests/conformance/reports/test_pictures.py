@@ -1,4 +1,4 @@
-"""What pages draw: strips of ratios, windows of wrong outputs, and what an implementation gives."""
+"""Pictures of pages: strips of ratios, windows of wrong outputs, and the outputs of an implementation."""
 
 from __future__ import annotations
 

@@ -37,8 +37,8 @@ MIXED = (
 FOUND = made("mixed", *MIXED, implemented=frozenset({"softmax", "layer_norm"}), absent=("causal_mask", "encoder"))
 
 
-def said(verdicts, spec, **how):
-    """What is said of a run below its table, by label."""
+def list_remarks(verdicts, spec, **how):
+    """Return the remarks below the table of a run, by label."""
     found = make_remarks(verdicts, summarize(verdicts, spec, spec.components), spec, **how)
     return {finding.label: finding.text for finding in found}
 
@@ -131,8 +131,10 @@ def test_a_mistake_could_not_show_if_every_check_that_shows_it_was_skipped():
 
 def test_few_names_are_listed_and_all_of_them_on_demand(spec):
     hidden = [*values(1, "layer_norm", "skipped", "convention", catches=tuple("abcdef")), *values(6, "layer_norm")]
-    assert said(hidden, spec)["Could not show"].startswith("6 known mistakes of layer_norm (a, b, c, d and 2 more): ")
-    assert said(hidden, spec, whole=True)["Could not show"].startswith(
+    assert list_remarks(hidden, spec)["Could not show"].startswith(
+        "6 known mistakes of layer_norm (a, b, c, d and 2 more): "
+    )
+    assert list_remarks(hidden, spec, whole=True)["Could not show"].startswith(
         "6 known mistakes of layer_norm (a, b, c, d, e, f)"
     )
 
@@ -181,6 +183,6 @@ def test_a_strict_run_names_what_is_not_implemented_once(spec):
 
 def test_a_failing_refusal_never_comes_first_unless_it_is_required(spec):
     required = verdict("a", "softmax", "failed", "no-error", asks="refusal", message="accepts a bad scores")
-    assert "Fix first" not in said([*values(6), refusal("a", accepted=True)], spec)
-    assert said([*values(6), required], spec)["Fix first"] == "softmax"
+    assert "Fix first" not in list_remarks([*values(6), refusal("a", accepted=True)], spec)
+    assert list_remarks([*values(6), required], spec)["Fix first"] == "softmax"
     assert required.status is Status.FAILED

@@ -54,7 +54,7 @@ def params(spec: Spec):
 
 
 def outputs(component, params, source=SOURCE, **more):
-    """What the formula gives in balls."""
+    """Return the outputs of the formula in balls."""
     conventions: dict[str, str] = {name: more.pop(name) for name in ("beam_finish", "length_penalty") if name in more}
     attributes = STACKS | IDS | more
     return evaluate(component, balls.exact, balls.read, {"source": source}, params, attributes, conventions)
@@ -103,6 +103,7 @@ def test_greedy_takes_the_best_word_at_each_step(params, max_length):
 PENALTIES = {"none": lambda n: 1, "mean": lambda n: n, "gnmt": lambda n: ((5 + n) / 6) ** 0.6}
 
 
+@pytest.mark.sample(4)
 # A beam that loses nothing finds the best of all sentences, whatever becomes of those that end.
 @pytest.mark.parametrize("length_penalty", PENALTIES)
 @pytest.mark.parametrize("beam_finish", ["in_beam", "set_aside"])

@@ -80,6 +80,7 @@ def measured(name: str, x: np.ndarray) -> float:
 # ── the intervals ──
 
 
+@pytest.mark.sample(1)
 @every_law
 def test_two_thousand_samples_stay_within_and_come_near(law):
     random = np.random.default_rng(2017)
@@ -99,6 +100,7 @@ def test_two_thousand_samples_stay_within_and_come_near(law):
             assert 0.2 < ratio < 0.7, f"{name}: {ratio}"
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("law", "name"), [(law, name) for law in LAWS for name in MEANS if unfit(LAWS[law], name) is None]
 )

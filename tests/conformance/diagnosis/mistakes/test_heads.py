@@ -84,7 +84,7 @@ def first_head_for_all(x, role):
 
 
 def repeated(mask):
-    """What masks of (batch · heads, q_seq, kv_seq) are, repeated as a whole."""
+    """Repeat masks as a whole, to (batch · heads, q_seq, kv_seq)."""
     return mask[:, 0].repeat(HEADS, 1, 1).view(-1, HEADS, *mask.shape[2:])
 
 

@@ -47,6 +47,7 @@ def test_every_mistake_is_tried():
     assert torch_implementations().keys() == CAUGHT.keys() | BY_CASES | WITHOUT_CUDA
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("mistake", CAUGHT)
 def test_the_property_that_lists_it_catches_it_in_its_component_alone(mistake, bench, spec):
     name, says = CAUGHT[mistake]

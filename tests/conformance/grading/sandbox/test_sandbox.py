@@ -1,4 +1,4 @@
-"""What the code of a submission can reach: nothing but the interpreter and itself."""
+"""The code of a submission can reach nothing but the interpreter and itself."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def sandbox(request):
 
 @pytest.fixture
 def found(sandbox, tmp_path):
-    """What a submission finds."""
+    """Return a function that runs the source of a submission and returns its findings."""
     return lambda source: found_by(sandbox, tmp_path / "code", source)
 
 
@@ -377,6 +377,8 @@ def test_ordinary_users_are_protected_alike(nobodys):
     words += [f"{processes}::test_what_it_leaves_running_ends_with_it"]
     words += [f"{processes}::test_the_number_of_its_processes_is_limited"]
     words += [f"{processes}::test_elsewhere_than_on_linux_there_are_limits"]
+    # On the best level that an ordinary user has.
+    words += ["-k", "(full or leaves_running or elsewhere or random) and not installed"]
     done = run_as_nobody(*words, HOME=nobodys, PYTHONDONTWRITEBYTECODE="1")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
-    assert " passed" in done.stdout
+    assert int(re.search(r"(\d+) passed", done.stdout)[1]) > 10, done.stdout
