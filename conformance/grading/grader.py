@@ -21,6 +21,7 @@ from goldformer.adapters.process.faults import CallFault, FaultReason
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.imitation import Imitations
+from goldformer.conformance.grading.carry import find_carried
 from goldformer.conformance.grading.declarations import Declarations
 from goldformer.conformance.grading.model import (
     NOT_STARTED,
@@ -181,7 +182,8 @@ class Grader:
         checks = tuple(planned.rate(verdict) for (planned, _), verdict in zip(judgements, verdicts, strict=True))
         judged = [check.verdict for check in checks if check.outcome != "grader-error"]
         said = () if message else tuple(_diagnose(judged, plan.spec))
-        parts = grade_components(assignment, checks, said, plan.kinds)
+        carried = find_carried(assignment, checks, plan.kinds, plan.spec)
+        parts = grade_components(assignment, checks, said, plan.kinds, carried)
         outcome, sentence = summarize_outcomes(checks)
         earned, points = round_points(sum(part.earned for part in parts)), round_points(assignment.points)
         return Grade(id_, key, outcome, message or sentence, points, earned, parts, said, checks, isolation)

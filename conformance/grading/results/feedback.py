@@ -99,8 +99,8 @@ def describe_component(row: ComponentFeedback) -> Iterator[str]:
         if failure.stderr:
             yield "The end of its standard error:"
             yield block(failure.stderr)
-    for deduction in row.deductions:
-        yield escape(deduction)
+    for text in (*row.deductions, *row.carried):
+        yield escape(text)
 
 
 def _list_failures(row: ComponentFeedback) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from goldformer.adapters.process.faults import printable
-from goldformer.conformance.grading.model import SEVERITY, Assignment, Check, Grade, Origin, Outcome
+from goldformer.conformance.grading.model import SEVERITY, Assignment, CarriedMistake, Check, Grade, Origin, Outcome
 from goldformer.conformance.grading.sandbox import Isolation, Level
 
 #: The name of a fresh case whose id is secret.
@@ -99,6 +99,16 @@ def count_noun(number: int, noun: str) -> str:
     """Return a number of things: "1 case", "2 cases"."""
     plural = re.sub(r"y$", "ie", noun)
     return f"{number} {noun}" if number == 1 else f"{number} {plural}s"
+
+
+def describe_carried(carried: CarriedMistake, *, named: bool = True) -> str:
+    """Say which failures cost nothing, because their mistake costs points in another component already."""
+    mistakes = " and ".join(carried.causes) if named else "a mistake"
+    fail = "fails" if carried.checks == 1 else "fail"
+    why = (
+        f"{count_noun(carried.checks, 'check')} {fail} only because of {mistakes} in {' and '.join(carried.components)}"
+    )
+    return f"Not deducted again: {why}"
 
 
 def find_worst(checks: Iterable[Check]) -> Outcome:
