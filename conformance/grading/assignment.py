@@ -144,6 +144,7 @@ def read_assignment(path: Path, spec: Spec) -> Assignment:
         _check_components(file, model, spec),
         _check_without(file, model, spec),
         _check_deductions(file, model, spec),
+        _check_forbidden(file, model),
     )
     if problems := [problem for check in checks for problem in check]:
         raise SpecError(problems)
@@ -262,6 +263,15 @@ def _check_deductions(file: YamlFile, model: AssignmentFile, spec: Spec) -> Iter
         elif named in seen:
             yield file.problem((*where, field), f"{named} has a deduction already")
         seen.add(named)
+
+
+def _check_forbidden(file: YamlFile, model: AssignmentFile) -> Iterator[Problem]:
+    for index, name in enumerate(model.forbid):
+        if not all(part.isidentifier() for part in name.split(".")):
+            message = f"{name!r} should be a dotted name, such as torch.nn.functional.softmax"
+            yield file.problem(("forbid", index), message)
+        elif name in model.forbid[:index]:
+            yield file.problem(("forbid", index), f"{name} is listed twice")
 
 
 def _describe_unknown(kind: str, word: str, known: Collection[str]) -> str:

@@ -204,6 +204,15 @@ class DiagnosisLine:
 
 
 @dataclass(frozen=True, slots=True)
+class ForbiddenUse:
+    """A line of a submission that uses a forbidden name, as its source reads; what runs may differ."""
+
+    file: str
+    line: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Grade:
     """The points of a submission, and why. Nothing in it depends on the clock, the machine's load or the order.
 
@@ -221,6 +230,7 @@ class Grade:
     said: tuple[DiagnosisLine, ...]
     checks: tuple[Check, ...]
     isolation: Isolation
+    forbidden: tuple[ForbiddenUse, ...] = ()
 
 
 #: The labels of the diagnosis that name a mistake for certain.

@@ -48,7 +48,8 @@ class Worker:
         Numerics().apply("numpy")
         self._task = task
         grader = Grader(task, spec)
-        self._sandbox = Sandbox(task.assignment.limits, grader.declarations.arrays, task.require)
+        arrays, forbid = grader.declarations.arrays, task.assignment.forbid
+        self._sandbox = Sandbox(task.assignment.limits, arrays, task.require, forbid=forbid)
         self._grader = grader.use_sandbox(self._sandbox, running)
 
     def finish(self, submission: Submission) -> ResultFiles:

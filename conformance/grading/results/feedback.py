@@ -60,6 +60,8 @@ def list_notes(feedback: StudentFeedback) -> Iterator[str]:
         yield code(feedback.message)
     if feedback.advice:
         yield escape(feedback.advice)
+    if feedback.forbidden:
+        yield escape(feedback.forbidden)
     if feedback.stderr:
         yield block(feedback.stderr)
 

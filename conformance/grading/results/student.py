@@ -125,6 +125,7 @@ class StudentFeedback:
     command: str
     isolation: str
     stderr: str = ""
+    forbidden: str = ""
 
     @property
     def compares(self) -> bool:
@@ -251,6 +252,7 @@ def build_feedback(grade: Grade, assignment: Assignment, spec: Spec) -> StudentF
         command=_make_command(grade, assignment, failures, spec) if ran else "",
         isolation=words.describe_isolation(grade.isolation) if ran or grade.checks else "",
         stderr=stderr,
+        forbidden=words.describe_forbidden(grade.forbidden),
     )
 
 

@@ -7,7 +7,16 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from goldformer.adapters.process.faults import printable
-from goldformer.conformance.grading.model import SEVERITY, Assignment, CarriedMistake, Check, Grade, Origin, Outcome
+from goldformer.conformance.grading.model import (
+    SEVERITY,
+    Assignment,
+    CarriedMistake,
+    Check,
+    ForbiddenUse,
+    Grade,
+    Origin,
+    Outcome,
+)
 from goldformer.conformance.grading.sandbox import Isolation, Level
 
 #: The name of a fresh case whose id is secret.
@@ -109,6 +118,17 @@ def describe_carried(carried: CarriedMistake, *, named: bool = True) -> str:
         f"{count_noun(carried.checks, 'check')} {fail} only because of {mistakes} in {' and '.join(carried.components)}"
     )
     return f"Not deducted again: {why}"
+
+
+def describe_forbidden(uses: Iterable[ForbiddenUse]) -> str:
+    """Say which lines use forbidden names, as far as reading tells; nothing if none does."""
+    lines = ", ".join(f"{use.name} ({use.file}, line {use.line})" for use in uses)
+    if not lines:
+        return ""
+    return (
+        f"This assignment forbids what your source seems to use: {lines}. Write it yourself. It was found by reading, "
+        "which is no proof: whoever gave you the assignment decides about it."
+    )
 
 
 def find_worst(checks: Iterable[Check]) -> Outcome:

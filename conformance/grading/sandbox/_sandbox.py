@@ -66,15 +66,23 @@ class Sandbox:
     isolation: Isolation
 
     def __init__(
-        self, limits: Limits, arrays: str, require: Level | None = None, *, without: Collection[str] = ()
+        self,
+        limits: Limits,
+        arrays: str,
+        require: Level | None = None,
+        *,
+        without: Collection[str] = (),
+        forbid: Sequence[str] = (),
     ) -> None:
         """Start the launcher; SandboxError if that fails, or if it does not reach the required level.
 
-        `arrays` is the library that adapters use; `without` names features to leave out.
+        `arrays` is the library that adapters use; `without` names features to leave out; `forbid` names functions,
+        classes and modules that raise an error when they are used.
         """
         self._limits = limits
         self._arrays = arrays
         self._without = tuple(without)
+        self._forbid = tuple(forbid)
         self._owner = os.getpid()
         self._lock = threading.Lock()
         self._folder = Path(tempfile.mkdtemp(prefix="goldformer-sandbox-"))
@@ -135,7 +143,7 @@ class Sandbox:
         self.close()
 
     def _start_launcher(self) -> _LauncherProcess:
-        return _LauncherProcess(self._arrays, self._folder, self._without, self._choose_user())
+        return _LauncherProcess(self._arrays, self._folder, self._without, self._forbid, self._choose_user())
 
     def _check_memory(self, size: int) -> None:
         if self._limits.memory < size + _LEAST_MEMORY:
@@ -179,12 +187,12 @@ class _LauncherLost(Exception):
 class _LauncherProcess:
     """The parent's end of the launcher. Several threads may use it; it answers one request at a time."""
 
-    def __init__(self, arrays: str, folder: Path, without: Sequence[str], user: int) -> None:
+    def __init__(self, arrays: str, folder: Path, without: Sequence[str], forbid: Sequence[str], user: int) -> None:
         """Start it; SandboxError if that fails."""
         ours, theirs = socket.socketpair()
         config = {
             "control": theirs.fileno(), "parent": os.getpid(), "arrays": arrays, "folder": str(folder),
-            "without": list(without), "user": user,
+            "without": list(without), "forbid": list(forbid), "user": user,
         }  # fmt: skip
         self._folder = folder
         (folder / "root").mkdir(exist_ok=True)
