@@ -9,6 +9,7 @@ DIR/
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -32,6 +33,8 @@ GRADE: Final = "grade.json"
 #: The error of the grader itself, if there was one.
 PROBLEM: Final = "grader-error.txt"
 _LOCK: Final = ".lock"
+#: The folders that only their owner may read.
+_PRIVATE: Final = ("fresh", "assignment", "students")
 #: The beginning of the names of folders that hold submissions while they run.
 _RUNNING: Final = "goldformer-grade-"
 #: Files that replace_file has written and not moved to their places yet.
@@ -111,6 +114,11 @@ class Store:
             owner = self._read_lock().partition("\n")[0]
             os.close(self._lock)
             raise InUse(f"{self.folder}: process {owner or '?'} is grading into this folder") from error
+        # Submissions at level `process` are other users if root grades: they must not read fresh cases or the seed.
+        for name in _PRIVATE:
+            (self.folder / name).mkdir(exist_ok=True)
+            with contextlib.suppress(PermissionError):  # it belongs to somebody else, who decides
+                (self.folder / name).chmod(0o700)
         self._clean()
         #: The folder in which submissions run.
         self.running = Path(tempfile.mkdtemp(prefix=_RUNNING))

@@ -23,7 +23,7 @@ TRANSCRIPT: Final = "transcript.jsonl.gz"
 class ResultFiles:
     """The result files of one submission by their names, and what the terminal prints about it.
 
-    `outputs` are those that it returned, by component and check.
+    `outputs` are those that it returned, by component and check. `timed_out` is true if a check took too long.
     """
 
     id: str
@@ -32,6 +32,7 @@ class ResultFiles:
     earned: float
     points: float
     outputs: Outputs = field(default_factory=dict)
+    timed_out: bool = False
 
     @property
     def line(self) -> str:
@@ -73,7 +74,8 @@ def write_results(graded: GradedSubmission, task: GradingTask, spec: Spec) -> Re
     }
     if graded.problem:
         files[PROBLEM] = graded.problem
-    return ResultFiles(grade.submission, files, grade.outcome, grade.earned, grade.points, graded.outputs)
+    timed_out = any(check.outcome == "timeout" for check in grade.checks)
+    return ResultFiles(grade.submission, files, grade.outcome, grade.earned, grade.points, graded.outputs, timed_out)
 
 
 def give_up(submission: Submission, why: str, task: GradingTask, spec: Spec) -> ResultFiles:

@@ -52,8 +52,8 @@ _ADVICE: Final[Mapping[Outcome, str]] = {
     "everything that was asked for.",
     "error": "A call that raises an error earns nothing, however small its cause. Begin with the last line of the "
     "message: it says what is wrong, and the lines above it say where.",
-    "timeout": "A call may take {call:g} seconds and everything together {total:g}. The arrays are small, so look for "
-    "a loop that does not end, or for code that trains or waits when it is imported.",
+    "timeout": "A call may take {call:g} seconds of processor time, and everything together {total:g} seconds. The "
+    "arrays are small, so look for a loop that does not end, or for code that trains or waits when it is imported.",
     "memory": "Your code may use {memory} MiB of memory. Look for an array with too many axes, such as a broadcast "
     "makes of shapes that do not match.",
     "output-limit": "Your code may print {output} MiB. Remove the prints that you used while you wrote it.",

@@ -35,9 +35,9 @@ from goldformer.conformance.grading.sandbox._isolation import (
     isolate,
     try_steps,
 )
-from goldformer.conformance.grading.sandbox._memory import INTERVAL, check_measurable, measure_descendants
 from goldformer.conformance.grading.sandbox._mounts import make_root, remove_folder
 from goldformer.conformance.grading.sandbox._types import MEMORY_WATCH, Limits
+from goldformer.conformance.grading.sandbox._usage import INTERVAL, check_measurable, measure_cpu, measure_descendants
 
 if TYPE_CHECKING:
     from goldformer.spec import Spec
@@ -175,7 +175,7 @@ class Launcher:
                     descriptors, self._received = self._received, []
                     self.answer(self._fork(fork, descriptors))
                 case {"look": pid}:
-                    self.answer({"ended": self._reaper.has_ended(pid)})
+                    self.answer({"ended": self._reaper.has_ended(pid), "cpu": measure_cpu(pid)})
                 case {"end": pid}:
                     self.answer(self._end(pid))
 

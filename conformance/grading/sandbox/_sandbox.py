@@ -23,7 +23,7 @@ from typing import IO, Any, Final
 import goldformer
 from goldformer.conformance.grading.sandbox import _linux as linux
 from goldformer.conformance.grading.sandbox._cgroup import remove_all
-from goldformer.conformance.grading.sandbox._client import Ending, SandboxClient, SandboxProcess
+from goldformer.conformance.grading.sandbox._client import Ending, SandboxClient, SandboxProcess, State
 from goldformer.conformance.grading.sandbox._isolation import make_environment
 from goldformer.conformance.grading.sandbox._mounts import remove_folder
 from goldformer.conformance.grading.sandbox._types import (
@@ -236,7 +236,7 @@ class _LauncherProcess:
         finally:
             _close_all(theirs)
         pid = reply.get("pid", 0)
-        process = SandboxProcess(ours, limits, lambda: self._has_ended(pid), lambda: self._end_process(pid, copy))
+        process = SandboxProcess(ours, limits, lambda: self._look(pid), lambda: self._end_process(pid, copy))
         if problem := reply.get("failed") or process.find_problem(_ANSWERING):
             process.end()
             raise SandboxError(f"no sandboxed process could be made: {problem}")
@@ -255,12 +255,12 @@ class _LauncherProcess:
         (copy / "tmp").mkdir(0o700)
         return copy
 
-    def _has_ended(self, pid: int) -> bool:
+    def _look(self, pid: int) -> State:
         try:
-            return bool(self._ask({"look": pid})["ended"])
+            return self._ask({"look": pid})
         except _LauncherLost as lost:
             self._check_closed(lost)
-            return True
+            return {"ended": True, "cpu": 0.0}
 
     def _end_process(self, pid: int, copy: Path | None) -> Ending:
         """End a process and everything that it started, and remove the copy of its code."""

@@ -29,6 +29,8 @@ _REFUSED: Final[Mapping[str, tuple[int, int]]] = {
     "userfaultfd": (323, 282), "memfd_create": (319, 279), "shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195),
     "shmdt": (67, 197), "semget": (64, 190), "semop": (65, 193), "semctl": (66, 191), "semtimedop": (220, 192),
     "msgget": (68, 186), "msgsnd": (69, 189), "msgrcv": (70, 188), "msgctl": (71, 187), "mq_open": (240, 180),
+    # Each session gets a share of the processor of its own.
+    "setsid": (112, 157),
 }  # fmt: skip
 _OF_X86_64, _OF_ARM64 = (tuple(numbers[place] for numbers in _REFUSED.values()) for place in (0, 1))
 

@@ -63,8 +63,9 @@ class SandboxError(BaseException):
 class Limits:
     """Limits of a sandboxed program. Times in seconds, sizes in MiB.
 
-    `call` limits one call, `start` everything until the first call (importing), and `cpu` the processor time of each
-    process. `memory` is address space, `output` what it prints, `file` the size of one file that it writes.
+    `call` limits the processor time of one call, `start` that of everything until the first call (importing), and `cpu`
+    that of each process. `memory` is the address space of a process and the memory of all of them together, `output`
+    what it prints, `file` the size of one file that it writes.
     """
 
     call: float = 5.0

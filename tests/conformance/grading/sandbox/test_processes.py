@@ -69,7 +69,8 @@ import ctypes, os, time
 def softmax(scores):
     for _ in range(2):
         if os.fork() == 0:
-            os.setsid()
+            try: os.setsid()
+            except OSError: pass
             if os.fork() == 0:
                 ctypes.CDLL(None).prctl(15, {name!r}.encode(), 0, 0, 0)
                 time.sleep(300)
@@ -321,7 +322,7 @@ def found():
 """
 
 
-@pytest.mark.parametrize("prepare", ["pass", "os.setsid(); os.fork() and os._exit(0)"])
+@pytest.mark.parametrize("prepare", ["pass", "os.fork() and os._exit(0)"])
 def test_without_control_groups_the_sum_of_memory_is_watched(tmp_path, prepare):
     limits = replace(LIMITS, call=6.0, processes=16)
     try:
