@@ -127,7 +127,7 @@ class SandboxProcess(Pipes):
         if self._used_before is None:
             self._used_before = used
         if used - self._used_before > most:
-            raise ChildFault("timeout", f"used more than {most:g} s of processor time")
+            raise ChildFault("timeout", f"used more than {most:g} s")
 
     def _explain_closed_pipe(self, size: int, which: str = "output") -> ChildFault:
         del which
@@ -201,7 +201,9 @@ class SandboxClient(Client):
         doing = "while it was imported" if method == "initialize" else f"when it was asked for {method}"
         what = str(fault)
         if fault.reason == "timeout" and "processor" not in what:
-            what = f"gave no answer within {self._find_patience(method):g} s"
+            # One text for both limits: which of them is hit first depends on the load of the machine.
+            patience = self._find_patience(method)
+            what = f"gave no answer within {patience / _PATIENCE:g} s of processor time ({patience:g} s in all)"
         return CallFault(fault.reason, f"the process {what} {doing}", child.stderr_tail())
 
     def _no_answer(self, method: str, error: WireError, child: Peer) -> CallFault:

@@ -237,8 +237,8 @@ def called(*given):
     ctypes.set_errno(0)
     return libc.syscall(*given) < 0 and errno.errorcode[ctypes.get_errno()]
 keys = {{
-    "x86_64": (248, 249, 250, 272, 319, 29, 30, 31, 64, 66, 68, 71, 240),
-    "aarch64": (217, 218, 219, 97, 279, 194, 196, 195, 190, 191, 186, 187, 180),
+    "x86_64": (248, 249, 250, 272, 319, 29, 30, 31, 64, 66, 68, 71, 240, 112),
+    "aarch64": (217, 218, 219, 97, 279, 194, 196, 195, 190, 191, 186, 187, 180, 157),
 }}[platform.machine()]
 def found():
     socket.socket(socket.AF_UNIX).close()
