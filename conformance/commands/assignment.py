@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import pkgutil
 import sys
 import time
 from collections.abc import Collection, Iterator
@@ -16,8 +17,9 @@ import click
 from goldformer.adapters import Adapter, AdapterError, find_adapter
 from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._console import FAILS, OK, CannotRun, err, plain_table, print_table, say
-from goldformer.conformance.grading.assignment import read_assignment
-from goldformer.conformance.grading.fresh import FreshCases, draw_fresh
+from goldformer.conformance.grading.assignment import list_published_cases, read_assignment
+from goldformer.conformance.grading.forbidden import find_forbidden_uses, list_unmentioned
+from goldformer.conformance.grading.fresh import KINDS, FreshCases, draw_fresh, list_unmatched_kinds, load_fresh
 from goldformer.conformance.grading.model import Assignment, Check, GradedComponent
 from goldformer.conformance.grading.outputs import OutputRecorder, summarize
 from goldformer.conformance.grading.task import CheckPlan, GradingTask
@@ -110,7 +112,7 @@ def check_assignment(*, path: Path, solution: Path | None) -> int:
     _print_results(found, solved, started, time.perf_counter() - start)
     if required := summarize(returned.outputs(), spec):
         say(f"submissions have to return what {solution.name} returns: {required}")
-    _warn(found, fresh, solved)
+    _warn(found, fresh, solved, plan, spec, solution)
     return OK if _print_verdict(solution, solved, started) else FAILS
 
 
@@ -195,10 +197,15 @@ def _print_results(assignment: Assignment, solved: list[_Row], started: list[_Ro
     say(f"{judged} checks in {seconds:.1f} s, including the drawing of the fresh cases", "dim")
 
 
-def _warn(assignment: Assignment, fresh: FreshCases, solved: list[_Row]) -> None:
+def _warn(
+    assignment: Assignment, fresh: FreshCases, solved: list[_Row], plan: CheckPlan, spec: Spec, solution: Path
+) -> None:
     warnings = [f"{component} has fewer fresh cases: {why}" for component, why in fresh.short.items()]
     if not assignment.fresh:
         warnings.append("there are no fresh cases: code that answers the published ones from a table earns all points")
+    else:
+        warnings += _describe_unmatched_kinds(assignment, fresh, plan, spec)
+    warnings += _describe_forbidden(assignment, solution)
     for row in solved:
         if not row.earning:
             name = row.part.component
@@ -207,6 +214,29 @@ def _warn(assignment: Assignment, fresh: FreshCases, solved: list[_Row]) -> None
             )
     for warning in warnings:
         err.print(f"Warning: {warning}", style="yellow", markup=False)
+
+
+def _describe_unmatched_kinds(assignment: Assignment, fresh: FreshCases, plan: CheckPlan, spec: Spec) -> Iterator[str]:
+    """Yield which published cases of each component have no fresh counterpart."""
+    published = [case for case in list_published_cases(assignment, spec) if case.id not in plan.kinds.advised]
+    for component, counts in list_unmatched_kinds(published, load_fresh(fresh.text, spec)).items():
+        kinds = " and ".join(f"{count} of {KINDS[kind]}" for kind, count in counts.items())
+        yield f"{component}: no fresh case is like these published ones, which a table can answer: {kinds}"
+
+
+def _describe_forbidden(assignment: Assignment, solution: Path) -> Iterator[str]:
+    """Yield what does not exist, what the solution uses and must not, and what the starter does not forbid."""
+    for name in assignment.forbid:
+        try:
+            pkgutil.resolve_name(name)
+        except (ImportError, AttributeError) as error:
+            yield f"forbid: {name} is not found here ({error}), so nothing is refused: correct the name"
+    for use in find_forbidden_uses({solution.name: solution.read_bytes()}, assignment.forbid):
+        yield f"{use.file}, line {use.line} uses {use.name}, which the assignment forbids: grading refuses it"
+    if assignment.starter is not None:
+        starter = assignment.starter.read_text("utf-8")
+        for name in list_unmentioned(starter, assignment.forbid):
+            yield f"{assignment.starter.name} does not say that {name} is forbidden"
 
 
 def _print_verdict(solution: Path, solved: list[_Row], started: list[_Row]) -> bool:

@@ -48,6 +48,15 @@ from goldformer.conformance.grading.worker import TRANSCRIPT
 from goldformer.spec import Spec, load_spec
 from goldformer.spec.files import replace_file
 
+#: The level of isolation that is required unless another one is named.
+_LEAST: Final[Level] = "files"
+_ASK_FOR_LESS: Final = (
+    "To grade with less, name it: --require-isolation process. Read first what submissions can do then: docs/grading.md"
+)
+_WEAK: Final = (
+    "--require-isolation process: where this machine has no stronger isolation, submissions can read every file that "
+    "every user may read; if you are not root, they run as you, and can read and delete your files"
+)
 _ASSIGNMENT: Final = "assignment"
 _SEED: Final = "fresh/seed"
 #: What the fresh cases were drawn for.
@@ -70,9 +79,12 @@ some (or: another grade) · 2: bad assignment or option, no submissions, or no i
     "--require-isolation",
     "require",
     type=click.Choice(["process", "files", "full"]),
-    help="Refuse to grade if submissions are isolated less than this.",
+    help="Refuse to grade if submissions are isolated less than this; `process` must be asked for.  [default: files]",
 )
-@click.option("--seed", help="Draw the fresh cases with this seed, not with the assignment's or a random one.")
+@click.option(
+    "--seed",
+    help="Draw the fresh cases with this seed, or the seed in @FILE, not with the assignment's or a random one.",
+)
 @click.option(
     "--solution",
     "solution_file",
@@ -132,6 +144,8 @@ def grade(
         if submissions is None or assignment_file is None or folder is None:
             raise CannotRun("grade needs SUBMISSIONS, --assignment and --out (or --replay)")
         require_folders({"--gradescope-results": gradescope_results, "--github-output": github_output})
+        _warn_of_weak_isolation(require)
+        seed = _read_seed(seed, require)
         spec = load_spec()
         assignment = read_assignment(assignment_file, spec)
         arrays = read_declarations(
@@ -148,7 +162,7 @@ def grade(
             # The platform may stop everything at any time, and reads what is there then.
             replace_file(gradescope_results, platforms.gradescope_pending(assignment))
         with closing(_open_store(folder)) as store:
-            exam = GradingTask.of(assignment, _draw_fresh_cases(assignment, seed, spec, store), spec, require)
+            exam = GradingTask.of(assignment, _draw_fresh_cases(assignment, seed, spec, store), spec, require or _LEAST)
             _store_assignment(assignment, store)
             exam = require_outputs(exam, solution, spec, store, scheduler, quiet=as_json)
             session = Session(exam, chosen, store, again, jobs, scheduler, visible=not as_json)
@@ -168,10 +182,31 @@ def grade(
             _report(lines, len(found), session, folder)
         return FAILS if any(line.outcome == "grader-error" for line in lines) else OK
     except (InUse, NoSubmissions, Unusable) as error:
-        raise CannotRun(str(error)) from error
+        weak = require is None and f"isolation {_LEAST} cannot be had" in str(error)
+        raise CannotRun(f"{error}\n{_ASK_FOR_LESS}" if weak else str(error)) from error
     except KeyboardInterrupt:
         err.print("goldformer: stopped: finished grades are stored; the same command continues", markup=False)
         return STOPPED
+
+
+def _warn_of_weak_isolation(require: Level | None) -> None:
+    if require == "process":
+        err.print(f"goldformer: {_WEAK}", style="bold yellow", markup=False)
+
+
+def _read_seed(seed: str | None, require: Level | None) -> str | None:
+    """Return the seed that an option names; CannotRun if submissions could read it, or if there is no such file."""
+    if seed is None:
+        return None
+    if not seed.startswith("@"):
+        if require == "process":
+            what = "every process of this machine can read the command line, and so can submissions at level process"
+            raise CannotRun(f"--seed: {what}: write the seed to a file with mode 600, and name it with --seed @FILE")
+        return seed
+    try:
+        return Path(seed[1:]).read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CannotRun(f"--seed {seed}: the file cannot be read: {error}") from error
 
 
 def _open_store(folder: Path) -> Store:

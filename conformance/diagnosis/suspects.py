@@ -81,7 +81,7 @@ def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -
     for ids, checks in equal.items():
         causes = tuple(find_cause(id_, spec) for id_ in ids)
         spared = sum(passed[id_] for id_ in ids)
-        refuting = tuple(v.check for v in examined if (v.check, v.dtype) not in checks and _can_refute(v, causes, spec))
+        refuting = tuple(v.check for v in examined if (v.check, v.dtype) not in checks and can_refute(v, causes, spec))
         faint = sum(not _shows(c.id, dtype) for c in causes for dtype in dtypes)
         found.append(Explanation(causes, len(checks), ratios[ids], spared, refuting, faint))
     order = {name: place for place, name in enumerate(spec.components)}
@@ -99,7 +99,7 @@ def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -
     return sorted(found, key=rank)
 
 
-def _can_refute(verdict: Verdict, causes: Iterable[Cause], spec: Spec) -> bool:
+def can_refute(verdict: Verdict, causes: Iterable[Cause], spec: Spec) -> bool:
     """Return True if a failing case was compared with what these causes give."""
     if verdict.reason == ACCEPTED:
         # An implementation that also accepts a bad call has a second fault. It does not disprove the first.

@@ -111,7 +111,9 @@ Worth = Annotated[
 class AssignmentFile(StrictModel):
     """The contents of assignment.yaml. File names are relative to its folder; a component may be only its points.
 
-    `without` leaves out cases and properties, each by its id or by a pattern such as sdpa-dropout*.
+    `without` leaves out cases and properties, each by its id or by a pattern such as sdpa-dropout*. With `carry: once`,
+    a mistake costs points only in the component that makes it; with `every`, in those built of it too. `forbid` names
+    functions, classes and modules that submissions may not use, such as torch.softmax.
     """
 
     title: Text
@@ -124,6 +126,8 @@ class AssignmentFile(StrictModel):
     fresh: FreshModel = FreshModel()
     limits: LimitsModel = LimitsModel()
     without: list[Text] = Field(default_factory=list)
+    carry: Literal["once", "every"] = "once"
+    forbid: list[Text] = Field(default_factory=list)
     deductions: list[DeductionModel] = Field(default_factory=list)
     feedback: FeedbackModel = FeedbackModel()
 
@@ -140,6 +144,7 @@ def read_assignment(path: Path, spec: Spec) -> Assignment:
         _check_components(file, model, spec),
         _check_without(file, model, spec),
         _check_deductions(file, model, spec),
+        _check_forbidden(file, model),
     )
     if problems := [problem for check in checks for problem in check]:
         raise SpecError(problems)
@@ -160,6 +165,8 @@ def read_assignment(path: Path, spec: Spec) -> Assignment:
             *(case.id for case in plan(spec, model.components) if _is_left_out(case, model)),
             *(name for name in spec.properties if any(fnmatchcase(name, pattern) for pattern in model.without)),
         ),
+        carry=model.carry,
+        forbid=tuple(model.forbid),
     )
 
 
@@ -256,6 +263,15 @@ def _check_deductions(file: YamlFile, model: AssignmentFile, spec: Spec) -> Iter
         elif named in seen:
             yield file.problem((*where, field), f"{named} has a deduction already")
         seen.add(named)
+
+
+def _check_forbidden(file: YamlFile, model: AssignmentFile) -> Iterator[Problem]:
+    for index, name in enumerate(model.forbid):
+        if not all(part.isidentifier() for part in name.split(".")):
+            message = f"{name!r} should be a dotted name, such as torch.nn.functional.softmax"
+            yield file.problem(("forbid", index), message)
+        elif name in model.forbid[:index]:
+            yield file.problem(("forbid", index), f"{name} is listed twice")
 
 
 def _describe_unknown(kind: str, word: str, known: Collection[str]) -> str:

@@ -19,7 +19,16 @@ import yaml
 
 from goldformer.conformance.grading.assignment import list_published_cases
 from goldformer.conformance.grading.model import Assignment
-from goldformer.conformance.grading.redraw import Raw, SeededRandom, Template, Unfit, explain_unfit, redraw_case
+from goldformer.conformance.grading.redraw import (
+    Raw,
+    SeededRandom,
+    Template,
+    Unfit,
+    explain_unfit,
+    raise_scores,
+    redraw_case,
+)
+from goldformer.conformance.grading.refusals import redraw_refusal
 from goldformer.conformance.judging.tolerance import LARGEST, least_margin
 from goldformer.spec import Case, Spec, SpecError
 from goldformer.spec.casefile import derivation_digest, read_cases
@@ -37,6 +46,9 @@ _PROOFS: Final = 12
 #: The fewest different words in what is decoded.
 _WORDS: Final = 3
 
+#: The most refusals that are drawn for a component, all from one base.
+_REFUSALS: Final = 3
+
 
 class _Dumper(yaml.SafeDumper):
     """Writes an object that stands in two places twice, because anchors of several files could collide."""
@@ -48,6 +60,41 @@ class _Dumper(yaml.SafeDumper):
 
 class _Inconclusive(Unfit):
     """A case was proven and reveals too little."""
+
+
+#: What a kind of published cases asks for, in words.
+KINDS: Final[Mapping[str, str]] = {
+    "refusal": "calls to be refused",
+    "extreme": "scores that overflow the exponential",
+    "gradient": "gradients",
+    "value": "values",
+}
+#: The mistake that only extreme scores reveal.
+_UNSTABLE: Final = "softmax-unstable"
+
+
+def find_kind(case: Case) -> str:
+    """Return the kind of a case, a key of KINDS."""
+    if case.error is not None:
+        return "refusal"
+    if _UNSTABLE in (*case.kills, *case.meant_for):
+        return "extreme"
+    return "gradient" if case.cotangent is not None else "value"
+
+
+def list_unmatched_kinds(published: Sequence[Case], fresh: Sequence[Case]) -> dict[str, dict[str, int]]:
+    """Return the number of published cases of each kind that no fresh case has, by component.
+
+    A submission that answers those from a table loses nothing. Cases of shapes alone need no table.
+    """
+    unmatched: dict[str, dict[str, int]] = {}
+    for component in dict.fromkeys(case.component for case in published):
+        mine = [case for case in published if case.component == component and not case.shape_only]
+        counts = Counter(map(find_kind, mine))
+        drawn = {find_kind(case) for case in fresh if case.component == component}
+        if left := {kind: counts[kind] for kind in KINDS if counts[kind] and kind not in drawn}:
+            unmatched[component] = left
+    return unmatched
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +139,12 @@ class _Proven:
     text: str
     golden: Mapping[str, Any]
     case: Case
+    template: Template | None = None
 
 
 def _format_file(component: str, proven: Sequence[_Proven]) -> str:
     """Return a file of cases outside the spec, which contains their golden values itself."""
-    golden = render({one.case.id: one.golden for one in proven})
+    golden = render({one.case.id: one.golden for one in proven if one.golden})
     cases = "".join(one.text for one in proven)
     return f"component: {component}\ncases:\n{cases}golden:\n{textwrap.indent(golden, '  ')}\n"
 
@@ -110,19 +158,89 @@ class _ComponentDrawer:
         self.seen = {_identify_call(case) for case in spec.cases_of(component)}
         listed = YamlFile.read(spec.root / "cases" / f"{component}.yaml").data["cases"] if cases else []
         raw = {item["id"]: item for item in listed}
-        templates = [Template(case, raw[case.id], self.contract) for case in cases if not case.error]
+        templates = [Template(case, raw[case.id], self.contract) for case in cases]
+        self.refusals = [
+            template for template in templates if template.case.error and not spec.is_advice(template.case)
+        ]
+        self.has_extremes = any(find_kind(case) == "extreme" for case in cases)
         fit = [template for template in templates if explain_unfit(template, spec) is None]
         # Use cases whose numbers stand in the file only if there are no others: their numbers are shuffled.
         self.templates = [template for template in fit if not template.has_values] or fit
 
     def draw(self) -> Iterator[_Proven]:
-        """Draw and prove as many cases as requested, or as many as there can be."""
+        """Draw and prove as many cases as requested, or as many as there can be; then one of each rare kind."""
+        ordinary: list[_Proven] = []
         for number, templates in zip(range(1, self.assignment.fresh + 1), self._choose_templates(), strict=False):
             for template in templates:
-                proven = self._attempt(template, f"fresh-{self.component.replace('_', '-')}-{number}")
+                proven = self._attempt(template, self._name(number))
                 if proven is not None:
+                    ordinary.append(proven)
                     yield proven
                     break
+        if ordinary:
+            yield from self._draw_extreme()
+            yield from self._draw_refusals(ordinary)
+
+    def _name(self, last: str | int) -> str:
+        return f"fresh-{self.component.replace('_', '-')}-{last}"
+
+    def _draw_extreme(self) -> Iterator[_Proven]:
+        """Draw a case whose scores overflow a plain exponential, if a published case has such scores."""
+        raised = (raise_scores(template, self.seed) for template in self.templates if self.has_extremes)
+        for template in filter(None, raised):
+            proven = self._attempt(template, self._name("extreme"))
+            if proven is not None:
+                yield proven
+                return
+
+    def _draw_refusals(self, ordinary: Sequence[_Proven]) -> Iterator[_Proven]:
+        """Draw calls that must be refused: published faults in a fresh call, which is drawn too if there is none."""
+        faults: dict[str | None, list[Template]] = {}
+        random = SeededRandom(self.seed, self._name("refusal"))
+        for template in sorted(self.refusals, key=lambda t: random.number(t.case.id)):
+            faults.setdefault(template.case.base, []).append(template)
+        drawn = {one.template.case.id: one for one in ordinary if one.template}
+        fit = {template.case.id: template for template in self.templates}
+        # Prefer a base that is drawn already, because a proof takes time; then the one with most published faults.
+        for base in sorted(faults, key=lambda base: (base not in drawn, -len(faults[base]))):
+            if base not in drawn and base in fit and (proven := self._attempt(fit[base], self._name("base"))):
+                drawn[base] = proven
+                yield proven
+            if base in drawn and (found := list(self._apply_faults(faults[base], drawn[base]))):
+                yield from found
+                return
+
+    def _apply_faults(self, faults: Sequence[Template], base: _Proven) -> Iterator[_Proven]:
+        """Yield refusals of a proven call: some of its published faults, in other sizes and with other numbers."""
+        assert base.template is not None, "it was drawn from one"
+        number = 1
+        for fault in faults:
+            random = SeededRandom(self.seed, self._name(f"refusal-{number}"))
+            try:
+                raw = redraw_refusal(fault.raw, base.template.case, base.case, random)
+                case = self._read_refusal(raw, base)
+            except Unfit:
+                continue
+            yield _Proven(_format_item(raw), {}, case)
+            number += 1
+            if number > _REFUSALS:
+                return
+
+    def _read_refusal(self, raw: Raw, base: _Proven) -> Case:
+        """Read a refusal with its base; Unfit if the call keeps the contract, or breaks it elsewhere."""
+        refusal = _Proven(_format_item(raw), {}, base.case)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / f"{self.component}.yaml"
+            path.write_text(_format_file(self.component, [base, refusal]), encoding="utf-8")
+            try:
+                cases = read_cases(YamlFile.read(path), self.spec.contracts, self.spec.conventions, underived=False)
+            except SpecError as error:
+                raise Unfit(str(error)) from error
+        case = next(case for case in cases if case.id == raw["id"])
+        published = (other for other in self.spec.cases_of(self.component) if other.error is not None)
+        if _identify_refusal(case) in map(_identify_refusal, published):
+            raise Unfit("this call is published")
+        return case
 
     def _choose_templates(self) -> Iterator[list[Template]]:
         """Yield the templates for each fresh case, the best first: kinds of cases in turn, none twice in a row."""
@@ -143,7 +261,7 @@ class _ComponentDrawer:
         for attempt in range(_ATTEMPTS):
             try:
                 raw = redraw_case(template, SeededRandom(self.seed, id_, attempt))
-                proven = self._prove(raw)
+                proven = self._prove(raw, template)
             except _Inconclusive:
                 proofs += 1
                 if proofs == _PROOFS:
@@ -155,7 +273,7 @@ class _ComponentDrawer:
                 return proven
         return None
 
-    def _prove(self, raw: Raw) -> _Proven:
+    def _prove(self, raw: Raw, template: Template) -> _Proven:
         """Derive a case; Unfit if it repeats another one, or does not reveal what it should."""
         from goldformer.spec.oracle.balls import Unproven  # fails where python-flint is missing
         from goldformer.spec.oracle.derive import derive
@@ -180,7 +298,7 @@ class _ComponentDrawer:
             path.write_text(_format_file(self.component, [proven]), encoding="utf-8")
             (case,) = read_cases(YamlFile.read(path), self.spec.contracts, self.spec.conventions, underived=False)
             self._check_proven(case)
-        return replace(proven, case=case)
+        return replace(proven, case=case, template=template)
 
     def _check_variety(self, case: Case) -> None:
         """Raise Unfit, before the proof, for a case that decodes the same word or sentence again and again."""
@@ -234,3 +352,10 @@ def _identify_call(case: Case) -> tuple[Any, ...]:
     """Return what identifies a call: its inputs and attributes."""
     arrays = tuple((name, array.shape, array.tobytes()) for name, array in case.input_arrays.items())
     return case.cotangent is not None, arrays, tuple(case.attributes.items())
+
+
+def _identify_refusal(case: Case) -> tuple[Any, ...]:
+    """Return what identifies a call that is refused, which may differ from others in its parameters only."""
+    return _identify_call(case), tuple(
+        (name, array.shape, array.tobytes()) for name, array in case.param_arrays.items()
+    )

@@ -21,12 +21,15 @@ from goldformer.adapters.process.faults import CallFault, FaultReason
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.imitation import Imitations
+from goldformer.conformance.grading.carry import find_carried
 from goldformer.conformance.grading.declarations import Declarations
+from goldformer.conformance.grading.forbidden import find_forbidden_uses
 from goldformer.conformance.grading.model import (
     NOT_STARTED,
     Check,
     ComponentGrade,
     DiagnosisLine,
+    ForbiddenUse,
     Grade,
     Outcome,
     Submission,
@@ -101,14 +104,15 @@ class Grader:
     def grade(self, submission: Submission) -> GradedSubmission:
         """Run a submission and grade it; there is a grade whatever happens, unless OSError: a disk is full."""
         key = self._task.key(submission)
-        transcript = Transcript(self._make_head(submission, key))
+        forbidden = find_forbidden_uses(submission.files, self._task.assignment.forbid)
+        transcript = Transcript(self._make_head(submission, key, forbidden))
         try:
             if submission.problem:
                 message = f"It cannot be graded: {submission.problem}."
                 grade = _grade_without_checks(self._task, submission, "error", message, self._isolation)
                 return GradedSubmission(grade, transcript.pack())
             recorder = OutputRecorder(self.spec)
-            grade = self._run(submission, key, transcript, recorder)
+            grade = replace(self._run(submission, key, transcript, recorder), forbidden=forbidden)
         except Exception as error:  # it is an error of the grader
             if isinstance(error, OSError) and error.errno in DISK_FAULTS:
                 raise
@@ -130,14 +134,16 @@ class Grader:
         client = SandboxClient(replayer.spawn, limits)
         recorder = OutputRecorder(self.spec)
         grade = self._judge(head["submission"], head["key"], client, replayer, isolation, recorder)
+        grade = replace(grade, forbidden=tuple(ForbiddenUse(**use) for use in head.get("forbidden", ())))
         changed = replayer.find_change()
         replayer.finish()
         return _mark_tampered(grade, changed) if changed else grade
 
-    def _make_head(self, submission: Submission, key: str) -> dict[str, Any]:
+    def _make_head(self, submission: Submission, key: str, forbidden: tuple[ForbiddenUse, ...]) -> dict[str, Any]:
         return {
             "submission": submission.id, "key": key, "goldformer": __version__,
             "limits": asdict(self._task.assignment.limits), "isolation": asdict(self._isolation),
+            "forbidden": [asdict(use) for use in forbidden],
         }  # fmt: skip
 
     def _run(self, submission: Submission, key: str, transcript: Transcript, outputs: OutputRecorder) -> Grade:
@@ -186,7 +192,8 @@ class Grader:
         checks = tuple(planned.rate(verdict) for (planned, _), verdict in zip(judgements, verdicts, strict=True))
         judged = [check.verdict for check in checks if check.outcome != "grader-error"]
         said = () if message else tuple(_diagnose(judged, plan.spec))
-        parts = grade_components(assignment, checks, said, plan.kinds)
+        carried = find_carried(assignment, checks, plan.kinds, plan.spec)
+        parts = grade_components(assignment, checks, said, plan.kinds, carried)
         outcome, sentence = summarize_outcomes(checks)
         earned, points = round_points(sum(part.earned for part in parts)), round_points(assignment.points)
         return Grade(id_, key, outcome, message or sentence, points, earned, parts, said, checks, isolation)

@@ -98,7 +98,8 @@ class Assignment:
 
     `adapter` is the file that imports `submission` and maps it to the contracts; `starter` is the file that students
     start from. `fresh` is the number of cases to draw for each component. `seed` is None if grading draws one and
-    keeps it. `without` are the ids of published cases and properties that are left out.
+    keeps it. `without` are the ids of published cases and properties that are left out. `carry` says whether a mistake
+    costs points once, or in every component that inherits it. `forbid` are names that submissions may not use.
     """
 
     path: Path
@@ -113,6 +114,8 @@ class Assignment:
     deductions: tuple[Deduction, ...] = ()
     feedback: Feedback = field(default_factory=Feedback)
     without: tuple[str, ...] = ()
+    carry: Literal["once", "every"] = "once"
+    forbid: tuple[str, ...] = ()
 
     @property
     def points(self) -> float:
@@ -164,14 +167,30 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
+class CarriedMistake:
+    """Causes that cost points in other `components`, and the number of checks that fail here only because of them.
+
+    A cause is the id of a mistake, or an option such as "norm_placement: pre".
+    """
+
+    causes: tuple[str, ...]
+    components: tuple[str, ...]
+    checks: int
+
+
+@dataclass(frozen=True, slots=True)
 class ComponentGrade:
-    """The points of a component. `shares` are the numbers of passed and of counted checks by their origin."""
+    """The points of a component. `shares` are the numbers of passed and of counted checks by their origin.
+
+    Checks that fail only because of a mistake in `carried` cost nothing; `shares` counts them as failed.
+    """
 
     component: str
     points: float
     earned: float
     shares: Mapping[Origin, tuple[int, int]]
     deductions: tuple[Deduction, ...] = ()
+    carried: tuple[CarriedMistake, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +201,15 @@ class DiagnosisLine:
     text: str
     inner: bool = True
     mistakes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ForbiddenUse:
+    """A line of a submission that uses a forbidden name, as its source reads; what runs may differ."""
+
+    file: str
+    line: int
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +230,7 @@ class Grade:
     said: tuple[DiagnosisLine, ...]
     checks: tuple[Check, ...]
     isolation: Isolation
+    forbidden: tuple[ForbiddenUse, ...] = ()
 
 
 #: The labels of the diagnosis that name a mistake for certain.

@@ -14,7 +14,7 @@ import tempfile
 import traceback
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -46,10 +46,11 @@ class _Refusal:
 
 @dataclass
 class _Job:
-    """A submission, and how processes ended over it."""
+    """A submission, and how processes ended over it; whether no other submission runs meanwhile."""
 
     submission: Submission
     ends: list[str] = field(default_factory=list)
+    alone: bool = False
 
 
 class _WorkerProcess:
@@ -113,6 +114,8 @@ class _Pool:
         self._running = running
         self._workers: list[_WorkerProcess] = []
         self._again: deque[_Job] = deque()
+        #: Submissions that took too long next to others: each is graded once more, when nothing else runs.
+        self._timed_out: deque[_Job] = deque()
 
     def run(self) -> Iterator[ResultFiles]:
         """Grade until everything is done."""
@@ -147,7 +150,11 @@ class _Pool:
         if self._again:
             return self._again.popleft()
         submission = next(self._submissions, None)
-        return _Job(submission) if submission is not None else None
+        if submission is not None:
+            return _Job(submission, alone=self._jobs == 1)
+        if self._timed_out and not any(worker.job for worker in self._workers):
+            return replace(self._timed_out.popleft(), alone=True)
+        return None
 
     def _receive(self, worker: _WorkerProcess) -> ResultFiles | None:
         job, worker.job = worker.job, None
@@ -159,6 +166,9 @@ class _Pool:
         if isinstance(message, _Refusal):
             raise Unusable(message.why)
         assert isinstance(message, ResultFiles)
+        if message.timed_out and not job.alone:
+            self._timed_out.append(job)
+            return None
         return message
 
     def _retry(self, worker: _WorkerProcess, job: _Job) -> ResultFiles | None:

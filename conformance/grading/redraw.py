@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -131,6 +132,38 @@ def explain_unfit(template: Template, spec: Spec) -> str | None:
     return next((why for why, holds in reasons.items() if holds), None)
 
 
+#: The ends and steps of inputs that make all scores of attention or of a softmax so large, and so much alike, that a
+#: plain exponential overflows in every dtype while no weight vanishes; with a sign for one of them.
+_RAISED: Final[Mapping[str, Mapping[str, tuple[Fraction, Fraction, Fraction]]]] = {
+    "softmax": {"scores": (Fraction(1024), Fraction(1048), Fraction(8))},
+    "scaled_dot_product_attention": {
+        "query": (Fraction(32), Fraction(33), Fraction(1, 4)),
+        "key": (Fraction(32), Fraction(65, 2), Fraction(1, 4)),
+    },
+}
+
+
+def raise_scores(template: Template, secret: str) -> Template | None:
+    """Return the template with scores that overflow a plain exponential; None if it has none that can be raised.
+
+    The mistake that such scores reveal is stated in `meant_for`, so that the kind of a fresh case is known.
+    """
+    if "softmax-unstable" in template.case.kills and not template.has_values:
+        return replace(template, raw={**template.raw, "meant_for": ["softmax-unstable"]})
+    case, component = template.case, template.contract.component
+    raised = _RAISED.get(component, {})
+    recipes = template.raw.get("inputs", {})
+    if not raised or case.cotangent is not None or any("range" not in recipes.get(name, {}) for name in raised):
+        return None
+    first = next(iter(raised))
+    negative = SeededRandom(secret, case.id).number("sign") % 2 == 1
+    inputs = dict(recipes)
+    for name, (low, high, step) in raised.items():
+        ends = (-high, -low) if negative and name == first else (low, high)
+        inputs[name] = {**recipes[name], "range": [float(end) for end in ends], "step": str(step)}
+    return replace(template, raw={**template.raw, "inputs": inputs, "meant_for": ["softmax-unstable"]})
+
+
 def _find_fixed_sizes(contract: Contract) -> frozenset[str]:
     """Return the sizes that stay: numbers of layers and beams decide how long a case takes, and are in no shape."""
     attributes = contract.attributes
@@ -178,6 +211,8 @@ class _Redraw:
         if "cotangent" in raw:
             drawn = {"seed": self.random.number("cotangent")} if "draw" in raw["cotangent"] else {}
             made["cotangent"] = {**raw["cotangent"], **drawn}
+        if "softmax-unstable" in raw.get("meant_for", ()):
+            made["meant_for"] = ["softmax-unstable"]
         return made | self._choose_conventions(raw)
 
     def _choose_conventions(self, raw: Mapping[str, Any]) -> Raw:

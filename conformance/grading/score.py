@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Decimal
+from fractions import Fraction
 from typing import Final, get_args
 
 from goldformer.conformance.grading.model import (
     CERTAIN_LABELS,
     SEVERITY,
     Assignment,
+    CarriedMistake,
     Check,
     ComponentGrade,
     Deduction,
@@ -41,16 +44,31 @@ _MESSAGES: Final[Mapping[Outcome, str]] = {
 class CheckKinds:
     """The ids of checks that ask for an error, and of those that ask for numbers; a check of a shape is in neither.
 
-    `advised` are those that only SHOULD clauses ask for: they cost nothing, and so they earn nothing.
+    `extreme` are those whose numbers overflow a plain exponential. `advised` are those that only SHOULD clauses ask
+    for: they cost nothing, and so they earn nothing.
     """
 
     refusals: Collection[str]
     numeric: Collection[str]
+    extreme: Collection[str] = frozenset()
     advised: Collection[str] = frozenset()
+
+    def find_kind(self, check: Check) -> str:
+        """Return the kind of a golden case. Published cases of a kind are compared with fresh ones of that kind."""
+        id_ = check.verdict.check
+        return "refusal" if id_ in self.refusals else "extreme" if id_ in self.extreme else "value"
 
     def counts(self, check: Check) -> bool:
         """Return True if a check decides about points."""
         return check.counts and check.verdict.check not in self.advised
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """The checks of one component, each in a dtype, that fail without costing points; and the mistakes they inherit."""
+
+    keys: frozenset[tuple[str, str]] = frozenset()
+    mistakes: tuple[CarriedMistake, ...] = ()
 
 
 def round_points(points: float | Decimal) -> float:
@@ -60,46 +78,104 @@ def round_points(points: float | Decimal) -> float:
 
 
 def grade_components(
-    assignment: Assignment, checks: Sequence[Check], diagnosis: Sequence[DiagnosisLine], kinds: CheckKinds
+    assignment: Assignment,
+    checks: Sequence[Check],
+    diagnosis: Sequence[DiagnosisLine],
+    kinds: CheckKinds,
+    carried: Mapping[str, Carried] | None = None,
 ) -> tuple[ComponentGrade, ...]:
-    """Return the points of each component."""
+    """Return the points of each component; `carried` are the failures that cost points elsewhere already."""
     due = _assign_deductions(assignment, checks, diagnosis)
     return tuple(
-        _grade_component(part, [c for c in checks if c.verdict.component == part.component], due[part.component], kinds)
+        _grade_component(
+            part,
+            [c for c in checks if c.verdict.component == part.component],
+            due[part.component],
+            kinds,
+            (carried or {}).get(part.component, Carried()),
+        )
         for part in assignment.parts
     )
 
 
 def _grade_component(
-    part: GradedComponent, checks: Iterable[Check], deductions: tuple[Deduction, ...], kinds: CheckKinds
+    part: GradedComponent,
+    checks: Iterable[Check],
+    deductions: tuple[Deduction, ...],
+    kinds: CheckKinds,
+    carried: Carried,
 ) -> ComponentGrade:
     counted = [check for check in checks if kinds.counts(check)]
-    works = any(check.outcome == "correct" and check.verdict.check in kinds.numeric for check in counted)
-    shares: dict[Origin, tuple[int, int]] = {}
-    for origin in get_args(Origin):
-        if mine := [check for check in counted if check.origin == origin]:
-            # Code that refuses every input also refuses the bad ones: that counts only if something else works.
-            passed = [c for c in mine if c.outcome == "correct" and (works or c.verdict.check not in kinds.refusals)]
-            shares[origin] = (len(passed), len(mine))
-    earned = Decimal(repr(part.points)) * _compute_share(part, shares) if works else Decimal(0)
+    kept = [c for c in counted if c.outcome == "correct" or (c.verdict.check, c.verdict.dtype) in carried.keys]
+    works = _find_works(counted, kept, kinds)
+    # Code that refuses every input also refuses the bad ones: that counts only if something else works.
+    passed = [c for c in kept if works or c.verdict.check not in kinds.refusals]
+    shares = {origin: (_count_correct(passed, origin), number) for origin, number in _count_origins(counted).items()}
+    earned = Decimal(0)
+    if works:
+        share = _compute_share(part, counted, passed, kinds)
+        earned = Decimal(repr(part.points)) * Decimal(share.numerator) / Decimal(share.denominator)
     lost = sum((Decimal(repr(deduction.points)) for deduction in deductions), Decimal(0))
-    return ComponentGrade(part.component, part.points, round_points(max(earned - lost, Decimal(0))), shares, deductions)
+    points = round_points(max(earned - lost, Decimal(0)))
+    return ComponentGrade(part.component, part.points, points, shares, deductions, carried.mistakes)
 
 
-def _compute_share(part: GradedComponent, shares: Mapping[Origin, tuple[int, int]]) -> Decimal:
+def _find_works(counted: Sequence[Check], kept: Sequence[Check], kinds: CheckKinds) -> bool:
+    """Return True if a check of numbers passes, a fresh one too if there are any."""
+
+    def find_origins(checks: Sequence[Check]) -> set[Origin]:
+        return {check.origin for check in checks if check.verdict.check in kinds.numeric}
+
+    return bool(find_origins(kept)) and find_origins(kept) == find_origins(counted)
+
+
+def _count_origins(checks: Iterable[Check]) -> dict[Origin, int]:
+    """Return the number of checks of each origin that has any."""
+    counts = Counter(check.origin for check in checks)
+    return {origin: counts[origin] for origin in get_args(Origin) if counts[origin]}
+
+
+def _count_correct(checks: Iterable[Check], origin: Origin) -> int:
+    return sum(check.origin == origin and check.outcome == "correct" for check in checks)
+
+
+def _compute_share(
+    part: GradedComponent, counted: Sequence[Check], passed: Sequence[Check], kinds: CheckKinds
+) -> Fraction:
     """Return the share of its points that a component earns.
 
-    Answers copied from the published cases fail the fresh ones, so the smaller of the two shares counts.
+    Answers copied from the published cases fail the fresh ones, so of each kind of cases the smaller share counts: a
+    table of the few published refusals, for instance, must not make up for fresh refusals that fail.
     """
-    fractions = {
-        origin: Decimal(passed == counted) if part.rule == "all" else Decimal(passed) / Decimal(counted)
-        for origin, (passed, counted) in shares.items()
-    }
-    golden = min((fractions[origin] for origin in ("published", "fresh") if origin in fractions), default=Decimal(0))
-    weight, other = Decimal(repr(part.golden)), Decimal(repr(part.properties))
-    if "property" not in fractions or not other:
+    golden = _compute_golden_share(counted, passed, kinds, every=part.rule == "all")
+    properties = [check for check in counted if check.origin == "property"]
+    if not properties or not part.properties:
         return golden
-    return golden * (weight + other * fractions["property"]) / (weight + other)
+    holding = sum(check.origin == "property" for check in passed)
+    held = Fraction(holding == len(properties)) if part.rule == "all" else Fraction(holding, len(properties))
+    weight, other = Fraction(repr(part.golden)), Fraction(repr(part.properties))
+    return golden * (weight + other * held) / (weight + other)
+
+
+def _compute_golden_share(
+    counted: Sequence[Check], passed: Sequence[Check], kinds: CheckKinds, *, every: bool
+) -> Fraction:
+    """Return the share of golden cases that pass; each kind weighs as much as it has published cases."""
+    golden = [check for check in counted if check.origin != "property"]
+    among = Counter(_classify(check, kinds) for check in golden)
+    right = Counter(_classify(check, kinds) for check in passed if check.origin != "property")
+    if every or not golden:
+        return Fraction(bool(golden) and right == among)
+    origin: Origin = "published" if any(check.origin == "published" for check in golden) else "fresh"
+    weights = {kind: number for (of, kind), number in among.items() if of == origin}
+    shares = {key: Fraction(right[key], number) for key, number in among.items()}
+    least = {kind: min(share for (_, of), share in shares.items() if of == kind) for kind in weights}
+    return sum((least[kind] * number for kind, number in weights.items()), Fraction(0)) / sum(weights.values())
+
+
+def _classify(check: Check, kinds: CheckKinds) -> tuple[Origin, str]:
+    """Return the origin and the kind of a golden case."""
+    return check.origin, kinds.find_kind(check)
 
 
 def _assign_deductions(

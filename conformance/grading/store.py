@@ -9,6 +9,7 @@ DIR/
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -31,6 +32,8 @@ GRADE: Final = "grade.json"
 #: The error of the grader itself, if there was one.
 PROBLEM: Final = "grader-error.txt"
 _LOCK: Final = ".lock"
+#: The folders that only their owner may read.
+_PRIVATE: Final = ("fresh", "assignment", "students")
 #: The beginning of the names of folders that hold submissions while they run.
 _RUNNING: Final = "goldformer-grade-"
 #: Files that replace_file has written and not moved to their places yet.
@@ -110,6 +113,11 @@ class Store:
             owner = os.pread(self._lock, 4096, 0).decode("utf-8", "replace").strip()
             os.close(self._lock)
             raise InUse(f"{self.folder}: process {owner or '?'} is grading into this folder") from error
+        # Submissions at level `process` are other users if root grades: they must not read fresh cases or the seed.
+        for name in _PRIVATE:
+            (self.folder / name).mkdir(exist_ok=True)
+            with contextlib.suppress(PermissionError):  # it belongs to somebody else, who decides
+                (self.folder / name).chmod(0o700)
         self._clean()
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)

@@ -11,7 +11,7 @@ from typing import Final
 
 from goldformer.conformance.grading.assignment import digest_assignment, list_published_cases
 from goldformer.conformance.grading.declarations import Declarations, read_declarations
-from goldformer.conformance.grading.fresh import load_fresh
+from goldformer.conformance.grading.fresh import find_kind, load_fresh
 from goldformer.conformance.grading.model import Assignment, Check, Origin, Submission, derive_outcome
 from goldformer.conformance.grading.outputs import OPTIONAL, Outputs
 from goldformer.conformance.grading.sandbox import Level
@@ -151,7 +151,8 @@ def _plan_checks(
 def _sort_kinds(cases: list[Case], declarations: Declarations, spec: Spec) -> CheckKinds:
     refusals = frozenset(case.id for case in cases if _is_refusal(case, declarations, spec))
     numeric = frozenset(case.id for case in cases if case.id not in refusals and not case.shape_only)
-    return CheckKinds(refusals, numeric, frozenset(case.id for case in cases if spec.is_advice(case)))
+    extreme = frozenset(case.id for case in cases if find_kind(case) == "extreme")
+    return CheckKinds(refusals, numeric, extreme, frozenset(case.id for case in cases if spec.is_advice(case)))
 
 
 def _is_refusal(case: Case, declarations: Declarations, spec: Spec) -> bool:

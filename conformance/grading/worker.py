@@ -23,7 +23,7 @@ TRANSCRIPT: Final = "transcript.jsonl.gz"
 class ResultFiles:
     """The result files of one submission by their names, and what the terminal prints about it.
 
-    `outputs` are those that it returned, by component and check.
+    `outputs` are those that it returned, by component and check. `timed_out` is true if a check took too long.
     """
 
     id: str
@@ -32,6 +32,7 @@ class ResultFiles:
     earned: float
     points: float
     outputs: Outputs = field(default_factory=dict)
+    timed_out: bool = False
 
     @property
     def line(self) -> str:
@@ -48,7 +49,8 @@ class Worker:
         Numerics().apply("numpy")
         self._task = task
         grader = Grader(task, spec)
-        self._sandbox = Sandbox(task.assignment.limits, grader.declarations.arrays, task.require)
+        arrays, forbid = grader.declarations.arrays, task.assignment.forbid
+        self._sandbox = Sandbox(task.assignment.limits, arrays, task.require, forbid=forbid)
         self._grader = grader.use_sandbox(self._sandbox, running or self._sandbox.folder)
 
     def finish(self, submission: Submission) -> ResultFiles:
@@ -72,7 +74,8 @@ def write_results(graded: GradedSubmission, task: GradingTask, spec: Spec) -> Re
     }
     if graded.problem:
         files[PROBLEM] = graded.problem
-    return ResultFiles(grade.submission, files, grade.outcome, grade.earned, grade.points, graded.outputs)
+    timed_out = any(check.outcome == "timeout" for check in grade.checks)
+    return ResultFiles(grade.submission, files, grade.outcome, grade.earned, grade.points, graded.outputs, timed_out)
 
 
 def give_up(submission: Submission, why: str, task: GradingTask, spec: Spec) -> ResultFiles:

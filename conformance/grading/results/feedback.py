@@ -60,6 +60,8 @@ def list_notes(feedback: StudentFeedback) -> Iterator[str]:
         yield code(feedback.message)
     if feedback.advice:
         yield escape(feedback.advice)
+    if feedback.forbidden:
+        yield escape(feedback.forbidden)
     if feedback.stderr:
         yield block(feedback.stderr)
 
@@ -99,8 +101,8 @@ def describe_component(row: ComponentFeedback) -> Iterator[str]:
         if failure.stderr:
             yield "The end of its standard error:"
             yield block(failure.stderr)
-    for deduction in row.deductions:
-        yield escape(deduction)
+    for text in (*row.deductions, *row.carried):
+        yield escape(text)
 
 
 def _list_failures(row: ComponentFeedback) -> Iterator[str]:

@@ -91,7 +91,8 @@ def _list_components(grade: Grade, spec: Spec) -> Iterator[ComponentDetails]:
             deductions=tuple(
                 f"−{words.points(d.points)} for {d.mistake or d.reason}{': ' if d.note else ''}{d.note}"
                 for d in part.deductions
-            ),
+            )
+            + tuple(words.describe_carried(carried) for carried in part.carried),
             bad=tuple(item for item, in_full in full if in_full),
             more=tuple(headline(item.verdict) for item, in_full in full if not in_full),
         )  # fmt: skip

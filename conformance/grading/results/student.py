@@ -73,12 +73,13 @@ class ComponentFeedback:
     failures: tuple[FailedCheck, ...] = ()
     more: int = 0
     deductions: tuple[str, ...] = ()
+    carried: tuple[str, ...] = ()
     ran: bool = True
 
     @property
     def says(self) -> bool:
         """True if there is something to read in addition to the points."""
-        return bool(self.note or self.first_wrong or self.failures or self.deductions)
+        return bool(self.note or self.first_wrong or self.failures or self.deductions or self.carried)
 
     @property
     def brief(self) -> str:
@@ -124,6 +125,7 @@ class StudentFeedback:
     command: str
     isolation: str
     stderr: str = ""
+    forbidden: str = ""
 
     @property
     def compares(self) -> bool:
@@ -250,6 +252,7 @@ def build_feedback(grade: Grade, assignment: Assignment, spec: Spec) -> StudentF
         command=_make_command(grade, assignment, failures, spec) if ran else "",
         isolation=words.describe_isolation(grade.isolation) if ran or grade.checks else "",
         stderr=stderr,
+        forbidden=words.describe_forbidden(grade.forbidden),
     )
 
 
@@ -279,6 +282,7 @@ def _describe_component(
         failures=failed[:_LISTED],
         more=sum(1 + failure.alike for failure in failed[_LISTED:]),
         deductions=tuple(_describe_deduction(deduction, assignment) for deduction in part.deductions),
+        carried=tuple(words.describe_carried(carried, named=assignment.feedback.diagnosis) for carried in part.carried),
     )
 
 

@@ -7,7 +7,16 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from goldformer.adapters.process.faults import printable
-from goldformer.conformance.grading.model import SEVERITY, Assignment, Check, Grade, Origin, Outcome
+from goldformer.conformance.grading.model import (
+    SEVERITY,
+    Assignment,
+    CarriedMistake,
+    Check,
+    ForbiddenUse,
+    Grade,
+    Origin,
+    Outcome,
+)
 from goldformer.conformance.grading.sandbox import Isolation, Level
 
 #: The name of a fresh case whose id is secret.
@@ -43,8 +52,8 @@ _ADVICE: Final[Mapping[Outcome, str]] = {
     "everything that was asked for.",
     "error": "A call that raises an error earns nothing, however small its cause. Begin with the last line of the "
     "message: it says what is wrong, and the lines above it say where.",
-    "timeout": "A call may take {call:g} seconds and everything together {total:g}. The arrays are small, so look for "
-    "a loop that does not end, or for code that trains or waits when it is imported.",
+    "timeout": "A call may take {call:g} seconds of processor time, and everything together {total:g} seconds. The "
+    "arrays are small, so look for a loop that does not end, or for code that trains or waits when it is imported.",
     "memory": "Your code may use {memory} MiB of memory. Look for an array with too many axes, such as a broadcast "
     "makes of shapes that do not match.",
     "output-limit": "Your code may print {output} MiB. Remove the prints that you used while you wrote it.",
@@ -99,6 +108,27 @@ def count_noun(number: int, noun: str) -> str:
     """Return a number of things: "1 case", "2 cases"."""
     plural = re.sub(r"y$", "ie", noun)
     return f"{number} {noun}" if number == 1 else f"{number} {plural}s"
+
+
+def describe_carried(carried: CarriedMistake, *, named: bool = True) -> str:
+    """Say which failures cost nothing, because their mistake costs points in another component already."""
+    mistakes = " and ".join(carried.causes) if named else "a mistake"
+    fail = "fails" if carried.checks == 1 else "fail"
+    why = (
+        f"{count_noun(carried.checks, 'check')} {fail} only because of {mistakes} in {' and '.join(carried.components)}"
+    )
+    return f"Not deducted again: {why}"
+
+
+def describe_forbidden(uses: Iterable[ForbiddenUse]) -> str:
+    """Say which lines use forbidden names, as far as reading tells; nothing if none does."""
+    lines = ", ".join(f"{use.name} ({use.file}, line {use.line})" for use in uses)
+    if not lines:
+        return ""
+    return (
+        f"This assignment forbids what your source seems to use: {lines}. Write it yourself. It was found by reading, "
+        "which is no proof: whoever gave you the assignment decides about it."
+    )
 
 
 def find_worst(checks: Iterable[Check]) -> Outcome:

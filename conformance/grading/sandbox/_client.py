@@ -19,9 +19,14 @@ from goldformer.conformance.grading.sandbox._types import Limits
 
 #: Seconds that a process which closed its connection gets to end.
 _GRACE: Final = 1.0
+#: A call may take this many times its limit in all: the limit itself is of processor time, which another process on a
+#: busy machine does not take away.
+_PATIENCE: Final = 3.0
 _MIB: Final = 1 << 20
 #: The end of a process: its status, seconds of cpu, and whether it was killed because it was out_of_memory.
 Ending = Mapping[str, Any]
+#: The state of a process: whether it has ended, and the seconds of cpu that it and those that it started have used.
+State = Mapping[str, Any]
 _LONGEST_HANDSHAKE: Final = 64 << 10
 _MEMORY: Final = re.compile(
     r"(\S+:\d+: )?_?(Array)?MemoryError\b|.*(DefaultCPUAllocator: can't allocate memory|cannot allocate memory)", re.S
@@ -36,13 +41,17 @@ class SandboxProcess(Pipes):
     """
 
     def __init__(
-        self, pipes: tuple[int, int, int], limits: Limits, has_ended: Callable[[], bool], end: Callable[[], Ending]
+        self, pipes: tuple[int, int, int], limits: Limits, look: Callable[[], State], end: Callable[[], Ending]
     ) -> None:
         """Take over a process that somebody else started, with the functions that look at it and end it."""
         self.owner: Final = os.getpid()
         self._limits = limits
         self._printed = 0
-        self._look, self._kill = has_ended, end
+        self._look, self._kill = look, end
+        #: The seconds of processor time that the present call may take, and those that were used before it.
+        self._most: float | None = None
+        self._used_before: float | None = None
+        self._has_answered = False
         self._ending: Ending | None = None
         self._descriptors = weakref.finalize(self, _close_descriptors, pipes, self.owner)
         super().__init__(*map(prepare_pipe, pipes))
@@ -60,7 +69,13 @@ class SandboxProcess(Pipes):
         """Send a line and return the next one; ChildFault if none comes, or if one came before it was requested."""
         if self._unread or self._has_sent():
             raise _make_unrequested_fault()
-        line = super().exchange(message, seconds)
+        self._most = self._limits.call if self._has_answered else self._limits.start
+        self._used_before = None
+        try:
+            line = super().exchange(message, seconds)
+        finally:
+            self._most = None
+        self._has_answered = True
         # Everything printed before the answer is in the pipe: count it however busy this machine is.
         with contextlib.suppress(KeyError):  # the pipe is closed
             while self._read_stderr():
@@ -97,7 +112,22 @@ class SandboxProcess(Pipes):
             raise ChildFault("output-limit", f"printed more than {self._limits.output} MiB")
 
     def _has_ended(self) -> bool:
-        return self._ending is not None or self._look()
+        if self._ending is not None:
+            return True
+        state = self._look()
+        if self._most is not None and not state["ended"]:
+            self._check_cpu(state["cpu"], self._most)
+        return bool(state["ended"])
+
+    def _check_cpu(self, used: float, most: float) -> None:
+        """Raise ChildFault if the present call has used more processor time than it may.
+
+        The first look of a call, a fraction of a second after its beginning, says what was used before.
+        """
+        if self._used_before is None:
+            self._used_before = used
+        if used - self._used_before > most:
+            raise ChildFault("timeout", f"used more than {most:g} s")
 
     def _explain_closed_pipe(self, size: int, which: str = "output") -> ChildFault:
         del which
@@ -157,18 +187,23 @@ class SandboxClient(Client):
                 child.end()
 
     def _exchange(self, child: Peer, message: bytes, method: str) -> bytes:
-        line = child.exchange(message, self._limits.start if method == "initialize" else self._limits.call)
+        line = child.exchange(message, self._find_patience(method))
         if method == "initialize" and len(line) > _LONGEST_HANDSHAKE:
             # Its names are looked up, and quoted if they are unknown.
             raise ChildFault("protocol", f"says more of itself than {_LONGEST_HANDSHAKE >> 10} KiB")
         return line
 
+    def _find_patience(self, method: str) -> float:
+        """Return the seconds to wait for an answer at most."""
+        return _PATIENCE * (self._limits.start if method == "initialize" else self._limits.call)
+
     def _fault(self, fault: ChildFault, method: str, child: Peer) -> CallFault:
         doing = "while it was imported" if method == "initialize" else f"when it was asked for {method}"
         what = str(fault)
         if fault.reason == "timeout" and "processor" not in what:
-            seconds = self._limits.start if method == "initialize" else self._limits.call
-            what = f"gave no answer within {seconds:g} s"
+            # One text for both limits: which of them is hit first depends on the load of the machine.
+            patience = self._find_patience(method)
+            what = f"gave no answer within {patience / _PATIENCE:g} s of processor time ({patience:g} s in all)"
         return CallFault(fault.reason, f"the process {what} {doing}", child.stderr_tail())
 
     def _no_answer(self, method: str, error: WireError, child: Peer) -> CallFault:

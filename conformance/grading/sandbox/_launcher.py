@@ -15,6 +15,7 @@ import contextlib
 import json
 import os
 import platform
+import select
 import signal
 import socket
 import sys
@@ -35,7 +36,8 @@ from goldformer.conformance.grading.sandbox._isolation import (
     try_steps,
 )
 from goldformer.conformance.grading.sandbox._mounts import make_root, remove_folder
-from goldformer.conformance.grading.sandbox._types import Limits
+from goldformer.conformance.grading.sandbox._types import MEMORY_WATCH, Limits
+from goldformer.conformance.grading.sandbox._usage import INTERVAL, check_measurable, measure_cpu, measure_descendants
 
 if TYPE_CHECKING:
     from goldformer.spec import Spec
@@ -58,9 +60,12 @@ def main() -> None:
     if linux.PID_NAMESPACE in features:
         _continue_in_fork(control, config["parent"], config["folder"])
     # Only now: a library may start threads, and a process with threads cannot make a user namespace.
+    from goldformer.conformance.grading.sandbox._forbid import forbid_names
     from goldformer.conformance.grading.sandbox._preload import preload
 
-    launcher = Launcher(control, config, features, refused, preload(config["arrays"]))
+    spec = preload(config["arrays"])
+    forbid_names(config["forbid"])
+    launcher = Launcher(control, config, features, refused, spec)
     launcher.answer({"refused": launcher.refused, "features": launcher.features, "size": _measure_size()})
     launcher.serve()
     launcher.end_all()
@@ -133,6 +138,8 @@ class Launcher:
         self._spec = spec
         self._reaper = _Reaper()
         self._groups: dict[int, Group] = {}
+        self._memory: dict[int, int] = {}
+        self._out_of_memory: dict[int, None] = {}
         self._forks = 0
         self._name = os.path.basename(config["folder"])
         self._pids = linux.PidNamespaces() if linux.PID_NAMESPACE in features else None
@@ -147,9 +154,17 @@ class Launcher:
                     self._steps.remove(name)
                     refused[name] = str(error.strerror or error)
         refused |= self._find_refused(config)
-        self.refused = refused
         self._steps = [name for name in self._steps if name not in refused]
         self.features = [*features, *self._steps]
+        self._watches = "cgroup" not in self._steps and MEMORY_WATCH not in config["without"]
+        if self._watches:
+            try:
+                self._check_watch()
+                self.features.append(MEMORY_WATCH)
+            except OSError as error:
+                self._watches = False
+                refused[MEMORY_WATCH] = str(error.strerror or error)
+        self.refused = refused
         linux.refuse_tracers()
 
     def serve(self) -> None:
@@ -160,7 +175,7 @@ class Launcher:
                     descriptors, self._received = self._received, []
                     self.answer(self._fork(fork, descriptors))
                 case {"look": pid}:
-                    self.answer({"ended": self._reaper.has_ended(pid)})
+                    self.answer({"ended": self._reaper.has_ended(pid), "cpu": measure_cpu(pid)})
                 case {"end": pid}:
                     self.answer(self._end(pid))
 
@@ -173,9 +188,28 @@ class Launcher:
         """Send a line."""
         self._control.sendall(json.dumps(reply).encode() + b"\n")
 
+    def _check_watch(self) -> None:
+        """Raise OSError unless all memory of the processes can be measured from here."""
+        if "system-calls" not in self._steps:
+            raise OSError("memory that belongs to no process cannot be refused without system-calls")
+        check_measurable()
+
+    def _watch_memory(self) -> None:
+        """Kill the running processes if they take more memory together than they may."""
+        running = self._reaper.running - self._out_of_memory.keys()
+        most = sum(self._memory[pid] for pid in running)
+        if running and measure_descendants() > most:
+            for pid in running:
+                self._out_of_memory[pid] = None
+                self._reaper.kill(pid)
+                if not self._pids:
+                    _end_orphans(self._reaper.running)
+
     def _read_line(self) -> bytes:
         """Return the next request, or nothing at the end; keep the descriptors that come with it."""
         while b"\n" not in self._unread:
+            while self._watches and self._reaper.running and not select.select([self._control], [], [], INTERVAL)[0]:
+                self._watch_memory()
             try:
                 data, descriptors, _, _ = socket.recv_fds(self._control, _BUFFER, _PIPES)
             except OSError:
@@ -217,6 +251,7 @@ class Launcher:
             for descriptor in descriptors:
                 os.close(descriptor)
         self._reaper.running.add(pid)
+        self._memory[pid] = limits.memory << 20
         if group:
             self._groups[pid] = group
         return {"pid": pid}
@@ -289,7 +324,10 @@ class Launcher:
         if not self._pids:
             _end_orphans(self._reaper.running)
         group = self._groups.pop(pid, None)
-        return {"status": status, "cpu": seconds, "out_of_memory": group.end() if group else False}
+        del self._memory[pid]
+        killed = pid in self._out_of_memory
+        self._out_of_memory.pop(pid, None)
+        return {"status": status, "cpu": seconds, "out_of_memory": group.end() if group else killed}
 
 
 class _Reaper:
@@ -310,13 +348,17 @@ class _Reaper:
 
     def end(self, pid: int) -> tuple[int, float]:
         """Kill a process with its session; return its exit status (minus a signal's number) and processor seconds."""
-        for kill in (os.killpg, os.kill):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                kill(pid, signal.SIGKILL)
+        self.kill(pid)
         if pid not in self._reaped:
             self._reap(pid, 0)
         self.running.discard(pid)
         return self._reaped.pop(pid)
+
+    def kill(self, pid: int) -> None:
+        """Kill a process with its session, and leave it to be reaped."""
+        for kill in (os.killpg, os.kill):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                kill(pid, signal.SIGKILL)
 
     def _reap(self, pid: int, options: int) -> bool:
         found, status, usage = os.wait4(pid, options)

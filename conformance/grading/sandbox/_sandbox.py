@@ -23,7 +23,7 @@ from typing import IO, Any, Final
 import goldformer
 from goldformer.conformance.grading.sandbox import _linux as linux
 from goldformer.conformance.grading.sandbox._cgroup import remove_all
-from goldformer.conformance.grading.sandbox._client import Ending, SandboxClient, SandboxProcess
+from goldformer.conformance.grading.sandbox._client import Ending, SandboxClient, SandboxProcess, State
 from goldformer.conformance.grading.sandbox._folders import SweptFolder
 from goldformer.conformance.grading.sandbox._isolation import make_environment
 from goldformer.conformance.grading.sandbox._mounts import remove_folder
@@ -67,15 +67,23 @@ class Sandbox:
     isolation: Isolation
 
     def __init__(
-        self, limits: Limits, arrays: str, require: Level | None = None, *, without: Collection[str] = ()
+        self,
+        limits: Limits,
+        arrays: str,
+        require: Level | None = None,
+        *,
+        without: Collection[str] = (),
+        forbid: Sequence[str] = (),
     ) -> None:
         """Start the launcher; SandboxError if that fails, or if it does not reach the required level.
 
-        `arrays` is the library that adapters use; `without` names features to leave out.
+        `arrays` is the library that adapters use; `without` names features to leave out; `forbid` names functions,
+        classes and modules that raise an error when they are used.
         """
         self._limits = limits
         self._arrays = arrays
         self._without = tuple(without)
+        self._forbid = tuple(forbid)
         self._owner = os.getpid()
         self._lock = threading.Lock()
         swept = SweptFolder("goldformer-sandbox-", 0o755)
@@ -137,7 +145,7 @@ class Sandbox:
         self.close()
 
     def _start_launcher(self) -> _LauncherProcess:
-        return _LauncherProcess(self._arrays, self.folder, self._without, self._choose_user())
+        return _LauncherProcess(self._arrays, self.folder, self._without, self._forbid, self._choose_user())
 
     def _check_memory(self, size: int) -> None:
         if self._limits.memory < size + _LEAST_MEMORY:
@@ -180,12 +188,12 @@ class _LauncherLost(Exception):
 class _LauncherProcess:
     """The parent's end of the launcher. Several threads may use it; it answers one request at a time."""
 
-    def __init__(self, arrays: str, folder: Path, without: Sequence[str], user: int) -> None:
+    def __init__(self, arrays: str, folder: Path, without: Sequence[str], forbid: Sequence[str], user: int) -> None:
         """Start it; SandboxError if that fails."""
         ours, theirs = socket.socketpair()
         config = {
             "control": theirs.fileno(), "parent": os.getpid(), "arrays": arrays, "folder": str(folder),
-            "without": list(without), "user": user,
+            "without": list(without), "forbid": list(forbid), "user": user,
         }  # fmt: skip
         self._folder = folder
         (folder / "root").mkdir(exist_ok=True)
@@ -229,7 +237,7 @@ class _LauncherProcess:
         finally:
             _close_all(theirs)
         pid = reply.get("pid", 0)
-        process = SandboxProcess(ours, limits, lambda: self._has_ended(pid), lambda: self._end_process(pid, copy))
+        process = SandboxProcess(ours, limits, lambda: self._look(pid), lambda: self._end_process(pid, copy))
         if problem := reply.get("failed") or process.find_problem(_ANSWERING):
             process.end()
             raise SandboxError(f"no sandboxed process could be made: {problem}")
@@ -248,12 +256,12 @@ class _LauncherProcess:
         (copy / "tmp").mkdir(0o700)
         return copy
 
-    def _has_ended(self, pid: int) -> bool:
+    def _look(self, pid: int) -> State:
         try:
-            return bool(self._ask({"look": pid})["ended"])
+            return self._ask({"look": pid})
         except _LauncherLost as lost:
             self._check_closed(lost)
-            return True
+            return {"ended": True, "cpu": 0.0}
 
     def _end_process(self, pid: int, copy: Path | None) -> Ending:
         """End a process and everything that it started, and remove the copy of its code."""

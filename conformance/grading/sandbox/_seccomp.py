@@ -1,7 +1,8 @@
 """Refuse system calls that no answer needs, for good: a filter of the kernel (seccomp).
 
-They reach what namespaces do not separate, such as keys and the sockets of virtual machines, or large parts of the
-kernel that nothing else here uses. A refused call fails as in a kernel that does not have it.
+They reach what namespaces do not separate, such as keys and the sockets of virtual machines; memory that no limit of a
+process counts, or that outlives it (files in memory, System V objects, message queues); the network; and large parts
+of the kernel that nothing else here uses. A refused call fails as in a kernel that does not have it.
 """
 
 from __future__ import annotations
@@ -17,15 +18,19 @@ from typing import Final
 from goldformer.conformance.grading.sandbox._linux import set_filter
 
 #: Numbers that are the same on every architecture: io_uring, mounts, clone3 (whose flags no filter can see),
-#: descriptors of other processes.
-_EVERYWHERE: Final = (425, 426, 427, 428, 429, 430, 431, 432, 433, 435, 438, 440, 442)
+#: descriptors of other processes, secret memory.
+_EVERYWHERE: Final = (425, 426, 427, 428, 429, 430, 431, 432, 433, 435, 438, 440, 442, 447)
 #: Numbers that differ: on x86-64, and on arm64.
 _REFUSED: Final[Mapping[str, tuple[int, int]]] = {
     "ptrace": (101, 117), "syslog": (103, 116), "pivot_root": (155, 41), "chroot": (161, 51), "mount": (165, 40),
     "umount2": (166, 39), "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219),
     "unshare": (272, 97), "setns": (308, 268), "perf_event_open": (298, 241), "open_by_handle_at": (304, 265),
     "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272), "bpf": (321, 280),
-    "userfaultfd": (323, 282),
+    "userfaultfd": (323, 282), "memfd_create": (319, 279), "shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195),
+    "shmdt": (67, 197), "semget": (64, 190), "semop": (65, 193), "semctl": (66, 191), "semtimedop": (220, 192),
+    "msgget": (68, 186), "msgsnd": (69, 189), "msgrcv": (70, 188), "msgctl": (71, 187), "mq_open": (240, 180),
+    # Each session gets a share of the processor of its own.
+    "setsid": (112, 157),
 }  # fmt: skip
 _OF_X86_64, _OF_ARM64 = (tuple(numbers[place] for numbers in _REFUSED.values()) for place in (0, 1))
 
@@ -46,9 +51,9 @@ _MACHINES: Final[Mapping[str, _Machine]] = {
     "aarch64": _Machine(0xC00000B7, _OF_ARM64, clone=220, socket=198),
 }
 
-#: The flags of clone that make namespaces, and the socket families that namespaces separate: Unix and both of IP.
+#: The flags of clone that make namespaces, and the only socket family that code within one process may need: Unix.
 _NAMESPACES: Final = 0x7E020000
-_FAMILIES: Final = (1, 2, 10)
+_FAMILIES: Final = (1,)
 
 # Instructions: load a word; compare it and jump; answer.
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _ANSWER = 0x20, 0x15, 0x35, 0x45, 0x06

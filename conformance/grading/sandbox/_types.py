@@ -10,10 +10,13 @@ from typing import Final, Literal
 #: `process`: a disposable process with limits, without privileges, with nothing inherited.
 #: `files`: it reads only the interpreter and its own code, and writes only to a folder of its own.
 #: `full`: a file system of its own and of limited size, no network, no other process in sight, its number of processes
-#: limited.
+#: and the memory of all of them together limited.
 Level = Literal["process", "files", "full"]
 
 LEVELS: Final[tuple[Level, ...]] = ("process", "files", "full")
+
+#: The sum of the memory of all processes is measured again and again.
+MEMORY_WATCH: Final = "memory-watch"
 
 #: The features that each level needs in addition to those before it; any feature of a group is enough.
 NEEDED: Final[Mapping[Level, tuple[tuple[str, ...], ...]]] = {
@@ -25,6 +28,8 @@ NEEDED: Final[Mapping[Level, tuple[tuple[str, ...], ...]]] = {
         ("network-namespace",),
         ("pid-namespace",),
         ("ipc-namespace",),
+        # The kernel counts all memory, or refuses memory that no process has; then the rest is added up.
+        (MEMORY_WATCH, "cgroup"),
         ("process-limit", "cgroup"),
     ),
 }
@@ -37,6 +42,7 @@ _HELP: Final[Mapping[str, str]] = {
     ),
     "landlock": "Linux 5.13 or newer with landlock among the kernel's security modules",
     "process-limit": "to be run by an ordinary user",
+    MEMORY_WATCH: "Linux on x86-64 or arm64 with seccomp and /proc",
     "cgroup": "to have a control group that can be written to",
 }
 _NAMESPACES: Final = (
@@ -57,8 +63,9 @@ class SandboxError(BaseException):
 class Limits:
     """Limits of a sandboxed program. Times in seconds, sizes in MiB.
 
-    `call` limits one call, `start` everything until the first call (importing), and `cpu` the processor time of each
-    process. `memory` is address space, `output` what it prints, `file` the size of one file that it writes.
+    `call` limits the processor time of one call, `start` that of everything until the first call (importing), and `cpu`
+    that of each process. `memory` is the address space of a process and the memory of all of them together, `output`
+    what it prints, `file` the size of one file that it writes.
     """
 
     call: float = 5.0

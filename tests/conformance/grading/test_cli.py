@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from goldformer.conformance.cli import main
 from goldformer.conformance.grading.grader import Grader
 from goldformer.conformance.grading.model import Submission
+from goldformer.conformance.grading.pool import Unusable
 from goldformer.conformance.grading.task import GradingTask
 from goldformer.conformance.grading.worker import ResultFiles, give_up, write_results
 from goldformer.spec import Spec
@@ -235,3 +236,29 @@ def test_an_adapter_that_runs_to_say_what_it_is_cannot_be_used(run: Run, tmp_pat
     write_assignment(tmp_path, YAML, "import submission\nARRAYS = submission.ARRAYS\ndef softmax(scores): ...\n")
     result = run()
     assert (result.exit_code, "ARRAYS is no literal (line 2)" in result.stderr) == (2, True)
+
+
+def test_a_seed_is_read_from_a_file_and_never_shown_to_weakly_isolated_code(run: Run, tmp_path: Path) -> None:
+    seed = tmp_path / "seed"
+    seed.write_text("a secret\n")
+    result = run("--require-isolation", "process", "--seed", f"@{seed}", "--only", "alice")
+    assert result.exit_code == 0
+    assert (tmp_path / "out" / "fresh" / "seed").read_text() == "a secret\n"
+    assert "every file that every user may read" in " ".join(result.stderr.split())
+    result = run("--require-isolation", "process", "--seed", "a secret")
+    assert result.exit_code == 2
+    assert "write the seed to a file with mode 600, and name it with --seed @FILE" in " ".join(result.stderr.split())
+    assert run("--seed", f"@{tmp_path}/absent").exit_code == 2
+
+
+def test_the_weakest_level_must_be_asked_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    why = "isolation files cannot be had on this machine:\n  no landlock"
+
+    def refuse(session: object) -> None:
+        assert session.exam.require == "files"  # type: ignore[attr-defined]
+        raise Unusable(why)
+
+    monkeypatch.setattr("goldformer.conformance.commands.grade.Session.run", refuse)
+    result = run()
+    assert result.exit_code == 2
+    assert "To grade with less, name it: --require-isolation process." in " ".join(result.stderr.split())

@@ -68,7 +68,8 @@ def test_correct_code_earns_everything(grader: Grader) -> None:
     assert (graded.grade.outcome, graded.grade.earned, graded.grade.points) == ("correct", 20.0, 20.0)
     assert graded.grade.message == "Every check passes."
     softmax, norm = graded.grade.parts
-    assert softmax.shares["fresh"] == norm.shares["fresh"] == (2, 2)
+    # Two of each, one of large scores, and refusals with their base.
+    assert (softmax.shares["fresh"], norm.shares["fresh"]) == ((3, 3), (6, 6))
     assert softmax.shares["property"][0] == softmax.shares["property"][1] > 2
     assert "property" not in norm.shares
     assert not graded.problem

@@ -13,7 +13,9 @@ import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from multiprocessing import Pipe
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from click.testing import CliRunner
@@ -24,6 +26,7 @@ from goldformer.conformance.grading.model import Submission
 from goldformer.conformance.grading.pool import Unusable, grade_in_pool
 from goldformer.conformance.grading.store import Store, from_json
 from goldformer.conformance.grading.task import GradingTask
+from goldformer.conformance.grading.worker import ResultFiles
 from goldformer.spec import Spec
 from homework import CORRECT, NORM, SOFTMAX, UNSTABLE, WITHOUT_EPS, make_task, submitted, write_assignment, write_class
 
@@ -263,3 +266,67 @@ def test_nothing_is_read_before_its_turn(exam: GradingTask, tmp_path: Path) -> N
 def test_where_no_process_can_begin_nothing_is_graded(exam: GradingTask, tmp_path: Path) -> None:
     with pytest.raises(Unusable, match="ARRAYS is missing"):
         list(grade_in_pool(replace(exam, adapter=b"x = 1\n"), iter([submitted(CORRECT)]), 1, tmp_path))
+
+
+# Submissions that take too long
+
+
+class SlowBeside:
+    """Takes the place of a worker's process: what it is given takes too long while others run, or always."""
+
+    given: ClassVar[list[tuple[str, int]]] = []
+    running: ClassVar[set[str]] = set()
+    always: ClassVar[bool] = False
+
+    def __init__(self, task: GradingTask, running: Path) -> None:
+        del task, running
+        self.connection, self._theirs = Pipe()
+        self.job: pool._Job | None = None
+
+    def give(self, job: pool._Job) -> None:
+        self.job = job
+        id_ = job.submission.id
+        others = self.running - {id_}
+        self.running.add(id_)
+        self.given.append((id_, len(others)))
+        late = id_ == "bob" and (self.always or not job.alone)
+        self._theirs.send(ResultFiles(id_, {}, "timeout" if late else "correct", 0.0, 1.0, timed_out=late))
+
+    def end(self) -> None:
+        self.connection.close()
+        self._theirs.close()
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> type[SlowBeside]:
+    def receive(self: pool._Pool, worker: pool._WorkerProcess) -> ResultFiles | None:
+        assert worker.job is not None
+        SlowBeside.running.discard(worker.job.submission.id)
+        return before(self, worker)
+
+    before = pool._Pool._receive
+    monkeypatch.setattr(pool._Pool, "_receive", receive)
+    monkeypatch.setattr(pool, "_WorkerProcess", SlowBeside)
+    monkeypatch.setattr(SlowBeside, "given", [])
+    monkeypatch.setattr(SlowBeside, "running", set())
+    return SlowBeside
+
+
+def test_a_timeout_next_to_others_is_tried_again_alone(
+    slow: type[SlowBeside], exam: GradingTask, tmp_path: Path
+) -> None:
+    class_ = [submitted(CORRECT, id_) for id_ in ("alice", "bob", "carol", "dan")]
+    done = list(grade_in_pool(exam, iter(class_), 2, tmp_path))
+    assert sorted((one.id, one.outcome) for one in done) == [(s.id, "correct") for s in class_]
+    assert slow.given[-1] == ("bob", 0)
+    assert [id_ for id_, _ in slow.given].count("bob") == 2
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_timeout_of_a_submission_that_is_alone_stands(
+    jobs: int, slow: type[SlowBeside], exam: GradingTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slow, "always", True)
+    done = list(grade_in_pool(exam, (submitted(CORRECT, id_) for id_ in ("alice", "bob")), jobs, tmp_path))
+    assert [(one.id, one.outcome) for one in done] == [("alice", "correct"), ("bob", "timeout")]
+    assert [id_ for id_, _ in slow.given].count("bob") == jobs

@@ -25,8 +25,9 @@ from goldformer.conformance.grading.store import BadRecord, from_json, to_json
 from goldformer.conformance.judging.verdict import Difference, Element, Match, Reason, Status, Verdict
 
 KINDS = CheckKinds(
-    refusals=frozenset({"refused"}), numeric=frozenset({"one", "two", "new"}), advised=frozenset({"advised"})
-)
+    refusals=frozenset({"refused", "new-refused"}), numeric=frozenset({"one", "two", "new", "large", "new-large"}),
+    extreme=frozenset({"large", "new-large"}), advised=frozenset({"advised"}),
+)  # fmt: skip
 
 
 def check(name: str, outcome: Outcome = "correct", origin: Origin = "published", reason: Reason = "") -> Check:
@@ -58,6 +59,21 @@ def test_answers_copied_from_the_published_cases_earn_nothing() -> None:
 def test_the_worse_share_counts() -> None:
     fresh = [check("new", origin="fresh"), check("new", "wrong", "fresh")]
     assert graded(check("one"), check("two"), *fresh).earned == 5.0
+
+
+@pytest.mark.parametrize("kind", ["refused", "large"])
+def test_a_table_of_a_rare_kind_earns_what_honest_code_earns(kind: str) -> None:
+    """Both are right elsewhere; the table is right in the published case of that kind, and wrong in the fresh one."""
+    rest = [check("one"), check("two"), check("new", origin="fresh"), check(f"new-{kind}", "wrong", "fresh")]
+    honest, table = graded(*rest, check(kind, "wrong")), graded(*rest, check(kind))
+    assert (honest.earned, table.earned) == (6.67, 6.67)
+    # A rare kind weighs as much as it has published cases, however few cases are drawn.
+    assert graded(*rest[:3], check(f"new-{kind}", origin="fresh"), check(kind)).earned == 10.0
+
+
+def test_a_table_with_refusals_of_its_own_earns_nothing() -> None:
+    fresh = [check("new", "wrong", "fresh"), check("new-refused", origin="fresh")]
+    assert graded(check("one"), check("refused"), *fresh).earned == 0.0
 
 
 def test_whoever_refuses_everything_earns_nothing() -> None:

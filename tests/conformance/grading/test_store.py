@@ -40,6 +40,12 @@ def store(tmp_path: Path) -> Iterator[Store]:
     made.close()
 
 
+def test_only_its_owner_reads_fresh_cases_answers_and_results(store: Store) -> None:
+    store.write("fresh/seed", "secret")
+    modes = {name: (store.folder / name).stat().st_mode & 0o777 for name in ("fresh", "assignment", "students")}
+    assert modes == dict.fromkeys(modes, 0o700)
+
+
 def test_what_is_kept_is_finished(store: Store) -> None:
     assert not store.is_finished("alice", "k")
     store.keep("alice", {"grade.json": to_json(grade()), "transcript.jsonl.gz": b"\x1f\x8b"})

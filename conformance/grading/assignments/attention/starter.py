@@ -2,13 +2,17 @@
 
 Shapes are written like (…, q_seq, d_k), where … stands for any leading axes: none, the batch, or batch and heads.
 Masks are boolean, and True means: may attend. Results have the dtype of the inputs.
+
+Forbidden, because you are to write it yourself: torch.softmax, torch.Tensor.softmax, torch.nn.functional.softmax,
+torch.nn.functional.scaled_dot_product_attention, torch.nn.functional.multi_head_attention_forward, torch.nn.Softmax,
+torch.nn.MultiheadAttention. In grading a call of them raises an error.
 """
 
 from torch import Tensor, nn
 
 
 def softmax(scores: Tensor) -> Tensor:
-    """Compute the softmax over the last axis, also for scores in the thousands. Do not call torch's own.
+    """Compute the softmax over the last axis, also for scores in the thousands.
 
     scores: (…, n). Returns (…, n): positive numbers, each row adds up to 1.
     """
@@ -18,7 +22,7 @@ def softmax(scores: Tensor) -> Tensor:
 def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Attend as in “Attention Is All You Need”, section 3.2.1. Do not call torch's own.
+    """Attend as in “Attention Is All You Need”, section 3.2.1.
 
     query: (…, q_seq, d_k), key: (…, kv_seq, d_k), value: (…, kv_seq, d_v).
     mask: boolean, broadcasts to (…, q_seq, kv_seq), or None. A key whose mask is False gets the weight 0.

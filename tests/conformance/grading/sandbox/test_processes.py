@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,19 @@ from goldformer.conformance.grading.sandbox._mounts import remove_folder
 from goldformer.conformance.grading.sandbox._types import NEEDED, rate_isolation, require_level
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.verdict import Status
-from sandboxes import DOING, LIMITS, SCORES, SOFTMAX, WALLS, clients, fault_of, found_by, make_folder, softmax_of
+from sandboxes import (
+    ASKING,
+    DOING,
+    LIMITS,
+    SCORES,
+    SOFTMAX,
+    WALLS,
+    clients,
+    fault_of,
+    found_by,
+    make_folder,
+    softmax_of,
+)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +69,8 @@ import ctypes, os, time
 def softmax(scores):
     for _ in range(2):
         if os.fork() == 0:
-            os.setsid()
+            try: os.setsid()
+            except OSError: pass
             if os.fork() == 0:
                 ctypes.CDLL(None).prctl(15, {name!r}.encode(), 0, 0, 0)
                 time.sleep(300)
@@ -295,3 +309,50 @@ def found():
             pytest.skip(sandbox.isolation.missing["process-limit"])
         # Where a user's processes count together, others of that user may have ended meanwhile.
         assert found_by(sandbox, tmp_path / "code", source) in range(LIMITS.processes - 1, LIMITS.processes + 5)
+
+
+#: Fills 100 MiB in each of six processes, and waits.
+SIX = """
+import os, time
+def found():
+    for number in range(6):
+        if os.fork() == 0:
+            PREPARE
+            filled = bytearray(100 << 20)
+            filled[::4096] = bytes(len(filled[::4096]))
+            time.sleep(60)
+    time.sleep(4)
+    return "held"
+"""
+
+
+@pytest.mark.parametrize("prepare", ["pass", "os.fork() and os._exit(0)"])
+def test_without_control_groups_the_sum_of_memory_is_watched(tmp_path, prepare):
+    limits = replace(LIMITS, call=6.0, processes=16)
+    try:
+        sandbox = Sandbox(limits, "numpy", "full", without=("cgroup",))
+    except SandboxError as error:
+        pytest.skip(str(error))
+    with sandbox:
+        assert "memory-watch" in sandbox.isolation.features
+        one = sandbox.client(make_folder(tmp_path / "six", SIX.replace("PREPARE", prepare), ASKING))
+        fault = fault_of(one)
+        assert (fault.reason, "used more than 512 MiB of memory" in str(fault)) == ("memory", True)
+        one.close()
+        # One such process is within the limit, and the next submission is not blamed.
+        source = SIX.replace("range(6)", "range(1)").replace("sleep(4)", "sleep(0.5)").replace("PREPARE", prepare)
+        assert found_by(sandbox, tmp_path / "one", source) == "held"
+
+
+@pytest.mark.parametrize("missing", ["system-calls", "memory-watch"])
+def test_without_a_bound_on_all_memory_the_level_is_not_full(missing):
+    try:
+        whole = Sandbox(LIMITS, "numpy", "full", without=("cgroup",))
+    except SandboxError as error:
+        pytest.skip(str(error))
+    whole.close()
+    with Sandbox(LIMITS, "numpy", without=("cgroup", missing)) as sandbox:
+        assert sandbox.isolation.level == "files"
+    with pytest.raises(SandboxError) as caught:
+        Sandbox(LIMITS, "numpy", "full", without=("cgroup", missing))
+    assert "no memory-watch or cgroup" in str(caught.value)

@@ -1,0 +1,54 @@
+"""The failures that a component inherits from its parts: a mistake that explains the part reproduces them.
+
+A property, and a gradient that is too slow to imitate, is compared with no mistake. It is inherited if every failure
+that was compared is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from goldformer.conformance.diagnosis.causes import Cause, find_cause
+from goldformer.conformance.diagnosis.suspects import can_refute, rank_explanations
+from goldformer.conformance.judging.verdict import Verdict
+from goldformer.spec import Spec
+
+#: A check in one dtype.
+Key = tuple[str, str]
+
+
+def find_certain_causes(verdicts: Iterable[Verdict], component: str, spec: Spec) -> dict[str, Cause]:
+    """Return the causes that reproduce every failing case of a component, by their headings.
+
+    Several explanations may be equally good: the causes of all of them are returned.
+    """
+    found = rank_explanations(verdicts, component, spec)
+    best = [e for e in found if (e.equals, e.spared, e.faint) == (found[0].equals, found[0].spared, found[0].faint)]
+    return {cause.heading: cause for e in best if e.certain for cause in e.causes}
+
+
+def find_inherited(verdicts: Sequence[Verdict], known: Mapping[str, Cause], spec: Spec) -> dict[Key, tuple[Cause, ...]]:
+    """Return the failures of a component that causes of its parts alone reproduce, with those causes.
+
+    `known` are the causes of its parts by their headings; `verdicts` are of this component.
+    """
+    bad = [v for v in verdicts if v.bad]
+    inherited: dict[Key, tuple[Cause, ...]] = {}
+    for verdict in bad:
+        matches = (tuple(find_cause(id_, spec) for id_ in match.causes) for match in verdict.matches or ())
+        same = next((causes for causes in matches if all(cause.heading in known for cause in causes)), None)
+        if same:
+            inherited[verdict.check, verdict.dtype] = same
+    others = [v for v in bad if (v.check, v.dtype) not in inherited]
+    if inherited and all(_is_undecided(v, known.values(), spec) for v in others):
+        (most, *_) = inherited.values()
+        inherited |= {(v.check, v.dtype): most for v in others}
+    return inherited
+
+
+def _is_undecided(verdict: Verdict, causes: Iterable[Cause], spec: Spec) -> bool:
+    """Return True for a failure that was not compared with these causes, and that one of them may have."""
+    causes = list(causes)
+    if verdict.kind == "property":
+        return any(cause.id in verdict.catches for cause in causes)
+    return verdict.matches == () and not can_refute(verdict, causes, spec)

@@ -1,0 +1,71 @@
+"""Find the checks that fail only because a component inherits a mistake that costs points elsewhere already."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from goldformer.conformance.diagnosis.causes import Cause
+from goldformer.conformance.diagnosis.inherited import Key, find_certain_causes, find_inherited
+from goldformer.conformance.grading.model import Assignment, CarriedMistake, Check
+from goldformer.conformance.grading.score import Carried, CheckKinds
+from goldformer.conformance.judging.verdict import Verdict
+from goldformer.spec import Spec
+
+
+@dataclass
+class _Costs:
+    """The causes that cost points in a component, by their headings, with the name of the component."""
+
+    causes: dict[str, Cause] = field(default_factory=dict)
+    places: dict[str, str] = field(default_factory=dict)
+
+
+def find_carried(
+    assignment: Assignment, checks: Sequence[Check], kinds: CheckKinds, spec: Spec
+) -> Mapping[str, Carried]:
+    """Return what each component inherits; nothing if the assignment deducts a mistake wherever it shows.
+
+    A mistake is carried only from a component that loses points for it: it is worth points, and one of its own checks
+    fails because of that mistake.
+    """
+    if assignment.carry == "every":
+        return {}
+    points = {part.component: part.points for part in assignment.parts}
+    verdicts = [check.verdict for check in checks if kinds.counts(check)]
+    costs: dict[str, _Costs] = {}
+    carried: dict[str, Carried] = {}
+    # Parts come before what is built of them.
+    for component in (name for name in spec.components if name in points):
+        mine = [verdict for verdict in verdicts if verdict.component == component]
+        known = _Costs()
+        for part in spec.list_dependencies(component):
+            if part in costs:
+                known.causes |= costs[part].causes
+                known.places |= costs[part].places
+        inherited = find_inherited(mine, known.causes, spec) if known.causes else {}
+        carried[component] = _describe(inherited, known)
+        if points[component]:
+            costs[component] = _find_costs(component, verdicts, inherited, spec)
+    return carried
+
+
+def _describe(inherited: Mapping[Key, tuple[Cause, ...]], known: _Costs) -> Carried:
+    counts = Counter(inherited.values())
+    mistakes = tuple(
+        CarriedMistake(
+            tuple(c.id for c in causes), tuple(dict.fromkeys(known.places[c.heading] for c in causes)), count
+        )
+        for causes, count in counts.most_common()
+    )
+    return Carried(frozenset(inherited), mistakes)
+
+
+def _find_costs(
+    component: str, verdicts: Sequence[Verdict], inherited: Mapping[Key, tuple[Cause, ...]], spec: Spec
+) -> _Costs:
+    """Return the causes of the failures that a component does not inherit, each with the component."""
+    own = [v for v in verdicts if v.component == component and (v.check, v.dtype) not in inherited]
+    causes = find_certain_causes(own, component, spec)
+    return _Costs(causes, dict.fromkeys(causes, component))

@@ -1,0 +1,121 @@
+"""Find uses of forbidden names by reading the source of a submission: a hint for people, and no proof.
+
+Imports and aliases are resolved; code that builds a name at run time is not seen. The sandbox refuses the names at run
+time, which is no proof either: Python code can reach most of what its process has in memory.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from goldformer.conformance.grading.model import ForbiddenUse
+
+
+def find_forbidden_uses(files: Mapping[str, bytes], forbid: Sequence[str]) -> tuple[ForbiddenUse, ...]:
+    """Return where the Python files of a submission use a forbidden name, each name once in a line."""
+    uses: dict[ForbiddenUse, None] = {}
+    for file, source in sorted(files.items()):
+        try:
+            tree = ast.parse(source)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue  # it cannot be imported either
+        reader = _Reader(file, forbid)
+        try:
+            reader.visit(tree)
+        except RecursionError:
+            continue
+        uses |= dict.fromkeys(reader.uses)
+    return tuple(uses)
+
+
+@dataclass
+class _Reader(ast.NodeVisitor):
+    """Reads one file from top to bottom; `names` are its names for dotted names of other modules."""
+
+    file: str
+    forbid: Sequence[str]
+    names: dict[str, str] = field(default_factory=dict)
+    stars: list[str] = field(default_factory=list)
+    uses: list[ForbiddenUse] = field(default_factory=list)
+
+    def visit_Import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            first = alias.name.partition(".")[0]
+            self.names[alias.asname or first] = alias.name if alias.asname else first
+            self._report(node, [alias.name])
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        if node.level or node.module is None:
+            return  # a module of the submission, which is read too
+        for alias in node.names:
+            if alias.name == "*":
+                self.stars.append(node.module)
+                continue
+            self.names[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+            self._report(node, [f"{node.module}.{alias.name}"])
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        self.generic_visit(node)
+        named = next(iter(self._resolve(node.value)), None)
+        for target in node.targets:
+            if isinstance(target, ast.Name):
+                if named is None:
+                    self.names.pop(target.id, None)
+                else:
+                    self.names[target.id] = named
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        # A function of the submission may have the name of a library's.
+        self.names.pop(node.name, None)
+        self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> None:
+        if isinstance(node.ctx, ast.Load):
+            self._report(node, self._resolve(node))
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        names = self._resolve(node)
+        if not names:
+            # The type of the object is not known: every forbidden method of that name may be meant.
+            names = [name for name in self.forbid if _is_method(name) and name.rpartition(".")[2] == node.attr]
+        self._report(node, names)
+        self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        match node:
+            case ast.Call(func=ast.Name(id="getattr"), args=[owner, ast.Constant(value=str(attribute)), *_]) if (
+                owned := self._resolve(owner)
+            ):
+                self._report(node, [f"{name}.{attribute}" for name in owned])
+        self.generic_visit(node)
+
+    def _resolve(self, node: ast.expr) -> list[str]:
+        """Return the dotted names that an expression may have; none if it is nothing that was imported."""
+        match node:
+            case ast.Name(id=id_) if id_ in self.names:
+                return [self.names[id_]]
+            case ast.Name(id=id_):
+                return [f"{module}.{id_}" for module in self.stars]
+            case ast.Attribute(value=value, attr=attr):
+                return [f"{name}.{attr}" for name in self._resolve(value)]
+        return []
+
+    def _report(self, node: ast.stmt | ast.expr, names: Sequence[str]) -> None:
+        for name in self.forbid:
+            if any(used == name or used.startswith(f"{name}.") for used in names):
+                use = ForbiddenUse(self.file, node.lineno, name)
+                if use not in self.uses:
+                    self.uses.append(use)
+
+
+def _is_method(name: str) -> bool:
+    """Return True for a name such as torch.Tensor.softmax, whose last part but one is a class by its spelling."""
+    owner = name.rpartition(".")[0].rpartition(".")[2]
+    return owner[:1].isupper() or owner == "ndarray"
+
+
+def list_unmentioned(text: str, forbid: Sequence[str]) -> Iterator[str]:
+    """Yield the forbidden names that a text for students does not mention."""
+    return (name for name in forbid if name not in text)

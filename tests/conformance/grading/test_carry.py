@@ -1,0 +1,107 @@
+"""A mistake costs points once: a component that only inherits it keeps its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from goldformer.conformance.commands.assignment import READY
+from goldformer.conformance.grading.grader import Grader
+from goldformer.conformance.grading.model import CarriedMistake
+from goldformer.conformance.grading.results import feedback, staff
+from goldformer.conformance.grading.store import from_json, to_json
+from homework import OpenSandbox, make_task, submitted
+
+SDPA, MHA = "scaled_dot_product_attention", "multi_head_attention"
+YAML = """title: Attention
+components: {scaled_dot_product_attention: 60, multi_head_attention: 40}
+dtypes: [float64]
+fresh: {cases: 2, seed: a}
+without: [sdpa-dropout*, mha-dropout*, "*-empty-row*", "*-empty-queries*", mha-distinct-sizes, mha-rectangular-output,
+  mha-values-narrower, mha-output-bias-only, mha-self-output-bias-only, mha-biases-without-output, mha-n9-shapes,
+  mha-illustrated-shapes]
+"""
+SOLUTION = (READY / "attention" / "solution.py").read_text(encoding="utf-8")
+SCALE = " / math.sqrt(query.shape[-1])"
+UNSCALED = SOLUTION.replace(SCALE, "")
+#: The heads are put next to each other in the wrong order, which is a mistake of its own.
+SWAPPED = UNSCALED.replace("heads.transpose(1, 2).flatten(2)", "heads.flatten(1, 1).reshape(*query.shape)")
+
+
+@pytest.fixture(scope="module")
+def task(spec, tmp_path_factory):
+    adapter = (READY / "attention" / "adapter.py").read_text(encoding="utf-8")
+    return make_task(tmp_path_factory.mktemp("assignment"), spec, YAML, adapter)
+
+
+@pytest.fixture(scope="module")
+def graded(task, spec):
+    """Grade a source by the task, or by the same one with another assignment; each once."""
+    known = {}
+
+    def grade(source, **changes):
+        changed = replace(task, assignment=replace(task.assignment, **changes))
+        key = (source, *changes.items())
+        if key not in known:
+            known[key] = Grader(changed, spec).use_sandbox(OpenSandbox(spec)).grade(submitted(source)).grade
+        return known[key]
+
+    return grade
+
+
+def earned(grade):
+    return {part.component: part.earned for part in grade.parts}
+
+
+def test_the_sources_differ():
+    assert len({SOLUTION, UNSCALED, SWAPPED}) == 3
+
+
+def test_a_mistake_costs_points_where_it_is_made_and_nowhere_else(graded):
+    grade = graded(UNSCALED)
+    points = earned(grade)
+    assert points[SDPA] < 30
+    assert points[MHA] == 40
+    inherits = next(part for part in grade.parts if part.component == MHA)
+    (carried,) = inherits.carried
+    failing = sum(number - passed for passed, number in inherits.shares.values())
+    assert carried == CarriedMistake(("scale-missing",), (SDPA,), failing)
+    assert failing > 10
+    assert next(part for part in grade.parts if part.component == SDPA).carried == ()
+    assert from_json(to_json(grade)) == grade
+
+
+def test_an_assignment_may_deduct_it_in_every_component(graded):
+    once, every = graded(UNSCALED), graded(UNSCALED, carry="every")
+    assert earned(every)[SDPA] == earned(once)[SDPA]
+    assert earned(every)[MHA] < 20
+    assert every.parts[1].carried == ()
+
+
+def test_a_mistake_of_its_own_costs_points(graded):
+    assert earned(graded(SWAPPED))[MHA] < 20
+
+
+def test_a_mistake_is_not_carried_from_a_component_that_costs_nothing(graded, task):
+    free = tuple(replace(part, points=0.0 if part.component == SDPA else 40.0) for part in task.assignment.parts)
+    assert earned(graded(UNSCALED, parts=free))[MHA] < 20
+
+
+def test_a_correct_submission_inherits_nothing(graded):
+    grade = graded(SOLUTION)
+    assert (grade.outcome, grade.earned) == ("correct", 100.0)
+    assert [part.carried for part in grade.parts] == [(), ()]
+
+
+def test_the_student_reads_what_is_not_deducted_again(graded, task, spec):
+    grade = graded(UNSCALED)
+    number = grade.parts[1].carried[0].checks
+    says = f"Not deducted again: {number} checks fail only because of scale-missing in {SDPA}"
+    assert says in feedback.html(grade, task.assignment, spec)
+    assert says in staff.html(grade, task.assignment, spec)
+    assert "only because of scale-missing" in feedback.markdown(grade, task.assignment, spec)
+    quiet = replace(task.assignment, feedback=replace(task.assignment.feedback, diagnosis=False))
+    page = feedback.html(grade, quiet, spec)
+    assert f"fail only because of a mistake in {SDPA}" in page
+    assert "scale-missing" not in page

@@ -1,0 +1,147 @@
+"""Forbidden names are found by reading, refused at run time, and shown to whom they concern."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from goldformer.adapters.process.faults import CallFault
+from goldformer.conformance.grading.assignment import read_assignment
+from goldformer.conformance.grading.forbidden import find_forbidden_uses
+from goldformer.conformance.grading.grader import Grader
+from goldformer.conformance.grading.model import ForbiddenUse
+from goldformer.conformance.grading.results import feedback, staff
+from goldformer.conformance.grading.sandbox import Limits, Sandbox
+from goldformer.conformance.grading.transcript import Transcript
+from goldformer.spec import SpecError
+from homework import CORRECT, YAML, OpenSandbox, make_task, submitted, write_assignment
+from sandboxes import SCORES, make_folder
+
+FORBID = (
+    "torch.softmax", "torch.Tensor.softmax", "torch.nn.functional.softmax", "torch.nn.MultiheadAttention",
+    "torch.nn.functional.scaled_dot_product_attention", "colorsys",
+)  # fmt: skip
+#: Sources with the name that each of them uses in its last line.
+USES = {
+    "import torch\ntorch.softmax(x, -1)": "torch.softmax",
+    "import torch as t\nt.softmax(x, -1)": "torch.softmax",
+    "from torch import softmax as mine": "torch.softmax",
+    "import torch.nn.functional as F\nF.softmax(x, -1)": "torch.nn.functional.softmax",
+    "from torch.nn import functional\nfunctional.softmax(x, -1)": "torch.nn.functional.softmax",
+    "from torch import nn\nnn.functional.softmax(x, -1)": "torch.nn.functional.softmax",
+    "import torch\nF = torch.nn.functional\nF.softmax(x, -1)": "torch.nn.functional.softmax",
+    "from torch.nn.functional import *\nsoftmax(x, -1)": "torch.nn.functional.softmax",
+    "import torch\ngetattr(torch, 'softmax')(x, -1)": "torch.softmax",
+    "def f(x):\n    return (x @ x).softmax(-1)": "torch.Tensor.softmax",
+    "from torch import nn\nclass Mine(nn.MultiheadAttention): pass": "torch.nn.MultiheadAttention",
+    "import colorsys": "colorsys",
+    "from colorsys import rgb_to_hsv": "colorsys",
+}
+
+
+@pytest.mark.parametrize("source", USES)
+def test_a_use_is_found_with_its_line(source):
+    uses = find_forbidden_uses({"submission.py": source.encode()}, FORBID)
+    assert ForbiddenUse("submission.py", source.count("\n") + 1, USES[source]) in uses
+    assert {use.name for use in uses} == {USES[source]}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def softmax(x): return x\nsoftmax(1)",
+        "import torch\ntorch.exp(x)",
+        "from torch import nn\nclass MultiheadAttention(nn.Module): pass\nMultiheadAttention()",
+        "from .softmax import softmax\nsoftmax(x)",
+        "'torch.softmax'  # torch.softmax",
+        "import (",
+        "x = " + "(" * 5000,
+    ],
+)
+def test_what_is_no_use_is_not_reported(source):
+    assert find_forbidden_uses({"submission.py": source.encode()}, FORBID) == ()
+
+
+# ── at run time ──
+
+ADAPTER = """ARRAYS = "torch"
+import submission
+def softmax(scores): return submission.softmax(scores)
+"""
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    with Sandbox(Limits(memory=2048), "torch", forbid=FORBID) as made:
+        yield made
+
+
+def answer(sandbox, folder, source):
+    client = sandbox.client(make_folder(folder, source, ADAPTER))
+    try:
+        return client.call("softmax", SCORES)
+    finally:
+        client.close()
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("torch.softmax(scores, -1)", "torch.softmax"),
+        ("scores.softmax(-1)", "torch.Tensor.softmax"),
+        ("F.softmax(scores, dim=-1)", "torch.nn.functional.softmax"),
+        ("getattr(torch.nn.functional, 'soft' + 'max')(scores, -1)", "torch.nn.functional.softmax"),
+        ("nn.MultiheadAttention(4, 2)", "torch.nn.MultiheadAttention"),
+        ("nn.TransformerEncoderLayer(4, 2)", "torch.nn.MultiheadAttention"),
+        ("F.scaled_dot_product_attention(scores, scores, scores)", "torch.nn.functional.scaled_dot_product_attention"),
+        ("__import__('colorsys')", "colorsys"),
+    ],
+)
+def test_a_call_is_refused_in_the_sandbox(line, name, sandbox, tmp_path):
+    source = (
+        f"import torch\nfrom torch import nn\nimport torch.nn.functional as F\ndef softmax(scores): return {line}\n"
+    )
+    with pytest.raises(CallFault) as caught:
+        answer(sandbox, tmp_path, source)
+    assert caught.value.reason == "raised"
+    assert f"{name} is forbidden in this assignment: write it yourself" in str(caught.value)
+
+
+def test_what_is_not_forbidden_works(sandbox, tmp_path):
+    source = "import torch\ndef softmax(scores): return torch.exp(scores - torch.logsumexp(scores, -1, keepdim=True))\n"
+    assert answer(sandbox, tmp_path, source)["output"].values.sum() == pytest.approx(1)
+
+
+# ── what is shown ──
+
+
+def test_the_pages_name_what_reading_finds_and_a_replay_too(tmp_path, spec):
+    task = make_task(tmp_path, spec, YAML + "forbid: [numpy.exp]\n")
+    grader = Grader(task, spec).use_sandbox(OpenSandbox(spec))
+    graded = grader.grade(submitted(CORRECT))
+    assert graded.grade.forbidden == (ForbiddenUse("submission.py", 3, "numpy.exp"),)
+    assert graded.grade.earned == graded.grade.points
+    for page in (feedback.html, feedback.markdown):
+        text = page(graded.grade, task.assignment, spec).replace("\\", "")
+        assert (
+            "numpy.exp (submission.py, line 3). Write it yourself. It was found by reading, which is no proof" in text
+        )
+    assert "numpy.exp, which the assignment forbids, in submission.py, line 3" in staff.html(
+        graded.grade, task.assignment, spec
+    )
+    assert Grader(task, spec).replay(Transcript.unpack(graded.transcript)) == graded.grade
+    allowed = replace(task, assignment=replace(task.assignment, forbid=()))
+    grade = Grader(allowed, spec).use_sandbox(OpenSandbox(spec)).grade(submitted(CORRECT)).grade
+    assert grade.forbidden == ()
+    assert "forbids" not in feedback.html(grade, task.assignment, spec)
+
+
+def test_a_name_is_checked_in_the_assignment(tmp_path, spec):
+    path = write_assignment(tmp_path, YAML + "forbid: [numpy.exp, torch softmax, numpy.exp]\n")
+    with pytest.raises(SpecError) as caught:
+        read_assignment(path, spec)
+    assert "forbid[1]: 'torch softmax' should be a dotted name, such as torch.nn.functional.softmax" in str(
+        caught.value
+    )
+    assert "forbid[2]: numpy.exp is listed twice" in str(caught.value)
