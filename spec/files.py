@@ -50,6 +50,8 @@ def replace_file(path: Path, content: str | bytes) -> None:
     try:
         _replace_file(path, content)
     except OSError as error:
+        if error.errno is None:
+            raise
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 

@@ -88,6 +88,16 @@ def test_no_number_of_a_declared_variant_is_called_wrong(wild, spec):
 CONVENTIONAL = [wild for wild in BENCH if not wild.on_purpose]
 VARIANTS = [wild for wild in BENCH if not wild.is_correct]
 MISTAKES = [(wild, name) for wild in BENCH for name in wild.mistakes]
+#: Code that has not every form that cases ask for, such as masks that are no lengths, or a second sentence of a beam.
+KEEPS_FEWER = {
+    "beam_log_probs", "bert_style_encoder", "conv_feed_forward", "gpt_blocks_thirds", "greedy_with_cache",
+    "keras_like_tied_blocks", "lengths_masked_softmax", "losses_kl_padding", "numpy_lengths_and_losses",
+    "sequence_first_greedy",
+}  # fmt: skip
+#: Variants with so many options at once that some of their components stay without a name.
+PARTLY_NAMED = {
+    "annotated_clones", "gpt_blocks_thirds", "plotting_translator", "std_norm_cached_course", "timing_signal_conv",
+}  # fmt: skip
 #: Mistakes that no check shows, or not in the component that is to be fixed first: "implementation: mistake".
 MISSED: frozenset[str] = frozenset()
 
@@ -112,13 +122,14 @@ def test_code_conforms_with_what_it_declares_and_keeps_its_cases(wild):
     record = run_clean(wild.name, DECLARED)
     assert record["not_in_spec"] == {}
     assert (describe_verdict(wild, record), record["bad"]) == ("conforms", [])
-    assert record["judged"] >= 0.8 * record["exist"]
+    assert (record["judged"] < 0.8 * record["exist"]) == (wild.name in KEEPS_FEWER)
 
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("wild", VARIANTS, ids=lambda wild: wild.name)
 def test_a_variant_is_named_if_it_does_not_declare_itself(wild):
-    assert describe_verdict(wild, run_clean(wild.name, DEFAULT)).startswith("named: ")
+    verdict = describe_verdict(wild, run_clean(wild.name, DEFAULT))
+    assert verdict.startswith("partly named: " if wild.name in PARTLY_NAMED else "named: ")
 
 
 @pytest.mark.sample(6)
