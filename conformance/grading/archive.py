@@ -12,7 +12,7 @@ import stat
 import unicodedata
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -166,7 +166,7 @@ def read_zip(archive: zipfile.ZipFile, limits: SubmissionLimits, under: str = ""
         budget.add_file()
         if name in files:
             raise BadSubmission(f"the zip has {abbreviate(name)} twice")
-        files[name] = _read_within(budget, _inflate(archive, info, name))
+        files[name] = _read_counted(_inflate(archive, info, name), budget.add_bytes)
     _refuse_file_and_folder(files)
     return files
 
@@ -179,23 +179,26 @@ def _is_folder(info: zipfile.ZipInfo, name: str) -> bool:
     return info.is_dir()
 
 
-def _read_within(budget: _Budget, chunks: Iterable[bytes]) -> bytes:
+def _read_counted(chunks: Iterable[bytes], count: Callable[[int], None]) -> bytes:
+    """Join chunks of a file; `count` gets the size of each, and raises BadSubmission before there are too many."""
     read = []
     for chunk in chunks:
-        budget.add_bytes(len(chunk))
+        count(len(chunk))
         read.append(chunk)
     return b"".join(read)
 
 
 def read_member(archive: zipfile.ZipFile, name: str, most: int) -> bytes:
     """Return the bytes of one file of an archive; BadSubmission if they are more than `most`."""
-    chunks, size = [], 0
-    for chunk in _inflate(archive, archive.getinfo(name), name):
-        size += len(chunk)
-        if size > most:
+    left = most
+
+    def count(size: int) -> None:
+        nonlocal left
+        left -= size
+        if left < 0:
             raise BadSubmission(f"{abbreviate(name)} has more than {most} bytes")
-        chunks.append(chunk)
-    return b"".join(chunks)
+
+    return _read_counted(_inflate(archive, archive.getinfo(name), name), count)
 
 
 def _inflate(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> Iterator[bytes]:

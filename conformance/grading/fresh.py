@@ -20,6 +20,7 @@ import yaml
 from goldformer.conformance.grading.assignment import list_published_cases
 from goldformer.conformance.grading.model import Assignment
 from goldformer.conformance.grading.redraw import (
+    UNSTABLE,
     Raw,
     SeededRandom,
     Template,
@@ -69,15 +70,13 @@ KINDS: Final[Mapping[str, str]] = {
     "gradient": "gradients",
     "value": "values",
 }
-#: The mistake that only extreme scores reveal.
-_UNSTABLE: Final = "softmax-unstable"
 
 
 def find_kind(case: Case) -> str:
     """Return the kind of a case, a key of KINDS."""
     if case.error is not None:
         return "refusal"
-    if _UNSTABLE in (*case.kills, *case.meant_for):
+    if UNSTABLE in (*case.kills, *case.meant_for):
         return "extreme"
     return "gradient" if case.cotangent is not None else "value"
 
@@ -231,9 +230,8 @@ class _ComponentDrawer:
         refusal = _Proven(_format_item(raw), {}, base.case)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / f"{self.component}.yaml"
-            path.write_text(_format_file(self.component, [base, refusal]), encoding="utf-8")
             try:
-                cases = read_cases(YamlFile.read(path), self.spec.contracts, self.spec.conventions, underived=False)
+                cases = self._write_and_read(path, [base, refusal])
             except SpecError as error:
                 raise Unfit(str(error)) from error
         case = next(case for case in cases if case.id == raw["id"])
@@ -295,10 +293,14 @@ class _ComponentDrawer:
             file = YamlFile.read(path)
             digest = derivation_digest(file.data["cases"][0], self.contract, self.spec.conventions)
             proven = _Proven(_format_item(raw), golden_entry(digest, derived, case.expect), case)
-            path.write_text(_format_file(self.component, [proven]), encoding="utf-8")
-            (case,) = read_cases(YamlFile.read(path), self.spec.contracts, self.spec.conventions, underived=False)
+            (case,) = self._write_and_read(path, [proven])
             self._check_proven(case)
         return replace(proven, case=case, template=template)
+
+    def _write_and_read(self, path: Path, proven: Sequence[_Proven]) -> list[Case]:
+        """Return the cases as a reader of their file has them, with their golden values."""
+        path.write_text(_format_file(self.component, proven), encoding="utf-8")
+        return read_cases(YamlFile.read(path), self.spec.contracts, self.spec.conventions, underived=False)
 
     def _check_variety(self, case: Case) -> None:
         """Raise Unfit, before the proof, for a case that decodes the same word or sentence again and again."""

@@ -132,6 +132,8 @@ def explain_unfit(template: Template, spec: Spec) -> str | None:
     return next((why for why, holds in reasons.items() if holds), None)
 
 
+#: The mistake that only extreme scores reveal.
+UNSTABLE: Final = "softmax-unstable"
 #: The ends and steps of inputs that make all scores of attention or of a softmax so large, and so much alike, that a
 #: plain exponential overflows in every dtype while no weight vanishes; with a sign for one of them.
 _RAISED: Final[Mapping[str, Mapping[str, tuple[Fraction, Fraction, Fraction]]]] = {
@@ -148,8 +150,8 @@ def raise_scores(template: Template, secret: str) -> Template | None:
 
     The mistake that such scores reveal is stated in `meant_for`, so that the kind of a fresh case is known.
     """
-    if "softmax-unstable" in template.case.kills and not template.has_values:
-        return replace(template, raw={**template.raw, "meant_for": ["softmax-unstable"]})
+    if UNSTABLE in template.case.kills and not template.has_values:
+        return replace(template, raw={**template.raw, "meant_for": [UNSTABLE]})
     case, component = template.case, template.contract.component
     raised = _RAISED.get(component, {})
     recipes = template.raw.get("inputs", {})
@@ -161,7 +163,7 @@ def raise_scores(template: Template, secret: str) -> Template | None:
     for name, (low, high, step) in raised.items():
         ends = (-high, -low) if negative and name == first else (low, high)
         inputs[name] = {**recipes[name], "range": [float(end) for end in ends], "step": str(step)}
-    return replace(template, raw={**template.raw, "inputs": inputs, "meant_for": ["softmax-unstable"]})
+    return replace(template, raw={**template.raw, "inputs": inputs, "meant_for": [UNSTABLE]})
 
 
 def _find_fixed_sizes(contract: Contract) -> frozenset[str]:
@@ -211,8 +213,8 @@ class _Redraw:
         if "cotangent" in raw:
             drawn = {"seed": self.random.number("cotangent")} if "draw" in raw["cotangent"] else {}
             made["cotangent"] = {**raw["cotangent"], **drawn}
-        if "softmax-unstable" in raw.get("meant_for", ()):
-            made["meant_for"] = ["softmax-unstable"]
+        if UNSTABLE in raw.get("meant_for", ()):
+            made["meant_for"] = [UNSTABLE]
         return made | self._choose_conventions(raw)
 
     def _choose_conventions(self, raw: Mapping[str, Any]) -> Raw:

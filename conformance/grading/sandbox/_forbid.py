@@ -5,8 +5,10 @@ This is an aid for honest students and no wall: code in the same process can und
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import importlib
+import pkgutil
 import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
@@ -17,45 +19,37 @@ from typing import Any, Final
 _ADVICE: Final = "is forbidden in this assignment: write it yourself"
 
 
-def forbid_names(names: Sequence[str]) -> list[str]:
-    """Forbid functions, classes, methods and modules by their dotted names; return the names that do not exist."""
-    missing = []
+def forbid_names(names: Sequence[str]) -> None:
+    """Forbid functions, classes, methods and modules by their dotted names; ignore names that do not exist."""
     for name in names:
-        owner, attribute = _find_owner(name)
-        if owner is None or not hasattr(owner, attribute):
-            if owner is None and "." not in name:
-                _forbid_module(name)
-            else:
-                missing.append(name)
-            continue
-        found = getattr(owner, attribute)
-        if isinstance(found, ModuleType):
+        holder, _, attribute = name.rpartition(".")
+        if not holder and not hasattr(builtins, name):
             _forbid_module(name)
-        elif isinstance(found, type):
-            _forbid_class(name, found)
-        else:
-            _replace(owner, attribute, found, _make_refusal(name))
-    return missing
-
-
-def _find_owner(name: str) -> tuple[Any, str]:
-    """Return the module or class that holds a name, and the last part of the name; None if it cannot be imported."""
-    *parts, attribute = name.split(".")
-    if not parts:
-        return (sys.modules["builtins"], attribute) if hasattr(sys.modules["builtins"], name) else (None, name)
-    owner: Any = None
-    for place, part in enumerate(parts):
-        module = ".".join(parts[: place + 1])
-        if owner is None or isinstance(owner, ModuleType):
+            continue
+        try:
+            owner = pkgutil.resolve_name(holder or "builtins")
+        except (ImportError, AttributeError):
+            continue
+        if holder:
             with contextlib.suppress(ImportError):
-                owner = importlib.import_module(module)
-                continue
-        owner = getattr(owner, part, None)
-        if owner is None:
-            return None, name
-    with contextlib.suppress(ImportError):
-        importlib.import_module(name)  # a module that nobody has imported yet
-    return owner, attribute
+                importlib.import_module(name)  # a module that nobody has imported yet
+        if hasattr(owner, attribute):
+            _forbid(name, owner, attribute)
+
+
+def _forbid(name: str, owner: Any, attribute: str) -> None:
+    """Forbid a name by the module or class that holds it, and the last part of the name."""
+    found = getattr(owner, attribute)
+    if isinstance(found, ModuleType):
+        _forbid_module(name)
+        return
+    refusal = _make_refusal(name)
+    if isinstance(found, type):
+        # The class itself stays, because libraries compare with it; a type of the interpreter cannot be changed.
+        with contextlib.suppress(TypeError):
+            found.__init__ = refusal  # type: ignore[misc]  # mypy: a class must not lose its own signature
+            return
+    _replace(owner, attribute, found, refusal)
 
 
 def _make_refusal(name: str) -> Callable[..., Any]:
@@ -77,15 +71,6 @@ def _replace(owner: Any, attribute: str, old: Any, new: Any) -> None:
         for key, value in list(names.items()):
             if value is old:
                 names[key] = new
-
-
-def _forbid_class(name: str, found: type) -> None:
-    """Forbid to make objects of a class; the class itself stays, because libraries compare with it."""
-    try:
-        found.__init__ = _make_refusal(name)  # type: ignore[misc]
-    except TypeError:
-        owner, attribute = _find_owner(name)
-        _replace(owner, attribute, found, _make_refusal(name))
 
 
 def _forbid_module(name: str) -> None:
