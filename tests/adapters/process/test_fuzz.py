@@ -43,7 +43,7 @@ pytestmark = pytest.mark.timeout(3600)
 
 @pytest.fixture
 def messages(request):
-    """How many messages are spoilt in each direction."""
+    """Return the number of messages that are spoilt in each direction."""
     return ALL if request.config.getoption("--all") else MESSAGES
 
 

@@ -1,4 +1,4 @@
-"""What the machine refuses to write: a sentence and status 2, nothing lost, and afterwards the same command works."""
+"""Refuse to write, as a full disk does: a sentence, status 2, nothing lost, and then the same command works."""
 
 from __future__ import annotations
 

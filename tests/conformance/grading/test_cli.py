@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from goldformer.conformance.cli import main
+from goldformer.conformance.commands._grade_session import Session
 from goldformer.conformance.grading.grader import Grader
 from goldformer.conformance.grading.model import Submission
 from goldformer.conformance.grading.pool import Unusable
@@ -254,8 +255,8 @@ def test_a_seed_is_read_from_a_file_and_never_shown_to_weakly_isolated_code(run:
 def test_the_weakest_level_must_be_asked_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     why = "isolation files cannot be had on this machine:\n  no landlock"
 
-    def refuse(session: object) -> None:
-        assert session.exam.require == "files"  # type: ignore[attr-defined]
+    def refuse(session: Session) -> None:
+        assert session.exam.require == "files"
         raise Unusable(why)
 
     monkeypatch.setattr("goldformer.conformance.commands.grade.Session.run", refuse)

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from goldformer.adapters import Adapter, find_adapter
-from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.textbook.attention import (
     drop_weights,
     padding_mask,
@@ -46,7 +45,6 @@ from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.conformance.properties.judge import check_property
 from goldformer.conformance.properties.registry import _REGISTRY, components_of, load_properties
 from goldformer.conformance.reports.text import explain_verdict
-from goldformer.spec import load_spec
 from spoiled import spoil
 
 ATTENTION = "scaled_dot_product_attention"
@@ -740,31 +738,3 @@ def test_weights_that_are_made_to_sum_to_one_again_are_caught(judge):
 
     verdict = judge("sdpa-dropout", ATTENTION, {ATTENTION: renormalised().scaled_dot_product_attention}, arrays="numpy")
     assert verdict.message == "a weight is neither 0 nor what it is without dropout, divided by 1 − rate"
-
-
-OTHER_OPTIONS = [
-    (name, option)
-    for name, convention in load_spec().conventions.items()
-    for option in convention.options
-    if option != convention.default
-]
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize(("convention", "option"), OTHER_OPTIONS, ids=[": ".join(both) for both in OTHER_OPTIONS])
-def test_a_textbook_with_a_declared_option_has_every_property(convention, option, spec):
-    own = [name for name, contract in spec.contracts.items() if convention in contract.conventions]
-    assert list_violations(spec, own, convention, option) == []
-
-
-def test_the_properties_of_heads_hold_without_biases(spec):
-    assert list_violations(spec, ["multi_head_attention"], "biases", "none") == []
-
-
-def list_violations(spec, components, convention, option):
-    """Return the properties that a textbook violates with a declared option, which may leave parameters out."""
-    book = build_textbook(OPTIONS.get((convention, option), {}), CONVENTIONS={convention: option})
-    bench = Bench(spec, Adapter.from_object(book, "textbook", spec), "float64", "cpu")
-    asked = [(p, component) for p in spec.properties.values() for component in components_of(p, spec)]
-    verdicts = [check_property(p, component, bench) for p, component in asked if component in components]
-    return [(v.check, v.component, v.message) for v in verdicts if v.bad]
