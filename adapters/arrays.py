@@ -188,7 +188,13 @@ class Torch(ArrayLibrary):
         output = run(tracked)
         if not self.is_array(output) or not output.requires_grad:
             return {}
-        grads = self._torch.autograd.grad(output, list(tracked.values()), cotangent, allow_unused=True)
+        if output.shape != cotangent.shape:
+            given, wanted = tuple(output.shape), tuple(cotangent.shape)
+            raise RuntimeError(f"the output has the shape {given}, its gradient {wanted}")
+        # The gradient of Σ cotangent·output by the output is the cotangent, exactly. Given to grad as an argument, the
+        # cotangent makes torch import its symbolic shapes and sympy: half a second.
+        loss = (cotangent * output).sum()
+        grads = self._torch.autograd.grad(loss, list(tracked.values()), allow_unused=True)
         return {name: grad for name, grad in zip(tracked, grads, strict=True) if grad is not None}
 
 

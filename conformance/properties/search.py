@@ -37,12 +37,10 @@ def _no_constants_of_modules() -> Iterator[None]:
 
     from hypothesis.internal.conjecture import providers
 
-    own = getattr(providers, "_get_local_constants", None)
-    if own is None:  # a version that does not look at modules
+    if not hasattr(providers, "_get_local_constants"):  # a version that does not look at modules
         yield
         return
-    none = type(own())()
     providers.CONSTANTS_CACHE.cache.clear()
-    with mock.patch.object(providers, "_get_local_constants", return_value=none):
+    with mock.patch.object(providers, "_get_local_constants", return_value=type(providers.GLOBAL_CONSTANTS)()):
         yield
     providers.CONSTANTS_CACHE.cache.clear()

@@ -120,7 +120,7 @@ def measure(
     drawn = evaluate(component, Draw.exact, Draw.read, inputs, params, attributes, conventions)
     gaps = drawn.pop(GAPS, np.empty(0, dtype=object))
     centre = {
-        name: np.array([np.mean(d.samples) for d in array.ravel()])
+        name: np.array([d.samples for d in array.ravel()]).mean(-1) if array.size else np.empty(0)
         for name, array in drawn.items()
         if array.dtype.kind == "O"
     }

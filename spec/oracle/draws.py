@@ -33,6 +33,11 @@ def _noise() -> NDArray[np.float64]:
     return _NOISE
 
 
+def _restart(start: int) -> int:
+    """Return where the perturbations go on after their end: each time elsewhere, so that no window is repeated."""
+    return (start * 7 + 13) % 61
+
+
 class Draw:
     """SAMPLES numbers, perturbed at every operation; `peak` is the largest size met since `reset`."""
 
@@ -72,13 +77,41 @@ class Draw:
     @classmethod
     def perturb(cls, samples: Samples) -> Draw:
         """Perturb the result of one elementary operation by its roundoffs."""
-        noise, start = _noise(), cls._next
-        if start + samples.size > _POOL_SIZE:
-            # The start differs after each wrap, so the same windows are never repeated.
-            start = (start * 7 + 13) % 61
-        cls._next = start + samples.size
-        cls.peak = max(cls.peak, float(np.abs(samples[..., 0]).max()) if samples.ndim > 1 else abs(float(samples[0])))
-        return cls(samples * noise[start : start + samples.size].reshape(samples.shape))
+        noise, start, size = _noise(), cls._next, samples.size
+        if start + size > _POOL_SIZE:
+            start = _restart(start)
+        cls._next = start + size
+        if samples.ndim > 1:
+            cls.note_peak(samples[..., 0])
+            return cls(samples * noise[start : start + size].reshape(samples.shape))
+        # One number, of which there are hundreds of thousands: NumPy's own functions would take most of the time.
+        first = abs(samples.item(0))
+        cls.peak = max(cls.peak, first)
+        return cls(samples * noise[start : start + size])
+
+    @classmethod
+    def note_peak(cls, first: Samples) -> None:
+        """Record the largest size among the first samples of several results."""
+        cls.peak = max(cls.peak, float(np.abs(first).max(initial=0.0)))
+
+    @classmethod
+    def take(cls, rounded: NDArray[np.bool_]) -> Samples:
+        """Take a perturbation for each operation that rounds, in row-major order, and 1 for the others.
+
+        The SAMPLES are one more axis at the end.
+        """
+        count, noise, taken = int(np.count_nonzero(rounded)), _noise(), []
+        while count:
+            if (fitting := min(count, (_POOL_SIZE - cls._next) // SAMPLES)) == 0:
+                cls._next = _restart(cls._next)
+                continue
+            end = cls._next + fitting * SAMPLES
+            taken.append(noise[cls._next : end])
+            cls._next, count = end, count - fitting
+        factors = np.ones((*rounded.shape, SAMPLES))
+        if taken:
+            factors[rounded] = np.concatenate(taken).reshape(-1, SAMPLES)
+        return factors
 
     def __add__(self, other: Any) -> Draw:
         if isinstance(other, Draw):

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from goldformer.spec.oracle.matrices import multiply
+
 Objects = NDArray[Any]
 Number = Callable[[int | float], Any]
 
@@ -67,10 +69,10 @@ def scaled_dot_product_attention(
 ) -> dict[str, Objects]:
     """SDPA-1 … SDPA-4: softmax(QKᵀ/√d_k)·V; DROP-3 while no weight is dropped."""
     del seed
-    scores = query @ key.swapaxes(-1, -2)
+    scores = multiply(query, key.swapaxes(-1, -2))
     scaled = scores / np.sqrt(scalar(number(query.shape[-1])))
     weights = weights_of(number, scaled, mask, empty_row)
-    output = scale_kept(number, weights, dropout_rate) @ value
+    output = multiply(scale_kept(number, weights, dropout_rate), value)
     return {"output": output, "weights": weights, "scores": scores, "scaled_scores": scaled}
 
 
@@ -192,22 +194,6 @@ def select_params(params: Mapping[str, Objects], prefix: str) -> dict[str, Objec
     return {name[len(start) :]: array for name, array in params.items() if name.startswith(start)}
 
 
-def linear(x: Objects, w: Any, b: Objects | None) -> Objects:
-    """x·W, plus b where it is given.
-
-    The sum begins with b, as it does in the fused kernels of nn.Linear: where b is large, every term that is
-    added rounds at its size.
-    """
-    if b is None or not isinstance(w, np.ndarray) or w.dtype != object:
-        # A large weight multiplies in whole: its many terms outweigh a bias. Of plain numbers no roundoff is measured.
-        product: Objects = x @ w
-        return product if b is None else product + b
-    total = b
-    for k, row in enumerate(w):
-        total = total + x[..., k, None] * row
-    return total
-
-
 def multi_head_attention(
     number: Number,
     query: Objects,
@@ -248,7 +234,7 @@ def attend_in_heads(
 ) -> dict[str, Objects]:
     """MHA-1 … MHA-6, without the mean of the weights: a layer has no use for it."""
     *to_heads, (w_o, b_o) = projections
-    q, k, v = (split_heads(linear(x, w, b), num_heads) for x, (w, b) in zip(inputs, to_heads, strict=True))
+    q, k, v = (split_heads(multiply(x, w, b), num_heads) for x, (w, b) in zip(inputs, to_heads, strict=True))
     return _attend(number, q, k, v, mask, w_o, b_o, empty_row, dropout_rate)
 
 
@@ -267,7 +253,7 @@ def _attend(
     attended = scaled_dot_product_attention(number, q, k, v, mask, dropout_rate=dropout_rate, empty_row=empty_row)
     heads = attended["output"]
     steps = {"q": q, "k": k, "v": v, "scaled_scores": attended["scaled_scores"], "heads": heads}
-    return {"output": linear(merge_heads(heads), w_o, b_o), "weights": attended["weights"], **steps}
+    return {"output": multiply(merge_heads(heads), w_o, b_o), "weights": attended["weights"], **steps}
 
 
 def _average_weights(number: Number, weights: Objects) -> dict[str, Objects]:
@@ -291,7 +277,7 @@ def fused_multi_head_attention(
     seed: int = 0,
 ) -> dict[str, Objects]:
     """FMHA-1 … FMHA-3, DROP-3: one projection, cut per head into (q|k|v)."""
-    qkv = linear(x, w_qkv, b_qkv)
+    qkv = multiply(x, w_qkv, b_qkv)
     q, k, v = np.split(split_heads(qkv, num_heads), 3, axis=-1)
     del seed
     steps = _attend(number, q, k, v, mask, w_o, b_o, empty_row, dropout_rate if training else 0)

@@ -15,7 +15,6 @@ from goldformer.spec.oracle.formulas import (
     attend_in_heads,
     causal_mask,
     drop,
-    linear,
     padding_mask,
     positional_encoding,
     scalar,
@@ -23,6 +22,7 @@ from goldformer.spec.oracle.formulas import (
     softmax,
     token_embedding,
 )
+from goldformer.spec.oracle.matrices import multiply
 
 Ids = NDArray[np.int64]
 Mask = NDArray[np.bool_] | None
@@ -54,10 +54,10 @@ def feed_forward(
 ) -> dict[str, Objects]:
     """FFN-1, DROP-4: max(0, x·W_1 + b_1)·W_2 + b_2."""
     del seed
-    inner = linear(x, w_1, b_1)
+    inner = multiply(x, w_1, b_1)
     hidden = np.where(inner.astype(np.float64) > 0, inner, scalar(number(0)))
     kept = drop(number, hidden, dropout_rate, training=training)
-    return {"output": linear(kept, w_2, b_2), "hidden": hidden}
+    return {"output": multiply(kept, w_2, b_2), "hidden": hidden}
 
 
 def layer_norm(
@@ -209,7 +209,7 @@ class Model:
     def logits(self, decoded: Objects) -> Objects:
         """MODEL-4, MODEL-7: return one number for each word at each position of the target."""
         w_vocab = self.params["w_vocab"] if "w_vocab" in self.params else self.params["table"].T
-        return linear(decoded, w_vocab, self.params.get("b_vocab"))
+        return multiply(decoded, w_vocab, self.params.get("b_vocab"))
 
     def embed(self, ids: Ids) -> Objects:
         """MODEL-2, MODEL-8: return rows of the table, with the encoding or the learned vector of their positions."""
@@ -254,7 +254,7 @@ def output_probabilities(
     number: Number, x: Objects, *, w_vocab: Objects, b_vocab: Objects | None = None
 ) -> dict[str, Objects]:
     """OUT-1, OUT-2: logits, and their softmax over the vocabulary."""
-    logits = linear(x, w_vocab, b_vocab)
+    logits = multiply(x, w_vocab, b_vocab)
     return {"probabilities": softmax(number, logits)["output"], "logits": logits}
 
 

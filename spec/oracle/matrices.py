@@ -1,7 +1,10 @@
-"""The large weights of full-size models: exact matrices that multiply balls or draws in whole.
+"""Products of matrices: element by element, or in whole where that gives the same in less time.
 
-A weight of a million elements would be a million objects. Here it stays an array of float64 numbers,
-which are integers times a power of two, and `x @ weight` is formed for all elements of x at once:
+Draws are multiplied in whole: the same operations on the same numbers, with the same perturbations.
+
+The large weights of full-size models are exact matrices that multiply balls or draws in whole. A weight of a million
+elements would be a million objects. Here it stays an array of float64 numbers, which are integers times a power of
+two, and `x @ weight` is formed for all elements of x at once:
 
 - balls: each midpoint is cut into integers of 32 bits, whose products with the weight float64 sums
   without rounding, and the radii are carried through |weight|: an enclosure, as element by element;
@@ -37,9 +40,111 @@ _MANTISSA: Final = 53
 _CHUNK: Final = 1 << 23
 
 
+#: The most products of draws in memory at once.
+_PRODUCTS: Final = 1 << 14
+
+
 def is_large(array: NDArray[Any]) -> bool:
     """Return True if an array is a weight that stays a plain array."""
     return array.ndim == 2 and array.size >= LARGE
+
+
+def multiply(x: Objects, w: Any, b: Objects | None = None) -> Objects:
+    """x·W, of one matrix or several, plus b where it is given.
+
+    The sum begins with b, as it does in the fused kernels of nn.Linear: where b is large, every term that is
+    added rounds at its size.
+    """
+    if b is None or not isinstance(w, np.ndarray) or w.dtype != object:
+        # A large weight multiplies in whole: its many terms outweigh a bias. Of plain numbers no roundoff is measured.
+        product: Objects = _multiply_draws(x, w) if _are_draws(x, w) else x @ w
+        return product if b is None else product + b
+    if _are_draws(x, w, b):
+        return _add_products(x, w, b)
+    total = b
+    for k, row in enumerate(w):
+        total = total + x[..., k, None] * row
+    return total
+
+
+def _are_draws(*arrays: Any) -> bool:
+    return all(
+        isinstance(array, np.ndarray)
+        and array.size > 0
+        and all(type(d) is Draw and d.samples.ndim == 1 for d in array.flat)
+        for array in arrays
+    )
+
+
+def _unpack(draws: Objects) -> tuple[Floats, NDArray[np.bool_]]:
+    """Return the samples of draws, in a last axis, and which draws are exactly zero."""
+    samples = np.stack([d.samples for d in draws.flat]).reshape(*draws.shape, SAMPLES)
+    return samples, np.array([d.zero for d in draws.flat]).reshape(draws.shape)
+
+
+def _pack(samples: Floats, zero: NDArray[np.bool_]) -> Objects:
+    """Make draws of what _unpack gives."""
+    draws = np.empty(zero.size, dtype=object)
+    rows = samples.reshape(-1, SAMPLES)
+    draws[:] = [Draw(row, zero=exact) for row, exact in zip(rows, zero.ravel().tolist(), strict=True)]
+    return draws.reshape(zero.shape)
+
+
+def _add_products(x: Objects, w: Objects, b: Objects) -> Objects:
+    """Add b + x₀·w₀ + x₁·w₁ + …, rounded in the order of NumPy's objects: all products of one k, then all sums."""
+    (left, no_left), (right, no_right), (start, no_start) = map(_unpack, (x, w, b))
+    shape = (*x.shape[:-1], w.shape[1])
+    total = np.broadcast_to(start, (*shape, SAMPLES)).copy()
+    nothing = np.broadcast_to(no_start, shape).copy()
+    for k in range(len(w)):
+        no_product = no_left[..., k, None] | no_right[k]
+        product = left[..., k, None, :] * right[k]
+        _round(product, ~no_product)
+        product[no_product] = 0.0
+        total += product
+        _round(total, ~(nothing | no_product))
+        nothing &= no_product
+    return _pack(total, nothing)
+
+
+def _round(results: Floats, rounded: NDArray[np.bool_]) -> None:
+    Draw.note_peak(results[..., 0][rounded])
+    results *= Draw.take(rounded)
+
+
+def _multiply_draws(x: Objects, w: Objects) -> Objects:
+    """Form x @ W, rounded as NumPy forms it of objects: for one element after the other all its products and sums."""
+    batch = np.broadcast_shapes(x.shape[:-2], w.shape[:-2])
+    x, w = (np.broadcast_to(a, (*batch, *a.shape[-2:])) for a in (x, w))
+    product = np.empty((*batch, x.shape[-2], w.shape[-1]), dtype=object)
+    rows = max(1, _PRODUCTS // max(w.shape[-1] * w.shape[-2], 1))
+    for matrix in np.ndindex(batch):
+        right = _unpack(w[matrix])
+        for start in range(0, x.shape[-2], rows):
+            piece = slice(start, start + rows)
+            product[(*matrix, piece)] = _multiply_rows(_unpack(x[matrix][piece]), right)
+    return product
+
+
+def _multiply_rows(x: tuple[Floats, NDArray[np.bool_]], w: tuple[Floats, NDArray[np.bool_]]) -> Objects:
+    (left, no_left), (right, no_right) = x, w
+    no_product = no_left[:, None] | no_right.T
+    nothing_before = np.zeros_like(no_product)
+    nothing_before[..., 1:] = np.logical_and.accumulate(no_product, axis=-1)[..., :-1]
+    # The first sum is none, nor is one with an exact zero.
+    sums = ~(no_product | nothing_before)
+    sums[..., 0] = False
+    factors = Draw.take(np.stack([~no_product, sums], axis=-1))
+    products = left[:, None] * right.swapaxes(0, 1)
+    products[no_product] = 0.0
+    Draw.note_peak(products[..., 0])
+    products *= factors[..., 0, :]
+    total = products[..., 0, :]
+    for k in range(1, products.shape[-2]):
+        total = total + products[..., k, :]
+        Draw.note_peak(total[..., 0][sums[..., k]])
+        total *= factors[..., k, 1, :]
+    return _pack(total, np.asarray(no_product.all(-1)))
 
 
 class Weight:

@@ -21,7 +21,7 @@ from goldformer.conformance.judging.verdict import Status
 from goldformer.spec.oracle import layer_formulas
 from goldformer.spec.oracle.derive import FORMULAS, evaluate
 from goldformer.spec.oracle.draws import Draw, error_scale
-from goldformer.spec.oracle.formulas import linear
+from goldformer.spec.oracle.matrices import multiply
 
 ATTENTION, HEADS = "_functional.py", "_functional.py"
 FEED, NORM, LAYERS, DECODER = "feed_forward.py", "layer_norm.py", "_layers.py", "decoder.py"
@@ -369,7 +369,7 @@ def inner_layers(monkeypatch):
     plain = layer_formulas.feed_forward
 
     def recording(number, x, **params):
-        seen.append(linear(x, params["w_1"], params.get("b_1")))
+        seen.append(multiply(x, params["w_1"], params.get("b_1")))
         return plain(number, x, **params)
 
     monkeypatch.setattr(layer_formulas, "feed_forward", recording)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
@@ -150,3 +152,17 @@ def test_an_empty_row_that_spoils_gradients_fails(verdict_of):
     verdict = verdict_of(Spoils, "sdpa-gradient-empty-row")
     assert (verdict.status, verdict.reason) == (Status.FAILED, "not-finite")
     assert "empty-row-nan-grad" in verdict.catches
+
+
+def test_an_output_of_another_shape_has_no_gradient(verdict_of):
+    """The cotangent would be broadcast, and the gradient be that of something else."""
+
+    class OneRow(ByAutograd):
+        @staticmethod
+        def scaled_dot_product_attention(query, key, value, mask=None):
+            return attend(query, key, value, mask)[..., :1, :]
+
+    verdict = verdict_of(OneRow)
+    assert (verdict.status, verdict.reason) == (Status.ERRORED, "raised")
+    shapes = r"the output has the shape \(\d+, 1, \d+\), its gradient \(\d+, \d+, \d+\)"
+    assert re.fullmatch(f"backward raised RuntimeError: {shapes}", verdict.message)

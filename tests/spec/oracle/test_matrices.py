@@ -92,3 +92,33 @@ def test_a_full_size_case_is_narrowed_to_the_samples_of_its_probes(spec):
     assert how.samples() == [21]
     assert {name: array.shape for name, array in how.inputs().items()} == {"source": (1, 10), "target": (1, 20)}
     assert [int(places[0]) for places in np.array(how.places(case.expect["logits"])).T] == [0] * 10
+
+
+def one_by_one(x, w, b):
+    """x·W + b, one object after the other."""
+    if b is None:
+        return x @ w
+    total = b
+    for k, row in enumerate(w):
+        total = total + x[..., k, None] * row
+    return total
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("start", [0, (1 << 20) - 1000])
+def test_draws_multiplied_in_whole_are_those_multiplied_one_by_one(start, bias):
+    """With zeros, which round nothing, with several matrices, and where the perturbations come to their end."""
+    results = []
+    for how in (one_by_one, matrices.multiply):
+        Draw.reset()
+        x, w, b = (np.frompyfunc(Draw.read, 1, 1)(numbers) for numbers in (ZEROS, WEIGHT, ZEROS[0, 0, :6]))
+        Draw._next = start
+        product = how(x * Draw.read(1 / 3), w, b if bias else None)
+        results.append(([(d.samples.tolist(), d.zero) for d in product.flat], product.shape, Draw._next, Draw.peak))
+    assert results[0] == results[1]
+    assert any(zero for _, zero in results[0][0])
+
+
+#: Every other number is zero, and one whole row.
+ZEROS = draw.build(draw.Dyadic(6, *draw.grid("-2", "2", "1/64"), (2, 3, 7)), "x") * (np.arange(42).reshape(2, 3, 7) % 2)
+ZEROS[1, 2] = 0.0
