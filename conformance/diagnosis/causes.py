@@ -16,8 +16,9 @@ IN: Final = " in "
 class Cause:
     """A mistake, or an option that an adapter may declare.
 
-    `id` is the mistake's, or as "norm_placement: pre"; `component` is where it is made, None for an option;
-    `title` says what is done, with the id in brackets; `heading` has the id first; `hint` says what to do about it.
+    `id` is the mistake's or the neighbour's, or as "norm_placement: pre"; `component` is where it is made, None for an
+    option; `title` says what is done, with the id of a mistake in brackets; `heading` has it first; `hint` says what to
+    do about it.
     """
 
     id: str
@@ -27,6 +28,8 @@ class Cause:
     hint: str
     convention: str = ""
     option: str = ""
+    #: True for a neighbour of the textbook, which the catalogue does not list.
+    generated: bool = False
 
 
 def find_cause(id_: str, spec: Spec) -> Cause:
@@ -38,7 +41,13 @@ def find_cause(id_: str, spec: Spec) -> Cause:
         title, heading = f"{mistake.title} ({made}){where}", f"{made}, {mistake.title}{where}"
         return Cause(made, mistake.component, title, heading, mistake.hint)
     convention, _, option = id_.partition(": ")
-    return make_option_cause(convention, option, spec)
+    if option:
+        return make_option_cause(convention, option, spec)
+    from goldformer.conformance.diagnosis.neighbours import neighbours  # hundreds, which few reports need
+
+    neighbour = neighbours()[made]
+    title = f"{neighbour.title}, only in {place}" if place else neighbour.title
+    return Cause(made, neighbour.component, title, title[0].upper() + title[1:], neighbour.hint, generated=True)
 
 
 def make_option_cause(convention: str, option: str, spec: Spec) -> Cause:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from goldformer.conformance.diagnosis.other_options import advise_option
 from goldformer.conformance.judging.cases import Judgement, report_fault
 from goldformer.conformance.judging.invoke import BadResult, Result
-from goldformer.conformance.judging.verdict import WITHHELD, Match, Verdict
+from goldformer.conformance.judging.verdict import WITHHELD, Match, Status, Verdict
 from goldformer.spec import Spec
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ class Diagnosis:
 
     def __init__(self, spec: Spec, left_out: Collection[str] = (), imitations: Imitations | None = None) -> None:
         self._spec, self._left_out, self._imitations = spec, left_out, imitations
+        self._passed: list[Judgement] = []
 
     @cached_property
     def _imitator(self) -> Imitator:
@@ -45,12 +46,24 @@ class Diagnosis:
     def explain(self, judgement: Judgement) -> Verdict:
         """Return a verdict with the mistakes and options that explain its failure, as far as they are known by now."""
         verdict = judgement.verdict
+        if verdict.status is Status.PASSED and judgement.case is not None:
+            self._passed.append(judgement)
         if not verdict.bad or judgement.case is None:
             return verdict
         try:
+            self._note_passed()
             return replace(verdict, matches=self._find_matches(judgement), advice=advise_option(judgement))
         except Exception as error:
             return report_fault(verdict, error)
+
+    def _note_passed(self) -> None:
+        """Tell the imitator of the cases that passed since the last failure."""
+        for judgement in self._passed:
+            case, bench = judgement.case, judgement.bench
+            assert case is not None, "only cases are noted"
+            declared = bench.adapter.options(case.component, bench.spec)
+            self._imitator.note_passed(case, judgement.expected, bench.dtype, declared)
+        self._passed.clear()
 
     def _find_matches(self, judgement: Judgement) -> tuple[Match, ...] | None:
         case, bench, outcome = judgement.case, judgement.bench, judgement.outcome

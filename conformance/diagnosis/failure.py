@@ -44,11 +44,14 @@ class FailingCase:
         """The outputs that are wrong."""
         return self._find_wrong(self.actual, self.expected) if isinstance(self.actual, Result) else frozenset()
 
-    def distance(self, imitation: Result | BadResult | None) -> float | None:
-        """Return the distance of an imitation from the actual result ÷ tolerance; None if it does not explain it."""
+    def distance(self, imitation: Result | BadResult | None, right: Result | BadResult | None = None) -> float | None:
+        """Return the distance of an imitation from the actual result ÷ tolerance; None if it does not explain it.
+
+        `right` is the imitation without any cause, which tells the gradients that are 0 in right code too.
+        """
         if isinstance(self.actual, BadResult):
-            if self.actual.unreached and isinstance(imitation, Result):
-                return self._compare_unreached(self.actual.unreached, imitation)
+            if self.actual.unreached and isinstance(imitation, Result) and isinstance(right, Result):
+                return _compare_unreached(self.actual.unreached, imitation, right)
             # The message of a wrong shape or dtype is the same for the same fault.
             return 0.0 if isinstance(imitation, BadResult) and str(self.actual) == str(imitation) else None
         if not isinstance(imitation, Result):
@@ -66,6 +69,13 @@ class FailingCase:
         rounded = {name: golden for name, golden in shared.items() if name not in exact}
         return self._measure_distance(self.actual, imitation, rounded)
 
+    def shows(self, imitation: Result | BadResult | None) -> bool:
+        """Return True if what an imitation gives is wrong in this case."""
+        if not isinstance(imitation, Result):
+            return isinstance(imitation, BadResult)
+        shared = {name: golden for name, golden in self.expected.items() if name in imitation.outputs}
+        return bool(self._find_wrong(imitation, shared))
+
     def _measure_distance(self, actual: Result, imitation: Result, shared: Mapping[str, GoldenArray]) -> float | None:
         """Return the largest distance of the outputs, or None if it is above 1: most differ in the first already."""
         furthest = 0.0
@@ -81,15 +91,6 @@ class FailingCase:
         assert isinstance(self.actual, Result), "only results are compared"
         actual, imitated = (golden.select(outputs[name]) for outputs in (self.actual.outputs, imitation.outputs))
         return np.array_equal(actual != 0, imitated != 0)
-
-    def _compare_unreached(self, unreached: frozenset[str], imitation: Result) -> float | None:
-        """Return 0 if an imitation has gradients of 0 for exactly those arguments that no gradient reaches.
-
-        Automatic differentiation gives no gradient for an argument that is cut off; arithmetic gives one of 0.
-        """
-        asked = {name: golden for name, golden in self.expected.items() if golden.magnitude}
-        nought = {name for name in asked if not np.any(imitation.outputs[name])}
-        return 0.0 if nought and nought == unreached & asked.keys() else None
 
     def _use_as_golden(self, name: str, golden: GoldenArray, values: np.ndarray[Any, Any]) -> GoldenArray:
         """Put an imitation in the place of the golden values of an output."""
@@ -118,6 +119,23 @@ class FailingCase:
 
     def _measure(self, result: Result, expected: Mapping[str, GoldenArray]) -> list[Difference]:
         return measure(result, expected, self.case, self.contract, self.dtype)
+
+
+def _compare_unreached(unreached: frozenset[str], imitation: Result, right: Result) -> float | None:
+    """Return 0 if an imitation has gradients of 0 for exactly those arguments that no gradient reaches.
+
+    Automatic differentiation gives no gradient for an argument that is cut off; arithmetic gives one of 0.
+    """
+    moves = right.outputs.keys() - _find_noughts(right)
+    nought = _find_noughts(imitation) & moves
+    return 0.0 if nought and nought == unreached & moves else None
+
+
+def _find_noughts(gradients: Result) -> set[str]:
+    """Return the arguments whose gradient is 0 but for rounding, such as that of the keys' bias."""
+    largest = {name: float(np.abs(gradient).max(initial=0.0)) for name, gradient in gradients.outputs.items()}
+    least = 1e-6 * max(largest.values())
+    return {name for name, size in largest.items() if size <= least}
 
 
 def _is_exact_zero(golden: GoldenArray) -> bool:

@@ -255,7 +255,8 @@ def describe_explanations(found: Sequence[Explanation], among: str = "failing", 
             break
         if place and (e.equals, e.spared, e.faint) != (found[0].equals, found[0].spared, found[0].faint):
             break
-        if any(e.adds_nothing_to(better) for better in found[:place]):
+        # Two neighbours that no case tells apart are two descriptions of one thing.
+        if any(e.adds_nothing_to(better) for better in found[:place]) or (place and e.generated):
             continue
         output = "the recorded output" if was else "your output"
         seen = f"It reproduces {output} in {e.equals} of {e.case_count} {among} cases ({describe_distance(e.ratio)})"

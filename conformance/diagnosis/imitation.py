@@ -19,6 +19,7 @@ from goldformer.conformance.diagnosis.failure import FailingCase, Options
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.diagnosis.mistakes.differentiation import DIFFERENTIATED
 from goldformer.conformance.diagnosis.mistakes.places import PLACES, TRACKED, MistakePlace, can_be_made, restrict_to
+from goldformer.conformance.diagnosis.neighbours import find_made, neighbours
 from goldformer.conformance.judging.gradient import invoke_gradient
 from goldformer.conformance.judging.invoke import (
     Arguments,
@@ -44,6 +45,12 @@ _LARGE: Final = 100_000
 
 #: The number of combinations, and of places, that are tried for a case, times the numbers of the case: half a second.
 _TRIED: Final = 500_000
+
+#: How many times as many neighbours as other candidates are tried: there are hundreds, each as likely as the other.
+_NEIGHBOURS: Final = 4
+
+#: The number of passing cases of a component that are compared with a neighbour.
+_PASSED: Final = 6
 
 #: The fixed cost of an imitation, in numbers of a case.
 _FIXED: Final = 600
@@ -92,7 +99,7 @@ class Candidate:
             return None
         if len(set(both.mistakes)) < len(both.mistakes):
             return None
-        made = [implementations()[id_] for id_ in both.mistakes]
+        made = [find_made(id_) for id_ in both.mistakes]
         return both if all(one.can_be_made_with(two) for one, two in combinations(made, 2)) else None
 
     def add_placed(self, placed: Candidate) -> Candidate | None:
@@ -159,6 +166,10 @@ class Imitator:
         self._counted: dict[str, Counter[Candidate]] = defaultdict(Counter)
         #: The candidates that each failing case was compared with.
         self._compared: defaultdict[tuple[str, str], set[Candidate]] = defaultdict(set)
+        #: The components of which a case without a cotangent failed.
+        self._fails_forward: defaultdict[str, bool] = defaultdict(bool)
+        #: Some cases of each component that passed.
+        self._passed: defaultdict[str, list[FailingCase]] = defaultdict(list)
 
     def find_matches(
         self,
@@ -177,6 +188,7 @@ class Imitator:
         failure = FailingCase(case, self.spec.contracts[case.component], actual, expected, dtype, options)
         found = self._match_candidates(self._choose_known_matches(case), failure) or self._search(failure)
         self._looked_at[case.component] += 1
+        self._fails_forward[case.component] |= case.cotangent is None
         self._explained[case.component] += bool(found)
         self._counted[case.component].update(found.keys())
         return tuple(Match(candidate.causes, distance) for candidate, distance in found.items())
@@ -200,6 +212,9 @@ class Imitator:
         case = failure.case
         component = case.component
         bases = self._list_bases(component)
+        if case.cotangent is not None and self._fails_forward[component]:
+            # What no forward pass showed, no gradient of it shows; and a gradient takes a hundred calls.
+            return {}
         if case.size > _LARGE or case.cotangent is not None:
             listed = list(self._make_candidates(case.kills))
             return self._match_candidates(chain(listed, self._combine_with(bases, listed)), failure)
@@ -221,13 +236,51 @@ class Imitator:
         if not found and not short and not self._in_vain[component, failure.dtype]:
             far = list(self._list_far(component))
             found = self._match_candidates(chain(far, islice(self._combine_with(bases, far), most)), failure)
-        for further in (self._place_mistakes, self._pair_candidates):
+        searches = (
+            (self._place_mistakes, most),
+            (self._list_neighbours, _NEIGHBOURS * most),
+            (self._pair_candidates, most),
+        )
+        for further, count in searches:
             if not found and not short:
                 untried = self._filter_untried(component, further(component, near, bases))
-                found = self._match_candidates(islice(untried, most), failure)
+                found = self._keep_possible(self._match_candidates(islice(untried, count), failure), failure)
         self._in_vain[component, failure.dtype] += not found
         self._fitted[component].update(dict.fromkeys(found))
         return found
+
+    def _list_neighbours(self, component: str, near: list[Candidate], bases: list[Candidate]) -> Iterator[Candidate]:
+        """Yield the neighbours of the textbook, the component's own before those of its parts: alone, and on bases."""
+        del near
+        homes = (component, *reversed(self.spec.list_dependencies(component)))
+        ranks = {home: rank for rank, home in enumerate(homes)}
+        mine = sorted((n for n in neighbours().values() if n.component in ranks), key=lambda n: ranks[n.component])
+        known = [Candidate((n.id,)) for n in mine if n.id not in self._left_out]
+        yield from known
+        yield from self._combine_with(bases, known)
+
+    def _keep_possible(self, found: dict[Candidate, float], failure: FailingCase) -> dict[Candidate, float]:
+        """Return the matches without neighbours that a passing case rules out.
+
+        A mistake of the catalogue lists the cases that reveal it; a neighbour is run on some that passed.
+        """
+        passed = self._passed[failure.case.component]
+        return {
+            candidate: distance
+            for candidate, distance in found.items()
+            if all(id_ not in neighbours() for id_ in candidate.mistakes)
+            or not any(other.shows(self._imitate(candidate, other)) for other in passed)
+        }
+
+    def note_passed(self, case: Case, expected: Mapping[str, GoldenArray], dtype: str, options: Options) -> None:
+        """Note a case that passed, which rules out what would have failed it: a few of each component, the smallest."""
+        if case.full_size or case.cotangent is not None or case.error is not None or case.size > _LARGE:
+            return
+        passed = self._passed[case.component]
+        contract = self.spec.contracts[case.component]
+        passed.append(FailingCase(case, contract, Result({}, 0.0), expected, dtype, options))
+        passed.sort(key=lambda other: other.case.size)
+        del passed[_PASSED:]
 
     def _drop_idle_options(self, near: Iterable[Candidate], failure: FailingCase) -> list[Candidate]:
         """Return the candidates without options that change nothing in this case, or the same as an earlier one.
@@ -428,7 +481,9 @@ class Imitator:
         found = {}
         for candidate in candidates:
             self._compared[failure.case.id, failure.dtype].add(candidate)
-            distance = failure.distance(self._imitate(candidate, failure))
+            unreached = isinstance(failure.actual, BadResult) and failure.actual.unreached
+            right = self._imitate(Candidate(), failure) if unreached else None
+            distance = failure.distance(self._imitate(candidate, failure), right)
             if distance is not None:
                 found[candidate] = distance
         return found
@@ -471,7 +526,7 @@ class Imitator:
         if key not in self._adapters:
             if len(self._adapters) >= _MOST_ADAPTERS:
                 self._adapters.clear()
-            made = [implementations()[id_] for id_ in candidate.mistakes]
+            made = [find_made(id_) for id_ in candidate.mistakes]
             layers = [OPTIONS[item] for item in chosen.items() if item in OPTIONS]
             # A mistake is applied after the options, and after the gradients of the forward pass in which it is made.
             if not all(one.by_hand for one in made):

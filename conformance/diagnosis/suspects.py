@@ -58,6 +58,11 @@ class Explanation:
         """Return True if no failing case refutes it."""
         return not self.refuting
 
+    @property
+    def generated(self) -> bool:
+        """Return True if one of its causes is a neighbour of the textbook, which has no entry in the catalogue."""
+        return any(c.generated for c in self.causes)
+
     def adds_nothing_to(self, better: Explanation) -> bool:
         """Return True if it has the causes of a better one and more, or only other options of its conventions."""
         mine, others = ({(c.id, c.heading) for c in e.causes if not c.option} for e in (self, better))
@@ -67,6 +72,8 @@ class Explanation:
 
 def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -> list[Explanation]:
     """Return the causes that reproduce one component's results, those that explain the most failing cases first."""
+    from goldformer.conformance.diagnosis.neighbours import neighbours  # hundreds, which few reports need
+
     judged = [v for v in verdicts if v.component == component and v.kind == "case"]
     examined = [v for v in judged if v.bad and v.matches is not None]
     equal: defaultdict[tuple[str, ...], set[tuple[str, str]]] = defaultdict(set)
@@ -85,13 +92,16 @@ def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -
         faint = sum(not _shows(c.id, dtype) for c in causes for dtype in dtypes)
         found.append(Explanation(causes, len(checks), ratios[ids], spared, refuting, faint))
     order = {name: place for place, name in enumerate(spec.components)}
-    catalogue = {id_: place for place, id_ in enumerate(spec.mistakes)}
+    named = [cause.id for e in found for cause in e.causes if cause.generated]
+    # The neighbours come after the catalogue's mistakes, in their own order.
+    generated = [id_ for id_ in neighbours() if id_ in named] if named else []
+    catalogue = {id_: place for place, id_ in enumerate((*spec.mistakes, *generated))}
 
     def rank(e: Explanation) -> tuple[int, int, int, int, int, int, float, str]:
         # Options come before mistakes, and mistakes of the component itself before those of its parts.
         own = -max(order[c.component] if c.component else len(order) for c in e.causes)
         # The catalogue lists the more common mistake first: it decides between equals.
-        first = catalogue.get(e.causes[0].id, -1)
+        first = -1 if e.causes[0].option else catalogue[e.causes[0].id]
         # The nearer one of two options comes first.
         far = e.ratio if all(c.convention for c in e.causes) else 0.0
         return e.spared - e.equals, len(e.causes), e.faint, own, e.spared, first, far, e.causes[0].id
@@ -105,8 +115,12 @@ def can_refute(verdict: Verdict, causes: Iterable[Cause], spec: Spec) -> bool:
         # An implementation that also accepts a bad call has a second fault. It does not disprove the first.
         return False
     # The gradients of a stack take too long to form for each mistake; they are known for options.
-    case = spec.cases.get(verdict.check) if spec.contracts[verdict.component].layers else None
-    return case is None or case.cotangent is None or all(c.option for c in causes)
+    case = spec.cases.get(verdict.check)
+    if case is None or case.cotangent is None:
+        return True
+    # Where a gradient is not finite, frameworks differ in the numbers that they give in its place.
+    compared = verdict.reason != "not-finite"
+    return compared and (not spec.contracts[verdict.component].layers or all(c.option for c in causes))
 
 
 def rank_suspects(verdicts: Iterable[Verdict], component: str, spec: Spec) -> list[Suspect]:

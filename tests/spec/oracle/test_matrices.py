@@ -111,9 +111,9 @@ def test_draws_multiplied_in_whole_are_those_multiplied_one_by_one(start, bias):
     results = []
     for how in (one_by_one, matrices.multiply):
         Draw.reset()
-        x, w, b = (np.frompyfunc(Draw.read, 1, 1)(numbers) for numbers in (ZEROS, WEIGHT, ZEROS[0, 0, :6]))
+        x, w, b = (np.asarray(np.frompyfunc(Draw.read, 1, 1)(numbers)) for numbers in (ZEROS, WEIGHT, ZEROS[0, 0, :6]))
         Draw._next = start
-        product = how(x * Draw.read(1 / 3), w, b if bias else None)
+        product = how(np.asarray(x * Draw.read(1 / 3)), w, b if bias else None)
         results.append(([(d.samples.tolist(), d.zero) for d in product.flat], product.shape, Draw._next, Draw.peak))
     assert results[0] == results[1]
     assert any(zero for _, zero in results[0][0])

@@ -1,0 +1,63 @@
+"""Reading and replacing an argument of a step by its name, whichever way it was given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from inspect import signature
+from typing import Any
+
+import numpy as np
+
+from goldformer.adapters.textbook.steps import Replacement, Step, around
+
+#: The positional arguments of a call, and those by name.
+Given = tuple[tuple[Any, ...], Mapping[str, Any]]
+
+
+@cache
+def _find_index(step: Step, name: str) -> int:
+    return list(signature(step).parameters).index(name)
+
+
+def read_argument(step: Step, name: str, given: Given) -> Any:
+    """Return an argument of a call of a step."""
+    args, named = given
+    if name in named:
+        return named[name]
+    index = _find_index(step, name)
+    return args[index] if index < len(args) else signature(step).parameters[name].default
+
+
+def replace_argument(step: Step, name: str, value: Any, given: Given) -> Given:
+    """Return the arguments of a call with one of them replaced."""
+    args, named = given
+    index = _find_index(step, name)
+    if index < len(args):
+        return (*args[:index], value, *args[index + 1 :]), named
+    return args, {**named, name: value}
+
+
+def change_argument(step: Step, name: str, change: Callable[[Any, Given], Any]) -> Replacement:
+    """Return the replacement of a step that runs it with one argument changed: `change` gets it and the whole call."""
+
+    def run(original: Step, *args: Any, **named: Any) -> Any:
+        given = (args, named)
+        args, named_ = replace_argument(step, name, change(read_argument(step, name, given), given), given)
+        return original(*args, **named_)
+
+    return around(run)
+
+
+def change_array(change: Callable[[Any], Any]) -> Replacement:
+    """Return the replacement of a step that changes its result, an array."""
+    return change_result(lambda result: np.asarray(change(result)))
+
+
+def change_result(change: Callable[[Any], Any]) -> Replacement:
+    """Return the replacement of a step that changes its result."""
+
+    def run(original: Step, *args: Any, **named: Any) -> Any:
+        return change(original(*args, **named))
+
+    return around(run)

@@ -1,0 +1,192 @@
+"""Constants that are another size of the call, or another power of ten."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from goldformer.adapters.textbook.attention import score_divisor
+from goldformer.adapters.textbook.checks import Array
+from goldformer.adapters.textbook.embedding import (
+    angular_frequency,
+    frequency_exponent,
+    positional_encoding,
+    token_embedding,
+    token_positions,
+    wavelength_base,
+)
+from goldformer.adapters.textbook.layers import layer_norm_eps
+from goldformer.adapters.textbook.steps import Step, around, instead
+from goldformer.conformance.diagnosis.neighbours.arguments import Given, change_argument, change_result
+from goldformer.conformance.diagnosis.neighbours.registry import Neighbour
+
+_SDPA: Final = "scaled_dot_product_attention"
+
+
+def _lead(sizes: Mapping[str, Any], place: int) -> int:
+    lead = sizes["..."]
+    return int(lead[place]) if len(lead) > place else 1
+
+
+#: Sizes of a call of the attention, in words.
+_SIZES: Final[tuple[tuple[str, str, Callable[[Mapping[str, Any]], float]], ...]] = (
+    ("d_k", "d_k", lambda s: s["d_k"]),
+    ("d_model", "d_model, heads times d_k", lambda s: s["d_k"] * _lead(s, 1)),
+    ("heads", "the number of heads", lambda s: _lead(s, 1)),
+    ("d_v", "d_v", lambda s: s["d_v"]),
+    ("kv_seq", "the number of keys", lambda s: s["kv_seq"]),
+    ("q_seq", "the number of queries", lambda s: s["q_seq"]),
+    ("batch", "the number of samples", lambda s: _lead(s, 0)),
+    ("d_model_v", "heads times d_v", lambda s: s["d_v"] * _lead(s, 1)),
+    ("d_k_per_head", "d_k divided by the heads", lambda s: s["d_k"] / _lead(s, 1)),
+    ("twice_d_k", "2·d_k", lambda s: 2 * s["d_k"]),
+    ("half_d_k", "d_k/2", lambda s: s["d_k"] / 2),
+    ("d_k_minus_one", "d_k − 1", lambda s: max(s["d_k"] - 1, 1)),
+    ("d_k_plus_one", "d_k + 1", lambda s: s["d_k"] + 1),
+)
+_POWERS: Final[tuple[tuple[str, str, float], ...]] = (
+    ("root", "the root of {}", 0.5),
+    ("whole", "{}", 1.0),
+    ("fourth-root", "the fourth root of {}", 0.25),
+    ("square", "the square of {}", 2.0),
+    ("inverse-root", "one over the root of {}", -0.5),
+)
+
+
+def _change_divisors() -> Iterator[Neighbour]:
+    for power, form, exponent in _POWERS:
+        for size, words, measure in _SIZES:
+            if (size, power) == ("d_k", "root"):
+                continue
+
+            def divide(sizes: Mapping[str, Any], measure: Any = measure, exponent: float = exponent) -> float:
+                return float(math.pow(measure(sizes), exponent))
+
+            yield Neighbour(
+                f"{_SDPA}.divisor.{power}.{size}", _SDPA,
+                f"the scores are divided by {form.format(words)} instead of √d_k",
+                "Divide the scores by the root of d_k, the width of one head's queries and keys.",
+                {score_divisor: instead(divide)},
+            )  # fmt: skip
+
+
+def _change_eps() -> Iterator[Neighbour]:
+    # 1e-5, 1e-6 and 1e-12 are options of layer_norm_eps.
+    values = [float(f"1e-{k}") for k in (2, 3, 4, 7, 8, 9, 10)]
+    named = [(f"{value:g}", f"{value:g}", value) for value in values]
+    named += [("zero", "0", 0.0), ("float32", "1.19e-7, that of float32,", float(np.finfo(np.float32).eps))]
+    for word, text, value in named:
+        yield Neighbour(
+            f"layer_norm.eps.{word}", "layer_norm", f"the normalisation fits eps = {text}",
+            "Declare the option of eps that you mean, or use the declared one.",
+            {layer_norm_eps: instead(_give(value))},
+        )  # fmt: skip
+
+
+def _give(value: Any) -> Step:
+    return lambda: value
+
+
+def _change_positions() -> Iterator[Neighbour]:
+    component, hint = "positional_encoding", "The angle is pos/10000^(2i/d_model), for positions from 0 on."
+    exponents: tuple[tuple[str, str, Callable[[float, int], float]], ...] = (
+        ("no-two", "the exponent of pair i is i/d_model, without its 2", lambda i, d: i / d),
+        ("index-plus-one", "the exponents begin with the second pair's", lambda i, d: 2 * (i + 1) / d),
+        ("odd", "the exponent of pair i is (2i + 1)/d_model", lambda i, d: (2 * i + 1) / d),
+        ("minus-two", "the exponent divides by d_model − 2", lambda i, d: 2 * i / max(d - 2, 1)),
+        ("minus-one", "the exponent divides by d_model − 1", lambda i, d: 2 * i / max(d - 1, 1)),
+        ("half-twice", "the exponent divides by d_model/2 twice", lambda i, d: 4 * i / d),
+        ("constant", "all pairs have the exponent 0", lambda _, __: 0.0),
+    )
+    for word, title, exponent in exponents:
+        yield Neighbour(f"{component}.exponent.{word}", component, title, hint, {frequency_exponent: instead(exponent)})
+    for base in (100.0, 500.0, 1e5, 1e6, 2 * math.pi * 10000):
+        yield Neighbour(
+            f"{component}.base.{base:g}", component, f"the base is {base:g} instead of 10000", hint,
+            {wavelength_base: instead(_give(base))},
+        )  # fmt: skip
+    yield Neighbour(
+        f"{component}.frequency-inverted", component, "positions are multiplied by the power of 10000",
+        hint,
+        {angular_frequency: change_result(lambda frequency: 1 / frequency)},
+    )  # fmt: skip
+    positions: tuple[tuple[str, str, Callable[[Array], Array]], ...] = (
+        ("from-one", "positions start at 1", lambda p: p + 1),
+        ("from-two", "positions start at 2", lambda p: p + 2),
+        ("reversed", "positions count backwards", lambda p: p[::-1]),
+        ("zero", "every token has position 0", lambda p: p * 0),
+        ("shared-first", "the second token has the position of the first", lambda p: np.maximum(p - 1, 0)),
+        ("halved", "positions are halved", lambda p: p / 2),
+        ("scaled", "positions are divided by the length of the sequence", lambda p: p / max(len(p), 1)),
+    )
+    for word, title, change in positions:
+        yield Neighbour(
+            f"{component}.positions.{word}", component, title, hint, {token_positions: change_result(change)}
+        )
+    inputs: tuple[tuple[str, str, Callable[[Array], Array]], ...] = (
+        ("input-scaled", "the input is multiplied by √d_model before the positions are added",
+         lambda x: x * math.sqrt(x.shape[-1])),
+        ("input-divided", "the input is divided by √d_model before the positions are added",
+         lambda x: x / math.sqrt(x.shape[-1])),
+        ("input-multiplied-by-d", "the input is multiplied by d_model before the positions are added",
+         lambda x: x * x.shape[-1]),
+    )  # fmt: skip
+    for word, title, change in inputs:
+        yield Neighbour(
+            f"{component}.{word}", component, title, "Add the encoding to the input as it is.",
+            {positional_encoding: change_argument(positional_encoding, "x", _ignore_call(change))},
+        )  # fmt: skip
+
+
+def _ignore_call(change: Callable[[Array], Array]) -> Callable[[Array, Given], Array]:
+    return lambda x, _: change(x)
+
+
+def _change_embedding() -> Iterator[Neighbour]:
+    ways: tuple[tuple[str, str, Callable[[Array, int, int], Array]], ...] = (
+        ("times-d", "the embedding is multiplied by d_model", lambda rows, d, _: rows * d),
+        ("times-root-vocab", "the embedding is multiplied by the root of the vocabulary's size",
+         lambda rows, _, vocab: rows * math.sqrt(vocab)),
+        ("over-d", "the embedding is divided by d_model", lambda rows, d, _: rows / d),
+        ("times-root", "the embedding is multiplied by √d_model", lambda rows, d, _: rows * math.sqrt(d)),
+        ("over-root", "the embedding is divided by √d_model", lambda rows, d, _: rows / math.sqrt(d)),
+    )  # fmt: skip
+    for word, title, way in ways:
+
+        def scale(
+            original: Step, ids: Array, *, params: Mapping[str, Array], pad_id: int | None = None, way: Any = way
+        ) -> Array:
+            table = params["table"]
+            return np.asarray(way(original(ids, params=params, pad_id=pad_id), table.shape[-1], len(table)))
+
+        yield Neighbour(
+            f"token_embedding.{word}", "token_embedding", title,
+            "Scale the embedding as the declared option embedding_scale says.", {token_embedding: around(scale)},
+        )  # fmt: skip
+    indices: tuple[tuple[str, str, Callable[[Array, int], Array]], ...] = (
+        ("next-row", "each id selects the row after its own", lambda ids, vocab: (ids + 1) % vocab),
+        ("row-before", "each id selects the row before its own", lambda ids, vocab: (ids - 1) % vocab),
+        ("from-end", "the rows of the table are counted from its end", lambda ids, vocab: vocab - 1 - ids),
+    )
+    for word, title, move in indices:
+
+        def look_up(
+            original: Step, ids: Array, *, params: Mapping[str, Array], pad_id: int | None = None, move: Any = move
+        ) -> Array:
+            return np.asarray(original(move(ids, len(params["table"])), params=params, pad_id=pad_id))
+
+        yield Neighbour(
+            f"token_embedding.{word}", "token_embedding", title, "Row i of the table belongs to id i.",
+            {token_embedding: around(look_up)},
+        )  # fmt: skip
+
+
+def generate() -> Iterator[Neighbour]:
+    """Yield a neighbour for each constant of the textbook and each other size or number."""
+    yield from _change_divisors()
+    yield from _change_eps()
+    yield from _change_positions()
+    yield from _change_embedding()

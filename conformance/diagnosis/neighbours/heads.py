@@ -1,0 +1,205 @@
+"""Projections and heads: inputs and parameters of a projection, and the order in which heads are cut and put back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from typing import Any, Final
+
+import numpy as np
+
+from goldformer.adapters.textbook.checks import Array
+from goldformer.adapters.textbook.heads import (
+    attend_projected,
+    fused_multi_head_attention,
+    merge_heads,
+    multi_head_attention,
+    project_heads,
+    split_fused,
+    split_heads,
+)
+from goldformer.adapters.textbook.steps import Step, around, instead
+from goldformer.conformance.diagnosis.neighbours.arguments import change_result, read_argument
+from goldformer.conformance.diagnosis.neighbours.registry import Neighbour
+
+_MHA: Final = "multi_head_attention"
+_ROLES: Final = {"q": "queries", "k": "keys", "v": "values"}
+_INPUTS: Final = {"q": "query", "k": "key", "v": "value"}
+_inputs: Final[ContextVar[Mapping[str, Array]]] = ContextVar("inputs")
+
+
+def _note_inputs(original: Step, *args: Any, **named: Any) -> Any:
+    given = (args, named)
+    token = _inputs.set({role: read_argument(multi_head_attention, name, given) for role, name in _INPUTS.items()})
+    try:
+        return original(*args, **named)
+    finally:
+        _inputs.reset(token)
+
+
+def _same_shape(other: Any, own: Any) -> Any:
+    return own if other is None or own is None or other.shape != own.shape else other
+
+
+def _change_projections() -> Iterator[Neighbour]:
+    for role, words in _ROLES.items():
+        for other, theirs in _ROLES.items():
+            if role == other:
+                continue
+
+            def read_other(
+                original: Step, x: Array, params: Any, of: str, heads: int, role: str = role, other: str = other
+            ) -> Any:
+                return original(_same_shape(_inputs.get()[other], x) if of == role else x, params, of, heads)
+
+            yield Neighbour(
+                f"{_MHA}.{role}.from-input-of-{other}", _MHA, f"the {words} are made from the input of the {theirs}",
+                f"Project the {words} from `{_INPUTS[role]}`.",
+                {multi_head_attention: around(_note_inputs), project_heads: around(read_other)},
+            )  # fmt: skip
+            for what, names in (("weight and bias", "wb"), ("weight", "w"), ("bias", "b")):
+
+                def use_other(
+                    original: Step, x: Array, params: Any, of: str, heads: int,
+                    role: str = role, other: str = other, names: str = names,
+                ) -> Any:  # fmt: skip
+                    swapped = {
+                        f"{n}_{role}": _same_shape(params.get(f"{n}_{other}"), params.get(f"{n}_{role}")) for n in names
+                    }
+                    return original(x, {**params, **swapped} if of == role else params, of, heads)
+
+                yield Neighbour(
+                    f"{_MHA}.{role}.{names}-of-{other}", _MHA,
+                    f"the {words} are projected with the {what} of the {theirs}",
+                    f"Project the {words} with w_{role} and b_{role}.", {project_heads: around(use_other)},
+                )  # fmt: skip
+
+        def leave_out(original: Step, x: Array, params: Any, of: str, heads: int, role: str = role) -> Any:
+            square = params[f"w_{role}"].shape[0] == params[f"w_{role}"].shape[1]
+            return split_heads(x, heads) if of == role and square else original(x, params, of, heads)
+
+        yield Neighbour(
+            f"{_MHA}.{role}.not-projected", _MHA, f"the {words} are not projected",
+            f"Project the {words} with w_{role} and b_{role}.", {project_heads: around(leave_out)},
+        )  # fmt: skip
+
+        def drop_bias(original: Step, x: Array, params: Any, of: str, heads: int, role: str = role) -> Any:
+            without = {name: array for name, array in params.items() if name != f"b_{role}"}
+            return original(x, without if of == role else params, of, heads)
+
+        yield Neighbour(
+            f"{_MHA}.{role}.without-bias", _MHA, f"the bias of the {words} is left out", f"Add b_{role}.",
+            {project_heads: around(drop_bias)},
+        )  # fmt: skip
+
+
+def _change_roles() -> Iterator[Neighbour]:
+    """Projected queries, keys and values in one another's places."""
+    for word, order in (
+        ("q-k", (1, 0, 2)), ("k-v", (0, 2, 1)), ("q-v", (2, 1, 0)), ("turned", (1, 2, 0)), ("turned-back", (2, 0, 1)),
+    ):  # fmt: skip
+        names = ["queries", "keys", "values"]
+        read = ", ".join(f"{names[place]} as {names[i]}" for i, place in enumerate(order) if place != i)
+
+        def swap(original: Step, *arrays: Any, order: tuple[int, ...] = order) -> Any:
+            *projected, mask = arrays
+            chosen = [projected[place] for place in order]
+            same = all(one.shape == two.shape for one, two in zip(chosen, projected, strict=True))
+            return original(*(chosen if same else projected), mask)
+
+        yield Neighbour(
+            f"{_MHA}.projected.{word}", _MHA, f"after the projection the attention takes {read}",
+            "Keep queries, keys and values in their order.", {attend_projected: around(swap)},
+        )  # fmt: skip
+
+
+def _change_heads() -> Iterator[Neighbour]:
+    hint = "Head h has the columns h·d_k … (h + 1)·d_k − 1, and the heads are put back in the same order."
+    splits: tuple[tuple[str, str, Callable[[Array, int], Array]], ...] = (
+        ("interleaved", "every heads-th column belongs to a head",
+         lambda x, n: x.reshape(*x.shape[:-1], -1, n).transpose(0, 3, 1, 2)),
+        ("reversed", "the heads are cut from the last column block to the first", lambda x, n: _cut(x, n)[:, ::-1]),
+        ("channels-reversed", "the channels of each head are reversed", lambda x, n: _cut(x, n)[..., ::-1]),
+        ("by-reshape", "heads are cut by a reshape alone",
+         lambda x, n: x.reshape(x.shape[0], n, x.shape[1], -1)),
+        ("by-columns", "tokens and channels of a head are mixed by a reshape of the transposed array",
+         lambda x, n: x.swapaxes(1, 2).reshape(x.shape[0], n, x.shape[1], -1)),
+    )  # fmt: skip
+    for word, title, split in splits:
+
+        def cut(original: Step, x: Array, num_heads: int, split: Any = split) -> Array:
+            original(x, num_heads)  # refuses a width that does not divide
+            return np.asarray(split(x, num_heads))
+
+        yield Neighbour(f"{_MHA}.split.{word}", _MHA, title, hint, {split_heads: around(cut)})
+    merges: tuple[tuple[str, str, Callable[[Array], Array]], ...] = (
+        ("interleaved", "the columns of the heads are interleaved when they are put back",
+         lambda h: h.transpose(0, 2, 3, 1).reshape(h.shape[0], h.shape[2], -1)),
+        ("reversed", "the heads are put back in the reverse order",
+         lambda h: h[:, ::-1].swapaxes(1, 2).reshape(h.shape[0], h.shape[2], -1)),
+        ("by-reshape", "heads are put back by a reshape alone", lambda h: h.reshape(h.shape[0], h.shape[2], -1)),
+        ("first-everywhere", "the first head stands in the place of every head",
+         lambda h: np.broadcast_to(h[:, :1], h.shape).swapaxes(1, 2).reshape(h.shape[0], h.shape[2], -1)),
+        ("averaged", "the mean of the heads stands in the place of every head",
+         lambda h: np.broadcast_to(h.mean(1, keepdims=True), h.shape).swapaxes(1, 2)
+         .reshape(h.shape[0], h.shape[2], -1)),
+    )  # fmt: skip
+    for word, title, merge in merges:
+        yield Neighbour(
+            f"{_MHA}.merge.{word}", _MHA, title, hint,
+            {merge_heads: instead(lambda heads, merge=merge: np.asarray(merge(heads)))},
+        )  # fmt: skip
+
+
+def _cut(x: Array, heads: int) -> Array:
+    return x.reshape(*x.shape[:-1], heads, -1).swapaxes(1, 2)
+
+
+def _change_fused() -> Iterator[Neighbour]:
+    component = fused_multi_head_attention.__name__
+    hint = "The columns of the fused projection are laid out as the contract says, [heads, q|k|v, d_k]."
+
+    def blocks(qkv: Array, heads: int) -> list[Array]:
+        return [_cut(part, heads) for part in np.split(qkv, 3, axis=-1)]
+
+    def strided(qkv: Array, heads: int) -> list[Array]:
+        return [_cut(qkv[..., i::3], heads) for i in range(3)]
+
+    def by_channel(qkv: Array, heads: int) -> list[Array]:
+        wide = qkv.reshape(*qkv.shape[:-1], heads, -1, 3)
+        return [wide[..., i].swapaxes(1, 2) for i in range(3)]
+
+    layouts: tuple[tuple[str, str, Callable[[Array, int], list[Array]]], ...] = (
+        ("blocks", "the fused projection is read as three blocks, [q|k|v, heads, d_k]", blocks),
+        ("strided", "every third column is a query", strided),
+        ("by-channel", "query, key and value alternate in each channel of a head", by_channel),
+    )
+    for word, title, layout in layouts:
+        yield Neighbour(
+            f"{component}.{word}", component, title, hint,
+            {split_fused: instead(lambda qkv, heads, layout=layout: tuple(a.copy() for a in layout(qkv, heads)))},
+        )  # fmt: skip
+    for word, order in (
+        ("q-k", (1, 0, 2)),
+        ("k-v", (0, 2, 1)),
+        ("q-v", (2, 1, 0)),
+        ("v-q-k", (2, 0, 1)),
+        ("k-v-q", (1, 2, 0)),
+    ):
+        names = "|".join("qkv"[i] for i in order)
+        yield Neighbour(
+            f"{component}.order.{word}", component, f"the fused projection is read in the order {names}", hint,
+            {split_fused: change_result(_reorder(order))},
+        )  # fmt: skip
+
+
+def _reorder(order: tuple[int, ...]) -> Callable[[Any], Any]:
+    return lambda parts: tuple(parts[i] for i in order)
+
+
+def generate() -> Iterator[Neighbour]:
+    """Yield the neighbours of projections and heads."""
+    yield from _change_projections()
+    yield from _change_roles()
+    yield from _change_heads()
+    yield from _change_fused()

@@ -1,0 +1,102 @@
+"""Masks that are read in another way: mirrored, of another sample or head, repeated in another order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import numpy as np
+
+from goldformer.adapters.textbook.attention import causal_mask, fill_masked, weigh_keys
+from goldformer.adapters.textbook.checks import Array
+from goldformer.adapters.textbook.steps import around, instead
+from goldformer.conformance.diagnosis.neighbours.arguments import Given, change_argument, change_result
+from goldformer.conformance.diagnosis.neighbours.registry import Neighbour
+
+Change = Callable[[Array], Any]
+
+
+def _reorder(mask: Array, axes: int) -> Array:
+    """Read the leading axes, samples and heads, in the other order: tiled instead of repeated."""
+    lead, rest = mask.shape[:axes], mask.shape[axes:]
+    return mask.reshape(-1, *rest).reshape(*lead[::-1], *rest).swapaxes(0, 1) if axes == 2 else mask
+
+
+def _turn(mask: Array) -> Array:
+    return mask.swapaxes(-1, -2) if mask.shape[-1] == mask.shape[-2] else mask
+
+
+#: What becomes of a mask that is broadcast to the scores, (…, q_seq, kv_seq).
+_CHANGES: Final[tuple[tuple[str, str, Change], ...]] = (
+    ("transposed", "the mask is transposed, so that keys are hidden as queries", _turn),
+    ("reversed", "the mask is reversed along the keys", lambda m: m[..., ::-1]),
+    ("queries-reversed", "the mask is reversed along the queries", lambda m: m[..., ::-1, :]),
+    ("first-query", "the first query's row of the mask is used for all queries", lambda m: m[..., :1, :]),
+    ("last-query", "the last query's row of the mask is used for all queries", lambda m: m[..., -1:, :]),
+    ("first-key", "the first key's column of the mask is used for all keys", lambda m: m[..., :1]),
+    ("last-sample", "the last sample's mask is used for all samples", lambda m: m[-1:]),
+    ("samples-reversed", "the samples have one another's masks, in the reverse order", lambda m: m[::-1]),
+    ("samples-shifted", "each sample has the mask of the one before", lambda m: np.roll(m, 1, axis=0)),
+    ("last-head", "the last head's mask is used for all heads", lambda m: m[:, -1:] if m.ndim > 3 else m),
+    ("heads-reversed", "the heads have one another's masks", lambda m: m[:, ::-1] if m.ndim > 3 else m),
+    ("tiled", "the mask is repeated for heads and samples in the other order", lambda m: _reorder(m, m.ndim - 2)),
+    ("shifted", "the mask is shifted by one key", lambda m: np.roll(m, 1, axis=-1)),
+    ("any-query", "a key is hidden only where every query's row hides it", lambda m: m.any(-2, keepdims=True)),
+    ("all-queries", "a key is hidden where any query's row hides it", lambda m: m.all(-2, keepdims=True)),
+    ("all-heads", "a key is hidden where any head's mask hides it",
+     lambda m: m.all(1, keepdims=True) if m.ndim > 3 else m),
+    ("all-samples", "a key is hidden where any sample's mask hides it", lambda m: m.all(0, keepdims=True)),
+    ("self-always", "each position sees itself whatever the mask says",
+     lambda m: m | np.eye(m.shape[-2], m.shape[-1], dtype=np.bool_)),
+    ("first-always", "every position sees the first key whatever the mask says",
+     lambda m: m | (np.arange(m.shape[-1]) == 0)),
+    ("and-causal", "later keys are hidden besides those that the mask hides",
+     lambda m: m & causal_mask(q_seq=m.shape[-2], kv_seq=m.shape[-1])),
+    ("instead-causal", "a causal mask is used whatever mask is given",
+     lambda m: np.broadcast_to(causal_mask(q_seq=m.shape[-2], kv_seq=m.shape[-1]), m.shape)),
+)  # fmt: skip
+
+
+def _widen(diagonal: int) -> Change:
+    return lambda m: np.tri(m.shape[0], m.shape[1], diagonal, dtype=np.bool_)
+
+
+def generate() -> Iterator[Neighbour]:
+    """Yield a neighbour for each way to read a mask."""
+    hint = "Use the mask as it is given, True where a query may see a key, broadcast to the shape of the scores."
+    for word, title, change in _CHANGES:
+
+        def replace(mask: Array | None, _: Given, change: Change = change) -> Array | None:
+            return None if mask is None else np.array(np.broadcast_to(change(mask), mask.shape))
+
+        yield Neighbour(
+            f"scaled_dot_product_attention.mask.{word}", "scaled_dot_product_attention", title, hint,
+            {weigh_keys: change_argument(weigh_keys, "mask", replace)},
+        )  # fmt: skip
+
+    def zero_empty(original: Callable[..., Array], scaled: Array, mask: Array | None) -> Array:
+        weights = original(scaled, mask)
+        return weights if mask is None else np.where(mask.any(-1, keepdims=True), weights, weights * 0)
+
+    yield Neighbour(
+        "scaled_dot_product_attention.empty-row.zeros", "scaled_dot_product_attention",
+        "a query that sees no key gets zeros", "Give such a row what the declared option empty_row says.",
+        {weigh_keys: around(zero_empty)},
+    )  # fmt: skip
+    for word, value in (("zero", 0.0), ("small", 1e-9), ("one", 1.0)):
+
+        def fill(scaled: Array, mask: Array, value: float = value) -> Array:
+            return np.where(mask, scaled, np.asarray(value, dtype=scaled.dtype))
+
+        yield Neighbour(
+            f"scaled_dot_product_attention.fill.{word}", "scaled_dot_product_attention",
+            f"masked scores become {value:g}", "Fill masked scores with −∞ or the lowest finite number.",
+            {fill_masked: instead(fill)},
+        )  # fmt: skip
+    for corner, diagonal in (("two-before", -2), ("two-after", 2)):
+        side = "two keys before it are hidden too" if diagonal < 0 else "two later keys are seen"
+        yield Neighbour(
+            f"causal_mask.{corner}", "causal_mask", f"the causal mask is off by two, so that {side}",
+            "Query i sees the keys 0 … i.",
+            {causal_mask: change_result(_widen(diagonal))},
+        )  # fmt: skip

@@ -1,0 +1,237 @@
+"""Wiring of stacks and whole models: what each layer, each stack and each mask is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import numpy as np
+
+from goldformer.adapters.textbook.attention import causal_mask
+from goldformer.adapters.textbook.checks import Array
+from goldformer.adapters.textbook.layers import decoder, encoder, layer_params, run_stack
+from goldformer.adapters.textbook.model import (
+    add_learned_positions,
+    embed_source,
+    embed_target,
+    memory_mask,
+    output_logits,
+    select_memory,
+    source_mask,
+    target_mask,
+    transformer,
+    word_mask,
+)
+from goldformer.adapters.textbook.steps import Step, around, instead, replacing
+from goldformer.conformance.diagnosis.neighbours.arguments import Given, change_argument, change_array, change_result
+from goldformer.conformance.diagnosis.neighbours.registry import Neighbour
+
+Layer = Callable[..., Array]
+
+# The stacks
+
+
+def _run_in_order(choose: Callable[[int], list[int]]) -> Step:
+    """Return a stack that runs the layers of these indices."""
+
+    def run(x: Array, layer: Layer, num_layers: int) -> dict[str, Array]:
+        outputs = []
+        for index in choose(num_layers):
+            x = layer(x, index=index)
+            outputs.append(x)
+        return {"output": x, "layers": np.stack((outputs * num_layers)[:num_layers])}
+
+    return run
+
+
+def _run_from(read: Callable[[list[Array]], Array], give: Callable[[list[Array]], Array]) -> Step:
+    """Return a stack whose layers read one of the arrays so far, and that returns one of them, the input first."""
+
+    def run(x: Array, layer: Layer, num_layers: int) -> dict[str, Array]:
+        arrays = [x]
+        for index in range(num_layers):
+            arrays.append(layer(read(arrays), index=index))
+        return {"output": give(arrays), "layers": np.stack(arrays[1:])}
+
+    return run
+
+
+def _last(arrays: list[Array]) -> Array:
+    return arrays[-1]
+
+
+_STACKS: Final = (
+    ("reversed", "the layers run in the reverse order", "Run the layers from the first to the last.",
+     _run_in_order(lambda n: list(range(n))[::-1])),
+    ("first-left-out", "the first layer of the stack is left out", "Run every layer once.",
+     _run_in_order(lambda n: list(range(1, n)) or [0])),
+    ("first-twice", "the first layer runs twice", "Run every layer once.", _run_in_order(lambda n: [0, *range(n)])),
+    ("last-twice", "the last layer runs twice", "Run every layer once.", _run_in_order(lambda n: [*range(n), n - 1])),
+    ("only-first", "only the first layer runs", "Run every layer once.", _run_in_order(lambda _: [0])),
+    ("last-everywhere", "every layer uses the weights of the last", "Give each layer its own parameters.",
+     _run_in_order(lambda n: [n - 1] * n)),
+    ("from-input", "every layer reads the input of the stack", "Give each layer the output of the one before.",
+     _run_from(lambda arrays: arrays[0], _last)),
+    ("residual", "the input of the stack is added to its output", "Return the output of the last layer alone.",
+     _run_from(_last, lambda arrays: np.asarray(arrays[0] + arrays[-1]))),
+    ("residual-per-layer", "the input of every layer is added to its output once more",
+     "Return the output of each layer alone.",
+     _run_from(lambda arrays: arrays[-1] if len(arrays) == 1 else np.asarray(arrays[-1] + arrays[-2]), _last)),
+    ("sum", "the outputs of all layers are added up", "Return the output of the last layer alone.",
+     _run_from(_last, lambda arrays: np.asarray(sum(arrays[1:])))),
+    ("mean", "the outputs of all layers are averaged", "Return the output of the last layer alone.",
+     _run_from(_last, lambda arrays: np.asarray(sum(arrays[1:]) / (len(arrays) - 1)))),
+    ("first-returned", "the stack returns the output of its first layer", "Return the output of the last layer.",
+     _run_from(_last, lambda arrays: arrays[1])),
+    ("before-last-returned", "the stack returns what its last layer reads", "Return the output of the last layer.",
+     _run_from(_last, lambda arrays: arrays[-2])),
+)  # fmt: skip
+
+
+def _change_stacks() -> Iterator[Neighbour]:
+    for stack in (encoder, decoder):
+        name = stack.__name__
+        for word, title, hint, run in _STACKS:
+
+            def replace(original: Step, *args: Any, run: Step = run, **named: Any) -> Any:
+                with replacing({run_stack: instead(run)}):
+                    return original(*args, **named)
+
+            # Both stacks run through one step: the change holds while this stack runs.
+            yield Neighbour(f"{name}.{word}", name, f"{title}, in the {name}", hint, {stack: around(replace)})
+
+
+# The masks of a model
+
+_MASKS: Final = {
+    source_mask: "encoder's mask",
+    target_mask: "decoder's own mask",
+    memory_mask: "cross-attention's mask",
+}
+
+
+def _all_true(mask: Array) -> Array:
+    return np.ones_like(mask)
+
+
+def _add_causal(mask: Array, *, keys_first: bool = False) -> Array:
+    """Join a mask of padding with a causal one of its keys."""
+    seq = mask.shape[-1]
+    causal = causal_mask(q_seq=seq, kv_seq=seq)
+    return np.asarray(mask & (causal.T if keys_first else causal))
+
+
+def _change_masks() -> Iterator[Neighbour]:
+    hints = {
+        source_mask: "The encoder's mask hides the padding of the source, and nothing else.",
+        target_mask: "The decoder's own mask hides padding of the target and later words.",
+        memory_mask: "The mask of the cross-attention hides the padding of the source, and nothing else.",
+    }
+    for step, words in _MASKS.items():
+        changes: list[tuple[str, str, Callable[[Array], Array]]] = [
+            ("absent", f"the {words} is missing, so nothing is hidden", _all_true),
+            ("inverted", f"the {words} is the wrong way round", np.logical_not),
+            ("reversed", f"the {words} is reversed along the keys", lambda m: m[..., ::-1]),
+            ("first-sample", f"the {words} is the first sample's for all", lambda m: np.broadcast_to(m[:1], m.shape)),
+            ("samples-reversed", f"the {words} has the samples in the reverse order", lambda m: m[::-1]),
+            ("shifted", f"the {words} is shifted by one key", lambda m: np.roll(m, 1, axis=-1)),
+        ]
+        if step is source_mask:
+            changes.append(("causal", "the encoder hides later words too", _add_causal))
+        if step is target_mask:
+            changes.append(("transposed", "the decoder's own mask is transposed", lambda m: m.swapaxes(-1, -2)))
+        for word, title, change in changes:
+            steps = {step: change_array(change)}
+            yield Neighbour(f"transformer.{step.__name__}.{word}", "transformer", title, hints[step], steps)
+    readings: tuple[tuple[str, str, Callable[[Array, int], Array]], ...] = (
+        ("ids-above", "padding is taken for every id up to pad_id", lambda ids, pad: ids > pad),
+        ("ids-below", "padding is taken for every id from pad_id on", lambda ids, pad: ids < pad),
+        ("zero", "padding is taken for the id 0 in the model, whatever pad_id is", lambda ids, _: ids != 0),
+        ("inverted", "the model hides the words and shows the padding", lambda ids, pad: ids == pad),
+    )
+    for word, title, keep in readings:
+
+        def see(ids: Array, pad_id: int, keep: Callable[[Array, int], Array] = keep) -> Array:
+            return np.asarray(keep(ids, pad_id))[:, None, None, :]
+
+        yield Neighbour(
+            f"transformer.padding.{word}", "transformer", title, "Compare the ids with pad_id for equality.",
+            {word_mask: instead(see)},
+        )  # fmt: skip
+
+
+# What a model reads
+
+
+def _change_model() -> Iterator[Neighbour]:
+    def swap_ids(original: Step, source: Array, target: Array, **named: Any) -> Any:
+        return original(target, source, **named)
+
+    def embed_reversed(ids: Array, _: Any) -> Array:
+        return ids[:, ::-1]
+
+    yield Neighbour(
+        "transformer.source-and-target-swapped", "transformer", "source and target are swapped",
+        "Give the source to the encoder and the target to the decoder.", {transformer: around(swap_ids)},
+    )  # fmt: skip
+    for step, words in ((embed_source, "source"), (embed_target, "target")):
+        yield Neighbour(
+            f"transformer.{words}.reversed", "transformer", f"the words of the {words} are reversed",
+            f"Embed the words of the {words} in their own order.", {step: change_argument(step, words, embed_reversed)},
+        )  # fmt: skip
+        yield Neighbour(
+            f"transformer.{words}.positions-twice", "transformer",
+            f"the embedding of the {words} is doubled", f"Add words and positions of the {words} once.",
+            {step: change_result(lambda x: x + x)},
+        )  # fmt: skip
+
+    memories: tuple[tuple[str, str, Callable[[dict[str, Array]], Array]], ...] = (
+        ("first-layer", "the memory is the output of the first encoder layer", lambda e: e["layers"][0]),
+        ("before-last", "the memory is what the last encoder layer reads", lambda e: [e["embedded"], *e["layers"]][-2]),
+        ("mean", "the memory is the mean over the encoder's layers", lambda e: e["layers"].mean(axis=0)),
+        ("last-token", "the memory is the last token of the source for every position",
+         lambda e: np.broadcast_to(e["output"][:, -1:], e["output"].shape)),
+        ("mean-token", "the memory is the mean over the source for every position",
+         lambda e: np.broadcast_to(e["output"].mean(axis=1, keepdims=True), e["output"].shape)),
+        ("with-embedding", "the embedded source is added to the memory", lambda e: e["output"] + e["embedded"]),
+    )  # fmt: skip
+    for word, title, choose in memories:
+        yield Neighbour(
+            f"transformer.memory.{word}", "transformer", title, "The memory is the output of the last encoder layer.",
+            {select_memory: instead(choose)},
+        )  # fmt: skip
+
+
+def _change_layer_params() -> Iterator[Neighbour]:
+    def other(params: Any, stack: str, index: int) -> Any:
+        there = sorted({int(name.split(".")[1]) for name in params if name.startswith(f"{stack}.")})
+        return there[(index + 1) % len(there)] if there else index
+
+    def shift(original: Step, params: Any, stack: str, index: int) -> Any:
+        return original(params, stack, other(params, stack, index))
+
+    yield Neighbour(
+        "encoder.parameters-shifted", "encoder", "each layer uses the parameters of the next one",
+        "Give each layer its own parameters.", {layer_params: around(shift)},
+    )  # fmt: skip
+
+
+def generate() -> Iterator[Neighbour]:
+    """Yield the neighbours of stacks and models."""
+    yield from _change_stacks()
+    yield from _change_masks()
+    yield from _change_model()
+    yield from _change_layer_params()
+    yield Neighbour(
+        "transformer.logits-of-embedding", "transformer", "the decoder's output is doubled before the output layer",
+        "Project the output of the decoder.", {output_logits: change_argument(output_logits, "x", lambda x, _: x + x)},
+    )  # fmt: skip
+
+    def reverse(params: Any, _: Given) -> Any:
+        return {**params, "position_table": params["position_table"][::-1]}
+
+    yield Neighbour(
+        "transformer.positions-reversed", "transformer", "the learned positions are reversed",
+        "Add row i of the position table to token i.",
+        {add_learned_positions: change_argument(add_learned_positions, "params", reverse)},
+    )  # fmt: skip

@@ -1,0 +1,275 @@
+"""Steps that are left out, done twice, done along another axis, or replaced by one like them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from goldformer.adapters.textbook.attention import (
+    score_keys,
+    softmax,
+    softmax_over_keys,
+    sum_values,
+    weigh_keys,
+)
+from goldformer.adapters.textbook.checks import Array
+from goldformer.adapters.textbook.heads import Params
+from goldformer.adapters.textbook.layers import (
+    activation,
+    channel_mean,
+    channel_variance,
+    feed_forward,
+    layer_norm,
+    norm_denominator,
+    scale_and_shift,
+    subtract_mean,
+)
+from goldformer.adapters.textbook.model import output_logits
+from goldformer.adapters.textbook.steps import Replacements, Step, around, instead
+from goldformer.conformance.diagnosis.neighbours.arguments import change_argument, change_array
+from goldformer.conformance.diagnosis.neighbours.registry import Neighbour
+
+Change = Callable[[Array], Array]
+_SDPA: Final = "scaled_dot_product_attention"
+
+
+def _turn(x: Array) -> Array:
+    return x.swapaxes(-1, -2) if x.ndim > 1 and x.shape[-1] == x.shape[-2] else x
+
+
+#: What becomes of an array between two steps; its axes before the last two are samples and heads.
+_CHANGES: Final[tuple[tuple[str, str, Change], ...]] = (
+    ("doubled", "are doubled", lambda x: x + x),
+    ("halved", "are halved", lambda x: x / 2),
+    ("negated", "have the wrong sign", lambda x: -x),
+    ("transposed", "are transposed", _turn),
+    ("read-by-columns", "are reshaped with their last two axes in the other order",
+     lambda x: x.swapaxes(-1, -2).reshape(x.shape) if x.ndim > 1 else x),
+    ("squared", "are squared", np.square),
+    ("absolute", "lose their signs", np.abs),
+    ("reversed", "are reversed along the last axis", lambda x: x[..., ::-1]),
+    ("rows-reversed", "are reversed along the queries", lambda x: x[..., ::-1, :] if x.ndim > 1 else x),
+    ("shifted", "are shifted by one along the last axis", lambda x: np.roll(x, 1, axis=-1)),
+    ("rows-shifted", "are shifted by one along the queries", lambda x: np.roll(x, 1, axis=-2) if x.ndim > 1 else x),
+    ("first-sample", "are the first sample's for all samples", lambda x: np.broadcast_to(x[:1], x.shape)),
+    ("first-head", "are the first head's for all heads",
+     lambda x: np.broadcast_to(x[:, :1], x.shape) if x.ndim > 3 else x),
+    ("heads-reversed", "have the heads in the reverse order", lambda x: x[:, ::-1] if x.ndim > 3 else x),
+    ("samples-reversed", "have the samples in the reverse order", lambda x: x[::-1]),
+    ("heads-averaged", "are averaged over the heads",
+     lambda x: np.broadcast_to(x.mean(1, keepdims=True), x.shape) if x.ndim > 3 else x),
+    ("first-row-zeroed", "have zeros in their first row", lambda x: _zero_row(x, 0)),
+    ("last-row-zeroed", "have zeros in their last row", lambda x: _zero_row(x, -1)),
+    ("first-row", "are the first row for every row", lambda x: np.broadcast_to(x[..., :1, :], x.shape)),
+    ("rounded", "are rounded to whole numbers", np.rint),
+)  # fmt: skip
+
+_OF_HEADS: Final = frozenset({"first-head", "heads-reversed", "heads-averaged"})
+#: The results of steps, in words, and the changes that do nothing to them.
+_RESULTS: Final[tuple[tuple[Step, str, str, frozenset[str]], ...]] = (
+    (score_keys, _SDPA, "the scores", frozenset()),
+    (weigh_keys, _SDPA, "the weights", frozenset({"absolute"})),
+    (sum_values, _SDPA, "the results of the attention", frozenset({"transposed"})),
+    (activation, "feed_forward", "the activations", frozenset({"transposed", "absolute", *_OF_HEADS})),
+    (layer_norm, "layer_norm", "the normalised rows", frozenset({"transposed"})),
+    (output_logits, "output_probabilities", "the logits", frozenset({"transposed", *_OF_HEADS})),
+)
+
+
+def _zero_row(x: Array, row: int) -> Array:
+    if x.ndim < 2:
+        return x
+    copied = np.array(x)
+    copied[..., row, :] = 0
+    return copied
+
+
+def _change_results() -> Iterator[Neighbour]:
+    for step, component, words, idle in _RESULTS:
+        for word, says, change in (change for change in _CHANGES if change[0] not in idle):
+            yield Neighbour(
+                f"{component}.{step.__name__}.{word}", component, f"{words} {says}", f"Use {words} as they are.",
+                {step: change_array(change)},
+            )  # fmt: skip
+
+
+def _soft(scores: Array, axis: int | tuple[int, ...]) -> Array:
+    with np.errstate(over="ignore", invalid="ignore"):
+        powers = np.exp(scores - scores.max(axis=axis, keepdims=True))
+        return np.asarray(powers / powers.sum(axis=axis, keepdims=True))
+
+
+def _share(scores: Array) -> Array:
+    return np.asarray(scores / scores.sum(-1, keepdims=True))
+
+
+def _share_with_one(scores: Array) -> Array:
+    powers = np.exp(scores)
+    return np.asarray(powers / (1 + powers.sum(-1, keepdims=True)))
+
+
+def _change_softmax() -> Iterator[Neighbour]:
+    hint = "Take the softmax over the last axis, the keys."
+    ways: tuple[tuple[str, str, Change], ...] = (
+        ("over-queries", "the softmax runs over the queries", lambda s: _soft(s, -2 if s.ndim > 1 else -1)),
+        ("over-heads", "the softmax runs over the heads", lambda s: _soft(s, 1 if s.ndim > 3 else -1)),
+        ("over-samples", "the softmax runs over the samples", lambda s: _soft(s, 0)),
+        ("over-rows-and-keys", "the softmax runs over queries and keys at once",
+         lambda s: _soft(s, (-2, -1) if s.ndim > 1 else -1)),
+        ("twice", "the softmax is applied twice", lambda s: _soft(_soft(s, -1), -1)),
+        ("left-out", "the softmax is left out", lambda s: s),
+        ("not-normalised", "the exponentials are not divided by their sum", np.exp),
+        ("linear", "the scores are divided by their sum instead of the softmax", _share),
+        ("sigmoid", "a sigmoid takes the place of the softmax", lambda s: 1 / (1 + np.exp(-s))),
+        ("logarithm", "the logarithm of the softmax is used", lambda s: np.log(_soft(s, -1))),
+        ("base-two", "the softmax has powers of 2 instead of e", lambda s: _soft(s * math.log(2), -1)),
+        ("one-more", "one is added to the sum of the exponentials", _share_with_one),
+        ("negated", "the softmax is that of the negated scores", lambda s: _soft(-s, -1)),
+        ("hard", "only the largest score counts", lambda s: (s == s.max(-1, keepdims=True)).astype(s.dtype)),
+    )  # fmt: skip
+    for word, title, way in ways:
+        for step, component in ((softmax_over_keys, _SDPA), (softmax, "softmax")):
+
+            def run(scores: Array, way: Change = way) -> Array:
+                with np.errstate(all="ignore"):
+                    return np.asarray(way(scores))
+
+            yield Neighbour(f"{component}.softmax.{word}", component, title, hint, {step: instead(run)})
+
+
+def _change_activation() -> Iterator[Neighbour]:
+    functions: tuple[tuple[str, str, Change], ...] = (
+        ("leaky-relu", "leaky ReLU with a slope of 0.01", lambda x: np.where(x > 0, x, 0.01 * x)),
+        ("gelu-tanh", "GELU in its tanh form",
+         lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))),
+        ("silu", "SiLU", lambda x: x / (1 + np.exp(-x))),
+        ("gelu-sigmoid", "GELU in its sigmoid form", lambda x: x / (1 + np.exp(-1.702 * x))),
+        ("elu", "ELU", lambda x: np.where(x > 0, x, np.expm1(x))),
+        ("tanh", "tanh", np.tanh),
+        ("sigmoid", "a sigmoid", lambda x: 1 / (1 + np.exp(-x))),
+        ("softplus", "softplus", lambda x: np.logaddexp(x, 0)),
+        ("relu6", "ReLU6", lambda x: np.clip(x, 0, 6)),
+        ("absolute-value", "the absolute value", np.abs),
+        ("squared-relu", "ReLU squared", lambda x: np.square(np.maximum(x, 0))),
+        ("reverse", "min(0, x)", lambda x: np.minimum(x, 0)),
+        ("negative-input", "max(0, −x)", lambda x: np.maximum(-x, 0)),
+        ("softmax", "a softmax", lambda x: _soft(x, -1)),
+    )  # fmt: skip
+    for word, words, function in functions:
+        yield Neighbour(
+            f"feed_forward.activation.{word}", "feed_forward", f"the activation is {words} instead of ReLU",
+            "Use ReLU, max(0, x), or declare a variant.",
+            {activation: instead(lambda x, function=function: np.asarray(function(x)).astype(x.dtype))},
+        )  # fmt: skip
+
+    def activate_input(original: Step, x: Array, **named: Any) -> Any:
+        return original(np.maximum(x, 0), **named)
+
+    def keep_input(original: Step, x: Array, **named: Any) -> Any:
+        output, hidden = original(x, **named)
+        return x + output, hidden
+
+    yield Neighbour(
+        "feed_forward.input-activated", "feed_forward", "the input goes through ReLU too",
+        "Use ReLU between the two maps only.", {feed_forward: around(activate_input)},
+    )  # fmt: skip
+    yield Neighbour(
+        "feed_forward.residual-inside", "feed_forward", "the network adds its input to its output",
+        "Add the residual in the layer, once.", {feed_forward: around(keep_input)},
+    )  # fmt: skip
+
+
+def _change_norm() -> Iterator[Neighbour]:
+    hint = "It is (x − mean)/√(variance + eps)·gamma + beta, over the channels of each token."
+
+    def affine(change: Callable[[Array, Array, Array], Array]) -> Replacements:
+        def run(normal: Array, params: Params) -> Array:
+            return np.asarray(change(normal, params["gamma"], params["beta"]))
+
+        return {scale_and_shift: instead(run)}
+
+    affines: tuple[tuple[str, str, Callable[[Array, Array, Array], Array]], ...] = (
+        ("gamma-left-out", "gamma is left out", lambda n, _, b: n + b),
+        ("beta-left-out", "beta is left out", lambda n, g, _: n * g),
+        ("beta-first", "beta is added before gamma multiplies", lambda n, g, b: (n + b) * g),
+        ("swapped", "gamma and beta are swapped", lambda n, g, b: n * b + g),
+        ("beta-subtracted", "beta is subtracted", lambda n, g, b: n * g - b),
+        ("gamma-divides", "the row is divided by gamma", lambda n, g, b: n / g + b),
+        ("gamma-twice", "gamma multiplies twice", lambda n, g, b: n * g * g + b),
+    )
+    for word, title, change in affines:
+        yield Neighbour(f"layer_norm.{word}", "layer_norm", title, hint, affine(change))
+    deviations: tuple[tuple[str, str, Step, Step], ...] = (
+        ("variance", "the row is divided by its variance plus eps, without the root", norm_denominator,
+         lambda original, variance: np.square(original(variance))),
+        ("fourth-root", "the root of the deviation is divided by", norm_denominator,
+         lambda original, variance: np.sqrt(original(variance))),
+        ("not-divided", "the row is not divided by its deviation", norm_denominator,
+         lambda _, variance: np.ones_like(variance)),
+        ("multiplied", "the row is multiplied by its deviation", norm_denominator,
+         lambda original, variance: 1 / original(variance)),
+        ("absolute-deviation", "the deviation is the mean of the absolute values", channel_variance,
+         lambda _, centred: np.square(np.abs(centred).mean(-1, keepdims=True))),
+        ("sum-of-squares", "the squares are added up, not averaged", channel_variance,
+         lambda original, centred: original(centred) * centred.shape[-1]),
+        ("over-tokens", "the variance is that of all tokens of a sample", channel_variance,
+         lambda original, centred: np.square(centred).mean(axis=(-2, -1), keepdims=True) if centred.ndim > 1
+         else original(centred)),
+        ("sequence-axis", "mean and variance run along the tokens instead of the channels", channel_mean,
+         lambda original, x: np.asarray(x.mean(axis=-2, keepdims=True)) if x.ndim > 1 else original(x)),
+        ("everything", "mean and variance are those of the whole array", channel_mean,
+         lambda _, x: np.asarray(x.mean(keepdims=True))),
+        ("mean-added", "the mean is added instead of subtracted", subtract_mean,
+         lambda original, x: 2 * x - original(x)),
+        ("mean-twice", "the mean is subtracted twice", subtract_mean,
+         lambda original, x: 2 * original(x) - x),
+    )  # fmt: skip
+    for word, title, step, function in deviations:
+        yield Neighbour(f"layer_norm.{word}", "layer_norm", title, hint, {step: around(function)})
+    yield Neighbour(
+        "layer_norm.variance-about-zero", "layer_norm", "the variance is the mean square of the row as it is", hint,
+        {layer_norm: instead(_square_whole_row)},
+    )  # fmt: skip
+    yield Neighbour(
+        "layer_norm.twice", "layer_norm", "the row is normalised twice", hint,
+        {layer_norm: around(lambda original, x, *, params: original(original(x, params=params), params=params))},
+    )  # fmt: skip
+
+
+def _square_whole_row(x: Array, *, params: Mapping[str, Array]) -> Array:
+    """Return the row minus its mean, over the root of its mean square."""
+    wide = x.astype(np.promote_types(x.dtype, np.float32))
+    square = np.square(wide).mean(-1, keepdims=True)
+    return np.asarray(scale_and_shift(subtract_mean(wide) / norm_denominator(square), params).astype(x.dtype))
+
+
+def _change_operands() -> Iterator[Neighbour]:
+    """Scores and sums of other operands."""
+    operands: tuple[tuple[str, str, Step, str, str], ...] = (
+        ("scores-of-queries", "the queries are compared with one another instead of with the keys", score_keys, "key",
+         "query"),
+        ("scores-of-keys", "the keys are compared with one another instead of with the queries", score_keys, "query",
+         "key"),
+    )  # fmt: skip
+    for word, title, step, name, other in operands:
+
+        def take(own: Array, given: Any, other: str = other) -> Array:
+            theirs = given[0][0 if other == "query" else 1]
+            return theirs if theirs.shape == own.shape else own
+
+        yield Neighbour(
+            f"{_SDPA}.{word}", _SDPA, title, "Take the dot product of each query with each key.",
+            {step: change_argument(step, name, take)},
+        )  # fmt: skip
+
+
+def generate() -> Iterator[Neighbour]:
+    """Yield the neighbours of single steps."""
+    yield from _change_softmax()
+    yield from _change_activation()
+    yield from _change_norm()
+    yield from _change_operands()
+    yield from _change_results()

@@ -1,0 +1,69 @@
+"""The registry of neighbours: the textbook with one step changed, generated from tables instead of written one by one.
+
+A neighbour is what a slip makes of a step: it reads another array of the same shape, it is left out or done twice, it
+runs along another axis, a constant is another size of the call. Its sentence is put together from the same tables. It
+is tried where no mistake of the catalogue explains a failure.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+from typing import Final
+
+from goldformer.adapters.textbook.build import build_textbook
+from goldformer.adapters.textbook.steps import Replacements
+from goldformer.conformance.diagnosis.mistakes import implementations
+from goldformer.conformance.diagnosis.mistakes.registry import Mistaken
+
+#: The modules with a function `generate`, the more common slips first: it decides between equals.
+_MODULES: Final = ("wiring", "model", "masks", "constants", "operations", "heads")
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """One changed step: `title` completes "this code does otherwise:", `hint` says what to do about it.
+
+    `component` is the one in which the step is.
+    """
+
+    id: str
+    component: str
+    title: str
+    hint: str
+    steps: Replacements
+
+    @property
+    def made(self) -> Mistaken:
+        """The textbook with this change, like a mistake of the catalogue."""
+        return Mistaken(self.id, lambda: build_textbook(self.steps), (), self.steps, "neighbours")
+
+
+Generate = Callable[[], Iterable[Neighbour]]
+
+
+@cache
+def neighbours() -> Mapping[str, Neighbour]:
+    """Return all neighbours by id, the more common slips first."""
+    found: dict[str, Neighbour] = {}
+    for neighbour in _generate():
+        if neighbour.id in found:
+            raise ValueError(f"two neighbours have the id {neighbour.id}")
+        found[neighbour.id] = neighbour
+    return MappingProxyType(found)
+
+
+def _generate() -> Iterator[Neighbour]:
+    for name in _MODULES:
+        generate: Generate = importlib.import_module(f"goldformer.conformance.diagnosis.neighbours.{name}").generate
+        yield from generate()
+
+
+@cache
+def find_made(id_: str) -> Mistaken:
+    """Return the implementation of a mistake of the catalogue or of a neighbour."""
+    catalogued = implementations().get(id_)
+    return neighbours()[id_].made if catalogued is None else catalogued

@@ -1,0 +1,367 @@
+"""Wiring: a step of a layer reads another array of the same shape than the one that it should read.
+
+The arrays of a layer are noted while it runs, so that a later step can read any of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from goldformer.adapters.textbook.checks import Array
+from goldformer.adapters.textbook.heads import multi_head_attention
+from goldformer.adapters.textbook.layers import (
+    add_residual,
+    cross_attend,
+    decoder_layer,
+    encoder_layer,
+    feed_through,
+    norm_params,
+    run_sublayer,
+    self_attend,
+)
+from goldformer.adapters.textbook.steps import Replacement, Replacements, Step, around
+from goldformer.conformance.diagnosis.neighbours.arguments import (
+    Given,
+    change_argument,
+    read_argument,
+    replace_argument,
+)
+from goldformer.conformance.diagnosis.neighbours.registry import Neighbour
+
+#: The arrays of the layer that runs, by name.
+_noted: Final[ContextVar[dict[str, Array]]] = ContextVar("noted")
+#: The kind of layer that runs, and the sub-layer whose function runs.
+_layer: Final[ContextVar[Step | None]] = ContextVar("layer", default=None)
+_running: Final[ContextVar[str]] = ContextVar("running", default="")
+
+#: The sub-layers of each layer, in order.
+_SUBLAYERS: Final[Mapping[Step, tuple[str, ...]]] = {
+    encoder_layer: ("self_attention", "feed_forward"),
+    decoder_layer: ("self_attention", "cross_attention", "feed_forward"),
+}
+_WORDS: Final = {
+    "self_attention": "self-attention",
+    "cross_attention": "cross-attention",
+    "feed_forward": "feed-forward network",
+}
+
+
+def _describe(name: str) -> str:
+    """Return an array of a layer in words."""
+    kind, _, sublayer = name.partition(" ")
+    if kind in ("x", "memory"):
+        return "the layer's input" if kind == "x" else "the memory"
+    what = f"the {_WORDS[sublayer]}"
+    return {
+        "result": f"the result of {what}",
+        "sum": f"the sum of {what} and its residual",
+        "end": f"the output of the sub-layer of {what}",
+        "read": f"what {what} reads",
+    }[kind]
+
+
+def _say(layer: Step) -> str:
+    return f", in the {layer.__name__.replace('_', ' ')}"
+
+
+# Noting
+
+
+@contextmanager
+def _set(variable: ContextVar[Any], value: Any) -> Iterator[None]:
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+def _note_layer(layer: Step) -> Replacement:
+    def run(original: Step, *args: Any, **named: Any) -> Any:
+        given = (args, named)
+        start = {"x": read_argument(layer, "x", given)}
+        if layer is decoder_layer:
+            start["memory"] = read_argument(layer, "memory", given)
+        with _set(_noted, start), _set(_layer, layer):
+            return original(*args, **named)
+
+    return around(run)
+
+
+def _note_function(sublayer: str) -> Replacement:
+    """Note what a sub-layer's function reads, and its result."""
+
+    def run(original: Step, x: Array, *args: Any, **named: Any) -> Any:
+        noted = _noted.get()
+        noted[f"read {sublayer}"] = x
+        with _set(_running, sublayer):
+            result, second = original(x, *args, **named)
+        noted[f"result {sublayer}"] = result
+        return result, second
+
+    return around(run)
+
+
+def _note_sublayer(original: Step, x: Array, *args: Any, **named: Any) -> Any:
+    end, second = original(x, *args, **named)
+    noted = _noted.get()
+    # The function that ran last is that of this sub-layer.
+    sublayer = [name for name in noted if name.startswith("result ")][-1].partition(" ")[2]
+    noted[f"end {sublayer}"] = end
+    return end, second
+
+
+def _note_sum(original: Step, *args: Any, **named: Any) -> Any:
+    total = original(*args, **named)
+    noted = _noted.get()
+    sublayer = [name for name in noted if name.startswith("result ")][-1].partition(" ")[2]
+    noted[f"sum {sublayer}"] = total
+    return total
+
+
+_NOTES: Final[Replacements] = {
+    encoder_layer: _note_layer(encoder_layer),
+    decoder_layer: _note_layer(decoder_layer),
+    self_attend: _note_function("self_attention"),
+    cross_attend: _note_function("cross_attention"),
+    feed_through: _note_function("feed_forward"),
+    run_sublayer: around(_note_sublayer),
+    add_residual: around(_note_sum),
+}
+
+
+def _join(change: Replacements) -> Replacements:
+    """Return the notes with a change on top of them."""
+    joined = dict(_NOTES)
+    for step, replacement in change.items():
+        joined[step] = _chain(_NOTES[step], replacement) if step in _NOTES else replacement
+    return joined
+
+
+def _chain(below: Replacement, above: Replacement) -> Replacement:
+    return lambda original: above(below(original))
+
+
+# The edges
+
+
+@dataclass(frozen=True, slots=True)
+class _Edge:
+    """What a step reads: `verb` and `own` make the sentence "… reads its queries from … instead of its own input".
+
+    `change` makes the replacements, given what to read instead.
+    """
+
+    id: str
+    verb: str
+    own: str
+    #: The names of the arrays that give the right result.
+    right: frozenset[str]
+    #: The sub-layer that runs, and which of its own arrays are there already.
+    sublayer: str
+    there: tuple[str, ...]
+    change: Callable[[Callable[[Any], Any]], Replacements]
+
+
+def _read(name: str) -> Callable[[Any], Any]:
+    """Return the noted array of a name; what should be read if there is none of this shape."""
+
+    def read(own: Any) -> Any:
+        other = _noted.get().get(name)
+        return own if other is None or other.shape != own.shape else other
+
+    return read
+
+
+def _only_in(layer: Step, change: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a change that is made in one kind of layer alone: both kinds run the same steps."""
+    return lambda own: change(own) if _layer.get() is layer else own
+
+
+def _attention_edges(sublayer: str) -> Iterator[_Edge]:
+    cross = sublayer == "cross_attention"
+    for argument, words in (("query", "queries"), ("key", "keys"), ("value", "values")):
+        own = "memory" if cross and argument != "query" else f"read {sublayer}"
+
+        def change(read: Callable[[Any], Any], argument: str = argument) -> Replacements:
+            def replace(given: Given) -> Given:
+                mine = read_argument(multi_head_attention, argument, given)
+                return replace_argument(multi_head_attention, argument, read(mine), given)
+
+            def run(original: Step, *args: Any, **named: Any) -> Any:
+                if _running.get() == sublayer:
+                    args, named = replace((args, named))  # type: ignore[assignment]
+                return original(*args, **named)
+
+            return {multi_head_attention: around(run)}
+
+        says = f"the {_WORDS[sublayer]} makes its {words} from"
+        yield _Edge(
+            f"{sublayer}.{argument}", says, _describe_own(own, sublayer), frozenset({own}), sublayer, ("read",), change
+        )
+
+
+def _describe_own(own: str, sublayer: str) -> str:
+    return "its own input" if own == f"read {sublayer}" else _describe(own)
+
+
+def _in_sublayer(argument: str, number: int, read: Callable[[Any], Any]) -> Replacements:
+    """Change an argument of add_residual in one sub-layer: `sums` has one entry for each sub-layer that is done."""
+
+    def change(own: Any, given: Given) -> Any:
+        return read(own) if len(read_argument(add_residual, "sums", given)) == number else own
+
+    return {add_residual: change_argument(add_residual, argument, change)}
+
+
+def _edges(layer: Step) -> Iterator[_Edge]:
+    sublayers = _SUBLAYERS[layer]
+    for number, sublayer in enumerate(sublayers, 1):
+        words = _WORDS[sublayer]
+        if sublayer == "feed_forward":
+            yield _Edge(
+                "feed_forward.x", f"the {words} reads", "its own input", frozenset({"read feed_forward"}),
+                sublayer, (),
+                lambda read: {feed_through: change_argument(feed_through, "x", lambda own, _: read(own))},
+            )  # fmt: skip
+        else:
+            yield from _attention_edges(sublayer)
+        before = "x" if number == 1 else f"end {sublayers[number - 2]}"
+        yield _Edge(
+            f"{sublayer}.residual", f"the residual of the {words} adds", _describe(before), frozenset({before}),
+            sublayer, ("result", "read"),
+            partial(_in_sublayer, "x", number),
+        )  # fmt: skip
+        yield _Edge(
+            f"{sublayer}.update", f"the residual of the {words} is added to", f"the result of the {words}",
+            frozenset({f"result {sublayer}"}), sublayer, ("result", "read"),
+            partial(_in_sublayer, "output", number),
+        )  # fmt: skip
+        yield _Edge(
+            f"{sublayer}.norm", f"the norm of the {words} reads", f"the sum of the {words} and its residual",
+            frozenset({f"sum {sublayer}"}), sublayer, ("result", "sum", "read"), partial(_replace_sum, number),
+        )  # fmt: skip
+    last = f"end {sublayers[-1]}"
+    yield _Edge(
+        "output", "the layer returns", _describe(last), frozenset({last}), sublayers[-1], ("result", "sum", "read"),
+        lambda read: {run_sublayer: _replace_end(len(sublayers), read)},
+    )  # fmt: skip
+
+
+def _replace_sum(number: int, read: Callable[[Any], Any]) -> Replacements:
+    def run(original: Step, x: Array, output: Array, sums: list[Array]) -> Any:
+        total = original(x, output, sums)
+        return read(total) if len(sums) == number else total
+
+    return {add_residual: around(run)}
+
+
+def _replace_end(number: int, read: Callable[[Any], Any]) -> Replacement:
+    def run(original: Step, *args: Any, **named: Any) -> Any:
+        end, second = original(*args, **named)
+        return (read(end) if named["number"] == number else end), second
+
+    return around(run)
+
+
+def _sources(layer: Step, edge: _Edge) -> Iterator[str]:
+    """Yield the arrays that are there when a step reads, other than the right one."""
+    yield from (name for name in ("x", "memory") if name not in edge.right and (name == "x" or layer is decoder_layer))
+    for sublayer in _SUBLAYERS[layer]:
+        kinds = edge.there if sublayer == edge.sublayer else ("end", "result", "sum", "read")
+        yield from (name for kind in kinds if (name := f"{kind} {sublayer}") not in edge.right)
+        if sublayer == edge.sublayer:
+            return
+
+
+# Parameters and order
+
+
+def _swap_norms(layer: Step) -> Iterator[Neighbour]:
+    """Norms with the gamma and beta of another sub-layer."""
+    sublayers = _SUBLAYERS[layer]
+    for number, sublayer in enumerate(sublayers, 1):
+        for other, theirs in enumerate(sublayers, 1):
+            if other == number:
+                continue
+
+            def change(own: int, _: Given, number: int = number, other: int = other) -> int:
+                return other if own == number and _layer.get() is layer else own
+
+            yield Neighbour(
+                f"{layer.__name__}.{sublayer}.norm.of.{theirs}",
+                layer.__name__,
+                f"the norm of the {_WORDS[sublayer]} has gamma and beta of that of the {_WORDS[theirs]}{_say(layer)}",
+                f"Normalise the sub-layer of the {_WORDS[sublayer]} with norm_{number}.",
+                _join({norm_params: change_argument(norm_params, "number", change)}),
+            )
+
+
+def _change_updates(layer: Step) -> Iterator[Neighbour]:
+    """Results of sub-layers that are left out, or counted in another way."""
+    ways = (
+        ("left-out", "is left out", lambda a: a * 0),
+        ("twice", "is added twice", lambda a: a + a),
+        ("subtracted", "is subtracted from the residual instead of added", lambda a: -a),
+        ("halved", "is halved before it is added", lambda a: a / 2),
+    )
+    for number, sublayer in enumerate(_SUBLAYERS[layer], 1):
+        for word, says, way in ways:
+            yield Neighbour(
+                f"{layer.__name__}.{sublayer}.{word}",
+                layer.__name__,
+                f"the result of the {_WORDS[sublayer]} {says}{_say(layer)}",
+                f"Add the result of the {_WORDS[sublayer]} to its residual once.",
+                _join(_in_sublayer("output", number, _only_in(layer, way))),
+            )
+        yield Neighbour(
+            f"{layer.__name__}.{sublayer}.residual.twice",
+            layer.__name__,
+            f"the residual of the {_WORDS[sublayer]} is added twice{_say(layer)}",
+            f"Add the input of the {_WORDS[sublayer]} to its result once.",
+            _join(_in_sublayer("x", number, _only_in(layer, lambda a: a + a))),
+        )
+
+
+def _repeat_functions(layer: Step) -> Iterator[Neighbour]:
+    """Sub-layers whose function is applied twice."""
+    steps: dict[str, Step] = {
+        "self_attention": self_attend,
+        "cross_attention": cross_attend,
+        "feed_forward": feed_through,
+    }
+    for sublayer in _SUBLAYERS[layer]:
+
+        def run(original: Step, x: Array, *args: Any, **named: Any) -> Any:
+            once = original(x, *args, **named)
+            return original(once[0], *args, **named) if _layer.get() is layer else once
+
+        yield Neighbour(
+            f"{layer.__name__}.{sublayer}.applied-twice",
+            layer.__name__,
+            f"the {_WORDS[sublayer]} is applied twice{_say(layer)}",
+            f"Apply the {_WORDS[sublayer]} once.",
+            _join({steps[sublayer]: around(run)}),
+        )
+
+
+def generate() -> Iterator[Neighbour]:
+    """Yield a neighbour for each edge of a layer and each other array that may have the same shape."""
+    for layer in _SUBLAYERS:
+        for edge in _edges(layer):
+            for source in _sources(layer, edge):
+                yield Neighbour(
+                    f"{layer.__name__}.{edge.id}.from.{source.replace(' ', '.')}",
+                    layer.__name__,
+                    f"{edge.verb} {_describe(source)} instead of {edge.own}{_say(layer)}",
+                    f"Take {edge.own} there.",
+                    _join(edge.change(_only_in(layer, _read(source)))),
+                )
+        yield from _swap_norms(layer)
+        yield from _change_updates(layer)
+        yield from _repeat_functions(layer)

@@ -1,0 +1,143 @@
+"""The neighbours of the textbook: each shows in a case, has its own sentence, and is named where it is made."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from goldformer.adapters.options import OPTIONS
+from goldformer.adapters.protocol import Adapter
+from goldformer.adapters.textbook.attention import scaled_dot_product_attention
+from goldformer.adapters.textbook.build import build_textbook
+from goldformer.conformance.diagnosis.explain import Diagnosis
+from goldformer.conformance.diagnosis.findings import CLOSEST, MISTAKE_FOUND, diagnose
+from goldformer.conformance.diagnosis.mistakes import implementations
+from goldformer.conformance.diagnosis.neighbours import find_made, neighbours
+from goldformer.conformance.judging.cases import Bench, judge_case
+
+#: Some neighbours show only under an option that is not the default.
+UNDER = ({}, {"norm_placement": "pre"}, {"positions": "learned"})
+
+
+def make_bench(spec, steps, component, conventions):
+    layers = [OPTIONS[item] for item in conventions.items() if item in OPTIONS]
+    book = build_textbook(*layers, steps)
+    one = SimpleNamespace(ARRAYS="numpy", CONVENTIONS=conventions, **{component: getattr(book, component)})
+    return Bench(spec, Adapter.from_object(one, "mine.py", spec), "float32", "cpu")
+
+
+def small_cases(spec, component):
+    """Return small cases, but not the smallest first: in these many mistakes look alike."""
+    cases = (c for c in spec.cases_of(component) if c.cotangent is None and c.error is None and c.size < 5000)
+    ordered = sorted(cases, key=lambda case: case.size)
+    return ordered[len(ordered) // 3 :] + ordered[: len(ordered) // 3]
+
+
+def find_said(spec, neighbour, component, most=None):
+    bench = make_bench(spec, neighbour.steps, component, {})
+    judgements = [judge_case(case, bench) for case in small_cases(spec, component)[:most]]
+    return list(diagnose(Diagnosis(spec).explain_all(judgements), spec))
+
+
+def test_there_are_hundreds_with_ids_and_sentences_of_their_own(spec):
+    made = neighbours()
+    assert len(made) > 600
+    assert len({n.title for n in made.values()}) > 0.95 * len(made)
+    assert not made.keys() & implementations().keys()
+    for neighbour in made.values():
+        assert ": " not in neighbour.id
+        assert " in " not in neighbour.id
+        assert neighbour.component in spec.components
+        assert neighbour.title[0].islower() or neighbour.title[0] == "Q"
+        assert not neighbour.title.endswith(".")
+        assert neighbour.hint.endswith(".")
+        assert find_made(neighbour.id).steps == neighbour.steps
+
+
+def test_each_shows_in_a_case_of_its_component(spec):
+    idle = [
+        neighbour.id
+        for neighbour in neighbours().values()
+        if not any(
+            judge_case(case, bench).verdict.bad
+            for conventions in UNDER
+            for bench in [make_bench(spec, neighbour.steps, neighbour.component, conventions)]
+            for case in small_cases(spec, neighbour.component)
+        )
+    ]
+    assert idle == []
+
+
+@pytest.mark.parametrize(
+    "id_",
+    [
+        "scaled_dot_product_attention.divisor.whole.heads",
+        "scaled_dot_product_attention.mask.transposed",
+        "scaled_dot_product_attention.weigh_keys.read-by-columns",
+        "layer_norm.beta-left-out",
+        "layer_norm.eps.1e-08",
+        "positional_encoding.exponent.no-two",
+        "feed_forward.activation.silu",
+        "multi_head_attention.v.b-of-q",
+        "encoder_layer.feed_forward.applied-twice",
+        "decoder_layer.cross_attention.query.from.x",
+        "decoder_layer.feed_forward.norm.of.self_attention",
+        "encoder.from-input",
+    ],
+)
+def test_it_is_named_in_its_own_component(spec, id_):
+    neighbour = neighbours()[id_]
+    said = find_said(spec, neighbour, neighbour.component, 12)
+    (found,) = (finding for finding in said if finding.label == MISTAKE_FOUND)
+    assert found.mistakes == (id_,)
+    assert found.text.startswith(neighbour.title[0].upper() + neighbour.title[1:] + ". It reproduces your output in ")
+    assert found.text.endswith(neighbour.hint)
+
+
+@pytest.mark.parametrize(
+    ("id_", "whole"),
+    [
+        ("scaled_dot_product_attention.mask.tiled", "multi_head_attention"),
+        ("layer_norm.sequence-axis", "encoder_layer"),
+        ("encoder_layer.self_attention.norm.of.feed_forward", "encoder"),
+    ],
+)
+def test_it_is_named_in_a_larger_component(spec, id_, whole):
+    said = find_said(spec, neighbours()[id_], whole, 8)
+    assert [finding.mistakes for finding in said if finding.label == MISTAKE_FOUND] == [(id_,)]
+
+
+def test_the_catalogue_comes_first(spec):
+    """The divisor √d_v is a mistake of the catalogue, with a text by hand."""
+    said = find_said(
+        spec, neighbours()["scaled_dot_product_attention.divisor.root.d_v"], "scaled_dot_product_attention"
+    )
+    assert [finding.mistakes for finding in said if finding.label == MISTAKE_FOUND] == [("scale-dim-v",)]
+
+
+def test_one_that_a_passing_case_rules_out_is_not_named(spec):
+    """The mask of the first sample for all looks like a mask without its second sample, where there are two."""
+
+    def attend(query, key, value, mask=None):
+        if mask is not None and query.ndim == 3 and mask.any(-1).all():
+            mask = np.broadcast_to(mask, (*query.shape[:-1], key.shape[-2]))[:1]
+        return scaled_dot_product_attention(query, key, value, mask)
+
+    component = "scaled_dot_product_attention"
+    one = SimpleNamespace(ARRAYS="numpy", scaled_dot_product_attention=attend)
+    bench = Bench(spec, Adapter.from_object(one, "mine.py", spec), "float32", "cpu")
+    judgements = [judge_case(case, bench) for case in small_cases(spec, component)]
+    said = list(diagnose(Diagnosis(spec).explain_all(judgements), spec))
+    named = {id_ for finding in said if finding.label in (MISTAKE_FOUND, CLOSEST) for id_ in finding.mistakes}
+    assert any(judgement.verdict.bad for judgement in judgements)
+    assert not named & neighbours().keys()
+
+
+def test_what_is_left_out_is_not_named(spec):
+    id_ = "layer_norm.beta-left-out"
+    bench = make_bench(spec, neighbours()[id_].steps, "layer_norm", {})
+    judgements = [judge_case(case, bench) for case in small_cases(spec, "layer_norm")]
+    said = list(diagnose(Diagnosis(spec, {id_}).explain_all(judgements), spec))
+    assert all(id_ not in finding.mistakes for finding in said)
