@@ -217,7 +217,12 @@ class Imitator:
             return {}
         if case.size > _LARGE or case.cotangent is not None:
             listed = list(self._make_candidates(case.kills))
-            return self._match_candidates(chain(listed, self._combine_with(bases, listed)), failure)
+            found = self._match_candidates(chain(listed, self._combine_with(bases, listed)), failure)
+            if found or case.cotangent is None:
+                return found
+            found = self._match_candidates(self._list_backward(component), failure)
+            self._fitted[component].update(dict.fromkeys(found))
+            return found
         if self._has_searched_enough(component, failure.dtype):
             return {}
         self._searched[component, failure.dtype] += 1
@@ -255,9 +260,15 @@ class Imitator:
         homes = (component, *reversed(self.spec.list_dependencies(component)))
         ranks = {home: rank for rank, home in enumerate(homes)}
         mine = sorted((n for n in neighbours().values() if n.component in ranks), key=lambda n: ranks[n.component])
-        known = [Candidate((n.id,)) for n in mine if n.id not in self._left_out]
+        known = [Candidate((n.id,)) for n in mine if n.id not in self._left_out and not n.backward]
         yield from known
         yield from self._combine_with(bases, known)
+
+    def _list_backward(self, component: str) -> Iterator[Candidate]:
+        """Yield the neighbours of backward passes: the component's own, and those of its parts."""
+        homes = (component, *self.spec.list_dependencies(component))
+        mine = (n for n in neighbours().values() if n.backward and n.component in homes and n.id not in self._left_out)
+        return (Candidate((n.id,)) for n in mine)
 
     def _keep_possible(self, found: dict[Candidate, float], failure: FailingCase) -> dict[Candidate, float]:
         """Return the matches without neighbours that a passing case rules out.

@@ -74,6 +74,25 @@ def _change_projections() -> Iterator[Neighbour]:
                     f"Project the {words} with w_{role} and b_{role}.", {project_heads: around(use_other)},
                 )  # fmt: skip
 
+            if role < other:
+
+                def exchange(
+                    original: Step, x: Array, params: Any, of: str, heads: int, pair: tuple[str, str] = (role, other)
+                ) -> Any:
+                    if of not in pair:
+                        return original(x, params, of, heads)
+                    there = pair[0] if of == pair[1] else pair[1]
+                    theirs = {
+                        f"{n}_{of}": _same_shape(params.get(f"{n}_{there}"), params.get(f"{n}_{of}")) for n in "wb"
+                    }
+                    return original(x, {**params, **theirs}, of, heads)
+
+                yield Neighbour(
+                    f"{_MHA}.{role}.parameters-with-{other}", _MHA,
+                    f"the projections of the {words} and the {theirs} have each other's parameters",
+                    f"Project the {words} with w_{role} and b_{role}.", {project_heads: around(exchange)},
+                )  # fmt: skip
+
         def leave_out(original: Step, x: Array, params: Any, of: str, heads: int, role: str = role) -> Any:
             square = params[f"w_{role}"].shape[0] == params[f"w_{role}"].shape[1]
             return split_heads(x, heads) if of == role and square else original(x, params, of, heads)

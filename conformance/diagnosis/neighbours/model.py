@@ -56,6 +56,15 @@ def _run_from(read: Callable[[list[Array]], Array], give: Callable[[list[Array]]
     return run
 
 
+def _run_around(x: Array, layer: Layer, num_layers: int) -> dict[str, Array]:
+    """Run a stack with a residual around every layer."""
+    outputs = []
+    for index in range(num_layers):
+        x = x + layer(x, index=index)
+        outputs.append(x)
+    return {"output": x, "layers": np.stack(outputs)}
+
+
 def _last(arrays: list[Array]) -> Array:
     return arrays[-1]
 
@@ -76,7 +85,10 @@ _STACKS: Final = (
      _run_from(_last, lambda arrays: np.asarray(arrays[0] + arrays[-1]))),
     ("residual-per-layer", "the input of every layer is added to its output once more",
      "Return the output of each layer alone.",
-     _run_from(lambda arrays: arrays[-1] if len(arrays) == 1 else np.asarray(arrays[-1] + arrays[-2]), _last)),
+     _run_around),
+    ("residual-from-first", "the input of the stack is added to what every later layer reads",
+     "Give each layer the output of the one before.",
+     _run_from(lambda arrays: arrays[-1] if len(arrays) == 1 else np.asarray(arrays[-1] + arrays[0]), _last)),
     ("sum", "the outputs of all layers are added up", "Return the output of the last layer alone.",
      _run_from(_last, lambda arrays: np.asarray(sum(arrays[1:])))),
     ("mean", "the outputs of all layers are averaged", "Return the output of the last layer alone.",
@@ -216,8 +228,65 @@ def _change_layer_params() -> Iterator[Neighbour]:
     )  # fmt: skip
 
 
+#: The parts of a layer, in words.
+_PARTS: Final = {
+    "self_attention": "self-attention",
+    "cross_attention": "cross-attention",
+    "feed_forward": "feed-forward network",
+    "norm_1": "first norm",
+    "norm_2": "second norm",
+    "norm_3": "third norm",
+}
+
+
+def _share_parts() -> Iterator[Neighbour]:
+    """Parts of a layer whose parameters are those of another layer."""
+    for stack, absent in (("encoder", ("cross_attention", "norm_3")), ("decoder", ())):
+        for part, words in _PARTS.items():
+            if part in absent:
+                continue
+            for word, which, choose in (("first", "first", min), ("last", "last", max)):
+
+                def share(
+                    original: Step, params: Any, of: str, index: int,
+                    stack: str = stack, start: str = f"{part}.", choose: Any = choose,
+                ) -> Any:  # fmt: skip
+                    mine = original(params, of, index)
+                    if of != stack:
+                        return mine
+                    there = {int(name.split(".")[1]) for name in params if name.startswith(f"{stack}.")}
+                    theirs = original(params, of, choose(there))
+                    return {name: theirs[name] if name.startswith(start) else a for name, a in mine.items()}
+
+                yield Neighbour(
+                    f"{stack}.{part}.of-{word}", stack, f"every layer has the {words} of the {which}, in the {stack}",
+                    f"Give each layer of the {stack} a {words} of its own.", {layer_params: around(share)},
+                )  # fmt: skip
+
+
+def _change_final_norms() -> Iterator[Neighbour]:
+    def norms(params: Any, stack: str) -> dict[str, Any]:
+        return {n.partition(".")[2]: a for n, a in params.items() if n.startswith(f"{stack}_norm.")}
+
+    for stack, other in (("encoder", "decoder"), ("decoder", "encoder")):
+
+        def replace(
+            original: Step, *args: Any, params: Any, stack: str = stack, other: str = other, **named: Any
+        ) -> Any:
+            theirs = {f"{stack}_norm.{name}": array for name, array in norms(params, other).items()}
+            return original(*args, params={**params, **theirs}, **named)
+
+        yield Neighbour(
+            f"transformer.final-norm-of-{other}-in-{stack}", "transformer",
+            f"the final norm of the {stack} has gamma and beta of the {other}'s",
+            f"Give the {stack} a final norm of its own.", {transformer: around(replace)},
+        )  # fmt: skip
+
+
 def generate() -> Iterator[Neighbour]:
     """Yield the neighbours of stacks and models."""
+    yield from _share_parts()
+    yield from _change_final_norms()
     yield from _change_stacks()
     yield from _change_masks()
     yield from _change_model()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any, Final
 
 import numpy as np
@@ -28,7 +29,7 @@ from goldformer.adapters.textbook.layers import (
     subtract_mean,
 )
 from goldformer.adapters.textbook.model import output_logits
-from goldformer.adapters.textbook.steps import Replacements, Step, around, instead
+from goldformer.adapters.textbook.steps import Replacement, Replacements, Step, around, instead
 from goldformer.conformance.diagnosis.neighbours.arguments import change_argument, change_array
 from goldformer.conformance.diagnosis.neighbours.registry import Neighbour
 
@@ -224,6 +225,10 @@ def _change_norm() -> Iterator[Neighbour]:
          lambda _, x: np.asarray(x.mean(keepdims=True))),
         ("mean-added", "the mean is added instead of subtracted", subtract_mean,
          lambda original, x: 2 * x - original(x)),
+        ("mean-of-tokens", "the mean subtracted is that of all tokens of a sample", subtract_mean,
+         lambda original, x: x - x.mean(axis=(-2, -1), keepdims=True) if x.ndim > 1 else original(x)),
+        ("mean-of-channel", "the mean subtracted is that of the channel over the tokens", subtract_mean,
+         lambda original, x: x - x.mean(axis=-2, keepdims=True) if x.ndim > 1 else original(x)),
         ("mean-twice", "the mean is subtracted twice", subtract_mean,
          lambda original, x: 2 * original(x) - x),
     )  # fmt: skip
@@ -246,8 +251,53 @@ def _square_whole_row(x: Array, *, params: Mapping[str, Array]) -> Array:
     return np.asarray(scale_and_shift(subtract_mean(wide) / norm_denominator(square), params).astype(x.dtype))
 
 
+_scaled: Final[ContextVar[Array]] = ContextVar("scaled")
+
+
+def _note_scaled(original: Step, scaled: Array, mask: Any) -> Array:
+    _scaled.set(scaled)
+    return np.asarray(original(scaled, mask))
+
+
+def _take(scaled: Array) -> Array:
+    return scaled
+
+
+def _raise(scaled: Array) -> Array:
+    return np.asarray(np.exp(scaled - scaled.max(-1, keepdims=True)))
+
+
+def _sum_by(weigh: Change) -> Replacement:
+    """Return the sum of the values with other weights than the softmax gives."""
+
+    def run(original: Step, weights: Array, value: Array) -> Array:
+        return np.asarray(original(weigh(_scaled.get()).astype(weights.dtype), value))
+
+    return around(run)
+
+
 def _change_operands() -> Iterator[Neighbour]:
     """Scores and sums of other operands."""
+    for step, name, words in (
+        (score_keys, "query", "the queries"), (score_keys, "key", "the keys"), (sum_values, "value", "the values")
+    ):  # fmt: skip
+        for word, says, alter_array in _CHANGES:
+            if word in ("doubled", "halved", "negated", "transposed"):
+                continue  # the same as of the scores, or of no square array
+
+            def alter(own: Array, _: Any, change: Change = alter_array) -> Array:
+                return np.array(change(own))
+
+            yield Neighbour(
+                f"{_SDPA}.{name}.{word}", _SDPA, f"{words} {says}", f"Use {words} as they are.",
+                {step: change_argument(step, name, alter)},
+            )  # fmt: skip
+    for words, weigh in (("the scaled scores", _take), ("the exponentials of the scores", _raise)):
+        yield Neighbour(
+            f"{_SDPA}.values-by.{words.replace(' ', '-')}", _SDPA,
+            f"the values are summed with {words} instead of the weights", "Sum the values, each times its weight.",
+            {sum_values: _sum_by(weigh), weigh_keys: around(_note_scaled)},
+        )  # fmt: skip
     operands: tuple[tuple[str, str, Step, str, str], ...] = (
         ("scores-of-queries", "the queries are compared with one another instead of with the keys", score_keys, "key",
          "query"),

@@ -20,7 +20,7 @@ from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.diagnosis.mistakes.registry import Mistaken
 
 #: The modules with a function `generate`, the more common slips first: it decides between equals.
-_MODULES: Final = ("wiring", "model", "masks", "constants", "operations", "heads")
+_MODULES: Final = ("wiring", "model", "masks", "constants", "operations", "heads", "outputs", "backward")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,15 @@ class Neighbour:
     title: str
     hint: str
     steps: Replacements
+    #: True for a backward pass that is written by hand.
+    backward: bool = False
 
     @property
     def made(self) -> Mistaken:
         """The textbook with this change, like a mistake of the catalogue."""
-        return Mistaken(self.id, lambda: build_textbook(self.steps), (), self.steps, "neighbours")
+        return Mistaken(
+            self.id, lambda: build_textbook(self.steps), (), self.steps, "gradients" if self.backward else "neighbours"
+        )
 
 
 Generate = Callable[[], Iterable[Neighbour]]

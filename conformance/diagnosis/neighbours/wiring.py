@@ -20,6 +20,7 @@ from goldformer.adapters.textbook.layers import (
     decoder_layer,
     encoder_layer,
     feed_through,
+    layer_norm,
     norm_params,
     run_sublayer,
     self_attend,
@@ -37,6 +38,7 @@ from goldformer.conformance.diagnosis.neighbours.registry import Neighbour
 _noted: Final[ContextVar[dict[str, Array]]] = ContextVar("noted")
 #: The kind of layer that runs, and the sub-layer whose function runs.
 _layer: Final[ContextVar[Step | None]] = ContextVar("layer", default=None)
+_number: Final[ContextVar[int]] = ContextVar("number", default=0)
 _running: Final[ContextVar[str]] = ContextVar("running", default="")
 
 #: The sub-layers of each layer, in order.
@@ -185,13 +187,16 @@ def _only_in(layer: Step, change: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def _attention_edges(sublayer: str) -> Iterator[_Edge]:
     cross = sublayer == "cross_attention"
-    for argument, words in (("query", "queries"), ("key", "keys"), ("value", "values")):
-        own = "memory" if cross and argument != "query" else f"read {sublayer}"
+    groups = (("query", "queries"), ("key", "keys"), ("value", "values"), ("key value", "keys and values"))
+    for group, words in groups:
+        own = "memory" if cross and group != "query" else f"read {sublayer}"
 
-        def change(read: Callable[[Any], Any], argument: str = argument) -> Replacements:
+        def change(read: Callable[[Any], Any], group: str = group) -> Replacements:
             def replace(given: Given) -> Given:
-                mine = read_argument(multi_head_attention, argument, given)
-                return replace_argument(multi_head_attention, argument, read(mine), given)
+                for argument in group.split():
+                    mine = read_argument(multi_head_attention, argument, given)
+                    given = replace_argument(multi_head_attention, argument, read(mine), given)
+                return given
 
             def run(original: Step, *args: Any, **named: Any) -> Any:
                 if _running.get() == sublayer:
@@ -202,7 +207,13 @@ def _attention_edges(sublayer: str) -> Iterator[_Edge]:
 
         says = f"the {_WORDS[sublayer]} makes its {words} from"
         yield _Edge(
-            f"{sublayer}.{argument}", says, _describe_own(own, sublayer), frozenset({own}), sublayer, ("read",), change
+            f"{sublayer}.{group.replace(' ', '-and-')}",
+            says,
+            _describe_own(own, sublayer),
+            frozenset({own}),
+            sublayer,
+            ("read",),
+            change,
         )
 
 
@@ -243,8 +254,12 @@ def _edges(layer: Step) -> Iterator[_Edge]:
             partial(_in_sublayer, "output", number),
         )  # fmt: skip
         yield _Edge(
-            f"{sublayer}.norm", f"the norm of the {words} reads", f"the sum of the {words} and its residual",
+            f"{sublayer}.sum", f"the {words} and its residual give", "their sum",
             frozenset({f"sum {sublayer}"}), sublayer, ("result", "sum", "read"), partial(_replace_sum, number),
+        )  # fmt: skip
+        yield _Edge(
+            f"{sublayer}.norm", f"the norm of the {words} reads", "its own input", frozenset(), sublayer,
+            ("result", "read"), partial(_replace_normed, number),
         )  # fmt: skip
     last = f"end {sublayers[-1]}"
     yield _Edge(
@@ -259,6 +274,19 @@ def _replace_sum(number: int, read: Callable[[Any], Any]) -> Replacements:
         return read(total) if len(sums) == number else total
 
     return {add_residual: around(run)}
+
+
+def _replace_normed(number: int, read: Callable[[Any], Any]) -> Replacements:
+    """Change what the norm of one sub-layer reads, before its function or after it."""
+
+    def change(own: Any, _: Given) -> Any:
+        return read(own) if _number.get() == number else own
+
+    def run(original: Step, *args: Any, **named: Any) -> Any:
+        with _set(_number, named["number"]):
+            return original(*args, **named)
+
+    return {run_sublayer: around(run), layer_norm: change_argument(layer_norm, "x", change)}
 
 
 def _replace_end(number: int, read: Callable[[Any], Any]) -> Replacement:
@@ -293,6 +321,17 @@ def _swap_norms(layer: Step) -> Iterator[Neighbour]:
             def change(own: int, _: Given, number: int = number, other: int = other) -> int:
                 return other if own == number and _layer.get() is layer else own
 
+            def exchange(own: int, _: Given, pair: tuple[int, int] = (number, other)) -> int:
+                return sum(pair) - own if own in pair and _layer.get() is layer else own
+
+            if number < other:
+                yield Neighbour(
+                    f"{layer.__name__}.{sublayer}.norm.with.{theirs}",
+                    layer.__name__,
+                    f"the norms of the {_WORDS[sublayer]} and the {_WORDS[theirs]} are swapped{_say(layer)}",
+                    f"Normalise the sub-layer of the {_WORDS[sublayer]} with norm_{number}.",
+                    _join({norm_params: change_argument(norm_params, "number", exchange)}),
+                )
             yield Neighbour(
                 f"{layer.__name__}.{sublayer}.norm.of.{theirs}",
                 layer.__name__,

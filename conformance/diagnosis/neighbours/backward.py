@@ -1,0 +1,280 @@
+"""Backward passes by hand: a factor or a term left out, a sum that is a mean, the wrong forward value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from goldformer.adapters.textbook.attention import scaled_dot_product_attention
+from goldformer.adapters.textbook.backward import (
+    Gradients,
+    activation_gradient,
+    add_rows,
+    attention_backward,
+    feed_forward_gradient,
+    layer_norm_gradient,
+    projection_gradients,
+    scaled_dot_product_attention_gradient,
+    scores_gradient,
+    softmax_backward,
+    softmax_gradient,
+    softmax_row_term,
+    token_embedding_gradient,
+)
+from goldformer.adapters.textbook.checks import Array
+from goldformer.adapters.textbook.heads import Params, project
+from goldformer.adapters.textbook.layers import channel_mean, channel_variance, norm_denominator, subtract_mean
+from goldformer.adapters.textbook.steps import Replacements, Step, around, instead
+from goldformer.conformance.diagnosis.neighbours.arguments import read_argument
+from goldformer.conformance.diagnosis.neighbours.registry import Neighbour
+
+_SDPA: Final = "scaled_dot_product_attention"
+
+
+def _make(id_: str, component: str, title: str, hint: str, steps: Replacements) -> Neighbour:
+    return Neighbour(f"{component}.backward.{id_}", component, title, hint, steps, backward=True)
+
+
+# All gradients of a component, or one of them
+
+_GRADIENTS: Final[Mapping[Step, tuple[str, ...]]] = {
+    softmax_gradient: ("scores",),
+    scaled_dot_product_attention_gradient: ("query", "key", "value"),
+    feed_forward_gradient: ("x", "w_1", "b_1", "w_2", "b_2"),
+    layer_norm_gradient: ("x", "gamma", "beta"),
+    token_embedding_gradient: ("table",),
+}
+#: What becomes of a gradient; a cotangent has the samples first.
+_CHANGES: Final[tuple[tuple[str, str, Callable[[Array, Array], Array]], ...]] = (
+    ("over-batch", "is divided by the number of samples", lambda g, c: g / c.shape[0]),
+    ("over-tokens", "is averaged over samples and tokens instead of summed", lambda g, c: g * c.shape[-1] / c.size),
+    ("doubled", "is doubled", lambda g, _: g + g),
+    ("halved", "is halved", lambda g, _: g / 2),
+    ("negated", "has the wrong sign", lambda g, _: -g),
+    ("zero", "is zero", lambda g, _: g * 0),
+)  # fmt: skip
+
+
+def _change_gradients() -> Iterator[Neighbour]:
+    for step, names in _GRADIENTS.items():
+        component = step.__name__.removesuffix("_gradient")
+        biases = tuple(name for name in names if name.startswith("b_"))
+        groups = {"all": names, "the biases": biases} if biases else {"all": names}
+        groups |= {name: (name,) for name in names} if len(names) > 1 else {}
+        for group, chosen in groups.items():
+            which = "every gradient" if group == "all" else f"the gradient of {group}"
+            for word, says, change in _CHANGES:
+
+                def run(
+                    original: Step,
+                    *args: Any,
+                    step: Step = step,
+                    chosen: Any = chosen,
+                    change: Any = change,
+                    **named: Any,
+                ) -> Gradients:
+                    cotangent = read_argument(step, "cotangent", (args, named))
+                    found = original(*args, **named)
+                    return {n: np.asarray(change(g, cotangent)) if n in chosen else g for n, g in found.items()}
+
+                yield _make(
+                    f"{group.replace(' ', '-')}.{word}", component, f"{which} {says}",
+                    f"Check the factor of {which}: sums run over all samples and tokens.", {step: around(run)},
+                )  # fmt: skip
+
+
+# Attention
+
+
+def _change_attention() -> Iterator[Neighbour]:
+    def forget_mask(query: Array, key: Array, value: Array, cotangent: Array, mask: Array | None = None) -> Gradients:
+        forward = scaled_dot_product_attention(query, key, value, None)
+        return attention_backward({"query": query, "key": key, "value": value, **forward}, cotangent, mask)
+
+    yield _make(
+        "weights-without-mask", _SDPA, "the backward pass has the weights of a call without the mask",
+        "Keep the weights of the forward pass, or form them again with the mask.",
+        {scaled_dot_product_attention_gradient: instead(forget_mask)},
+    )  # fmt: skip
+
+    def forget_all_masks(
+        query: Array, key: Array, value: Array, cotangent: Array, mask: Array | None = None
+    ) -> Gradients:
+        del mask
+        return forget_mask(query, key, value, cotangent)
+
+    yield _make(
+        "without-mask", _SDPA, "the backward pass has no mask",
+        "Form the weights with the mask, and give hidden scores a gradient of 0.",
+        {scaled_dot_product_attention_gradient: instead(forget_all_masks)},
+    )  # fmt: skip
+
+    def swap(original: Step, *args: Any, **named: Any) -> Gradients:
+        found = original(*args, **named)
+        fits = found["query"].shape == found["key"].shape
+        return {**found, "query": found["key"], "key": found["query"]} if fits else found
+
+    yield _make(
+        "queries-and-keys-swapped", _SDPA, "the gradients of queries and keys are swapped",
+        "dQ is dS·K, dK is dSᵀ·Q.", {attention_backward: around(swap)},
+    )  # fmt: skip
+    hint = "dS is P·(dP − Σ dP·P), and the scores before the division by √d_k have dS/√d_k."
+    rows: tuple[tuple[str, str, Callable[[Array, Array], Any]], ...] = (
+        ("row-term-mean", "the row term is a mean instead of a sum", lambda p, g: (g * p).mean(-1, keepdims=True)),
+        ("row-term-unweighted", "the row term is the sum of dP without P", lambda _, g: g.sum(-1, keepdims=True)),
+        ("row-term-of-column", "the row term is summed over the queries", _sum_columns),
+    )
+    for word, title, term in rows:
+        yield _make(word, "softmax", title, hint, {softmax_row_term: instead(term)})
+    passes: tuple[tuple[str, str, Callable[[Array, Array], Any]], ...] = (
+        ("diagonal", "only the diagonal of the softmax's derivative is used, P·(1 − P)", lambda p, g: p * (1 - p) * g),
+        ("unweighted", "the factor P in front is left out", lambda p, g: g - (g * p).sum(-1, keepdims=True)),
+        ("squared", "the factor P in front is squared", lambda p, g: p * p * (g - (g * p).sum(-1, keepdims=True))),
+        ("added", "the row term is added instead of subtracted", lambda p, g: p * (g + (g * p).sum(-1, keepdims=True))),
+    )
+    for word, title, backward in passes:
+        yield _make(word, "softmax", title, hint, {softmax_backward: instead(backward)})
+
+    def scale(original: Step, scaled: Array, sizes: Mapping[str, Any], times: int) -> Array:
+        return np.asarray(original(scaled, sizes) * np.float64(sizes["d_k"]) ** (times / 2)).astype(scaled.dtype)
+
+    scales = ((1, "is not divided by √d_k"), (2, "is multiplied by √d_k"), (-1, "is divided by d_k instead of √d_k"))
+    for times, says in scales:
+        yield _make(
+            f"scale.{times}", _SDPA, f"the gradient of the scores {says}", hint,
+            {scores_gradient: around(partial(_give_times, scale, times))},
+        )  # fmt: skip
+
+
+def _give_times(scale: Step, times: int, original: Step, scaled: Array, sizes: Mapping[str, Any]) -> Array:
+    return np.asarray(scale(original, scaled, sizes, times))
+
+
+def _sum_columns(weights: Array, gradient: Array) -> Array:
+    axis = -2 if weights.ndim > 1 else -1
+    return np.asarray((gradient * weights).sum(axis=axis, keepdims=True))
+
+
+# The feed-forward network
+
+
+def _change_feed_forward() -> Iterator[Neighbour]:
+    component = "feed_forward"
+
+    def read_inner(original: Step, x: Array, cotangent: Array, *, params: Params) -> Gradients:
+        inner = project(x, params, "1")
+        weight = projection_gradients(inner, cotangent, params, "2")["w_2"]
+        return {**original(x, cotangent, params=params), "w_2": weight}
+
+    yield _make(
+        "w_2-of-inner", component, "the gradient of w_2 has the hidden layer before its ReLU",
+        "dW_2 is hiddenᵀ·dOut, with the hidden layer behind the ReLU.", {feed_forward_gradient: around(read_inner)},
+    )  # fmt: skip
+
+    def average(original: Step, x: Array, gradient: Array, params: Params, role: str, which: str) -> Gradients:
+        tokens = gradient.size / gradient.shape[-1]
+        found = original(x, gradient, params, role)
+        return {name: g / tokens if name.startswith(which) else g for name, g in found.items()}
+
+    for which, words in (("b_", "biases"), ("w_", "weights")):
+        yield _make(
+            f"{words}-averaged", component, f"the gradients of the {words} are averaged over the tokens, not summed",
+            f"Sum the gradients of the {words} over all tokens.",
+            {projection_gradients: around(partial(_give_which, average, which))},
+        )  # fmt: skip
+    ways: tuple[tuple[str, str, Callable[[Array, Array], Array]], ...] = (
+        ("relu-of-gradient", "the ReLU's backward pass looks at the gradient instead of its input",
+         lambda _, g: np.maximum(g, 0)),
+        ("relu-kept", "the ReLU's backward pass multiplies by the hidden layer", lambda x, g: np.maximum(x, 0) * g),
+        ("relu-reversed", "the ReLU's backward pass keeps what was 0", lambda x, g: np.where(x > 0, 0, g)),
+    )  # fmt: skip
+    for word, title, way in ways:
+        yield _make(
+            word, component, title, "The ReLU passes the gradient on where its input is positive.",
+            {activation_gradient: instead(lambda x, g, way=way: np.asarray(way(x, g)).astype(g.dtype))},
+        )  # fmt: skip
+
+
+def _give_which(average: Step, which: str, original: Step, *args: Any) -> Gradients:
+    found: Gradients = average(original, *args, which)
+    return found
+
+
+# Layer normalisation
+
+
+def _differentiate_norm(x: Array, cotangent: Array, *, params: Params, change: str) -> Gradients:
+    """Return the gradients with one slip."""
+    wide = x.astype(np.promote_types(x.dtype, np.float32))
+    centred = subtract_mean(wide)
+    root = norm_denominator(channel_variance(centred))
+    normal, gamma = centred / root, params["gamma"]
+    gradient = cotangent if change in ("gamma-left-out", "gamma-outside") else cotangent * gamma
+    mean, variance = channel_mean(gradient), normal * channel_mean(gradient * normal)
+    flows = {"no-mean-term": variance, "no-variance-term": mean, "no-terms": 0 * mean}.get(change, mean + variance)
+    if change == "summed-terms":
+        flows = flows * x.shape[-1]
+    through = gradient - flows
+    if change == "gamma-outside":
+        through = through * gamma
+    found = {
+        "x": through if change == "not-divided" else through / root,
+        "gamma": (cotangent * {"gamma-of-centred": centred, "gamma-of-x": wide}.get(change, normal)),
+        "beta": gradient if change == "beta-times-gamma" else cotangent,
+    }
+    if change == "variance-divided":
+        found["x"] = through / np.square(root)
+    axes = tuple(range(x.ndim - 1))
+    summed = {n: g if n == "x" else np.asarray(g.sum(axis=axes)) for n, g in found.items()}
+    return {name: np.asarray(g).astype(x.dtype) for name, g in summed.items()}
+
+
+def _change_norm() -> Iterator[Neighbour]:
+    hint = "dx is (g − mean(g) − n·mean(g·n))/√(variance + eps), with g = dOut·gamma and n the normalised row."
+    slips = {
+        "no-variance-term": "the gradient of x lacks the term through the variance",
+        "no-mean-term": "the gradient of x lacks the term through the mean",
+        "no-terms": "the gradient of x treats mean and deviation as constants",
+        "summed-terms": "the means in the gradient of x are sums",
+        "gamma-left-out": "the gradient of x is formed without gamma",
+        "gamma-outside": "gamma multiplies the gradient of x after the means instead of before",
+        "not-divided": "the gradient of x is not divided by the deviation",
+        "variance-divided": "the gradient of x is divided by the variance instead of the deviation",
+        "gamma-of-centred": "the gradient of gamma has the centred row instead of the normalised one",
+        "gamma-of-x": "the gradient of gamma has the row itself instead of the normalised one",
+        "beta-times-gamma": "the gradient of beta is multiplied by gamma",
+    }
+    for word, title in slips.items():
+        yield _make(
+            word, "layer_norm", title, hint, {layer_norm_gradient: instead(partial(_differentiate_norm, change=word))}
+        )
+
+
+def _change_embedding() -> Iterator[Neighbour]:
+    def overwrite(table: Array, ids: Array, rows: Array) -> None:
+        table[ids] = rows
+
+    def average(table: Array, ids: Array, rows: Array) -> None:
+        np.add.at(table, ids, rows)
+        table /= np.maximum(np.bincount(ids.ravel(), minlength=len(table)), 1)[:, None]
+
+    ways = (
+        ("overwritten", "a word that occurs twice keeps one of its gradients", overwrite),
+        ("averaged", "the gradients of a word are averaged over its places", average),
+    )
+    for word, title, way in ways:
+        yield _make(
+            word, "token_embedding", title, "Add up the gradients of all places of a word.", {add_rows: instead(way)}
+        )
+
+
+def generate() -> Iterator[Neighbour]:
+    """Yield the neighbours of backward passes."""
+    yield from _change_attention()
+    yield from _change_feed_forward()
+    yield from _change_norm()
+    yield from _change_embedding()
+    yield from _change_gradients()

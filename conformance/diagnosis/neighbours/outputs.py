@@ -1,0 +1,83 @@
+"""Outputs that are returned in one another's place, and masks that are made of another sample."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import numpy as np
+
+from goldformer.adapters.textbook.attention import padding_mask
+from goldformer.adapters.textbook.checks import Array
+from goldformer.adapters.textbook.heads import fused_multi_head_attention, multi_head_attention, single_head_attention
+from goldformer.adapters.textbook.layers import decoder_layer, encoder_layer, run_stack
+from goldformer.adapters.textbook.model import output_probabilities, transformer
+from goldformer.adapters.textbook.steps import Step, around
+from goldformer.conformance.diagnosis.neighbours.arguments import change_array
+from goldformer.conformance.diagnosis.neighbours.registry import Neighbour
+
+#: Pairs of outputs of one shape; of one shape in some calls, such as those of a head as wide as the sequence is long.
+_PAIRS: Final[tuple[tuple[Step, str, str], ...]] = (
+    (multi_head_attention, "q", "k"),
+    (multi_head_attention, "k", "v"),
+    (multi_head_attention, "q", "heads"),
+    (multi_head_attention, "weights", "scaled_scores"),
+    (fused_multi_head_attention, "q", "k"),
+    (fused_multi_head_attention, "k", "v"),
+    (fused_multi_head_attention, "q", "heads"),
+    (fused_multi_head_attention, "weights", "scaled_scores"),
+    (single_head_attention, "query", "key"),
+    (single_head_attention, "key", "value"),
+    (single_head_attention, "weights", "scores"),
+    (encoder_layer, "output", "attended"),
+    (decoder_layer, "output", "attended"),
+    (decoder_layer, "output", "crossed"),
+    (decoder_layer, "attended", "crossed"),
+    (output_probabilities, "probabilities", "logits"),
+    (transformer, "decoded", "target_embedded"),
+    (transformer, "memory", "source_embedded"),
+)
+
+
+def _swap(one: str, other: str) -> Any:
+    def run(original: Step, *args: Any, **named: Any) -> Any:
+        found = original(*args, **named)
+        if one not in found or other not in found or found[one].shape != found[other].shape:
+            return found
+        return {**found, one: found[other], other: found[one]}
+
+    return around(run)
+
+
+def _list_inputs(original: Step, x: Array, layer: Callable[..., Array], num_layers: int) -> Any:
+    found = original(x, layer, num_layers)
+    return {**found, "layers": np.stack([x, *found["layers"][:-1]])}
+
+
+def generate() -> Iterator[Neighbour]:
+    """Yield the neighbours of what is returned."""
+    for step, one, other in _PAIRS:
+        name = step.__name__
+        yield Neighbour(
+            f"{name}.outputs.{one}-{other}", name, f"the outputs {one} and {other} are returned in each other's place",
+            f"Return {one} as {one} and {other} as {other}.", {step: _swap(one, other)},
+        )  # fmt: skip
+    yield Neighbour(
+        "encoder.outputs.inputs-of-layers", "encoder", "the output layers holds what each layer reads",
+        "Put the output of each layer into layers.", {run_stack: around(_list_inputs)},
+    )  # fmt: skip
+    masks: tuple[tuple[str, str, Callable[[Array], Array]], ...] = (
+        ("first-sample", "the padding mask of every sample is the first sample's",
+         lambda m: np.broadcast_to(m[:1], m.shape)),
+        ("samples-reversed", "the padding masks of the samples are in the reverse order", lambda m: m[::-1]),
+        ("reversed", "the padding mask is reversed along the keys", lambda m: m[..., ::-1]),
+        ("shifted", "the padding mask is shifted by one key", lambda m: np.roll(m, 1, axis=-1)),
+        ("all-samples", "a key is hidden where any sample has padding",
+         lambda m: np.broadcast_to(m.all(0, keepdims=True), m.shape)),
+        ("all-true", "the padding mask hides nothing", np.ones_like),
+    )  # fmt: skip
+    for word, title, change in masks:
+        yield Neighbour(
+            f"padding_mask.{word}", "padding_mask", title, "True where the sample's own id is not pad_id.",
+            {padding_mask: change_array(change)},
+        )  # fmt: skip
