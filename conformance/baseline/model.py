@@ -114,15 +114,15 @@ class Baseline:
         return self.recordings[next(entry.recordings)].conventions
 
     @property
-    def arrays(self) -> dict[str, StoredArray]:
-        """The values of all outputs, by their names in the file of arrays."""
-        return {
-            array_name(key, name): output.stored
-            for key, entry in self.entries.items()
-            for name, output in entry.outputs.items()
-        }
+    def arrays(self) -> dict[str, dict[str, StoredArray]]:
+        """The values of all outputs, by component and by their names in its file."""
+        found: dict[str, dict[str, StoredArray]] = {}
+        for key, entry in self.entries.items():
+            for name, output in entry.outputs.items():
+                found.setdefault(entry.component, {})[array_name(key, name)] = output.stored
+        return found
 
 
 def array_name(key: Key, output: str) -> str:
-    """Return the name of an output in a file of arrays."""
+    """Return the name of an output in the file of its component."""
     return "/".join((*key, output))

@@ -19,6 +19,8 @@ from goldformer.conformance.reports.text import format_remarks, number, wrap
 #: The largest number of moves that are shown without --all, and of one component.
 _SHOWN: Final = 10
 _SHOWN_OF_ONE: Final = 2
+#: The largest number of files that are named.
+_FILES: Final = 4
 
 
 def print_drift(drift: Drift, folder: Path, allow: Kind, *, everything: bool) -> None:
@@ -120,3 +122,13 @@ def _format_distance(move: Move) -> str:
     """Return an output with its move ÷ tolerance, if it has one."""
     far = number(move.ratio) if move.furthest is not None and move.ratio is not None else ""
     return f"{move.output or 'the call'} {far}".rstrip()
+
+
+def describe_files(changed: list[Path]) -> str:
+    """Return what follows "wrote the manifest": the files of arrays that changed, and their size."""
+    if not changed:
+        return ""
+    size = f"{sum(path.stat().st_size for path in changed) / 2**20:.1f} MiB"
+    if len(changed) > _FILES:
+        return f" and {len(changed)} files of arrays ({size})"
+    return f" and {', '.join(path.name for path in changed)} ({size})"
