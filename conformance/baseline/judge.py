@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Final
 
@@ -17,7 +17,7 @@ import numpy as np
 from goldformer.conformance.baseline.arrays import Array, StoredArray, places
 from goldformer.conformance.baseline.model import Baseline, Entry, Key
 from goldformer.conformance.baseline.moves import Kind, Move, describe_end_change, describe_form_change
-from goldformer.conformance.baseline.standard import Precision, Standard, Standards, list_coarser
+from goldformer.conformance.baseline.standard import Precision, Standard, Standards, find_shown, list_coarser
 from goldformer.conformance.diagnosis.imitation import Imitator
 from goldformer.conformance.judging.compare import compare
 from goldformer.conformance.judging.invoke import Result
@@ -40,6 +40,8 @@ class Judge:
         self.spec = spec
         self.imitator = Imitator(spec)
         self.standards = Standards(spec, self.imitator)
+        #: The lower precision that a component looks like, by component, dtype and device.
+        self.precisions: dict[tuple[str, str, str], Precision] = {}
 
     def moves(self, old: Baseline, new: Baseline, among: Collection[Key] | None = None) -> Iterator[Move]:
         """Yield a move for every output of every call, or only of the calls `among`; parts come before their wholes."""
@@ -89,6 +91,17 @@ def _compare_forms(key: Key, before: Entry, after: Entry) -> tuple[list[Move], P
 
 
 @dataclass(frozen=True, slots=True)
+class _Reason:
+    """Why an output moved, and its class; the fields are those of a Move."""
+
+    kind: Kind
+    why: str
+    matches: tuple[Match, ...] = ()
+    was: bool = False
+    precision: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class _Side:
     """One of the two results: `wrong` if the expected values refute it, and what matches it."""
 
@@ -117,8 +130,8 @@ class _Call:
         found = {name: self._measure_move(name, *pair) for name, pair in pairs.items()}
         beyond = [name for name, move in found.items() if move.kind is Kind.UNEXPLAINED]
         if beyond:
-            for name, kind, why, matches, was in self._explain(beyond, pairs):
-                found[name] = replace(found[name], kind=kind, why=why, matches=matches, was=was)
+            for name, reason in self._explain(beyond, pairs):
+                found[name] = replace(found[name], **{part.name: getattr(reason, part.name) for part in fields(reason)})
         yield from found.values()
 
     def _measure_move(self, output: str, old: StoredArray, new: StoredArray) -> Move:
@@ -136,21 +149,23 @@ class _Call:
         grid = found.grid if old.digest is None else None  # a large output is stored as samples
         return Move(*head, kind, "", ratio, _find_furthest(old, new), found.wrong, found.compared, bound, grid=grid)
 
-    def _explain(self, beyond: list[str], pairs: Pairs) -> Iterator[tuple[str, Kind, str, tuple[Match, ...], bool]]:
-        """Yield the class of each output that moved beyond rounding, why, its matches, and if those are of the old."""
+    def _explain(self, beyond: list[str], pairs: Pairs) -> Iterator[tuple[str, _Reason]]:
+        """Yield the class of each output that moved beyond rounding, and why."""
         known = self._find_known(beyond)
-        unmeasured = [name for name in beyond if known is None and self._standard.whole(name) is None]
+        if known is not None:
+            yield from ((name, _Reason(Kind.SEMANTIC, *known)) for name in beyond)
+            return
+        unmeasured = [name for name in beyond if self._standard.whole(name) is None]
+        shown = self._find_shown(beyond, pairs)
         kinds = [Kind.ROUNDING]
         for name in beyond:
-            if known is not None:
-                yield name, Kind.SEMANTIC, *known
-            elif name not in unmeasured:
-                why = self._find_precision(name, *pairs[name], beyond)
-                kinds.append(Kind.PRECISION if why else Kind.UNEXPLAINED)
-                yield name, kinds[-1], why or _NOT_KNOWN, (), False
+            if name not in unmeasured:
+                reason = self._find_precision(name, *pairs[name], beyond, shown)
+                kinds.append(reason.kind)
+                yield name, reason
         measured = len(pairs) > len(unmeasured)
         for name in unmeasured:
-            yield name, max(kinds) if measured else Kind.UNEXPLAINED, _UNMEASURED, (), False
+            yield name, _Reason(max(kinds) if measured else Kind.UNEXPLAINED, _UNMEASURED)
 
     # ── known mistakes and options ──
 
@@ -186,19 +201,57 @@ class _Call:
 
     # ── lower precision ──
 
-    def _find_precision(self, output: str, old: StoredArray, new: StoredArray, beyond: list[str]) -> str:
-        """Return the precision that explains how far an output moved, in words; empty if none does."""
+    @cached_property
+    def _coarser(self) -> tuple[Precision, ...]:
+        return list_coarser(self.key.dtype, self.key.device)
+
+    def _find_shown(self, beyond: list[str], pairs: Pairs) -> dict[str, Precision]:
+        """Return the precision that outputs show: all their values are numbers of it now."""
+        stored = {name: pairs[name] for name in beyond if pairs[name][1].values.dtype.kind == "f"}
+        shown = {name: find_shown(old.values, new.values, self._coarser) for name, (old, new) in stored.items()}
+        return {name: precision for name, precision in shown.items() if precision is not None}
+
+    def _find_precision(
+        self, output: str, old: StoredArray, new: StoredArray, beyond: list[str], shown: Mapping[str, Precision]
+    ) -> _Reason:
+        """Return the precision that explains how far an output moved, or that none does."""
         whole, dtype = self._standard.whole(output), self.key.dtype
+        numbers = f"all its values are {shown[output].name} numbers" if output in shown else ""
+        unknown = _Reason(Kind.UNEXPLAINED, f"{_NOT_KNOWN}; {numbers}" if numbers else _NOT_KNOWN)
         if whole is None or self.case.random or not whole.error_scale:
-            return ""
-        own = self._standard.tolerance(output, dtype) or 0.0
-        if compare(output, new.values, old.values, 2 * own).ratio <= 1.0 and self._is_near(None, beyond):
-            return f"within twice the tolerance, and as near to the golden values as {dtype} has to be"
-        for precision in list_coarser(dtype):
-            bound = precision.tolerance(whole)
-            if compare(output, new.values, old.values, bound).ratio <= 1.0 and self._is_near(precision, beyond):
-                return f"within what {precision.name} moves, and as near to the golden values as that comes"
-        return ""
+            return unknown
+
+        def fits(bound: float, precision: Precision | None) -> bool:
+            return compare(output, new.values, old.values, bound).ratio <= 1.0 and self._is_near(precision, beyond)
+
+        for where, precision in self._list_likely(output, shown):
+            if fits(precision.tolerance(whole), precision):
+                if shown:
+                    place = self.case.component, self.key.dtype, self.key.device
+                    self.judge.precisions.setdefault(place, precision)
+                why = f"looks like {precision.name}{f', as {where} does' if where else f': {numbers}'}"
+                return _Reason(Kind.PRECISION, why, precision=precision.name)
+        if fits(2 * (self._standard.tolerance(output, dtype) or 0.0), None):
+            return _Reason(
+                Kind.PRECISION, f"within twice the tolerance, and as near to the golden values as {dtype} has to be"
+            )
+        for precision in self._coarser:
+            if fits(precision.tolerance(whole), precision):
+                why = f"within what {precision.name} moves, and as near to the golden values as that comes"
+                return _Reason(Kind.PRECISION, why)
+        return unknown
+
+    def _list_likely(self, output: str, shown: Mapping[str, Precision]) -> Iterator[tuple[str, Precision]]:
+        """Yield the precision that the values of an output show, of another output, or of a part, the deepest first.
+
+        Each comes after the name of what shows it, which is empty if the output itself does.
+        """
+        if output in shown:
+            yield "", shown[output]
+        yield from ((name, precision) for name, precision in shown.items() if name != output)
+        for part in reversed(self.judge.spec.list_dependencies(self.case.component)):
+            if precision := self.judge.precisions.get((part, self.key.dtype, self.key.device)):
+                yield part, precision
 
     def _is_near(self, precision: Precision | None, beyond: list[str]) -> bool:
         """Return True if all outputs are within the error of a precision; None is that of the dtype."""

@@ -40,7 +40,8 @@ class Move:
     `output` is empty if the call as a whole moved. `ratio` is the largest |new − old| ÷ tolerance, None without a
     tolerance; `furthest` is its place, with the old value as expected and the new one as got. `beyond` of `compared`
     elements moved by more than the tolerance; `grid` is a window of them. `matches` are the known mistakes and options
-    that reproduce the new output, or, if `was` is set, the old one.
+    that reproduce the new output, or, if `was` is set, the old one. `precision` is the lower precision that it looks
+    like: all values of an output of the call, or of a part of the component, are numbers of that precision now.
     """
 
     key: Key
@@ -55,6 +56,7 @@ class Move:
     tolerance: float | None = None
     matches: tuple[Match, ...] = ()
     was: bool = False
+    precision: str = ""
     grid: Grid | None = None
 
     @property

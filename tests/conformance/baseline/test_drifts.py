@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 
@@ -20,6 +24,7 @@ from drifts import (
 )
 from goldformer.conformance.baseline.drift import Drift, headline, remarks
 from goldformer.conformance.baseline.moves import Kind, Tally, worst_first
+from goldformer.conformance.baseline.standard import find_shown, list_coarser
 
 ATTENTION = "scaled_dot_product_attention"
 
@@ -33,6 +38,12 @@ def drift(spec):
         return Drift(before, after, tuple(moves(spec, before, after)), spec)
 
     return between
+
+
+def move_to(device, baseline):
+    """The same results, as if another device had given them."""
+    entries = {key._replace(device=device): entry for key, entry in baseline.entries.items()}
+    return replace(baseline, entries=entries)
 
 
 def kinds(found):
@@ -107,31 +118,111 @@ def test_other_random_numbers_are_said_to_be_that(spec, drift):
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(
-    ("product", "named", "component", "made"),
+    ("product", "device", "named", "component", "made"),
     [
-        (tf32, "TF32", ATTENTION, attention),
-        (tf32, "TF32", "feed_forward", feed_forward),
-        (accumulated_in_bfloat16, "bfloat16", ATTENTION, attention),
-        (accumulated_in_bfloat16, "bfloat16", "feed_forward", feed_forward),
+        (tf32, "cuda:0", "TF32", ATTENTION, attention),
+        (tf32, "cuda:0", "TF32", "feed_forward", feed_forward),
+        # A CPU has no TF32; factors of float16 have as many bits.
+        (tf32, "cpu", "float16", ATTENTION, attention),
+        (accumulated_in_bfloat16, "cpu", "bfloat16", ATTENTION, attention),
+        (accumulated_in_bfloat16, "cpu", "bfloat16", "feed_forward", feed_forward),
     ],
 )
-def test_a_lower_precision_of_products_is_named(spec, drift, product, named, component, made):
-    found = drift(on_torch(spec, made()), on_torch(spec, made(product)), component)
+def test_a_lower_precision_of_products_is_named(spec, product, device, named, component, made):
+    old, new = (move_to(device, recorded(spec, on_torch(spec, f), component)) for f in (made(), made(product)))
+    found = Drift(old, new, tuple(moves(spec, old, new)), spec)
     assert kinds(found) <= {Kind.IDENTICAL, Kind.ROUNDING, Kind.PRECISION}
     first = worst_first(found.moves)[0]
     assert first.kind is Kind.PRECISION
     assert first.ratio > 100
-    assert f"within what {named} moves" in first.why
+    assert re.search(rf"within what {named} moves|looks like {named}[,:]", first.why)
 
 
-def test_float64_that_is_computed_in_float32_is_precision(spec, drift):
-    def softly(scores):
-        return torch.softmax(scores.float(), -1).to(scores.dtype)
+def cast_softmax(dtype):
+    """A softmax in a lower precision, cast back."""
 
-    softly.__name__ = "softmax"
-    found = drift(on_torch(spec, softmax), on_torch(spec, softly), "softmax", dtype="float64")
-    assert found.tally.worst is Kind.PRECISION
-    assert "within what float32 moves" in worst_first(found.moves)[0].why
+    def softmax(scores):
+        return torch.softmax(scores, -1, dtype=dtype).to(scores.dtype)
+
+    return softmax
+
+
+@pytest.mark.parametrize(
+    ("lower", "dtype"),
+    [
+        ("bfloat16", "float32"),
+        ("float16", "float32"),
+        ("bfloat16", "float64"),
+        ("float32", "float64"),
+    ],
+)
+def test_a_precision_is_named_by_the_numbers_that_it_has(spec, drift, lower, dtype):
+    """A bfloat16 softmax was called TF32, which moves this far too, and which no CPU has."""
+    found = drift(on_torch(spec, softmax), on_torch(spec, cast_softmax(getattr(torch, lower))), "softmax", dtype=dtype)
+    moved = [move for move in found.moves if move.kind > Kind.ROUNDING]
+    assert moved
+    named = [move for move in moved if move.precision]
+    assert {(move.kind, move.precision) for move in named} == {(Kind.PRECISION, lower)}
+    assert len(named) >= len(moved) - 1  # a gradient may be none of its numbers
+    assert f"looks like {lower}: all its values are {lower} numbers" in {move.why for move in named}
+
+
+def test_the_other_outputs_and_the_components_built_of_it_look_like_the_same_precision(spec, drift):
+    """The output of attention is a product in float32, and is no bfloat16 number."""
+    plain = attention()
+
+    def coarse(query, key, value, mask=None):
+        _, weights, *scores = plain(query, key, value, mask)
+        weights = weights.bfloat16().float()
+        return weights @ value, weights, *scores
+
+    coarse.__name__ = ATTENTION
+
+    def multi_head(inner):
+        def multi_head_attention(query, key, value, mask=None, *, num_heads, params):
+            def project(x, name):
+                projected = x @ params[f"w_{name}"] + params.get(f"b_{name}", 0)
+                return projected.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+
+            each = project(query, "q"), project(key, "k"), project(value, "v")
+            mask = None if mask is None else mask.unsqueeze(1) if mask.ndim == 3 else mask
+            joined = inner(*each, mask)[0].transpose(1, 2).flatten(-2)
+            return joined @ params["w_o"] + params.get("b_o", 0)
+
+        return multi_head_attention
+
+    old, new = (on_torch(spec, inner, multi_head(inner)) for inner in (plain, coarse))
+    before, after = (recorded(spec, adapter, ATTENTION, "multi_head_attention") for adapter in (old, new))
+    found = moves(spec, before, after)
+    whys = {(move.component, move.output, move.why) for move in found if move.precision}
+    assert (ATTENTION, "weights", "looks like bfloat16: all its values are bfloat16 numbers") in whys
+    assert (ATTENTION, "output", "looks like bfloat16, as weights does") in whys
+    assert ("multi_head_attention", "output", f"looks like bfloat16, as {ATTENTION} does") in whys
+
+
+def test_few_numbers_that_any_precision_has_show_none(spec):
+    """Halves and zeros were bfloat16 numbers before."""
+    halves, thirds = np.array([0.5, 0.0, 1.0]), np.array([1 / 3, 0.5, np.nan])
+    lower = list_coarser("float64", "cpu")
+    assert [p.name for p in lower] == ["float32", "float16", "bfloat16"]
+    assert [p.name for p in list_coarser("float32", "cuda")] == ["TF32", "float16", "bfloat16"]
+    assert find_shown(halves, halves[::-1], lower) is None
+    assert find_shown(thirds, thirds + 1e-9, lower) is None
+    assert find_shown(thirds, halves, lower).name == "bfloat16"
+    assert find_shown(thirds, thirds.astype("float16"), lower).name == "float16"
+    # Beyond the range of float16 there is bfloat16, and beyond that float32.
+    assert find_shown(thirds, np.array([2.0**-100, 1.0, 3.0]), lower).name == "bfloat16"
+    assert find_shown(thirds, np.array([1 + 2.0**-9, 1e-30, 3.0]).astype("float32"), lower).name == "float32"
+
+
+def test_what_is_too_far_for_the_precision_that_it_shows_is_unexplained_and_says_so(spec, drift):
+    def coarse(scores):
+        return (torch.softmax(scores, -1) + 0.3).bfloat16().float()
+
+    coarse.__name__ = "softmax"
+    worst = worst_first(drift(on_torch(spec, softmax), on_torch(spec, coarse), "softmax").moves)[0]
+    assert worst.kind is Kind.UNEXPLAINED
+    assert worst.why.endswith("no known mistake or option explains it; all its values are bfloat16 numbers")
 
 
 def test_what_no_precision_explains_is_unexplained(spec, drift):
