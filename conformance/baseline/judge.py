@@ -216,7 +216,7 @@ class _Call:
     ) -> _Reason:
         """Return the precision that explains how far an output moved, or that none does."""
         whole, dtype = self._standard.whole(output), self.key.dtype
-        numbers = f"all its values are {shown[output].name} numbers" if output in shown else ""
+        numbers = describe_numbers(shown, shown[output]) if output in shown else ""
         unknown = _Reason(Kind.UNEXPLAINED, f"{_NOT_KNOWN}; {numbers}" if numbers else _NOT_KNOWN)
         if whole is None or self.case.random or not whole.error_scale:
             return unknown
@@ -224,13 +224,12 @@ class _Call:
         def fits(bound: float, precision: Precision | None) -> bool:
             return compare(output, new.values, old.values, bound).ratio <= 1.0 and self._is_near(precision, beyond)
 
-        for where, precision in self._list_likely(output, shown):
+        for precision, why in self._list_likely(output, shown):
             if fits(precision.tolerance(whole), precision):
                 if shown:
                     place = self.case.component, self.key.dtype, self.key.device
                     self.judge.precisions.setdefault(place, precision)
-                why = f"looks like {precision.name}{f', as {where} does' if where else f': {numbers}'}"
-                return _Reason(Kind.PRECISION, why, precision=precision.name)
+                return _Reason(Kind.PRECISION, f"looks like {precision.name}{why}", precision=precision.name)
         if fits(2 * (self._standard.tolerance(output, dtype) or 0.0), None):
             return _Reason(
                 Kind.PRECISION, f"within twice the tolerance, and as near to the golden values as {dtype} has to be"
@@ -241,17 +240,13 @@ class _Call:
                 return _Reason(Kind.PRECISION, why)
         return unknown
 
-    def _list_likely(self, output: str, shown: Mapping[str, Precision]) -> Iterator[tuple[str, Precision]]:
-        """Yield the precision that the values of an output show, of another output, or of a part, the deepest first.
-
-        Each comes after the name of what shows it, which is empty if the output itself does.
-        """
-        if output in shown:
-            yield "", shown[output]
-        yield from ((name, precision) for name, precision in shown.items() if name != output)
+    def _list_likely(self, output: str, shown: Mapping[str, Precision]) -> Iterator[tuple[Precision, str]]:
+        """Yield what the values of an output show, or of another output or a part, the deepest first, and in what."""
+        for name in sorted(shown, key=lambda name: name != output):
+            yield shown[name], f": {describe_numbers(shown, shown[name])}"
         for part in reversed(self.judge.spec.list_dependencies(self.case.component)):
             if precision := self.judge.precisions.get((part, self.key.dtype, self.key.device)):
-                yield part, precision
+                yield precision, f", as {part} does"
 
     def _is_near(self, precision: Precision | None, beyond: list[str]) -> bool:
         """Return True if all outputs are within the error of a precision; None is that of the dtype."""
@@ -269,6 +264,12 @@ class _Call:
             if compare(name, actual, golden.values, bound).wrong:
                 return False
         return True
+
+
+def describe_numbers(shown: Mapping[str, Precision], precision: Precision) -> str:
+    """Return in words which outputs show a precision."""
+    names = ", ".join(name for name, other in shown.items() if other is precision)
+    return f"all values of {names} are {precision.name} numbers"
 
 
 def _find_furthest(old: StoredArray, new: StoredArray) -> Element | None:

@@ -83,6 +83,34 @@ def test_where_nothing_known_explains_a_move_the_component_where_it_begins_is_na
     assert "\nMoved first: softmax\n" in done.stdout
 
 
+def test_moves_for_the_same_reason_are_shown_once(adapter_file, folder, tmp_path):
+    """Two components have changed, each for its own unknown reason; all others of a component are counted."""
+    both = SOFTMAX.replace("powers.sum", "1.5 * powers.sum").replace('+ params["beta"]', '+ 2 * params["beta"]')
+    moved = adapter_file(both, "moved.py")
+    done = baseline("check", moved, folder, "--markdown", tmp_path / "drift.md")
+    shown = re.findall(r"^UNEXPLAINED  [\w-]+  \((\w+), float32 on cpu\)$", done.stdout, re.MULTILINE)
+    assert shown == ["layer_norm", "softmax"]
+    text = " ".join(done.stdout.split())
+    counts = re.findall(r"Same reason (\d+) outputs of \1 calls, by up to \S+ times the tolerance; others:", text)
+    total = int(re.search(r"(\d+) outputs moved further than allowed: --all shows each, --json has them", text)[1])
+    assert sum(map(int, counts)) == total
+    causes = re.findall(r"Moved first: (\w+) Cause unknown: no lower precision and no .*? Worst: (\w+)-[\w-]+ \(", text)
+    assert causes == [("layer_norm", "ln"), ("softmax", "sm")]
+    summary = (tmp_path / "drift.md").read_text(encoding="utf-8")
+    assert summary.count("- **unexplained**, ") == 2
+    assert summary.count("- **precision**, ") == 1  # of the norm, which is far off in few cases only
+    assert f"<summary>{total} moved further than allowed</summary>" in summary
+    each = baseline("check", moved, folder, "--all").stdout
+    assert len(re.findall(r"^(?:UNEXPLAINED|PRECISION)  ", each, re.MULTILINE)) == total
+    assert "Same reason" not in each
+
+
+def test_what_moved_further_than_allowed_is_listed_first(adapter_file, folder):
+    moved = adapter_file(SOFTMAX.replace("powers.sum", "1.5 * powers.sum"), "moved.py")
+    rows = [line.split()[0] for line in baseline("check", moved, folder).stdout.splitlines()[2:4]]
+    assert rows == ["softmax", "layer_norm"]
+
+
 def test_moves_are_not_called_failures(adapter_file, folder):
     done = baseline("check", adapter_file(EPS, "moved.py"), folder)
     assert re.search(r"It reproduces your output in \d+ of \d+ moved cases", " ".join(done.stdout.split()))

@@ -164,7 +164,7 @@ def test_a_precision_is_named_by_the_numbers_that_it_has(spec, drift, lower, dty
     named = [move for move in moved if move.precision]
     assert {(move.kind, move.precision) for move in named} == {(Kind.PRECISION, lower)}
     assert len(named) >= len(moved) - 1  # a gradient may be none of its numbers
-    assert f"looks like {lower}: all its values are {lower} numbers" in {move.why for move in named}
+    assert f"looks like {lower}: all values of output are {lower} numbers" in {move.why for move in named}
 
 
 def test_the_other_outputs_and_the_components_built_of_it_look_like_the_same_precision(spec, drift):
@@ -195,8 +195,9 @@ def test_the_other_outputs_and_the_components_built_of_it_look_like_the_same_pre
     before, after = (recorded(spec, adapter, ATTENTION, "multi_head_attention") for adapter in (old, new))
     found = moves(spec, before, after)
     whys = {(move.component, move.output, move.why) for move in found if move.precision}
-    assert (ATTENTION, "weights", "looks like bfloat16: all its values are bfloat16 numbers") in whys
-    assert (ATTENTION, "output", "looks like bfloat16, as weights does") in whys
+    shown = "looks like bfloat16: all values of weights are bfloat16 numbers"
+    assert (ATTENTION, "weights", shown) in whys
+    assert (ATTENTION, "output", shown) in whys
     assert ("multi_head_attention", "output", f"looks like bfloat16, as {ATTENTION} does") in whys
 
 
@@ -222,7 +223,7 @@ def test_what_is_too_far_for_the_precision_that_it_shows_is_unexplained_and_says
     coarse.__name__ = "softmax"
     worst = worst_first(drift(on_torch(spec, softmax), on_torch(spec, coarse), "softmax").moves)[0]
     assert worst.kind is Kind.UNEXPLAINED
-    assert worst.why.endswith("no known mistake or option explains it; all its values are bfloat16 numbers")
+    assert worst.why.endswith("no known mistake or option explains it; all values of output are bfloat16 numbers")
 
 
 def test_what_no_precision_explains_is_unexplained(spec, drift):
