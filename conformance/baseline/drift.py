@@ -69,6 +69,15 @@ class Drift:
         return [*own, *found]
 
     @property
+    def accepted(self) -> list[tuple[str, str]]:
+        """The reasons for which updates accepted old results, each with the components of these results."""
+        found: dict[str, dict[str, None]] = {}
+        for entry in self.old.entries.values():
+            for reason in {self.old.recordings[i].reason for i in entry.recordings} - {""}:
+                found.setdefault(reason, {})[entry.component] = None
+        return [(reason, ", ".join(components)) for reason, components in found.items()]
+
+    @property
     def environment_text(self) -> str:
         """The differences in one line."""
         changed = "; ".join(f"{name} {then} → {now}" for name, then, now in self.environment)

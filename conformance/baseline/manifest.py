@@ -198,6 +198,8 @@ def _lines(manifest: Manifest) -> Iterator[str]:
     for recording in manifest.recordings:
         for lead, name in zip("-   ", ("given", "name", "version", "arrays"), strict=True):
             yield f"{lead} {name}: {_quote(getattr(recording, name))}"
+        if recording.reason:
+            yield f"  reason: {_quote(recording.reason)}"
         for name in ("conventions", "environment"):
             words: Mapping[str, str] = getattr(recording, name)
             yield f"  {name}:" if words else f"  {name}: {{}}"

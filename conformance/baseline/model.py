@@ -46,7 +46,10 @@ class BaselineRequest(StrictModel):
 
 
 class Recording(StrictModel):
-    """The implementation that gave some results, and its environment: all other things that numbers may depend on."""
+    """The implementation that gave some results, and its environment: all other things that numbers may depend on.
+
+    `reason` says why an update accepted them.
+    """
 
     given: str
     name: str
@@ -54,6 +57,7 @@ class Recording(StrictModel):
     arrays: str
     conventions: dict[str, str]
     environment: dict[str, str]
+    reason: str = ""
 
     @property
     def title(self) -> str:

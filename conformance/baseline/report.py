@@ -78,6 +78,8 @@ def _markdown_lines(drift: Drift, allowed: Kind) -> Iterator[str]:
     yield f"Worst: {drift.tally.worst}; allowed: {allowed}.\n"
     for name, then, now in drift.environment:
         yield f"- {escape(name)}: {escape(then)} → {escape(now)}"
+    for reason, components in drift.accepted:
+        yield f"- Accepted earlier: {escape(reason)} ({components})"
     yield ""
     lines = [[f"`{name}`", *cells(tally)] for name, tally in drift.ranked(allowed)]
     yield markdown_table(["component", *KINDS, "move ÷ tolerance"], lines)

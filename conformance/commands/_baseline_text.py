@@ -28,6 +28,8 @@ def print_drift(drift: Drift, folder: Path, allow: Kind, *, everything: bool) ->
     say(f"{title} against {folder}", "bold")
     for name, then, now in drift.environment:
         say(f"Changed: {name}: {then} → {now}", "yellow")
+    for reason, components in drift.accepted:
+        say(f"Accepted earlier: {reason} ({components})", "dim")
     table = plain_table("component", *KINDS, "move÷tol.", right=(*KINDS, "move÷tol."))
     for name, tally in drift.ranked(allow):
         table.add_row(name, *cells(tally), style="red" if tally.worst > allow else "")

@@ -353,6 +353,9 @@ def _attribute(drift: Drift, adapter: str, python: Path | None, old_adapter: str
 @click.option("--trim", is_flag=True, help="Remove what is gone.")
 @click.option("--update", is_flag=True, help="Replace all that moved.")
 @_add_filters
+@click.option(
+    "--reason", default="", help="Why this is accepted: it is kept in manifest.yaml, and later checks say it."
+)
 @click.option("--dry-run", is_flag=True, help="List what would change, and write nothing.")
 @click.option("--yes", is_flag=True, help="Write without asking.")
 def update_baseline(
@@ -370,6 +373,7 @@ def update_baseline(
     threads: int | None,
     timeout: float,
     allow: Kind,
+    reason: str,
     dry_run: bool,
     yes: bool,
 ) -> int:
@@ -400,7 +404,7 @@ def update_baseline(
             raise CannotRun("nothing was written: there is no terminal to ask on; --yes writes without asking")
         if not yes and not click.confirm(f"Write this to {folder}?"):
             raise CannotRun("nothing was written")
-        changed = save(folder, apply_changes(drift.old, drift.new, accepted))
+        changed = save(folder, apply_changes(drift.old, drift.new, accepted, reason))
         say(f"- wrote {folder / NAME}{describe_files(changed)}")
     return OK
 

@@ -360,6 +360,19 @@ def test_all_outputs_of_a_call_are_listed_in_one_line(adapter_file, tmp_path):
     ), done.stdout
 
 
+def test_the_reason_of_an_update_is_kept_and_said_by_later_checks(folder, adapter_file, tmp_path):
+    other, why = adapter_file(EPS), 'as in "the paper\'s code"'
+    assert baseline("update", other, folder, "--fix", "--yes", "--reason", why).exit_code == 0
+    assert [recording.reason for recording in load(folder).recordings] == ["", why]
+    page, text = tmp_path / "drift.html", tmp_path / "drift.md"
+    done = baseline("check", other, folder, "--html", page, "--markdown", text)
+    assert done.exit_code == 0
+    assert f"Accepted earlier: {why} (layer_norm)" in done.stdout.splitlines()
+    assert f"- Accepted earlier: {why} (layer_norm)" in text.read_text(encoding="utf-8").splitlines()
+    shown = Page(page.read_text(encoding="utf-8"))
+    assert ("layer_norm", why) in zip(*([said for _, said in shown.all(tag)] for tag in ("dt", "dd")), strict=True)
+
+
 def test_fix_leaves_rounding_and_update_takes_it(folder, adapter_file):
     other, before = adapter_file(CLOSER), digest_of(folder)
     assert baseline("update", other, folder, "--fix", "--yes").stdout == "nothing to change\n"
