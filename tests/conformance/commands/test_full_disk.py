@@ -21,6 +21,7 @@ ONE = ("--case", "sm-one-row-by-hand")
 COMMANDS = {
     "check --html": (["check", "textbook", *ONE, "--html", "out.html"], "out.html"),
     "check --markdown": (["check", "wrong.py", *ONE, "--markdown", "out.md"], "out.md"),
+    "check --junit": (["check", "textbook", *ONE, "--junit", "out.xml"], "out.xml"),
     "baseline record": (["baseline", "record", "textbook", "--component", "causal_mask", "--out", "base"], "base"),
     "new": (["new", "mine.py"], "mine.py"),
     "assignment new": (["assignment", "new", "course"], "course"),
