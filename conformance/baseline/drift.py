@@ -130,8 +130,9 @@ def remarks(drift: Drift) -> Iterator[Finding]:
 
 
 def _describe_reasons(moves: list[Move]) -> Iterator[Finding]:
-    """Yield the reasons of the moves of one component that no mistake and no option explains."""
-    for group in group_by_reason(moves)[:_REASONS]:
+    """Yield the reasons of the moves of one component that no mistake and no option explains, the commonest first."""
+    groups = sorted(group_by_reason(moves), key=lambda group: -len(group.moves))
+    for group in groups[:_REASONS]:
         shown = group.shown
         label = _LABELS[shown.kind]
         where = f" Worst: {shown.key.case} ({shown.key.dtype})." if shown.kind is Kind.UNEXPLAINED else ""

@@ -151,21 +151,19 @@ class _Call:
 
     def _explain(self, beyond: list[str], pairs: Pairs) -> Iterator[tuple[str, _Reason]]:
         """Yield the class of each output that moved beyond rounding, and why."""
-        known = self._find_known(beyond)
-        if known is not None:
-            yield from ((name, _Reason(Kind.SEMANTIC, *known)) for name in beyond)
-            return
-        unmeasured = [name for name in beyond if self._standard.whole(name) is None]
         shown = self._find_shown(beyond, pairs)
-        kinds = [Kind.ROUNDING]
-        for name in beyond:
-            if name not in unmeasured:
-                reason = self._find_precision(name, *pairs[name], beyond, shown)
-                kinds.append(reason.kind)
-                yield name, reason
-        measured = len(pairs) > len(unmeasured)
-        for name in unmeasured:
-            yield name, _Reason(max(kinds) if measured else Kind.UNEXPLAINED, _UNMEASURED)
+        # Numbers of a lower precision equal no mistake to the tolerance of the dtype: the slow search is in vain.
+        reasons = self._find_precisions(beyond, pairs, shown) if shown else {}
+        if not reasons or any(reason.kind is Kind.UNEXPLAINED for reason in reasons.values()):
+            known = self._find_known(beyond)
+            if known is not None:
+                yield from ((name, _Reason(Kind.SEMANTIC, *known)) for name in beyond)
+                return
+            reasons = reasons or self._find_precisions(beyond, pairs, shown)
+        yield from reasons.items()
+        kinds = [Kind.ROUNDING, *(reason.kind for reason in reasons.values())]
+        kind = max(kinds) if len(pairs) > len(beyond) - len(reasons) else Kind.UNEXPLAINED
+        yield from ((name, _Reason(kind, _UNMEASURED)) for name in beyond if name not in reasons)
 
     # ── known mistakes and options ──
 
@@ -211,6 +209,11 @@ class _Call:
         shown = {name: find_shown(old.values, new.values, self._coarser) for name, (old, new) in stored.items()}
         return {name: precision for name, precision in shown.items() if precision is not None}
 
+    def _find_precisions(self, beyond: list[str], pairs: Pairs, shown: Mapping[str, Precision]) -> dict[str, _Reason]:
+        """Return for each output with a measure of rounding the precision that explains its move, or that none does."""
+        measured = [name for name in beyond if self._standard.whole(name) is not None]
+        return {name: self._find_precision(name, *pairs[name], beyond, shown) for name in measured}
+
     def _find_precision(
         self, output: str, old: StoredArray, new: StoredArray, beyond: list[str], shown: Mapping[str, Precision]
     ) -> _Reason:
@@ -224,7 +227,7 @@ class _Call:
         def fits(bound: float, precision: Precision | None) -> bool:
             return compare(output, new.values, old.values, bound).ratio <= 1.0 and self._is_near(precision, beyond)
 
-        for precision, why in self._list_likely(output, shown):
+        for precision, why in self._list_likely(shown):
             if fits(precision.tolerance(whole), precision):
                 if shown:
                     place = self.case.component, self.key.dtype, self.key.device
@@ -240,13 +243,14 @@ class _Call:
                 return _Reason(Kind.PRECISION, why)
         return unknown
 
-    def _list_likely(self, output: str, shown: Mapping[str, Precision]) -> Iterator[tuple[Precision, str]]:
-        """Yield what the values of an output show, or of another output or a part, the deepest first, and in what."""
-        for name in sorted(shown, key=lambda name: name != output):
-            yield shown[name], f": {describe_numbers(shown, shown[name])}"
-        for part in reversed(self.judge.spec.list_dependencies(self.case.component)):
-            if precision := self.judge.precisions.get((part, self.key.dtype, self.key.device)):
-                yield precision, f", as {part} does"
+    def _list_likely(self, shown: Mapping[str, Precision]) -> Iterator[tuple[Precision, str]]:
+        """Yield what the outputs of this call show, of other calls, or of a part, the deepest first; and in what."""
+        for precision in sorted(set(shown.values()), key=lambda precision: -precision.unit):
+            yield precision, f": {describe_numbers(shown, precision)}"
+        component, place = self.case.component, (self.key.dtype, self.key.device)
+        for part in (component, *reversed(self.judge.spec.list_dependencies(component))):
+            if found := self.judge.precisions.get((part, *place)):
+                yield found, ", as in other calls" if part == component else f", as {part} does"
 
     def _is_near(self, precision: Precision | None, beyond: list[str]) -> bool:
         """Return True if all outputs are within the error of a precision; None is that of the dtype."""

@@ -69,8 +69,9 @@ class Move:
     @property
     def reason(self) -> tuple[object, ...]:
         """What moves for the same reason have in common; the unexplained ones of a component share theirs."""
-        causes = self.matches[0].causes if self.matches else self.precision or self.why
-        return self.kind, causes, self.was, self.component if self.kind is Kind.UNEXPLAINED else ""
+        if self.kind is Kind.UNEXPLAINED:
+            return self.kind, self.component
+        return self.kind, self.matches[0].causes if self.matches else self.precision or self.why, self.was
 
 
 def worst_first(moves: Iterable[Move]) -> list[Move]:

@@ -64,8 +64,10 @@ def list_coarser(dtype: str, device: str) -> tuple[Precision, ...]:
 
 
 def find_shown(old: Array, new: Array, precisions: Iterable[Precision]) -> Precision | None:
-    """Return the coarsest of some precisions that has all new values and not all old ones."""
-    shown = (p for p in precisions if p.has_all(new) and not p.has_all(old))
+    """Return the coarsest of some precisions that has all finite new values and not all values that they replace."""
+    finite = np.isfinite(new)
+    now, then = new[finite], old[finite]
+    shown = (p for p in precisions if p.has_all(now) and not p.has_all(then))
     return max(shown, key=lambda precision: precision.unit, default=None)
 
 

@@ -39,7 +39,7 @@ class Runner:
     outputs: dict[str, dict[str, str]] = field(default_factory=dict)
     statuses: dict[str, int] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
-    used: list[dict] = field(default_factory=list)
+    used: list[dict[str, str]] = field(default_factory=list)
 
     def fill(self, text):
         return EXPRESSION.sub(lambda match: self.look_up(match[1]), str(text))

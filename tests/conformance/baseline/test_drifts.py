@@ -23,8 +23,11 @@ from drifts import (
     tf32,
 )
 from goldformer.conformance.baseline.drift import Drift, headline, remarks
-from goldformer.conformance.baseline.moves import Kind, Tally, worst_first
+from goldformer.conformance.baseline.judge import Judge
+from goldformer.conformance.baseline.model import Key
+from goldformer.conformance.baseline.moves import Kind, Move, Tally, group_by_reason, worst_first
 from goldformer.conformance.baseline.standard import find_shown, list_coarser
+from goldformer.conformance.judging.verdict import Element
 
 ATTENTION = "scaled_dot_product_attention"
 
@@ -209,11 +212,64 @@ def test_few_numbers_that_any_precision_has_show_none(spec):
     assert [p.name for p in list_coarser("float32", "cuda")] == ["TF32", "float16", "bfloat16"]
     assert find_shown(halves, halves[::-1], lower) is None
     assert find_shown(thirds, thirds + 1e-9, lower) is None
+    # What is no number is no number of a precision.
+    assert find_shown(thirds, np.full(3, np.nan), lower) is None
+    assert find_shown(thirds, np.array([np.nan, 0.5, 0.5]), lower) is None
+    assert find_shown(thirds, np.array([0.25, np.inf, np.nan]), lower).name == "bfloat16"
     assert find_shown(thirds, halves, lower).name == "bfloat16"
     assert find_shown(thirds, thirds.astype("float16"), lower).name == "float16"
     # Beyond the range of float16 there is bfloat16, and beyond that float32.
     assert find_shown(thirds, np.array([2.0**-100, 1.0, 3.0]), lower).name == "bfloat16"
     assert find_shown(thirds, np.array([1 + 2.0**-9, 1e-30, 3.0]).astype("float32"), lower).name == "float32"
+
+
+def test_numbers_of_a_lower_precision_need_no_search_for_mistakes(spec, monkeypatch):
+    """They equal no mistake to the tolerance of the dtype, and the search takes a minute for a coarse attention."""
+    before, after = (recorded(spec, on_torch(spec, f), "softmax") for f in (softmax, cast_softmax(torch.bfloat16)))
+    judge = Judge(spec)
+    monkeypatch.setattr(judge.imitator, "find_matches", lambda *_: pytest.fail("searched"))
+    plain = {key for key in before.entries if spec.cases[key.case].cotangent is None}
+    found = list(judge.moves(before, after, plain))
+    assert sum(move.precision == "bfloat16" for move in found) > 3
+
+
+# ── reasons ──
+
+
+def moved(component, kind, why="", precision="", ratio=2.0, case="sm-equal-elements"):
+    key = Key(case, "float32", "cpu")
+    return Move(key, component, "output", kind, why, ratio, Element((0,), 0.0, 1.0), precision=precision)
+
+
+def test_moves_for_the_same_reason_are_one_group_and_the_unexplained_ones_of_a_component():
+    coarse = [
+        moved("softmax", Kind.PRECISION, "itself", "bfloat16"),
+        moved("encoder", Kind.PRECISION, "so", "bfloat16"),
+    ]
+    other = moved("encoder", Kind.PRECISION, "itself", "float16", ratio=3.0)
+    odd = [moved("softmax", Kind.UNEXPLAINED, why, ratio=r) for why, r in (("?", 5.0), ("?; nan", 9.0))]
+    apart = moved("encoder", Kind.UNEXPLAINED, "?")
+    groups = group_by_reason([*coarse, other, *odd, apart])
+    assert [(group.shown, group.moves) for group in groups] == [
+        (odd[1], (odd[0], odd[1])), (apart, (apart,)), (coarse[0], tuple(coarse)), (other, (other,)),
+    ]  # fmt: skip
+    assert groups[0].extent == "2 outputs of 1 call, by up to 9 times the tolerance"
+    assert (groups[0].others, groups[2].others, groups[3].others) == ("softmax 1", "encoder 1", "")
+
+
+def test_the_commonest_reason_is_said_first_also_if_it_is_not_the_worst(spec):
+    """The empty rows of a coarse attention are NaN, and hid that it is coarse."""
+    cases = ("sm-equal-elements", "sm-a-thousand")
+    coarse = [moved("softmax", Kind.PRECISION, "looks like bfloat16", "bfloat16", case=case) for case in cases]
+    odd = moved("softmax", Kind.UNEXPLAINED, "unknown", case="sm-one-row-by-hand")
+    gone = moved("layer_norm", Kind.FORM, "is gone", case="ln-scale-zero")
+    assert list_remarks(Drift(None, None, (odd, *coarse, gone), spec)) == [
+        "Moved first: layer_norm",
+        "Form: is gone. 1 of 1 outputs that moved.",
+        "Moved first: softmax",
+        "Precision: looks like bfloat16. 2 of 3 outputs that moved.",
+        "Cause unknown: unknown. 1 of 3 outputs that moved. Worst: sm-one-row-by-hand (float32).",
+    ]
 
 
 def test_what_is_too_far_for_the_precision_that_it_shows_is_unexplained_and_says_so(spec, drift):
