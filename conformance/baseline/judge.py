@@ -219,7 +219,8 @@ class _Call:
     ) -> _Reason:
         """Return the precision that explains how far an output moved, or that none does."""
         whole, dtype = self._standard.whole(output), self.key.dtype
-        numbers = describe_numbers(shown, shown[output]) if output in shown else ""
+        finite = bool(np.isfinite(new.values).all())
+        numbers = describe_numbers(shown, shown[output]) if output in shown and finite else ""
         unknown = _Reason(Kind.UNEXPLAINED, f"{_NOT_KNOWN}; {numbers}" if numbers else _NOT_KNOWN)
         if whole is None or self.case.random or not whole.error_scale:
             return unknown
