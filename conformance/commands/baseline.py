@@ -420,9 +420,9 @@ def is_interactive() -> bool:
 @baseline.command("show", epilog=STATUSES)
 @click.argument("file", type=options.FILE)
 def show_arrays(*, file: Path) -> int:
-    """Print the numbers of a file of arrays, with which git compares two versions of it.
+    """Print the numbers of a file of arrays.
 
-    Tell each clone once: git config diff.goldformer.textconv 'goldformer baseline show'
+    git diff shows them after: git config diff.goldformer.textconv 'goldformer baseline show'
     """
     try:
         arrays = from_bytes(read_regular_file(file, MOST_SHOWN))
