@@ -185,7 +185,8 @@ def a_baseline(folder: Path) -> Path:
         given="mine", name="mine", version="1", arrays="numpy", conventions={}, environment={"a": "b"}
     )
     key = Key("sm-one-row-by-hand", "float32", "cpu")
-    return save(folder, Baseline("0.1", "0" * 64, request, (recording,), {key: entry}))
+    (path,) = save(folder, Baseline("0.1", "0" * 64, request, (recording,), {key: entry}))
+    return path
 
 
 def test_spoilt_manifests_are_read_or_refused(tmp_path: Path, inputs: int) -> None:

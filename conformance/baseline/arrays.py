@@ -7,9 +7,8 @@ refuses incomplete files. NumPy has no bfloat16, so the library gets plain bytes
 from __future__ import annotations
 
 import hashlib
-import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -128,15 +127,6 @@ def _widen(raw: bytes | bytearray, dtype: str, shape: tuple[int, ...]) -> Array:
     return values.astype(np.float64) if values.dtype.kind == "f" else values.astype(dtype)
 
 
-def content_digest(arrays: Mapping[str, StoredArray]) -> str:
-    """Return the SHA-256 of name, dtype, shape and bytes of each array, in the order of their names."""
-    digest = hashlib.sha256()
-    for name, array in sorted(arrays.items()):
-        digest.update(json.dumps([name, array.dtype, array.values.shape]).encode())
-        digest.update(array.raw)
-    return digest.hexdigest()
-
-
 def to_bytes(arrays: Mapping[str, StoredArray]) -> bytes:
     """Return the file of some arrays."""
     # The library gets addresses, so the arrays must live until it is done.
@@ -171,3 +161,26 @@ def from_bytes(raw: bytes) -> dict[str, tuple[str, Array]]:
         except ValueError as error:
             raise BadArrays(f"{name}: is {dtype} of shape {list(shape)}, which no array has: {error}") from error
     return found
+
+
+# ── as text ──
+
+#: The number of values on a line, so that a line of a diff is short.
+_ON_A_LINE: Final = 8
+
+
+def to_text(arrays: Mapping[str, tuple[str, Array]]) -> Iterator[str]:
+    """Yield arrays as lines: name, dtype and shape, then the values, row by row and in their shortest digits."""
+    for name, (dtype, values) in sorted(arrays.items()):
+        yield f"{name}: {dtype} {list(values.shape)}"
+        rows = values.reshape(-1, values.shape[-1]) if values.ndim and values.size else values.reshape(-1, 1)
+        for row in rows:
+            words = [_format_value(value, dtype) for value in row]
+            yield from ("  " + " ".join(words[i : i + _ON_A_LINE]) for i in range(0, len(words), _ON_A_LINE))
+
+
+def _format_value(value: Any, dtype: str) -> str:
+    """Return the fewest digits that tell a value from its neighbours in its dtype."""
+    if dtype == "bfloat16":
+        return f"{value:.4g}"  # 8 significant bits
+    return str(value.astype(dtype))

@@ -10,7 +10,7 @@ from typing import Final
 
 from goldformer.conformance.baseline.environment import list_differences
 from goldformer.conformance.baseline.model import Baseline, Key
-from goldformer.conformance.baseline.moves import Kind, Move, Tally, group_by_component
+from goldformer.conformance.baseline.moves import Kind, Move, Tally, group_by_component, group_by_reason
 from goldformer.conformance.diagnosis.causes import find_cause
 from goldformer.conformance.diagnosis.findings import (
     MISTAKE_FOUND,
@@ -24,6 +24,12 @@ from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.conformance.reports.text import number
 from goldformer.spec import Spec
 
+#: The number of reasons that are given of a component.
+_REASONS: Final = 3
+#: The labels of reasons that are no mistake and no option, by the class of the moves.
+_LABELS: Final = {
+    Kind.PRECISION: "Precision", Kind.SEMANTIC: "Reason", Kind.UNEXPLAINED: "Cause unknown", Kind.FORM: "Form",
+}  # fmt: skip
 #: The labels of what explains the old results and no longer the new ones.
 _REMOVED: Final = {MISTAKE_FOUND: "Mistake removed", OPTION_FOUND: "Option removed"}
 
@@ -48,6 +54,10 @@ class Drift:
         """The counts of each component, in the order of the spec."""
         return {name: Tally.of(mine) for name, mine in group_by_component(self.moves, self.spec.components)}
 
+    def ranked(self, allowed: Kind) -> list[tuple[str, Tally]]:
+        """Return the counts of each component, those that moved further than allowed first."""
+        return sorted(self.tallies.items(), key=lambda item: item[1].worst <= allowed)
+
     @property
     def environment(self) -> list[tuple[str, str, str]]:
         """The differences between the old environments and the new one: name, then, and now."""
@@ -57,6 +67,15 @@ class Drift:
         versions = (("goldformer", self.old.goldformer, self.new.goldformer), ("spec", self.old.spec, self.new.spec))
         own = [(name, then[:16], now_[:16]) for name, then, now_ in versions if then != now_]
         return [*own, *found]
+
+    @property
+    def accepted(self) -> list[tuple[str, str]]:
+        """The reasons for which updates accepted old results, each with the components of these results."""
+        found: dict[str, dict[str, None]] = {}
+        for entry in self.old.entries.values():
+            for reason in {self.old.recordings[i].reason for i in entry.recordings} - {""}:
+                found.setdefault(reason, {})[entry.component] = None
+        return [(reason, ", ".join(components)) for reason, components in found.items()]
 
     @property
     def environment_text(self) -> str:
@@ -92,34 +111,32 @@ def headline(move: Move, spec: Spec) -> str:
 
 
 def remarks(drift: Drift) -> Iterator[Finding]:
-    """Yield the component that moved first, the known mistakes and options that explain it, and what moved with it."""
-    beyond = [move for move in drift.moves if move.kind > Kind.ROUNDING and move.kind is not Kind.FORM]
-    if not any(move.matches for move in beyond):
-        # Nothing known explains it; say at least where it begins.
-        yield from _find_first(beyond, drift.spec)
-        return
+    """Yield the components that moved first, why they did, and what moved with them."""
+    beyond = [move for move in drift.moves if move.kind > Kind.ROUNDING and move.key.case in drift.spec.cases]
     for was in (False, True):
         about = [move for move in beyond if move.was is was]
-        if not any(move.matches for move in about):
-            continue
-        verdicts = _make_verdicts(about, drift.spec)
-        roots, followers = find_failing_roots(verdicts, drift.spec)
+        roots, followers = find_failing_roots(_make_verdicts(about, drift.spec), drift.spec)
+        # A call without a result refutes no mistake.
+        verdicts = _make_verdicts((move for move in about if move.kind is not Kind.FORM), drift.spec)
         for component in roots:
             explained = [e for e in rank_explanations(verdicts, component, drift.spec) if 2 * e.equals >= e.case_count]
             found = describe_explanations(explained, "moved", was=was)
-            if found:
-                yield Finding("Moved first", component, inner=False)
+            yield Finding("Moved first", component, inner=False)
             yield from (replace(r, label=_REMOVED.get(r.label, r.label)) if was else r for r in found)
+            if not found:
+                yield from _describe_reasons([move for move in about if move.component == component])
         if followers:
             yield Finding("These moved too, and are built of it", ", ".join(followers), inner=False)
 
 
-def _find_first(beyond: list[Move], spec: Spec) -> Iterator[Finding]:
-    """Yield the components that moved although none of their parts did, and those that moved with them."""
-    roots, followers = find_failing_roots(_make_verdicts(beyond, spec), spec)
-    yield from (Finding("Moved first", component, inner=False) for component in roots)
-    if followers:
-        yield Finding("These moved too, and are built of it", ", ".join(followers), inner=False)
+def _describe_reasons(moves: list[Move]) -> Iterator[Finding]:
+    """Yield the reasons of the moves of one component that no mistake and no option explains, the commonest first."""
+    groups = sorted(group_by_reason(moves), key=lambda group: -len(group.moves))
+    for group in groups[:_REASONS]:
+        shown = group.shown
+        label = _LABELS[shown.kind]
+        where = f" Worst: {shown.key.case} ({shown.key.dtype})." if shown.kind is Kind.UNEXPLAINED else ""
+        yield Finding(label, f"{shown.why}. {len(group.moves)} of {len(moves)} outputs that moved.{where}")
 
 
 def _make_verdicts(moves: Iterable[Move], spec: Spec) -> list[Verdict]:

@@ -1,64 +1,72 @@
-"""A drift as one HTML page that loads nothing from the network: the moves by component, and pictures of the worst."""
+"""A drift as one HTML page that loads nothing from the network: the moves by reason, and pictures of the worst.
+
+What moved further than allowed comes first; what is allowed is folded.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from goldformer.conformance.baseline.drift import Drift, headline, remarks
-from goldformer.conformance.baseline.moves import KINDS, Kind, Move, worst_first
+from goldformer.conformance.baseline.drift import Drift, describe_cause, remarks
+from goldformer.conformance.baseline.moves import KINDS, Kind, Move, MoveGroup, group_by_reason, worst_first
 from goldformer.conformance.baseline.report import SYMBOLS, cells
 from goldformer.conformance.reports.page import render
 from goldformer.conformance.reports.pictures import HeatMap, name_window, side_by_side
 
-#: The number of moves of a component that are listed, and of those that have pictures; the JSON has all.
+#: The number of moves for a reason that are listed, of reasons of a component, and of reasons with a picture.
 _LISTED: Final = 20
+_REASONS: Final = 20
 _PICTURED: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class ListedMove:
-    """A move with its text, and pictures of a window of it."""
+class ListedGroup:
+    """Moves of a component for the same reason, with pictures of a window of the worst; `more` are left out."""
 
-    move: Move
+    group: MoveGroup
     text: str
     where: str
     windows: tuple[HeatMap, ...]
     repeat: str
+    others: tuple[Move, ...]
+    more: int
 
 
 @dataclass(frozen=True, slots=True)
 class ComponentMoves:
-    """The moves of one component, the worst first; `more` moves are left out."""
+    """The moves of one component by their reasons, the worst first; `more` reasons are left out."""
 
     component: str
-    worst: Kind
-    cells: tuple[str, ...]
-    listed: tuple[ListedMove, ...]
+    listed: tuple[ListedGroup, ...]
     more: int
 
 
 def page(drift: Drift, allowed: Kind) -> str:
     """Return the whole page."""
+    beyond = list(_list_components(drift, lambda move: move.kind > allowed))
     return render(
         "drift.html", drift=drift, now=drift.new.recordings[-1], old=drift.old.recordings[0], allowed=allowed,
-        parts=list(_list_components(drift)), remarks=list(remarks(drift)), kinds=KINDS, symbols=SYMBOLS,
+        rows=[(name, tally.worst, cells(tally)) for name, tally in drift.ranked(allowed)], beyond=beyond,
+        within=list(_list_components(drift, lambda move: Kind.IDENTICAL < move.kind <= allowed)),
+        named={part.component for part in beyond}, remarks=list(remarks(drift)), kinds=KINDS, symbols=SYMBOLS,
     )  # fmt: skip
 
 
-def _list_components(drift: Drift) -> Iterator[ComponentMoves]:
-    moved = [move for move in worst_first(drift.moves) if move.kind is not Kind.IDENTICAL]
-    count = Counter(move.component for move in moved)
-    for name, tally in drift.tallies.items():
-        mine = [move for move in moved if move.component == name][:_LISTED]
-        listed = tuple(_list_move(move, drift, with_pictures=nth < _PICTURED) for nth, move in enumerate(mine))
-        yield ComponentMoves(name, tally.worst, tuple(cells(tally)), listed, count[name] - len(listed))
+def _list_components(drift: Drift, wanted: Callable[[Move], bool]) -> Iterator[ComponentMoves]:
+    for name in drift.tallies:
+        groups = group_by_reason(move for move in drift.moves if move.component == name and wanted(move))
+        listed = tuple(_list_group(group, drift, nth < _PICTURED) for nth, group in enumerate(groups[:_REASONS]))
+        if listed:
+            yield ComponentMoves(name, listed, len(groups) - len(listed))
 
 
-def _list_move(move: Move, drift: Drift, *, with_pictures: bool) -> ListedMove:
-    grid = move.grid if with_pictures else None
+def _list_group(group: MoveGroup, drift: Drift, with_picture: bool) -> ListedGroup:  # noqa: FBT001
+    move = group.shown
+    grid = move.grid if with_picture else None
     windows = side_by_side(grid, move.tolerance or 0.0, ("then", "now"))
-    text = headline(move, drift.spec).removeprefix(f"{move.kind}: ")
-    return ListedMove(move, text, name_window(move.output, grid), windows, drift.repeat(move.key))
+    others = tuple(other for other in worst_first(group.moves) if other is not move)
+    text = "; ".join(filter(None, (group.extent, describe_cause(move, drift.spec))))
+    where = name_window(move.output, grid)
+    return ListedGroup(group, text, where, windows, drift.repeat(move.key), others[:_LISTED], len(others[_LISTED:]))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Final
 
@@ -17,7 +17,7 @@ import numpy as np
 from goldformer.conformance.baseline.arrays import Array, StoredArray, places
 from goldformer.conformance.baseline.model import Baseline, Entry, Key
 from goldformer.conformance.baseline.moves import Kind, Move, describe_end_change, describe_form_change
-from goldformer.conformance.baseline.standard import Precision, Standard, Standards, list_coarser
+from goldformer.conformance.baseline.standard import Precision, Standard, Standards, find_shown, list_coarser
 from goldformer.conformance.diagnosis.imitation import Imitator
 from goldformer.conformance.judging.compare import compare
 from goldformer.conformance.judging.invoke import Result
@@ -40,6 +40,8 @@ class Judge:
         self.spec = spec
         self.imitator = Imitator(spec)
         self.standards = Standards(spec, self.imitator)
+        #: The lower precision that a component looks like, by component, dtype and device.
+        self.precisions: dict[tuple[str, str, str], Precision] = {}
 
     def moves(self, old: Baseline, new: Baseline, among: Collection[Key] | None = None) -> Iterator[Move]:
         """Yield a move for every output of every call, or only of the calls `among`; parts come before their wholes."""
@@ -89,6 +91,17 @@ def _compare_forms(key: Key, before: Entry, after: Entry) -> tuple[list[Move], P
 
 
 @dataclass(frozen=True, slots=True)
+class _Reason:
+    """Why an output moved, and its class; the fields are those of a Move."""
+
+    kind: Kind
+    why: str
+    matches: tuple[Match, ...] = ()
+    was: bool = False
+    precision: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class _Side:
     """One of the two results: `wrong` if the expected values refute it, and what matches it."""
 
@@ -117,8 +130,8 @@ class _Call:
         found = {name: self._measure_move(name, *pair) for name, pair in pairs.items()}
         beyond = [name for name, move in found.items() if move.kind is Kind.UNEXPLAINED]
         if beyond:
-            for name, kind, why, matches, was in self._explain(beyond, pairs):
-                found[name] = replace(found[name], kind=kind, why=why, matches=matches, was=was)
+            for name, reason in self._explain(beyond, pairs):
+                found[name] = replace(found[name], **{part.name: getattr(reason, part.name) for part in fields(reason)})
         yield from found.values()
 
     def _measure_move(self, output: str, old: StoredArray, new: StoredArray) -> Move:
@@ -136,21 +149,21 @@ class _Call:
         grid = found.grid if old.digest is None else None  # a large output is stored as samples
         return Move(*head, kind, "", ratio, _find_furthest(old, new), found.wrong, found.compared, bound, grid=grid)
 
-    def _explain(self, beyond: list[str], pairs: Pairs) -> Iterator[tuple[str, Kind, str, tuple[Match, ...], bool]]:
-        """Yield the class of each output that moved beyond rounding, why, its matches, and if those are of the old."""
-        known = self._find_known(beyond)
-        unmeasured = [name for name in beyond if known is None and self._standard.whole(name) is None]
-        kinds = [Kind.ROUNDING]
-        for name in beyond:
+    def _explain(self, beyond: list[str], pairs: Pairs) -> Iterator[tuple[str, _Reason]]:
+        """Yield the class of each output that moved beyond rounding, and why."""
+        shown = self._find_shown(beyond, pairs)
+        # Numbers of a lower precision equal no mistake to the tolerance of the dtype: the slow search is in vain.
+        reasons = self._find_precisions(beyond, pairs, shown) if shown else {}
+        if not reasons or any(reason.kind is Kind.UNEXPLAINED for reason in reasons.values()):
+            known = self._find_known(beyond)
             if known is not None:
-                yield name, Kind.SEMANTIC, *known
-            elif name not in unmeasured:
-                why = self._find_precision(name, *pairs[name], beyond)
-                kinds.append(Kind.PRECISION if why else Kind.UNEXPLAINED)
-                yield name, kinds[-1], why or _NOT_KNOWN, (), False
-        measured = len(pairs) > len(unmeasured)
-        for name in unmeasured:
-            yield name, max(kinds) if measured else Kind.UNEXPLAINED, _UNMEASURED, (), False
+                yield from ((name, _Reason(Kind.SEMANTIC, *known)) for name in beyond)
+                return
+            reasons = reasons or self._find_precisions(beyond, pairs, shown)
+        yield from reasons.items()
+        kinds = [Kind.ROUNDING, *(reason.kind for reason in reasons.values())]
+        kind = max(kinds) if len(pairs) > len(beyond) - len(reasons) else Kind.UNEXPLAINED
+        yield from ((name, _Reason(kind, _UNMEASURED)) for name in beyond if name not in reasons)
 
     # ── known mistakes and options ──
 
@@ -186,19 +199,59 @@ class _Call:
 
     # ── lower precision ──
 
-    def _find_precision(self, output: str, old: StoredArray, new: StoredArray, beyond: list[str]) -> str:
-        """Return the precision that explains how far an output moved, in words; empty if none does."""
+    @cached_property
+    def _coarser(self) -> tuple[Precision, ...]:
+        return list_coarser(self.key.dtype, self.key.device)
+
+    def _find_shown(self, beyond: list[str], pairs: Pairs) -> dict[str, Precision]:
+        """Return the precision that outputs show: all their values are numbers of it now."""
+        stored = {name: pairs[name] for name in beyond if pairs[name][1].values.dtype.kind == "f"}
+        shown = {name: find_shown(old.values, new.values, self._coarser) for name, (old, new) in stored.items()}
+        return {name: precision for name, precision in shown.items() if precision is not None}
+
+    def _find_precisions(self, beyond: list[str], pairs: Pairs, shown: Mapping[str, Precision]) -> dict[str, _Reason]:
+        """Return for each output with a measure of rounding the precision that explains its move, or that none does."""
+        measured = [name for name in beyond if self._standard.whole(name) is not None]
+        return {name: self._find_precision(name, *pairs[name], beyond, shown) for name in measured}
+
+    def _find_precision(
+        self, output: str, old: StoredArray, new: StoredArray, beyond: list[str], shown: Mapping[str, Precision]
+    ) -> _Reason:
+        """Return the precision that explains how far an output moved, or that none does."""
         whole, dtype = self._standard.whole(output), self.key.dtype
+        finite = bool(np.isfinite(new.values).all())
+        numbers = describe_numbers(shown, shown[output]) if output in shown and finite else ""
+        unknown = _Reason(Kind.UNEXPLAINED, f"{_NOT_KNOWN}; {numbers}" if numbers else _NOT_KNOWN)
         if whole is None or self.case.random or not whole.error_scale:
-            return ""
-        own = self._standard.tolerance(output, dtype) or 0.0
-        if compare(output, new.values, old.values, 2 * own).ratio <= 1.0 and self._is_near(None, beyond):
-            return f"within twice the tolerance, and as near to the golden values as {dtype} has to be"
-        for precision in list_coarser(dtype):
-            bound = precision.tolerance(whole)
-            if compare(output, new.values, old.values, bound).ratio <= 1.0 and self._is_near(precision, beyond):
-                return f"within what {precision.name} moves, and as near to the golden values as that comes"
-        return ""
+            return unknown
+
+        def fits(bound: float, precision: Precision | None) -> bool:
+            return compare(output, new.values, old.values, bound).ratio <= 1.0 and self._is_near(precision, beyond)
+
+        for precision, why in self._list_likely(shown):
+            if fits(precision.tolerance(whole), precision):
+                if shown:
+                    place = self.case.component, self.key.dtype, self.key.device
+                    self.judge.precisions.setdefault(place, precision)
+                return _Reason(Kind.PRECISION, f"looks like {precision.name}{why}", precision=precision.name)
+        if fits(2 * (self._standard.tolerance(output, dtype) or 0.0), None):
+            return _Reason(
+                Kind.PRECISION, f"within twice the tolerance, and as near to the golden values as {dtype} has to be"
+            )
+        for precision in self._coarser:
+            if fits(precision.tolerance(whole), precision):
+                why = f"within what {precision.name} moves, and as near to the golden values as that comes"
+                return _Reason(Kind.PRECISION, why)
+        return unknown
+
+    def _list_likely(self, shown: Mapping[str, Precision]) -> Iterator[tuple[Precision, str]]:
+        """Yield what the outputs of this call show, of other calls, or of a part, the deepest first; and in what."""
+        for precision in sorted(set(shown.values()), key=lambda precision: -precision.unit):
+            yield precision, f": {describe_numbers(shown, precision)}"
+        component, place = self.case.component, (self.key.dtype, self.key.device)
+        for part in (component, *reversed(self.judge.spec.list_dependencies(component))):
+            if found := self.judge.precisions.get((part, *place)):
+                yield found, ", as in other calls" if part == component else f", as {part} does"
 
     def _is_near(self, precision: Precision | None, beyond: list[str]) -> bool:
         """Return True if all outputs are within the error of a precision; None is that of the dtype."""
@@ -216,6 +269,12 @@ class _Call:
             if compare(name, actual, golden.values, bound).wrong:
                 return False
         return True
+
+
+def describe_numbers(shown: Mapping[str, Precision], precision: Precision) -> str:
+    """Return in words which outputs show a precision."""
+    names = ", ".join(name for name, other in shown.items() if other is precision)
+    return f"all values of {names} are {precision.name} numbers"
 
 
 def _find_furthest(old: StoredArray, new: StoredArray) -> Element | None:

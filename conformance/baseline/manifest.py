@@ -31,8 +31,8 @@ from goldformer.spec.yamlfile import YamlFile
 
 NAME: Final = "manifest.yaml"
 
-#: The format of the whole folder; another one is refused. In format 1 the digest covered only the arrays.
-FORMAT: Final = 2
+#: The format of the whole folder; another one is refused. In format 2 one file had the arrays of all components.
+FORMAT: Final = 3
 
 AGAIN: Final = "record it again: goldformer baseline record ADAPTER --out"
 
@@ -40,7 +40,9 @@ AGAIN: Final = "record it again: goldformer baseline record ADAPTER --out"
 _MOST: Final = 2**63 - 1
 #: The largest number of axes of a NumPy array.
 _MOST_AXES: Final = 64
-_DIGEST: Final = r"^[0-9a-f]{64}$"
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+#: The name of a component, which is also that of its file: it must not lead out of the folder.
+Component = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 
 
 class ListedOutput(StrictModel):
@@ -49,7 +51,7 @@ class ListedOutput(StrictModel):
     dtype: str
     shape: Annotated[list[Annotated[int, Field(ge=0, le=_MOST)]], Field(max_length=_MOST_AXES)]
     tolerance: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    sha256: Annotated[str, Field(pattern=_DIGEST)] | None = None
+    sha256: Digest | None = None
     recording: Annotated[int, Field(ge=0)] = 0
 
 
@@ -57,7 +59,7 @@ class ListedResult(StrictModel):
     """A Key with its Entry."""
 
     case: str
-    component: str
+    component: Component
     dtype: str
     device: str
     inputs: str
@@ -71,14 +73,14 @@ class ListedResult(StrictModel):
 
 
 class Manifest(StrictModel):
-    """The whole file; `digest` covers everything else in it and the content of the arrays."""
+    """The whole file; `files` are the digests of the components' arrays, and `digest` covers all other fields."""
 
     format: int
     goldformer: str
-    spec: Annotated[str, Field(pattern=_DIGEST)]
-    arrays: Annotated[str, Field(pattern=r"^arrays-[0-9a-f]{16}\.safetensors$")]
-    digest: Annotated[str, Field(pattern=_DIGEST)]
+    spec: Digest
+    digest: Digest
     request: BaselineRequest
+    files: dict[Component, Digest]
     recordings: Annotated[list[Recording], Field(min_length=1)]
     results: list[ListedResult]
 
@@ -96,7 +98,8 @@ def read_manifest(folder: Path) -> Manifest:
         if file.data["format"] != FORMAT:
             raise BaselineError(
                 f"{path}: format: is {file.data['format']}, and this goldformer reads {FORMAT}; "
-                f"use the goldformer that wrote it ({file.data.get('goldformer', 'unknown')}), or {AGAIN} {folder}"
+                f"use the goldformer that wrote it ({file.data.get('goldformer', 'unknown')}), or check out the code "
+                f"that it was recorded from and {AGAIN} {folder}"
             )
         manifest = file.parse(Manifest)
         _check(manifest, file)
@@ -105,10 +108,10 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def manifest_digest(manifest: Manifest, content: str) -> str:
-    """Return the SHA-256 of all fields but the digest itself, and of `content`, the digest of the arrays."""
+def manifest_digest(manifest: Manifest) -> str:
+    """Return the SHA-256 of all fields but the digest itself; the digests of the files are among them."""
     fields = manifest.model_dump(mode="json", exclude={"digest"})
-    return hashlib.sha256(json.dumps([fields, content], sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 def _check(manifest: Manifest, file: YamlFile) -> None:
@@ -135,6 +138,10 @@ def _check(manifest: Manifest, file: YamlFile) -> None:
         if any(recording >= len(manifest.recordings) for recording in refers):
             count = len(manifest.recordings)
             problems.append(file.problem(where, f"refers to a recording that is none of the {count} listed"))
+    components = {result.component for result in manifest.results if result.outputs}
+    for name in sorted(components ^ manifest.files.keys()):
+        why = f"{name} has outputs and no file" if name in components else f"no result has an output of {name}"
+        problems.append(file.problem(("files",), why))
     if problems:
         raise SpecError(problems)
 
@@ -142,18 +149,18 @@ def _check(manifest: Manifest, file: YamlFile) -> None:
 # ── writing ──
 
 
-def manifest_text(baseline: Baseline, arrays: str, content: str) -> str:
-    """Return the file, the same for the same baseline; `content` is the digest of the file `arrays`."""
-    unsigned = _make_manifest(baseline, arrays)
-    manifest = unsigned.model_copy(update={"digest": manifest_digest(unsigned, content)})
+def manifest_text(baseline: Baseline, files: Mapping[str, str]) -> str:
+    """Return the file, the same for the same baseline; `files` are the digests of the components' files."""
+    unsigned = _make_manifest(baseline, files)
+    manifest = unsigned.model_copy(update={"digest": manifest_digest(unsigned)})
     return "\n".join(_lines(manifest)) + "\n"
 
 
-def _make_manifest(baseline: Baseline, arrays: str) -> Manifest:
+def _make_manifest(baseline: Baseline, files: Mapping[str, str]) -> Manifest:
     """Return the manifest of a baseline without its digest."""
     return Manifest(
-        format=FORMAT, goldformer=baseline.goldformer, spec=baseline.spec, arrays=arrays, digest="0" * 64,
-        request=baseline.request, recordings=list(baseline.recordings),
+        format=FORMAT, goldformer=baseline.goldformer, spec=baseline.spec, digest="0" * 64,
+        request=baseline.request, files=dict(files), recordings=list(baseline.recordings),
         results=[_make_result(key, entry) for key, entry in baseline.entries.items()],
     )  # fmt: skip
 
@@ -178,7 +185,6 @@ def _lines(manifest: Manifest) -> Iterator[str]:
     yield f"format: {FORMAT}"
     yield f"goldformer: {_quote(manifest.goldformer)}"
     yield f"spec: {_quote(manifest.spec)}"
-    yield f"arrays: {manifest.arrays}"
     yield f"digest: {_quote(manifest.digest)}"
     yield "request:"
     for name in ("dtypes", "devices", "components"):
@@ -186,10 +192,14 @@ def _lines(manifest: Manifest) -> Iterator[str]:
     yield f"  drawn: {request.drawn}"
     yield f"  threads: {request.threads}"
     yield f"  tf32: {str(request.tf32).lower()}"
+    yield "files:" if manifest.files else "files: {}"
+    yield from (f"  {component}: {_quote(digest)}" for component, digest in manifest.files.items())
     yield "recordings:"
     for recording in manifest.recordings:
         for lead, name in zip("-   ", ("given", "name", "version", "arrays"), strict=True):
             yield f"{lead} {name}: {_quote(getattr(recording, name))}"
+        if recording.reason:
+            yield f"  reason: {_quote(recording.reason)}"
         for name in ("conventions", "environment"):
             words: Mapping[str, str] = getattr(recording, name)
             yield f"  {name}:" if words else f"  {name}: {{}}"

@@ -46,7 +46,10 @@ class BaselineRequest(StrictModel):
 
 
 class Recording(StrictModel):
-    """The implementation that gave some results, and its environment: all other things that numbers may depend on."""
+    """The implementation that gave some results, and its environment: all other things that numbers may depend on.
+
+    `reason` says why an update accepted them.
+    """
 
     given: str
     name: str
@@ -54,6 +57,7 @@ class Recording(StrictModel):
     arrays: str
     conventions: dict[str, str]
     environment: dict[str, str]
+    reason: str = ""
 
     @property
     def title(self) -> str:
@@ -114,15 +118,15 @@ class Baseline:
         return self.recordings[next(entry.recordings)].conventions
 
     @property
-    def arrays(self) -> dict[str, StoredArray]:
-        """The values of all outputs, by their names in the file of arrays."""
-        return {
-            array_name(key, name): output.stored
-            for key, entry in self.entries.items()
-            for name, output in entry.outputs.items()
-        }
+    def arrays(self) -> dict[str, dict[str, StoredArray]]:
+        """The values of all outputs, by component and by their names in its file."""
+        found: dict[str, dict[str, StoredArray]] = {}
+        for key, entry in self.entries.items():
+            for name, output in entry.outputs.items():
+                found.setdefault(entry.component, {})[array_name(key, name)] = output.stored
+        return found
 
 
 def array_name(key: Key, output: str) -> str:
-    """Return the name of an output in a file of arrays."""
+    """Return the name of an output in the file of its component."""
     return "/".join((*key, output))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
@@ -10,6 +11,7 @@ from typing import Final
 from goldformer.conformance.baseline.arrays import StoredArray
 from goldformer.conformance.baseline.model import Ended, Key
 from goldformer.conformance.judging.verdict import Element, Grid, Match
+from goldformer.conformance.reports.text import number
 
 
 class Kind(IntEnum):
@@ -40,7 +42,8 @@ class Move:
     `output` is empty if the call as a whole moved. `ratio` is the largest |new − old| ÷ tolerance, None without a
     tolerance; `furthest` is its place, with the old value as expected and the new one as got. `beyond` of `compared`
     elements moved by more than the tolerance; `grid` is a window of them. `matches` are the known mistakes and options
-    that reproduce the new output, or, if `was` is set, the old one.
+    that reproduce the new output, or, if `was` is set, the old one. `precision` is the lower precision that it looks
+    like: all values of an output of the call, or of a part of the component, are numbers of that precision now.
     """
 
     key: Key
@@ -55,12 +58,20 @@ class Move:
     tolerance: float | None = None
     matches: tuple[Match, ...] = ()
     was: bool = False
+    precision: str = ""
     grid: Grid | None = None
 
     @property
     def place(self) -> tuple[Key, str]:
         """The call and the output."""
         return self.key, self.output
+
+    @property
+    def reason(self) -> tuple[object, ...]:
+        """What moves for the same reason have in common; the unexplained ones of a component share theirs."""
+        if self.kind is Kind.UNEXPLAINED:
+            return self.kind, self.component
+        return self.kind, self.matches[0].causes if self.matches else self.precision or self.why, self.was
 
 
 def worst_first(moves: Iterable[Move]) -> list[Move]:
@@ -86,6 +97,44 @@ class Tally:
     def worst(self) -> Kind:
         """The worst class that occurs."""
         return max((kind for kind in Kind if self.counts[kind]), default=Kind.IDENTICAL)
+
+
+@dataclass(frozen=True, slots=True)
+class MoveGroup:
+    """Moves for the same reason; `shown` stands for all: the worst of the first component, whose parts did not move."""
+
+    shown: Move
+    moves: tuple[Move, ...]
+
+    @property
+    def extent(self) -> str:
+        """How many outputs moved, of how many calls, and how far."""
+        calls = len({move.key for move in self.moves})
+        ratios = [move.ratio for move in self.moves if move.ratio is not None and move.furthest is not None]
+        far = f", by up to {number(max(ratios))} times the tolerance" if ratios else ""
+        return f"{_count(len(self.moves), 'output')} of {_count(calls, 'call')}{far}"
+
+    @property
+    def others(self) -> str:
+        """The other moves, by their components; empty if there are none."""
+        counts = Counter(move.component for move in self.moves if move is not self.shown)
+        return ", ".join(f"{component} {count}" for component, count in counts.items())
+
+
+def group_by_reason(moves: Iterable[Move]) -> list[MoveGroup]:
+    """Return moves in groups, those of the worst class first; the parts of a component come before it."""
+    groups: dict[tuple[object, ...], list[Move]] = {}
+    for move in moves:
+        groups.setdefault(move.reason, []).append(move)
+    made = []
+    for mine in groups.values():
+        first = [move for move in mine if move.component == mine[0].component]
+        made.append(MoveGroup(worst_first(first)[0], tuple(mine)))
+    return sorted(made, key=lambda group: -group.shown.kind)
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' if count != 1 else ''}"
 
 
 def describe_form_change(before: StoredArray, after: StoredArray) -> str:

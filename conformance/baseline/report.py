@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
-from goldformer.conformance.baseline.drift import Drift, headline, remarks
-from goldformer.conformance.baseline.moves import KINDS, Kind, Move, Tally, worst_first
+from goldformer.conformance.baseline.drift import Drift, describe_cause, headline, remarks
+from goldformer.conformance.baseline.moves import KINDS, Kind, Move, Tally, group_by_reason, worst_first
 from goldformer.conformance.reports.comparison_text import list_remarks
 from goldformer.conformance.reports.text import number
 from goldformer.spec.readme import escape, markdown_table
 
-#: The number of moves that a summary lists; the JSON has all.
+#: The number of reasons that a summary lists; the JSON has all moves.
 _LISTED: Final = 20
 
 SYMBOLS: Final = {
@@ -78,17 +78,25 @@ def _markdown_lines(drift: Drift, allowed: Kind) -> Iterator[str]:
     yield f"Worst: {drift.tally.worst}; allowed: {allowed}.\n"
     for name, then, now in drift.environment:
         yield f"- {escape(name)}: {escape(then)} → {escape(now)}"
+    for reason, components in drift.accepted:
+        yield f"- Accepted earlier: {escape(reason)} ({components})"
     yield ""
-    lines = [[f"`{name}`", *cells(tally)] for name, tally in drift.tallies.items()]
+    lines = [[f"`{name}`", *cells(tally)] for name, tally in drift.ranked(allowed)]
     yield markdown_table(["component", *KINDS, "move ÷ tolerance"], lines)
     yield from list_remarks(remarks(drift))
-    moved = [move for move in worst_first(drift.moves) if move.kind > allowed]
+    moved = [move for move in drift.moves if move.kind > allowed]
+    groups = group_by_reason(moved)
     if moved:
         yield f"\n<details><summary>{len(moved)} moved further than allowed</summary>\n"
-        for move in moved[:_LISTED]:
-            yield f"- `{move.key.case}` ({move.key.dtype}): {escape(headline(move, drift.spec))}"
-        if len(moved) > _LISTED:
-            yield f"- and {len(moved) - _LISTED} more"
-        if repeat := drift.repeat(moved[0].key):
+        for group in groups[:_LISTED]:
+            move = group.shown
+            why = describe_cause(move, drift.spec)
+            yield f"- **{move.kind}**, {group.extent}" + f": {escape(why)}" * bool(why)
+            yield f"  - worst: `{move.key.case}` ({move.key.dtype})"
+            if group.others:
+                yield f"  - others: {group.others}"
+        if len(groups) > _LISTED:
+            yield f"- and {len(groups) - _LISTED} more reasons"
+        if repeat := drift.repeat(groups[0].shown.key):
             yield f"\n```console\n$ {repeat}\n```"
         yield "\n</details>"

@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from goldformer.adapters.process.arrays import round_to_dtype
 from goldformer.adapters.protocol import find_options
 from goldformer.conformance.baseline.arrays import LARGE, sample
 from goldformer.conformance.diagnosis.imitation import Imitator
@@ -28,29 +29,46 @@ from goldformer.spec.oracle.draws import error_scale
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """A working precision within a wider dtype, with its unit roundoff and its smallest step."""
+    """A working precision within a wider dtype, with its unit roundoff and its smallest step.
+
+    `is_dtype` is False if nothing is stored in it, so that no value shows it.
+    """
 
     name: str
     unit: float
     smallest: float
+    is_dtype: bool = True
 
     def tolerance(self, golden: GoldenArray) -> float:
         """Return the largest error of a correct evaluation in this precision; 0 if the values are exact."""
         return SLACK * (self.unit * golden.error_scale + self.smallest) if golden.error_scale else 0.0
 
+    def has_all(self, values: Array) -> bool:
+        """Return True if every value is a number of this precision."""
+        return self.is_dtype and np.array_equal(round_to_dtype(values, self.name), values, equal_nan=True)
 
-#: From the finest to the coarsest. Products of TF32 keep ten bits after the point and the range of float32.
+
+#: From the finest to the coarsest. Factors of TF32 keep ten bits after the point and the range of float32, and only
+#: GPUs multiply them.
 PRECISIONS: Final = (
     Precision("float32", UNIT_ROUNDOFF["float32"], SMALLEST["float32"]),
-    Precision("TF32", 2.0**-11, SMALLEST["float32"]),
+    Precision("TF32", 2.0**-11, SMALLEST["float32"], is_dtype=False),
     Precision("float16", UNIT_ROUNDOFF["float16"], SMALLEST["float16"]),
     Precision("bfloat16", UNIT_ROUNDOFF["bfloat16"], SMALLEST["bfloat16"]),
 )
 
 
-def list_coarser(dtype: str) -> tuple[Precision, ...]:
-    """Return the precisions below that of a dtype, the finest first."""
-    return tuple(p for p in PRECISIONS if p.unit > UNIT_ROUNDOFF[dtype])
+def list_coarser(dtype: str, device: str) -> tuple[Precision, ...]:
+    """Return the precisions below that of a dtype that a device has, the finest first."""
+    return tuple(p for p in PRECISIONS if p.unit > UNIT_ROUNDOFF[dtype] and (p.is_dtype or device != "cpu"))
+
+
+def find_shown(old: Array, new: Array, precisions: Iterable[Precision]) -> Precision | None:
+    """Return the coarsest of some precisions that has all finite new values and not all values that they replace."""
+    finite = np.isfinite(new)
+    now, then = new[finite], old[finite]
+    shown = (p for p in precisions if p.has_all(now) and not p.has_all(then))
+    return max(shown, key=lambda precision: precision.unit, default=None)
 
 
 class Standards:

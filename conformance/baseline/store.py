@@ -1,8 +1,9 @@
 """Baselines in folders: read whole or refused, and written so that an interruption leaves the old one as it was.
 
-The arrays go to a file of their own that is named by the digest of its content. Then the manifest, which names it, is
-replaced in one step. Then the files of arrays that no manifest names are removed. Each file, and the folder, is on disk
-before the next step begins.
+Each component has a file of arrays, and the manifest lists the digest of each. A file that changes is first written
+under another name, with its digest in it. Then the manifest, which lists the new digests, is replaced in one step. Then
+the new files replace the old ones. A reader takes the file with the other name, if there is one with the digest that it
+looks for. Each step is on disk before the next begins.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import hashlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +22,6 @@ from goldformer.conformance.baseline.arrays import (
     HEADER_AT_MOST,
     BadArrays,
     StoredArray,
-    content_digest,
     from_bytes,
     places,
     size_of,
@@ -41,6 +42,11 @@ from goldformer.spec.files import read_regular_file
 
 #: The prefix of files that are not complete yet.
 _UNFINISHED: Final = ".unfinished-"
+#: The prefix of complete files that replace older ones as soon as the manifest lists them.
+_NEXT: Final = ".next-"
+_SUFFIX: Final = ".safetensors"
+#: The file that tells git how to compare files of arrays.
+ATTRIBUTES: Final = ".gitattributes"
 #: The number of attempts to lock a folder that other processes make and remove.
 _ATTEMPTS: Final = 1000
 
@@ -48,18 +54,33 @@ _ATTEMPTS: Final = 1000
 def load(folder: Path) -> Baseline:
     """Read the baseline in a folder; BaselineError names the file and the field that is wrong, and says what to do."""
     manifest = read_manifest(folder)
-    path = folder / manifest.arrays
-    restore = f"restore the file, or {AGAIN} {folder}"
-    listed = list(_list_arrays(manifest))
+    arrays: dict[str, StoredArray] = {}
+    try:
+        for component in manifest.files:
+            arrays |= _read_component(folder, component, manifest)
+    except BaselineError:
+        # A recording that ended in the meantime replaced the files that the old manifest lists.
+        if read_manifest(folder).digest != manifest.digest:
+            return load(folder)
+        raise
+    if (digest := manifest_digest(manifest)) != manifest.digest:
+        raise BaselineError(
+            f"{folder / NAME}: digest: is {manifest.digest[:16]}…, and the file has {digest[:16]}…: a field was "
+            f"changed after it was recorded; restore the file, or {AGAIN} {folder}"
+        )
+    return make_baseline(manifest, arrays)
+
+
+def _read_component(folder: Path, component: str, manifest: Manifest) -> dict[str, StoredArray]:
+    """Return the arrays of one component by name; BaselineError if they are not those of the manifest."""
+    path, restore = folder / _name_file(component), f"restore the file, or {AGAIN} {folder}"
+    listed = list(_list_arrays(manifest, component))
     most = HEADER_AT_MOST + sum(size_of(output.dtype, shape) for _, output, shape in listed)
     try:
-        found = from_bytes(read_regular_file(path, most))
+        raw = _read_file(folder, component, manifest.files[component], most)
+        found = from_bytes(raw)
     except FileNotFoundError:
-        # A recording that ended in the meantime removed the file that the old manifest names.
-        if read_manifest(folder).arrays != manifest.arrays:
-            return load(folder)
-        named = f"{folder / NAME} names it under arrays"
-        raise BaselineError(f"{path}: is missing, and {named}; {restore}") from None
+        raise BaselineError(f"{path}: is missing, and {folder / NAME} lists it under files; {restore}") from None
     except OSError as error:
         raise BaselineError(f"{path}: cannot be read: {error.strerror}; {restore}") from error
     except BadArrays as error:
@@ -75,21 +96,26 @@ def load(folder: Path) -> Baseline:
         arrays[name] = StoredArray(dtype, tuple(output.shape), values, output.sha256)
     if unknown := found.keys() - arrays.keys():
         raise BaselineError(f"{path}: {min(unknown)}: is not listed in {NAME}; {restore}")
-    content = content_digest(arrays)
-    if path.name != _file_name(content):
-        raise BaselineError(f"{path}: its numbers were changed: its name should be {_file_name(content)}; {restore}")
-    if (digest := manifest_digest(manifest, content)) != manifest.digest:
+    digest, expected = _digest(raw), manifest.files[component]
+    if digest != expected:
         raise BaselineError(
-            f"{folder / NAME}: digest: is {manifest.digest[:16]}…, and the file has {digest[:16]}…: a field was "
-            f"changed after it was recorded; {restore}"
+            f"{path}: its numbers were changed: {NAME} lists the digest {expected[:16]}…, and the file has "
+            f"{digest[:16]}…; {restore}"
         )
-    return make_baseline(manifest, arrays)
+    return arrays
 
 
-def _list_arrays(manifest: Manifest) -> Iterator[tuple[str, ListedOutput, tuple[int, ...]]]:
-    """Yield the arrays of a manifest, each with its name and its shape in the file of arrays."""
+def _read_file(folder: Path, component: str, digest: str, most: int) -> bytes:
+    """Return the file of a component, which has another name if a recording was killed before its last step."""
+    with contextlib.suppress(FileNotFoundError):
+        return read_regular_file(folder / _name_next(component, digest), most)
+    return read_regular_file(folder / _name_file(component), most)
+
+
+def _list_arrays(manifest: Manifest, component: str) -> Iterator[tuple[str, ListedOutput, tuple[int, ...]]]:
+    """Yield the arrays of a component, each with its name and its shape in the file."""
     for result in manifest.results:
-        for name, output in result.outputs.items():
+        for name, output in result.outputs.items() if result.component == component else ():
             shape = tuple(output.shape)
             yield array_name(result.key, name), output, places(shape).shape if output.sha256 is not None else shape
 
@@ -149,8 +175,8 @@ def _try_lock_folder(folder: Path) -> contextlib.ExitStack:
         return stack.pop_all()
 
 
-def save(folder: Path, baseline: Baseline) -> Path:
-    """Replace the baseline of a folder, and return the file of its arrays.
+def save(folder: Path, baseline: Baseline) -> list[Path]:
+    """Replace the baseline of a folder, and return the files of arrays that changed.
 
     BaselineError if the folder holds other files, or cannot be written.
     """
@@ -158,31 +184,86 @@ def save(folder: Path, baseline: Baseline) -> Path:
         if folder.is_dir() and not (folder / NAME).exists() and any(map(_is_foreign, folder.iterdir())):
             raise BaselineError(f"{folder}: holds other files and no {NAME}; name a folder that is empty or new")
         folder.mkdir(parents=True, exist_ok=True)
-        arrays = baseline.arrays
-        content = content_digest(arrays)
-        path = folder / _file_name(content)
-        _replace(path, to_bytes(arrays))
-        _replace(folder / NAME, manifest_text(baseline, path.name, content).encode())
-        for other in folder.iterdir():
-            if other != path and (other.match("arrays-*.safetensors") or other.name.startswith(_UNFINISHED)):
-                other.unlink(missing_ok=True)
+        return _save(folder, baseline)
     except OSError as error:
         raise BaselineError(f"{folder}: cannot be written: {error.strerror}") from error
-    return path
 
 
-def _file_name(content: str) -> str:
-    """Return the name of the file of arrays with that digest."""
-    return f"arrays-{content[:16]}.safetensors"
+def _save(folder: Path, baseline: Baseline) -> list[Path]:
+    files = {component: to_bytes(arrays) for component, arrays in baseline.arrays.items()}
+    digests = {component: _digest(raw) for component, raw in files.items()}
+    gone = _list_files(folder).keys() - files.keys()
+    changed = [name for name, raw in files.items() if not _is_file_of(folder / _name_file(name), raw)]
+    try:
+        for component in changed:
+            _replace(folder / _name_next(component, digests[component]), files[component])
+        _sync(folder)
+        _replace(folder / NAME, manifest_text(baseline, digests).encode())
+    except BaseException:
+        # The manifest of a recording that was killed may list a file that has its other name still.
+        _remove_left_overs(folder, {_name_next(*listed) for listed in _list_files(folder).items()})
+        raise
+    _sync(folder)
+    for component in changed:
+        (folder / _name_next(component, digests[component])).replace(folder / _name_file(component))
+    for component in gone:
+        (folder / _name_file(component)).unlink(missing_ok=True)
+    _remove_left_overs(folder)
+    for path in folder.glob(f"arrays-*{_SUFFIX}"):  # of format 2
+        path.unlink()
+    _sync(folder)
+    return [folder / _name_file(component) for component in changed]
+
+
+def _list_files(folder: Path) -> dict[str, str]:
+    """Return the components of the baseline in a folder with their digests; none if its manifest cannot be read."""
+    try:
+        return read_manifest(folder).files
+    except BaselineError:
+        return {}
+
+
+def _remove_left_overs(folder: Path, but: Collection[str] = ()) -> None:
+    """Remove what interrupted recordings left."""
+    for path in folder.iterdir():
+        if _is_left_over(path) and path.name not in but:
+            path.unlink(missing_ok=True)
+
+
+def _name_file(component: str) -> str:
+    """Return the name of a component's file of arrays."""
+    return f"{component}{_SUFFIX}"
+
+
+def _name_next(component: str, digest: str) -> str:
+    """Return the name of a file of arrays before it replaces the older one."""
+    return f"{_NEXT}{component}-{digest[:16]}{_SUFFIX}"
+
+
+def _digest(raw: bytes) -> str:
+    return hashlib.sha256(raw).hexdigest()
+
+
+def _is_file_of(path: Path, raw: bytes) -> bool:
+    """Return True if a file has this content."""
+    try:
+        return read_regular_file(path, len(raw)) == raw
+    except OSError:
+        return False
+
+
+def _is_left_over(path: Path) -> bool:
+    """Return True if an interrupted recording left a file."""
+    return path.name.startswith((_UNFINISHED, _NEXT))
 
 
 def _is_foreign(path: Path) -> bool:
     """Return True if a file cannot come from an interrupted recording."""
-    return not (path.match("arrays-*.safetensors") or path.name.startswith(_UNFINISHED))
+    return not (_is_left_over(path) or path.name == ATTRIBUTES)
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Replace a file in one step, and wait until the file and its folder are on disk."""
+    """Replace a file in one step, after its content is on disk."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=_UNFINISHED)
     try:
         with os.fdopen(handle, "wb") as stream:
@@ -194,10 +275,14 @@ def _replace(path: Path, content: bytes) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def _sync(folder: Path) -> None:
+    """Wait until the names of a folder are on disk."""
     # Not every system opens folders.
     with contextlib.suppress(PermissionError):
-        folder = os.open(path.parent, os.O_RDONLY)
+        handle = os.open(folder, os.O_RDONLY)
         try:
-            os.fsync(folder)
+            os.fsync(handle)
         finally:
-            os.close(folder)
+            os.close(handle)

@@ -53,8 +53,8 @@ def _has(baseline: Baseline, move: Move) -> bool:
     return entry is not None and (not move.output or move.output in entry.outputs)
 
 
-def apply_changes(old: Baseline, new: Baseline, accepted: Iterable[Change]) -> Baseline:
-    """Return the old baseline with the accepted changes, which refer to the new recording.
+def apply_changes(old: Baseline, new: Baseline, accepted: Iterable[Change], reason: str = "") -> Baseline:
+    """Return the old baseline with the accepted changes, which refer to the new recording and say why.
 
     Everything else keeps its recording.
     """
@@ -71,7 +71,8 @@ def apply_changes(old: Baseline, new: Baseline, accepted: Iterable[Change]) -> B
                 entries.pop(key, None)
         elif theirs is not None:
             entries[key] = _replace_outputs(mine, theirs, output, index)
-    made = replace(old, goldformer=new.goldformer, spec=new.spec, recordings=(*old.recordings, *new.recordings))
+    recordings = (*old.recordings, *(one.model_copy(update={"reason": reason}) for one in new.recordings))
+    made = replace(old, goldformer=new.goldformer, spec=new.spec, recordings=recordings)
     return _compact(replace(made, entries=_sort_entries(entries, old, new)))
 
 

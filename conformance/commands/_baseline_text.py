@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from goldformer.conformance.baseline.drift import Drift, describe_cause, headline, remarks
 from goldformer.conformance.baseline.model import Key
-from goldformer.conformance.baseline.moves import KINDS, Kind, Move, worst_first
+from goldformer.conformance.baseline.moves import KINDS, Kind, Move, MoveGroup, group_by_reason, worst_first
 from goldformer.conformance.baseline.report import cells
 from goldformer.conformance.baseline.update import ACTS, Change, count_changes, list_changes
 from goldformer.conformance.commands._console import plain_table, print_table, say
 from goldformer.conformance.reports.text import format_remarks, number, wrap
 
-#: The largest number of moves that are shown without --all, and of one component.
+#: The largest number of reasons that are shown without --all.
 _SHOWN: Final = 10
-_SHOWN_OF_ONE: Final = 2
+#: The largest number of files that are named.
+_FILES: Final = 4
 
 
 def print_drift(drift: Drift, folder: Path, allow: Kind, *, everything: bool) -> None:
@@ -27,33 +28,28 @@ def print_drift(drift: Drift, folder: Path, allow: Kind, *, everything: bool) ->
     say(f"{title} against {folder}", "bold")
     for name, then, now in drift.environment:
         say(f"Changed: {name}: {then} → {now}", "yellow")
+    for reason, components in drift.accepted:
+        say(f"Accepted earlier: {reason} ({components})", "dim")
     table = plain_table("component", *KINDS, "move÷tol.", right=(*KINDS, "move÷tol."))
-    for name, tally in drift.tallies.items():
+    for name, tally in drift.ranked(allow):
         table.add_row(name, *cells(tally), style="red" if tally.worst > allow else "")
     print_table(table)
-    worst = [move for move in worst_first(drift.moves) if move.kind > Kind.IDENTICAL]
-    beyond = [move for move in worst if move.kind > allow]
-    shown = beyond if everything else _pick_worst(beyond)
-    for move in shown or worst[:1]:
+    moved = [move for move in drift.moves if move.kind > Kind.IDENTICAL]
+    beyond = [move for move in moved if move.kind > allow]
+    groups = [MoveGroup(move, (move,)) for move in worst_first(beyond)] if everything else group_by_reason(beyond)
+    shown = groups if everything else groups[:_SHOWN]
+    # If all is allowed, the largest move is shown.
+    for group in shown or [MoveGroup(move, (move,)) for move in worst_first(moved)[:1]]:
         say("")
-        for line in move_lines(move, drift):
+        for line in group_lines(group, drift):
             say(line)
-    if len(beyond) > len(shown):
-        say(f"\n{len(beyond) - len(shown)} more moved further than allowed: --all shows them, --json has them")
+    if len(shown) < len(groups):
+        say(f"\n{len(groups) - len(shown)} more reasons for moves further than allowed")
+    if len(groups) < len(beyond):
+        say(f"\n{len(beyond)} outputs moved further than allowed: --all shows each, --json has them")
     print_remarks(drift)
-    verdict = "nothing moved" if not worst else f"worst: {drift.tally.worst}"
+    verdict = "nothing moved" if not moved else f"worst: {drift.tally.worst}"
     say(f"\n{verdict}, allowed: {allow}", "bold")
-
-
-def _pick_worst(moves: list[Move]) -> list[Move]:
-    """Return the first moves of each component."""
-    seen: Counter[str] = Counter()
-    chosen = []
-    for move in moves:
-        seen[move.component] += 1
-        if seen[move.component] <= _SHOWN_OF_ONE:
-            chosen.append(move)
-    return chosen[:_SHOWN]
 
 
 def suggest_update(drift: Drift, adapter: str, folder: Path, allow: Kind) -> str:
@@ -64,8 +60,9 @@ def suggest_update(drift: Drift, adapter: str, folder: Path, allow: Kind) -> str
     return f"If this is intended, accept it: goldformer baseline update {shlex.join([adapter, str(folder), *acts])}"
 
 
-def move_lines(move: Move, drift: Drift) -> Iterator[str]:
-    """Yield the lines of one move in full."""
+def group_lines(group: MoveGroup, drift: Drift) -> Iterator[str]:
+    """Yield the lines of a group of moves: one in full, and how many others moved for the same reason."""
+    move = group.shown
     key, furthest = move.key, move.furthest
     where = f"({move.component}, {key.dtype} on {key.device})"
     yield f"{str(move.kind).upper()}  {key.case}  {where}"
@@ -75,6 +72,8 @@ def move_lines(move: Move, drift: Drift) -> Iterator[str]:
         ratio = f", move ÷ tolerance {number(move.ratio)}" if move.ratio is not None and move.tolerance else ""
         yield f"  {move.output}: {move.beyond} of {move.compared} moved further than the tolerance ({bound})"
         yield f"  furthest at {list(furthest.index)}: {furthest.expected!r} → {furthest.got!r}{ratio}"
+    if group.others:
+        yield from wrap(f"{group.extent}; others: {group.others}", "  Same reason ")
     if repeat := drift.repeat(key):
         yield f"  Repeat      {repeat}"
 
@@ -101,22 +100,29 @@ def print_changes(accepted: list[Change], drift: Drift) -> None:
                 say(f"    {key.case} ({key.dtype} on {key.device}): {', '.join(outputs)}")
 
 
-def _group_by_cause(moves: list[Move], drift: Drift) -> Iterator[tuple[str, list[Move]]]:
+def _group_by_cause(moves: list[Move], drift: Drift) -> Iterator[tuple[str, tuple[Move, ...]]]:
     """Yield a heading and the moves of a component and a class with the same cause."""
-    groups: defaultdict[tuple[object, ...], list[Move]] = defaultdict(list)
-    for move in moves:
-        causes = move.matches[0].causes if move.matches else move.why
-        groups[move.component, move.kind, causes, move.was].append(move)
-    for mine in groups.values():
-        # The worst fit holds for all of them.
-        least = max(mine, key=lambda move: move.matches[0].ratio if move.matches else 0.0)
-        measured = [move.ratio for move in mine if move.furthest is not None and move.ratio is not None]
-        far = f"by up to {number(max(measured))} times the tolerance" if measured else ""
-        parts = [part for part in (far, describe_cause(least, drift.spec)) if part]
-        yield f"{least.component}, {len(mine)} {least.kind}" + f": {'; '.join(parts)}" * bool(parts), mine
+    for component in dict.fromkeys(move.component for move in moves):
+        for group in group_by_reason(move for move in moves if move.component == component):
+            # The worst fit holds for all of them.
+            least = max(group.moves, key=lambda move: move.matches[0].ratio if move.matches else 0.0)
+            measured = [move.ratio for move in group.moves if move.furthest is not None and move.ratio is not None]
+            far = f"by up to {number(max(measured))} times the tolerance" if measured else ""
+            parts = [part for part in (far, describe_cause(least, drift.spec)) if part]
+            yield f"{component}, {len(group.moves)} {least.kind}" + f": {'; '.join(parts)}" * bool(parts), group.moves
 
 
 def _format_distance(move: Move) -> str:
     """Return an output with its move ÷ tolerance, if it has one."""
     far = number(move.ratio) if move.furthest is not None and move.ratio is not None else ""
     return f"{move.output or 'the call'} {far}".rstrip()
+
+
+def describe_files(changed: list[Path]) -> str:
+    """Return what follows "wrote the manifest": the files of arrays that changed, and their size."""
+    if not changed:
+        return ""
+    size = f"{sum(path.stat().st_size for path in changed) / 2**20:.1f} MiB"
+    if len(changed) > _FILES:
+        return f" and {len(changed)} files of arrays ({size})"
+    return f" and {', '.join(path.name for path in changed)} ({size})"

@@ -16,6 +16,7 @@ import click
 from goldformer.adapters import DTYPES, Adapter, find_adapter
 from goldformer.conformance.baseline import history as histories
 from goldformer.conformance.baseline import report
+from goldformer.conformance.baseline.arrays import BadArrays, from_bytes, to_text
 from goldformer.conformance.baseline.attribution import Attribution, attribute, is_this_interpreter, record_elsewhere
 from goldformer.conformance.baseline.drift import Drift
 from goldformer.conformance.baseline.drift_page import page as drift_page
@@ -32,10 +33,17 @@ from goldformer.conformance.baseline.model import (
 )
 from goldformer.conformance.baseline.moves import KINDS, Kind
 from goldformer.conformance.baseline.record import find_unrepeatable, record, with_drawn
+from goldformer.conformance.baseline.repository import CONFIGURE, needs_attributes, write_attributes
 from goldformer.conformance.baseline.store import load, lock, save
 from goldformer.conformance.baseline.update import ACTS, Act, apply_changes, list_changes
 from goldformer.conformance.commands import _options as options
-from goldformer.conformance.commands._baseline_text import print_changes, print_drift, print_remarks, suggest_update
+from goldformer.conformance.commands._baseline_text import (
+    describe_files,
+    print_changes,
+    print_drift,
+    print_remarks,
+    suggest_update,
+)
 from goldformer.conformance.commands._console import (
     FAILS,
     OK,
@@ -51,6 +59,7 @@ from goldformer.conformance.commands._console import (
 )
 from goldformer.conformance.commands._console import save as save_text
 from goldformer.spec import Spec, load_spec
+from goldformer.spec.files import read_regular_file
 
 STATUSES: Final = """
 \b
@@ -61,6 +70,8 @@ _UNSTEADY: Final = (
     "goldformer: a second call gave other numbers: {}. Later checks will report them as moved: find out why with "
     "`goldformer check --property repeat-calls`, or leave the component out with --component."
 )
+#: The most bytes of a file that is shown.
+MOST_SHOWN: Final = 2**30
 _FILTERS: Final = (
     options.COMPONENTS,
     click.option("--case", "cases", multiple=True, callback=options.split_words(), help="Only this case."),
@@ -192,6 +203,7 @@ def baseline() -> None:
 )
 @options.TF32
 @options.TIMEOUT
+@click.option("--gitattributes", is_flag=True, help="Write .gitattributes too, so that git diff can show numbers.")
 def record_baseline(
     *,
     adapter: str,
@@ -203,12 +215,13 @@ def record_baseline(
     threads: int,
     tf32: bool,
     timeout: float,
+    gitattributes: bool,
 ) -> int:
     """Record every output of ADAPTER for the golden cases.
 
     Outputs are stored bit for bit in their own dtype. The folder gets manifest.yaml, which can be read, and one file of
-    arrays. An interruption leaves the old content. While another record or update works in the folder, nothing is done
-    (exit status 2).
+    arrays for each component. An interruption leaves the old content. While another record or update works in the
+    folder, nothing is done (exit status 2).
     """
     request = BaselineRequest(
         dtypes=dtypes, devices=devices, components=components, drawn=drawn, threads=threads, tf32=tf32
@@ -224,12 +237,17 @@ def record_baseline(
                 ends = (entry.ended.message for entry in made.entries.values() if entry.ended)
                 raise CannotRun(f"{adapter}: no call gave a result that could be recorded: {next(ends)}")
             unsteady = find_unrepeatable(found, spec, made)
-            path = save(folder, made)
+            changed = save(folder, made)
+            attributes = write_attributes(folder) if gitattributes else None
     outputs = sum(len(entry.outputs) for entry in results)
     ended = len(made.entries) - len(results)
     without = f", {ended} calls without a result" if ended else ""
     say(f"{made.recordings[0].title}: {outputs} outputs of {len(results)} calls{without}")
-    say(f"- wrote {folder / NAME} and {path.name} ({path.stat().st_size / 2**20:.1f} MiB)")
+    say(f"- wrote {folder / NAME}{describe_files(changed)}")
+    if attributes is not None:
+        say(f"- wrote {attributes}; to see numbers in git diff, tell each clone once: {CONFIGURE}")
+    elif needs_attributes(folder):
+        say("- for git: --gitattributes writes .gitattributes too, so that git diff can show numbers")
     if unsteady:
         err.print(_UNSTEADY.format(", ".join(f"{key.case} ({key.dtype}, {key.device})" for key in unsteady)))
     return OK
@@ -335,6 +353,9 @@ def _attribute(drift: Drift, adapter: str, python: Path | None, old_adapter: str
 @click.option("--trim", is_flag=True, help="Remove what is gone.")
 @click.option("--update", is_flag=True, help="Replace all that moved.")
 @_add_filters
+@click.option(
+    "--reason", default="", help="Why this is accepted: it is kept in manifest.yaml, and later checks say it."
+)
 @click.option("--dry-run", is_flag=True, help="List what would change, and write nothing.")
 @click.option("--yes", is_flag=True, help="Write without asking.")
 def update_baseline(
@@ -352,6 +373,7 @@ def update_baseline(
     threads: int | None,
     timeout: float,
     allow: Kind,
+    reason: str,
     dry_run: bool,
     yes: bool,
 ) -> int:
@@ -382,14 +404,33 @@ def update_baseline(
             raise CannotRun("nothing was written: there is no terminal to ask on; --yes writes without asking")
         if not yes and not click.confirm(f"Write this to {folder}?"):
             raise CannotRun("nothing was written")
-        path = save(folder, apply_changes(drift.old, drift.new, accepted))
-        say(f"- wrote {folder / NAME} and {path.name}")
+        changed = save(folder, apply_changes(drift.old, drift.new, accepted, reason))
+        say(f"- wrote {folder / NAME}{describe_files(changed)}")
     return OK
 
 
 def is_interactive() -> bool:
     """Return True if a person can be asked on the terminal."""
     return sys.stdin.isatty()
+
+
+# ── show ──
+
+
+@baseline.command("show", epilog=STATUSES)
+@click.argument("file", type=options.FILE)
+def show_arrays(*, file: Path) -> int:
+    """Print the numbers of a file of arrays.
+
+    git diff shows them after: git config diff.goldformer.textconv 'goldformer baseline show'
+    """
+    try:
+        arrays = from_bytes(read_regular_file(file, MOST_SHOWN))
+    except BadArrays as error:
+        raise CannotRun(f"{file}: {error}: name a file of arrays of a baseline") from error
+    for line in to_text(arrays):
+        say(line)
+    return OK
 
 
 # ── history ──

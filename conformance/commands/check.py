@@ -71,6 +71,7 @@ ALIKE: Final = 5
 @options.JSON_OUT
 @options.MARKDOWN
 @click.option("--html", type=options.FILE, help="Save a report as one HTML page, with every failing check.")
+@click.option("--junit", type=options.FILE, help="Save every check as JUnit XML, which build servers list as tests.")
 @click.option("--badge", "badge_file", type=options.FILE, help="Save the JSON for a badge of shields.io.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only the summary.")
 @click.option("-v", "--verbose", is_flag=True, help="Explain every failure, and what is tolerated.")
@@ -90,6 +91,7 @@ def check(
     as_json: bool,
     markdown: Path | None,
     html: Path | None,
+    junit: Path | None,
     badge_file: Path | None,
     quiet: bool,
     verbose: bool,
@@ -109,7 +111,7 @@ def check(
         require_known(selection.components, spec.components, "--component")
         require_known(selection.cases, spec.cases, "--case")
         require_known(selection.properties, spec.properties, "--property")
-        require_folders({"--markdown": markdown, "--html": html, "--badge": badge_file})
+        require_folders({"--markdown": markdown, "--html": html, "--junit": junit, "--badge": badge_file})
         Numerics(tf32, threads).apply(found.arrays)
         bench = Bench(spec, found, dtypes[0], device, strict)
         start = time.perf_counter()
@@ -135,6 +137,10 @@ def check(
         from goldformer.conformance.reports.comparison_page import page  # pictures, which no other check needs
 
         save_file(html, page(comparison, spec))
+    if junit:
+        from goldformer.conformance.reports.junit import junit_xml  # XML, which no other check needs
+
+        save_file(junit, junit_xml(implementation, spec))
     if badge_file:
         save_file(badge_file, json.dumps(badge(implementation, spec), ensure_ascii=False) + "\n")
     if implementation.problem:

@@ -119,9 +119,9 @@ def test_every_extra_that_is_installed_exists():
     assert {"torch", "derive", "cluster"} <= named
 
 
-@pytest.mark.parametrize("path", ["examples/ci/github-actions.yml", "examples/grading/github-classroom.yml"])
-def test_a_workflow_has_the_address_to_be_filled_in(path):
-    workflow = yaml.safe_load((REPOSITORY / path).read_text(encoding="utf-8"))
+def test_a_workflow_has_the_address_to_be_filled_in():
+    path = REPOSITORY / "examples" / "grading" / "github-classroom.yml"
+    workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
     assert workflow["env"].keys() == {"GOLDFORMER_SOURCE", "GOLDFORMER_COMMIT"}
     assert all(value.startswith("FILL IN ") for value in workflow["env"].values())
     (installing,) = [

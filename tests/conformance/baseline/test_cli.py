@@ -9,7 +9,6 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from goldformer.conformance.baseline.arrays import StoredArray, content_digest, from_bytes
 from goldformer.conformance.baseline.history import read_history
 from goldformer.conformance.baseline.history_page import make_plot, page
 from goldformer.conformance.baseline.manifest import manifest_digest, read_manifest
@@ -84,6 +83,34 @@ def test_where_nothing_known_explains_a_move_the_component_where_it_begins_is_na
     assert "\nMoved first: softmax\n" in done.stdout
 
 
+def test_moves_for_the_same_reason_are_shown_once(adapter_file, folder, tmp_path):
+    """Two components have changed, each for its own unknown reason; all others of a component are counted."""
+    both = SOFTMAX.replace("powers.sum", "1.5 * powers.sum").replace('+ params["beta"]', '+ 2 * params["beta"]')
+    moved = adapter_file(both, "moved.py")
+    done = baseline("check", moved, folder, "--markdown", tmp_path / "drift.md")
+    shown = re.findall(r"^UNEXPLAINED  [\w-]+  \((\w+), float32 on cpu\)$", done.stdout, re.MULTILINE)
+    assert shown == ["layer_norm", "softmax"]
+    text = " ".join(done.stdout.split())
+    counts = re.findall(r"Same reason (\d+) outputs of \1 calls, by up to \S+ times the tolerance; others:", text)
+    total = int(re.search(r"(\d+) outputs moved further than allowed: --all shows each, --json has them", text)[1])
+    assert sum(map(int, counts)) == total
+    causes = re.findall(r"Moved first: (\w+) Cause unknown: no lower precision and no .*? Worst: (\w+)-[\w-]+ \(", text)
+    assert causes == [("layer_norm", "ln"), ("softmax", "sm")]
+    summary = (tmp_path / "drift.md").read_text(encoding="utf-8")
+    assert summary.count("- **unexplained**, ") == 2
+    assert summary.count("- **precision**, ") == 1  # of the norm, which is far off in few cases only
+    assert f"<summary>{total} moved further than allowed</summary>" in summary
+    each = baseline("check", moved, folder, "--all").stdout
+    assert len(re.findall(r"^(?:UNEXPLAINED|PRECISION)  ", each, re.MULTILINE)) == total
+    assert "Same reason" not in each
+
+
+def test_what_moved_further_than_allowed_is_listed_first(adapter_file, folder):
+    moved = adapter_file(SOFTMAX.replace("powers.sum", "1.5 * powers.sum"), "moved.py")
+    rows = [line.split()[0] for line in baseline("check", moved, folder).stdout.splitlines()[2:4]]
+    assert rows == ["softmax", "layer_norm"]
+
+
 def test_moves_are_not_called_failures(adapter_file, folder):
     done = baseline("check", adapter_file(EPS, "moved.py"), folder)
     assert re.search(r"It reproduces your output in \d+ of \d+ moved cases", " ".join(done.stdout.split()))
@@ -98,7 +125,7 @@ def test_a_recording_says_what_it_wrote(mine, tmp_path):
     assert done.exit_code == 0
     first, second = done.stdout.splitlines()
     assert re.fullmatch(r"mine 1: \d+ outputs of \d+ calls, \d+ calls without a result", first)
-    assert re.fullmatch(r"- wrote .*manifest\.yaml and arrays-\w{16}\.safetensors \(0\.0 MiB\)", second)
+    assert re.fullmatch(r"- wrote .*manifest\.yaml and softmax\.safetensors \(0\.0 MiB\)", second)
 
 
 def test_what_gives_other_numbers_when_called_again_is_said_when_it_is_recorded(adapter_file, tmp_path):
@@ -230,18 +257,8 @@ def doctor(folder, old, new):
     text = path.read_text(encoding="utf-8")
     assert old in text
     path.write_text(text.replace(old, new), encoding="utf-8")
-    content = content_digest(load_unchecked(folder))
-    digest = manifest_digest(read_manifest(folder), content)
+    digest = manifest_digest(read_manifest(folder))
     path.write_text(path.read_text(encoding="utf-8").replace(digest_of(folder), f'"{digest}"'), encoding="utf-8")
-
-
-def load_unchecked(folder):
-    """The arrays of a folder."""
-    (path,) = folder.glob("arrays-*")
-    return {
-        name: StoredArray(dtype, values.shape, values)
-        for name, (dtype, values) in from_bytes(path.read_bytes()).items()
-    }
 
 
 # An infinite tolerance made every move rounding; a large one did where the digest was adapted to it.
@@ -341,6 +358,19 @@ def test_all_outputs_of_a_call_are_listed_in_one_line(adapter_file, tmp_path):
         rf"nothing was written: --dry-run\n",
         done.stdout,
     ), done.stdout
+
+
+def test_the_reason_of_an_update_is_kept_and_said_by_later_checks(folder, adapter_file, tmp_path):
+    other, why = adapter_file(EPS), 'as in "the paper\'s code"'
+    assert baseline("update", other, folder, "--fix", "--yes", "--reason", why).exit_code == 0
+    assert [recording.reason for recording in load(folder).recordings] == ["", why]
+    page, text = tmp_path / "drift.html", tmp_path / "drift.md"
+    done = baseline("check", other, folder, "--html", page, "--markdown", text)
+    assert done.exit_code == 0
+    assert f"Accepted earlier: {why} (layer_norm)" in done.stdout.splitlines()
+    assert f"- Accepted earlier: {why} (layer_norm)" in text.read_text(encoding="utf-8").splitlines()
+    shown = Page(page.read_text(encoding="utf-8"))
+    assert ("layer_norm", why) in zip(*([said for _, said in shown.all(tag)] for tag in ("dt", "dd")), strict=True)
 
 
 def test_fix_leaves_rounding_and_update_takes_it(folder, adapter_file):

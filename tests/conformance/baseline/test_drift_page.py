@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from click.testing import CliRunner
 
@@ -23,9 +25,9 @@ def checked(tmp_path_factory):
     """Check a changed adapter against what it gave before: the exit status and the page."""
     folder = tmp_path_factory.mktemp("drift")
 
-    def run(new):
+    def run(new, old=NORM):
         adapter, base, page = folder / "norm.py", folder / "base", folder / "drift.html"
-        adapter.write_text(NORM, encoding="utf-8")
+        adapter.write_text(old, encoding="utf-8")
         given = [str(adapter), "--dtype", "float32"]
         CliRunner().invoke(main, ["baseline", "record", *given, "--out", str(base)], catch_exceptions=False)
         adapter.write_text(new, encoding="utf-8")
@@ -52,10 +54,45 @@ def test_it_says_what_moved_and_why(moved):
     assert row.split()[1:7].count("·") == 3
 
 
-def test_the_worst_moves_are_drawn(moved):
+def test_the_worst_move_for_a_reason_is_drawn_and_the_others_are_listed(moved):
     _, page = moved
     labels = [attributes["aria-label"] for attributes, _ in page.all("svg")]
-    assert [label.partition(",")[0] for label in labels] == ["then", "now", "now − then"] * 3
+    assert [label.partition(",")[0] for label in labels] == ["then", "now", "now − then"]
+
+    (reason,) = [text for _, text in page.all("summary") if "semantic" in text]
+    count = int(re.search(r"(\d+) outputs of \1 calls, by up to [\d.e+]+ times", reason)[1])
+    listed = [text for _, text in page.all("li") if text.startswith("ln-")]
+    assert len(listed) == count - 1 > 5
+
+
+#: One component rounds otherwise, which is allowed; another one has changed.
+TWO = """
+import numpy as np
+ARRAYS = "numpy"
+def softmax(scores):
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+def layer_norm(x, params):
+    mean = x.mean(-1, keepdims=True)
+    variance = ((x - mean) ** 2).mean(-1, keepdims=True)
+    return (x - mean) / np.sqrt(variance + x.dtype.type(1e-5)) * params["gamma"] + params["beta"]
+"""
+COARSE = TWO.replace("return powers / powers", "powers *= 1 + 1e-7\n    return powers / powers")
+COARSE += "precise = layer_norm\ndef layer_norm(x, params):\n"
+COARSE += "    return precise(x, params).astype(np.float16).astype(x.dtype)\n"
+
+
+def test_what_is_not_allowed_comes_first_with_its_reason_under_why(checked):
+    status, page = checked(COARSE, TWO)
+    assert status == 1
+    headings = [text for tag in ("h2", "h3") for _, text in page.all(tag)]
+    assert headings[:5] == ["Why", "Environment", "Components", "Moved further than allowed", "Moved, and allowed"]
+    # Some moves of the norm are so small that they are allowed.
+    assert headings[5:] == ["layer_norm", "layer_norm", "softmax"]
+    assert [text.split()[0] for _, text in page.all("tr")][1:] == ["layer_norm", "softmax"]
+    first, reason, *_ = [text for _, text in page.all("dd")]
+    assert (first, re.match(r"[^:.]*", reason)[0]) == ("layer_norm", "looks like float16")
+    assert re.search(r"\. (\d+) of \d+ outputs that moved\.", reason)
 
 
 def test_it_stands_alone_and_can_be_read_by_keyboard_and_in_the_dark(moved):

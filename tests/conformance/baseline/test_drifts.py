@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 
@@ -19,7 +23,11 @@ from drifts import (
     tf32,
 )
 from goldformer.conformance.baseline.drift import Drift, headline, remarks
-from goldformer.conformance.baseline.moves import Kind, Tally, worst_first
+from goldformer.conformance.baseline.judge import Judge
+from goldformer.conformance.baseline.model import Key
+from goldformer.conformance.baseline.moves import Kind, Move, Tally, group_by_reason, worst_first
+from goldformer.conformance.baseline.standard import find_shown, list_coarser
+from goldformer.conformance.judging.verdict import Element
 
 ATTENTION = "scaled_dot_product_attention"
 
@@ -33,6 +41,12 @@ def drift(spec):
         return Drift(before, after, tuple(moves(spec, before, after)), spec)
 
     return between
+
+
+def move_to(device, baseline):
+    """The same results, as if another device had given them."""
+    entries = {key._replace(device=device): entry for key, entry in baseline.entries.items()}
+    return replace(baseline, entries=entries)
 
 
 def kinds(found):
@@ -107,31 +121,165 @@ def test_other_random_numbers_are_said_to_be_that(spec, drift):
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(
-    ("product", "named", "component", "made"),
+    ("product", "device", "named", "component", "made"),
     [
-        (tf32, "TF32", ATTENTION, attention),
-        (tf32, "TF32", "feed_forward", feed_forward),
-        (accumulated_in_bfloat16, "bfloat16", ATTENTION, attention),
-        (accumulated_in_bfloat16, "bfloat16", "feed_forward", feed_forward),
+        (tf32, "cuda:0", "TF32", ATTENTION, attention),
+        (tf32, "cuda:0", "TF32", "feed_forward", feed_forward),
+        # A CPU has no TF32; factors of float16 have as many bits.
+        (tf32, "cpu", "float16", ATTENTION, attention),
+        (accumulated_in_bfloat16, "cpu", "bfloat16", ATTENTION, attention),
+        (accumulated_in_bfloat16, "cpu", "bfloat16", "feed_forward", feed_forward),
     ],
 )
-def test_a_lower_precision_of_products_is_named(spec, drift, product, named, component, made):
-    found = drift(on_torch(spec, made()), on_torch(spec, made(product)), component)
+def test_a_lower_precision_of_products_is_named(spec, product, device, named, component, made):
+    old, new = (move_to(device, recorded(spec, on_torch(spec, f), component)) for f in (made(), made(product)))
+    found = Drift(old, new, tuple(moves(spec, old, new)), spec)
     assert kinds(found) <= {Kind.IDENTICAL, Kind.ROUNDING, Kind.PRECISION}
     first = worst_first(found.moves)[0]
     assert first.kind is Kind.PRECISION
     assert first.ratio > 100
-    assert f"within what {named} moves" in first.why
+    assert re.search(rf"within what {named} moves|looks like {named}[,:]", first.why)
 
 
-def test_float64_that_is_computed_in_float32_is_precision(spec, drift):
-    def softly(scores):
-        return torch.softmax(scores.float(), -1).to(scores.dtype)
+def cast_softmax(dtype):
+    """A softmax in a lower precision, cast back."""
 
-    softly.__name__ = "softmax"
-    found = drift(on_torch(spec, softmax), on_torch(spec, softly), "softmax", dtype="float64")
-    assert found.tally.worst is Kind.PRECISION
-    assert "within what float32 moves" in worst_first(found.moves)[0].why
+    def softmax(scores):
+        return torch.softmax(scores, -1, dtype=dtype).to(scores.dtype)
+
+    return softmax
+
+
+@pytest.mark.parametrize(
+    ("lower", "dtype"),
+    [
+        ("bfloat16", "float32"),
+        ("float16", "float32"),
+        ("bfloat16", "float64"),
+        ("float32", "float64"),
+    ],
+)
+def test_a_precision_is_named_by_the_numbers_that_it_has(spec, drift, lower, dtype):
+    """A bfloat16 softmax was called TF32, which moves this far too, and which no CPU has."""
+    found = drift(on_torch(spec, softmax), on_torch(spec, cast_softmax(getattr(torch, lower))), "softmax", dtype=dtype)
+    moved = [move for move in found.moves if move.kind > Kind.ROUNDING]
+    assert moved
+    named = [move for move in moved if move.precision]
+    assert {(move.kind, move.precision) for move in named} == {(Kind.PRECISION, lower)}
+    assert len(named) >= len(moved) - 1  # a gradient may be none of its numbers
+    assert f"looks like {lower}: all values of output are {lower} numbers" in {move.why for move in named}
+
+
+def test_the_other_outputs_and_the_components_built_of_it_look_like_the_same_precision(spec, drift):
+    """The output of attention is a product in float32, and is no bfloat16 number."""
+    plain = attention()
+
+    def coarse(query, key, value, mask=None):
+        _, weights, *scores = plain(query, key, value, mask)
+        weights = weights.bfloat16().float()
+        return weights @ value, weights, *scores
+
+    coarse.__name__ = ATTENTION
+
+    def multi_head(inner):
+        def multi_head_attention(query, key, value, mask=None, *, num_heads, params):
+            def project(x, name):
+                projected = x @ params[f"w_{name}"] + params.get(f"b_{name}", 0)
+                return projected.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+
+            each = project(query, "q"), project(key, "k"), project(value, "v")
+            mask = None if mask is None else mask.unsqueeze(1) if mask.ndim == 3 else mask
+            joined = inner(*each, mask)[0].transpose(1, 2).flatten(-2)
+            return joined @ params["w_o"] + params.get("b_o", 0)
+
+        return multi_head_attention
+
+    old, new = (on_torch(spec, inner, multi_head(inner)) for inner in (plain, coarse))
+    before, after = (recorded(spec, adapter, ATTENTION, "multi_head_attention") for adapter in (old, new))
+    found = moves(spec, before, after)
+    whys = {(move.component, move.output, move.why) for move in found if move.precision}
+    shown = "looks like bfloat16: all values of weights are bfloat16 numbers"
+    assert (ATTENTION, "weights", shown) in whys
+    assert (ATTENTION, "output", shown) in whys
+    assert ("multi_head_attention", "output", f"looks like bfloat16, as {ATTENTION} does") in whys
+
+
+def test_few_numbers_that_any_precision_has_show_none(spec):
+    """Halves and zeros were bfloat16 numbers before."""
+    halves, thirds = np.array([0.5, 0.0, 1.0]), np.array([1 / 3, 0.5, np.nan])
+    lower = list_coarser("float64", "cpu")
+    assert [p.name for p in lower] == ["float32", "float16", "bfloat16"]
+    assert [p.name for p in list_coarser("float32", "cuda")] == ["TF32", "float16", "bfloat16"]
+    assert find_shown(halves, halves[::-1], lower) is None
+    assert find_shown(thirds, thirds + 1e-9, lower) is None
+    # What is no number is no number of a precision.
+    assert find_shown(thirds, np.full(3, np.nan), lower) is None
+    assert find_shown(thirds, np.array([np.nan, 0.5, 0.5]), lower) is None
+    assert find_shown(thirds, np.array([0.25, np.inf, np.nan]), lower).name == "bfloat16"
+    assert find_shown(thirds, halves, lower).name == "bfloat16"
+    assert find_shown(thirds, thirds.astype("float16"), lower).name == "float16"
+    # Beyond the range of float16 there is bfloat16, and beyond that float32.
+    assert find_shown(thirds, np.array([2.0**-100, 1.0, 3.0]), lower).name == "bfloat16"
+    assert find_shown(thirds, np.array([1 + 2.0**-9, 1e-30, 3.0]).astype("float32"), lower).name == "float32"
+
+
+def test_numbers_of_a_lower_precision_need_no_search_for_mistakes(spec, monkeypatch):
+    """They equal no mistake to the tolerance of the dtype, and the search takes a minute for a coarse attention."""
+    before, after = (recorded(spec, on_torch(spec, f), "softmax") for f in (softmax, cast_softmax(torch.bfloat16)))
+    judge = Judge(spec)
+    monkeypatch.setattr(judge.imitator, "find_matches", lambda *_: pytest.fail("searched"))
+    plain = {key for key in before.entries if spec.cases[key.case].cotangent is None}
+    found = list(judge.moves(before, after, plain))
+    assert sum(move.precision == "bfloat16" for move in found) > 3
+
+
+# ── reasons ──
+
+
+def moved(component, kind, why="", precision="", ratio=2.0, case="sm-equal-elements"):
+    key = Key(case, "float32", "cpu")
+    return Move(key, component, "output", kind, why, ratio, Element((0,), 0.0, 1.0), precision=precision)
+
+
+def test_moves_for_the_same_reason_are_one_group_and_the_unexplained_ones_of_a_component():
+    coarse = [
+        moved("softmax", Kind.PRECISION, "itself", "bfloat16"),
+        moved("encoder", Kind.PRECISION, "so", "bfloat16"),
+    ]
+    other = moved("encoder", Kind.PRECISION, "itself", "float16", ratio=3.0)
+    odd = [moved("softmax", Kind.UNEXPLAINED, why, ratio=r) for why, r in (("?", 5.0), ("?; nan", 9.0))]
+    apart = moved("encoder", Kind.UNEXPLAINED, "?")
+    groups = group_by_reason([*coarse, other, *odd, apart])
+    assert [(group.shown, group.moves) for group in groups] == [
+        (odd[1], (odd[0], odd[1])), (apart, (apart,)), (coarse[0], tuple(coarse)), (other, (other,)),
+    ]  # fmt: skip
+    assert groups[0].extent == "2 outputs of 1 call, by up to 9 times the tolerance"
+    assert (groups[0].others, groups[2].others, groups[3].others) == ("softmax 1", "encoder 1", "")
+
+
+def test_the_commonest_reason_is_said_first_also_if_it_is_not_the_worst(spec):
+    """The empty rows of a coarse attention are NaN, and hid that it is coarse."""
+    cases = ("sm-equal-elements", "sm-a-thousand")
+    coarse = [moved("softmax", Kind.PRECISION, "looks like bfloat16", "bfloat16", case=case) for case in cases]
+    odd = moved("softmax", Kind.UNEXPLAINED, "unknown", case="sm-one-row-by-hand")
+    gone = moved("layer_norm", Kind.FORM, "is gone", case="ln-scale-zero")
+    assert list_remarks(Drift(None, None, (odd, *coarse, gone), spec)) == [
+        "Moved first: layer_norm",
+        "Form: is gone. 1 of 1 outputs that moved.",
+        "Moved first: softmax",
+        "Precision: looks like bfloat16. 2 of 3 outputs that moved.",
+        "Cause unknown: unknown. 1 of 3 outputs that moved. Worst: sm-one-row-by-hand (float32).",
+    ]
+
+
+def test_what_is_too_far_for_the_precision_that_it_shows_is_unexplained_and_says_so(spec, drift):
+    def coarse(scores):
+        return (torch.softmax(scores, -1) + 0.3).bfloat16().float()
+
+    coarse.__name__ = "softmax"
+    worst = worst_first(drift(on_torch(spec, softmax), on_torch(spec, coarse), "softmax").moves)[0]
+    assert worst.kind is Kind.UNEXPLAINED
+    assert worst.why.endswith("no known mistake or option explains it; all values of output are bfloat16 numbers")
 
 
 def test_what_no_precision_explains_is_unexplained(spec, drift):

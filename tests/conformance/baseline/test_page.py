@@ -34,8 +34,10 @@ def adapter(tmp_path, monkeypatch):
 
 def test_its_commands_do_what_it_says(adapter, tmp_path):
     runnable = [command for command in COMMANDS if "path/to" not in command]
-    assert [command.split()[1] for command in runnable] == ["record", "check", "update", "update", "check", "history"]
-    record, check, dry, update, again, history = runnable
+    assert [command.split()[1] for command in runnable] == [
+        "record", "check", "update", "update", "check", "show", "history",
+    ]  # fmt: skip
+    record, check, dry, update, again, show, history = runnable
     assert (run(record).exit_code, run(check).exit_code) == (0, 0)
     old = adapter.read_text(encoding="utf-8")
     adapter.write_text(old.replace("1e-5", "1e-6"), encoding="utf-8")
@@ -50,7 +52,7 @@ def test_its_commands_do_what_it_says(adapter, tmp_path):
     (by_old,) = [command for command in COMMANDS if "--old-adapter" in command]
     assert "semantic: 29 by the code" in run(by_old.replace("path/to/", "")).stdout
     assert run(dry).stdout.splitlines()[-1] == "nothing was written: --dry-run"
-    assert [run(command).exit_code for command in (check, update, again, history)] == [1, 0, 0, 0]
+    assert [run(command).exit_code for command in (check, update, again, show, history)] == [1, 0, 0, 0, 0]
     assert (tmp_path / "history.html").exists()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner
@@ -535,3 +536,24 @@ def test_the_json_is_what_its_schema_says(check):
         "goldformer", "python", "adapter", "device", "components", "not_implemented", "problem", "verdicts",
     ]  # fmt: skip
     assert {"enum": ["inf", "-inf", "nan"]} in printed["$defs"]["Difference"]["properties"]["ratio"]["anyOf"]
+
+
+def test_one_run_writes_all_that_a_build_server_shows(check, tmp_path):
+    """JUnit XML needed a second run, by pytest."""
+    saved = {option: tmp_path / f"out.{option}" for option in ("junit", "markdown", "html", "badge")}
+    options = [word for option, path in saved.items() for word in (f"--{option}", str(path))]
+    done = check(DOUBLED, "--component", "softmax", "-q", *options)
+    assert done.exit_code == 1
+    assert all(f"- wrote {path}" in done.stdout.splitlines() for path in saved.values())
+    root = ElementTree.parse(saved["junit"]).getroot()
+    row = next(line.split() for line in done.stdout.splitlines() if line.startswith("softmax "))
+    assert [root.get("tests"), root.get("failures")] == [str(len(root.findall(".//testcase"))), row[2]]
+    assert saved["markdown"].read_text(encoding="utf-8").startswith("## Conformance")
+    assert saved["html"].read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert json.loads(saved["badge"].read_text(encoding="utf-8"))["color"] == "red"
+
+
+def test_junit_goes_to_a_folder_that_is_there(check):
+    done = check(RIGHT, "--component", "softmax", "--junit", "nowhere/out.xml")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "--junit nowhere/out.xml: there is no folder nowhere" in done.stderr

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import resource
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from disks import full_disk
 from goldformer.conformance.cli import main
 from goldformer.spec.files import replace_file
 from homework import CORRECT, write_assignment, write_class
 
 ONE = ("--case", "sm-one-row-by-hand")
-#: Each command writes more than this many bytes into the file or folder that is named next to it.
-MOST = 100
+#: Each command writes more than a full disk takes into the file or folder that is named next to it.
 COMMANDS = {
     "check --html": (["check", "textbook", *ONE, "--html", "out.html"], "out.html"),
     "check --markdown": (["check", "wrong.py", *ONE, "--markdown", "out.md"], "out.md"),
+    "check --junit": (["check", "textbook", *ONE, "--junit", "out.xml"], "out.xml"),
     "baseline record": (["baseline", "record", "textbook", "--component", "causal_mask", "--out", "base"], "base"),
     "new": (["new", "mine.py"], "mine.py"),
     "assignment new": (["assignment", "new", "course"], "course"),
@@ -35,17 +33,6 @@ def softmax(scores): return np.exp(scores)
 """
 TOO_LARGE = "File too large"
 ADVICE = "; free some space, and run the same command again\n"
-
-
-@contextlib.contextmanager
-def full_disk(most: int = MOST) -> Iterator[None]:
-    """Allow no file of more than `most` bytes, neither here nor in processes that are started here."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def goldformer(*words: str) -> Result:

@@ -1,0 +1,55 @@
+"""One implementation as JUnit XML, which build servers show as a list of tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from xml.etree import ElementTree as ET
+
+from goldformer.adapters.process.faults import printable
+from goldformer.conformance.judging.verdict import Status, Verdict
+from goldformer.conformance.reports.comparison import Implementation
+from goldformer.conformance.reports.text import explain_verdict
+from goldformer.spec import Spec
+
+#: The suite of what is no check: a run that says nothing, or that was stopped.
+_RUN = "goldformer"
+
+
+def junit_xml(implementation: Implementation, spec: Spec) -> str:
+    """Return a suite for each component, and a test for each check; what says nothing of the code is skipped."""
+    root = ET.Element("testsuites", name=f"goldformer: {printable(implementation.title)}")
+    for component in spec.components:
+        mine = [verdict for verdict in implementation.verdicts if verdict.component == component]
+        if mine:
+            suite = ET.SubElement(root, "testsuite", name=component)
+            for verdict in mine:
+                _add_check(suite, verdict, spec)
+    if implementation.problem:
+        suite = ET.SubElement(root, "testsuite", name=_RUN)
+        case = ET.SubElement(suite, "testcase", classname=_RUN, name="run", time="0.000")
+        ET.SubElement(case, "error", message=printable(implementation.problem), type="unusable")
+    for suite in root:
+        _count_tests(suite, suite.iter("testcase"))
+    _count_tests(root, root.iter("testcase"))
+    ET.indent(root)
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
+
+
+def _add_check(suite: ET.Element, verdict: Verdict, spec: Spec) -> None:
+    name = f"{verdict.check}[{verdict.dtype}, {verdict.device}]"
+    case = ET.SubElement(suite, "testcase", classname=verdict.component, name=name, time=f"{verdict.seconds:.3f}")
+    message = printable(verdict.message)
+    if verdict.bad or verdict.is_fault:
+        tag = "failure" if verdict.status is Status.FAILED else "error"
+        problem = ET.SubElement(case, tag, message=message, type=verdict.reason)
+        problem.text = printable(explain_verdict(verdict, spec))
+    elif verdict.status is Status.SKIPPED:
+        ET.SubElement(case, "skipped", message=f"{verdict.reason}: {message}")
+
+
+def _count_tests(element: ET.Element, cases: Iterator[ET.Element]) -> None:
+    listed = list(cases)
+    element.set("tests", str(len(listed)))
+    for name, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        element.set(name, str(sum(case.find(tag) is not None for case in listed)))
+    element.set("time", f"{sum(float(case.get('time', 0)) for case in listed):.3f}")
