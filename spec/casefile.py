@@ -294,7 +294,7 @@ def _convert_recipe(model: Any, spec: ArraySpec, sizes: Mapping[str, int], lead:
         return draw.Values(_read_values(model.values, spec, tuple(model.shape) if model.shape else None))
     shape = tuple(model.shape) if model.shape is not None else spec.shape.sizes(sizes, lead)
     if isinstance(model, schema.FillModel):
-        return draw.Fill(float(_require_finite(np.float64(model.fill))), shape)
+        return draw.Fill(float(_require_finite(np.array(float(model.fill)))), shape)
     if isinstance(model, schema.IdsModel):
         if model.range[0] > model.range[1]:
             raise ValueError(f"range {model.range} falls: write the smaller end first")
@@ -316,7 +316,7 @@ def _read_values(values: Any, spec: ArraySpec, shape: tuple[int, ...] | None) ->
     return array if shape is None else array.reshape(shape)
 
 
-def _require_finite(array: Any) -> Any:
+def _require_finite(array: draw.Array) -> draw.Array:
     if not np.isfinite(array).all():
         raise ValueError("holds an infinity or NaN: write finite numbers")
     return array
