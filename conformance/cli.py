@@ -74,7 +74,13 @@ def main() -> None:
     """Is your Transformer right? Golden cases, a conformance suite, and what they rest on."""
     # A build server stops a job with SIGTERM: end the processes that were started, as Ctrl-C does.
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, _stop)
+
+
+def _stop(*_: Any) -> None:
+    """Stop as Ctrl-C does, and once: a second SIGTERM would interrupt the removal of what is left."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -27,6 +27,8 @@ from goldformer.spec.yamlfile import Field, YamlFile
 DECISIVE = ("sizes", "attributes", "inputs", "params", "cotangent", "convention", "only_with", "expect")
 #: The most numbers that an array may have: 1 GiB of float64, and 26 times the largest array of the spec.
 MOST_NUMBERS = 2**27
+#: The most axes that an array may have: those of NumPy 1.
+MOST_AXES = 32
 #: The most layers that a stack may have. Each has parameters with names of their own.
 MOST_LAYERS = 1000
 
@@ -269,6 +271,8 @@ def _make_recipe(model: Any, spec: ArraySpec, sizes: Mapping[str, int], lead: tu
         raise Refused(where, str(error)) from error
     except OverflowError as error:
         raise Refused(where, "has a number beyond float64 or int64: write a smaller one") from error
+    if len(recipe.shape) > MOST_AXES:
+        raise Refused(where, f"has {len(recipe.shape)} axes: write at most {MOST_AXES}")
     if any(size < 0 for size in recipe.shape):
         raise Refused(where, f"has the shape {list(recipe.shape)}: write lengths of 0 or more")
     if math.prod(size for size in recipe.shape if size) > MOST_NUMBERS:
@@ -290,7 +294,7 @@ def _convert_recipe(model: Any, spec: ArraySpec, sizes: Mapping[str, int], lead:
         return draw.Values(_read_values(model.values, spec, tuple(model.shape) if model.shape else None))
     shape = tuple(model.shape) if model.shape is not None else spec.shape.sizes(sizes, lead)
     if isinstance(model, schema.FillModel):
-        return draw.Fill(float(model.fill), shape)
+        return draw.Fill(float(_require_finite(np.array(float(model.fill)))), shape)
     if isinstance(model, schema.IdsModel):
         if model.range[0] > model.range[1]:
             raise ValueError(f"range {model.range} falls: write the smaller end first")
@@ -308,8 +312,14 @@ def _read_values(values: Any, spec: ArraySpec, shape: tuple[int, ...] | None) ->
     allowed = {"float": "fiu", "bool": "b", "ids": "iu"}[spec.kind]
     if array.dtype.kind not in allowed and array.size:
         raise ValueError(f"holds {array.dtype} values where the contract says {spec.kind}")
-    array = array.astype({"float": np.float64, "bool": np.bool_, "ids": np.int64}[spec.kind])
+    array = _require_finite(array.astype({"float": np.float64, "bool": np.bool_, "ids": np.int64}[spec.kind]))
     return array if shape is None else array.reshape(shape)
+
+
+def _require_finite(array: draw.Array) -> draw.Array:
+    if not np.isfinite(array).all():
+        raise ValueError("holds an infinity or NaN: write finite numbers")
+    return array
 
 
 def _refuse_unknown_options(case: schema.CaseModel, contract: Contract, conventions: Mapping[str, Convention]) -> None:

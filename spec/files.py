@@ -31,6 +31,11 @@ def read_regular_file(path: Path, most: int) -> bytes:
     return raw
 
 
+def resolve_path(path: Path) -> Path:
+    """Return the path without links; one that leads in a circle is left to whoever opens it, unlike Path.resolve."""
+    return Path(os.path.realpath(path))
+
+
 def explain_os_error(error: OSError) -> str:
     """Say which file could not be read or written, why, and what to do."""
     if error.errno in _FULL:

@@ -116,7 +116,7 @@ class ProbesModel(StrictModel):
 class DrawnModel(StrictModel):
     """`drawn` places drawn by the generator, one stream per axis."""
 
-    drawn: Annotated[int, Field(ge=1)]
+    drawn: Annotated[int, Field(ge=1, le=100_000)]
     seed: int
 
 

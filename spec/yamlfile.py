@@ -340,7 +340,8 @@ def format_field(where: Field) -> str:
     """Format the path of a field as people write it: cases[3].inputs.query."""
     text = ""
     for step in where:
-        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
+        key = f"[{step}]" if isinstance(step, int) else _cut(step)
+        text += f".{key}" if text and isinstance(step, str) else key
     return text or "file"
 
 

@@ -21,7 +21,16 @@ from goldformer import __version__
 from goldformer.adapters.arrays import Wire
 from goldformer.adapters.process import TIMEOUT
 from goldformer.adapters.process.child import TAIL, Child, ChildFault
-from goldformer.adapters.process.faults import CallFault, NoSuchMethod, Stray, TooLarge, WireError, clip_text, printable
+from goldformer.adapters.process.faults import (
+    LONGEST_MESSAGE,
+    CallFault,
+    NoSuchMethod,
+    Stray,
+    TooLarge,
+    WireError,
+    clip_text,
+    printable,
+)
 from goldformer.adapters.process.schema import (
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
@@ -36,8 +45,6 @@ from goldformer.spec import Contract
 
 #: The number of consecutive failed starts after which the process is not started again.
 _MOST_STARTS: Final = 3
-#: The number of characters of an error's message that are kept; its details are cut like standard error.
-_LONGEST_MESSAGE: Final = 2000
 #: The beginnings of lines that the runtimes of Rust and Node print below the error itself.
 _RUNTIME_NOTES: Final = ("note: ", "stack backtrace:", "Node.js v")
 #: The seconds that a process has to end when it is asked to.
@@ -170,7 +177,7 @@ class Client:
             raise
         if not isinstance(reply, ErrorObject):
             return reply
-        message_text = printable(clip_text(reply.message, _LONGEST_MESSAGE))
+        message_text = printable(clip_text(reply.message, LONGEST_MESSAGE))
         if reply.code in (METHOD_NOT_FOUND, NOT_IMPLEMENTED):
             absent = NoSuchMethod if reply.code == METHOD_NOT_FOUND else NotImplementedError
             raise absent(message_text or f"{method} is not implemented")

@@ -53,6 +53,10 @@ MISSING: Final = object()
 #: Matches the expectation of an integer.
 _INTEGER: Final = re.compile(r"\d|(an )?integer")
 
+#: The most characters of an exception's message and of its stack trace.
+LONGEST_MESSAGE: Final = 2000
+LONGEST_TRACE: Final = 32 << 10
+
 
 class WireError(ValueError):
     """A message does not follow the protocol; the text names the field, its value and the expected value."""
@@ -103,6 +107,19 @@ def clip_text(text: str, most: int) -> str:
         return text
     half = most // 2
     return f"{text[:half]} … {len(text) - 2 * half} characters … {text[-half:]}"
+
+
+def describe_exception(error: BaseException) -> str:
+    """Return the type and the message of an exception of somebody else's code."""
+    return f"{clip_text(type(error).__name__, LONGEST_MESSAGE)}: {quote_message(error)}"
+
+
+def quote_message(error: BaseException) -> str:
+    """Return the message of an exception, clipped: its own methods may fail, and make text of any length."""
+    try:
+        return clip_text(str(error), LONGEST_MESSAGE)
+    except Exception:
+        return "(its message cannot be shown)"
 
 
 def printable(text: str) -> str:

@@ -13,7 +13,14 @@ from typing import Any, BinaryIO
 
 from goldformer.adapters.arrays import LIBRARIES
 from goldformer.adapters.process.arrays import WireArray, round_to_dtype
-from goldformer.adapters.process.faults import TooLarge, WireError
+from goldformer.adapters.process.faults import (
+    LONGEST_TRACE,
+    TooLarge,
+    WireError,
+    clip_text,
+    describe_exception,
+    quote_message,
+)
 from goldformer.adapters.process.schema import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -140,11 +147,17 @@ class Server:
                 warnings.simplefilter("ignore")
                 return function(**bind_arguments(function, contract, arguments))
         except NotImplementedError as error:
-            what = str(error) or f"{contract.component} raises NotImplementedError"
+            what = quote_message(error) or f"{contract.component} raises NotImplementedError"
             raise _Refusal(NOT_IMPLEMENTED, what) from error
         except (Exception, SystemExit) as error:
             code = INVALID_PARAMS if isinstance(error, (ValueError, TypeError)) else RAISED
-            raise _Refusal(code, f"{type(error).__name__}: {error}", self.format_error(error)) from error
+            raise _Refusal(code, describe_exception(error), self._format_trace(error)) from error
+
+    def _format_trace(self, error: BaseException) -> str:
+        try:
+            return clip_text(self.format_error(error), LONGEST_TRACE)
+        except Exception:
+            return ""  # a method of the exception fails
 
     def _make_handshake(self, params: Mapping[str, Any]) -> dict[str, Any]:
         hello = validate_model(Hello, params, "params")
@@ -203,7 +216,11 @@ class Server:
         if not library.is_array(value):
             what = f"{name} is a {type(value).__name__}: return a {library.type_name}"
             raise _Refusal(INTERNAL_ERROR, what)
-        dtype, values = library.dtype(value), library.numpy(value)
+        try:
+            dtype, values = library.dtype(value), library.numpy(value)
+        except Exception as error:  # it has no values, such as on the device "meta", or a method of a subclass fails
+            what = f"{name} cannot be read: {describe_exception(error)}"
+            raise _Refusal(INTERNAL_ERROR, what, self._format_trace(error)) from error
         if dtype not in ("float64", "float32", "float16", "bfloat16", "int64", "bool"):
             raise _Refusal(INTERNAL_ERROR, f"{name} is {dtype}, which the protocol does not have")
         held = round_to_dtype(values, dtype) if values.dtype.kind == "f" else values

@@ -46,7 +46,7 @@ from goldformer.conformance.grading.task import FRESH, GradingTask
 from goldformer.conformance.grading.transcript import BadTranscript, ReplayMismatch, Transcript
 from goldformer.conformance.grading.worker import TRANSCRIPT
 from goldformer.spec import Spec, load_spec
-from goldformer.spec.files import replace_file
+from goldformer.spec.files import read_regular_file, replace_file, resolve_path
 
 #: The level of isolation that is required unless another one is named.
 _LEAST: Final[Level] = "files"
@@ -59,6 +59,8 @@ _WEAK: Final = (
 )
 _ASSIGNMENT: Final = "assignment"
 _SEED: Final = "fresh/seed"
+#: The most bytes of a file with a seed.
+_LONGEST_SEED: Final = 4096
 #: What the fresh cases were drawn for.
 _DRAWN_FOR: Final = "fresh/drawn-for.json"
 
@@ -204,9 +206,10 @@ def _read_seed(seed: str | None, require: Level | None) -> str | None:
             raise CannotRun(f"--seed: {what}: write the seed to a file with mode 600, and name it with --seed @FILE")
         return seed
     try:
-        return Path(seed[1:]).read_text("utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise CannotRun(f"--seed {seed}: the file cannot be read: {error}") from error
+        return read_regular_file(Path(seed[1:]), _LONGEST_SEED).decode().strip()
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise CannotRun(f"--seed {seed}: the file cannot be read: {why}") from error
 
 
 def _open_store(folder: Path) -> Store:
@@ -299,7 +302,7 @@ def _report(lines: Sequence[GradeSummary], among: int, session: Session, folder:
 
 def _replay(folder: Path) -> int:
     """Judge again what a submission answered; the exit status says whether its grade is the same."""
-    top = folder.resolve().parent.parent
+    top = resolve_path(folder).parent.parent
     try:
         before = from_json((folder / GRADE).read_bytes())
         transcript = Transcript.unpack((folder / TRANSCRIPT).read_bytes())

@@ -37,9 +37,10 @@ REASONS: Final[tuple[str, ...]] = tuple(reason for reason in get_args(Reason) if
 #: The default dtypes, which are those of `goldformer check`, which students run themselves.
 _DTYPES: Final = ["float64", "float32"]
 
-Points = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
+#: Bounded, so that no sum of them overflows and every limit is one that the system can set.
+Points = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1, le=1 << 30)]
 
 _LIMITS: Final = SubmissionLimits()
 _FEEDBACK: Final = Feedback()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import CancelledError
 from typing import Any, Final
@@ -65,6 +66,9 @@ def _grade_all(task: GradingTask, submissions: Iterable[Submission], client: Any
         in_flight[future.key] = submission
         return future
 
+    #: Submissions that took too long next to others: each is graded once more, when nothing else runs.
+    timed_out: deque[Submission] = deque()
+    alone = False
     done = as_completed([submit(s) for s in itertools.islice(left, _AHEAD * max(1, threads))], loop=client.loop)
     for future in done:
         submission = in_flight.pop(future.key)
@@ -73,7 +77,10 @@ def _grade_all(task: GradingTask, submissions: Iterable[Submission], client: Any
             result = future.result()
             if isinstance(result, str):
                 raise Unusable(f"a worker: {result}")
-            yield result
+            if result.timed_out and not alone:
+                timed_out.append(submission)
+            else:
+                yield result
         elif isinstance(error, CancelledError):
             raise error
         elif isinstance(error, KilledWorker):
@@ -83,6 +90,8 @@ def _grade_all(task: GradingTask, submissions: Iterable[Submission], client: Any
         # The cluster need not keep the result.
         future.release()
         following = next(left, None)
+        if following is None and not in_flight and timed_out:
+            following, alone = timed_out.popleft(), True
         if following is not None:
             done.add(submit(following))
 

@@ -9,14 +9,27 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from goldformer.conformance.grading.model import ForbiddenUse
 
+#: The most bytes of source that are read of a submission: its syntax tree takes several hundred times as much memory.
+_LARGEST: Final = 256 << 10
+#: The most uses that are listed for a submission.
+_MOST_USES: Final = 50
+
 
 def find_forbidden_uses(files: Mapping[str, bytes], forbid: Sequence[str]) -> tuple[ForbiddenUse, ...]:
-    """Return where the Python files of a submission use a forbidden name, each name once in a line."""
+    """Return where the Python files of a submission use a forbidden name, each name once in a line.
+
+    A student's file may be written to keep this function busy: time and memory stay proportional to what it reads.
+    """
     uses: dict[ForbiddenUse, None] = {}
+    left = _LARGEST if forbid else 0
     for file, source in sorted(files.items()):
+        left -= len(source)
+        if left < 0 or len(uses) >= _MOST_USES:
+            break
         try:
             tree = ast.parse(source)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -26,8 +39,8 @@ def find_forbidden_uses(files: Mapping[str, bytes], forbid: Sequence[str]) -> tu
             reader.visit(tree)
         except RecursionError:
             continue
-        uses |= dict.fromkeys(reader.uses)
-    return tuple(uses)
+        uses |= reader.uses
+    return tuple(uses)[:_MOST_USES]
 
 
 @dataclass
@@ -37,8 +50,15 @@ class _Reader(ast.NodeVisitor):
     file: str
     forbid: Sequence[str]
     names: dict[str, str] = field(default_factory=dict)
-    stars: list[str] = field(default_factory=list)
-    uses: list[ForbiddenUse] = field(default_factory=list)
+    stars: dict[str, None] = field(default_factory=dict)
+    uses: dict[ForbiddenUse, None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Find how many characters of a dotted name decide whether it is forbidden or part of a forbidden one."""
+        self._decisive = max(map(len, self.forbid), default=0) + 1
+
+    def _join(self, owner: str, attribute: str) -> str:
+        return f"{owner}.{attribute}"[: self._decisive]
 
     def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:
@@ -51,10 +71,11 @@ class _Reader(ast.NodeVisitor):
             return  # a module of the submission, which is read too
         for alias in node.names:
             if alias.name == "*":
-                self.stars.append(node.module)
+                if any(name.startswith(f"{node.module}.") for name in self.forbid):
+                    self.stars[node.module] = None
                 continue
-            self.names[alias.asname or alias.name] = f"{node.module}.{alias.name}"
-            self._report(node, [f"{node.module}.{alias.name}"])
+            self.names[alias.asname or alias.name] = self._join(node.module, alias.name)
+            self._report(node, [self._join(node.module, alias.name)])
 
     def visit_Assign(self, node: ast.Assign) -> None:
         self.generic_visit(node)
@@ -76,19 +97,23 @@ class _Reader(ast.NodeVisitor):
             self._report(node, self._resolve(node))
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
-        names = self._resolve(node)
-        if not names:
+        if names := self._resolve(node):
+            self._report(node, names)
+            return  # whatever its parts use, it uses too
+        inner: ast.expr = node
+        while isinstance(inner, ast.Attribute):
             # The type of the object is not known: every forbidden method of that name may be meant.
-            names = [name for name in self.forbid if _is_method(name) and name.rpartition(".")[2] == node.attr]
-        self._report(node, names)
-        self.generic_visit(node)
+            methods = [name for name in self.forbid if _is_method(name) and name.rpartition(".")[2] == inner.attr]
+            self._report(inner, methods)
+            inner = inner.value
+        self.visit(inner)
 
     def visit_Call(self, node: ast.Call) -> None:
         match node:
             case ast.Call(func=ast.Name(id="getattr"), args=[owner, ast.Constant(value=str(attribute)), *_]) if (
                 owned := self._resolve(owner)
             ):
-                self._report(node, [f"{name}.{attribute}" for name in owned])
+                self._report(node, [self._join(name, attribute) for name in owned])
         self.generic_visit(node)
 
     def _resolve(self, node: ast.expr) -> list[str]:
@@ -97,17 +122,15 @@ class _Reader(ast.NodeVisitor):
             case ast.Name(id=id_) if id_ in self.names:
                 return [self.names[id_]]
             case ast.Name(id=id_):
-                return [f"{module}.{id_}" for module in self.stars]
+                return [self._join(module, id_) for module in self.stars]
             case ast.Attribute(value=value, attr=attr):
-                return [f"{name}.{attr}" for name in self._resolve(value)]
+                return [self._join(name, attr) for name in self._resolve(value)]
         return []
 
     def _report(self, node: ast.stmt | ast.expr, names: Sequence[str]) -> None:
         for name in self.forbid:
             if any(used == name or used.startswith(f"{name}.") for used in names):
-                use = ForbiddenUse(self.file, node.lineno, name)
-                if use not in self.uses:
-                    self.uses.append(use)
+                self.uses[ForbiddenUse(self.file, node.lineno, name)] = None
 
 
 def _is_method(name: str) -> bool:

@@ -31,6 +31,8 @@ from goldformer.spec.files import explain_os_error
 _TRIES: Final = 3
 #: Seconds that a process gets to end everything that it started.
 _FAREWELL: Final = 3.0
+#: Ctrl-C, and what a build server sends first.
+_STOPPING: Final = {signal.SIGINT, signal.SIGTERM}
 
 
 class Unusable(Exception):
@@ -62,8 +64,9 @@ class _WorkerProcess:
         # Send the spec: reading its files takes twenty times as long.
         arguments = (theirs, task, load_spec(), running, os.getpid())
         self._process = context.Process(target=_work, args=arguments, daemon=True)
-        # Block Ctrl-C until the process has its own handler; it inherits the mask.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        # Block both until the process has its own handlers, as it inherits the mask: a start that is interrupted would
+        # leave a process that reads half of its arguments, and prints a traceback.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
         try:
             self._process.start()
         finally:
@@ -192,9 +195,9 @@ def _work(connection: Connection, task: GradingTask, spec: Spec, running: Path, 
     tempfile.tempdir = str(running)
     # Ctrl-C is for the parent, which ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGTERM, _leave)
     with contextlib.suppress(_Leave):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
         _grade(connection, task, spec, running)
 
 

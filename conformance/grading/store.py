@@ -26,7 +26,7 @@ from goldformer import __version__
 from goldformer.conformance.grading.model import Grade
 from goldformer.conformance.grading.sandbox import SweptFolder
 from goldformer.conformance.reports.json_data import finite
-from goldformer.spec.files import replace_file
+from goldformer.spec.files import replace_file, resolve_path
 
 GRADE: Final = "grade.json"
 #: The error of the grader itself, if there was one.
@@ -102,7 +102,7 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         """Lock the folder; InUse while another process has it. Remove partial files of a process that died."""
-        self.folder = folder.resolve()
+        self.folder = resolve_path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         # Never remove the lock file: another process may be waiting for it.
         self._lock = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -8,17 +8,18 @@ CallProblem
 
 from __future__ import annotations
 
+import contextlib
 import time
 import traceback
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from numpy.typing import NDArray
 
 from goldformer.adapters.arrays import LIBRARIES, ArrayLibrary, Layout, Wire
-from goldformer.adapters.process.faults import CallFault, clip_text
+from goldformer.adapters.process.faults import LONGEST_TRACE, CallFault, clip_text, describe_exception, quote_message
 from goldformer.adapters.protocol import Adapter, bind_arguments
 from goldformer.conformance.judging.verdict import Reason
 from goldformer.spec import Case, Contract
@@ -67,7 +68,7 @@ class BadResult(CallProblem):
     def detail(self) -> str:
         """The text for a closer look; an exception becomes its traceback only here, because that takes long."""
         if isinstance(self._detail, BaseException):
-            self._detail = "".join(traceback.format_exception(self._detail))
+            self._detail = clip_text("".join(traceback.format_exception(self._detail)), LONGEST_TRACE)
         return self._detail
 
 
@@ -170,7 +171,7 @@ def call(adapter: Adapter, contract: Contract, given: Mapping[str, Any]) -> tupl
             returned = function(**given)
             return returned, time.perf_counter() - start
     except NotImplementedError as error:
-        raise NotImplementedHere(str(error) or f"{component} raises NotImplementedError") from error
+        raise NotImplementedHere(quote_message(error) or f"{component} raises NotImplementedError") from error
     except CallFault as fault:
         if fault.reason == "too-large":
             raise NotCheckable(str(fault)) from fault
@@ -178,7 +179,7 @@ def call(adapter: Adapter, contract: Contract, given: Mapping[str, Any]) -> tupl
         raise BadResult(fault.reason, f"{head}{fault}", fault.detail) from fault
     except (Exception, SystemExit) as error:
         hint = _list_parameters(error, given.get("params"))
-        message = f"raised {type(error).__name__}: {error}{_locate_error(error)}{hint}"
+        message = f"raised {describe_exception(error)}{_locate_error(error)}{hint}"
         raise BadResult("raised", message, error) from error
 
 
@@ -244,16 +245,27 @@ def read_array(library: ArrayLibrary, spec: ArraySpec, value: Any, binder: Binde
     name = spec.name
     if not library.is_array(value):
         raise BadResult("not-an-array", f"{name} is {_add_article(type(value).__name__)}: return a {library.type_name}")
+    with _blame_value(name):
+        actual, got, place = tuple(value.shape), library.dtype(value), library.device(value)
     shape = spec.shape.sizes(binder.sizes, binder.lead or ())
-    if tuple(value.shape) != shape:
-        raise BadResult("wrong-shape", f"{name} has shape {tuple(value.shape)}, must be {spec.shape} = {shape}")
+    if actual != shape:
+        raise BadResult("wrong-shape", f"{name} has shape {actual}, must be {spec.shape} = {shape}")
     wanted = {"float": dtype, "bool": "bool", "ids": "an integer dtype"}[spec.kind]
-    got = library.dtype(value)
     if not (got.startswith(("int", "uint")) if spec.kind == "ids" else got == wanted):
         raise BadResult("wrong-dtype", f"{name} is {got}, must be {wanted}" + _hint_at_dtype(spec, wanted, got))
-    if spec.kind == "float" and library.device(value) != device.partition(":")[0]:
-        raise BadResult("wrong-device", f"{name} is on {library.device(value)}, the inputs are on {device}")
-    return library.numpy(value)
+    if spec.kind == "float" and place != device.partition(":")[0]:
+        raise BadResult("wrong-device", f"{name} is on {place}, the inputs are on {device}")
+    with _blame_value(name):
+        return library.numpy(value)
+
+
+@contextlib.contextmanager
+def _blame_value(name: str) -> Iterator[None]:
+    """Turn exceptions into BadResult: a nested tensor has no shape, and a subclass may have methods that fail."""
+    try:
+        yield
+    except Exception as error:
+        raise BadResult("not-an-array", f"{name} cannot be read: {describe_exception(error)}", error) from error
 
 
 def _add_article(noun: str) -> str:

@@ -407,3 +407,59 @@ def test_a_command_ends_with_a_sentence_and_status_2(write, command, text):
     assert result.exit_code == 2
     assert result.stderr.startswith(f"goldformer: {path}:1: ")
     assert result.stdout == ""
+
+
+CASE = """component: softmax
+cases:
+  - id: mine
+    title: A case of a stranger
+    clauses: [SM-1]
+    source: derived
+    sizes: {sizes}
+    inputs: {inputs}
+    expect: {expect}
+"""
+#: What a case may not be, and the end of the sentence that refuses it.
+OVERSIZED = {
+    "axes": ({"sizes": f"{{lead: [{'1, ' * 5000}1], n: 2}}"}, "inputs.scores: mine: has 5002 axes: write at most 32"),
+    "places": (
+        {"expect": "{output: {drawn: 999999999999, seed: 3}}"},
+        "output.drawn: Input should be less than or equal to 100000, got 999999999999",
+    ),
+    "NaN": (
+        {"inputs": "{scores: {values: [.nan, 0]}}"},
+        "inputs.scores: mine: holds an infinity or NaN: write finite numbers",
+    ),
+    "infinity": (
+        {"inputs": "{scores: {fill: .inf}}"},
+        "inputs.scores: mine: holds an infinity or NaN: write finite numbers",
+    ),
+    "name": (
+        {"inputs": "\n      ? " + "a" * 100_000 + "\n      : {fill: 0}"},
+        "is not in the contract, which has scores",
+    ),
+    "derivation": (
+        {"sizes": "{lead: [], n: 134217728}"},
+        "mine has no golden values, and 134217728 numbers, more than the 1048576 that are derived: write smaller "
+        "sizes, or expect only shapes",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", OVERSIZED)
+def test_a_case_that_no_machine_can_run_is_refused_in_a_sentence(kind, write):
+    """Each of them ended in a traceback, went on for ever, or printed megabytes."""
+    fields, sentence = OVERSIZED[kind]
+    usual = {"sizes": "{lead: [], n: 2}", "inputs": "{scores: {fill: 0}}", "expect": "{output: all}"}
+    path = write(CASE.format(**usual | fields))
+    done = CliRunner().invoke(main, ["check", "textbook", "--cases", str(path)])
+    assert (done.exit_code, done.output.rstrip()[-len(sentence) :]) == (2, sentence), done.output[-1000:]
+    assert len(done.output) < 2000
+
+
+def test_a_link_to_itself_is_refused_in_a_sentence(tmp_path):
+    loop = tmp_path / "loop.yaml"
+    loop.symlink_to(loop)
+    done = CliRunner().invoke(main, ["check", "textbook", "--cases", str(loop)])
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1), done.output
+    assert "Too many levels of symbolic links" in done.stderr

@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, BinaryIO, Final
 
+from goldformer.adapters.process.faults import LONGEST_MESSAGE, LONGEST_TRACE, clip_text, describe_exception
 from goldformer.adapters.process.schema import MAX_MESSAGE, PARSE_ERROR, RAISED
 from goldformer.adapters.process.server import Server
 from goldformer.adapters.process.wire import error_line
@@ -114,11 +115,11 @@ class _ErrorDescriber:
         """Return in one line why the submission cannot be imported, and where."""
         if isinstance(error, SyntaxError) and error.filename:
             where = f"{self._shorten(error.filename)}:{error.lineno}: "
-            return f"{where}{type(error).__name__}: {error.msg}"
+            return clip_text(f"{where}{type(error).__name__}: {error.msg}", LONGEST_MESSAGE)
         frames = traceback.extract_tb(error.__traceback__)
         last = next((frame for frame in reversed(frames) if frame.filename.startswith(self._own)), None)
         where = f"{self._shorten(last.filename)}:{last.lineno}: " if last else ""
-        return self._shorten(f"{where}{type(error).__name__}: {error}")
+        return self._shorten(f"{where}{describe_exception(error)}")
 
     def format_traceback(self, error: BaseException) -> str:
         """Return the traceback without the frames of this package."""
@@ -128,7 +129,8 @@ class _ErrorDescriber:
             for i in reversed([i for i, frame in enumerate(link.stack) if frame.filename.startswith(_OWN)]):
                 del link.stack[i]
             link = link.__cause__ or link.__context__
-        return self._shorten("".join(text.format()))
+        # A line of source that is no Python is quoted whole.
+        return self._shorten(clip_text("".join(text.format()), LONGEST_TRACE))
 
     def _shorten(self, text: str) -> str:
         for folder in self._folders:

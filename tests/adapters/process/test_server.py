@@ -145,6 +145,40 @@ def test_what_an_adapter_does_wrong_is_an_error(body, code, message, server):
     assert (error["code"], error["message"]) == (code, message)
 
 
+UNREADABLE = """
+ARRAYS = "torch"
+import torch
+class NoText(Exception):
+    def __str__(self): raise LookupError
+class Number(Exception):
+    def __str__(self): return 7
+class Long(Exception):
+    def __str__(self): return "A" * 1_000_000
+class Liar(torch.Tensor):
+    def numpy(self, *_, **__): raise LookupError("no values")
+def softmax(scores):
+    BODY
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("raise NoText", "NoText: (its message cannot be shown)"),
+        ("raise Number", "Number: (its message cannot be shown)"),
+        ("raise Long", "Long: AAAA"),
+        ("return scores.to('meta')", "output cannot be read: "),
+        ("return torch.nested.nested_tensor([scores, scores])", "output cannot be read: "),
+        ("return scores.as_subclass(Liar)", "output cannot be read: LookupError: no values"),
+    ],
+)
+def test_exceptions_and_arrays_that_cannot_be_read_are_errors_too(body, message, server):
+    """A process that ended instead would be said to have crashed, and start again for each case."""
+    error = ask(server(UNREADABLE.replace("BODY", body)), "softmax", {"scores": SCORES})
+    assert error["message"].startswith(message)
+    assert len(json.dumps(error)) < 40_000
+
+
 def test_nothing_returned_is_null(server):
     assert ask(server('ARRAYS = "numpy"\ndef softmax(scores): ...\n'), "softmax", {"scores": SCORES}) is None
 

@@ -100,6 +100,14 @@ WRONG = {
         "expected: false", "colour: red", 15, "feedback.colour",
         "unknown key: known here are diagnosis, first_wrong, expected, reproduction, stderr",
     ),
+    "endless points": (
+        "golden: 3", "golden: 1.0e+308", 6, "components.scaled_dot_product_attention.golden",
+        "Input should be less than or equal to 1000000",
+    ),
+    "endless memory": (
+        "memory: 1024", "memory: 99999999999999999999", 10, "limits.memory",
+        "Input should be less than or equal to 1073741824",
+    ),
     "no mapping": ("limits: {call: 2.5, memory: 1024}", "limits: 5", 10, "limits",
         "should be a mapping of keys to values, got 5"),
     "misspelt component": (

@@ -250,6 +250,9 @@ def test_a_seed_is_read_from_a_file_and_never_shown_to_weakly_isolated_code(run:
     assert result.exit_code == 2
     assert "write the seed to a file with mode 600, and name it with --seed @FILE" in " ".join(result.stderr.split())
     assert run("--seed", f"@{tmp_path}/absent").exit_code == 2
+    seed.write_text("x" * 5000)
+    result = run("--seed", f"@{seed}")
+    assert (result.exit_code, "the file cannot be read: has more than 4096 bytes" in result.stderr) == (2, True)
 
 
 def test_the_weakest_level_must_be_asked_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from goldformer.conformance.grading.cluster import grade_on_cluster
 from goldformer.conformance.grading.model import Submission
 from goldformer.conformance.grading.pool import Unusable, grade_in_pool
 from goldformer.conformance.grading.task import GradingTask
+from goldformer.conformance.grading.worker import ResultFiles
 from goldformer.spec import Spec
 from homework import CORRECT, NORM, SOFTMAX, UNSTABLE, make_task, submitted
 
@@ -97,3 +99,26 @@ def test_a_cluster_that_loses_its_scheduler_is_refused_in_a_sentence(exam: Gradi
         with pytest.raises(Unusable, match=message):
             there.extend(graded)
     assert {one.outcome for one in there}.isdisjoint({"grader-error"})
+
+
+def test_a_timeout_next_to_others_is_tried_again_alone_on_a_cluster(tmp_path: Path, monkeypatch) -> None:
+    from distributed import Client
+
+    from goldformer.conformance.grading import cluster
+
+    folder = str(tmp_path)
+
+    def finish(task: object, submission: Submission) -> ResultFiles:
+        running = Path(folder, f"{submission.id}-runs")
+        running.touch()
+        time.sleep(0.05)
+        beside = len(list(Path(folder).glob("*-runs"))) - 1
+        running.unlink()
+        late = submission.id in ("s03", "s04") and beside > 0
+        return ResultFiles(submission.id, {}, "timeout" if late else "correct", 0.0, 1.0, timed_out=late)
+
+    monkeypatch.setattr(cluster, "_finish", finish)
+    with Client(processes=False, n_workers=1, threads_per_worker=3, dashboard_address=None) as client:
+        graded = list(cluster._grade_all(None, submissions(), client))
+    assert sorted(one.id for one in graded) == [one.id for one in submissions()]
+    assert {one.outcome for one in graded} == {"correct"}

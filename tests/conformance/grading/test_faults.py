@@ -91,6 +91,9 @@ def test_a_submission_that_cannot_be_imported_says_where(client):
         "def f():\n    return 1 / 0\nf()\n": "submission.py:2: ZeroDivisionError: division by zero",
         "import helper\n": "helper.py:1: NameError: name 'undefined' is not defined",
         "x = 1\n": "module 'submission' has no attribute 'softmax'",
+        # Python quotes the line, which is longer than a handshake may be.
+        f"x = [{'1, ' * 50_000}\n": r"submission.py:1: SyntaxError: '\[' was never closed",
+        "raise ValueError('x' * 100_000)\n": "submission.py:1: ValueError: xxx",
     }
     for source, words in cases.items():
         fault = fault_of(client(source, helper="undefined\n"))

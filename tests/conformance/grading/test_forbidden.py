@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -61,6 +63,38 @@ def test_a_use_is_found_with_its_line(source):
 )
 def test_what_is_no_use_is_not_reported(source):
     assert find_forbidden_uses({"submission.py": source.encode()}, FORBID) == ()
+
+
+#: Sources that once kept the reader busy for minutes or hours, or in gigabytes of memory.
+ENDLESS = {
+    "lines": "import torch\n" + "torch.softmax\n" * 15_000,
+    "chains": ("torch" + ".y" * 900 + "\n") * 130,
+    "stars": "".join(f"from a{i} import *\n" for i in range(6000)) + "x\n" * 40_000,
+    "long names": f"import torch\na = torch.{'x' * 100_000}\n" + "".join(f"a{i} = a.y\n" for i in range(9000)),
+}
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+def test_no_source_keeps_the_reader_busy(kind):
+    code = f"""
+import resource, sys
+from goldformer.conformance.grading.forbidden import find_forbidden_uses as find
+resource.setrlimit(resource.RLIMIT_CPU, (8, 8))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(len(find({{"submission.py": sys.stdin.buffer.read()}}, {FORBID!r})))
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=ENDLESS[kind].encode(), capture_output=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    count, mebibytes = map(int, done.stdout.split())
+    assert count == (50 if kind == "lines" else 0)
+    assert mebibytes < 400
+
+
+def test_more_source_than_a_student_writes_is_not_read():
+    assert find_forbidden_uses({"submission.py": b"#" * (1 << 18) + b"\nimport colorsys\n"}, FORBID) == ()
 
 
 # ── at run time ──

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from multiprocessing import Pipe
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import ClassVar
 
@@ -187,6 +188,24 @@ def test_it_ends_when_it_is_told_to(sent: signal.Signals, homework: Path, tmp_pa
     assert "Traceback" not in told
     assert gone(mark)
     assert (tmp_path / "out" / ".lock").read_bytes() == b""
+
+
+def test_no_signal_interrupts_the_start_of_a_process(
+    exam: GradingTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that read half of its arguments printed a traceback."""
+    blocked: list[set[int]] = []
+    start = SpawnProcess.start
+
+    def watch(process: SpawnProcess) -> None:
+        blocked.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+        start(process)
+
+    monkeypatch.setattr(SpawnProcess, "start", watch)
+    (result,) = grade_in_pool(exam, [submitted(CORRECT, "alice")], 1, tmp_path)
+    assert result.outcome == "correct"
+    assert [mask & {signal.SIGINT, signal.SIGTERM} for mask in blocked] == [{signal.SIGINT, signal.SIGTERM}]
+    assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 def test_two_do_not_grade_into_one_folder(homework: Path, tmp_path: Path) -> None:

@@ -108,6 +108,21 @@ def test_what_the_implementation_raises_is_no_fault_of_goldformer(bench, adapter
     assert check_case(raises.spec.cases["sm-several-rows"], raises).reason == "raised"
 
 
+@pytest.mark.parametrize(
+    ("body", "reason", "words"),
+    [
+        ("raise type('Mute', (Exception,), {'__str__': lambda self: 1 / 0})", "raised", "its message cannot be shown"),
+        ("raise ValueError('x' * 1_000_000)", "raised", "998000 characters"),
+        ("return torch.nested.nested_tensor([scores])", "not-an-array", "output cannot be read: "),
+    ],
+)
+def test_what_cannot_be_shown_or_read_is_a_verdict_about_the_implementation(body, reason, words, bench, adapter_file):
+    strange = bench(adapter_file(f'import torch\nARRAYS = "torch"\ndef softmax(scores):\n    {body}\n'))
+    verdict = check_case(strange.spec.cases["sm-several-rows"], strange)
+    assert (verdict.reason, len(verdict.message + verdict.detail) < 40_000) == (reason, True)
+    assert words in verdict.message
+
+
 def test_a_call_that_is_accepted_in_bfloat16_is_diagnosed(bench, adapter_file):
     """NumPy, in which mistakes are imitated, has no bfloat16."""
     accepting = """
