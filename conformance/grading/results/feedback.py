@@ -58,6 +58,9 @@ def list_notes(feedback: StudentFeedback) -> Iterator[str]:
     """Yield the message, the advice and the standard error of a submission, as far as there are any, in Markdown."""
     if feedback.message:
         yield code(feedback.message)
+    for finding in feedback.findings:
+        quoted = f": {code(finding.quoted)}" if finding.quoted else ""
+        yield f"{code(finding.component)}: {escape(finding.text)}{quoted}"
     if feedback.advice:
         yield escape(feedback.advice)
     if feedback.forbidden:
@@ -107,7 +110,8 @@ def describe_component(row: ComponentFeedback) -> Iterator[str]:
 
 def _list_failures(row: ComponentFeedback) -> Iterator[str]:
     for failure in row.failures:
-        alike = f" (and so {failure.alike} more)" if failure.alike else ""
-        yield f"- {code(failure.check)} ({', '.join(failure.dtypes)}): {code(failure.said)}{alike}"
+        alike = f" (and so {len(failure.alike)} more)" if failure.alike else ""
+        dtypes = f" ({', '.join(failure.dtypes)})" if failure.dtypes else ""
+        yield f"- {code(failure.check)}{dtypes}: {code(failure.said)}{alike}"
     if row.more:
-        yield f"- and {row.more} more"
+        yield f"- and {words.count_noun(len(row.more), 'check')} more: {', '.join(map(code, row.more))}"
