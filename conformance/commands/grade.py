@@ -40,7 +40,7 @@ from goldformer.conformance.grading.results import classroom, gradebook, platfor
 from goldformer.conformance.grading.results.gradebook import GradeSummary
 from goldformer.conformance.grading.results.words import count_noun
 from goldformer.conformance.grading.sandbox import Level
-from goldformer.conformance.grading.store import GRADE, BadRecord, InUse, Store, digest_folder, from_json, to_json
+from goldformer.conformance.grading.store import GRADE, BadRecord, InUse, Store, digest_folder, to_json, unpack_grade
 from goldformer.conformance.grading.submissions import ClassList, NoSubmissions, find_submissions
 from goldformer.conformance.grading.task import FRESH, GradingTask
 from goldformer.conformance.grading.transcript import BadTranscript, ReplayMismatch, Transcript
@@ -301,7 +301,7 @@ def _replay(folder: Path) -> int:
     """Judge again what a submission answered; the exit status says whether its grade is the same."""
     top = folder.resolve().parent.parent
     try:
-        before = from_json((folder / GRADE).read_bytes())
+        before = unpack_grade((folder / GRADE).read_bytes())
         transcript = Transcript.unpack((folder / TRANSCRIPT).read_bytes())
         fresh = (top / FRESH).read_text("utf-8")
     except OSError as error:

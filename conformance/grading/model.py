@@ -147,11 +147,15 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One judged check of a submission."""
+    """One judged check of a submission.
+
+    It is `inherited` if it fails only because of a mistake in a component that its own is built of.
+    """
 
     origin: Origin
     outcome: Outcome
     verdict: Verdict
+    inherited: bool = False
 
     @property
     def counts(self) -> bool:

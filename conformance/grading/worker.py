@@ -11,7 +11,7 @@ from goldformer.conformance.grading.model import Outcome, Submission
 from goldformer.conformance.grading.outputs import Outputs
 from goldformer.conformance.grading.results import feedback, staff
 from goldformer.conformance.grading.sandbox import Sandbox
-from goldformer.conformance.grading.store import GRADE, PROBLEM, to_json
+from goldformer.conformance.grading.store import GRADE, PROBLEM, pack_grade
 from goldformer.conformance.grading.task import GradingTask
 from goldformer.conformance.run import Numerics
 from goldformer.spec import Spec
@@ -66,7 +66,7 @@ def write_results(graded: GradedSubmission, task: GradingTask, spec: Spec) -> Re
     """Return the result files of a graded submission."""
     grade, assignment = graded.grade, task.assignment
     files: dict[str, str | bytes] = {
-        GRADE: to_json(grade),
+        GRADE: pack_grade(grade),
         "feedback.html": feedback.html(grade, assignment, spec),
         "feedback.md": feedback.markdown(grade, assignment, spec),
         "staff.html": staff.html(grade, assignment, spec),

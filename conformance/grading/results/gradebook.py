@@ -57,8 +57,9 @@ class ComponentSummary:
 class GradeSummary:
     """A student's grade without its checks: everything that tables and pages of a class need, in little memory.
 
-    The diagnosis is certain of `mistakes` and not of `maybe`; `failed` are the failing checks by their origin and id;
-    `diagnosis` is its first sentence that says what is wrong.
+    The diagnosis is certain of `mistakes` and not of `maybe`; `failed` are the failing checks by their origin and id,
+    except those that fail only because of a mistake in another component; `diagnosis` is its first sentence that says
+    what is wrong.
     """
 
     submission: str
@@ -78,7 +79,7 @@ class GradeSummary:
     def of(cls, grade: Grade) -> GradeSummary:
         """Summarize a grade."""
         certain = _list_mistakes(line for line in grade.said if line.label in CERTAIN_LABELS)
-        bad = (c for c in grade.checks if c.is_shown)
+        bad = (c for c in grade.checks if c.is_shown and not c.inherited)
         telling = next((line.text for line in grade.said if line.label in _TELLING), "")
         return cls(
             submission=grade.submission, key=grade.key, outcome=grade.outcome,

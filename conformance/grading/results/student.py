@@ -14,6 +14,7 @@ from itertools import takewhile
 from typing import Final
 
 from goldformer.conformance.diagnosis.findings import FIX_FIRST
+from goldformer.conformance.grading.compact import WINDOWS, find_place, list_public_failures
 from goldformer.conformance.grading.model import (
     CERTAIN_LABELS,
     NOT_STARTED,
@@ -35,9 +36,6 @@ from goldformer.spec import Mistake, Spec
 
 #: The number of failing checks of a component that are listed; the others are counted.
 _LISTED: Final = 8
-
-#: The number of them whose wrong outputs are drawn.
-_DRAWN: Final = 3
 
 #: The number of lines of standard error that are shown.
 _STDERR: Final = 15
@@ -161,6 +159,7 @@ class _FailedChecks:
 
     def __init__(self, grade: Grade, assignment: Assignment, spec: Spec) -> None:
         self._checks = grade.checks
+        self._assignment = assignment
         self._feedback = assignment.feedback
         self._dtypes = assignment.dtypes
         self._spec = spec
@@ -170,17 +169,10 @@ class _FailedChecks:
 
     def list_public(self, component: str) -> list[Check]:
         """Return the failing checks of a component except fresh cases, the earliest in the flow of data first."""
-        bad = [check for check in self._list_bad(component) if check.origin != "fresh"]
-        return sorted(bad, key=self._find_place) if self._feedback.first_wrong else bad
+        return list_public_failures(self._checks, component, self._assignment, self._spec)
 
     def _list_bad(self, component: str) -> list[Check]:
         return [check for check in self._checks if check.verdict.component == component and check.is_shown]
-
-    def _find_place(self, check: Check) -> int:
-        """Return the place of the first wrong output in the flow of data; other failures come last."""
-        flow = self._spec.contracts[check.verdict.component].flow
-        outputs = [difference.output for difference in check.verdict.differences[:1]]
-        return flow.index(outputs[0]) if outputs and outputs[0] in flow else len(flow)
 
     def describe(self, component: str) -> tuple[FailedCheck, ...]:
         """Describe the public ones, each check once; those with the same text are counted with the first one.
@@ -192,7 +184,7 @@ class _FailedChecks:
             bad.setdefault(check.verdict.check, []).append(check)
         alike: dict[str, list[FailedCheck]] = {}
         for nth, checks in enumerate(bad.values()):
-            failure = self._describe_check(checks, drawn=nth < _DRAWN)
+            failure = self._describe_check(checks, drawn=nth < WINDOWS)
             alike.setdefault(failure.said, []).append(failure)
         return tuple(replace(first, alike=tuple(o.check for o in others)) for first, *others in alike.values())
 
@@ -201,7 +193,7 @@ class _FailedChecks:
         wrong = [check for check in self._list_bad(component) if check.verdict.differences]
         if not wrong or not self._feedback.first_wrong:
             return ""
-        check = min(wrong, key=lambda check: (check.origin == "fresh", self._find_place(check)))
+        check = min(wrong, key=lambda check: (check.origin == "fresh", find_place(check, self._spec)))
         difference = check.verdict.differences[0]
         if check.origin == "fresh":
             return f"The first output that is wrong is {difference.output}, in {words.DRAWN}."

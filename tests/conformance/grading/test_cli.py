@@ -65,7 +65,7 @@ def test_a_class_leaves_its_files(run: Run, tmp_path: Path) -> None:
         ".lock", "assignment/adapter.py", "assignment/assignment.yaml", "assignment/outputs.json", "class.html",
         "fresh/cases.yaml", "fresh/drawn-for.json", "fresh/seed", "grades.csv", "grades.json", "junit.xml",
         *(f"students/{id_}/{name}" for id_ in ("alice", "bob", "carol")
-          for name in ("feedback.html", "feedback.md", "grade.json", "staff.html", "transcript.jsonl.gz")),
+          for name in ("feedback.html", "feedback.md", "grade.json.gz", "staff.html", "transcript.jsonl.gz")),
     }  # fmt: skip
     with (out / "grades.csv").open(newline="") as file:
         rows = {row["id"]: row for row in csv.DictReader(file)}
