@@ -33,13 +33,15 @@ from goldformer.spec.files import replace_file
 GRADE: Final = "grade.json.gz"
 #: The error of the grader itself, if there was one.
 PROBLEM: Final = "grader-error.txt"
+#: What the staff said when the pages of a submission were written, if anything.
+ADJUSTMENT: Final = "adjustment.json"
 _LOCK: Final = ".lock"
 #: The folders that only their owner may read.
 _PRIVATE: Final = ("fresh", "assignment", "students")
 #: The beginning of the names of folders that hold submissions while they run.
 _RUNNING: Final = "goldformer-grade-"
 #: Files that replace_file has written and not moved to their places yet.
-_PARTIAL: Final = re.compile(r"\.(seed|.+\.(json|html|md|csv|xml|yaml|gz))\.\w{8}$")
+_PARTIAL: Final = re.compile(r"\.(seed|.+\.(json|html|md|csv|xml|yaml|gz|zip))\.\w{8}$")
 #: Higher levels hardly make a grade smaller.
 _LEVEL: Final = 6
 _ADAPTER: Final = pydantic.TypeAdapter(Grade)
@@ -187,10 +189,29 @@ class Store:
         """Write all files of one submission, its grade last: with it the submission is finished."""
         folder = self.student(id_)
         folder.mkdir(parents=True, exist_ok=True)
+        # These pages do not show what the staff say.
+        (folder / ADJUSTMENT).unlink(missing_ok=True)
         if PROBLEM not in files:
             (folder / PROBLEM).unlink(missing_ok=True)
         for name in sorted(files, key=lambda name: (name == GRADE, name)):
             replace_file(folder / name, files[name])
+
+    def read_adjustment(self, id_: str) -> str:
+        """Return what the pages of a submission show of what the staff say; nothing if they show nothing."""
+        try:
+            return (self.student(id_) / ADJUSTMENT).read_text("utf-8")
+        except OSError:
+            return ""
+
+    def keep_adjusted(self, id_: str, pages: Mapping[str, str], adjustment: str) -> None:
+        """Write the pages of a submission again, and last what they show of what the staff say."""
+        folder = self.student(id_)
+        for name in sorted(pages):
+            replace_file(folder / name, pages[name])
+        if adjustment:
+            replace_file(folder / ADJUSTMENT, adjustment)
+        else:
+            (folder / ADJUSTMENT).unlink(missing_ok=True)
 
     def write(self, name: str, content: str | bytes) -> None:
         """Write a file of the whole class, such as grades.csv or fresh/cases.yaml."""

@@ -10,6 +10,7 @@ from goldformer.conformance.grading.model import Assignment, Grade
 from goldformer.conformance.grading.results import words
 from goldformer.conformance.grading.results.student import (
     ComponentFeedback,
+    ManualRow,
     StudentFeedback,
     StudentRemark,
     build_feedback,
@@ -26,7 +27,10 @@ AT_HOME: Final = "In the folder that has your submission.py, with the adapter of
 def html(grade: Grade, assignment: Assignment, spec: Spec) -> str:
     """Return the student's page."""
     page = build_feedback(grade, assignment, spec)
-    return printable(render("feedback.html", told=page, assignment=assignment, words=words, at_home=AT_HOME))
+    questions = {part.component: part.question for part in assignment.parts}
+    return printable(
+        render("feedback.html", told=page, assignment=assignment, questions=questions, words=words, at_home=AT_HOME)
+    )
 
 
 def markdown(grade: Grade, assignment: Assignment, spec: Spec) -> str:
@@ -65,6 +69,10 @@ def list_notes(feedback: StudentFeedback) -> Iterator[str]:
         yield escape(feedback.advice)
     if feedback.forbidden:
         yield escape(feedback.forbidden)
+    if feedback.added:
+        yield escape(feedback.added)
+    if feedback.comment:
+        yield f"Comment of the staff: {escape(feedback.comment)}"
     if feedback.stderr:
         yield block(feedback.stderr)
 
@@ -76,9 +84,18 @@ def make_table(feedback: StudentFeedback) -> str:
         + [row.share(origin) or "–" for origin in feedback.origins]
         for row in feedback.rows
     ]
+    lines += [
+        [escape(row.title), f"{_format_manual(row)} of {points(row.points)}", "graded by the staff"]
+        + ["–" for _ in feedback.origins]
+        for row in feedback.manual
+    ]
     return markdown_table(
         ["component", "points", "outcome", *(words.ORIGINS[origin] for origin in feedback.origins)], lines
     ).rstrip()
+
+
+def _format_manual(row: ManualRow) -> str:
+    return "–" if row.earned is None else points(row.earned)
 
 
 def list_remarks(remarks: tuple[StudentRemark, ...]) -> Iterator[str]:

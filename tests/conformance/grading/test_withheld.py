@@ -325,7 +325,7 @@ def run(spec: Spec, tmp_path: Path, runs: list[list[str]], monkeypatch: pytest.M
         runs.append([])
         for submission in submissions:
             runs[-1].append(submission.id)
-            yield write_results(grader.grade(submission), exam, spec)
+            yield write_results(grader.grade(submission), submission, exam, spec)
 
     monkeypatch.setattr("goldformer.conformance.commands._grade_session.grade_in_pool", graded)
 
