@@ -182,6 +182,7 @@ def grade(
             _store_assignment(assignment, store)
             exam = require_outputs(exam, solution, spec, store, scheduler, quiet=as_json)
             session = Session(exam, chosen, store, again, jobs, scheduler, visible=not as_json)
+            session.announce(spec)
             session.run()
             results = ClassResults(exam, found, spec, store, adjustments)
             lines = [GradeSummary.of(results.adjust(grade)) for grade in _read_grades(found, chosen, exam, store)]

@@ -181,6 +181,10 @@ class Store:
         except (OSError, BadRecord):
             return None
 
+    def has_grade(self, id_: str) -> bool:
+        """Return True if a submission has been graded, whatever has changed since."""
+        return (self.student(id_) / GRADE).is_file()
+
     def grades(self, ids: Iterable[str]) -> Iterator[Grade]:
         """Yield the grades of some submissions, one in memory at a time."""
         return (grade for id_ in ids if (grade := self.grade(id_)) is not None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import json
+import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from goldformer.conformance.cli import main
 from goldformer.conformance.commands._grade_session import Session
+from goldformer.conformance.grading.duration import describe_duration
 from goldformer.conformance.grading.grader import Grader
 from goldformer.conformance.grading.model import Submission
 from goldformer.conformance.grading.pool import Unusable
@@ -137,6 +139,24 @@ def test_what_is_wrong_with_adjustments_is_said_before_anything_is_graded(
     assert result.exit_code == 2
     assert says in " ".join(result.stderr.split())
     assert not (tmp_path / "out" / "students").exists()
+
+
+def test_how_long_it_will_take_is_said_beforehand(run: Run) -> None:
+    first, *_ = run("--jobs", "2").stdout.splitlines()
+    assert re.fullmatch(
+        r"3 to grade in 2 processes, \d+ checks each: about 10 s if they are right; wrong ones take longer, "
+        r"those that wait up to \d+ s each",
+        first,
+    )
+    assert "to grade in" not in run().stdout
+    assert "2 to grade" not in run("--only", "bob", "--again").stdout
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.0, "10 s"), (44.0, "40 s"), (89.0, "90 s"), (200.0, "3 min"), (9000.0, "2.5 h")]
+)
+def test_durations_have_the_unit_that_fits(seconds: float, text: str) -> None:
+    assert describe_duration(seconds) == text
 
 
 def test_what_changed_since_the_last_run_is_listed(run: Run, tmp_path: Path) -> None:
