@@ -98,6 +98,14 @@ class ClassResults:
             count = count_noun(len(filled.missing), "submission")
             err.print(f"goldformer: --gradebook: {count} without a row of its own: {few}", style="yellow", markup=False)
 
+    def report_ungraded(self, lines: Sequence[GradeSummary]) -> None:
+        """Print which questions of the staff have no points yet."""
+        for question in self.task.assignment.manual:
+            left = sum(line.adjustment is None or question.title not in line.adjustment.points for line in lines)
+            if left:
+                where = f"give them in {self.store.folder / ADJUSTMENTS}"
+                say(f"{question.title}: {count_noun(left, 'submission')} without points yet; {where}")
+
     def report_changes(self) -> None:
         """Print what has changed since the run before."""
         if not self.changes:

@@ -291,6 +291,7 @@ def _report(lines: Sequence[GradeSummary], among: int, session: Session, results
     of = "" if len(lines) == among else f"{len(lines)} of "
     missing = "" if len(lines) == among else f"; {among - len(lines)} without a grade"
     say(f"{of}{count_noun(among, 'submission')}: {counts}{missing}")
+    results.report_ungraded(lines)
     results.report_changes()
     for name in results.written:
         say(f"- wrote {results.store.folder / name}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from sys import intern
 from typing import Any, Final
@@ -13,6 +13,7 @@ from typing import Any, Final
 from goldformer.conformance.diagnosis.findings import NOTHING_KNOWN, POSSIBLE_CAUSES
 from goldformer.conformance.grading.model import (
     CERTAIN_LABELS,
+    NOT_STARTED,
     Adjustment,
     Assignment,
     Check,
@@ -83,13 +84,6 @@ class GradeSummary:
     def of(cls, grade: Grade) -> GradeSummary:
         """Summarize a grade."""
         certain = _list_mistakes(line for line in grade.said if line.label in CERTAIN_LABELS)
-        bad = (c for c in grade.checks if c.is_shown and not c.inherited)
-        # An exception of one component ends the calls of those that are built of it too.
-        raised: dict[str, str] = {}
-        for check in grade.checks:
-            if check.outcome == "error":
-                raised.setdefault(check.verdict.message, check.verdict.component)
-        bad = (c for c in bad if raised.get(c.verdict.message, c.verdict.component) == c.verdict.component)
         telling = next((line.text for line in grade.said if line.label in _TELLING), "")
         return cls(
             submission=grade.submission, key=grade.key, outcome=grade.outcome,
@@ -98,10 +92,26 @@ class GradeSummary:
             mistakes=certain,
             maybe=tuple(id_ for id_ in _list_mistakes(grade.said) if id_ not in certain),
             # All students share these ids in memory.
-            failed=tuple(dict.fromkeys((c.origin, intern(c.verdict.check)) for c in bad)),
+            failed=tuple(dict.fromkeys((c.origin, intern(c.verdict.check)) for c in _list_causes(grade))),
             diagnosis=words.join_lines(telling, _LONGEST), isolation=grade.isolation,
             adjustment=grade.adjustment,
         )  # fmt: skip
+
+
+def _list_causes(grade: Grade) -> Iterator[Check]:
+    """Yield the failing checks whose cause is in their own component; none if the submission could not be called."""
+    if grade.message.startswith(NOT_STARTED):
+        return
+    # An exception of one component ends the calls of those that are built of it too.
+    raised: dict[str, str] = {}
+    for check in grade.checks:
+        if check.outcome == "error":
+            raised.setdefault(check.verdict.message, check.verdict.component)
+    for check in grade.checks:
+        verdict = check.verdict
+        own = raised.get(verdict.message, verdict.component) == verdict.component
+        if check.is_shown and own and not check.inherited:
+            yield check
 
 
 def find_outcome(component: str, grade: Grade) -> Outcome:

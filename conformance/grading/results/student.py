@@ -250,7 +250,7 @@ class _FailedChecks:
         if has_values and not (quotable and self._feedback.expected and self._feedback.first_wrong):
             differences = self._select_differences(verdict)[:1]
             return ", ".join(f"{d.output}: {_count_wrong(d)}" for d in differences) or "values are wrong"
-        if verdict.differences and verdict.reason == "wrong-value":
+        if verdict.differences and verdict.reason in ("wrong-value", "not-finite"):
             return _compare_first(verdict.differences[0])
         return words.join_lines(verdict.message) if quotable else words.BRIEF[check.outcome]
 

@@ -15,7 +15,7 @@ import pytest
 
 import grades
 from goldformer.conformance.grading.likeness import AlikePair
-from goldformer.conformance.grading.model import Adjustment, Grade, ManualQuestion, Submitter
+from goldformer.conformance.grading.model import NOT_STARTED, Adjustment, Grade, ManualQuestion, Submitter
 from goldformer.conformance.grading.results import staff
 from goldformer.conformance.grading.results.classroom import anonymous_page, class_page
 from goldformer.conformance.grading.results.gradebook import GradeSummary, to_csv, to_json
@@ -79,6 +79,15 @@ def test_the_ids_of_checks_are_kept_once_for_everyone():
     first, other = GradeSummary.of(grade), GradeSummary.of(replace(grade, checks=tuple(own)))
     assert first.failed == other.failed
     assert all(id_ is same for (_, id_), (_, same) in zip(first.failed, other.failed, strict=True))
+
+
+def test_an_exception_counts_in_the_component_that_raises_it_only():
+    checks = [replace(c, outcome="error", verdict=grades.broken(c.verdict, "raised", "raised X"))
+              for c in grades.passing().checks if c.origin == "published"]  # fmt: skip
+    grade = grades.graded("eva", tuple(checks), outcome="error")
+    failed = {check for _, check in GradeSummary.of(grade).failed}
+    assert failed == {c.verdict.check for c in checks if c.verdict.component == "softmax"}
+    assert GradeSummary.of(replace(grade, message=f"{NOT_STARTED}: no")).failed == ()
 
 
 # ── the page of the class ──
