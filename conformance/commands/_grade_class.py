@@ -110,10 +110,13 @@ class ClassResults:
         """Print what has changed since the run before."""
         if not self.changes:
             return
-        say(f"since the last run, {count_noun(len(self.changes), 'grade')} changed ({self.store.folder / _CHANGES}):")
-        for change in self.changes[:_LISTED]:
+        known = [change for change in self.changes if change.before is not None]
+        new = len(self.changes) - len(known)
+        counts = f"{count_noun(len(known), 'grade')} changed" + (f", {new} new" if new else "")
+        say(f"since the last run, {counts} ({self.store.folder / _CHANGES})")
+        for change in known[:_LISTED]:
             say(f"- {change}")
-        if more := self.changes[_LISTED:]:
+        if more := known[_LISTED:]:
             say(f"- and {len(more)} more")
 
     def _read_gradebook(self) -> dict[str, Any]:

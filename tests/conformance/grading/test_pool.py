@@ -24,7 +24,7 @@ from goldformer.conformance.cli import main
 from goldformer.conformance.grading import pool
 from goldformer.conformance.grading.model import Submission
 from goldformer.conformance.grading.pool import Unusable, grade_in_pool
-from goldformer.conformance.grading.store import Store, unpack_grade
+from goldformer.conformance.grading.store import Store, pack_grade, unpack_grade
 from goldformer.conformance.grading.task import GradingTask
 from goldformer.conformance.grading.worker import ResultFiles
 from goldformer.spec import Spec
@@ -103,9 +103,7 @@ def test_each_grade_can_be_judged_again_without_the_submissions(graded: Path) ->
         assert (result.exit_code, result.output.count("the same grade")) == (0, 1), result.output
     record = graded / "students" / "alice" / "grade.json.gz"
     whole = record.read_bytes()
-    record.write_bytes(
-        whole.replace(b'"earned":20.0', b'"earned":19.0').replace(b'"outcome":"correct"', b'"outcome":"wrong"', 1)
-    )
+    record.write_bytes(pack_grade(replace(unpack_grade(whole), earned=19.0, outcome="wrong")))
     result = CliRunner().invoke(main, ["grade", "--replay", str(record.parent)])
     record.write_bytes(whole)
     assert result.exit_code == 1
@@ -121,7 +119,8 @@ class Moment:
 
     def wait(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
-        for _ in range(self.lines):
+        # The first line says how long it will take.
+        for _ in range(self.lines and self.lines + 1):
             process.stdout.readline()
         time.sleep(self.seconds)
 
@@ -179,6 +178,7 @@ def test_it_ends_when_it_is_told_to(sent: signal.Signals, homework: Path, tmp_pa
         env={**os.environ, "MARK": mark},
     ) as process:  # fmt: skip
         assert process.stdout is not None
+        assert process.stdout.readline().startswith("6 to grade in 2 processes")
         assert process.stdout.readline().startswith("[1/6] ")
         process.send_signal(sent)
         _, told = process.communicate(timeout=20)
