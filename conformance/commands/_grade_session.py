@@ -14,12 +14,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from goldformer.conformance.commands._console import err, say
 from goldformer.conformance.grading.cluster import grade_on_cluster
+from goldformer.conformance.grading.duration import describe_duration, estimate_seconds
 from goldformer.conformance.grading.model import Submission
 from goldformer.conformance.grading.pool import grade_in_pool
 from goldformer.conformance.grading.store import Store
 from goldformer.conformance.grading.submissions import ClassList
-from goldformer.conformance.grading.task import GradingTask
+from goldformer.conformance.grading.task import CheckPlan, GradingTask
 from goldformer.conformance.grading.worker import ResultFiles
+from goldformer.spec import Spec
 
 
 @dataclass
@@ -41,12 +43,24 @@ class Session:
     outcomes: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
 
+    def announce(self, spec: Spec) -> None:
+        """Print how long grading the submissions without a grade will take, if there are several."""
+        left = sum(self.again or not self.store.has_grade(handed.id) for handed in self.found.handed)
+        if left < 2 or not self.visible or self.scheduler is not None:
+            return
+        jobs = min(self._count_jobs(), left)
+        plan = CheckPlan.of(self.exam, spec)
+        about = describe_duration(estimate_seconds(plan, left, jobs))
+        limit = self.exam.assignment.limits.total
+        where = f"in {jobs} process{'' if jobs == 1 else 'es'}"
+        slow = f"wrong ones take longer, those that wait up to {limit:g} s each"
+        say(f"{left} to grade {where}, {len(plan.checks)} checks each: about {about} if they are right; {slow}")
+
     def run(self) -> None:
         """Grade what is not finished, and store each grade as it is done."""
         start = time.monotonic()
         with self._watch() as tell:
-            jobs = min(self.jobs or _count_cores(), len(self.found))
-            graded = grade_all(self.exam, self._read_unfinished(), self.store, jobs, self.scheduler)
+            graded = grade_all(self.exam, self._read_unfinished(), self.store, self._count_jobs(), self.scheduler)
             try:
                 for done in graded:
                     self.store.keep(done.id, done.files)
@@ -56,6 +70,9 @@ class Session:
             finally:
                 graded.close()
         self.seconds = time.monotonic() - start
+
+    def _count_jobs(self) -> int:
+        return min(self.jobs or _count_cores(), len(self.found))
 
     def _read_unfinished(self) -> Iterator[Submission]:
         """Yield what has no grade for its present content and assignment; one submission is in memory at a time."""

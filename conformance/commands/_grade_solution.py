@@ -13,7 +13,7 @@ from goldformer.conformance.commands._grade_session import grade_all
 from goldformer.conformance.grading.model import NOT_STARTED, Assignment, Submission
 from goldformer.conformance.grading.outputs import OPTIONAL, Outputs, summarize
 from goldformer.conformance.grading.pool import Unusable
-from goldformer.conformance.grading.store import GRADE, PROBLEM, Store, from_json
+from goldformer.conformance.grading.store import GRADE, PROBLEM, Store, unpack_grade
 from goldformer.conformance.grading.task import GradingTask
 from goldformer.conformance.grading.worker import ResultFiles
 from goldformer.spec import Spec
@@ -93,7 +93,9 @@ def _grade_solution(solution: Solution, exam: GradingTask, store: Store, schedul
     """Grade the solution, and return its outputs; Unusable if it does not run."""
     finished: ResultFiles
     (finished,) = grade_all(exam, [solution.submission], store, 1, scheduler)
-    grade = from_json(finished.files[GRADE])
+    packed = finished.files[GRADE]
+    assert isinstance(packed, bytes), "grades are compressed"
+    grade = unpack_grade(packed)
     if grade.outcome == "grader-error":
         raise Unusable(f"{solution.path}: grading the solution failed: {finished.files.get(PROBLEM, grade.message)!s}")
     if grade.message.startswith(NOT_STARTED):

@@ -18,6 +18,7 @@ from goldformer.adapters import Adapter, AdapterError, find_adapter
 from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._console import FAILS, OK, CannotRun, err, plain_table, print_table, say
 from goldformer.conformance.grading.assignment import list_published_cases, read_assignment
+from goldformer.conformance.grading.duration import describe_duration, estimate_seconds
 from goldformer.conformance.grading.forbidden import find_forbidden_uses, list_unmentioned
 from goldformer.conformance.grading.fresh import KINDS, FreshCases, draw_fresh, list_unmatched_kinds, load_fresh
 from goldformer.conformance.grading.model import Assignment, Check, GradedComponent
@@ -35,6 +36,9 @@ READY: Final = Path(__file__).resolve().parent.parent / "grading" / "assignments
 
 #: The seed of the fresh cases of an assignment without one; grading draws a secret seed.
 _SEED: Final = "check"
+
+#: The size of the class whose duration is estimated.
+_CLASS: Final = 100
 
 #: How many failing checks are listed.
 _LISTED: Final = 8
@@ -109,7 +113,7 @@ def check_assignment(*, path: Path, solution: Path | None) -> int:
     returned = OutputRecorder(plan.spec)
     solved = _judge(found, plan, spec, solution, returned)
     started = _judge(found, plan, spec, found.starter, OutputRecorder(spec)) if found.starter else []
-    _print_results(found, solved, started, time.perf_counter() - start)
+    _print_results(found, plan, solved, started, time.perf_counter() - start)
     if required := summarize(returned.outputs(), spec):
         say(f"submissions have to return what {solution.name} returns: {required}")
     _warn(found, fresh, solved, plan, spec, solution)
@@ -187,7 +191,9 @@ def _open_adapter(assignment: Assignment, spec: Spec, submission: Path) -> Itera
             sys.modules["submission"] = before
 
 
-def _print_results(assignment: Assignment, solved: list[_Row], started: list[_Row], seconds: float) -> None:
+def _print_results(
+    assignment: Assignment, plan: CheckPlan, solved: list[_Row], started: list[_Row], seconds: float
+) -> None:
     say(f"{assignment.title}: {assignment.points:g} points, in {' and '.join(assignment.dtypes)}", "bold")
     table = plain_table("component", "points", "published", "fresh", right=("points", "published", "fresh"))
     for row in solved:
@@ -195,6 +201,8 @@ def _print_results(assignment: Assignment, solved: list[_Row], started: list[_Ro
     print_table(table)
     judged = sum(len(row.checks) for row in (*solved, *started))
     say(f"{judged} checks in {seconds:.1f} s, including the drawing of the fresh cases", "dim")
+    whole = describe_duration(estimate_seconds(plan, _CLASS, 1))
+    say(f"a class of {_CLASS} takes about {whole} in one process (goldformer grade --jobs 1)", "dim")
 
 
 def _warn(

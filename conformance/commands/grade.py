@@ -6,7 +6,7 @@ import hashlib
 import json
 import secrets
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -28,19 +28,20 @@ from goldformer.conformance.commands._console import (
     say,
     say_json,
 )
+from goldformer.conformance.commands._grade_class import ClassResults, find_adjustments, list_people
 from goldformer.conformance.commands._grade_session import Session
 from goldformer.conformance.commands._grade_solution import Solution, read_outputs, require_outputs
 from goldformer.conformance.grading.assignment import digest_assignment, read_assignment
 from goldformer.conformance.grading.declarations import read_declarations
 from goldformer.conformance.grading.fresh import draw_fresh
 from goldformer.conformance.grading.grader import Grader
-from goldformer.conformance.grading.model import Assignment, Grade, Submitter
+from goldformer.conformance.grading.model import Assignment, Grade
 from goldformer.conformance.grading.pool import Unusable
-from goldformer.conformance.grading.results import classroom, gradebook, platforms
+from goldformer.conformance.grading.results import gradebook, platforms
 from goldformer.conformance.grading.results.gradebook import GradeSummary
 from goldformer.conformance.grading.results.words import count_noun
 from goldformer.conformance.grading.sandbox import Level
-from goldformer.conformance.grading.store import GRADE, BadRecord, InUse, Store, digest_folder, from_json, to_json
+from goldformer.conformance.grading.store import GRADE, BadRecord, InUse, Store, digest_folder, to_json, unpack_grade
 from goldformer.conformance.grading.submissions import ClassList, NoSubmissions, find_submissions
 from goldformer.conformance.grading.task import FRESH, GradingTask
 from goldformer.conformance.grading.transcript import BadTranscript, ReplayMismatch, Transcript
@@ -104,6 +105,18 @@ some (or: another grade) · 2: bad assignment or option, no submissions, or no i
 @click.option("--export", is_flag=True, help="SUBMISSIONS is a zip that Gradescope exported, with all submissions.")
 @click.option("--again", is_flag=True, help="Grade finished submissions again.")
 @click.option(
+    "--adjustments",
+    "adjustments_file",
+    type=options.FILE,
+    help="Points and comments of the staff, by submission.  [default: adjustments.yaml in the folder of results]",
+)
+@click.option(
+    "--gradebook",
+    "gradebook_file",
+    type=options.FILE,
+    help="Fill the points into a table exported from Canvas (gradebook) or Moodle (grading worksheet): upload.csv.",
+)
+@click.option(
     "--gradescope-results", type=options.FILE, help="Save results.json for Gradescope, of the only submission."
 )
 @click.option(
@@ -129,6 +142,8 @@ def grade(
     only: tuple[str, ...],
     export: bool,
     again: bool,
+    adjustments_file: Path | None,
+    gradebook_file: Path | None,
     gradescope_results: Path | None,
     github_output: Path | None,
     replay: Path | None,
@@ -163,25 +178,30 @@ def grade(
         if gradescope_results is not None:
             # The platform may stop everything at any time, and reads what is there then.
             replace_file(gradescope_results, platforms.gradescope_pending(assignment))
+        adjustments = find_adjustments(adjustments_file, folder, assignment, found)
         with closing(_open_store(folder)) as store:
             exam = GradingTask.of(assignment, _draw_fresh_cases(assignment, seed, spec, store), spec, require or _LEAST)
             _store_assignment(assignment, store)
             exam = require_outputs(exam, solution, spec, store, scheduler, quiet=as_json)
             session = Session(exam, chosen, store, again, jobs, scheduler, visible=not as_json)
+            session.announce(spec)
             session.run()
-            lines = [GradeSummary.of(grade) for grade in _read_grades(found, chosen, exam, store)]
-            _write_class(lines, found, assignment, spec, store)
+            results = ClassResults(exam, found, spec, store, adjustments)
+            lines = [GradeSummary.of(results.adjust(grade)) for grade in _read_grades(found, chosen, exam, store)]
+            results.write(lines)
+            if gradebook_file is not None:
+                results.fill(gradebook_file, lines)
             if single:
-                (only_grade,) = store.grades(handed.id for handed in chosen.handed)
+                (only_grade,) = map(results.adjust, store.grades(handed.id for handed in chosen.handed))
                 if gradescope_results is not None:
                     replace_file(gradescope_results, platforms.gradescope_results(only_grade, assignment, spec))
                 if github_output is not None:
                     with github_output.open("a", encoding="utf-8") as steps:
                         steps.write(platforms.github_output(only_grade, assignment, spec))
         if as_json:
-            say_json(gradebook.to_json(lines, assignment, _list_people(found)), end="")
+            say_json(gradebook.to_json(lines, assignment, list_people(found)), end="")
         else:
-            _report(lines, len(found), session, folder)
+            _report(lines, len(found), session, results)
         return FAILS if any(line.outcome == "grader-error" for line in lines) else OK
     except (InUse, NoSubmissions, Unusable) as error:
         weak = require is None and f"isolation {_LEAST} cannot be had" in str(error)
@@ -266,24 +286,7 @@ def _store_assignment(assignment: Assignment, store: Store) -> None:
         store.write(f"{_ASSIGNMENT}/{name}", path.read_bytes())
 
 
-def _list_people(found: ClassList) -> Mapping[str, Submitter]:
-    """Return the students of each submission, as the gradebook names them; those of a group share a cell."""
-    return {
-        id_: Submitter(name="; ".join(s.name for s in students), email="; ".join(s.email for s in students))
-        for id_, students in found.students.items()
-        if students
-    }
-
-
-def _write_class(lines: list[GradeSummary], found: ClassList, assignment: Assignment, spec: Spec, store: Store) -> None:
-    people = _list_people(found)
-    store.write("grades.csv", gradebook.to_csv(lines, assignment, people))
-    store.write("grades.json", gradebook.to_json(lines, assignment, people))
-    store.write("class.html", classroom.class_page(lines, assignment, spec))
-    store.write("junit.xml", platforms.junit_xml(lines, assignment))
-
-
-def _report(lines: Sequence[GradeSummary], among: int, session: Session, folder: Path) -> None:
+def _report(lines: Sequence[GradeSummary], among: int, session: Session, results: ClassResults) -> None:
     outcomes = Counter(line.outcome for line in lines)
     counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
     graded = f"{session.finished} graded in {session.seconds:.1f} s"
@@ -291,8 +294,10 @@ def _report(lines: Sequence[GradeSummary], among: int, session: Session, folder:
     of = "" if len(lines) == among else f"{len(lines)} of "
     missing = "" if len(lines) == among else f"; {among - len(lines)} without a grade"
     say(f"{of}{count_noun(among, 'submission')}: {counts}{missing}")
-    for name in ("class.html", "grades.csv"):
-        say(f"- wrote {folder / name}")
+    results.report_ungraded(lines)
+    results.report_changes()
+    for name in results.written:
+        say(f"- wrote {results.store.folder / name}")
     if failed := [line.submission for line in lines if line.outcome == "grader-error"]:
         err.print(f"goldformer: grading itself failed for {', '.join(failed)}: see grader-error.txt there", style="red")
 
@@ -304,7 +309,7 @@ def _replay(folder: Path) -> int:
     """Judge again what a submission answered; the exit status says whether its grade is the same."""
     top = resolve_path(folder).parent.parent
     try:
-        before = from_json((folder / GRADE).read_bytes())
+        before = unpack_grade((folder / GRADE).read_bytes())
         transcript = Transcript.unpack((folder / TRANSCRIPT).read_bytes())
         fresh = (top / FRESH).read_text("utf-8")
     except OSError as error:

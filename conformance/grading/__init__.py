@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from goldformer.conformance.grading.grader import Grader
     from goldformer.conformance.grading.model import Assignment, Check, Grade, Submission
     from goldformer.conformance.grading.pool import Unusable, grade_in_pool
-    from goldformer.conformance.grading.store import Store, from_json, to_json
+    from goldformer.conformance.grading.store import Store, pack_grade, unpack_grade
     from goldformer.conformance.grading.submissions import NoSubmissions, find_submissions
     from goldformer.conformance.grading.task import CheckPlan, GradingTask
     from goldformer.conformance.grading.transcript import Transcript
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Assignment", "Check", "CheckPlan", "Grade", "Grader", "GradingTask", "NoSubmissions", "ResultFiles", "Store",
-    "Submission", "Transcript", "Unusable", "Worker", "draw_fresh", "find_submissions", "from_json", "grade_in_pool",
-    "grade_on_cluster", "read_assignment", "to_json",
+    "Submission", "Transcript", "Unusable", "Worker", "draw_fresh", "find_submissions", "grade_in_pool",
+    "grade_on_cluster", "pack_grade", "read_assignment", "unpack_grade",
 ]  # fmt: skip
 
 __getattr__ = load_on_use(
@@ -34,7 +34,7 @@ __getattr__ = load_on_use(
         "grader": ("Grader",),
         "model": ("Assignment", "Check", "Grade", "Submission"),
         "pool": ("Unusable", "grade_in_pool"),
-        "store": ("Store", "from_json", "to_json"),
+        "store": ("Store", "pack_grade", "unpack_grade"),
         "submissions": ("NoSubmissions", "find_submissions"),
         "task": ("CheckPlan", "GradingTask"),
         "transcript": ("Transcript",),

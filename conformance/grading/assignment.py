@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
@@ -16,7 +16,14 @@ from typing import Annotated, Any, Final, Literal, get_args
 from pydantic import Discriminator, Field, Tag
 
 from goldformer.adapters import DTYPES
-from goldformer.conformance.grading.model import Assignment, Deduction, Feedback, GradedComponent, SubmissionLimits
+from goldformer.conformance.grading.model import (
+    Assignment,
+    Deduction,
+    Feedback,
+    GradedComponent,
+    ManualQuestion,
+    SubmissionLimits,
+)
 from goldformer.conformance.judging.cases import plan
 from goldformer.conformance.judging.verdict import TOLERATED, Reason
 from goldformer.spec import Case, Spec, SpecError
@@ -49,13 +56,16 @@ _FEEDBACK: Final = Feedback()
 class ComponentModel(StrictModel):
     """The points of a component; `golden` and `properties` are weights.
 
-    Rule `share` gives the share of checks that pass; `all` gives nothing unless all pass.
+    Rule `share` gives the share of checks that pass; `all` gives nothing unless all pass. `visible` and `hidden` are
+    the weights of published and of fresh cases; without them the smaller of the two shares counts.
     """
 
     points: Points
     golden: Points = 1.0
     properties: Points = 0.0
     rule: Literal["share", "all"] = "share"
+    visible: Points | None = None
+    hidden: Points | None = None
 
 
 class FreshModel(StrictModel):
@@ -109,8 +119,23 @@ Worth = Annotated[
 ]
 
 
+class QuestionModel(StrictModel):
+    """A question: its components with their points, or the points that the staff give, such as for a report.
+
+    `visible` and `hidden` hold for its components that say nothing themselves.
+    """
+
+    title: Text
+    components: dict[Name, Worth] = Field(default_factory=dict)
+    points: Points | None = None
+    visible: Points | None = None
+    hidden: Points | None = None
+
+
 class AssignmentFile(StrictModel):
     """The contents of assignment.yaml. File names are relative to its folder; a component may be only its points.
+
+    There are either `components` or `questions`, which group them.
 
     `without` leaves out cases and properties, each by its id or by a pattern such as sdpa-dropout*. With `carry: once`,
     a mistake costs points only in the component that makes it; with `every`, in those built of it too. `forbid` names
@@ -120,7 +145,8 @@ class AssignmentFile(StrictModel):
     title: Text
     adapter: Text = "adapter.py"
     starter: Text | None = None
-    components: Annotated[dict[Name, Worth], Field(min_length=1)]
+    components: dict[Name, Worth] = Field(default_factory=dict)
+    questions: list[QuestionModel] = Field(default_factory=list)
     dtypes: Annotated[list[Annotated[str, Field(json_schema_extra={"enum": list(DTYPES)})]], Field(min_length=1)] = (
         _DTYPES
     )
@@ -132,6 +158,10 @@ class AssignmentFile(StrictModel):
     deductions: list[DeductionModel] = Field(default_factory=list)
     feedback: FeedbackModel = FeedbackModel()
 
+    def list_worths(self) -> dict[str, Worth]:
+        """Return the points of all components, with and without questions."""
+        return self.components | {name: worth for q in self.questions for name, worth in q.components.items()}
+
 
 def read_assignment(path: Path, spec: Spec) -> Assignment:
     """Read an assignment and check it against the spec and the files that it names; SpecError lists every problem.
@@ -141,6 +171,7 @@ def read_assignment(path: Path, spec: Spec) -> Assignment:
     file = YamlFile.read(path)
     model = file.parse(AssignmentFile)
     checks = (
+        _check_questions(file, model),
         _check_files(file, model),
         _check_components(file, model, spec),
         _check_without(file, model, spec),
@@ -155,7 +186,7 @@ def read_assignment(path: Path, spec: Spec) -> Assignment:
         title=model.title,
         adapter=folder / model.adapter,
         starter=folder / model.starter if model.starter is not None else None,
-        parts=tuple(_make_component(name, worth) for name, worth in model.components.items()),
+        parts=tuple(_make_parts(model)),
         dtypes=tuple(model.dtypes),
         fresh=model.fresh.cases,
         seed=model.fresh.seed,
@@ -163,11 +194,12 @@ def read_assignment(path: Path, spec: Spec) -> Assignment:
         deductions=tuple(Deduction(**deduction.model_dump()) for deduction in model.deductions),
         feedback=Feedback(**model.feedback.model_dump()),
         without=(
-            *(case.id for case in plan(spec, model.components) if _is_left_out(case, model)),
+            *(case.id for case in plan(spec, model.list_worths()) if _is_left_out(case, model)),
             *(name for name in spec.properties if any(fnmatchcase(name, pattern) for pattern in model.without)),
         ),
         carry=model.carry,
         forbid=tuple(model.forbid),
+        manual=tuple(ManualQuestion(q.title, q.points) for q in model.questions if q.points is not None),
     )
 
 
@@ -184,6 +216,17 @@ def digest_assignment(assignment: Assignment) -> str:
         path: Path | None = fields[name]
         fields[name] = hashlib.sha256(path.read_bytes()).hexdigest() if path is not None else None
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+
+
+def _make_parts(model: AssignmentFile) -> Iterator[GradedComponent]:
+    """Yield the components in order, with the question and its weights."""
+    yield from (_make_component(name, worth) for name, worth in model.components.items())
+    for question in model.questions:
+        for name, worth in question.components.items():
+            part = replace(_make_component(name, worth), question=question.title)
+            if part.visible is None and part.hidden is None:
+                part = replace(part, visible=question.visible, hidden=question.hidden)
+            yield part
 
 
 def _make_component(component: str, worth: ComponentModel | float) -> GradedComponent:
@@ -204,14 +247,49 @@ def _check_files(file: YamlFile, model: AssignmentFile) -> Iterator[Problem]:
             yield file.problem((field,), f"there is no file {name} in the assignment's folder")
 
 
+def _check_questions(file: YamlFile, model: AssignmentFile) -> Iterator[Problem]:
+    if bool(model.components) == bool(model.questions):
+        yield file.problem(("components",), "give the components here, or below questions: one of the two")
+    if model.questions and not model.list_worths():
+        yield file.problem(("questions",), "no question has components, so there is nothing to grade")
+    seen: set[str] = set()
+    titles: set[str] = set()
+    for index, question in enumerate(model.questions):
+        where: Where = ("questions", index)
+        if bool(question.components) == (question.points is not None):
+            message = "should have components, or points that the staff give, but not both"
+            yield file.problem(where, message)
+        if question.points is not None and question.title in model.list_worths():
+            yield file.problem((*where, "title"), f"{question.title} is a component: give it another title")
+        if question.title in titles:
+            yield file.problem((*where, "title"), f"{question.title} is the title of another question")
+        for name in question.components.keys() & seen:
+            yield file.problem((*where, "components", name), "is part of another question")
+        yield from _check_weights(file, where, question)
+        titles.add(question.title)
+        seen |= question.components.keys()
+
+
+def _check_weights(file: YamlFile, where: Where, model: QuestionModel | ComponentModel) -> Iterator[Problem]:
+    given = [weight for weight in (model.visible, model.hidden) if weight is not None]
+    if len(given) == 1 or (given and not sum(given)):
+        message = "visible and hidden are weights: give both, at least one of them more than 0"
+        yield file.problem(where, message)
+
+
 def _check_components(file: YamlFile, model: AssignmentFile, spec: Spec) -> Iterator[Problem]:
-    for name, worth in model.components.items():
-        where: Where = ("components", name)
+    places: list[Where] = [("components", name) for name in model.components]
+    places += [("questions", i, "components", name) for i, q in enumerate(model.questions) for name in q.components]
+    worths = [*model.components.values(), *(worth for q in model.questions for worth in q.components.values())]
+    for where, worth in zip(places, worths, strict=True):
+        name = str(where[-1])
         if name not in spec.contracts:
             yield file.problem(where, _describe_unknown("component", name, spec.contracts))
         if isinstance(worth, ComponentModel) and not worth.golden + worth.properties:
             yield file.problem(where, "golden and properties are weights: at least one must be more than 0")
-    if not any(_make_component(name, worth).points for name, worth in model.components.items()):
+        if isinstance(worth, ComponentModel):
+            yield from _check_weights(file, where, worth)
+    if worths and not any(_make_component("", worth).points for worth in worths):
         yield file.problem(("components",), "no component has points, so there is nothing to earn")
     for index, dtype in enumerate(model.dtypes):
         if dtype not in DTYPES:
@@ -230,21 +308,21 @@ def _is_left_out(case: Case, model: AssignmentFile) -> bool:
 
 
 def _check_without(file: YamlFile, model: AssignmentFile, spec: Spec) -> Iterator[Problem]:
-    if not spec.contracts.keys() >= model.components.keys():
+    if not spec.contracts.keys() >= model.list_worths().keys():
         return  # another check reports the unknown component
-    cases = plan(spec, model.components)
+    cases = plan(spec, model.list_worths())
     known = [*(case.id for case in cases), *spec.properties]
     for index, pattern in enumerate(model.without):
         if not any(fnmatchcase(id_, pattern) for id_ in known):
             yield file.problem(("without", index), _describe_unknown("case", pattern, known))
-    for name in model.components:
+    for name in model.list_worths():
         golden = [case for case in cases if case.component == name and case.golden is not None]
         if golden and all(_is_left_out(case, model) for case in golden):
             yield file.problem(("without",), f"leaves out every case of {name}: leave out the component")
 
 
 def _check_deductions(file: YamlFile, model: AssignmentFile, spec: Spec) -> Iterator[Problem]:
-    covered = {name for name in model.components if name in spec.contracts}
+    covered = {name for name in model.list_worths() if name in spec.contracts}
     covered |= {part for name in covered for part in spec.list_dependencies(name)}
     seen: set[str] = set()
     for index, deduction in enumerate(model.deductions):

@@ -1,4 +1,7 @@
-"""Find the checks that fail only because a component inherits a mistake that costs points elsewhere already."""
+"""Find the checks that fail only because a component inherits a mistake that costs points elsewhere already.
+
+Such checks cost nothing themselves, unless the assignment says `carry: every`.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +28,11 @@ class _Costs:
 def find_carried(
     assignment: Assignment, checks: Sequence[Check], kinds: CheckKinds, spec: Spec
 ) -> Mapping[str, Carried]:
-    """Return what each component inherits; nothing if the assignment deducts a mistake wherever it shows.
+    """Return what each component inherits from its parts.
 
     A mistake is carried only from a component that loses points for it: it is worth points, and one of its own checks
     fails because of that mistake.
     """
-    if assignment.carry == "every":
-        return {}
     points = {part.component: part.points for part in assignment.parts}
     verdicts = [check.verdict for check in checks if kinds.counts(check)]
     costs: dict[str, _Costs] = {}

@@ -22,6 +22,7 @@ from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.imitation import Imitations
 from goldformer.conformance.grading.carry import find_carried
+from goldformer.conformance.grading.compact import compact_checks
 from goldformer.conformance.grading.declarations import Declarations
 from goldformer.conformance.grading.forbidden import find_forbidden_uses
 from goldformer.conformance.grading.model import (
@@ -193,10 +194,14 @@ class Grader:
         judged = [check.verdict for check in checks if check.outcome != "grader-error"]
         said = () if message else tuple(_diagnose(judged, plan.spec))
         carried = find_carried(assignment, checks, plan.kinds, plan.spec)
-        parts = grade_components(assignment, checks, said, plan.kinds, carried)
+        spared = carried if assignment.carry == "once" else {}
+        parts = grade_components(assignment, checks, said, plan.kinds, spared)
         outcome, sentence = summarize_outcomes(checks)
         earned, points = round_points(sum(part.earned for part in parts)), round_points(assignment.points)
-        return Grade(id_, key, outcome, message or sentence, points, earned, parts, said, checks, isolation)
+        keys = {(name, *key) for name, inherited in carried.items() for key in inherited.keys}
+        marked = [replace(c, inherited=(c.verdict.component, c.verdict.check, c.verdict.dtype) in keys) for c in checks]
+        kept = compact_checks(marked, assignment, plan.spec)
+        return Grade(id_, key, outcome, message or sentence, points, earned, parts, said, kept, isolation)
 
     def _judge_all(
         self, bench: Bench, answers: Recorder | Replayer, outputs: OutputRecorder

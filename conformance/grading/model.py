@@ -69,6 +69,19 @@ class GradedComponent:
     properties: float = 0.0
     #: `share` gives the share of checks that pass; `all` gives nothing unless all pass.
     rule: Literal["share", "all"] = "share"
+    #: The weights of published and of fresh cases; without weights the smaller share counts.
+    visible: float | None = None
+    hidden: float | None = None
+    #: The title of its question, if the assignment has questions.
+    question: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ManualQuestion:
+    """A question that the staff grade, such as a report."""
+
+    title: str
+    points: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +129,18 @@ class Assignment:
     without: tuple[str, ...] = ()
     carry: Literal["once", "every"] = "once"
     forbid: tuple[str, ...] = ()
+    manual: tuple[ManualQuestion, ...] = ()
 
     @property
     def points(self) -> float:
-        """The points of a correct submission."""
-        return sum(part.points for part in self.parts)
+        """The points of a correct submission, with those that the staff give."""
+        return sum(part.points for part in self.parts) + sum(question.points for question in self.manual)
+
+    @property
+    def questions(self) -> Mapping[str, tuple[str, ...]]:
+        """The components of each question by its title; empty if the assignment has no questions."""
+        titles = dict.fromkeys(part.question for part in self.parts if part.question)
+        return {title: tuple(p.component for p in self.parts if p.question == title) for title in titles}
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,11 +167,15 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One judged check of a submission."""
+    """One judged check of a submission.
+
+    It is `inherited` if it fails only because of a mistake in a component that its own is built of.
+    """
 
     origin: Origin
     outcome: Outcome
     verdict: Verdict
+    inherited: bool = False
 
     @property
     def counts(self) -> bool:
@@ -182,7 +206,8 @@ class CarriedMistake:
 class ComponentGrade:
     """The points of a component. `shares` are the numbers of passed and of counted checks by their origin.
 
-    Checks that fail only because of a mistake in `carried` cost nothing; `shares` counts them as failed.
+    Checks that fail only because of a mistake in `carried` cost nothing; `shares` counts them as failed. `automatic`
+    are the points that grading gave, if the staff changed them.
     """
 
     component: str
@@ -191,6 +216,21 @@ class ComponentGrade:
     shares: Mapping[Origin, tuple[int, int]]
     deductions: tuple[Deduction, ...] = ()
     carried: tuple[CarriedMistake, ...] = ()
+    automatic: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Adjustment:
+    """What the staff say about a submission.
+
+    `points` are those of manual questions, and of components instead of the graded ones; `add` is added to the sum.
+    The student reads `comment`, and only the staff read `note`.
+    """
+
+    points: Mapping[str, float] = field(default_factory=dict)
+    add: float = 0.0
+    comment: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +257,8 @@ class Grade:
     """The points of a submission, and why. Nothing in it depends on the clock, the machine's load or the order.
 
     `outcome` is the worst of its checks; `message` says it in a sentence for the student. `key` is the digest of
-    everything that decides about it: submission, assignment, fresh cases, spec, and the version of goldformer.
+    everything that decides about it: submission, assignment, fresh cases, spec, and the version of goldformer. A stored
+    grade has no `adjustment`: pages and tables show it with the adjustment that holds now.
     """
 
     submission: str
@@ -231,6 +272,7 @@ class Grade:
     checks: tuple[Check, ...]
     isolation: Isolation
     forbidden: tuple[ForbiddenUse, ...] = ()
+    adjustment: Adjustment | None = None
 
 
 #: The labels of the diagnosis that name a mistake for certain.

@@ -145,9 +145,10 @@ def _compute_share(
     """Return the share of its points that a component earns.
 
     Answers copied from the published cases fail the fresh ones, so of each kind of cases the smaller share counts: a
-    table of the few published refusals, for instance, must not make up for fresh refusals that fail.
+    table of the few published refusals, for instance, must not make up for fresh refusals that fail. An assignment may
+    weigh published and fresh cases instead.
     """
-    golden = _compute_golden_share(counted, passed, kinds, every=part.rule == "all")
+    golden = _compute_golden_share(part, counted, passed, kinds)
     properties = [check for check in counted if check.origin == "property"]
     if not properties or not part.properties:
         return golden
@@ -158,19 +159,27 @@ def _compute_share(
 
 
 def _compute_golden_share(
-    counted: Sequence[Check], passed: Sequence[Check], kinds: CheckKinds, *, every: bool
+    part: GradedComponent, counted: Sequence[Check], passed: Sequence[Check], kinds: CheckKinds
 ) -> Fraction:
     """Return the share of golden cases that pass; each kind weighs as much as it has published cases."""
     golden = [check for check in counted if check.origin != "property"]
     among = Counter(_classify(check, kinds) for check in golden)
     right = Counter(_classify(check, kinds) for check in passed if check.origin != "property")
-    if every or not golden:
+    if part.rule == "all" or not golden:
         return Fraction(bool(golden) and right == among)
     origin: Origin = "published" if any(check.origin == "published" for check in golden) else "fresh"
     weights = {kind: number for (of, kind), number in among.items() if of == origin}
     shares = {key: Fraction(right[key], number) for key, number in among.items()}
-    least = {kind: min(share for (_, of), share in shares.items() if of == kind) for kind in weights}
-    return sum((least[kind] * number for kind, number in weights.items()), Fraction(0)) / sum(weights.values())
+    earned = {kind: _weigh_origins(part, {o: s for (o, of), s in shares.items() if of == kind}) for kind in weights}
+    return sum((earned[kind] * number for kind, number in weights.items()), Fraction(0)) / sum(weights.values())
+
+
+def _weigh_origins(part: GradedComponent, shares: Mapping[Origin, Fraction]) -> Fraction:
+    """Return the smaller of the published and the fresh share, or both by the weights of the assignment."""
+    if part.visible is None or part.hidden is None or len(shares) == 1:
+        return min(shares.values())
+    visible, hidden = Fraction(repr(part.visible)), Fraction(repr(part.hidden))
+    return (visible * shares["published"] + hidden * shares["fresh"]) / (visible + hidden)
 
 
 def _classify(check: Check, kinds: CheckKinds) -> tuple[Origin, str]:

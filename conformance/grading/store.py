@@ -3,7 +3,7 @@
 DIR/
 ├── .lock                the process that grades here now
 ├── fresh/               the fresh cases of this class, and the seed that they are drawn with
-├── students/ID/         everything about one submission; grade.json is written last
+├── students/ID/         everything about one submission; grade.json.gz is written last
 └── grades.csv, …        of the whole class
 """
 
@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gzip
 import hashlib
 import json
 import os
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from pathlib import Path
@@ -28,16 +30,20 @@ from goldformer.conformance.grading.sandbox import SweptFolder
 from goldformer.conformance.reports.json_data import finite
 from goldformer.spec.files import replace_file, resolve_path
 
-GRADE: Final = "grade.json"
+GRADE: Final = "grade.json.gz"
 #: The error of the grader itself, if there was one.
 PROBLEM: Final = "grader-error.txt"
+#: What the staff said when the pages of a submission were written, if anything.
+ADJUSTMENT: Final = "adjustment.json"
 _LOCK: Final = ".lock"
 #: The folders that only their owner may read.
 _PRIVATE: Final = ("fresh", "assignment", "students")
 #: The beginning of the names of folders that hold submissions while they run.
 _RUNNING: Final = "goldformer-grade-"
 #: Files that replace_file has written and not moved to their places yet.
-_PARTIAL: Final = re.compile(r"\.(seed|.+\.(json|html|md|csv|xml|yaml|gz))\.\w{8}$")
+_PARTIAL: Final = re.compile(r"\.(seed|.+\.(json|html|md|csv|xml|yaml|gz|zip))\.\w{8}$")
+#: Higher levels hardly make a grade smaller.
+_LEVEL: Final = 6
 _ADAPTER: Final = pydantic.TypeAdapter(Grade)
 
 
@@ -50,8 +56,11 @@ class BadRecord(ValueError):
 
 
 def to_json(grade: Grade) -> str:
-    """Return a grade as one JSON object, the same bytes for the same grade; infinities are "inf" and "-inf"."""
-    plain = _ADAPTER.dump_python(grade)
+    """Return a grade as one JSON object, the same bytes for the same grade; infinities are "inf" and "-inf".
+
+    Fields with their default values are left out.
+    """
+    plain = _ADAPTER.dump_python(grade, exclude_defaults=True)
     try:
         return _format_json(plain)
     except ValueError:  # only now search for numbers that are not finite
@@ -95,6 +104,19 @@ def digest_folder(folder: Path) -> str:
         digest.update(f"{path.relative_to(folder).as_posix()}:{len(data)}:".encode())
         digest.update(data)
     return digest.hexdigest()
+
+
+def pack_grade(grade: Grade) -> bytes:
+    """Return the contents of a grade's file: its JSON compressed, the same bytes for the same grade."""
+    return gzip.compress(to_json(grade).encode(), _LEVEL, mtime=0)
+
+
+def unpack_grade(data: bytes) -> Grade:
+    """Return the grade that `pack_grade` wrote; BadRecord for anything else."""
+    try:
+        return from_json(gzip.decompress(data))
+    except (OSError, EOFError, zlib.error) as error:
+        raise BadRecord(f"is no compressed grade: {error}") from error
 
 
 class Store:
@@ -155,9 +177,13 @@ class Store:
     def grade(self, id_: str) -> Grade | None:
         """Return the grade of a submission; None if there is none, or one that cannot be read."""
         try:
-            return from_json((self.student(id_) / GRADE).read_bytes())
+            return unpack_grade((self.student(id_) / GRADE).read_bytes())
         except (OSError, BadRecord):
             return None
+
+    def has_grade(self, id_: str) -> bool:
+        """Return True if a submission has been graded, whatever has changed since."""
+        return (self.student(id_) / GRADE).is_file()
 
     def grades(self, ids: Iterable[str]) -> Iterator[Grade]:
         """Yield the grades of some submissions, one in memory at a time."""
@@ -167,10 +193,29 @@ class Store:
         """Write all files of one submission, its grade last: with it the submission is finished."""
         folder = self.student(id_)
         folder.mkdir(parents=True, exist_ok=True)
+        # These pages do not show what the staff say.
+        (folder / ADJUSTMENT).unlink(missing_ok=True)
         if PROBLEM not in files:
             (folder / PROBLEM).unlink(missing_ok=True)
         for name in sorted(files, key=lambda name: (name == GRADE, name)):
             replace_file(folder / name, files[name])
+
+    def read_adjustment(self, id_: str) -> str:
+        """Return what the pages of a submission show of what the staff say; nothing if they show nothing."""
+        try:
+            return (self.student(id_) / ADJUSTMENT).read_text("utf-8")
+        except OSError:
+            return ""
+
+    def keep_adjusted(self, id_: str, pages: Mapping[str, str], adjustment: str) -> None:
+        """Write the pages of a submission again, and last what they show of what the staff say."""
+        folder = self.student(id_)
+        for name in sorted(pages):
+            replace_file(folder / name, pages[name])
+        if adjustment:
+            replace_file(folder / ADJUSTMENT, adjustment)
+        else:
+            (folder / ADJUSTMENT).unlink(missing_ok=True)
 
     def write(self, name: str, content: str | bytes) -> None:
         """Write a file of the whole class, such as grades.csv or fresh/cases.yaml."""

@@ -9,9 +9,9 @@ from typing import Final
 from goldformer.conformance.grading.grader import GradedSubmission, Grader, fail_submission
 from goldformer.conformance.grading.model import Outcome, Submission
 from goldformer.conformance.grading.outputs import Outputs
-from goldformer.conformance.grading.results import feedback, staff
+from goldformer.conformance.grading.results.pages import write_pages
 from goldformer.conformance.grading.sandbox import Sandbox
-from goldformer.conformance.grading.store import GRADE, PROBLEM, to_json
+from goldformer.conformance.grading.store import GRADE, PROBLEM, pack_grade
 from goldformer.conformance.grading.task import GradingTask
 from goldformer.conformance.run import Numerics
 from goldformer.spec import Spec
@@ -55,21 +55,19 @@ class Worker:
 
     def finish(self, submission: Submission) -> ResultFiles:
         """Grade a submission and write its result files."""
-        return write_results(self._grader.grade(submission), self._task, self._grader.spec)
+        return write_results(self._grader.grade(submission), submission, self._task, self._grader.spec)
 
     def close(self) -> None:
         """End the sandbox."""
         self._sandbox.close()
 
 
-def write_results(graded: GradedSubmission, task: GradingTask, spec: Spec) -> ResultFiles:
+def write_results(graded: GradedSubmission, submission: Submission, task: GradingTask, spec: Spec) -> ResultFiles:
     """Return the result files of a graded submission."""
     grade, assignment = graded.grade, task.assignment
     files: dict[str, str | bytes] = {
-        GRADE: to_json(grade),
-        "feedback.html": feedback.html(grade, assignment, spec),
-        "feedback.md": feedback.markdown(grade, assignment, spec),
-        "staff.html": staff.html(grade, assignment, spec),
+        GRADE: pack_grade(grade),
+        **write_pages(grade, submission.files, task.adapter, assignment, spec),
         TRANSCRIPT: graded.transcript,
     }
     if graded.problem:
@@ -80,4 +78,4 @@ def write_results(graded: GradedSubmission, task: GradingTask, spec: Spec) -> Re
 
 def give_up(submission: Submission, why: str, task: GradingTask, spec: Spec) -> ResultFiles:
     """Return the result files of a submission over which workers end."""
-    return write_results(fail_submission(task, submission, why), task, spec)
+    return write_results(fail_submission(task, submission, why), submission, task, spec)

@@ -24,6 +24,7 @@ from goldformer.conformance.reports.pictures import (
     compare_values,
     draw_picture,
     make_strips,
+    name_axes,
     name_window,
 )
 from goldformer.conformance.reports.results import FEW_CASES, NOT_IMPLEMENTED, ComponentResult, Counts
@@ -221,6 +222,10 @@ def _describe_failure(id_: str, verdict: Verdict, spec: Spec, *, with_pictures: 
     lines = [line for difference in verdict.differences for line in difference_lines(difference)]
     outputs = verdict.differences[:_OUTPUTS] if with_pictures else ()
     windows = tuple(
-        (name_window(difference.output, difference.grid), compare_values(difference)) for difference in outputs
+        (
+            name_window(difference.output, difference.grid),
+            compare_values(difference, name_axes(verdict.component, difference.output, spec)),
+        )
+        for difference in outputs
     )
     return FailingCheck(id_, verdict, "\n".join(lines), tuple(facts(verdict, spec)), tuple(w for w in windows if w[1]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -15,7 +15,7 @@ from goldformer.conformance.judging.cases import Bench, select_plain_cases
 from goldformer.conformance.judging.invoke import Arguments, CallProblem, read_arguments
 from goldformer.conformance.judging.verdict import Difference, Grid, Verdict
 from goldformer.conformance.reports.text import number
-from goldformer.spec import Case
+from goldformer.spec import Case, Spec
 
 #: The ends of a strip of ratios, in powers of ten; ratios beyond them are drawn at the end.
 _DECADES: Final = (-4, 4)
@@ -23,6 +23,12 @@ _DECADES: Final = (-4, 4)
 _FINE: Final = 20
 #: The largest side of a matrix that is drawn.
 _SIDE: Final = 48
+#: A matrix with at most so many rows and columns shows its numbers.
+_READABLE: Final = 8
+#: The most characters of such a number.
+_LABEL: Final = 8
+#: Axes of contracts in the words of a course.
+_AXES: Final = {"q_seq": "query", "kv_seq": "key", "seq": "position"}
 #: The number of heads that are drawn.
 _HEADS: Final = 4
 #: The encodings that are drawn: positions and width.
@@ -51,20 +57,34 @@ class Strip:
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A number of a matrix: its strength from 0 to 1, its sign or "odd" if it is not finite, and a tooltip."""
+    """A number of a matrix: its strength from 0 to 1, its sign or "odd" if it is not finite, and a tooltip.
+
+    `label` is the number in few characters.
+    """
 
     strength: float
     kind: str
     tooltip: str
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class HeatMap:
-    """A matrix as colours; `text` describes it for people who cannot see it."""
+    """A matrix as colours; `text` describes it for people who cannot see it.
+
+    `axes` names its rows and its columns, and `origin` is its place in the whole matrix.
+    """
 
     title: str
     rows: tuple[tuple[Spot, ...], ...]
     text: str
+    axes: tuple[str, str] = ("", "")
+    origin: tuple[int, int] = (0, 0)
+
+    @property
+    def shows_numbers(self) -> bool:
+        """True if the matrix is small enough for its numbers to be printed."""
+        return len(self.rows) <= _READABLE and len(self.rows[0]) <= _READABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +136,22 @@ def _count_checks(count: int) -> str:
 # ── windows of wrong outputs ──
 
 
-def compare_values(difference: Difference) -> tuple[HeatMap, ...]:
+def compare_values(difference: Difference, axes: tuple[str, str] = ("", "")) -> tuple[HeatMap, ...]:
     """Draw the expected and the actual values, and their difference where it exceeds the tolerance."""
-    return side_by_side(difference.grid, difference.tolerance, ("expected", "actual"))
+    return side_by_side(difference.grid, difference.tolerance, ("expected", "actual"), axes)
 
 
-def side_by_side(grid: Grid | None, tolerance: float, names: tuple[str, str]) -> tuple[HeatMap, ...]:
+def name_axes(component: str, output: str, spec: Spec) -> tuple[str, str]:
+    """Return the names of the last two axes of an output; empty where the contract has none."""
+    array = spec.contracts[component].outputs.get(output)
+    names = [str(axis) for axis in array.shape.axes] if array is not None else []
+    first, last = ("", "", *(_AXES.get(name, name) for name in names))[-2:]
+    return first, last
+
+
+def side_by_side(
+    grid: Grid | None, tolerance: float, names: tuple[str, str], axes: tuple[str, str] = ("", "")
+) -> tuple[HeatMap, ...]:
     """Draw both matrices of a window, and the second minus the first where that exceeds the tolerance."""
     if grid is None:
         return ()
@@ -130,11 +160,13 @@ def side_by_side(grid: Grid | None, tolerance: float, names: tuple[str, str]) ->
         off = actual - expected
     off[(actual == expected) | (np.isnan(actual) & np.isnan(expected)) | (np.abs(off) <= tolerance)] = 0.0
     scale = _largest(expected) or _largest(actual)
-    return (
+    first, last = (0, 0, *grid.origin)[-2:]
+    maps = (
         draw_matrix(names[0], expected, scale),
         draw_matrix(names[1], actual, scale),
         draw_matrix(f"{names[1]} − {names[0]}", off, _largest(off)),
     )
+    return tuple(replace(map_, axes=axes, origin=(first, last)) for map_ in maps)
 
 
 def name_window(output: str, grid: Grid | None) -> str:
@@ -161,9 +193,11 @@ def draw_matrix(title: str, values: NDArray[np.float64], scale: float) -> HeatMa
 
 def _spot(value: float, scale: float) -> Spot:
     if not math.isfinite(value):
-        return Spot(1.0, "odd", str(value))
+        return Spot(1.0, "odd", str(value), str(value))
     strength = min(1.0, abs(value) / scale) if scale else 0.0
-    return Spot(round(strength, 3), "low" if value < 0 else "high", f"{value:.6g}")
+    label = f"{value:.3g}"
+    label = label if len(label) <= _LABEL else f"{value:.2g}"
+    return Spot(round(strength, 3), "low" if value < 0 else "high", f"{value:.6g}", label)
 
 
 def _largest(values: NDArray[np.float64]) -> float:

@@ -48,11 +48,15 @@ class Page(HTMLParser):
         return style
 
 
-def must_stand_alone(page, beside="#"):
-    """It is well formed, asks nothing of the network, and links lead to one place in it, or to files `beside` it."""
+def must_stand_alone(page, beside="#", scripts=0):
+    """It is well formed, asks nothing of the network, and links lead to one place in it, or to files `beside` it.
+
+    It has as many `scripts` as are expected, all of them written in it.
+    """
     assert page.declared == "doctype html"
     assert page.open == []
-    assert not [tag for tag, _, _ in page.elements if tag in ("script", "link", "img", "iframe", "form")]
+    assert not [tag for tag, _, _ in page.elements if tag in ("link", "img", "iframe", "form")]
+    assert [attributes for attributes, _ in page.all("script")] == [{}] * scripts
     targets = [attributes["id"] for _, attributes, _ in page.elements if "id" in attributes]
     assert len(set(targets)) == len(targets)
     links = [attributes["href"] for _, attributes, _ in page.elements if "href" in attributes]

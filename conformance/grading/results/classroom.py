@@ -10,6 +10,7 @@ from typing import Final
 from urllib.parse import quote
 
 from goldformer.adapters.process.faults import printable
+from goldformer.conformance.grading.likeness import AlikePair
 from goldformer.conformance.grading.model import SEVERITY, Assignment, Origin, Outcome
 from goldformer.conformance.grading.results import words
 from goldformer.conformance.grading.results.gradebook import GradeSummary, sort_by_id
@@ -19,6 +20,9 @@ from goldformer.spec import Mistake, Spec
 #: The number of bars of the histogram, and the size of its drawing.
 _BARS: Final = 10
 _WIDTH, _HEIGHT, _FOOT, _HEAD = 440, 190, 24, 18
+
+#: The number of pairs of submissions that are listed because they share code.
+_ALIKE: Final = 30
 
 #: The number of the hardest checks that are listed.
 _HARDEST: Final = 10
@@ -69,9 +73,37 @@ class CheckStatistics:
     failed: int
 
 
-def class_page(lines: Iterable[GradeSummary], assignment: Assignment, spec: Spec) -> str:
+@dataclass(frozen=True, slots=True)
+class TableColumn:
+    """A question of the table of students, or a component if there are no questions; or a question of the staff."""
+
+    title: str
+    points: float
+    components: tuple[str, ...] = ()
+
+    def earned(self, line: GradeSummary) -> float | None:
+        """Return the points of a student in this column; None if nobody has given any."""
+        if not self.components:
+            return line.adjustment.points.get(self.title) if line.adjustment else None
+        mine = [part.earned for part in line.parts if part.component in self.components]
+        return sum(mine) if mine else None
+
+
+def class_page(
+    lines: Iterable[GradeSummary], assignment: Assignment, spec: Spec, alike: Sequence[AlikePair] = ()
+) -> str:
     """Return the page for the staff, which names the students; ValueError if there are none."""
-    listed = sort_by_id(lines)
+    return _render(sort_by_id(lines), assignment, spec, alike, anonymous=False)
+
+
+def anonymous_page(lines: Iterable[GradeSummary], assignment: Assignment, spec: Spec) -> str:
+    """Return the page to show to a class: it names no student and no drawn case; ValueError if there is no student."""
+    return _render(sort_by_id(lines), assignment, spec, (), anonymous=True)
+
+
+def _render(
+    listed: list[GradeSummary], assignment: Assignment, spec: Spec, alike: Sequence[AlikePair], *, anonymous: bool
+) -> str:
     if not listed:
         raise ValueError("lines: no student, expected at least one")
     earned = [line.earned for line in listed]
@@ -88,7 +120,12 @@ def class_page(lines: Iterable[GradeSummary], assignment: Assignment, spec: Spec
             mistakes=list(_rate_mistakes(listed, spec)),
             unnamed=[line for line in listed if line.outcome == "wrong" and not line.mistakes + line.maybe],
             alone=[line for line in listed if any(part.alone for part in line.parts)],
-            hardest=_find_hardest(listed, spec),
+            hardest=_find_hardest(listed, spec, fresh=not anonymous),
+            anonymous=anonymous,
+            columns=_list_columns(assignment),
+            alike=alike[:_ALIKE],
+            more_alike=max(0, len(alike) - _ALIKE),
+            by_id={line.submission: line for line in listed},
             isolation=_count_isolation(listed),
             href=make_link,
             words=words,
@@ -161,8 +198,15 @@ def _rate_mistakes(lines: Iterable[GradeSummary], spec: Spec) -> Iterator[Mistak
         yield MistakeStatistics(spec.mistakes[id_], tuple(certain[id_]), tuple(maybe[id_]))
 
 
-def _find_hardest(lines: Iterable[GradeSummary], spec: Spec) -> list[CheckStatistics]:
-    counts = Counter(key for line in lines for key in line.failed)
+def _list_columns(assignment: Assignment) -> list[TableColumn]:
+    points = {part.component: part.points for part in assignment.parts}
+    groups = assignment.questions or {component: (component,) for component in points}
+    graded = [TableColumn(title, sum(points[c] for c in parts), parts) for title, parts in groups.items()]
+    return graded + [TableColumn(question.title, question.points) for question in assignment.manual]
+
+
+def _find_hardest(lines: Iterable[GradeSummary], spec: Spec, *, fresh: bool) -> list[CheckStatistics]:
+    counts = Counter(key for line in lines for key in line.failed if fresh or key[0] != "fresh")
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_HARDEST]
     return [CheckStatistics(check, origin, _find_title(check, spec), count) for (origin, check), count in ordered]
 

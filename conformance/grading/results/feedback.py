@@ -10,6 +10,7 @@ from goldformer.conformance.grading.model import Assignment, Grade
 from goldformer.conformance.grading.results import words
 from goldformer.conformance.grading.results.student import (
     ComponentFeedback,
+    ManualRow,
     StudentFeedback,
     StudentRemark,
     build_feedback,
@@ -26,7 +27,10 @@ AT_HOME: Final = "In the folder that has your submission.py, with the adapter of
 def html(grade: Grade, assignment: Assignment, spec: Spec) -> str:
     """Return the student's page."""
     page = build_feedback(grade, assignment, spec)
-    return printable(render("feedback.html", told=page, assignment=assignment, words=words, at_home=AT_HOME))
+    questions = {part.component: part.question for part in assignment.parts}
+    return printable(
+        render("feedback.html", told=page, assignment=assignment, questions=questions, words=words, at_home=AT_HOME)
+    )
 
 
 def markdown(grade: Grade, assignment: Assignment, spec: Spec) -> str:
@@ -58,10 +62,17 @@ def list_notes(feedback: StudentFeedback) -> Iterator[str]:
     """Yield the message, the advice and the standard error of a submission, as far as there are any, in Markdown."""
     if feedback.message:
         yield code(feedback.message)
+    for finding in feedback.findings:
+        quoted = f": {code(finding.quoted)}" if finding.quoted else ""
+        yield f"{code(finding.component)}: {escape(finding.text)}{quoted}"
     if feedback.advice:
         yield escape(feedback.advice)
     if feedback.forbidden:
         yield escape(feedback.forbidden)
+    if feedback.added:
+        yield escape(feedback.added)
+    if feedback.comment:
+        yield f"Comment of the staff: {escape(feedback.comment)}"
     if feedback.stderr:
         yield block(feedback.stderr)
 
@@ -73,9 +84,18 @@ def make_table(feedback: StudentFeedback) -> str:
         + [row.share(origin) or "–" for origin in feedback.origins]
         for row in feedback.rows
     ]
+    lines += [
+        [escape(row.title), f"{_format_manual(row)} of {points(row.points)}", "graded by the staff"]
+        + ["–" for _ in feedback.origins]
+        for row in feedback.manual
+    ]
     return markdown_table(
         ["component", "points", "outcome", *(words.ORIGINS[origin] for origin in feedback.origins)], lines
     ).rstrip()
+
+
+def _format_manual(row: ManualRow) -> str:
+    return "–" if row.earned is None else points(row.earned)
 
 
 def list_remarks(remarks: tuple[StudentRemark, ...]) -> Iterator[str]:
@@ -107,7 +127,8 @@ def describe_component(row: ComponentFeedback) -> Iterator[str]:
 
 def _list_failures(row: ComponentFeedback) -> Iterator[str]:
     for failure in row.failures:
-        alike = f" (and so {failure.alike} more)" if failure.alike else ""
-        yield f"- {code(failure.check)} ({', '.join(failure.dtypes)}): {code(failure.said)}{alike}"
+        alike = f" (and so {len(failure.alike)} more)" if failure.alike else ""
+        dtypes = f" ({', '.join(failure.dtypes)})" if failure.dtypes else ""
+        yield f"- {code(failure.check)}{dtypes}: {code(failure.said)}{alike}"
     if row.more:
-        yield f"- and {row.more} more"
+        yield f"- and {words.count_noun(len(row.more), 'check')} more: {', '.join(map(code, row.more))}"

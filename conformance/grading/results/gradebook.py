@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from sys import intern
 from typing import Any, Final
@@ -13,6 +13,8 @@ from typing import Any, Final
 from goldformer.conformance.diagnosis.findings import NOTHING_KNOWN, POSSIBLE_CAUSES
 from goldformer.conformance.grading.model import (
     CERTAIN_LABELS,
+    NOT_STARTED,
+    Adjustment,
     Assignment,
     Check,
     ComponentGrade,
@@ -29,7 +31,9 @@ from goldformer.conformance.grading.sandbox import Isolation
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
 _HEAD: Final = ("id", "name", "email", "points", "earned")
-_TAIL: Final = ("outcome", "mistakes", "diagnosis", "message")
+#: The column of points that the staff add to the sum.
+_ADDED: Final = "added"
+_TAIL: Final = ("outcome", "mistakes", "diagnosis", "message", "comment")
 
 #: The labels of lines that say what is wrong; the older words are in grades that were written before these.
 _TELLING: Final = CERTAIN_LABELS | {POSSIBLE_CAUSES, "Convention", NOTHING_KNOWN}
@@ -57,8 +61,9 @@ class ComponentSummary:
 class GradeSummary:
     """A student's grade without its checks: everything that tables and pages of a class need, in little memory.
 
-    The diagnosis is certain of `mistakes` and not of `maybe`; `failed` are the failing checks by their origin and id;
-    `diagnosis` is its first sentence that says what is wrong.
+    The diagnosis is certain of `mistakes` and not of `maybe`; `failed` are the failing checks by their origin and id,
+    except those that fail only because of another component; `diagnosis` is its first sentence that says
+    what is wrong.
     """
 
     submission: str
@@ -73,12 +78,12 @@ class GradeSummary:
     failed: tuple[tuple[Origin, str], ...]
     diagnosis: str
     isolation: Isolation
+    adjustment: Adjustment | None = None
 
     @classmethod
     def of(cls, grade: Grade) -> GradeSummary:
         """Summarize a grade."""
         certain = _list_mistakes(line for line in grade.said if line.label in CERTAIN_LABELS)
-        bad = (c for c in grade.checks if c.is_shown)
         telling = next((line.text for line in grade.said if line.label in _TELLING), "")
         return cls(
             submission=grade.submission, key=grade.key, outcome=grade.outcome,
@@ -87,9 +92,26 @@ class GradeSummary:
             mistakes=certain,
             maybe=tuple(id_ for id_ in _list_mistakes(grade.said) if id_ not in certain),
             # All students share these ids in memory.
-            failed=tuple(dict.fromkeys((c.origin, intern(c.verdict.check)) for c in bad)),
+            failed=tuple(dict.fromkeys((c.origin, intern(c.verdict.check)) for c in _list_causes(grade))),
             diagnosis=words.join_lines(telling, _LONGEST), isolation=grade.isolation,
+            adjustment=grade.adjustment,
         )  # fmt: skip
+
+
+def _list_causes(grade: Grade) -> Iterator[Check]:
+    """Yield the failing checks whose cause is in their own component; none if the submission could not be called."""
+    if grade.message.startswith(NOT_STARTED):
+        return
+    # An exception of one component ends the calls of those that are built of it too.
+    raised: dict[str, str] = {}
+    for check in grade.checks:
+        if check.outcome == "error":
+            raised.setdefault(check.verdict.message, check.verdict.component)
+    for check in grade.checks:
+        verdict = check.verdict
+        own = raised.get(verdict.message, verdict.component) == verdict.component
+        if check.is_shown and own and not check.inherited:
+            yield check
 
 
 def find_outcome(component: str, grade: Grade) -> Outcome:
@@ -117,24 +139,28 @@ def _list_mistakes(lines: Iterable[DiagnosisLine]) -> tuple[str, ...]:
 def to_csv(
     summaries: Iterable[GradeSummary], assignment: Assignment, people: Mapping[str, Submitter] | None = None
 ) -> str:
-    """Return a table (RFC 4180) with one row for each student and one column for each component.
+    """Return a table (RFC 4180) with one row for each student and one column for each component and manual question.
 
     No field begins a formula.
     """
     file = io.StringIO(newline="")
     writer = csv.writer(file, lineterminator="\r\n")
     components = [part.component for part in assignment.parts]
-    writer.writerow([*_HEAD, *components, *_TAIL])
+    manual = [question.title for question in assignment.manual]
+    writer.writerow([*_HEAD, *components, *map(escape_formula, manual), _ADDED, *_TAIL])
     for student in make_gradebook(summaries, assignment, people)["students"]:
         earned = [student["components"].get(name, 0.0) for name in components]
         numbers = [words.points(value) for value in (student["points"], student["earned"], *earned)]
+        given = [student["manual"].get(title) for title in manual]
+        numbers += ["" if value is None else words.points(value) for value in (*given, student["added"])]
         names = (student["id"], student["name"], student["email"])
-        texts = (student["outcome"], " ".join(student["mistakes"]), student["diagnosis"], student["message"])
-        writer.writerow([*map(_escape_formula, names), *numbers, *map(_escape_formula, texts)])
+        texts = (student["outcome"], " ".join(student["mistakes"]), student["diagnosis"], student["message"],
+                 student["comment"])  # fmt: skip
+        writer.writerow([*map(escape_formula, names), *numbers, *map(escape_formula, texts)])
     return file.getvalue()
 
 
-def _escape_formula(text: str) -> str:
+def escape_formula(text: str) -> str:
     """Return a text that a spreadsheet shows and does not compute."""
     line = words.join_lines(text, 2000)
     # Spreadsheets themselves mark text like this and do not show the quote.
@@ -149,11 +175,15 @@ def make_gradebook(
         "assignment": assignment.title,
         "points": assignment.points,
         "components": {part.component: part.points for part in assignment.parts},
+        "questions": {title: list(components) for title, components in assignment.questions.items()},
+        "manual": {question.title: question.points for question in assignment.manual},
         "students": [_make_entry(s, (people or {}).get(s.submission, Submitter())) for s in sort_by_id(summaries)],
     }
 
 
 def _make_entry(summary: GradeSummary, person: Submitter) -> dict[str, Any]:
+    staff = summary.adjustment or Adjustment()
+    components = {part.component for part in summary.parts}
     return {
         "id": words.join_lines(summary.submission),
         "name": words.join_lines(person.name),
@@ -162,10 +192,13 @@ def _make_entry(summary: GradeSummary, person: Submitter) -> dict[str, Any]:
         "earned": summary.earned,
         "outcome": summary.outcome,
         "components": {part.component: part.earned for part in summary.parts},
+        "manual": {title: points for title, points in staff.points.items() if title not in components},
+        "added": staff.add,
         "mistakes": list(summary.mistakes),
         "could_be": list(summary.maybe),
         "diagnosis": summary.diagnosis,
         "message": summary.message,
+        "comment": words.join_lines(staff.comment, _LONGEST),
         "isolation": summary.isolation.level,
         "key": summary.key,
     }

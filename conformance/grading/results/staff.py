@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from goldformer.adapters.process.faults import printable
 from goldformer.conformance.grading.model import Assignment, Check, Grade, Origin, Outcome
 from goldformer.conformance.grading.results import words
 from goldformer.conformance.grading.results.gradebook import find_outcome
+from goldformer.conformance.grading.results.source import Snippet, SubmissionSource
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.page import render
 from goldformer.conformance.reports.text import difference_lines, facts, headline
@@ -26,19 +27,27 @@ _IN_FULL: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class BadCheck:
-    """A bad check with everything that is known about it."""
+    """A bad check with everything that is known about it, in the first of the dtypes in which it is bad.
 
+    `alike` are the other checks of the same origin that fail with the same message.
+    """
+
+    dtypes: tuple[str, ...]
     origin: Origin
     outcome: Outcome
     verdict: Verdict
     numbers: str
     facts: tuple[tuple[str, str], ...]
     stderr: str
+    alike: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ComponentDetails:
-    """A component: its points, its shares by origin, the outcomes of its checks, and the bad ones."""
+    """A component: its points, its shares by origin, the outcomes of its checks, and the bad ones.
+
+    `inherited` are checks that fail only because of a mistake in another component; `source` is what the adapter calls.
+    """
 
     component: str
     title: str
@@ -50,16 +59,22 @@ class ComponentDetails:
     deductions: tuple[str, ...]
     bad: tuple[BadCheck, ...]
     more: tuple[str, ...]
+    inherited: tuple[str, ...]
+    source: tuple[Snippet, ...]
 
 
-def html(grade: Grade, assignment: Assignment, spec: Spec) -> str:
-    """Return the staff's page of a submission, which no student may see: it shows the fresh cases."""
+def html(grade: Grade, assignment: Assignment, spec: Spec, source: SubmissionSource | None = None) -> str:
+    """Return the staff's page of a submission, which no student may see: it shows the fresh cases, and the source."""
+    source = source or SubmissionSource({}, b"", grade)
     return printable(
         render(
             "staff.html",
             grade=grade,
             assignment=assignment,
-            sections=list(_list_components(grade, spec)),
+            sections=list(_list_components(grade, spec, source)),
+            files=list(source.list_files()),
+            adjustment=grade.adjustment,
+            manual=assignment.manual,
             limits=_list_limits(assignment),
             transcript=TRANSCRIPT,
             words=words,
@@ -73,10 +88,14 @@ def _list_limits(assignment: Assignment) -> dict[str, str]:
     return {name: f"{value:g} {units.get(name, 'MiB')}".strip() for name, value in asdict(assignment.limits).items()}
 
 
-def _list_components(grade: Grade, spec: Spec) -> Iterator[ComponentDetails]:
+def _list_components(grade: Grade, spec: Spec, source: SubmissionSource) -> Iterator[ComponentDetails]:
     for part in grade.parts:
         mine = [check for check in grade.checks if check.verdict.component == part.component]
-        bad = [_describe_check(check, spec) for check in mine if check.outcome != "correct"]
+        failing: dict[str, list[Check]] = {}
+        for check in mine:
+            if check.outcome != "correct" and not check.inherited:
+                failing.setdefault(check.verdict.check, []).append(check)
+        bad = list(_group_alike(_describe_check(checks, spec) for checks in failing.values()))
         nth: Counter[Origin] = Counter()
         full = []
         for item in bad:
@@ -86,20 +105,37 @@ def _list_components(grade: Grade, spec: Spec) -> Iterator[ComponentDetails]:
         yield ComponentDetails(
             component=part.component, title=spec.contracts[part.component].title,
             earned=part.earned, points=part.points, outcome=find_outcome(part.component, grade),
-            shares={words.ORIGINS[o]: f"{passed} of {among}" for o, (passed, among) in part.shares.items()},
+            shares={
+                name: "{} of {}".format(*part.shares[origin])
+                for origin, name in words.ORIGINS.items()
+                if origin in part.shares
+            },
             ended=", ".join(f"{count} {words.BRIEF[outcome]}" for outcome, count in sorted(ended.items())),
             deductions=tuple(
                 f"−{words.points(d.points)} for {d.mistake or d.reason}{': ' if d.note else ''}{d.note}"
                 for d in part.deductions
             )
-            + tuple(words.describe_carried(carried) for carried in part.carried),
+            + tuple(words.describe_carried(carried) for carried in part.carried)
+            + words.describe_change(part),
             bad=tuple(item for item, in_full in full if in_full),
             more=tuple(headline(item.verdict) for item, in_full in full if not in_full),
+            inherited=tuple(headline(check.verdict) for check in mine if check.inherited),
+            source=tuple(source.list_snippets(part.component)),
         )  # fmt: skip
 
 
-def _describe_check(check: Check, spec: Spec) -> BadCheck:
-    verdict = check.verdict
+def _group_alike(bad: Iterable[BadCheck]) -> Iterator[BadCheck]:
+    groups: dict[tuple[Origin, Outcome, str], list[BadCheck]] = {}
+    for item in bad:
+        groups.setdefault((item.origin, item.outcome, item.verdict.message), []).append(item)
+    for first, *others in groups.values():
+        yield replace(first, alike=tuple(item.verdict.check for item in others))
+
+
+def _describe_check(checks: Sequence[Check], spec: Spec) -> BadCheck:
+    """Describe a bad check by the first dtype in which it is bad."""
+    check, verdict = checks[0], checks[0].verdict
+    dtypes = tuple(other.verdict.dtype for other in checks)
     lines = [line for difference in verdict.differences for line in difference_lines(difference)]
     stderr = "" if verdict.detail.startswith("smallest input") else words.tail(verdict.detail, _STDERR)
-    return BadCheck(check.origin, check.outcome, verdict, "\n".join(lines), tuple(facts(verdict, spec)), stderr)
+    return BadCheck(dtypes, check.origin, check.outcome, verdict, "\n".join(lines), tuple(facts(verdict, spec)), stderr)

@@ -8,15 +8,18 @@ repeat the case.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Final
 
 from goldformer.conformance.diagnosis.findings import FIX_FIRST
+from goldformer.conformance.grading.compact import WINDOWS, find_place, list_public_failures
 from goldformer.conformance.grading.model import (
+    CERTAIN_LABELS,
     NOT_STARTED,
     UNDEFINED,
+    Adjustment,
     Assignment,
     Check,
     ComponentGrade,
@@ -28,7 +31,7 @@ from goldformer.conformance.grading.model import (
 from goldformer.conformance.grading.results import words
 from goldformer.conformance.grading.results.gradebook import find_outcome
 from goldformer.conformance.judging.verdict import WITHHELD, Difference, Verdict
-from goldformer.conformance.reports.pictures import HeatMap, compare_values, name_window
+from goldformer.conformance.reports.pictures import HeatMap, compare_values, name_axes, name_window
 from goldformer.conformance.reports.text import difference_lines
 from goldformer.spec import Mistake, Spec
 
@@ -43,10 +46,23 @@ _NAMING: Final = frozenset({"First seen"})
 
 
 @dataclass(frozen=True, slots=True)
-class FailedCheck:
-    """A failing check, published or a property, with the dtypes in which it fails.
+class StudentFinding:
+    """What to fix first in a component, for the top of the page; `certain` if the diagnosis names the mistake.
 
-    `windows` are parts of its wrong outputs, to be drawn; `alike` counts other checks of the component with the same
+    `quoted` is a text of the suite about an answer, as in StudentRemark.
+    """
+
+    component: str
+    text: str
+    certain: bool
+    quoted: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedCheck:
+    """A failing check, published or a property, with the dtypes in which it fails; none if it fails in all.
+
+    `windows` are parts of its wrong outputs, to be drawn; `alike` are other checks of the component with the same
     text.
     """
 
@@ -57,7 +73,7 @@ class FailedCheck:
     numbers: tuple[str, ...]
     stderr: str
     windows: tuple[tuple[str, tuple[HeatMap, ...]], ...]
-    alike: int = 0
+    alike: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +87,7 @@ class ComponentFeedback:
     note: str = ""
     first_wrong: str = ""
     failures: tuple[FailedCheck, ...] = ()
-    more: int = 0
+    more: tuple[str, ...] = ()
     deductions: tuple[str, ...] = ()
     carried: tuple[str, ...] = ()
     ran: bool = True
@@ -95,6 +111,15 @@ class ComponentFeedback:
         """Return how many checks of an origin pass, as "3 of 4"; nothing if there are none."""
         passed, among = self.grade.shares.get(origin, (0, 0))
         return f"{passed} of {among}" if among else ""
+
+
+@dataclass(frozen=True, slots=True)
+class ManualRow:
+    """A question that the staff grade: its points, and those that they gave, or None if they have not yet."""
+
+    title: str
+    points: float
+    earned: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +149,17 @@ class StudentFeedback:
     remarks: tuple[StudentRemark, ...]
     command: str
     isolation: str
+    findings: tuple[StudentFinding, ...] = ()
     stderr: str = ""
     forbidden: str = ""
+    manual: tuple[ManualRow, ...] = ()
+    comment: str = ""
+    added: str = ""
 
     @property
     def compares(self) -> bool:
         """True if the feedback mentions the tolerance."""
-        return any("the tolerance" in failure.said for row in self.rows for failure in row.failures)
+        return any("tolerance" in line for row in self.rows for failure in row.failures for line in failure.numbers)
 
     @property
     def origins(self) -> tuple[Origin, ...]:
@@ -143,7 +172,9 @@ class _FailedChecks:
 
     def __init__(self, grade: Grade, assignment: Assignment, spec: Spec) -> None:
         self._checks = grade.checks
+        self._assignment = assignment
         self._feedback = assignment.feedback
+        self._dtypes = assignment.dtypes
         self._spec = spec
         places = [place for place, check in enumerate(grade.checks) if check.origin == "fresh"]
         until = places[0] if places else len(grade.checks)
@@ -151,35 +182,31 @@ class _FailedChecks:
 
     def list_public(self, component: str) -> list[Check]:
         """Return the failing checks of a component except fresh cases, the earliest in the flow of data first."""
-        bad = [check for check in self._list_bad(component) if check.origin != "fresh"]
-        return sorted(bad, key=self._find_place) if self._feedback.first_wrong else bad
+        return list_public_failures(self._checks, component, self._assignment, self._spec)
 
     def _list_bad(self, component: str) -> list[Check]:
         return [check for check in self._checks if check.verdict.component == component and check.is_shown]
 
-    def _find_place(self, check: Check) -> int:
-        """Return the place of the first wrong output in the flow of data; other failures come last."""
-        flow = self._spec.contracts[check.verdict.component].flow
-        outputs = [difference.output for difference in check.verdict.differences[:1]]
-        return flow.index(outputs[0]) if outputs and outputs[0] in flow else len(flow)
-
     def describe(self, component: str) -> tuple[FailedCheck, ...]:
-        """Describe the public ones, each check once; those with the same text are counted with the first one."""
+        """Describe the public ones, each check once; those with the same text are counted with the first one.
+
+        Only the first ones have windows.
+        """
         bad: dict[str, list[Check]] = {}
         for check in self.list_public(component):
             bad.setdefault(check.verdict.check, []).append(check)
         alike: dict[str, list[FailedCheck]] = {}
-        for checks in bad.values():
-            failure = self._describe_check(checks)
+        for nth, checks in enumerate(bad.values()):
+            failure = self._describe_check(checks, drawn=nth < WINDOWS)
             alike.setdefault(failure.said, []).append(failure)
-        return tuple(replace(first, alike=len(others)) for first, *others in alike.values())
+        return tuple(replace(first, alike=tuple(o.check for o in others)) for first, *others in alike.values())
 
     def describe_first_wrong(self, component: str) -> str:
         """Say which output goes wrong first in the flow of data, in a published case if there is one."""
         wrong = [check for check in self._list_bad(component) if check.verdict.differences]
         if not wrong or not self._feedback.first_wrong:
             return ""
-        check = min(wrong, key=lambda check: (check.origin == "fresh", self._find_place(check)))
+        check = min(wrong, key=lambda check: (check.origin == "fresh", find_place(check, self._spec)))
         difference = check.verdict.differences[0]
         if check.origin == "fresh":
             return f"The first output that is wrong is {difference.output}, in {words.DRAWN}."
@@ -187,7 +214,7 @@ class _FailedChecks:
         wrong_values = _count_wrong(difference)
         return f"The first output that is wrong is {difference.output}, in {check.verdict.check}: {wrong_values}{at}."
 
-    def _describe_check(self, checks: list[Check]) -> FailedCheck:
+    def _describe_check(self, checks: list[Check], *, drawn: bool) -> FailedCheck:
         check = checks[0]
         verdict = check.verdict
         # Later texts could repeat a fresh case.
@@ -196,17 +223,22 @@ class _FailedChecks:
         visible = self._select_differences(verdict)
         # The detail of a case is standard error; that of a property is an input that shows a violation.
         has_stderr = quotable and self._feedback.stderr and verdict.kind == "case"
+        dtypes = tuple(dict.fromkeys(check.verdict.dtype for check in checks))
         return FailedCheck(
             check=verdict.check,
             title=verdict.title,
-            dtypes=tuple(dict.fromkeys(check.verdict.dtype for check in checks)),
+            dtypes=() if {*dtypes} == {*self._dtypes} else dtypes,
             said=self._summarize_check(check, quotable=quotable),
             numbers=tuple(line for d in visible for line in difference_lines(d)) if shows_values else (),
             stderr=words.tail(verdict.detail, _STDERR) if has_stderr and verdict.detail else "",
-            windows=tuple((name_window(d.output, d.grid), compare_values(d)) for d in visible if d.grid)
-            if shows_values
+            windows=tuple(self._draw(d, verdict.component) for d in visible if d.grid)
+            if shows_values and drawn
             else (),
         )
+
+    def _draw(self, difference: Difference, component: str) -> tuple[str, tuple[HeatMap, ...]]:
+        axes = name_axes(component, difference.output, self._spec)
+        return name_window(difference.output, difference.grid), compare_values(difference, axes)
 
     def _select_differences(self, verdict: Verdict) -> tuple[Difference, ...]:
         """Return the wrong outputs, or only the last one, the result, if the first wrong step is not shown."""
@@ -218,7 +250,23 @@ class _FailedChecks:
         if has_values and not (quotable and self._feedback.expected and self._feedback.first_wrong):
             differences = self._select_differences(verdict)[:1]
             return ", ".join(f"{d.output}: {_count_wrong(d)}" for d in differences) or "values are wrong"
+        if verdict.differences and verdict.reason in ("wrong-value", "not-finite"):
+            return _compare_first(verdict.differences[0])
         return words.join_lines(verdict.message) if quotable else words.BRIEF[check.outcome]
+
+
+def _compare_first(difference: Difference) -> str:
+    """Say what the first wrong element should have been and what it was, and how many are wrong."""
+    first = difference.first
+    if first is None:
+        return f"{difference.output}: {_count_wrong(difference)}"
+    at = f"[{', '.join(map(str, first.index))}]" if first.index else ""
+    values = f"expected {_format_value(first.expected)}, actual {_format_value(first.got)}"
+    return f"{difference.output}{at}: {values}; {_count_wrong(difference)}"
+
+
+def _format_value(value: float) -> str:
+    return str(value) if isinstance(value, bool) else f"{value:.6g}"
 
 
 def _count_wrong(difference: Difference) -> str:
@@ -233,9 +281,16 @@ def build_feedback(grade: Grade, assignment: Assignment, spec: Spec) -> StudentF
     failures = _FailedChecks(grade, assignment, spec)
     ran = grade.outcome == "grader-error" or (bool(grade.checks) and not grade.message.startswith(NOT_STARTED))
     rows = tuple(_describe_component(part, grade, failures, assignment, spec, ran=ran) for part in grade.parts)
-    passing = ran and grade.outcome == "correct" and all(row.full for row in rows)
+    manual = _list_manual(grade, assignment)
+    full = all(row.earned is not None and row.earned >= row.points for row in manual)
+    passing = ran and grade.outcome == "correct" and full and all(row.full for row in rows)
+    staff = grade.adjustment or Adjustment()
     earned, points = words.points(grade.earned), words.points(grade.points)
-    advice, stderr = words.advise(grade.outcome, assignment), ""
+    remarks = tuple(_add_first_seen(list(_list_remarks(grade, assignment, spec)), failures)) if ran else ()
+    findings = tuple(_list_findings(remarks))
+    # What to do is known: no general advice is needed.
+    known = grade.outcome == "wrong" and any(finding.certain for finding in findings)
+    advice, stderr = "" if known else words.advise(grade.outcome, assignment), ""
     if not ran:
         failed = (failure.stderr for row in rows for failure in failures.describe(row.component))
         stderr = next(filter(None, failed), "")
@@ -248,12 +303,21 @@ def build_feedback(grade: Grade, assignment: Assignment, spec: Spec) -> StudentF
         message="" if passing else _select_message(grade),
         advice=advice,
         rows=rows,
-        remarks=tuple(_add_first_seen(list(_list_remarks(grade, assignment, spec)), failures)) if ran else (),
+        remarks=remarks,
         command=_make_command(grade, assignment, failures, spec) if ran else "",
         isolation=words.describe_isolation(grade.isolation) if ran or grade.checks else "",
+        findings=findings,
         stderr=stderr,
         forbidden=words.describe_forbidden(grade.forbidden),
+        manual=manual,
+        comment=staff.comment,
+        added=words.describe_added(staff.add),
     )
+
+
+def _list_manual(grade: Grade, assignment: Assignment) -> tuple[ManualRow, ...]:
+    points = grade.adjustment.points if grade.adjustment else {}
+    return tuple(ManualRow(q.title, q.points, points.get(q.title)) for q in assignment.manual)
 
 
 def _select_message(grade: Grade) -> str:
@@ -280,8 +344,11 @@ def _describe_component(
         note=_make_note(part, grade),
         first_wrong=failures.describe_first_wrong(part.component),
         failures=failed[:_LISTED],
-        more=sum(1 + failure.alike for failure in failed[_LISTED:]),
-        deductions=tuple(_describe_deduction(deduction, assignment) for deduction in part.deductions),
+        more=tuple(check for failure in failed[_LISTED:] for check in (failure.check, *failure.alike)),
+        deductions=(
+            *(_describe_deduction(deduction, assignment) for deduction in part.deductions),
+            *words.describe_change(part),
+        ),
         carried=tuple(words.describe_carried(carried, named=assignment.feedback.diagnosis) for carried in part.carried),
     )
 
@@ -330,6 +397,28 @@ def _add_first_seen(remarks: list[StudentRemark], failures: _FailedChecks) -> It
         if remark.label == FIX_FIRST and not any(other.mistakes for other in below):
             for failure in failures.describe(remark.text)[:1]:
                 yield StudentRemark("First seen", failure.check, inner=True, quoted=failure.said)
+
+
+def _list_findings(remarks: Iterable[StudentRemark]) -> Iterator[StudentFinding]:
+    """Yield for each component to fix first its mistake and what to do; the first sentence if no mistake is certain."""
+    component = ""
+    for remark in remarks:
+        if not remark.inner:
+            component = remark.text if remark.label == FIX_FIRST else ""
+            continue
+        if not component:
+            continue
+        certain = remark.label in CERTAIN_LABELS
+        if certain and remark.mistakes:
+            text = " ".join(f"{_capitalize(mistake.title)}. {mistake.hint}" for mistake in remark.mistakes)
+        else:
+            text = f"{remark.label}: {remark.text}"
+        yield StudentFinding(component, text, certain, remark.quoted)
+        component = ""
+
+
+def _capitalize(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _make_command(grade: Grade, assignment: Assignment, failures: _FailedChecks, spec: Spec) -> str:

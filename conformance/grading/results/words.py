@@ -12,6 +12,7 @@ from goldformer.conformance.grading.model import (
     Assignment,
     CarriedMistake,
     Check,
+    ComponentGrade,
     ForbiddenUse,
     Grade,
     Origin,
@@ -108,6 +109,21 @@ def count_noun(number: int, noun: str) -> str:
     """Return a number of things: "1 case", "2 cases"."""
     plural = re.sub(r"y$", "ie", noun)
     return f"{number} {noun}" if number == 1 else f"{number} {plural}s"
+
+
+def describe_added(add: float) -> str:
+    """Say how many points the staff added to the sum, or took from it; nothing if none."""
+    if not add:
+        return ""
+    number = f"{points(abs(add))} point{'' if abs(add) == 1 else 's'}"
+    return f"{number} more, given by the staff" if add > 0 else f"{number} less, taken by the staff"
+
+
+def describe_change(part: ComponentGrade) -> tuple[str, ...]:
+    """Say that the staff gave the points of a component, if they did."""
+    if part.automatic is None:
+        return ()
+    return (f"The staff gave {points(part.earned)} points instead of {points(part.automatic)}",)
 
 
 def describe_carried(carried: CarriedMistake, *, named: bool = True) -> str:

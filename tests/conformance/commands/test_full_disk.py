@@ -102,9 +102,9 @@ def test_a_class_goes_on_where_the_disk_was_full(place: Path) -> None:
     write_class(place / "class", alice=CORRECT, bob=CORRECT)
     words = ["grade", "class", "--assignment", "assignment.yaml", "--out", "out", "--jobs", "1"]
     assert goldformer(*words, "--only", "alice").exit_code == 0
-    grade = place / "out" / "students" / "alice" / "grade.json"
+    grade = place / "out" / "students" / "alice" / "grade.json.gz"
     before = grade.read_bytes()
-    with full_disk(30_000):
+    with full_disk(20_000):
         full = goldformer(*words)
     assert (full.exit_code, full.stderr.count("\n")) == (2, 1), full.output
     assert full.stderr.startswith(f"goldformer: {place / 'out' / 'students' / 'bob'}")

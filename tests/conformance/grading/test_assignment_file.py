@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from goldformer.conformance.grading.assignment import REASONS, digest_assignment, list_published_cases, read_assignment
-from goldformer.conformance.grading.model import Deduction, Feedback, GradedComponent, SubmissionLimits
+from goldformer.conformance.grading.model import Deduction, Feedback, GradedComponent, ManualQuestion, SubmissionLimits
 from goldformer.spec import SpecError
 from repository import REPOSITORY
 
@@ -211,6 +211,57 @@ def test_what_is_wrong_is_said_with_its_line_and_field(what, written, spec):
     (problem,) = refused.value.problems
     assert (problem.file, problem.line, problem.field) == (path, line, field)
     assert problem.message.startswith(message)
+
+
+QUESTIONS = """\
+title: Attention
+questions:
+  - title: Softmax and masks
+    components: {softmax: 10, causal_mask: {points: 5, visible: 1, hidden: 0}}
+    visible: 1
+    hidden: 3
+  - {title: Attention, components: {scaled_dot_product_attention: 20}}
+  - {title: Report, points: 7.5}
+"""
+
+
+def test_questions_group_components_and_may_be_graded_by_the_staff(written, spec):
+    read = read_assignment(written(QUESTIONS), spec)
+    assert read.questions == {
+        "Softmax and masks": ("softmax", "causal_mask"), "Attention": ("scaled_dot_product_attention",),
+    }  # fmt: skip
+    assert [(part.visible, part.hidden) for part in read.parts] == [(1, 3), (1, 0), (None, None)]
+    assert read.manual == (ManualQuestion("Report", 7.5),)
+    assert read.points == 42.5
+    assert read_assignment(written(SHORT), spec).questions == {}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "field", "message"),
+    [
+        ("questions:", "components: {softmax: 1}\nquestions:", 2, "components", "give the components here, or below"),
+        ("    hidden: 3\n", "", 3, "questions[0]", "visible and hidden are weights: give both"),
+        ("hidden: 0", "hidden: 1, visable: 1", 4, "questions[0].components.causal_mask.visable", "unknown key"),
+        ("points: 7.5", "points: 7.5, components: {padding_mask: 1}", 8, "questions[2]", "should have components"),
+        (", points: 7.5", "", 8, "questions[2]", "should have components, or points"),
+        ("title: Report", "title: softmax", 8, "questions[2].title", "softmax is a component: give it another title"),
+        ("title: Report", "title: Attention", 8, "questions[2].title", "Attention is the title of another question"),
+        ("scaled_dot_product_attention: 20", "softmax: 2", 7, "questions[1].components.softmax", "is part of another"),
+        ("scaled_dot_product_attention", "attention", 7, "questions[1].components.attention", "unknown component"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_questions_is_said_with_its_line(old, new, line, field, message, written, spec):
+    assert QUESTIONS.count(old) == 1
+    with pytest.raises(SpecError) as refused:
+        read_assignment(written(QUESTIONS.replace(old, new)), spec)
+    (problem,) = refused.value.problems
+    assert (problem.line, problem.field) == (line, field)
+    assert problem.message.startswith(message)
+
+
+def test_questions_that_only_the_staff_grade_are_no_assignment(written, spec):
+    with pytest.raises(SpecError, match="no question has components, so there is nothing to grade"):
+        read_assignment(written("title: A\nquestions: [{title: Report, points: 5}]\n"), spec)
 
 
 def test_every_problem_is_listed(written, spec):

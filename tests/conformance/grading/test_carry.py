@@ -10,6 +10,7 @@ from goldformer.conformance.commands.assignment import READY
 from goldformer.conformance.grading.grader import Grader
 from goldformer.conformance.grading.model import CarriedMistake
 from goldformer.conformance.grading.results import feedback, staff
+from goldformer.conformance.grading.results.gradebook import GradeSummary
 from goldformer.conformance.grading.store import from_json, to_json
 from homework import OpenSandbox, make_task, submitted
 
@@ -70,6 +71,16 @@ def test_a_mistake_costs_points_where_it_is_made_and_nowhere_else(graded):
     assert failing > 10
     assert next(part for part in grade.parts if part.component == SDPA).carried == ()
     assert from_json(to_json(grade)) == grade
+
+
+@pytest.mark.parametrize("carry", ["once", "every"])
+def test_inherited_failures_are_marked_and_counted_nowhere_else(graded, carry):
+    grade = graded(UNSCALED, carry=carry)
+    failed = {check.verdict.component for check in grade.checks if check.is_shown}
+    assert failed == {SDPA, MHA}
+    assert {check.verdict.component for check in grade.checks if check.inherited} == {MHA}
+    roots = [check.verdict.check for check in grade.checks if check.is_shown and not check.inherited]
+    assert [check for _, check in GradeSummary.of(grade).failed] == list(dict.fromkeys(roots))
 
 
 def test_an_assignment_may_deduct_it_in_every_component(graded):

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+import subprocess
 from collections import Counter
 from dataclasses import fields, replace
 from xml.etree import ElementTree
@@ -13,11 +14,13 @@ from xml.etree import ElementTree
 import pytest
 
 import grades
-from goldformer.conformance.grading.model import Grade, Submitter
+from goldformer.conformance.grading.likeness import AlikePair
+from goldformer.conformance.grading.model import NOT_STARTED, Adjustment, Grade, ManualQuestion, Submitter
 from goldformer.conformance.grading.results import staff
-from goldformer.conformance.grading.results.classroom import class_page
+from goldformer.conformance.grading.results.classroom import anonymous_page, class_page
 from goldformer.conformance.grading.results.gradebook import GradeSummary, to_csv, to_json
 from goldformer.conformance.grading.results.platforms import junit_xml
+from goldformer.conformance.grading.results.source import SubmissionSource
 from goldformer.conformance.grading.results.words import points
 from goldformer.conformance.grading.sandbox import Isolation
 from grades import ASSIGNMENT, HOSTILE, SECRET
@@ -76,6 +79,15 @@ def test_the_ids_of_checks_are_kept_once_for_everyone():
     first, other = GradeSummary.of(grade), GradeSummary.of(replace(grade, checks=tuple(own)))
     assert first.failed == other.failed
     assert all(id_ is same for (_, id_), (_, same) in zip(first.failed, other.failed, strict=True))
+
+
+def test_an_exception_counts_in_the_component_that_raises_it_only():
+    checks = [replace(c, outcome="error", verdict=grades.broken(c.verdict, "raised", "raised X"))
+              for c in grades.passing().checks if c.origin == "published"]  # fmt: skip
+    grade = grades.graded("eva", tuple(checks), outcome="error")
+    failed = {check for _, check in GradeSummary.of(grade).failed}
+    assert failed == {c.verdict.check for c in checks if c.verdict.component == "softmax"}
+    assert GradeSummary.of(replace(grade, message=f"{NOT_STARTED}: no")).failed == ()
 
 
 # ── the page of the class ──
@@ -164,11 +176,71 @@ def test_a_class_of_nobody_is_refused(spec):
 
 
 def test_the_page_of_a_class_is_safe_and_stands_alone(spec, hostile_lines):
-    text = class_page(hostile_lines, ASSIGNMENT, spec)
-    assert "<script" not in text
+    text = class_page(hostile_lines, ASSIGNMENT, spec, [AlikePair("ada", f"b{HOSTILE}", 9, 0.7)])
+    assert "<script>alert" not in text
     assert not set(text) & set("\x00\x1b\u202e")
-    must_stand_alone(Page(text), r"students/[\w.%~-]+/(staff|feedback)\.html")
+    must_stand_alone(Page(text), r"students/[\w.%~-]+/(staff|feedback)\.html(#source)?", scripts=1)
     must_scroll_by_keyboard(Page(text))
+
+
+def test_the_anonymous_page_names_no_student_and_no_drawn_case(spec, hostile_lines):
+    named = [replace(line, submission=f"somebody-{nth}") for nth, line in enumerate(hostile_lines)]
+    text = anonymous_page(named, ASSIGNMENT, spec)
+    for secret in ("somebody", SECRET, "staff.html", HOSTILE[:5], "alert(1)"):
+        assert secret not in text
+    page = Page(text)
+    must_stand_alone(page)
+    must_scroll_by_keyboard(page)
+    assert any("the scores are not divided by √d_k" in summary for _, summary in page.all("summary"))
+
+
+def test_alike_submissions_are_a_hint_and_linked(spec, lines):
+    assert "No two submissions share much" in class_page(lines, ASSIGNMENT, spec)
+    page = Page(class_page(lines, ASSIGNMENT, spec, [AlikePair("ada", "ben", 40, 0.876)]))
+    (row,) = [text for _, text in page.all("tr") if text.endswith("88 %")]
+    assert row.split() == ["ada", "ben", "88", "%"] or row == "adaben88 %"
+    assert any("a hint and no proof" in text for _, text in page.all("p"))
+    assert "students/ben/staff.html#source" in [attributes.get("href") for attributes, _ in page.all("a")]
+
+
+def test_questions_are_the_columns_of_the_table_and_the_staff_have_theirs(spec, lines):
+    parts = tuple(replace(part, question="Attention, all of it") for part in ASSIGNMENT.parts)
+    assignment = replace(ASSIGNMENT, parts=parts, manual=(ManualQuestion("Report", 5.0),))
+    graded = replace(lines[1], adjustment=Adjustment({"Report": 3.5}))
+    page = Page(class_page([lines[0], graded], assignment, spec))
+    heads = [text for attributes, text in page.all("th") if attributes.get("class") == "n c"]
+    assert heads == ["Attention, all of it10", "Report5"]
+    cells = [attributes["data-value"] for attributes, _ in page.all("td") if "data-value" in attributes]
+    assert cells == ["10.0", "10.0", "-1", "5.52", "5.52", "3.5"]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH")
+def test_the_table_of_students_is_sorted_and_filtered_by_its_script(spec, lines, tmp_path):
+    use = """<script>addEventListener("load", () => {
+      const rows = () => [...document.querySelectorAll(".students tbody tr")].filter(r => !r.hidden);
+      const ids = () => rows().map(r => r.cells[0].querySelector("a").textContent).join("");
+      const buttons = document.querySelectorAll(".students thead button");
+      const seen = [ids()];
+      buttons[1].click(); seen.push(ids());
+      buttons[1].click(); seen.push(ids());
+      const [text, outcome, mistake] = document.querySelectorAll(".tools [data-for]");
+      mistake.value = "scale-no-root"; mistake.dispatchEvent(new Event("input")); seen.push(ids());
+      mistake.value = ""; outcome.value = "out of time"; outcome.dispatchEvent(new Event("input")); seen.push(ids());
+      document.body.dataset.seen = seen.join();
+    })</script></body>"""
+    file = tmp_path / "class.html"
+    file.write_text(class_page(lines, ASSIGNMENT, spec).replace("</body>", use), encoding="utf-8")
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    done = subprocess.run(
+        [*command, "--dump-dom", file.as_uri()], capture_output=True, text=True, timeout=60, check=True
+    )
+    (seen,) = re.findall(r'data-seen="(.*?)"', done.stdout)
+    initials = "".join(line.submission for line in sorted(lines, key=lambda line: line.earned))
+    first, up, down, by_mistake, by_outcome = seen.split(",")
+    assert first == "adabencaideeelifay"
+    assert up == initials
+    assert down.startswith("ada")
+    assert (by_mistake, by_outcome) == ("cai", "fay")
 
 
 @pytest.mark.parametrize("scheme", [0, 1])
@@ -198,8 +270,8 @@ def read(text):
 
 def test_a_row_for_each_student_and_a_column_for_each_component(lines):
     rows = read(to_csv(lines, ASSIGNMENT, {"ben": Submitter(name="Ben Ō", email="ben@example.org")}))
-    assert list(rows[0]) == ["id", "name", "email", "points", "earned", "softmax", ATTENTION, "outcome", "mistakes",
-                             "diagnosis", "message"]  # fmt: skip
+    assert list(rows[0]) == ["id", "name", "email", "points", "earned", "softmax", ATTENTION, "added", "outcome",
+                             "mistakes", "diagnosis", "message", "comment"]  # fmt: skip
     ben = rows[1]
     assert [ben[name] for name in ("id", "name", "email", "points", "earned", ATTENTION)] == [
         "ben", "Ben Ō", "ben@example.org", "10", "5.52", "1.52",
@@ -229,10 +301,10 @@ def test_the_data_has_these_keys(lines):
     assert data["components"] == {"softmax": 4.0, ATTENTION: 6.0}
     assert data["students"][1]["mistakes"] == ["scale-missing"]
     assert data["students"][1]["components"] == {"softmax": 4.0, ATTENTION: 1.52}
-    assert list(data) == ["assignment", "points", "components", "students"]
+    assert list(data) == ["assignment", "points", "components", "questions", "manual", "students"]
     assert list(data["students"][0]) == [
-        "id", "name", "email", "points", "earned", "outcome", "components", "mistakes", "could_be", "diagnosis",
-        "message", "isolation", "key",
+        "id", "name", "email", "points", "earned", "outcome", "components", "manual", "added", "mistakes",
+        "could_be", "diagnosis", "message", "comment", "isolation", "key",
     ]  # fmt: skip
     assert data["students"][1]["earned"] == 5.52
 
@@ -272,8 +344,39 @@ def test_staff_see_every_bad_check_with_its_facts(spec):
     assert "Equalsthe scores are not divided by √d_k (scale-missing)" in shown
     assert f"ClauseSDPA-2 MUST: {spec.clauses['SDPA-2'].title}" in shown
     bad = sum(check.outcome == "wrong" for check in grades.failing().checks)
-    assert sum("· wrong values" in text for _, text in page.all("summary")) == 41
-    assert f"{bad - 41} more" in [text for _, text in page.all("summary")]
+    boxes = [text for _, text in page.all("summary") if "· wrong values" in text]
+    alike = sum(int(number) for text in boxes for number in re.findall(r"and so (\d+) more", text))
+    (more,) = [int(text.split()[0]) for _, text in page.all("summary") if text.endswith(" more")]
+    assert len(boxes) == 41
+    assert len(boxes) + alike + more == bad
+
+
+def test_staff_see_the_source_next_to_what_fails_with_the_line_that_raises(spec):
+    source = b"import math\n\n\ndef attend(q, k, v):\n    return q + '<b>'\n\n\ndef other():\n    pass\n"
+    adapter = b"import submission\n\n\ndef helper(q):\n    return submission.attend(q)\n\n\ndef " + ATTENTION.encode()
+    adapter += b"(query, key, value):\n    return helper(query)\n"
+    grade = grades.with_outcome(
+        "eva", "error", "raised", "raised TypeError", '  File "submission.py", line 5, in attend'
+    )
+    files = {"submission.py": source, "notes.txt": b"no code"}
+    text = staff.html(grade, ASSIGNMENT, spec, SubmissionSource(files, adapter, grade))
+    page = Page(text)
+    must_stand_alone(page, r"feedback\.html|\.\./\.\./class\.html|transcript\.jsonl\.gz")
+    (aside,) = [text for _, text in page.all("aside")]
+    assert "def attend(q, k, v):" in aside
+    assert "other" not in aside
+    marked = [text for attributes, text in page.all("li") if attributes.get("class") == "marked"]
+    assert marked == ["return q + '<b>'"] * 2
+    assert "q + &#39;&lt;b&gt;&#39;" in text
+    assert "no code" not in text
+
+
+@pytest.mark.parametrize("source", [b"def (", b"\xff\x00", b"x = 1\n" * 9000, b"(" * 5000])
+def test_any_source_is_shown_as_far_as_there_is_room(spec, source):
+    grade = grades.failing()
+    text = staff.html(grade, ASSIGNMENT, spec, SubmissionSource({"submission.py": source}, b"def (", grade))
+    must_stand_alone(Page(text), r"feedback\.html|\.\./\.\./class\.html|transcript\.jsonl\.gz")
+    assert len(Page(text).all("li")) <= 3100
 
 
 def test_staff_see_how_it_ran(spec):

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from goldformer.conformance.cli import main
-from goldformer.conformance.grading.store import from_json
+from goldformer.conformance.grading.store import unpack_grade
 from students import MISTAKES, a_class
 
 # A class of all mistakes takes a minute; smaller classes run each time.
@@ -39,7 +39,7 @@ def graded(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def grades(graded):
-    return {name: from_json((graded / "students" / name / "grade.json").read_text(encoding="utf-8")) for name in CLASS}
+    return {name: unpack_grade((graded / "students" / name / "grade.json.gz").read_bytes()) for name in CLASS}
 
 
 def named(grade):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import json
+import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from goldformer.conformance.cli import main
 from goldformer.conformance.commands._grade_session import Session
+from goldformer.conformance.grading.duration import describe_duration
 from goldformer.conformance.grading.grader import Grader
 from goldformer.conformance.grading.model import Submission
 from goldformer.conformance.grading.pool import Unusable
@@ -43,7 +45,7 @@ def run(spec: Spec, tmp_path: Path, broken: set[str], monkeypatch: pytest.Monkey
             if submission.id in broken:
                 yield give_up(submission, "it broke", exam, spec)
             else:
-                yield write_results(grader.grade(submission), exam, spec)
+                yield write_results(grader.grade(submission), submission, exam, spec)
 
     monkeypatch.setattr("goldformer.conformance.commands._grade_session.grade_in_pool", graded)
 
@@ -62,10 +64,11 @@ def test_a_class_leaves_its_files(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "out"
     files = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
     assert files == {
-        ".lock", "assignment/adapter.py", "assignment/assignment.yaml", "assignment/outputs.json", "class.html",
-        "fresh/cases.yaml", "fresh/drawn-for.json", "fresh/seed", "grades.csv", "grades.json", "junit.xml",
+        ".lock", "assignment/adapter.py", "assignment/assignment.yaml", "assignment/outputs.json",
+        "class-anonymous.html", "class.html", "feedback.zip", "fresh/cases.yaml", "fresh/drawn-for.json", "fresh/seed",
+        "grades.csv", "grades.json", "junit.xml",
         *(f"students/{id_}/{name}" for id_ in ("alice", "bob", "carol")
-          for name in ("feedback.html", "feedback.md", "grade.json", "staff.html", "transcript.jsonl.gz")),
+          for name in ("feedback.html", "feedback.md", "grade.json.gz", "staff.html", "transcript.jsonl.gz")),
     }  # fmt: skip
     with (out / "grades.csv").open(newline="") as file:
         rows = {row["id"]: row for row in csv.DictReader(file)}
@@ -79,6 +82,123 @@ def test_a_class_leaves_its_files(run: Run, tmp_path: Path) -> None:
 def test_json_is_all_that_is_printed(run: Run) -> None:
     book = json.loads(run("--json").stdout)
     assert [student["earned"] for student in book["students"]] == [20.0, pytest.approx(15, abs=5), 10.0]
+
+
+def read_earned(out: Path) -> dict[str, str]:
+    with (out / "grades.csv").open(newline="") as file:
+        return {row["id"]: row["earned"] for row in csv.DictReader(file)}
+
+
+def test_what_the_staff_say_survives_grading_again_and_can_be_taken_back(run: Run, tmp_path: Path) -> None:
+    out, bob = tmp_path / "out", tmp_path / "out" / "students" / "bob"
+    run()
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    (out / "adjustments.yaml").write_text(
+        "submissions:\n  bob: {points: {softmax: 9}, add: -1.5, comment: 'Fine <b>', note: 'Ask him'}\n", "utf-8"
+    )
+    result = run()
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "since the last run, 1 grade changed" in result.stdout
+    assert "bob: " in result.stdout
+    assert "→ 17.5 (wrong), changed by the staff" in result.stdout
+    assert read_earned(out)["bob"] == "17.5"
+    assert "1.5 points less, taken by the staff" in (bob / "feedback.md").read_text("utf-8")
+    assert "Comment of the staff: Fine" in (bob / "feedback.md").read_text("utf-8")
+    page, notes = (bob / "feedback.html").read_text("utf-8"), (bob / "staff.html").read_text("utf-8")
+    assert "Fine &lt;b&gt;" in page
+    assert "Ask him" not in page
+    assert "Ask him" in notes
+    assert (bob / "grade.json.gz").read_bytes() == before[bob / "grade.json.gz"]
+    # Grading again writes pages without it first.
+    adjusted = {path: path.read_bytes() for path in bob.iterdir()}
+    assert "bob: 17.5" not in run("--again").stdout
+    assert {path: path.read_bytes() for path in bob.iterdir()} == adjusted
+    assert read_earned(out)["bob"] == "17.5"
+    (out / "adjustments.yaml").unlink()
+    assert "17.5 (wrong) → " in run().stdout
+    (out / "changes.csv").unlink()
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("bobb: {add: 1}", "adjustments.yaml:2: submissions.bobb: unknown submission bobb: did you mean bob?"),
+        ("bob: {points: {sofmax: 1}}", "unknown component or question sofmax: did you mean softmax?"),
+        ("bob: {points: {softmax: 11}}", "is 11, more than its 10 points; `add` gives more"),
+        ("bob: {add: .inf}", "submissions.bob.add: "),
+        ("bob: {coment: x}", "unknown key: did you mean comment?"),
+    ],
+)
+def test_what_is_wrong_with_adjustments_is_said_before_anything_is_graded(
+    run: Run, tmp_path: Path, text: str, says: str
+) -> None:
+    file = tmp_path / "adjustments.yaml"
+    file.write_text(f"submissions:\n  {text}\n", "utf-8")
+    result = run("--adjustments", str(file))
+    assert result.exit_code == 2
+    assert says in " ".join(result.stderr.split())
+    assert not (tmp_path / "out" / "students").exists()
+
+
+def test_how_long_it_will_take_is_said_beforehand(run: Run) -> None:
+    first, *_ = run("--jobs", "2").stdout.splitlines()
+    assert re.fullmatch(
+        r"3 to grade in 2 processes, \d+ checks each: about 10 s if they are right; wrong ones take longer, "
+        r"those that wait up to \d+ s each",
+        first,
+    )
+    assert "to grade in" not in run().stdout
+    assert "2 to grade" not in run("--only", "bob", "--again").stdout
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.0, "10 s"), (44.0, "40 s"), (89.0, "90 s"), (200.0, "3 min"), (9000.0, "2.5 h")]
+)
+def test_durations_have_the_unit_that_fits(seconds: float, text: str) -> None:
+    assert describe_duration(seconds) == text
+
+
+def test_what_changed_since_the_last_run_is_listed(run: Run, tmp_path: Path) -> None:
+    run()
+    assert not (tmp_path / "out" / "changes.csv").exists()
+    write_class(tmp_path / "class", bob=CORRECT)
+    (tmp_path / "class" / "carol.py").unlink()
+    result = run()
+    assert "since the last run, 2 grades changed" in result.stdout
+    with (tmp_path / "out" / "changes.csv").open(newline="") as file:
+        rows = {row["id"]: row for row in csv.DictReader(file)}
+    assert (rows["bob"]["now"], rows["bob"]["mistakes before"], rows["bob"]["mistakes now"]) == (
+        "20", "softmax-unstable", "",
+    )  # fmt: skip
+    assert rows["bob"]["why"] == "submission, assignment or goldformer changed"
+    assert rows["carol"]["why"] == "no longer there"
+    assert "since the last run" not in run().stdout
+
+
+def test_the_feedback_of_a_class_is_one_zip_with_the_same_bytes_each_time(run: Run, tmp_path: Path) -> None:
+    run()
+    first = (tmp_path / "out" / "feedback.zip").read_bytes()
+    with zipfile.ZipFile(tmp_path / "out" / "feedback.zip") as archive:
+        assert archive.namelist() == [f"{id_}/feedback.html" for id_ in ("alice", "bob", "carol")]
+        assert archive.read("bob/feedback.html") == (tmp_path / "out/students/bob/feedback.html").read_bytes()
+    run("--again")
+    assert (tmp_path / "out" / "feedback.zip").read_bytes() == first
+
+
+def test_points_are_filled_into_the_table_of_a_platform(run: Run, tmp_path: Path) -> None:
+    table = tmp_path / "export.csv"
+    table.write_text("Student,ID,SIS Login ID,Section\n    Points Possible,,,\nAlice,7,alice,1\nDan,8,dan,1\n", "utf-8")
+    result = run("--gradebook", str(table))
+    assert result.exit_code == 0
+    assert "2 submissions without a row of its own: bob, carol" in result.stderr
+    with (tmp_path / "out" / "upload.csv").open(newline="", encoding="utf-8") as file:
+        possible, alice, dan = csv.DictReader(file)
+    assert [row["Two functions"] for row in (possible, alice, dan)] == ["20", "20", ""]
+    assert (alice["Student"], alice["ID"], possible["Student"]) == ("Alice", "7", "    Points Possible")
+    table.write_text("Name,Grade\n", "utf-8")
+    result = run("--gradebook", str(table))
+    assert (result.exit_code, "expected the columns Student and ID" in result.stderr) == (2, True)
 
 
 def test_only_some_are_graded(run: Run, tmp_path: Path) -> None:

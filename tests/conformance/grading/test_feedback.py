@@ -71,6 +71,33 @@ def test_who_fails_is_told_the_mistake_the_step_and_how_to_see_it(both):
     assert "the standard deviation √d_k, which is 8 at d_k = 64" in page
 
 
+def test_the_first_box_names_the_mistake_and_what_to_do_instead_of_general_advice(both):
+    page, text = both(grades.failing())
+    box = page.partition('<div class="box')[2].partition("</div>")[0]
+    assert "The scores are not divided by √d_k. Divide QKᵀ by √d_k before the softmax." in box
+    assert advise("wrong", ASSIGNMENT) not in page
+    assert text.index("The scores are not divided by √d_k. Divide") < text.index("## Components")
+    unknown = grades.failing()
+    unknown = replace(unknown, said=tuple(line for line in unknown.said if not line.mistakes))
+    assert advise("wrong", ASSIGNMENT) in both(unknown)[0]
+
+
+def test_expected_and_actual_come_before_any_ratio(both):
+    for shown in both(grades.failing()):
+        fails = shown[shown.index("What fails") :]
+        assert re.search(r"scaled_scores\[0, 0, 0\]: expected 2, actual 4;", fails)
+        assert fails.index("expected") < fails.index("error ÷ tolerance")
+        assert "times the tolerance" not in fails.replace("1000 times the tolerance", "")
+
+
+def test_every_failing_check_that_is_not_described_is_named(both):
+    bad = {c.verdict.check for c in grades.failing().checks if c.origin != "fresh" and c.is_shown}
+    for shown in both(grades.failing()):
+        alike = sum(map(int, re.findall(r"and so (\d+) more", shown)))
+        assert len(bad) > 20
+        assert sum(check not in shown for check in bad) <= alike < 5
+
+
 def test_the_first_check_that_is_shown_is_the_one_to_repeat(spec):
     page = Page(feedback.html(grades.failing(), ASSIGNMENT, spec))
     opened = [text for attributes, text in page.all("details") if "open" in attributes]
@@ -246,7 +273,7 @@ def test_a_message_that_repeats_what_a_drawn_case_raised_is_left_out(both):
     [
         ("diagnosis", ["scale-missing, the scores", "Fix first", "Divide QKᵀ"]),
         ("first_wrong", ["The first output that is wrong", "scaled_scores"]),
-        ("expected", ["expected 0.", "by up to"]),
+        ("expected", ["expected 0.", "error ÷ tolerance"]),
         ("reproduction", ["goldformer check"]),
     ],
 )
@@ -291,7 +318,7 @@ def test_markdown_shows_hostile_text_as_code_alone(both):
     assert [token.type for token in parsed] == [token.type for token in others]
     inline = [child for token in parsed for child in token.children or ()]
     assert not [token for token in (*parsed, *inline) if token.type.startswith("html")]
-    assert [child.type for child in inline if "alert(1)" in child.content] == ["code_inline"] * 3
+    assert [child.type for child in inline if "alert(1)" in child.content] == ["code_inline"] * 4
     assert not set(text) & set("\x00\x1b\u202e")
 
 
@@ -344,6 +371,17 @@ def test_windows_of_published_cases_are_drawn(spec):
     drawn = [attributes["aria-label"].partition(",")[0] for attributes, _ in page.all("svg")]
     assert drawn[:3] == ["expected", "actual", "actual − expected"]
     must_stand_alone(page)
+
+
+def test_a_small_window_prints_its_numbers_and_names_its_axes(spec):
+    page = Page(feedback.html(grades.failing(), ASSIGNMENT, spec))
+    texts = [text for attributes, text in page.all("text")]
+    assert {"query ↓", "key →"} <= {*texts}
+    first = next(attributes["aria-label"] for attributes, _ in page.all("svg"))
+    rows, columns = map(int, re.search(r"(\d+) × (\d+) numbers", first).groups())
+    drawn = texts[: texts.index("key →", 1)]
+    # The numbers of the columns, and of each row, are printed too; the name of the next map's rows follows.
+    assert len([text for text in drawn if re.fullmatch(r"-?[\d.]+", text)]) == rows * columns + rows + columns
 
 
 def test_windows_are_not_drawn_where_values_are_not_told(spec):

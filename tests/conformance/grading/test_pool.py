@@ -25,7 +25,7 @@ from goldformer.conformance.cli import main
 from goldformer.conformance.grading import pool
 from goldformer.conformance.grading.model import Submission
 from goldformer.conformance.grading.pool import Unusable, grade_in_pool
-from goldformer.conformance.grading.store import Store, from_json
+from goldformer.conformance.grading.store import Store, pack_grade, unpack_grade
 from goldformer.conformance.grading.task import GradingTask
 from goldformer.conformance.grading.worker import ResultFiles
 from goldformer.spec import Spec
@@ -81,15 +81,15 @@ def test_a_class_is_graded(graded: Path) -> None:
     assert 10.0 < earned["bob"] < 20.0
     alice = graded / "students" / "alice"
     assert {path.name for path in alice.iterdir()} == {
-        "grade.json", "feedback.html", "feedback.md", "staff.html", "transcript.jsonl.gz",
+        "grade.json.gz", "feedback.html", "feedback.md", "staff.html", "transcript.jsonl.gz",
     }  # fmt: skip
-    erin = from_json((graded / "students" / "erin" / "grade.json").read_bytes())
+    erin = unpack_grade((graded / "students" / "erin" / "grade.json.gz").read_bytes())
     assert "No module named 'nothing_of_that_name'" in erin.message
 
 
 def test_what_is_finished_is_not_graded_again_and_again_gives_the_same(homework: Path, graded: Path) -> None:
     before = files_of(graded)
-    written = {path: path.stat().st_mtime_ns for path in graded.glob("students/*/grade.json")}
+    written = {path: path.stat().st_mtime_ns for path in graded.glob("students/*/grade.json.gz")}
     again = subprocess.run(command(homework, graded), capture_output=True, text=True, check=True)
     assert again.stdout.startswith("0 graded in ")
     assert {path: path.stat().st_mtime_ns for path in written} == written
@@ -102,11 +102,9 @@ def test_each_grade_can_be_judged_again_without_the_submissions(graded: Path) ->
     for student in sorted((graded / "students").iterdir()):
         result = CliRunner().invoke(main, ["grade", "--replay", str(student)])
         assert (result.exit_code, result.output.count("the same grade")) == (0, 1), result.output
-    record = graded / "students" / "alice" / "grade.json"
+    record = graded / "students" / "alice" / "grade.json.gz"
     whole = record.read_bytes()
-    record.write_bytes(
-        whole.replace(b'"earned":20.0', b'"earned":19.0').replace(b'"outcome":"correct"', b'"outcome":"wrong"', 1)
-    )
+    record.write_bytes(pack_grade(replace(unpack_grade(whole), earned=19.0, outcome="wrong")))
     result = CliRunner().invoke(main, ["grade", "--replay", str(record.parent)])
     record.write_bytes(whole)
     assert result.exit_code == 1
@@ -122,7 +120,8 @@ class Moment:
 
     def wait(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
-        for _ in range(self.lines):
+        # The first line says how long it will take.
+        for _ in range(self.lines and self.lines + 1):
             process.stdout.readline()
         time.sleep(self.seconds)
 
@@ -161,9 +160,9 @@ def test_killed_at_ten_moments_it_goes_on_where_it_stopped(homework: Path, grade
             Moment(chance).wait(process)
             process.kill()
         assert gone(mark), "a process outlived the one that was killed"
-        for record in out.glob("students/*/grade.json"):
+        for record in out.glob("students/*/grade.json.gz"):
             # What is finished is whole, and is never made twice.
-            assert from_json(record.read_bytes()).submission == record.parent.name
+            assert unpack_grade(record.read_bytes()).submission == record.parent.name
             assert stamps.setdefault(record, record.stat().st_mtime_ns) == record.stat().st_mtime_ns
     subprocess.run(command(homework, out, "--jobs", "2"), capture_output=True, check=True)
     assert all(record.stat().st_mtime_ns == stamp for record, stamp in stamps.items())
@@ -180,6 +179,7 @@ def test_it_ends_when_it_is_told_to(sent: signal.Signals, homework: Path, tmp_pa
         env={**os.environ, "MARK": mark},
     ) as process:  # fmt: skip
         assert process.stdout is not None
+        assert process.stdout.readline().startswith("6 to grade in 2 processes")
         assert process.stdout.readline().startswith("[1/6] ")
         process.send_signal(sent)
         _, told = process.communicate(timeout=20)

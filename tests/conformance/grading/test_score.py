@@ -61,6 +61,20 @@ def test_the_worse_share_counts() -> None:
     assert graded(check("one"), check("two"), *fresh).earned == 5.0
 
 
+def test_an_assignment_may_weigh_published_and_fresh_cases() -> None:
+    part = GradedComponent("softmax", 10.0, visible=1.0, hidden=3.0)
+    fresh = [check("new", origin="fresh"), check("new", "wrong", "fresh")]
+    assert graded(check("one"), check("two"), *fresh, part=part).earned == 6.25
+    assert graded(check("one"), check("two", "wrong"), fresh[0], part=part).earned == 8.75
+    # Without fresh cases there is nothing to weigh.
+    assert graded(check("one"), check("two", "wrong"), part=part).earned == 5.0
+
+
+def test_a_table_of_published_answers_earns_nothing_whatever_it_weighs() -> None:
+    part = GradedComponent("softmax", 10.0, visible=9.0, hidden=1.0)
+    assert graded(check("one"), check("two"), check("new", "wrong", "fresh"), part=part).earned == 0.0
+
+
 @pytest.mark.parametrize("kind", ["refused", "large"])
 def test_a_table_of_a_rare_kind_earns_what_honest_code_earns(kind: str) -> None:
     """Both are right elsewhere; the table is right in the published case of that kind, and wrong in the fresh one."""

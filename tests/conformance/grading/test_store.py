@@ -15,7 +15,7 @@ import pytest
 
 from goldformer.conformance.grading.model import Grade
 from goldformer.conformance.grading.sandbox import Isolation
-from goldformer.conformance.grading.store import InUse, Store, digest_folder, make_key, to_json
+from goldformer.conformance.grading.store import InUse, Store, digest_folder, make_key, pack_grade
 
 #: Takes a folder, says so, and holds it until it is killed.
 HOLDER = """
@@ -48,7 +48,7 @@ def test_only_its_owner_reads_fresh_cases_answers_and_results(store: Store) -> N
 
 def test_what_is_kept_is_finished(store: Store) -> None:
     assert not store.is_finished("alice", "k")
-    store.keep("alice", {"grade.json": to_json(grade()), "transcript.jsonl.gz": b"\x1f\x8b"})
+    store.keep("alice", {"grade.json.gz": pack_grade(grade()), "transcript.jsonl.gz": b"\x1f\x8b"})
     assert store.is_finished("alice", "k")
     assert not store.is_finished("alice", "other")
     assert store.student("alice").joinpath("transcript.jsonl.gz").read_bytes() == b"\x1f\x8b"
@@ -56,12 +56,12 @@ def test_what_is_kept_is_finished(store: Store) -> None:
 
 
 def test_what_grading_itself_failed_for_is_not_finished(store: Store) -> None:
-    store.keep("alice", {"grade.json": to_json(grade("grader-error"))})
+    store.keep("alice", {"grade.json.gz": pack_grade(grade("grader-error"))})
     assert not store.is_finished("alice", "k")
 
 
 def test_a_damaged_grade_is_none(store: Store) -> None:
-    store.keep("alice", {"grade.json": to_json(grade())[:-20]})
+    store.keep("alice", {"grade.json.gz": pack_grade(grade())[:-20]})
     assert store.grade("alice") is None
     assert not store.is_finished("alice", "k")
 
@@ -71,8 +71,8 @@ def test_the_grade_is_written_last(store: Store, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(
         "goldformer.conformance.grading.store.replace_file", lambda path, content: written.append(path.name)
     )
-    store.keep("alice", {"grade.json": "", "a.html": "", "z.html": ""})
-    assert written == ["a.html", "z.html", "grade.json"]
+    store.keep("alice", {"grade.json.gz": "", "a.html": "", "z.html": ""})
+    assert written == ["a.html", "z.html", "grade.json.gz"]
 
 
 def test_a_folder_has_one_writer(store: Store) -> None:

@@ -289,7 +289,7 @@ def test_a_solution_that_returns_an_output_only_at_times_requires_it_only_then(g
 def test_the_student_is_told_which_output_is_missing_and_nothing_else(grade, exam, spec):
     found = grade(withholding("None in the tuple")).grade
     told = feedback.markdown(found, exam.assignment, spec)
-    assert f"`{CASE}` (float64): `{SAYS}` (and so " in told
+    assert f"`{CASE}`: `{SAYS}` (and so " in told
     assert "not written or not returned" in told
     assert f"- **Fix first**: {SDPA}" in told
     for other in ("Possible causes", "Mistake found", "Cause unknown"):
@@ -325,7 +325,7 @@ def run(spec: Spec, tmp_path: Path, runs: list[list[str]], monkeypatch: pytest.M
         runs.append([])
         for submission in submissions:
             runs[-1].append(submission.id)
-            yield write_results(grader.grade(submission), exam, spec)
+            yield write_results(grader.grade(submission), submission, exam, spec)
 
     monkeypatch.setattr("goldformer.conformance.commands._grade_session.grade_in_pool", graded)
 
@@ -347,7 +347,9 @@ def outcomes(folder: Path) -> dict[str, str]:
 def test_a_class_is_graded_by_what_the_solution_returns(run, runs, tmp_path):
     result = run()
     assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout.splitlines()[:2] == [REQUIRED, "[1/2] alice: 10 of 10 (correct)"]
+    required, estimate, alice, *_ = result.stdout.splitlines()
+    assert (required, alice) == (REQUIRED, "[1/2] alice: 10 of 10 (correct)")
+    assert estimate.startswith("2 to grade in ")
     assert outcomes(tmp_path) == {"alice": "correct", "bob": "missing"}
     record = json.loads((tmp_path / "out" / "assignment" / "outputs.json").read_text())
     assert record["outputs"][SDPA][CASE] == ["weights"]
@@ -521,6 +523,7 @@ def test_a_course_that_asks_for_an_output_further_back_says_its_name(run, tmp_pa
     (tmp_path / "solution.py").write_text(named, encoding="utf-8")
     write_class(tmp_path / "class", alice=named + "\n", bob=right + NAMED.replace("WEIGHTS", "None"))
     result = run()
+    assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[0] == "required, because solution.py returns it: encoder_layer (output, weights)"
     alice, bob = json.loads((tmp_path / "out" / "grades.json").read_text())["students"]
     assert (alice["earned"], alice["points"]) == (15.0, 15.0)

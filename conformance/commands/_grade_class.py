@@ -1,0 +1,154 @@
+"""Write what goldformer grade says of a whole class, with what the staff say about submissions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from goldformer.conformance.commands._console import CannotRun, err, say
+from goldformer.conformance.grading.adjustments import adjust_grade, read_adjustments
+from goldformer.conformance.grading.likeness import AlikePair, find_alike, take_fingerprints
+from goldformer.conformance.grading.model import Adjustment, Assignment, Grade, Submitter
+from goldformer.conformance.grading.results import classroom, gradebook, platforms
+from goldformer.conformance.grading.results.bundle import make_feedback_zip
+from goldformer.conformance.grading.results.changes import GradeChange, changes_to_csv, find_changes
+from goldformer.conformance.grading.results.gradebook import GradeSummary
+from goldformer.conformance.grading.results.pages import write_pages
+from goldformer.conformance.grading.results.platform_table import BadTable, fill_table
+from goldformer.conformance.grading.results.words import count_noun
+from goldformer.conformance.grading.store import Store
+from goldformer.conformance.grading.submissions import ClassList
+from goldformer.conformance.grading.task import GradingTask
+from goldformer.spec import Spec
+
+#: The file of adjustments in the folder of results; grading reads it and never writes it.
+ADJUSTMENTS: Final = "adjustments.yaml"
+_GRADES: Final = "grades.json"
+_CHANGES: Final = "changes.csv"
+_UPLOAD: Final = "upload.csv"
+#: The most changes that are printed; the file has all.
+_LISTED: Final = 12
+
+
+def find_adjustments(named: Path | None, out: Path, assignment: Assignment, found: ClassList) -> dict[str, Adjustment]:
+    """Return the adjustments of the file that an option names, or of the one in the folder of results, if any."""
+    path = named or out / ADJUSTMENTS
+    if named is None and not path.is_file():
+        return {}
+    return read_adjustments(path, assignment, [handed.id for handed in found.handed])
+
+
+@dataclass
+class ClassResults:
+    """The grades of a class with the adjustments of the staff, and the files that show them."""
+
+    task: GradingTask
+    found: ClassList
+    spec: Spec
+    store: Store
+    adjustments: Mapping[str, Adjustment]
+    changes: list[GradeChange] = field(default_factory=list)
+    written: list[str] = field(default_factory=list)
+
+    def adjust(self, grade: Grade) -> Grade:
+        """Return a grade with what the staff say now, and write the pages again if they said something else before."""
+        assignment = self.task.assignment
+        adjustment = self.adjustments.get(grade.submission)
+        adjusted = adjust_grade(grade, adjustment, assignment)
+        said = json.dumps(asdict(adjustment), sort_keys=True) + "\n" if adjustment else ""
+        if said != self.store.read_adjustment(grade.submission):
+            (handed,) = (handed for handed in self.found.handed if handed.id == grade.submission)
+            files = self.found.read(handed, assignment.limits).files
+            pages = write_pages(adjusted, files, self.task.adapter, assignment, self.spec)
+            self.store.keep_adjusted(grade.submission, pages, said)
+        return adjusted
+
+    def write(self, lines: Sequence[GradeSummary]) -> None:
+        """Write the files of the whole class, and find what has changed since the run before."""
+        assignment = self.task.assignment
+        people = list_people(self.found)
+        before, now = self._read_gradebook(), gradebook.make_gradebook(lines, assignment, people)
+        alike = self._find_alike()
+        self.store.write("grades.csv", gradebook.to_csv(lines, assignment, people))
+        self.store.write("class.html", classroom.class_page(lines, assignment, self.spec, alike))
+        self.store.write("class-anonymous.html", classroom.anonymous_page(lines, assignment, self.spec))
+        self.store.write("junit.xml", platforms.junit_xml(lines, assignment))
+        self.store.write("feedback.zip", make_feedback_zip(self._read_feedback(lines)))
+        self.changes = find_changes(before, now) if before else []
+        if self.changes:
+            self.store.write(_CHANGES, changes_to_csv(self.changes))
+        # Last: what changed is found by it.
+        self.store.write(_GRADES, gradebook.to_json(lines, assignment, people))
+        self.written += ["class.html", "grades.csv", "feedback.zip"]
+
+    def fill(self, table: Path, lines: Sequence[GradeSummary]) -> None:
+        """Write the points into a table that Canvas or Moodle exported."""
+        try:
+            text = table.read_text("utf-8-sig")
+            filled = fill_table(text, lines, self.task.assignment, self.found.students)
+        except (OSError, UnicodeDecodeError, BadTable) as error:
+            raise CannotRun(f"--gradebook {table}: {error}") from error
+        self.store.write(_UPLOAD, filled.text)
+        self.written.append(_UPLOAD)
+        if filled.missing:
+            few = ", ".join(filled.missing[:_LISTED]) + ("…" if len(filled.missing) > _LISTED else "")
+            count = count_noun(len(filled.missing), "submission")
+            err.print(f"goldformer: --gradebook: {count} without a row of its own: {few}", style="yellow", markup=False)
+
+    def report_ungraded(self, lines: Sequence[GradeSummary]) -> None:
+        """Print which questions of the staff have no points yet."""
+        for question in self.task.assignment.manual:
+            left = sum(line.adjustment is None or question.title not in line.adjustment.points for line in lines)
+            if left:
+                where = f"give them in {self.store.folder / ADJUSTMENTS}"
+                say(f"{question.title}: {count_noun(left, 'submission')} without points yet; {where}")
+
+    def report_changes(self) -> None:
+        """Print what has changed since the run before."""
+        if not self.changes:
+            return
+        known = [change for change in self.changes if change.before is not None]
+        new = len(self.changes) - len(known)
+        counts = f"{count_noun(len(known), 'grade')} changed" + (f", {new} new" if new else "")
+        say(f"since the last run, {counts} ({self.store.folder / _CHANGES})")
+        for change in known[:_LISTED]:
+            say(f"- {change}")
+        if more := known[_LISTED:]:
+            say(f"- and {len(more)} more")
+
+    def _read_gradebook(self) -> dict[str, Any]:
+        """Return the gradebook of the run before; nothing if there is none that can be read."""
+        try:
+            book = json.loads((self.store.folder / _GRADES).read_text("utf-8"))
+            find_changes(book, book)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return {}
+        return dict(book)
+
+    def _read_feedback(self, lines: Sequence[GradeSummary]) -> Iterator[tuple[str, bytes]]:
+        for line in gradebook.sort_by_id(lines):
+            yield line.submission, (self.store.student(line.submission) / "feedback.html").read_bytes()
+
+    def _find_alike(self) -> list[AlikePair]:
+        """Return the submissions that share code which was not handed out."""
+        assignment = self.task.assignment
+        given = {"adapter.py": self.task.adapter}
+        if assignment.starter is not None:
+            given["starter.py"] = assignment.starter.read_bytes()
+        prints = {
+            handed.id: take_fingerprints(self.found.read(handed, assignment.limits).files)
+            for handed in self.found.handed
+        }
+        return find_alike(prints, take_fingerprints(given))
+
+
+def list_people(found: ClassList) -> Mapping[str, Submitter]:
+    """Return the students of each submission, as the gradebook names them; those of a group share a cell."""
+    return {
+        id_: Submitter(name="; ".join(s.name for s in students), email="; ".join(s.email for s in students))
+        for id_, students in found.students.items()
+        if students
+    }

@@ -1,0 +1,54 @@
+"""A stored grade keeps what its pages and programs read, and no more."""
+
+from __future__ import annotations
+
+import gzip
+from dataclasses import replace
+
+import pytest
+
+import grades
+from goldformer.conformance.grading.compact import WINDOWS, compact_checks
+from goldformer.conformance.grading.model import Feedback
+from goldformer.conformance.grading.results import feedback, staff
+from goldformer.conformance.grading.results.gradebook import GradeSummary
+from goldformer.conformance.grading.results.platforms import gradescope_results
+from goldformer.conformance.grading.store import BadRecord, pack_grade, to_json, unpack_grade
+from grades import ASSIGNMENT
+
+
+def compact(grade, spec, assignment=ASSIGNMENT):
+    return replace(grade, checks=compact_checks(grade.checks, assignment, spec))
+
+
+@pytest.mark.parametrize("first_wrong", [True, False])
+@pytest.mark.parametrize("make", [grades.passing, grades.failing, grades.cheating, grades.hostile])
+def test_pages_and_tables_of_a_compact_grade_are_the_same(spec, make, first_wrong):
+    assignment = replace(ASSIGNMENT, feedback=Feedback(first_wrong=first_wrong))
+    whole = make()
+    small = compact(whole, spec, assignment)
+    for write in (feedback.html, feedback.markdown, staff.html, gradescope_results):
+        assert write(small, assignment, spec) == write(whole, assignment, spec)
+    assert GradeSummary.of(small) == GradeSummary.of(whole)
+
+
+def test_only_the_first_failing_checks_that_students_see_keep_windows(spec):
+    whole = grades.failing()
+    assert sum(any(d.grid for d in check.verdict.differences) for check in whole.checks) > 20
+    kept = [c for c in compact(whole, spec).checks if any(d.grid for d in c.verdict.differences)]
+    assert len(kept) == WINDOWS
+    assert {check.origin for check in kept} == {"published"}
+
+
+def test_a_packed_grade_is_a_tenth_of_the_whole_one(spec):
+    whole = grades.failing()
+    packed = pack_grade(compact(whole, spec))
+    assert 10 * len(packed) < len(to_json(whole))
+    assert unpack_grade(packed) == compact(whole, spec)
+    assert pack_grade(unpack_grade(packed)) == packed
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", gzip.compress(b"{}"), pack_grade(grades.passing())[:-9]])
+def test_what_is_no_packed_grade_is_a_bad_record(data):
+    with pytest.raises(BadRecord):
+        unpack_grade(data)

@@ -1,0 +1,83 @@
+"""Points are filled into the tables of Canvas and Moodle, and nothing else in them changes."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import replace
+
+import pytest
+
+import grades
+from goldformer.conformance.grading.model import Submitter
+from goldformer.conformance.grading.results.gradebook import GradeSummary
+from goldformer.conformance.grading.results.platform_table import BadTable, fill_table
+from grades import ASSIGNMENT
+
+CANVAS = (
+    "Student,ID,SIS User ID,SIS Login ID,Section,Warm-up (11),\"Attention, from scratch (12)\",Final\r\n"
+    "    Points Possible,,,,,5,10,(read only)\r\n"
+    "\"Lovelace, Ada\",101,u1,ada@example.org,A,5,,\r\n"
+    "\"=Ben, Ō\",102,u2,ben,A,4,1,\r\n"
+    "Cai,103,u3,cai@example.org,A,,,\r\n"
+)  # fmt: skip
+MOODLE = (
+    "Identifier,Full name,Email address,Status,Grade,Maximum Grade,Last modified (grade),Feedback comments\r\n"
+    "Participant 501,Ada Lovelace,ada@example.org,Submitted,,10.00,-,\r\n"
+    "Participant 502,Ben,ben@example.org,Submitted,,10.00,-,\r\n"
+)
+
+
+@pytest.fixture(scope="module")
+def summary():
+    return GradeSummary.of(grades.failing())
+
+
+def fill(table, *summaries, **people):
+    filled = fill_table(table, summaries, ASSIGNMENT, {id_: (person,) for id_, person in people.items()})
+    return filled, list(csv.DictReader(io.StringIO(filled.text, newline="")))
+
+
+def test_canvas_names_its_files_by_the_number_of_the_student(summary):
+    one = replace(summary, submission="lovelaceada_101_9001_hw1", earned=7.5)
+    late = replace(summary, submission="ben_LATE_102_9002_submission-1", earned=3.0)
+    filled, rows = fill(CANVAS, one, late)
+    assert [row["Attention, from scratch (12)"] for row in rows] == ["10", "7.5", "3", ""]
+    assert (filled.filled, filled.missing) == (2, ())
+    before = list(csv.DictReader(io.StringIO(CANVAS, newline="")))
+    for name in before[0].keys() - {"Attention, from scratch (12)"}:
+        assert [row[name] for row in rows] == [row[name] for row in before]
+
+
+def test_students_are_found_by_address_login_and_number_of_the_school(summary):
+    ada, ben = replace(summary, submission="7", earned=1.0), replace(summary, submission="BEN", earned=2.0)
+    _, rows = fill(CANVAS, ada, ben, **{"7": Submitter("Ada", "ADA@example.org", "")})
+    assert [row["Attention, from scratch (12)"] for row in rows[1:]] == ["1", "2", ""]
+    _, rows = fill(CANVAS, ada, **{"7": Submitter("Cai", "", "u3")})
+    assert [row["Attention, from scratch (12)"] for row in rows[1:]] == ["", "1", "1"]
+
+
+def test_a_row_that_two_submissions_claim_is_left_alone_and_said(summary):
+    first = replace(summary, submission="ben_102_9002_a", earned=7.5)
+    filled, rows = fill(CANVAS, first, replace(summary, submission="ben_102_9003_b"))
+    assert rows[2]["Attention, from scratch (12)"] == "1"
+    assert filled.missing == ("ben_102_9002_a", "ben_102_9003_b")
+
+
+def test_a_number_of_the_school_is_not_taken_for_one_of_canvas(summary):
+    _, rows = fill(CANVAS, replace(summary, submission="101"))
+    assert [row["Attention, from scratch (12)"] for row in rows[1:]] == ["", "1", ""]
+
+
+def test_moodle_names_its_folders_by_the_number_of_the_participant(summary):
+    one = replace(summary, submission="Ada Lovelace_501_assignsubmission_file", earned=7.5)
+    other = replace(summary, submission="12", earned=0.0)
+    filled, rows = fill("\ufeff" + MOODLE, one, other, **{"12": Submitter("Ben", "ben@example.org")})
+    assert [row["Grade"] for row in rows] == ["7.5", "0"]
+    assert filled.missing == ()
+
+
+@pytest.mark.parametrize("text", ["", "a,b\n", "Student,Name\n", "Identifier,Full name\n"])
+def test_another_table_is_refused(summary, text):
+    with pytest.raises(BadTable, match="expected the columns Student and ID"):
+        fill(text, summary)
