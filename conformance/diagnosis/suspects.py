@@ -36,16 +36,19 @@ class Suspect:
 class Explanation:
     """Causes that together reproduce the result in `equals` of the failing cases that were examined.
 
-    `ratio` is the largest distance in these, over the tolerance; `spared` counts passing cases that they would fail.
-    `refuting` are the ids of the failing cases in which they give another result. `faint` counts the dtypes of these
-    cases in which one of the causes does not show.
+    `ids` are the causes as a `Match` names them. `ratio` is the largest distance in these cases, over the tolerance.
+    `spared` counts passing cases that list one of the causes, and those that were seen to refute them: `passing` are
+    the ids of the latter. `refuting` are the ids of the failing cases in which they give another result. `faint`
+    counts the dtypes of these cases in which one of the causes does not show.
     """
 
+    ids: tuple[str, ...]
     causes: tuple[Cause, ...]
     equals: int
     ratio: float
     spared: int
     refuting: tuple[str, ...] = ()
+    passing: tuple[str, ...] = ()
     faint: int = 0
 
     @property
@@ -55,8 +58,8 @@ class Explanation:
 
     @property
     def certain(self) -> bool:
-        """Return True if no failing case refutes it."""
-        return not self.refuting
+        """Return True if no case refutes it, neither a failing nor a passing one."""
+        return not (self.refuting or self.passing)
 
     def adds_nothing_to(self, better: Explanation) -> bool:
         """Return True if it has the causes of a better one and more, or only other options of its conventions."""
@@ -80,10 +83,11 @@ def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -
     found = []
     for ids, checks in equal.items():
         causes = tuple(find_cause(id_, spec) for id_ in ids)
-        spared = sum(passed[id_] for id_ in ids)
+        passing = tuple(v.check for v in judged if ids in v.rules_out)
+        spared = sum(passed[id_] for id_ in ids) + len(passing)
         refuting = tuple(v.check for v in examined if (v.check, v.dtype) not in checks and can_refute(v, causes, spec))
         faint = sum(not _shows(c.id, dtype) for c in causes for dtype in dtypes)
-        found.append(Explanation(causes, len(checks), ratios[ids], spared, refuting, faint))
+        found.append(Explanation(ids, causes, len(checks), ratios[ids], spared, refuting, passing, faint))
     order = {name: place for place, name in enumerate(spec.components)}
     catalogue = {id_: place for place, id_ in enumerate(spec.mistakes)}
 
@@ -97,6 +101,11 @@ def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -
         return e.spared - e.equals, len(e.causes), e.faint, own, e.spared, first, far, e.causes[0].id
 
     return sorted(found, key=rank)
+
+
+def is_as_good(one: Explanation, best: Explanation) -> bool:
+    """Return True if an explanation is as good as the best one, but for what decides between equals."""
+    return (one.equals, one.spared, one.faint) == (best.equals, best.spared, best.faint)
 
 
 def can_refute(verdict: Verdict, causes: Iterable[Cause], spec: Spec) -> bool:

@@ -179,6 +179,29 @@ def test_a_mistake_is_judged_next_to_the_run_without_it(bad, findings, outcome):
     assert (found.caught, found.placed, found.named, found.misnamed) == outcome
 
 
+VARIANT = ["Mistake found", "…", ["ln-unbiased"]]
+FIRST = [["Fix first", "layer_norm", []], VARIANT]
+
+
+@pytest.mark.parametrize(
+    ("message", "findings", "outcome"),
+    [
+        ("differs", FIRST, (False, False, False, False)),
+        ("differs more", FIRST, (False, False, False, False)),
+        ("differs more", [*FIRST, ["Fix too", "encoder", []], FOUND], (True, True, True, False)),
+        ("differs more", [*FIRST, ["Fix too", "encoder", []], ["Cause unknown", "…", []]], (True, True, False, False)),
+        ("differs", [*FIRST, ["Fix too", "encoder", []], FOUND], (False, False, True, False)),
+    ],
+    ids=["same", "nothing new is said", "named", "without a name", "said of the same result"],
+)  # fmt: skip
+def test_a_mistake_in_code_that_fails_already_is_caught_if_something_else_is_said(message, findings, outcome):
+    clean = make_record("a layer_norm", "b encoder", findings=FIRST)
+    record = make_record("a layer_norm", "b encoder", findings=findings)
+    record["bad"][1][-1] = message
+    found = judge_mistake(MISTAKE, record, clean)
+    assert (found.caught, found.placed, found.named, found.misnamed) == outcome
+
+
 def test_a_name_that_the_code_deserves_without_the_mistake_is_no_name_of_it():
     clean = make_record("a softmax", findings=[OTHER])
     outcome = judge_mistake(MISTAKE, make_record("a softmax", "b softmax", findings=[OTHER]), clean)
