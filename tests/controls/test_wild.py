@@ -99,7 +99,8 @@ PARTLY_NAMED = {
     "annotated_clones", "gpt_blocks_thirds", "plotting_translator", "std_norm_cached_course", "timing_signal_conv",
 }  # fmt: skip
 #: Mistakes that no check shows, or not in the component that is to be fixed first: "implementation: mistake".
-MISSED: frozenset[str] = frozenset()
+#: Its normalisation deviates on purpose, and so no sentence that it decodes begins again after its end.
+MISSED = frozenset({"std_norm_cached_course: end-forgotten"})
 
 
 @cache
