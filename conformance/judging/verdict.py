@@ -207,5 +207,5 @@ class Verdict:
         if matches is not None:
             matches = tuple(Match(tuple(m["causes"]), m["ratio"]) for m in matches)
         made = {**lists, "differences": differences, "matches": matches, "status": Status(data["status"])}
-        made["rules_out"] = tuple(map(tuple, data["rules_out"]))
+        made["rules_out"] = tuple(map(tuple, data.get("rules_out", ())))
         return cls(**{**data, **made})
