@@ -28,7 +28,7 @@ _SUITE: Final = Path(__file__).resolve().parent
 _BENCH: Final = pytest.StashKey["Bench"]()
 _DIAGNOSIS: Final = pytest.StashKey["Diagnosis"]()
 #: The judgements of this process that failed, by check, component and dtype.
-_FAILED: Final = pytest.StashKey[dict[tuple[str, str, str], "Judgement"]]()
+_JUDGED: Final = pytest.StashKey[dict[tuple[str, str, str], "Judgement"]]()
 _GUARD: Final = pytest.StashKey["Guard"]()
 _VERDICT: Final = pytest.StashKey["Verdict"]()
 
@@ -127,7 +127,7 @@ def _load_bench(config: pytest.Config) -> Bench:
         Numerics(config.getoption("--tf32"), config.getoption("--threads")).apply(adapter.arrays)
         config.stash[_BENCH] = bench
         config.stash[_DIAGNOSIS] = Diagnosis(spec)
-        config.stash[_FAILED] = {}
+        config.stash[_JUDGED] = {}
         _load_guard(config)
         config.add_cleanup(adapter.close)
     return config.stash[_BENCH]
@@ -215,8 +215,7 @@ def settle(request: pytest.FixtureRequest) -> Callable[[Judgement], None]:
         from goldformer.conformance.reports.text import explain_verdict
 
         verdict = request.config.stash[_DIAGNOSIS].explain(judgement)
-        if verdict.bad:
-            request.config.stash[_FAILED][_make_key(verdict)] = judgement
+        request.config.stash[_JUDGED][_make_key(verdict)] = judgement
         guard: Guard | None = request.config.stash.get(_GUARD, None)
         if guard is not None:
             verdict = guard.check_verdict(judgement, verdict)
@@ -305,12 +304,10 @@ class Summary:
         cases = (case.id for name in bench.spec.components if name in run for case in bench.spec.cases_of(name))
         order = {check: place for place, check in enumerate((*cases, *bench.spec.properties))}
         self.verdicts.sort(key=lambda v: (DTYPES.index(v.dtype), order[v.check]))
-        # Workers of pytest-xdist do not send their judgements, so late matches are added only without workers.
+        # Workers of pytest-xdist do not send their judgements: without these a late match is not added.
         diagnosis: Diagnosis = self.config.stash[_DIAGNOSIS]
-        failed = self.config.stash[_FAILED]
-        self.verdicts = [
-            diagnosis.complete(failed[_make_key(v)], v) if _make_key(v) in failed else v for v in self.verdicts
-        ]
+        judged = self.config.stash[_JUDGED]
+        self.verdicts = diagnosis.complete_all([judged.get(_make_key(v)) for v in self.verdicts], self.verdicts)
         terminalreporter.section(f"conformance of {bench.adapter.name}")
         found = self._collect(bench)
         terminalreporter.write_line(table(select_rows(found.results(bench.spec).values())))

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from goldformer.conformance.diagnosis.other_options import advise_option
+from goldformer.conformance.diagnosis.refutation import rule_out_causes
 from goldformer.conformance.judging.cases import Judgement, report_fault
 from goldformer.conformance.judging.invoke import BadResult, Result
 from goldformer.conformance.judging.verdict import WITHHELD, Match, Status, Verdict
@@ -35,18 +36,27 @@ class Diagnosis:
         return Imitator(self._spec, self._left_out, self._imitations)
 
     def explain_all(self, judgements: Iterable[Judgement]) -> list[Verdict]:
-        """Return the verdicts of a whole run with what explains each failure.
-
-        A mistake that was found late is compared with the failures before it too.
-        """
+        """Return the verdicts of a whole run with what explains each failure."""
         listed = list(judgements)
         explained = {index: self.explain(listed[index]) for index in _order_by_cost(listed)}
-        return [self.complete(judgement, explained[index]) for index, judgement in enumerate(listed)]
+        return self.complete_all(listed, [explained[index] for index in range(len(listed))])
+
+    def complete_all(self, judgements: Sequence[Judgement | None], verdicts: Sequence[Verdict]) -> list[Verdict]:
+        """Return explained verdicts with what is known only at the end of a run.
+
+        A mistake that was found late is compared with the failures before it too, and with the cases that pass. The
+        judgement of a verdict is None if another process made it.
+        """
+        judged = list(zip(judgements, verdicts, strict=True))
+        completed = [self._add_late_matches(j, verdict) if j else verdict for j, verdict in judged]
+        if any(v.bad and v.matches for v in completed):
+            rule_out_causes(judgements, completed, self._imitator, self._spec)
+        return completed
 
     def explain(self, judgement: Judgement) -> Verdict:
         """Return a verdict with the mistakes and options that explain its failure, as far as they are known by now."""
         verdict = judgement.verdict
-        if verdict.status is Status.PASSED and judgement.case is not None:
+        if verdict.status is Status.PASSED:
             self._passed.append(judgement)
         if not verdict.bad or judgement.case is None:
             return verdict
@@ -59,10 +69,10 @@ class Diagnosis:
     def _note_passed(self) -> None:
         """Tell the imitator of the cases that passed since the last failure."""
         for judgement in self._passed:
-            case, bench = judgement.case, judgement.bench
-            assert case is not None, "only cases are noted"
-            declared = bench.adapter.options(case.component, bench.spec)
-            self._imitator.note_passed(case, judgement.expected, bench.dtype, declared)
+            case, bench, outcome = judgement.case, judgement.bench, judgement.outcome
+            if case is not None and isinstance(outcome, Result):
+                declared = bench.adapter.options(case.component, bench.spec)
+                self._imitator.note_passed(case, outcome, judgement.expected, bench.dtype, declared)
         self._passed.clear()
 
     def _find_matches(self, judgement: Judgement) -> tuple[Match, ...] | None:
@@ -75,7 +85,7 @@ class Diagnosis:
             return None
         return self._imitator.find_matches(case, outcome, judgement.expected, bench.dtype, declared)
 
-    def complete(self, judgement: Judgement, verdict: Verdict) -> Verdict:
+    def _add_late_matches(self, judgement: Judgement, verdict: Verdict) -> Verdict:
         """Return an explained verdict with the matches that were found only after it."""
         case, bench, outcome = judgement.case, judgement.bench, judgement.outcome
         if not verdict.bad or verdict.matches is None or case is None or not isinstance(outcome, Result | BadResult):

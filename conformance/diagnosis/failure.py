@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -22,10 +22,27 @@ from goldformer.spec.model import GoldenArray
 #: An option of each convention of a component.
 Options = Mapping[str, str]
 
+#: The fixed cost of an imitation, in numbers of a case.
+_FIXED: Final = 600
+#: How many times decoding runs the model, roughly.
+_STEPS: Final = 10
+#: Careful code stays below 0.4 of the tolerance: an error this many times as large is no rounding.
+_CLEAR: Final = 10.0
+
+
+def is_decoding(case: Case) -> bool:
+    """Return True for a case whose result hangs on choices: a model runs for every word."""
+    return case.golden is not None and case.golden.margin is not None
+
+
+def estimate_cost(case: Case) -> int:
+    """Return the cost of an imitation of a case, in numbers."""
+    return (case.size + _FIXED) * (_STEPS if is_decoding(case) else 1)
+
 
 @dataclass(frozen=True)
 class FailingCase:
-    """A failing case: the actual result, and the expected one."""
+    """A failing case, or one that passes: the actual result, and the expected one."""
 
     case: Case
     contract: Contract
@@ -69,12 +86,13 @@ class FailingCase:
         rounded = {name: golden for name, golden in shared.items() if name not in exact}
         return self._measure_distance(self.actual, imitation, rounded)
 
-    def shows(self, imitation: Result | BadResult | None) -> bool:
-        """Return True if what an imitation gives is wrong in this case."""
-        if not isinstance(imitation, Result):
-            return isinstance(imitation, BadResult)
-        shared = {name: golden for name, golden in self.expected.items() if name in imitation.outputs}
-        return bool(self._find_wrong(imitation, shared))
+    def excludes(self, imitation: Result | BadResult | None) -> bool:
+        """Return True if an imitation is clearly wrong where the actual result is right."""
+        if not isinstance(imitation, Result) or not isinstance(self.actual, Result):
+            return False
+        both = self.actual.outputs.keys() & imitation.outputs.keys()
+        shared = {name: golden for name, golden in self.expected.items() if name in both}
+        return any(d.wrong and d.ratio >= _CLEAR for d in self._measure(imitation, shared))
 
     def _measure_distance(self, actual: Result, imitation: Result, shared: Mapping[str, GoldenArray]) -> float | None:
         """Return the largest distance of the outputs, or None if it is above 1: most differ in the first already."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from goldformer.conformance.diagnosis.causes import Cause, write_declaration, write_hint
 from goldformer.conformance.diagnosis.suspects import (
@@ -12,6 +12,7 @@ from goldformer.conformance.diagnosis.suspects import (
     Explanation,
     Suspect,
     find_failing_roots,
+    is_as_good,
     rank_explanations,
     rank_suspects,
 )
@@ -29,12 +30,13 @@ _NO_VARIANT = tuple(
 _DIFFERS = "nondeterminism"
 #: The labels of the lines that other rooms read.
 FIX_FIRST = "Fix first"
-#: It reproduces every failing case that was compared: a mistake of the catalogue, or an option that is not declared.
+#: It reproduces every failing case that was compared, and no passing case refutes it: a mistake of the catalogue, or an
+#: option that is not declared.
 MISTAKE_FOUND = "Mistake found"
 OPTION_FOUND = "Option found"
-#: It reproduces most failing cases, but not all.
+#: It reproduces most failing cases, but not all, or a passing case refutes it.
 CLOSEST = "Closest known mistake"
-#: No passing case rules it out, and no values were compared.
+#: Another mistake explains as much; or no passing case rules it out, and no values were compared.
 POSSIBLE_CAUSES = "Possible causes"
 NOTHING_KNOWN = "Cause unknown"
 #: A component that fails in a way that its failing parts do not explain.
@@ -246,28 +248,32 @@ def _select_explanations(verdicts: Sequence[Verdict], component: str, spec: Spec
 def describe_explanations(found: Sequence[Explanation], among: str = "failing", *, was: bool = False) -> list[Finding]:
     """Return the best explanation, and those that are as good.
 
-    It is labelled as found if it reproduces every failing case that was compared, and as the closest one if not.
+    It is labelled as found if it reproduces every failing case that was compared, no passing case refutes it, and no
+    other mistake explains as much; as the closest one if a case refutes it.
     `was` says that it explains an earlier result: there is nothing to fix.
     """
-    findings: list[Finding] = []
-    for place, e in enumerate(found):
-        if len(findings) == _MOST_SUSPECTS:
-            break
-        if place and (e.equals, e.spared, e.faint) != (found[0].equals, found[0].spared, found[0].faint):
-            break
-        # Two neighbours that no case tells apart are two descriptions of one thing.
-        if any(e.adds_nothing_to(better) for better in found[:place]) or (place and e.generated):
-            continue
-        output = "the recorded output" if was else "your output"
-        seen = f"It reproduces {output} in {e.equals} of {e.case_count} {among} cases ({describe_distance(e.ratio)})"
-        seen += f", but not in {list_few(dict.fromkeys(e.refuting))}" if e.refuting else ""
-        mistakes = tuple(c.id for c in e.causes if not c.option)
-        head = "Or" if place else CLOSEST if not e.certain else MISTAKE_FOUND if mistakes else OPTION_FOUND
-        # What is wrong comes before what is only to be declared.
-        headings = [c.heading for c in sorted(e.causes, key=lambda c: bool(c.option))]
-        parts = (f"{' and '.join(headings)}.", f"{seen}.", "" if was else write_hint(e.causes))
-        findings.append(Finding(head, " ".join(filter(None, parts)), mistakes=mistakes))
-    return findings
+    best = [e for e in found if is_as_good(e, found[0])]
+    told = [e for place, e in enumerate(best) if not any(e.adds_nothing_to(better) for better in best[:place])]
+    # Two neighbours that no case tells apart are two descriptions of one thing.
+    told = [e for place, e in enumerate(told) if not place or not e.generated]
+    findings = [_describe_explanation(e, among, was=was) for e in told[:_MOST_SUSPECTS]]
+    # Another mistake explains as much: the first one is no more than possible.
+    if findings and findings[0].mistakes and any(len(e.causes) == len(told[0].causes) for e in told[1:]):
+        findings[0] = replace(findings[0], label=POSSIBLE_CAUSES)
+    return [*findings[:1], *(replace(finding, label="Or") for finding in findings[1:])]
+
+
+def _describe_explanation(e: Explanation, among: str, *, was: bool) -> Finding:
+    output = "the recorded output" if was else "your output"
+    seen = f"It reproduces {output} in {e.equals} of {e.case_count} {among} cases ({describe_distance(e.ratio)})"
+    seen += f", but not in {list_few(dict.fromkeys(e.refuting))}" if e.refuting else ""
+    seen += f", but it would fail {list_few(e.passing)} too, in which yours is right" if e.passing else ""
+    mistakes = tuple(c.id for c in e.causes if not c.option)
+    label = CLOSEST if not e.certain else MISTAKE_FOUND if mistakes else OPTION_FOUND
+    # What is wrong comes before what is only to be declared.
+    headings = [c.heading for c in sorted(e.causes, key=lambda c: bool(c.option))]
+    parts = (f"{' and '.join(headings)}.", f"{seen}.", "" if was else write_hint(e.causes))
+    return Finding(label, " ".join(filter(None, parts)), mistakes=mistakes)
 
 
 def list_few(names: Iterable[str]) -> str:

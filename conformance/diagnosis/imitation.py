@@ -15,7 +15,7 @@ from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.causes import IN
-from goldformer.conformance.diagnosis.failure import FailingCase, Options
+from goldformer.conformance.diagnosis.failure import FailingCase, Options, estimate_cost, is_decoding
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.diagnosis.mistakes.differentiation import DIFFERENTIATED
 from goldformer.conformance.diagnosis.mistakes.places import PLACES, TRACKED, MistakePlace, can_be_made, restrict_to
@@ -52,15 +52,9 @@ _NEIGHBOURS: Final = 4
 #: The number of passing cases of a component that are compared with a neighbour.
 _PASSED: Final = 6
 
-#: The fixed cost of an imitation, in numbers of a case.
-_FIXED: Final = 600
-
 #: The number of candidates, those that explain most cases first, that are compared with the gradients of a case: each
 #: of their arguments' elements takes a call.
 _DIFFERENTIATED: Final = 3
-
-#: How many times decoding runs the model, roughly.
-_STEPS: Final = 10
 
 #: The number of textbooks with causes that are kept: each takes about 200 kB.
 _MOST_ADAPTERS: Final = 500
@@ -164,6 +158,8 @@ class Imitator:
         self._explained: Counter[str] = Counter()
         #: The number of failing cases of each component that a candidate explains.
         self._counted: dict[str, Counter[Candidate]] = defaultdict(Counter)
+        #: The candidates of matches, by the causes of these.
+        self._matched: dict[tuple[str, ...], Candidate] = {}
         #: The candidates that each failing case was compared with.
         self._compared: defaultdict[tuple[str, str], set[Candidate]] = defaultdict(set)
         #: The components of which a case without a cotangent failed.
@@ -207,6 +203,22 @@ class Imitator:
         found = self._match_candidates(late, failure)
         return tuple(Match(candidate.causes, distance) for candidate, distance in found.items())
 
+    def would_fail(
+        self,
+        causes: tuple[str, ...],
+        case: Case,
+        actual: Result,
+        expected: Mapping[str, GoldenArray],
+        dtype: str,
+        options: Options,
+    ) -> bool:
+        """Return True if the causes of a match would clearly fail a case in which the actual result is right."""
+        candidate = self._matched.get(causes)
+        if candidate is None:
+            return False
+        passing = FailingCase(case, self.spec.contracts[case.component], actual, expected, dtype, options)
+        return passing.excludes(self._imitate(candidate, passing))
+
     def _search(self, failure: FailingCase) -> dict[Candidate, float]:
         """Search the catalogue; return nothing if the search would take too long."""
         case = failure.case
@@ -228,12 +240,11 @@ class Imitator:
         self._searched[component, failure.dtype] += 1
         near = list(self._list_near(component, failure.options))
         # Decoding takes long, and with two mistakes at once it need not end.
-        decides = case.golden is not None and case.golden.margin is not None
+        decides = is_decoding(case)
         some = [one for one in near if one.options] if decides else near
         # What nothing known explains in a part shows in the whole, unless it is too small: a short search will do.
         short = decides or self._has_unknown_part(component)
-        # A search for sentences runs the model for every word.
-        most = _TRIED // (case.size + _FIXED) // (_STEPS if decides else 1)
+        most = _TRIED // estimate_cost(case)
         found = self._match_candidates(near, failure)
         if not found:
             some = self._drop_idle_options(some, failure)
@@ -280,16 +291,18 @@ class Imitator:
             candidate: distance
             for candidate, distance in found.items()
             if all(id_ not in neighbours() for id_ in candidate.mistakes)
-            or not any(other.shows(self._imitate(candidate, other)) for other in passed)
+            or not any(other.excludes(self._imitate(candidate, other)) for other in passed)
         }
 
-    def note_passed(self, case: Case, expected: Mapping[str, GoldenArray], dtype: str, options: Options) -> None:
+    def note_passed(
+        self, case: Case, actual: Result, expected: Mapping[str, GoldenArray], dtype: str, options: Options
+    ) -> None:
         """Note a case that passed, which rules out what would have failed it: a few of each component, the smallest."""
         if case.full_size or case.cotangent is not None or case.error is not None or case.size > _LARGE:
             return
         passed = self._passed[case.component]
         contract = self.spec.contracts[case.component]
-        passed.append(FailingCase(case, contract, Result({}, 0.0), expected, dtype, options))
+        passed.append(FailingCase(case, contract, actual, expected, dtype, options))
         passed.sort(key=lambda other: other.case.size)
         del passed[_PASSED:]
 
@@ -497,6 +510,7 @@ class Imitator:
             distance = failure.distance(self._imitate(candidate, failure), right)
             if distance is not None:
                 found[candidate] = distance
+        self._matched.update({candidate.causes: candidate for candidate in found})
         return found
 
     def _imitate(self, candidate: Candidate, failure: FailingCase) -> Result | BadResult | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from goldformer.conformance.diagnosis.causes import Cause, find_cause
-from goldformer.conformance.diagnosis.suspects import can_refute, rank_explanations
+from goldformer.conformance.diagnosis.suspects import can_refute, is_as_good, rank_explanations
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.spec import Spec
 
@@ -23,8 +23,7 @@ def find_certain_causes(verdicts: Iterable[Verdict], component: str, spec: Spec)
     Several explanations may be equally good: the causes of all of them are returned.
     """
     found = rank_explanations(verdicts, component, spec)
-    best = [e for e in found if (e.equals, e.spared, e.faint) == (found[0].equals, found[0].spared, found[0].faint)]
-    return {cause.heading: cause for e in best if e.certain for cause in e.causes}
+    return {cause.heading: cause for e in found if is_as_good(e, found[0]) and e.certain for cause in e.causes}
 
 
 def find_inherited(verdicts: Sequence[Verdict], known: Mapping[str, Cause], spec: Spec) -> dict[Key, tuple[Cause, ...]]:

@@ -36,16 +36,19 @@ class Suspect:
 class Explanation:
     """Causes that together reproduce the result in `equals` of the failing cases that were examined.
 
-    `ratio` is the largest distance in these, over the tolerance; `spared` counts passing cases that they would fail.
-    `refuting` are the ids of the failing cases in which they give another result. `faint` counts the dtypes of these
-    cases in which one of the causes does not show.
+    `ids` are the causes as a `Match` names them. `ratio` is the largest distance in these cases, over the tolerance.
+    `spared` counts passing cases that list one of the causes, and those that were seen to refute them: `passing` are
+    the ids of the latter. `refuting` are the ids of the failing cases in which they give another result. `faint`
+    counts the dtypes of these cases in which one of the causes does not show.
     """
 
+    ids: tuple[str, ...]
     causes: tuple[Cause, ...]
     equals: int
     ratio: float
     spared: int
     refuting: tuple[str, ...] = ()
+    passing: tuple[str, ...] = ()
     faint: int = 0
 
     @property
@@ -55,8 +58,8 @@ class Explanation:
 
     @property
     def certain(self) -> bool:
-        """Return True if no failing case refutes it."""
-        return not self.refuting
+        """Return True if no case refutes it, neither a failing nor a passing one."""
+        return not (self.refuting or self.passing)
 
     @property
     def generated(self) -> bool:
@@ -72,8 +75,6 @@ class Explanation:
 
 def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -> list[Explanation]:
     """Return the causes that reproduce one component's results, those that explain the most failing cases first."""
-    from goldformer.conformance.diagnosis.neighbours import neighbours  # hundreds, which few reports need
-
     judged = [v for v in verdicts if v.component == component and v.kind == "case"]
     examined = [v for v in judged if v.bad and v.matches is not None]
     equal: defaultdict[tuple[str, ...], set[tuple[str, str]]] = defaultdict(set)
@@ -87,15 +88,13 @@ def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -
     found = []
     for ids, checks in equal.items():
         causes = tuple(find_cause(id_, spec) for id_ in ids)
-        spared = sum(passed[id_] for id_ in ids)
+        passing = tuple(v.check for v in judged if ids in v.rules_out)
+        spared = sum(passed[id_] for id_ in ids) + len(passing)
         refuting = tuple(v.check for v in examined if (v.check, v.dtype) not in checks and can_refute(v, causes, spec))
         faint = sum(not _shows(c.id, dtype) for c in causes for dtype in dtypes)
-        found.append(Explanation(causes, len(checks), ratios[ids], spared, refuting, faint))
+        found.append(Explanation(ids, causes, len(checks), ratios[ids], spared, refuting, passing, faint))
     order = {name: place for place, name in enumerate(spec.components)}
-    named = [cause.id for e in found for cause in e.causes if cause.generated]
-    # The neighbours come after the catalogue's mistakes, in their own order.
-    generated = [id_ for id_ in neighbours() if id_ in named] if named else []
-    catalogue = {id_: place for place, id_ in enumerate((*spec.mistakes, *generated))}
+    catalogue = {id_: place for place, id_ in enumerate((*spec.mistakes, *_order_generated(found)))}
 
     def rank(e: Explanation) -> tuple[int, int, int, int, int, int, float, str]:
         # Options come before mistakes, and mistakes of the component itself before those of its parts.
@@ -107,6 +106,20 @@ def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -
         return e.spared - e.equals, len(e.causes), e.faint, own, e.spared, first, far, e.causes[0].id
 
     return sorted(found, key=rank)
+
+
+def _order_generated(found: Iterable[Explanation]) -> list[str]:
+    """Return the ids of the neighbours among some causes in their own order: they come after the catalogue."""
+    if not (named := {cause.id for e in found for cause in e.causes if cause.generated}):
+        return []
+    from goldformer.conformance.diagnosis.neighbours import neighbours  # hundreds, which few reports need
+
+    return [id_ for id_ in neighbours() if id_ in named]
+
+
+def is_as_good(one: Explanation, best: Explanation) -> bool:
+    """Return True if an explanation is as good as the best one, but for what decides between equals."""
+    return (one.equals, one.spared, one.faint) == (best.equals, best.spared, best.faint)
 
 
 def can_refute(verdict: Verdict, causes: Iterable[Cause], spec: Spec) -> bool:

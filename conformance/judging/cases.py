@@ -347,7 +347,7 @@ def report_missing(blank: Verdict, message: str, *, strict: bool) -> Verdict:
 def report_bad_result(blank: Verdict, bad: BadResult) -> Verdict:
     """Return the verdict without a result: errored if the call itself went wrong, failed if it broke the contract."""
     status = Status.ERRORED if bad.reason in ERRORS else Status.FAILED
-    return replace(blank, status=status, reason=bad.reason, message=str(bad), detail=bad.detail)
+    return replace(blank, status=status, reason=bad.reason, message=f"{bad}{bad.hint}", detail=bad.detail)
 
 
 def _does_not_apply(case: Case, bench: Bench) -> tuple[Reason, str] | None:

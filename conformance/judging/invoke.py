@@ -53,7 +53,8 @@ class BadResult(CallProblem):
     """The implementation raised, or broke the contract.
 
     `detail` is for a closer look: a text, or the exception that the implementation raised. `unreached` are the
-    arguments that no gradient reaches, where that is the reason.
+    arguments that no gradient reaches, where that is the reason. `hint` follows the message in a verdict; two
+    results with the same message have the same fault, whatever their hints.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class BadResult(CallProblem):
         super().__init__(message)
         self.reason: Reason = reason
         self.unreached = frozenset(unreached)
+        self.hint = ""
         self._detail = detail
 
     @property
@@ -124,10 +126,22 @@ def invoke(
     if check_inputs and adapter.arrays != Wire.name:
         check_inputs_unchanged(library, handed, convert_arguments(library, contract, arguments, dtype, device))
     named = name_outputs(returned, contract)
-    outputs = {
-        name: read_array(library, contract.outputs[name], value, binder, dtype, device) for name, value in named.items()
-    }
+    outputs = {}
+    for name, value in named.items():
+        try:
+            outputs[name] = read_array(library, contract.outputs[name], value, binder, dtype, device)
+        except BadResult as bad:
+            bad.hint = _hint_at_names(returned, name, contract)
+            raise
     return Result(outputs, seconds)
+
+
+def _hint_at_names(returned: Any, name: str, contract: Contract) -> str:
+    """Return how to name an output that was read from a tuple, unless it is the first."""
+    if isinstance(returned, Mapping) or name == contract.first_output:
+        return ""
+    order = ", ".join([*contract.outputs][: len(returned)])
+    return f"; a tuple holds {order} in this order: return other outputs as a mapping by name"
 
 
 def convert_arguments(
@@ -276,7 +290,9 @@ def _hint_at_dtype(spec: ArraySpec, wanted: str, got: str) -> str:
     if spec.kind == "ids":
         return ""
     if got in _NARROWER.get(wanted, ()):
-        return f", as the inputs are: something on the way is made or cast to {got}, keep it in {wanted}"
+        cause = f"something on the way is made or cast to {got}, keep it in {wanted}"
+        return f", as the inputs are: {cause}, or declare DTYPES without {wanted}"
     if spec.kind == "float":
-        return f", as the inputs are: a constant of another dtype on the way promotes the result, cast it to {wanted}"
+        cause = f"a constant of another dtype on the way promotes the result, cast it to {wanted}"
+        return f", as the inputs are: {cause}, or declare DTYPES without {wanted}"
     return ": True means may attend"

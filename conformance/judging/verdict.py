@@ -133,6 +133,7 @@ class Verdict:
     `ratio` is the largest error ÷ tolerance over all outputs, None where nothing was measured.
     `differences` are the outputs that are wrong, in the order in which data flows to them.
     `matches` are the known mistakes and options that reproduce the wrong output; None if the search was skipped.
+    `rules_out` are the causes of other cases' matches that would fail this case, which passes.
     `example` is the smallest call that shows a violation, as a file of one case.
     """
 
@@ -157,6 +158,7 @@ class Verdict:
     reproduce: str = ""
     seconds: float = 0.0
     asks: Asks = "values"
+    rules_out: tuple[tuple[str, ...], ...] = ()
 
     @property
     def bad(self) -> bool:
@@ -205,4 +207,5 @@ class Verdict:
         if matches is not None:
             matches = tuple(Match(tuple(m["causes"]), m["ratio"]) for m in matches)
         made = {**lists, "differences": differences, "matches": matches, "status": Status(data["status"])}
+        made["rules_out"] = tuple(map(tuple, data.get("rules_out", ())))
         return cls(**{**data, **made})

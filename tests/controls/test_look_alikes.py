@@ -46,6 +46,7 @@ def in_a_longer_buffer(output):
     return torch.cat([output, output], dim=-1)[..., : output.shape[-1]]
 
 
+BY_NAME = "; a tuple holds output, weights in this order: return other outputs as a mapping by name"
 #: What is returned instead of (output, weights), and what becomes of it: "" passes, anything else is the message.
 FORMS = {
     "tuple": (lambda output, weights: (output, weights), ""),
@@ -69,11 +70,11 @@ FORMS = {
     "in_inference_mode": (lambda output, weights: torch.inference_mode()(torch.clone)(output), ""),
     "weights_averaged": (
         lambda output, weights: (output, weights.mean(1)),
-        "weights has shape (3, 4, 5), must be (batch, heads, q_seq, kv_seq) = (3, 2, 4, 5)",
+        f"weights has shape (3, 4, 5), must be (batch, heads, q_seq, kv_seq) = (3, 2, 4, 5){BY_NAME}",
     ),
     "weights_of_flat_heads": (
         lambda output, weights: (output, weights.flatten(0, 1)),
-        "weights has shape (6, 4, 5), must be (batch, heads, q_seq, kv_seq) = (3, 2, 4, 5)",
+        f"weights has shape (6, 4, 5), must be (batch, heads, q_seq, kv_seq) = (3, 2, 4, 5){BY_NAME}",
     ),
     "sequence_first": (
         lambda output, weights: output.transpose(0, 1),

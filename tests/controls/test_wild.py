@@ -55,13 +55,13 @@ def test_each_id_is_one_of_the_catalogue_or_an_option(spec):
     assert {id_ for wild in BENCH for id_ in wild.on_purpose} <= spec.mistakes.keys()
 
 
-def judge_values(wild, spec, conventions):
+def judge_values(wild, spec, conventions, dtype="float32"):
     """The number of an implementation's cases of values that are judged, and its failures in them."""
     adapter = find_adapter(str(wild.path), spec)
     adapter = replace(adapter, conventions={**adapter.conventions, **conventions})
-    bench = Bench(spec, adapter, "float32", "cpu")
+    bench = Bench(spec, adapter, dtype, "cpu")
     verdicts = [check_case(case, bench) for case in plan(spec, adapter.functions) if case.error is None]
-    return sum(v.is_judged for v in verdicts), [(v.check, v.message) for v in verdicts if v.bad]
+    return sum(v.is_judged for v in verdicts), [(v.check, v.reason, v.message) for v in verdicts if v.bad]
 
 
 @pytest.mark.sample(2)
@@ -79,6 +79,31 @@ def test_no_number_of_a_declared_variant_is_called_wrong(wild, spec):
         pytest.skip(f"the spec has no {unknown}")
     _, wrong = judge_values(wild, spec, declared)
     assert wrong == []
+
+
+#: Code that fails in half types for a reason of its own: a fill of −1e9 raises, or is −∞ and makes NaN of empty rows,
+#: and a scale that is a tensor of float32 meets halves.
+FAILS_IN = {
+    "bfloat16": {"float_tensor_scale_course"},
+    "float16": {
+        "beam_log_probs", "conv_feed_forward", "einsum_learned_positions", "float_tensor_scale_course",
+        "free_width_decoding", "fused_interleaved_course", "head_module_list", "keras_like_attention",
+        "keras_like_layers", "lengths_masked_softmax", "numpy_from_scratch", "numpy_lengths_and_losses",
+        "numpy_manual_backward", "post_norm_clones", "tied_final_norms",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("dtype", FAILS_IN)
+@pytest.mark.parametrize(
+    "wild", [wild for wild in BENCH if not wild.on_purpose], ids=lambda wild: getattr(wild, "name", wild)
+)
+def test_no_number_is_called_wrong_in_a_half_type(wild, dtype, spec):
+    declared, _ = split_declaration(wild.declares, spec)
+    _, bad = judge_values(wild, spec, declared, dtype)
+    assert {reason for _, reason, _ in bad} <= {"raised", "not-finite"}
+    assert bool(bad) == (wild.name in FAILS_IN[dtype])
 
 
 # What the bench asks for: `python -m tests.support.wild` runs all of it and prints the table
@@ -99,7 +124,8 @@ PARTLY_NAMED = {
     "annotated_clones", "gpt_blocks_thirds", "plotting_translator", "std_norm_cached_course", "timing_signal_conv",
 }  # fmt: skip
 #: Mistakes that no check shows, or not in the component that is to be fixed first: "implementation: mistake".
-MISSED: frozenset[str] = frozenset()
+#: Its normalisation deviates on purpose, and so no sentence that it decodes begins again after its end.
+MISSED = frozenset({"std_norm_cached_course: end-forgotten"})
 
 
 @cache
@@ -176,6 +202,29 @@ OTHER = ["Mistake found", "…", ["kv-swap"]]
 )  # fmt: skip
 def test_a_mistake_is_judged_next_to_the_run_without_it(bad, findings, outcome):
     found = judge_mistake(MISTAKE, make_record(*bad, findings=findings), make_record("a softmax"))
+    assert (found.caught, found.placed, found.named, found.misnamed) == outcome
+
+
+VARIANT = ["Mistake found", "…", ["ln-unbiased"]]
+FIRST = [["Fix first", "layer_norm", []], VARIANT]
+
+
+@pytest.mark.parametrize(
+    ("message", "findings", "outcome"),
+    [
+        ("differs", FIRST, (False, False, False, False)),
+        ("differs more", FIRST, (False, False, False, False)),
+        ("differs more", [*FIRST, ["Fix too", "encoder", []], FOUND], (True, True, True, False)),
+        ("differs more", [*FIRST, ["Fix too", "encoder", []], ["Cause unknown", "…", []]], (True, True, False, False)),
+        ("differs", [*FIRST, ["Fix too", "encoder", []], FOUND], (False, False, True, False)),
+    ],
+    ids=["same", "nothing new is said", "named", "without a name", "said of the same result"],
+)  # fmt: skip
+def test_a_mistake_in_code_that_fails_already_is_caught_if_something_else_is_said(message, findings, outcome):
+    clean = make_record("a layer_norm", "b encoder", findings=FIRST)
+    record = make_record("a layer_norm", "b encoder", findings=findings)
+    record["bad"][1][-1] = message
+    found = judge_mistake(MISTAKE, record, clean)
     assert (found.caught, found.placed, found.named, found.misnamed) == outcome
 
 

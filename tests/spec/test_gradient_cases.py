@@ -81,6 +81,22 @@ BACKWARD = {
     ),
     "relu-bwd": (FEED, RELU, "((inner := functional.affine(x, self.w_1, self.b_1)) + (inner.relu() - inner).detach())"),
     "ln-bwd": (NORM, NORMALISED, "normalised = (row - mean.detach()) / (variance.detach() + self.eps).sqrt()"),
+    # The gradient of x meets gamma outside of what the statistics take away; that of gamma stays.
+    "ln-bwd-gamma-outside": (
+        NORM, "return (normalised * functional.widen(self.gamma) + functional.widen(self.beta)).to(x.dtype)",
+        "wide = functional.widen(self.gamma)\n"
+        "        kept = row.detach() + (row - row.detach()) * wide.detach()\n"
+        "        centred = kept - kept.mean(dim=-1, keepdim=True)\n"
+        "        variance = (centred * centred).mean(dim=-1, keepdim=True)\n"
+        "        normal = centred / (variance + self.eps).sqrt()\n"
+        "        value = normal.detach() * wide + normal - normal.detach()\n"
+        "        return (value + functional.widen(self.beta)).to(x.dtype)",
+    ),
+    "softmax-bwd-mean": (
+        "_functional.py", "return exponentials / total",
+        "weights = exponentials / total\n    size = len(weights) if weights.dim() > 1 else 1\n"
+        "    return weights / size + (weights - weights / size).detach()",
+    ),
     "residual-bwd": (LAYERS, SUM, "total = x.detach() + self.dropout(update)"),
     "layer-bwd": (LAYERS, NEXT, "x = layer(x.detach() if outputs else x, *others).output"),
     "memory-bwd": ("transformer.py", "self.run_decoder(target, memory, source)  # (batch, seq, d_model)",

@@ -179,7 +179,10 @@ def _check(
         # The cases of options that it does not have are not its own.
         "exist": sum(v.reason != "convention" for v in values),
         "judged": sum(v.is_judged for v in values),
-        "bad": [[v.check, v.component, v.reason, v.message[:200]] for v in verdicts if v.bad],
+        # Without the temporary folder: the message of the same failure is the same in another run.
+        "bad": [
+            [v.check, v.component, v.reason, v.message.replace(f"{path.parent}/", "")[:200]] for v in verdicts if v.bad
+        ],
         "faults": [[v.check, v.message[:200]] for v in verdicts if v.is_fault],
         "findings": [
             [f.label, f.text[:400], [*f.mistakes, *_find_options(f.text, spec)]] for f in diagnose(verdicts, spec)
@@ -213,7 +216,7 @@ class Outcome:
     """The outcome of a run of code with a mistake, next to the same run without it."""
 
     caught: bool
-    #: The first component to fix is one that the mistake broke.
+    #: The first component that is newly to be fixed is one that the mistake broke.
     placed: bool
     #: The diagnosis says "found", and calls it what it is.
     named: bool
@@ -224,22 +227,42 @@ class Outcome:
 
 
 def judge_mistake(mistake: Mistake, record: dict[str, Any], clean: dict[str, Any]) -> Outcome:
-    """Compare a run of code with a mistake with that of the code as it is, under the same declaration."""
-    before = {check for check, *_ in clean["bad"]}
-    broken = {component for check, component, *_ in record["bad"] if check not in before}
-    first = [text for label, text, _ in record["findings"] if label == "Fix first"]
+    """Compare a run of code with a mistake with that of the code as it is, under the same declaration.
+
+    Code that deviates on purpose fails without the mistake already. The mistake shows in results that differ from
+    those, and is caught if something else is said of a component where they do.
+    """
+    failed = {check for check, *_ in clean["bad"]}
+    fails_newly = any(check not in failed for check, *_ in record["bad"])
+    broken = {component for _, component, *_ in (bad for bad in record["bad"] if bad not in clean["bad"])}
+    before, after = _list_to_fix(clean), _list_to_fix(record)
+    fresh = [component for component, said in after if (component, said) not in before] or [c for c, _ in after[:1]]
     known = {id_ for label, _, ids in clean["findings"] if label in _FOUND for id_ in ids}
     said = [ids for label, _, ids in record["findings"] if label in _FOUND and not set(ids) <= known]
     right = [ids for ids in said if set(ids) & set(mistake.ids)]
+    caught = fails_newly or (after != before and bool(broken & set(fresh)))
     return Outcome(
-        caught=bool(broken),
-        placed=bool(first) and first[0] in broken,
+        caught=caught,
+        placed=caught and bool(fresh) and fresh[0] in broken,
         named=bool(right),
         misnamed=bool(said) and not right,
         said=tuple(" and ".join(ids) for ids in said),
     )
 
 
+def _list_to_fix(record: dict[str, Any]) -> list[tuple[str, list[tuple[str, ...]]]]:
+    """Return the components that are to be fixed, each with what is said of its cause."""
+    found: list[tuple[str, list[tuple[str, ...]]]] = []
+    for label, text, ids in record["findings"]:
+        if label in _TO_FIX:
+            found.append((text, []))
+        elif found and label in (*_FOUND, *_UNCERTAIN):
+            found[-1][1].append((label, *ids))
+    return found
+
+
+#: The labels of a component that is to be fixed.
+_TO_FIX = ("Fix first", "Fix too")
 #: The labels under which the diagnosis is certain.
 _FOUND = ("Mistake found", "Option found")
 #: The labels under which it is not, or has nothing to say.

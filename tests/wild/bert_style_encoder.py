@@ -166,8 +166,8 @@ MISTAKES = {
     "mask-not-extended": (
         "attention_mask[:, None, None, :].to(dtype)",
         "attention_mask[:, None, :, None].to(dtype)",
-        "The mask hides rows of queries and not columns of keys.",
-        ("pad-on-query",),
+        "The mask is added to rows of queries and not to columns of keys, and what a whole row gains changes nothing.",
+        ("pad-on-query", "mask-not-inplace"),
     ),
     "context-not-permuted": (
         "context_layer = context_layer.permute(0, 2, 1, 3).contiguous()\n        context_layer = context_layer.view(*context_layer.size()[:-2], -1)",

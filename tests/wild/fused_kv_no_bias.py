@@ -195,7 +195,7 @@ MISTAKES = {
         "            x = attn(x, mask=mask)\n            x = cross(x, context=context, mask=context_mask)\n",
         "            x = cross(x, context=context, mask=context_mask)\n            x = attn(x, mask=mask)\n",
         "The decoder attends to the memory before it attends to itself.",
-        (),
+        ("cross-before-self",),
     ),
     "scale-by-inner-width": (
         "self.scale = dim_head**-0.5",

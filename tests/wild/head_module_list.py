@@ -142,7 +142,7 @@ MISTAKES = {
         "q, k, v = self.query(q), self.key(k), self.value(v)",
         "q, k, v = self.query(q), self.key(k), self.value(k)",
         "The values are projected from the keys' input.",
-        (),
+        ("value-from-key-input",),
     ),
     "softmax-over-queries": (
         "F.softmax(energy, dim=-1)",

@@ -295,6 +295,6 @@ MISTAKES = {
         "div_term = torch.exp(torch.arange(0, d_model, 2) * -(math.log(10000.0) / d_model))",
         "div_term = torch.exp(torch.arange((d_model + 1) // 2) * -(math.log(10000.0) / d_model))",
         "The exponent counts pairs where it should count channels.",
-        (),
+        ("pe-half-exp",),
     ),
 }

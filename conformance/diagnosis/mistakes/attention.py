@@ -73,6 +73,13 @@ def divide_by_root_of_value_width(sizes: Mapping[str, Any]) -> float:
     return math.sqrt(sizes["d_v"])
 
 
+@mistake("scale-all-heads", instead_of=score_divisor)
+def divide_by_root_of_all_heads(sizes: Mapping[str, Any]) -> float:
+    """Return the root of the width of all heads together, if there is an axis of heads."""
+    heads = sizes["..."][1] if len(sizes["..."]) == 2 else 1
+    return math.sqrt(heads * sizes["d_k"])
+
+
 mistake("scale-after-softmax", instead_of=score_divisor)(divide_by_one)
 
 
@@ -294,6 +301,12 @@ def see_one_ahead(query: Array, key: Array) -> Array:
 def mask_queries(original: Callable[..., Array], ids: Array, *, pad_id: int) -> Array:
     """Return the mask as (batch, 1, seq, 1)."""
     return original(ids, pad_id=pad_id).swapaxes(-2, -1)
+
+
+@mistake("pad-greater", instead_of=padding_mask)
+def keep_larger_ids(ids: Array, *, pad_id: int) -> Array:
+    """Return the mask in which only ids above that of the padding are True, (batch, 1, 1, seq)."""
+    return np.asarray(ids > pad_id)[:, None, None, :]
 
 
 @mistake("padding-idx", around=padding_mask)

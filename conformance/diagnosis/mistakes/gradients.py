@@ -12,11 +12,13 @@ from goldformer.adapters.textbook.backward import (
     activation_gradient,
     add_rows,
     input_gradient,
+    layer_norm_gradient,
     mask_gradient,
     move_weight,
     scores_gradient,
     single_head_attention_gradient,
     single_head_attention_step,
+    softmax_backward,
     softmax_row_term,
     statistics_gradient,
     sum_rows,
@@ -45,6 +47,13 @@ from goldformer.conformance.diagnosis.mistakes.registry import mistake
 def leave_out_row_term(weights: Array, gradient: Array) -> Array | float:
     """Return 0: the term of the row is left out."""
     return 0.0
+
+
+@mistake("softmax-bwd-mean", around=softmax_backward)
+def divide_by_rows(original: Callable[[Array, Array], Array], weights: Array, gradient: Array) -> Array:
+    """Return the gradient of the scores divided by the size of the first axis, as that of a mean over samples."""
+    through = original(weights, gradient)
+    return through / len(through) if through.ndim > 1 else through
 
 
 @mistake("softmax-bwd-diagonal", instead_of=softmax_row_term)
@@ -99,6 +108,16 @@ def pass_all_through(inner: Array, gradient: Array) -> Array:
 def forget_statistics(normal: Array, gradient: Array) -> float:
     """Return 0: mean and variance take nothing away."""
     return 0.0
+
+
+@mistake("ln-bwd-gamma-outside", around=layer_norm_gradient)
+def scale_after_statistics(
+    original: Callable[..., Gradients], x: Array, cotangent: Array, *, params: Params
+) -> Gradients:
+    """Return gradients of which that of x meets gamma after the two means of its row were taken away."""
+    gradients, gamma = original(x, cotangent, params=params), params["gamma"]
+    plain = original(x, cotangent, params={**params, "gamma": np.ones_like(gamma)})
+    return gradients | {"x": plain["x"] * gamma}
 
 
 @mistake("ln-bwd-rank", instead_of=sum_rows)

@@ -165,6 +165,14 @@ def read_keys_from_values(
     return original(query, value, value, mask, **rest)
 
 
+@mistake("value-from-key-input", around=multi_head_attention)
+def read_values_from_keys(
+    original: Attended, query: Array, key: Array, value: Array, mask: Array | None = None, **rest: Any
+) -> dict[str, Array]:
+    """Return attention whose values are projected from the input of the keys."""
+    return original(query, key, key, mask, **rest)
+
+
 # The scale
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -37,10 +38,11 @@ from goldformer.adapters.textbook.layers import (
     run_stack,
     run_sublayer,
     scale_and_shift,
+    self_attend,
     subtract_mean,
 )
 from goldformer.adapters.textbook.randomness import drop_here, drop_hidden, drop_update, dropping
-from goldformer.adapters.textbook.steps import around, replacing
+from goldformer.adapters.textbook.steps import around, instead, replacing
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
 
 FeedForward = Callable[..., tuple[Array, Array]]
@@ -66,6 +68,18 @@ def gelu(x: Array) -> Array:
         # math.erf takes real numbers alone: of a complex step its derivative tells the rest.
         erf = erf + (at - at.real) * np.exp(-np.square(at.real)) * 2 / math.sqrt(math.pi)
     return np.asarray(x * (1 + erf) / 2)
+
+
+@mistake("ffn-gelu-tanh", instead_of=activation)
+def gelu_by_tanh(x: Array) -> Array:
+    """Return GELU in its approximate form."""
+    return np.asarray(x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2)
+
+
+@mistake("ffn-leaky-relu", instead_of=activation)
+def leak_negative_channels(x: Array) -> Array:
+    """Return x where it is positive, and a hundredth of it elsewhere."""
+    return np.where(x.real > 0, x, x / 100)
 
 
 @mistake("ffn-output-relu", around=feed_forward)
@@ -118,6 +132,20 @@ def average_samples(x: Array) -> Array:
 def leave_mean(x: Array) -> Array:
     """Return the row with its mean in it, to be divided by the root of its mean square."""
     return x
+
+
+@mistake("ln-naive-variance", around=layer_norm, shows_in=("float32",))
+def subtract_squared_mean(original: Callable[..., Array], x: Array, *, params: Params) -> Array:
+    """Return the row normalised by the mean of its squares less the square of its mean."""
+    wide = x.astype(np.promote_types(x.dtype, np.float32))
+    variance = channel_mean(np.square(wide)) - np.square(channel_mean(wide))
+
+    def take_variance(_: Array) -> Array:
+        return np.asarray(variance)
+
+    # What rounding has made of a small variance may be below 0: its root is NaN, without a warning.
+    with replacing({channel_variance: instead(take_variance)}), np.errstate(invalid="ignore"):
+        return np.asarray(original(x, params=params))
 
 
 @mistake("ln-unbiased", around=channel_variance)
@@ -268,6 +296,33 @@ def attend_to_decoder(
 
     with replacing({cross_attend: around(attend)}):
         return original(x, memory, self_mask, *mask, **rest)
+
+
+@mistake("cross-before-self", around=decoder_layer)
+def attend_to_memory_first(
+    original: Layer,
+    x: Array,
+    memory: Array,
+    self_mask: Array | None = None,
+    memory_mask: Array | None = None,
+    *,
+    num_heads: int,
+    params: Params,
+    dropout_rate: float | None = None,
+    training: bool = True,
+    seed: int | None = None,
+) -> dict[str, Array]:
+    """Return the decoder layer whose cross-attention comes before its self-attention, each with its own norm."""
+    sums = [x]
+    with dropping(dropout_rate, training, seed):
+        crossed, cross_weights = cross_attention_sublayer(
+            x, memory, memory_mask, sums=sums, num_heads=num_heads, params=params
+        )
+        attend = partial(self_attend, mask=self_mask, num_heads=num_heads, params=params)
+        attended, weights = run_sublayer(crossed, attend, number=1, sums=sums, params=params)
+        output = feed_forward_sublayer(attended, number=3, sums=sums, params=params)
+    between = {"attended": attended, "crossed": crossed}
+    return {"output": output, **between, "weights": weights, "cross_weights": cross_weights}
 
 
 @mistake("cross-mask-absent", around=decoder_layer)

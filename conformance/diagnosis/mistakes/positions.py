@@ -30,6 +30,12 @@ def divide_embedding(original: Callable[..., Array], ids: Array, *, params: Para
     return rows / math.sqrt(rows.shape[-1])
 
 
+@mistake("emb-row-zeroed", around=token_embedding)
+def zero_row_of_id_0(original: Callable[..., Array], ids: Array, *, params: Params, pad_id: int | None = None) -> Array:
+    """Return the rows of the table, and 0 for the id 0, (batch, seq, d_model)."""
+    return np.asarray(original(ids, params=params, pad_id=pad_id) * (ids != 0)[..., None])
+
+
 # The formula
 
 
@@ -37,6 +43,18 @@ def divide_embedding(original: Callable[..., Array], ids: Array, *, params: Para
 def double_exponent(original: Callable[[float, int], float], pair: float, d_model: int) -> float:
     """Return 4i/d_model."""
     return 2 * original(pair, d_model)
+
+
+@mistake("pe-half-exp", around=frequency_exponent)
+def halve_exponent(original: Callable[[float, int], float], pair: float, d_model: int) -> float:
+    """Return i/d_model for pair i."""
+    return original(pair, d_model) / 2
+
+
+@mistake("pe-exponent-sign", around=frequency_exponent)
+def negate_exponent(original: Callable[[float, int], float], pair: float, d_model: int) -> float:
+    """Return −2i/d_model, so that angles are multiplied by the power of the base."""
+    return -original(pair, d_model)
 
 
 @mistake("pe-cos-exp", around=channel_waves)

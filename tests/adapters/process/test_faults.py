@@ -249,7 +249,7 @@ ANSWERS = {
     "another dtype": (
         '"result":{"output":{"dtype":"float16","shape":[3],"data":[0,0,1]}}',
         "failed", "wrong-dtype", "output is float16, must be float64, as the inputs are: something on the way is "
-        "made or cast to float16, keep it in float64",
+        "made or cast to float16, keep it in float64, or declare DTYPES without float64",
     ),
     "another shape": (
         '"result":{"output":{"dtype":"float64","shape":[1,3],"data":[0,0,1]}}',

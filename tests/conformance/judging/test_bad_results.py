@@ -167,8 +167,13 @@ def declines_everything(outputs, given):
 PASSED, FAILED, ERRORED = Status.PASSED, Status.FAILED, Status.ERRORED
 TYPE = {"numpy": "numpy.ndarray", "torch": "torch.Tensor"}
 NAMES = ", ".join(OUTPUTS)
-PROMOTED = "as the inputs are: a constant of another dtype on the way promotes the result, cast it to float32"
-CAST = "as the inputs are: something on the way is made or cast to float16, keep it in float32"
+DECLARED = "or declare DTYPES without float32"
+PROMOTED = (
+    f"as the inputs are: a constant of another dtype on the way promotes the result, cast it to float32, {DECLARED}"
+)
+CAST = f"as the inputs are: something on the way is made or cast to float16, keep it in float32, {DECLARED}"
+
+BY_NAME = "; a tuple holds output, weights in this order: return other outputs as a mapping by name"
 
 #: What "sdpa-distinct-sizes", of shape (2, 3, 4), gives in float32. {type} is the library's array.
 MINIATURES = {
@@ -182,7 +187,7 @@ MINIATURES = {
         FAILED, "wrong-shape", "output has shape (2, 3, 4, 1), must be (..., q_seq, d_v) = (2, 3, 4)",
     ),
     returns_wrong_weights_shape: (
-        FAILED, "wrong-shape", "weights has shape (2, 3), must be (..., q_seq, kv_seq) = (2, 3, 5)",
+        FAILED, "wrong-shape", f"weights has shape (2, 3), must be (..., q_seq, kv_seq) = (2, 3, 5){BY_NAME}",
     ),
     returns_nan: (FAILED, "not-finite", "output: 1 of 24 values are wrong, such as nan"),
     returns_inf: (FAILED, "not-finite", "output: 1 of 24 values are wrong, such as inf"),

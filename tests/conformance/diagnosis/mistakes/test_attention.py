@@ -65,6 +65,7 @@ WRITTEN = {
     "scale-no-root": attend(lambda s: s / QUERY.shape[-1]),
     "scale-seq-len": attend(lambda s: s / math.sqrt(QUERY.shape[-2])),
     "scale-dim-v": attend(lambda s: s / math.sqrt(VALUE.shape[-1])),
+    "scale-all-heads": attend(lambda s: s / math.sqrt(QUERY.shape[1] * QUERY.shape[-1])),
     "scale-after-softmax": attend(lambda s: s, softmax=lambda s: s.softmax(-1) / math.sqrt(5)),
     "softmax-query-axis": attend(softmax=lambda s: s.softmax(-2)),
     "softmax-batch-axis": attend(softmax=lambda s: s.softmax(0)),
@@ -158,7 +159,11 @@ CAUSAL = {
     "causal-strict": torch.tril(torch.ones(4, 6), diagonal=-1),
     "causal-plus-one": torch.tril(torch.ones(4, 6), diagonal=1),
 }
-PADDING = {"pad-on-query": (IDS != 3)[:, None, :, None], "padding-idx": (IDS != 0)[:, None, None, :]}
+PADDING = {
+    "pad-on-query": (IDS != 3)[:, None, :, None],
+    "pad-greater": (IDS > 3)[:, None, None, :],
+    "padding-idx": (IDS != 0)[:, None, None, :],
+}
 
 
 @pytest.mark.parametrize("mistake", CAUSAL)

@@ -238,6 +238,12 @@ def test_the_fused_columns_are_those_of_code_with_the_mistake(mistake, cut):
     close(qkv, x @ w_qkv)
 
 
+def test_values_are_made_of_what_keys_are_made_of():
+    query, key, value, mask = inputs(batch=2)
+    expected, _ = Usual().run(query, key, key, mask)
+    close(multi_head("value-from-key-input", query, key, value, mask)[0], expected)
+
+
 def test_no_token_is_hidden_from_an_earlier_one():
     params = {name: PARAMS[name].numpy() for name in ("w_q", "w_k", "w_v")}
     x = draw(14, Q_SEQ, WIDTH).numpy()
@@ -250,5 +256,6 @@ def test_every_mistake_is_written_here():
         "seq-batch-swap",
         "weights-averaged",
         "key-from-value-input",
+        "value-from-key-input",
         "average-weights-sum",
     }

@@ -78,6 +78,8 @@ def windows(weight):
 WRITTEN_FEED_FORWARD = {
     "ffn-no-relu": (X @ W_1 + B_1) @ W_2 + B_2,
     "ffn-gelu": functional.gelu(X @ W_1 + B_1) @ W_2 + B_2,
+    "ffn-gelu-tanh": functional.gelu(X @ W_1 + B_1, approximate="tanh") @ W_2 + B_2,
+    "ffn-leaky-relu": functional.leaky_relu(X @ W_1 + B_1) @ W_2 + B_2,
     "ffn-output-relu": ((X @ W_1 + B_1).relu() @ W_2 + B_2).relu(),
     "ffn-bias-missing": (X @ W_1).relu() @ W_2,
     "ffn-no-dff": (X @ W_1[:, :D_MODEL] + B_1[:D_MODEL]).relu() @ W_2[:D_MODEL] + B_2,
@@ -92,6 +94,8 @@ WRITTEN_NORM = {
     "ln-eps-outside": (X - MEAN) / (X.std(-1, keepdim=True, correction=0) + 1e-5) * GAMMA + BETA,
     "ln-square": (X - MEAN) / (X.var(-1, keepdim=True, correction=0) + 1e-5) ** 2 * GAMMA + BETA,
     "ln-no-affine": functional.layer_norm(X, (D_MODEL,)),
+    # In float64 all is right.
+    "ln-naive-variance": functional.layer_norm(X, (D_MODEL,), GAMMA, BETA),
     "ln-one-plus-gamma": functional.layer_norm(X, (D_MODEL,), 1 + GAMMA, BETA),
 }
 
@@ -111,6 +115,12 @@ def test_a_norm_is_that_of_code_with_the_mistake(mistake):
 def test_a_hidden_layer_as_wide_as_the_model_shows_no_other_channels():
     _, hidden = made("ffn-no-dff").feed_forward(X.numpy(), params=arrays(FEED_FORWARD))
     assert hidden.shape == (BATCH, SEQ, D_MODEL)
+
+
+def test_a_difference_of_two_squares_has_no_digits_left():
+    plain = {"gamma": np.ones(2, "float32"), "beta": np.zeros(2, "float32")}
+    (row,) = made("ln-naive-variance").layer_norm(np.array([[4096, 4097]], "float32"), params=plain)
+    np.testing.assert_allclose(row, [-158.11388, 158.11388], rtol=1e-6)
 
 
 def test_an_unbiased_variance_of_one_channel_is_nan():
@@ -169,6 +179,10 @@ def decoder_layer(mistake, params, x=X, memory=MEMORY, memory_mask=MEMORY_MASK):
     a = p.ln_1(h)
     if mistake == "cross-missing":
         return p.ln_3(a + p.ffn(a))
+    if mistake == "cross-before-self":
+        c = p.ln_2(x + p.cross_attend(x, memory, memory_mask))
+        a = p.ln_1(c + p.self_attend(c, c, SELF_MASK))
+        return p.ln_3(a + p.ffn(a))
     causal = torch.ones(SEQ, memory.shape[1]).tril().bool()
     looked = {
         "cross-q-source": lambda: p.cross_attend(a, a, SELF_MASK),
@@ -199,7 +213,8 @@ IN_ENCODER_LAYER = (
 )  # fmt: skip
 IN_DECODER_LAYER = (
     "residual-missing", "residual-wrong-x", "residual-unnormed", "norm-missing", "wrong-ln-reused", "ffn-missing",
-    "cross-missing", "cross-q-source", "cross-self-weights", "cross-mask-absent", "causal-in-cross", "pe-every-layer",
+    "cross-missing", "cross-before-self", "cross-q-source", "cross-self-weights", "cross-mask-absent",
+    "causal-in-cross", "pe-every-layer",
 )  # fmt: skip
 
 

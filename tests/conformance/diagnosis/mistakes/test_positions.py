@@ -51,6 +51,8 @@ def without_row_0():
 
 WRITTEN = {
     "pe-double-exp": X + table(10000 ** (-2 * EVEN / D_MODEL)),
+    "pe-half-exp": X + table(10000 ** (-PAIRS / D_MODEL)),
+    "pe-exponent-sign": X + table(10000 ** (EVEN / D_MODEL)),
     "pe-cos-exp": X + table(cosine=10000 ** (-(EVEN + 1) / D_MODEL)),
     "pe-base": X + table(1000 ** (-EVEN / D_MODEL)),
     "pe-sin-cos-swap": X + swapped(),
@@ -110,5 +112,12 @@ def test_an_embedding_is_divided():
     np.testing.assert_allclose(got, (rows[[2, 0]] / math.sqrt(4))[None], rtol=1e-15)
 
 
+def test_the_id_0_is_embedded_as_zeros():
+    rows = torch.arange(1.0, 13.0).double().reshape(3, 4)
+    zeroed = torch.cat([torch.zeros(1, 4), rows[1:]])
+    got = made("emb-row-zeroed").token_embedding(np.array([[2, 0]]), params={"table": rows.numpy()})
+    assert np.array_equal(got, zeroed[torch.tensor([[2, 0]])])
+
+
 def test_every_mistake_is_written_here():
-    assert {*MISTAKES} == WRITTEN.keys() | {"emb-scale-divide"}
+    assert {*MISTAKES} == WRITTEN.keys() | {"emb-scale-divide", "emb-row-zeroed"}

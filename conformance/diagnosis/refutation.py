@@ -1,0 +1,77 @@
+"""The passing cases that refute an explanation: the causes that explain the failures would fail them too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from goldformer.conformance.diagnosis.failure import estimate_cost
+from goldformer.conformance.diagnosis.suspects import is_as_good, rank_explanations
+from goldformer.conformance.judging.cases import Judgement
+from goldformer.conformance.judging.invoke import Result
+from goldformer.conformance.judging.verdict import Status, Verdict
+from goldformer.spec import Spec
+
+if TYPE_CHECKING:
+    from goldformer.conformance.diagnosis.imitation import Imitator
+
+#: The number of explanations of a component that are compared with its passing cases.
+_MOST_EXPLANATIONS: Final = 8
+#: The numbers of the passing cases that one explanation is compared with, by their cost: a quarter of a second.
+_MOST_NUMBERS: Final = 200_000
+
+
+def rule_out_causes(
+    judgements: Sequence[Judgement | None], verdicts: list[Verdict], imitator: Imitator, spec: Spec
+) -> None:
+    """Note in passing verdicts which of the best explanations of a component's failures they refute.
+
+    The judgement of a verdict is None if another process made it.
+    """
+    for component in dict.fromkeys(v.component for v in verdicts if v.bad and v.matches):
+        passing = {
+            index: judgement
+            for index, judgement in enumerate(judgements)
+            if judgement is not None and judgement.verdict.component == component and _can_refute(judgement)
+        }
+        checked: set[tuple[str, ...]] = set()
+        while passing and len(checked) < _MOST_EXPLANATIONS:
+            ranked = rank_explanations(verdicts, component, spec)
+            causes = next((e.ids for e in ranked if is_as_good(e, ranked[0]) and e.ids not in checked), None)
+            if causes is None:
+                break
+            checked.add(causes)
+            if (index := _find_refuting_case(causes, passing, imitator, spec)) is not None:
+                verdicts[index] = replace(verdicts[index], rules_out=(*verdicts[index].rules_out, causes))
+
+
+def _can_refute(judgement: Judgement) -> bool:
+    """Return True for a passing case with values that are quick to imitate: gradients take a call for each element."""
+    case, passed = judgement.case, judgement.verdict.status is Status.PASSED
+    if case is None or not passed or not isinstance(judgement.outcome, Result):
+        return False
+    return case.cotangent is None and not case.full_size and bool(judgement.expected)
+
+
+def _find_refuting_case(
+    causes: tuple[str, ...], passing: Mapping[int, Judgement], imitator: Imitator, spec: Spec
+) -> int | None:
+    """Return the index of a passing case that these causes would fail; None if none is found among the quick ones."""
+    cases = {index: judgement.case for index, judgement in passing.items() if judgement.case is not None}
+
+    def likely_first(index: int) -> tuple[bool, int]:
+        return not any(id_ in cases[index].kills for id_ in causes), cases[index].size
+
+    left = _MOST_NUMBERS
+    for index in sorted(cases, key=likely_first):
+        left -= estimate_cost(cases[index])
+        if left < 0:
+            break
+        judged = passing[index]
+        assert isinstance(judged.outcome, Result), "a passing case has a result"
+        options = judged.bench.adapter.options(judged.verdict.component, spec)
+        compared = cases[index], judged.outcome, judged.expected, judged.bench.dtype, options
+        if imitator.would_fail(causes, *compared):
+            return index
+    return None

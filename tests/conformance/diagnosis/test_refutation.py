@@ -1,0 +1,85 @@
+"""Passing cases refute an explanation that would fail them, and of two mistakes that explain as much none is found."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from goldformer.adapters import Adapter
+from goldformer.conformance.diagnosis.explain import Diagnosis
+from goldformer.conformance.diagnosis.findings import describe_explanations, diagnose
+from goldformer.conformance.diagnosis.suspects import rank_explanations
+from goldformer.conformance.judging.cases import Bench, judge_case, plan
+from goldformer.conformance.judging.verdict import Match, Status, Verdict
+
+ATTENTION = "scaled_dot_product_attention"
+
+
+def verdict(check, status=Status.FAILED, matches=None, rules_out=()):
+    return Verdict(
+        check, "case", ATTENTION, "", status, "", "", "float32", "cpu", (), "", matches=matches, rules_out=rules_out
+    )
+
+
+class ScaledWithoutMask:
+    """Attention that divides its scores by √d_k only where there is no mask, or everywhere but there."""
+
+    ARRAYS = "numpy"
+
+    def __init__(self, everywhere):
+        self.everywhere = everywhere
+
+    def scaled_dot_product_attention(self, query, key, value, mask=None):
+        scores = query @ key.swapaxes(-1, -2)
+        if mask is None and not self.everywhere:
+            scores = scores / scores.dtype.type(math.sqrt(query.shape[-1]))
+        if mask is not None:
+            scores = np.where(mask, scores, scores.dtype.type(-1e9))
+        powers = np.exp(scores - scores.max(-1, keepdims=True))
+        weights = powers / powers.sum(-1, keepdims=True)
+        return weights @ value, weights
+
+
+@pytest.mark.parametrize(("everywhere", "label"), [(True, "Mistake found"), (False, "Closest known mistake")])
+def test_a_mistake_is_found_only_if_it_would_fail_no_case_that_passes(everywhere, label, spec):
+    bench = Bench(spec, Adapter.from_object(ScaledWithoutMask(everywhere), "mine.py", spec), "float32", "cpu")
+    verdicts = Diagnosis(spec).explain_all(judge_case(case, bench) for case in plan(spec, (ATTENTION,)))
+    (said,) = [f for f in diagnose(verdicts, spec) if "scale-missing" in f.mistakes]
+    assert said.label == label
+    refuting = [v for v in verdicts if v.rules_out]
+    assert all(v.status is Status.PASSED and v.rules_out == (("scale-missing",),) for v in refuting)
+    assert len(refuting) == (not everywhere)
+    assert all(f"but it would fail {v.check} too, in which yours is right." in said.text for v in refuting)
+
+
+def test_a_passing_case_puts_another_explanation_first(spec):
+    both = (Match(("scale-missing",), 0.1), Match(("scale-dim-v",), 0.1))
+    failing = verdict("one", matches=both)
+    passing = verdict("two", Status.PASSED, rules_out=(("scale-missing",),))
+    found = rank_explanations([failing, passing], ATTENTION, spec)
+    assert [(e.ids, e.certain, e.passing) for e in found] == [
+        (("scale-dim-v",), True, ()), (("scale-missing",), False, ("two",)),
+    ]  # fmt: skip
+
+
+def test_of_two_mistakes_that_explain_as_much_both_are_possible(spec):
+    both = (Match(("scale-missing",), 0.1), Match(("scale-dim-v",), 0.1))
+    said = describe_explanations(rank_explanations([verdict("one", matches=both)], ATTENTION, spec))
+    assert [(f.label, f.mistakes) for f in said] == [
+        ("Possible causes", ("scale-missing",)), ("Or", ("scale-dim-v",)),
+    ]  # fmt: skip
+
+
+def test_two_mistakes_at_once_do_not_make_a_single_one_less_likely(spec):
+    matches = (Match(("scale-missing",), 0.1), Match(("mask-inverted", "scale-dim-v"), 0.1))
+    said = describe_explanations(rank_explanations([verdict("one", matches=matches)], ATTENTION, spec))
+    assert [f.label for f in said] == ["Mistake found", "Or"]
+
+
+def test_what_a_case_rules_out_survives_the_way_from_another_process():
+    passing = verdict("two", Status.PASSED, rules_out=(("scale-missing",), ("mask-inverted", "scale-dim-v")))
+    data = replace(passing).as_json()
+    assert Verdict.from_json({**data, "rules_out": [list(ids) for ids in data["rules_out"]]}) == passing
