@@ -79,7 +79,7 @@ def test_each_shows_in_a_case_of_its_component(spec):
         "scaled_dot_product_attention.weigh_keys.read-by-columns",
         "layer_norm.beta-left-out",
         "layer_norm.eps.1e-08",
-        "positional_encoding.exponent.no-two",
+        "positional_encoding.exponent.odd",
         "feed_forward.activation.silu",
         "multi_head_attention.v.b-of-q",
         "encoder_layer.feed_forward.applied-twice",
