@@ -409,7 +409,7 @@ def test_a_command_ends_with_a_sentence_and_status_2(write, command, text):
     assert result.stdout == ""
 
 
-CASE = """component: softmax
+SOFTMAX_CASE = """component: softmax
 cases:
   - id: mine
     title: A case of a stranger
@@ -451,7 +451,7 @@ def test_a_case_that_no_machine_can_run_is_refused_in_a_sentence(kind, write):
     """Each of them ended in a traceback, went on for ever, or printed megabytes."""
     fields, sentence = OVERSIZED[kind]
     usual = {"sizes": "{lead: [], n: 2}", "inputs": "{scores: {fill: 0}}", "expect": "{output: all}"}
-    path = write(CASE.format(**usual | fields))
+    path = write(SOFTMAX_CASE.format(**usual | fields))
     done = CliRunner().invoke(main, ["check", "textbook", "--cases", str(path)])
     assert (done.exit_code, done.output.rstrip()[-len(sentence) :]) == (2, sentence), done.output[-1000:]
     assert len(done.output) < 2000
