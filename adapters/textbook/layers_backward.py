@@ -100,7 +100,8 @@ def heads_backward(
     """Return the gradients of query, key and value of each head, and those of w_o and b_o."""
     gradients = projection_gradients(merge_heads(forward["heads"]), cotangent, params, "o")
     heads = split_heads(cotangent @ params["w_o"].T, forward["heads"].shape[1])
-    attended = {"query": forward["q"], "key": forward["k"], "value": forward["v"], "weights": forward["weights"]}
+    attended = {"query": forward["q"], "key": forward["k"], "value": forward["v"]}
+    attended |= {name: forward[name] for name in ("weights", "scaled_scores")}
     return attention_backward(attended, heads, mask), gradients
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from goldformer.adapters.textbook.attention import scaled_dot_product_attention
+from goldformer.adapters.textbook.attention import softmax
 from goldformer.adapters.textbook.backward import (
     Gradients,
     activation_gradient,
@@ -90,26 +90,23 @@ def _change_gradients() -> Iterator[Neighbour]:
 
 
 def _change_attention() -> Iterator[Neighbour]:
-    def forget_mask(query: Array, key: Array, value: Array, cotangent: Array, mask: Array | None = None) -> Gradients:
-        forward = scaled_dot_product_attention(query, key, value, None)
-        return attention_backward({"query": query, "key": key, "value": value, **forward}, cotangent, mask)
+    def forget_mask(
+        original: Step, forward: Mapping[str, Array], cotangent: Array, mask: Array | None, *, kept: bool
+    ) -> Gradients:
+        scaled = forward.get("scaled_scores")
+        bare = forward if scaled is None else {**forward, "weights": softmax(scaled)}
+        found: Gradients = original(bare, cotangent, mask if kept else None)
+        return found
 
     yield _make(
         "weights-without-mask", _SDPA, "the backward pass has the weights of a call without the mask",
         "Keep the weights of the forward pass, or form them again with the mask.",
-        {scaled_dot_product_attention_gradient: instead(forget_mask)},
+        {attention_backward: around(partial(_give_kept, forget_mask, kept=True))},
     )  # fmt: skip
-
-    def forget_all_masks(
-        query: Array, key: Array, value: Array, cotangent: Array, mask: Array | None = None
-    ) -> Gradients:
-        del mask
-        return forget_mask(query, key, value, cotangent)
-
     yield _make(
         "without-mask", _SDPA, "the backward pass has no mask",
         "Form the weights with the mask, and give hidden scores a gradient of 0.",
-        {scaled_dot_product_attention_gradient: instead(forget_all_masks)},
+        {attention_backward: around(partial(_give_kept, forget_mask, kept=False))},
     )  # fmt: skip
 
     def swap(original: Step, *args: Any, **named: Any) -> Gradients:
@@ -147,6 +144,11 @@ def _change_attention() -> Iterator[Neighbour]:
             f"scale.{times}", _SDPA, f"the gradient of the scores {says}", hint,
             {scores_gradient: around(partial(_give_times, scale, times))},
         )  # fmt: skip
+
+
+def _give_kept(forget: Step, original: Step, *args: Any, kept: bool) -> Gradients:
+    found: Gradients = forget(original, *args, kept=kept)
+    return found
 
 
 def _give_times(scale: Step, times: int, original: Step, scaled: Array, sizes: Mapping[str, Any]) -> Array:
