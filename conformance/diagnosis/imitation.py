@@ -231,7 +231,8 @@ class Imitator:
             listed = list(self._make_candidates(case.kills))
             if case.cotangent is not None and self._passed[component]:
                 # The forward pass is right: what would show in it is not the cause.
-                listed = [c for c in listed if not self._shows_in_one_call(c.mistakes[0], component)]
+                made = {c: find_made(c.mistakes[0]) for c in listed}
+                listed = [c for c in listed if made[c].by_hand or not self._shows_in_one_call(made[c].id, component)]
             found = self._match_candidates(chain(listed, self._combine_with(bases, listed)), failure)
             if found or case.cotangent is None:
                 return found

@@ -9,6 +9,7 @@ from functools import cache
 import pytest
 
 from goldformer.adapters import find_adapter
+from goldformer.conformance.diagnosis.neighbours import neighbours
 from goldformer.conformance.judging.cases import Bench, check_case, plan
 from goldformer.spec import load_spec
 from wild import (
@@ -51,7 +52,7 @@ def test_the_bench_is_wide():
 def test_each_id_is_one_of_the_catalogue_or_an_option(spec):
     options = {f"{name}: {option}" for name, convention in spec.conventions.items() for option in convention.options}
     ids = {id_ for wild in BENCH for mistake in wild.mistakes.values() for id_ in mistake.ids}
-    assert ids <= spec.mistakes.keys() | options
+    assert ids <= spec.mistakes.keys() | options | neighbours().keys()
     assert {id_ for wild in BENCH for id_ in wild.on_purpose} <= spec.mistakes.keys()
 
 

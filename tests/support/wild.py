@@ -6,7 +6,7 @@ A file of tests/wild begins with the verdict that it deserves and, if it has mor
     # declares: biases=none, layer_norm_eps=1e-6
 
 It ends with MISTAKES. Each has a name, old text, new text, a sentence, and `ids`: what the diagnosis may call it, as
-ids of spec/mistakes.yaml or options ("norm_placement: pre"); () if the catalogue has nothing that is true of it.
+ids of spec/mistakes.yaml, options ("norm_placement: pre") or ids of neighbours; () if none of these is true of it.
 
 `python -m tests.support.wild --out FILE` runs the bench in slices and prints its table; `--help` lists the options.
 """

@@ -200,7 +200,7 @@ MISTAKES = {
         "self.attention(hidden_state, hidden_state, hidden_state, mask=mask)",
         "self.attention(hidden_state, x, x, mask=mask)",
         "Keys and values are made of the input before its normalisation.",
-        (),
+        ("encoder_layer.self_attention.key-and-value.from.x",),
     ),
     "residual-of-normalised": (
         "        return x + self.feed_forward(self.layer_norm_2(x))",

@@ -138,7 +138,10 @@ MISTAKES = {
         "hidden = hidden.repeat(self.n_head, 1, 1)",
         "hidden = hidden.repeat_interleave(self.n_head, dim=0)",
         "The mask is repeated in another order than the heads, so samples use each other's masks.",
-        ("mask-repeat-order",),
+        (
+            "mask-repeat-order",
+            "scaled_dot_product_attention.mask.tiled",
+        ),
     ),
     "heads-and-samples-swapped": (
         "vec = vec.view(self.n_head, n, length, self.d_head)\n        vec = vec.permute(1, 2, 0, 3)",

@@ -117,7 +117,7 @@ MISTAKES = {
         'torch.einsum("bhtk,hkm->btm", x, w.unflatten(0, (x.shape[1], -1)))',
         'torch.einsum("bhtk,khm->btm", x, w.unflatten(0, (-1, x.shape[1])))',
         "The rows of the output projection are read in another order than the heads' columns.",
-        (),
+        ("multi_head_attention.merge.interleaved",),
     ),
     "values-from-queries-input": (
         "v = project_heads(x_kv, w_v, heads)",

@@ -213,7 +213,7 @@ MISTAKES = {
         "            src = layer(src, src_mask)\n",
         "            src = src + layer(src, src_mask)\n",
         "A further residual goes around each encoder layer.",
-        (),
+        ("encoder.residual-per-layer",),
     ),
     "target-mask-without-padding": (
         "trg_mask = (trg != self.pad_idx).unsqueeze(1).unsqueeze(2) & trg_sub_mask",
@@ -225,7 +225,7 @@ MISTAKES = {
         "x = x.permute(0, 2, 1, 3).contiguous()",
         "x = x.permute(0, 2, 3, 1).contiguous()",
         "Channels and heads are interleaved when the heads are joined.",
-        (),
+        ("multi_head_attention.merge.interleaved",),
     ),
     "scale-squared": (
         "K.permute(0, 1, 3, 2)) / self.scale",

@@ -169,7 +169,10 @@ MISTAKES = {
         "q, k, v = self.c_attn(x).split(self.n_embd, dim=2)",
         "k, q, v = self.c_attn(x).split(self.n_embd, dim=2)",
         "The thirds of the fused projection are taken as key, query and value.",
-        (),
+        (
+            "fused_multi_head_attention.order.q-k",
+            "multi_head_attention.k.parameters-with-q",
+        ),
     ),
     "heads-viewed-without-transpose": (
         "v = v.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)",

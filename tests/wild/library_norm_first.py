@@ -167,13 +167,16 @@ MISTAKES = {
         "            xs = layer(xs, src_mask=chunk_mask, src_key_padding_mask=padding)\n            states.append(xs)",
         "            states.append(layer(xs, src_mask=chunk_mask, src_key_padding_mask=padding))\n        xs = states[-1]",
         "Every layer reads the input of the first.",
-        (),
+        ("encoder.from-input",),
     ),
     "mask-and-padding": (
         "src_mask=chunk_mask, src_key_padding_mask=padding",
         "src_key_padding_mask=padding",
         "The layers are not given the mask between positions.",
-        ("mask-not-inplace",),
+        (
+            "mask-not-inplace",
+            "scaled_dot_product_attention.mask.last-query",
+        ),
     ),
     "decoder-norm-last": (
         "nn.TransformerDecoderLayer(d_model, nhead, d_ffn, dropout, batch_first=True, norm_first=True)",

@@ -126,7 +126,7 @@ MISTAKES = {
         "return F.log_softmax(self.proj(x), dim=-1)",
         "return F.log_softmax(self.proj(x), dim=1)",
         "The softmax of the generator runs over the tokens.",
-        (),
+        ("softmax.softmax.over-queries",),
     ),
     "mass-shared-wrongly": (
         "self.size - 1 if self.padding_idx is None",

@@ -140,13 +140,13 @@ MISTAKES = {
         "V = y @ self.Wv + self.bv",
         "V = y @ self.Wv + self.bk",
         "The values are given the keys' bias.",
-        (),
+        ("multi_head_attention.v.b-of-k",),
     ),
     "heads-reversed": (
         "[head(x, y, lengths) for head in self.heads]",
         "[head(x, y, lengths) for head in self.heads[::-1]]",
         "The heads are joined in the opposite order.",
-        (),
+        ("multi_head_attention.merge.reversed",),
     ),
     "lengths-of-first-sample": (
         "np.asarray(lengths)[:, None]",

@@ -241,7 +241,7 @@ MISTAKES = {
         "(dx_hat - m1 - self.x_hat * m2)",
         "(dx_hat - self.x_hat * m2)",
         "The backward pass of the normalisation forgets that the mean depends on the input.",
-        (),
+        ("layer_norm.backward.no-mean-term",),
     ),
     "relu-mask-of-output": (
         "return self.l1.backward(dh * self.active)",

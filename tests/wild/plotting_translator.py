@@ -229,7 +229,10 @@ MISTAKES = {
         "        for layer in self.enc:\n            x = layer(x, padding)\n        memory = self.enc_end(x)",
         "        for layer in self.enc:\n            memory = self.enc_end(x)\n            x = layer(x, padding)",
         "The memory is what the last encoder layer reads.",
-        ("layer-skipped",),
+        (
+            "layer-skipped",
+            "encoder.before-last-returned",
+        ),
     ),
     "padding-in-loss": (
         "labels.flatten(), ignore_index=pad)",
