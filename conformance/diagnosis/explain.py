@@ -8,10 +8,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from goldformer.conformance.diagnosis.other_options import advise_option
-from goldformer.conformance.diagnosis.refutation import rule_out_causes
+from goldformer.conformance.diagnosis.refutation import can_refute, rule_out_causes
 from goldformer.conformance.judging.cases import Judgement, report_fault
 from goldformer.conformance.judging.invoke import BadResult, Result
-from goldformer.conformance.judging.verdict import WITHHELD, Match, Status, Verdict
+from goldformer.conformance.judging.verdict import WITHHELD, Match, Verdict
 from goldformer.spec import Spec
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Diagnosis:
     def explain(self, judgement: Judgement) -> Verdict:
         """Return a verdict with the mistakes and options that explain its failure, as far as they are known by now."""
         verdict = judgement.verdict
-        if verdict.status is Status.PASSED:
+        if can_refute(judgement):
             self._passed.append(judgement)
         if not verdict.bad or judgement.case is None:
             return verdict
@@ -70,9 +70,10 @@ class Diagnosis:
         """Tell the imitator of the cases that passed since the last failure."""
         for judgement in self._passed:
             case, bench, outcome = judgement.case, judgement.bench, judgement.outcome
-            if case is not None and isinstance(outcome, Result):
-                declared = bench.adapter.options(case.component, bench.spec)
-                self._imitator.note_passed(case, outcome, judgement.expected, bench.dtype, declared)
+            assert case is not None, "only cases refute"
+            assert isinstance(outcome, Result), "a passing case has a result"
+            declared = bench.adapter.options(case.component, bench.spec)
+            self._imitator.note_passed(case, outcome, judgement.expected, bench.dtype, declared)
         self._passed.clear()
 
     def _find_matches(self, judgement: Judgement) -> tuple[Match, ...] | None:

@@ -163,7 +163,7 @@ class Imitator:
         #: The candidates that each failing case was compared with.
         self._compared: defaultdict[tuple[str, str], set[Candidate]] = defaultdict(set)
         #: The components of which a case without a cotangent failed.
-        self._fails_forward: defaultdict[str, bool] = defaultdict(bool)
+        self._fails_forward: set[str] = set()
         #: Some cases of each component that passed.
         self._passed: defaultdict[str, list[FailingCase]] = defaultdict(list)
 
@@ -184,7 +184,8 @@ class Imitator:
         failure = FailingCase(case, self.spec.contracts[case.component], actual, expected, dtype, options)
         found = self._match_candidates(self._choose_known_matches(case), failure) or self._search(failure)
         self._looked_at[case.component] += 1
-        self._fails_forward[case.component] |= case.cotangent is None
+        if case.cotangent is None:
+            self._fails_forward.add(case.component)
         self._explained[case.component] += bool(found)
         self._counted[case.component].update(found.keys())
         return tuple(Match(candidate.causes, distance) for candidate, distance in found.items())
@@ -224,7 +225,7 @@ class Imitator:
         case = failure.case
         component = case.component
         bases = self._list_bases(component)
-        if case.cotangent is not None and self._fails_forward[component]:
+        if case.cotangent is not None and component in self._fails_forward:
             # What no forward pass showed, no gradient of it shows; and a gradient takes a hundred calls.
             return {}
         if case.size > _LARGE or case.cotangent is not None:
@@ -236,7 +237,7 @@ class Imitator:
             found = self._match_candidates(chain(listed, self._combine_with(bases, listed)), failure)
             if found or case.cotangent is None:
                 return found
-            found = self._match_candidates(self._list_backward(component), failure)
+            found = self._match_candidates(self._select_neighbours(component, backward=True), failure)
             self._fitted[component].update(dict.fromkeys(found))
             return found
         if self._has_searched_enough(component, failure.dtype):
@@ -272,18 +273,17 @@ class Imitator:
     def _list_neighbours(self, component: str, near: list[Candidate], bases: list[Candidate]) -> Iterator[Candidate]:
         """Yield the neighbours of the textbook, the component's own before those of its parts: alone, and on bases."""
         del near
-        homes = (component, *reversed(self.spec.list_dependencies(component)))
-        ranks = {home: rank for rank, home in enumerate(homes)}
-        mine = sorted((n for n in neighbours().values() if n.component in ranks), key=lambda n: ranks[n.component])
-        known = [Candidate((n.id,)) for n in mine if n.id not in self._left_out and not n.backward]
+        known = self._select_neighbours(component, backward=False)
         yield from known
         yield from self._combine_with(bases, known)
 
-    def _list_backward(self, component: str) -> Iterator[Candidate]:
-        """Yield the neighbours of backward passes: the component's own, and those of its parts."""
-        homes = (component, *self.spec.list_dependencies(component))
-        mine = (n for n in neighbours().values() if n.backward and n.component in homes and n.id not in self._left_out)
-        return (Candidate((n.id,)) for n in mine)
+    def _select_neighbours(self, component: str, *, backward: bool) -> list[Candidate]:
+        """Return the neighbours of forward or of backward passes, the component's own before those of its parts."""
+        homes = (component, *reversed(self.spec.list_dependencies(component)))
+        ranks = {home: rank for rank, home in enumerate(homes)}
+        mine = (n for n in neighbours().values() if n.component in ranks and n.backward is backward)
+        ordered = sorted((n for n in mine if n.id not in self._left_out), key=lambda n: ranks[n.component])
+        return [Candidate((n.id,)) for n in ordered]
 
     def _keep_possible(self, found: dict[Candidate, float], failure: FailingCase) -> dict[Candidate, float]:
         """Return the matches without neighbours that a passing case rules out.
@@ -301,9 +301,7 @@ class Imitator:
     def note_passed(
         self, case: Case, actual: Result, expected: Mapping[str, GoldenArray], dtype: str, options: Options
     ) -> None:
-        """Note a case that passed, which rules out what would have failed it: a few of each component, the smallest."""
-        if case.full_size or case.cotangent is not None or case.error is not None or case.size > _LARGE:
-            return
+        """Note a case that can refute what would have failed it: a few of each component, the smallest."""
         passed = self._passed[case.component]
         contract = self.spec.contracts[case.component]
         passed.append(FailingCase(case, contract, actual, expected, dtype, options))

@@ -33,7 +33,7 @@ def rule_out_causes(
         passing = {
             index: judgement
             for index, judgement in enumerate(judgements)
-            if judgement is not None and judgement.verdict.component == component and _can_refute(judgement)
+            if judgement is not None and judgement.verdict.component == component and can_refute(judgement)
         }
         checked: set[tuple[str, ...]] = set()
         while passing and len(checked) < _MOST_EXPLANATIONS:
@@ -46,7 +46,7 @@ def rule_out_causes(
                 verdicts[index] = replace(verdicts[index], rules_out=(*verdicts[index].rules_out, causes))
 
 
-def _can_refute(judgement: Judgement) -> bool:
+def can_refute(judgement: Judgement) -> bool:
     """Return True for a passing case with values that are quick to imitate: gradients take a call for each element."""
     case, passed = judgement.case, judgement.verdict.status is Status.PASSED
     if case is None or not passed or not isinstance(judgement.outcome, Result):

@@ -101,12 +101,12 @@ def _change_attention() -> Iterator[Neighbour]:
     yield _make(
         "weights-without-mask", _SDPA, "the backward pass has the weights of a call without the mask",
         "Keep the weights of the forward pass, or form them again with the mask.",
-        {attention_backward: around(partial(_give_kept, forget_mask, kept=True))},
+        {attention_backward: around(partial(forget_mask, kept=True))},
     )  # fmt: skip
     yield _make(
         "without-mask", _SDPA, "the backward pass has no mask",
         "Form the weights with the mask, and give hidden scores a gradient of 0.",
-        {attention_backward: around(partial(_give_kept, forget_mask, kept=False))},
+        {attention_backward: around(partial(forget_mask, kept=False))},
     )  # fmt: skip
 
     def swap(original: Step, *args: Any, **named: Any) -> Gradients:
@@ -135,24 +135,15 @@ def _change_attention() -> Iterator[Neighbour]:
     for word, title, backward in passes:
         yield _make(word, "softmax", title, hint, {softmax_backward: instead(backward)})
 
-    def scale(original: Step, scaled: Array, sizes: Mapping[str, Any], times: int) -> Array:
+    def scale(original: Step, scaled: Array, sizes: Mapping[str, Any], *, times: int) -> Array:
         return np.asarray(original(scaled, sizes) * np.float64(sizes["d_k"]) ** (times / 2)).astype(scaled.dtype)
 
     scales = ((1, "is not divided by √d_k"), (2, "is multiplied by √d_k"), (-1, "is divided by d_k instead of √d_k"))
     for times, says in scales:
         yield _make(
             f"scale.{times}", _SDPA, f"the gradient of the scores {says}", hint,
-            {scores_gradient: around(partial(_give_times, scale, times))},
+            {scores_gradient: around(partial(scale, times=times))},
         )  # fmt: skip
-
-
-def _give_kept(forget: Step, original: Step, *args: Any, kept: bool) -> Gradients:
-    found: Gradients = forget(original, *args, kept=kept)
-    return found
-
-
-def _give_times(scale: Step, times: int, original: Step, scaled: Array, sizes: Mapping[str, Any]) -> Array:
-    return np.asarray(scale(original, scaled, sizes, times))
 
 
 def _sum_columns(weights: Array, gradient: Array) -> Array:
@@ -176,7 +167,7 @@ def _change_feed_forward() -> Iterator[Neighbour]:
         "dW_2 is hiddenᵀ·dOut, with the hidden layer behind the ReLU.", {feed_forward_gradient: around(read_inner)},
     )  # fmt: skip
 
-    def average(original: Step, x: Array, gradient: Array, params: Params, role: str, which: str) -> Gradients:
+    def average(original: Step, x: Array, gradient: Array, params: Params, role: str, *, which: str) -> Gradients:
         tokens = gradient.size / gradient.shape[-1]
         found = original(x, gradient, params, role)
         return {name: g / tokens if name.startswith(which) else g for name, g in found.items()}
@@ -185,7 +176,7 @@ def _change_feed_forward() -> Iterator[Neighbour]:
         yield _make(
             f"{words}-averaged", component, f"the gradients of the {words} are averaged over the tokens, not summed",
             f"Sum the gradients of the {words} over all tokens.",
-            {projection_gradients: around(partial(_give_which, average, which))},
+            {projection_gradients: around(partial(average, which=which))},
         )  # fmt: skip
     ways: tuple[tuple[str, str, Callable[[Array, Array], Array]], ...] = (
         ("relu-of-gradient", "the ReLU's backward pass looks at the gradient instead of its input",
@@ -198,11 +189,6 @@ def _change_feed_forward() -> Iterator[Neighbour]:
             word, component, title, "The ReLU passes the gradient on where its input is positive.",
             {activation_gradient: instead(lambda x, g, way=way: np.asarray(way(x, g)).astype(g.dtype))},
         )  # fmt: skip
-
-
-def _give_which(average: Step, which: str, original: Step, *args: Any) -> Gradients:
-    found: Gradients = average(original, *args, which)
-    return found
 
 
 # Layer normalisation

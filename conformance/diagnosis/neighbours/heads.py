@@ -134,21 +134,20 @@ def _change_roles() -> Iterator[Neighbour]:
 
 def _change_heads() -> Iterator[Neighbour]:
     hint = "Head h has the columns h·d_k … (h + 1)·d_k − 1, and the heads are put back in the same order."
-    splits: tuple[tuple[str, str, Callable[[Array, int], Array]], ...] = (
+    splits: tuple[tuple[str, str, Callable[[Array, Array, int], Array]], ...] = (
         ("interleaved", "every heads-th column belongs to a head",
-         lambda x, n: x.reshape(*x.shape[:-1], -1, n).transpose(0, 3, 1, 2)),
-        ("reversed", "the heads are cut from the last column block to the first", lambda x, n: _cut(x, n)[:, ::-1]),
-        ("channels-reversed", "the channels of each head are reversed", lambda x, n: _cut(x, n)[..., ::-1]),
+         lambda _, x, n: x.reshape(*x.shape[:-1], -1, n).transpose(0, 3, 1, 2)),
+        ("reversed", "the heads are cut from the last column block to the first", lambda heads, _, __: heads[:, ::-1]),
+        ("channels-reversed", "the channels of each head are reversed", lambda heads, _, __: heads[..., ::-1]),
         ("by-reshape", "heads are cut by a reshape alone",
-         lambda x, n: x.reshape(x.shape[0], n, x.shape[1], -1)),
+         lambda _, x, n: x.reshape(x.shape[0], n, x.shape[1], -1)),
         ("by-columns", "tokens and channels of a head are mixed by a reshape of the transposed array",
-         lambda x, n: x.swapaxes(1, 2).reshape(x.shape[0], n, x.shape[1], -1)),
+         lambda _, x, n: x.swapaxes(1, 2).reshape(x.shape[0], n, x.shape[1], -1)),
     )  # fmt: skip
     for word, title, split in splits:
 
         def cut(original: Step, x: Array, num_heads: int, split: Any = split) -> Array:
-            original(x, num_heads)  # refuses a width that does not divide
-            return np.asarray(split(x, num_heads))
+            return np.asarray(split(original(x, num_heads), x, num_heads))
 
         yield Neighbour(f"{_MHA}.split.{word}", _MHA, title, hint, {split_heads: around(cut)})
     merges: tuple[tuple[str, str, Callable[[Array], Array]], ...] = (
@@ -170,19 +169,15 @@ def _change_heads() -> Iterator[Neighbour]:
         )  # fmt: skip
 
 
-def _cut(x: Array, heads: int) -> Array:
-    return x.reshape(*x.shape[:-1], heads, -1).swapaxes(1, 2)
-
-
 def _change_fused() -> Iterator[Neighbour]:
     component = fused_multi_head_attention.__name__
     hint = "The columns of the fused projection are laid out as the contract says, [heads, q|k|v, d_k]."
 
     def blocks(qkv: Array, heads: int) -> list[Array]:
-        return [_cut(part, heads) for part in np.split(qkv, 3, axis=-1)]
+        return [split_heads(part, heads) for part in np.split(qkv, 3, axis=-1)]
 
     def strided(qkv: Array, heads: int) -> list[Array]:
-        return [_cut(qkv[..., i::3], heads) for i in range(3)]
+        return [split_heads(qkv[..., i::3], heads) for i in range(3)]
 
     def by_channel(qkv: Array, heads: int) -> list[Array]:
         wide = qkv.reshape(*qkv.shape[:-1], heads, -1, 3)

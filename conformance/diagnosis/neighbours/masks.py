@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -11,9 +11,15 @@ from goldformer.adapters.textbook.attention import causal_mask, fill_masked, wei
 from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.steps import around, instead
 from goldformer.conformance.diagnosis.neighbours.arguments import Given, change_argument, change_result
+from goldformer.conformance.diagnosis.neighbours.arrays import (
+    Change,
+    reverse_heads,
+    reverse_last_axis,
+    reverse_samples,
+    shift_last_axis,
+    turn_last_axes,
+)
 from goldformer.conformance.diagnosis.neighbours.registry import Neighbour
-
-Change = Callable[[Array], Any]
 
 
 def _reorder(mask: Array, axes: int) -> Array:
@@ -22,25 +28,21 @@ def _reorder(mask: Array, axes: int) -> Array:
     return mask.reshape(-1, *rest).reshape(*lead[::-1], *rest).swapaxes(0, 1) if axes == 2 else mask
 
 
-def _turn(mask: Array) -> Array:
-    return mask.swapaxes(-1, -2) if mask.shape[-1] == mask.shape[-2] else mask
-
-
 #: What becomes of a mask that is broadcast to the scores, (…, q_seq, kv_seq).
 _CHANGES: Final[tuple[tuple[str, str, Change], ...]] = (
-    ("transposed", "the mask is transposed, so that keys are hidden as queries", _turn),
-    ("reversed", "the mask is reversed along the keys", lambda m: m[..., ::-1]),
+    ("transposed", "the mask is transposed, so that keys are hidden as queries", turn_last_axes),
+    ("reversed", "the mask is reversed along the keys", reverse_last_axis),
     ("queries-reversed", "the mask is reversed along the queries", lambda m: m[..., ::-1, :]),
     ("first-query", "the first query's row of the mask is used for all queries", lambda m: m[..., :1, :]),
     ("last-query", "the last query's row of the mask is used for all queries", lambda m: m[..., -1:, :]),
     ("first-key", "the first key's column of the mask is used for all keys", lambda m: m[..., :1]),
     ("last-sample", "the last sample's mask is used for all samples", lambda m: m[-1:]),
-    ("samples-reversed", "the samples have one another's masks, in the reverse order", lambda m: m[::-1]),
+    ("samples-reversed", "the samples have one another's masks, in the reverse order", reverse_samples),
     ("samples-shifted", "each sample has the mask of the one before", lambda m: np.roll(m, 1, axis=0)),
     ("last-head", "the last head's mask is used for all heads", lambda m: m[:, -1:] if m.ndim > 3 else m),
-    ("heads-reversed", "the heads have one another's masks", lambda m: m[:, ::-1] if m.ndim > 3 else m),
+    ("heads-reversed", "the heads have one another's masks", reverse_heads),
     ("tiled", "the mask is repeated for heads and samples in the other order", lambda m: _reorder(m, m.ndim - 2)),
-    ("shifted", "the mask is shifted by one key", lambda m: np.roll(m, 1, axis=-1)),
+    ("shifted", "the mask is shifted by one key", shift_last_axis),
     ("any-query", "a key is hidden only where every query's row hides it", lambda m: m.any(-2, keepdims=True)),
     ("all-queries", "a key is hidden where any query's row hides it", lambda m: m.all(-2, keepdims=True)),
     ("all-heads", "a key is hidden where any head's mask hides it",

@@ -24,6 +24,13 @@ from goldformer.adapters.textbook.model import (
 )
 from goldformer.adapters.textbook.steps import Step, around, instead, replacing
 from goldformer.conformance.diagnosis.neighbours.arguments import Given, change_argument, change_array, change_result
+from goldformer.conformance.diagnosis.neighbours.arrays import (
+    Change,
+    repeat_first_sample,
+    reverse_last_axis,
+    reverse_samples,
+    shift_last_axis,
+)
 from goldformer.conformance.diagnosis.neighbours.registry import Neighbour
 
 Layer = Callable[..., Array]
@@ -122,15 +129,10 @@ _MASKS: Final = {
 }
 
 
-def _all_true(mask: Array) -> Array:
-    return np.ones_like(mask)
-
-
-def _add_causal(mask: Array, *, keys_first: bool = False) -> Array:
+def _add_causal(mask: Array) -> Array:
     """Join a mask of padding with a causal one of its keys."""
     seq = mask.shape[-1]
-    causal = causal_mask(q_seq=seq, kv_seq=seq)
-    return np.asarray(mask & (causal.T if keys_first else causal))
+    return np.asarray(mask & causal_mask(q_seq=seq, kv_seq=seq))
 
 
 def _change_masks() -> Iterator[Neighbour]:
@@ -140,13 +142,13 @@ def _change_masks() -> Iterator[Neighbour]:
         memory_mask: "The mask of the cross-attention hides the padding of the source, and nothing else.",
     }
     for step, words in _MASKS.items():
-        changes: list[tuple[str, str, Callable[[Array], Array]]] = [
-            ("absent", f"the {words} is missing, so nothing is hidden", _all_true),
+        changes: list[tuple[str, str, Change]] = [
+            ("absent", f"the {words} is missing, so nothing is hidden", np.ones_like),
             ("inverted", f"the {words} is the wrong way round", np.logical_not),
-            ("reversed", f"the {words} is reversed along the keys", lambda m: m[..., ::-1]),
-            ("first-sample", f"the {words} is the first sample's for all", lambda m: np.broadcast_to(m[:1], m.shape)),
-            ("samples-reversed", f"the {words} has the samples in the reverse order", lambda m: m[::-1]),
-            ("shifted", f"the {words} is shifted by one key", lambda m: np.roll(m, 1, axis=-1)),
+            ("reversed", f"the {words} is reversed along the keys", reverse_last_axis),
+            ("first-sample", f"the {words} is the first sample's for all", repeat_first_sample),
+            ("samples-reversed", f"the {words} has the samples in the reverse order", reverse_samples),
+            ("shifted", f"the {words} is shifted by one key", shift_last_axis),
         ]
         if step is source_mask:
             changes.append(("causal", "the encoder hides later words too", _add_causal))
@@ -214,13 +216,13 @@ def _change_model() -> Iterator[Neighbour]:
         )  # fmt: skip
 
 
-def _change_layer_params() -> Iterator[Neighbour]:
-    def other(params: Any, stack: str, index: int) -> Any:
-        there = sorted({int(name.split(".")[1]) for name in params if name.startswith(f"{stack}.")})
-        return there[(index + 1) % len(there)] if there else index
+def _count_layers(params: Any, stack: str) -> int:
+    return len({name.split(".")[1] for name in params if name.startswith(f"{stack}.")})
 
+
+def _change_layer_params() -> Iterator[Neighbour]:
     def shift(original: Step, params: Any, stack: str, index: int) -> Any:
-        return original(params, stack, other(params, stack, index))
+        return original(params, stack, (index + 1) % _count_layers(params, stack))
 
     yield Neighbour(
         "encoder.parameters-shifted", "encoder", "each layer uses the parameters of the next one",
@@ -245,21 +247,20 @@ def _share_parts() -> Iterator[Neighbour]:
         for part, words in _PARTS.items():
             if part in absent:
                 continue
-            for word, which, choose in (("first", "first", min), ("last", "last", max)):
+            for which, layer in (("first", 0), ("last", -1)):
 
                 def share(
                     original: Step, params: Any, of: str, index: int,
-                    stack: str = stack, start: str = f"{part}.", choose: Any = choose,
+                    stack: str = stack, start: str = f"{part}.", layer: int = layer,
                 ) -> Any:  # fmt: skip
                     mine = original(params, of, index)
                     if of != stack:
                         return mine
-                    there = {int(name.split(".")[1]) for name in params if name.startswith(f"{stack}.")}
-                    theirs = original(params, of, choose(there))
+                    theirs = original(params, of, layer % _count_layers(params, stack))
                     return {name: theirs[name] if name.startswith(start) else a for name, a in mine.items()}
 
                 yield Neighbour(
-                    f"{stack}.{part}.of-{word}", stack, f"every layer has the {words} of the {which}, in the {stack}",
+                    f"{stack}.{part}.of-{which}", stack, f"every layer has the {words} of the {which}, in the {stack}",
                     f"Give each layer of the {stack} a {words} of its own.", {layer_params: around(share)},
                 )  # fmt: skip
 

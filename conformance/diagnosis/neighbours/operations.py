@@ -31,35 +31,38 @@ from goldformer.adapters.textbook.layers import (
 from goldformer.adapters.textbook.model import output_logits
 from goldformer.adapters.textbook.steps import Replacement, Replacements, Step, around, instead
 from goldformer.conformance.diagnosis.neighbours.arguments import change_argument, change_array
+from goldformer.conformance.diagnosis.neighbours.arrays import (
+    Change,
+    repeat_first_sample,
+    reverse_heads,
+    reverse_last_axis,
+    reverse_samples,
+    shift_last_axis,
+    turn_last_axes,
+)
 from goldformer.conformance.diagnosis.neighbours.registry import Neighbour
 
-Change = Callable[[Array], Array]
 _SDPA: Final = "scaled_dot_product_attention"
-
-
-def _turn(x: Array) -> Array:
-    return x.swapaxes(-1, -2) if x.ndim > 1 and x.shape[-1] == x.shape[-2] else x
-
 
 #: What becomes of an array between two steps; its axes before the last two are samples and heads.
 _CHANGES: Final[tuple[tuple[str, str, Change], ...]] = (
     ("doubled", "are doubled", lambda x: x + x),
     ("halved", "are halved", lambda x: x / 2),
     ("negated", "have the wrong sign", lambda x: -x),
-    ("transposed", "are transposed", _turn),
+    ("transposed", "are transposed", turn_last_axes),
     ("read-by-columns", "are reshaped with their last two axes in the other order",
      lambda x: x.swapaxes(-1, -2).reshape(x.shape) if x.ndim > 1 else x),
     ("squared", "are squared", np.square),
     ("absolute", "lose their signs", np.abs),
-    ("reversed", "are reversed along the last axis", lambda x: x[..., ::-1]),
+    ("reversed", "are reversed along the last axis", reverse_last_axis),
     ("rows-reversed", "are reversed along the queries", lambda x: x[..., ::-1, :] if x.ndim > 1 else x),
-    ("shifted", "are shifted by one along the last axis", lambda x: np.roll(x, 1, axis=-1)),
+    ("shifted", "are shifted by one along the last axis", shift_last_axis),
     ("rows-shifted", "are shifted by one along the queries", lambda x: np.roll(x, 1, axis=-2) if x.ndim > 1 else x),
-    ("first-sample", "are the first sample's for all samples", lambda x: np.broadcast_to(x[:1], x.shape)),
+    ("first-sample", "are the first sample's for all samples", repeat_first_sample),
     ("first-head", "are the first head's for all heads",
      lambda x: np.broadcast_to(x[:, :1], x.shape) if x.ndim > 3 else x),
-    ("heads-reversed", "have the heads in the reverse order", lambda x: x[:, ::-1] if x.ndim > 3 else x),
-    ("samples-reversed", "have the samples in the reverse order", lambda x: x[::-1]),
+    ("heads-reversed", "have the heads in the reverse order", reverse_heads),
+    ("samples-reversed", "have the samples in the reverse order", reverse_samples),
     ("heads-averaged", "are averaged over the heads",
      lambda x: np.broadcast_to(x.mean(1, keepdims=True), x.shape) if x.ndim > 3 else x),
     ("first-row-zeroed", "have zeros in their first row", lambda x: _zero_row(x, 0)),

@@ -14,6 +14,13 @@ from goldformer.adapters.textbook.layers import decoder_layer, encoder_layer, ru
 from goldformer.adapters.textbook.model import output_probabilities, transformer
 from goldformer.adapters.textbook.steps import Step, around
 from goldformer.conformance.diagnosis.neighbours.arguments import change_array
+from goldformer.conformance.diagnosis.neighbours.arrays import (
+    Change,
+    repeat_first_sample,
+    reverse_last_axis,
+    reverse_samples,
+    shift_last_axis,
+)
 from goldformer.conformance.diagnosis.neighbours.registry import Neighbour
 
 #: Pairs of outputs of one shape; of one shape in some calls, such as those of a head as wide as the sequence is long.
@@ -66,12 +73,12 @@ def generate() -> Iterator[Neighbour]:
         "encoder.outputs.inputs-of-layers", "encoder", "the output layers holds what each layer reads",
         "Put the output of each layer into layers.", {run_stack: around(_list_inputs)},
     )  # fmt: skip
-    masks: tuple[tuple[str, str, Callable[[Array], Array]], ...] = (
+    masks: tuple[tuple[str, str, Change], ...] = (
         ("first-sample", "the padding mask of every sample is the first sample's",
-         lambda m: np.broadcast_to(m[:1], m.shape)),
-        ("samples-reversed", "the padding masks of the samples are in the reverse order", lambda m: m[::-1]),
-        ("reversed", "the padding mask is reversed along the keys", lambda m: m[..., ::-1]),
-        ("shifted", "the padding mask is shifted by one key", lambda m: np.roll(m, 1, axis=-1)),
+         repeat_first_sample),
+        ("samples-reversed", "the padding masks of the samples are in the reverse order", reverse_samples),
+        ("reversed", "the padding mask is reversed along the keys", reverse_last_axis),
+        ("shifted", "the padding mask is shifted by one key", shift_last_axis),
         ("all-samples", "a key is hidden where any sample has padding",
          lambda m: np.broadcast_to(m.all(0, keepdims=True), m.shape)),
         ("all-true", "the padding mask hides nothing", np.ones_like),

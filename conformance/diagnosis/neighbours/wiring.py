@@ -109,20 +109,22 @@ def _note_function(sublayer: str) -> Replacement:
     return around(run)
 
 
+def _note_of_last(kind: str, array: Array) -> None:
+    """Note an array of the current sub-layer: the one whose function ran last."""
+    noted = _noted.get()
+    *_, last = (name for name in noted if name.startswith("result "))
+    noted[last.replace("result", kind)] = array
+
+
 def _note_sublayer(original: Step, x: Array, *args: Any, **named: Any) -> Any:
     end, second = original(x, *args, **named)
-    noted = _noted.get()
-    # The function that ran last is that of this sub-layer.
-    sublayer = [name for name in noted if name.startswith("result ")][-1].partition(" ")[2]
-    noted[f"end {sublayer}"] = end
+    _note_of_last("end", end)
     return end, second
 
 
 def _note_sum(original: Step, *args: Any, **named: Any) -> Any:
     total = original(*args, **named)
-    noted = _noted.get()
-    sublayer = [name for name in noted if name.startswith("result ")][-1].partition(" ")[2]
-    noted[f"sum {sublayer}"] = total
+    _note_of_last("sum", total)
     return total
 
 
@@ -154,7 +156,7 @@ def _chain(below: Replacement, above: Replacement) -> Replacement:
 
 @dataclass(frozen=True, slots=True)
 class _Edge:
-    """What a step reads: `verb` and `own` make the sentence "… reads its queries from … instead of its own input".
+    """An input of a step: `verb` and `own` make the sentence "… reads its queries from … instead of its own input".
 
     `change` makes the replacements, given what to read instead.
     """
@@ -192,16 +194,12 @@ def _attention_edges(sublayer: str) -> Iterator[_Edge]:
         own = "memory" if cross and group != "query" else f"read {sublayer}"
 
         def change(read: Callable[[Any], Any], group: str = group) -> Replacements:
-            def replace(given: Given) -> Given:
-                for argument in group.split():
+            def run(original: Step, *args: Any, **named: Any) -> Any:
+                given: Given = (args, named)
+                for argument in group.split() if _running.get() == sublayer else ():
                     mine = read_argument(multi_head_attention, argument, given)
                     given = replace_argument(multi_head_attention, argument, read(mine), given)
-                return given
-
-            def run(original: Step, *args: Any, **named: Any) -> Any:
-                if _running.get() == sublayer:
-                    args, named = replace((args, named))  # type: ignore[assignment]
-                return original(*args, **named)
+                return original(*given[0], **given[1])
 
             return {multi_head_attention: around(run)}
 

@@ -1,0 +1,42 @@
+"""Changes of an array that several neighbours make; its axes before the last two are samples and heads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from goldformer.adapters.textbook.checks import Array
+
+Change = Callable[[Array], Any]
+
+
+def turn_last_axes(x: Array) -> Array:
+    """Swap the last two axes where they are equally long."""
+    return x.swapaxes(-1, -2) if x.ndim > 1 and x.shape[-1] == x.shape[-2] else x
+
+
+def reverse_last_axis(x: Array) -> Array:
+    """Reverse the last axis."""
+    return x[..., ::-1]
+
+
+def shift_last_axis(x: Array) -> Array:
+    """Move everything by one along the last axis, the last to the front."""
+    return np.roll(x, 1, axis=-1)
+
+
+def reverse_samples(x: Array) -> Array:
+    """Reverse the first axis."""
+    return x[::-1]
+
+
+def reverse_heads(x: Array) -> Array:
+    """Reverse the heads, if there are any."""
+    return x[:, ::-1] if x.ndim > 3 else x
+
+
+def repeat_first_sample(x: Array) -> Array:
+    """Put the first sample in the place of all."""
+    return np.broadcast_to(x[:1], x.shape)
