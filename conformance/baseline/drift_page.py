@@ -57,12 +57,14 @@ def page(drift: Drift, allowed: Kind) -> str:
 def _list_components(drift: Drift, wanted: Callable[[Move], bool]) -> Iterator[ComponentMoves]:
     for name in drift.tallies:
         groups = group_by_reason(move for move in drift.moves if move.component == name and wanted(move))
-        listed = tuple(_list_group(group, drift, nth < _PICTURED) for nth, group in enumerate(groups[:_REASONS]))
+        listed = tuple(
+            _list_group(group, drift, with_picture=nth < _PICTURED) for nth, group in enumerate(groups[:_REASONS])
+        )
         if listed:
             yield ComponentMoves(name, listed, len(groups) - len(listed))
 
 
-def _list_group(group: MoveGroup, drift: Drift, with_picture: bool) -> ListedGroup:  # noqa: FBT001
+def _list_group(group: MoveGroup, drift: Drift, *, with_picture: bool) -> ListedGroup:
     move = group.shown
     grid = move.grid if with_picture else None
     windows = side_by_side(grid, move.tolerance or 0.0, ("then", "now"))

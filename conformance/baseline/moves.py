@@ -68,7 +68,7 @@ class Move:
 
     @property
     def reason(self) -> tuple[object, ...]:
-        """What moves for the same reason have in common; the unexplained ones of a component share theirs."""
+        """Return the same for all moves that have one reason; the unexplained ones of a component share theirs."""
         if self.kind is Kind.UNEXPLAINED:
             return self.kind, self.component
         return self.kind, self.matches[0].causes if self.matches else self.precision or self.why, self.was
@@ -108,7 +108,7 @@ class MoveGroup:
 
     @property
     def extent(self) -> str:
-        """How many outputs moved, of how many calls, and how far."""
+        """Say how many outputs moved, of how many calls, and how far."""
         calls = len({move.key for move in self.moves})
         ratios = [move.ratio for move in self.moves if move.ratio is not None and move.furthest is not None]
         far = f", by up to {number(max(ratios))} times the tolerance" if ratios else ""

@@ -19,7 +19,7 @@ from goldformer.spec.yamlfile import YamlFile
 
 
 class AdjustmentModel(StrictModel):
-    """What the staff say about one submission.
+    """The entry of the staff for one submission.
 
     `points` are those of the questions that they grade, and of components instead of the graded ones. `add` is added to
     the sum, or taken from it. The student reads `comment`; only the staff read `note`.

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from goldformer.conformance.grading.model import ForbiddenUse
+from goldformer.conformance.grading.python_files import parse, read_python_files
 
-#: The most bytes of source that are read of a submission: its syntax tree takes several hundred times as much memory.
-_LARGEST: Final = 256 << 10
 #: The most uses that are listed for a submission.
 _MOST_USES: Final = 50
 
@@ -22,18 +21,15 @@ _MOST_USES: Final = 50
 def find_forbidden_uses(files: Mapping[str, bytes], forbid: Sequence[str]) -> tuple[ForbiddenUse, ...]:
     """Return where the Python files of a submission use a forbidden name, each name once in a line.
 
-    A student's file may be written to keep this function busy: time and memory stay proportional to what it reads.
+    Time and memory stay proportional to what is read.
     """
     uses: dict[ForbiddenUse, None] = {}
-    left = _LARGEST if forbid else 0
-    for file, source in sorted(files.items()):
-        left -= len(source)
-        if left < 0 or len(uses) >= _MOST_USES:
+    for file, source in read_python_files(files) if forbid else ():
+        tree = parse(source)
+        if tree is None:
+            continue
+        if len(uses) >= _MOST_USES:
             break
-        try:
-            tree = ast.parse(source)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            continue  # it cannot be imported either
         reader = _Reader(file, forbid)
         try:
             reader.visit(tree)

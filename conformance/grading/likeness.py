@@ -12,16 +12,16 @@ import io
 import keyword
 import tokenize
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
 
+from goldformer.conformance.grading.python_files import read_python_files
+
 #: The tokens of a hash, and the hashes of a window: what is at least 22 tokens long and equal is found.
 _GRAM: Final = 15
 _WINDOW: Final = 8
-#: The most bytes of the source of a submission that are read: a file of megabytes takes long.
-_LARGEST: Final = 256 << 10
 #: A fingerprint of more submissions than this, and than this part of the class, is how one writes it.
 _MANY: Final = 20
 _COMMON: Final = 10
@@ -49,11 +49,8 @@ class AlikePair:
 def take_fingerprints(files: Mapping[str, bytes]) -> Fingerprints:
     """Return the fingerprints of the Python files of a submission."""
     found: set[int] = set()
-    left = _LARGEST
-    for name in sorted(files):
-        if name.endswith(".py"):
-            found |= _winnow(list(_read_tokens(files[name][:left].decode("utf-8", "replace"))))
-            left = max(0, left - len(files[name]))
+    for _, source in read_python_files(files):
+        found |= _winnow(list(_read_tokens(source.decode("utf-8", "replace"))))
     return frozenset(found)
 
 
@@ -100,9 +97,8 @@ def _read_tokens(text: str) -> Iterator[str]:
         return
 
 
-def _winnow(tokens: Collection[str]) -> set[int]:
-    listed = list(tokens)
-    hashes = [_hash(listed[at : at + _GRAM]) for at in range(len(listed) - _GRAM + 1)]
+def _winnow(tokens: list[str]) -> set[int]:
+    hashes = [_hash(tokens[at : at + _GRAM]) for at in range(len(tokens) - _GRAM + 1)]
     windows: Iterable[list[int]] = (
         hashes[at : at + _WINDOW] for at in range(max(1, len(hashes) - _WINDOW + 1)) if hashes
     )

@@ -221,7 +221,7 @@ class ComponentGrade:
 
 @dataclass(frozen=True, slots=True)
 class Adjustment:
-    """What the staff say about a submission.
+    """The remarks of the staff about a submission.
 
     `points` are those of manual questions, and of components instead of the graded ones; `add` is added to the sum.
     The student reads `comment`, and only the staff read `note`.

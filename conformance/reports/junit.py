@@ -31,6 +31,11 @@ def junit_xml(implementation: Implementation, spec: Spec) -> str:
     for suite in root:
         _count_tests(suite, suite.iter("testcase"))
     _count_tests(root, root.iter("testcase"))
+    return serialise(root)
+
+
+def serialise(root: ET.Element) -> str:
+    """Return an indented XML document."""
     ET.indent(root)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 

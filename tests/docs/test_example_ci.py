@@ -21,7 +21,7 @@ PAGE = (REPOSITORY / "docs" / "ci.md").read_text(encoding="utf-8")
 
 
 def used(job):
-    """What a job hands to the action."""
+    """The inputs that a job hands to the action."""
     (step,) = [step for step in job["steps"] if "/goldformer@" in step["uses"]]
     return step
 

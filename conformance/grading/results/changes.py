@@ -63,10 +63,10 @@ def changes_to_csv(changes: list[GradeChange]) -> str:
     writer = csv.writer(file, lineterminator="\r\n")
     writer.writerow(_HEAD)
     for change in changes:
-        sides = (change.before, change.now)
+        before, now = change.before, change.now
+        sides = (before, now)
         earned = [points(side["earned"]) if side else "" for side in sides]
-        both = change.before is not None and change.now is not None
-        difference = points(change.now["earned"] - change.before["earned"]) if both else ""  # type: ignore[index]
+        difference = points(now["earned"] - before["earned"]) if before and now else ""
         outcomes = [side["outcome"] if side else "" for side in sides]
         mistakes = [" ".join(side["mistakes"]) if side else "" for side in sides]
         writer.writerow([escape_formula(change.id), *earned, difference, *outcomes, *mistakes, change.why])

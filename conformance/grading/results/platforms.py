@@ -14,6 +14,7 @@ from goldformer.conformance.grading.results.feedback import AT_HOME, describe_co
 from goldformer.conformance.grading.results.gradebook import ComponentSummary, GradeSummary, sort_by_id
 from goldformer.conformance.grading.results.student import ComponentFeedback, StudentFeedback, build_feedback
 from goldformer.conformance.grading.results.words import block, escape
+from goldformer.conformance.reports.junit import serialise
 from goldformer.spec import Spec
 
 #: The first results.json: the platform may stop grading at its own time limit.
@@ -117,8 +118,7 @@ def junit_xml(summaries: Iterable[GradeSummary], assignment: Assignment) -> str:
         for name, tag in (("failures", "failure"), ("errors", "error")):
             suite.set(name, str(len(suite.findall(f"testcase/{tag}"))))
         suite.set("tests", str(len(summary.parts)))
-    ET.indent(root)
-    return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
+    return serialise(root)
 
 
 def _add_case(suite: ET.Element, part: ComponentSummary, summary: GradeSummary) -> None:

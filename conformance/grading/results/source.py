@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from goldformer.conformance.grading.model import Grade
+from goldformer.conformance.grading.python_files import SUBMISSION, parse, read_python_files
 from goldformer.conformance.grading.results.words import shorten
 
 #: The most lines of a submission that a page shows, and the most characters of a line.
@@ -20,9 +21,6 @@ _WIDEST: Final = 300
 
 #: A line of a traceback in a file of the submission, whose folder is hidden.
 _FRAME: Final = re.compile(r'File "([^"]+\.py)", line (\d+)')
-
-#: The module that adapters import.
-_SUBMISSION: Final = "submission"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +86,11 @@ class SubmissionSource:
         return tuple(SourceLine(n, shorten(text, _WIDEST), (file, n) in self._marked) for n, text in numbered)
 
 
-def _parse(source: bytes) -> ast.Module | None:
-    try:
-        return ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-
-
 def _find_definitions(files: Mapping[str, bytes]) -> dict[str, list[_Place]]:
     """Return the functions and classes at the top of each file by their names, those of submission.py first."""
     found: dict[str, list[_Place]] = {}
-    for file in sorted(files, key=lambda name: (name != f"{_SUBMISSION}.py", name)):
-        tree = _parse(files[file]) if file.endswith(".py") else None
+    for file, source in read_python_files(files):
+        tree = parse(source)
         for node in tree.body if tree else ():
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
@@ -109,7 +100,7 @@ def _find_definitions(files: Mapping[str, bytes]) -> dict[str, list[_Place]]:
 
 def _find_calls(adapter: bytes) -> dict[str, tuple[str, ...]]:
     """Return the names of `submission` that each function of an adapter uses, and those that its helpers use."""
-    tree = _parse(adapter)
+    tree = parse(adapter)
     functions = {node.name: node for node in (tree.body if tree else ()) if isinstance(node, ast.FunctionDef)}
     used = {name: tuple(_list_names(node)) for name, node in functions.items()}
 
@@ -127,7 +118,7 @@ def _list_names(function: ast.FunctionDef) -> Iterator[tuple[str, str]]:
     """Yield what a function uses: a name of `submission`, or another name that may be a helper."""
     for node in ast.walk(function):
         match node:
-            case ast.Attribute(value=ast.Name(id=owner), attr=name) if owner == _SUBMISSION:
+            case ast.Attribute(value=ast.Name(id=owner), attr=name) if owner == SUBMISSION:
                 yield name, ""
-            case ast.Name(id=name) if name != _SUBMISSION:
+            case ast.Name(id=name) if name != SUBMISSION:
                 yield "", name

@@ -47,7 +47,7 @@ _NAMING: Final = frozenset({"First seen"})
 
 @dataclass(frozen=True, slots=True)
 class StudentFinding:
-    """What to fix first in a component, for the top of the page; `certain` if the diagnosis names the mistake.
+    """The first thing to fix in a component, for the top of the page; `certain` if the diagnosis names the mistake.
 
     `quoted` is a text of the suite about an answer, as in StudentRemark.
     """

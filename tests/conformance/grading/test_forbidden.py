@@ -97,6 +97,12 @@ def test_more_source_than_a_student_writes_is_not_read():
     assert find_forbidden_uses({"submission.py": b"#" * (1 << 18) + b"\nimport colorsys\n"}, FORBID) == ()
 
 
+@pytest.mark.parametrize("name", ["a.txt", "a.py"])
+def test_a_large_file_beside_it_does_not_hide_submission(name):
+    files = {name: b"#" * (1 << 19), "submission.py": b"import torch\ntorch.softmax(x, -1)\n"}
+    assert find_forbidden_uses(files, FORBID) == (ForbiddenUse("submission.py", 2, "torch.softmax"),)
+
+
 # ── at run time ──
 
 ADAPTER = """ARRAYS = "torch"
