@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, cycle
 from pathlib import Path
@@ -33,6 +33,7 @@ from goldformer.conformance.grading.refusals import redraw_refusal
 from goldformer.conformance.judging.tolerance import LARGEST, least_margin
 from goldformer.spec import Case, Spec, SpecError
 from goldformer.spec.casefile import derivation_digest, read_cases
+from goldformer.spec.files import replace_file
 from goldformer.spec.goldenfile import render
 from goldformer.spec.lint import find_equal_sizes, lint_cases
 from goldformer.spec.load import load_own_cases
@@ -127,7 +128,7 @@ def load_fresh(text: str, spec: Spec) -> list[Case]:
     """Return the cases of such a text, checked as `load_own_cases` checks a file."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "cases.yaml"
-        path.write_text(text, encoding="utf-8")
+        replace_file(path, text)  # which names the file if the disk is full
         return load_own_cases(path, spec)
 
 
@@ -177,18 +178,28 @@ class _ComponentDrawer:
                     yield proven
                     break
         if ordinary:
+            yield from self._draw_gradient(ordinary)
             yield from self._draw_extreme()
             yield from self._draw_refusals(ordinary)
 
     def _name(self, last: str | int) -> str:
         return f"fresh-{self.component.replace('_', '-')}-{last}"
 
+    def _draw_gradient(self, ordinary: Sequence[_Proven]) -> Iterator[_Proven]:
+        """Draw a gradient, if a published case has one and none is drawn yet: few cases would leave it to a table."""
+        if not any(one.case.cotangent is not None for one in ordinary):
+            gradients = [template for template in self.templates if template.case.cotangent is not None]
+            yield from self._draw_one(gradients, "gradient")
+
     def _draw_extreme(self) -> Iterator[_Proven]:
         """Draw a case whose scores overflow a plain exponential, if a published case has such scores."""
         raised = (raise_scores(template, self.seed) for template in self.templates if self.has_extremes)
-        for template in filter(None, raised):
-            proven = self._attempt(template, self._name("extreme"))
-            if proven is not None:
+        yield from self._draw_one(filter(None, raised), "extreme")
+
+    def _draw_one(self, templates: Iterable[Template], name: str) -> Iterator[_Proven]:
+        """Draw a case from the first template that gives one."""
+        for template in templates:
+            if proven := self._attempt(template, self._name(name)):
                 yield proven
                 return
 

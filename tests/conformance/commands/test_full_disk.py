@@ -74,7 +74,7 @@ def test_a_page_of_pytest_that_cannot_be_written_is_a_sentence_and_no_success(pl
     (suite,) = goldformer.conformance.__path__
     words = [sys.executable, "-m", "pytest", suite, "--rootdir", str(place), "-q", "-p", "no:cacheprovider"]
     words += ["--adapter", "textbook", "--component", "causal_mask", "--conformance-html", "page.html"]
-    with full_disk(20_000):
+    with full_disk(40_000):
         done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
     assert f"--conformance-html page.html: {TOO_LARGE}; free some space" in done.stdout, done.stdout + done.stderr
     assert (done.returncode, "INTERNALERROR" in done.stdout + done.stderr) == (3, False)
@@ -99,12 +99,13 @@ def test_an_output_that_cannot_be_written_is_a_sentence_and_status_2(buffered: s
 @pytest.mark.skipif(sys.platform != "linux", reason="submissions are kept apart on Linux")
 def test_a_class_goes_on_where_the_disk_was_full(place: Path) -> None:
     write_assignment(place)
-    write_class(place / "class", alice=CORRECT, bob=CORRECT)
+    # Pages show the source, and take more than it does.
+    write_class(place / "class", alice=CORRECT, bob=CORRECT + "# a line\n" * 2500)
     words = ["grade", "class", "--assignment", "assignment.yaml", "--out", "out", "--jobs", "1"]
     assert goldformer(*words, "--only", "alice").exit_code == 0
     grade = place / "out" / "students" / "alice" / "grade.json.gz"
     before = grade.read_bytes()
-    with full_disk(20_000):
+    with full_disk(40_000):
         full = goldformer(*words)
     assert (full.exit_code, full.stderr.count("\n")) == (2, 1), full.output
     assert full.stderr.startswith(f"goldformer: {place / 'out' / 'students' / 'bob'}")
