@@ -164,10 +164,14 @@ def show_progress(items: Iterable[T], total: int, what: str) -> Iterable[T]:
     return track(items, what, total=total, console=err, transient=True, disable=not err.is_terminal)
 
 
-def say_remarks(remarks: Iterable[Finding], conventions: Mapping[str, str], hints: Iterable[str]) -> None:
-    """Print what is said of a run below its table, and what an adapter declares."""
+def say_remarks(remarks: Iterable[Finding]) -> None:
+    """Print what is said of a run below its table."""
     for line in format_remarks(remarks):
         say(line)
+
+
+def say_declarations(conventions: Mapping[str, str], hints: Iterable[str]) -> None:
+    """Print what an adapter declares, and what may be wrong with its declarations."""
     for name, option in conventions.items():
         say(f"Convention declared: {name}: {option}", "dim")
     for hint in hints:

@@ -7,7 +7,6 @@ import json
 import math
 import platform
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -29,26 +28,25 @@ from goldformer.conformance.commands._console import (
     require_known,
     save,
     say,
+    say_declarations,
     say_json,
     say_remarks,
 )
 from goldformer.conformance.diagnosis.explain import Diagnosis
+from goldformer.conformance.diagnosis.suspects import ACCEPTED
 from goldformer.conformance.judging.cases import Bench, Judgement
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest, Implementation
 from goldformer.conformance.reports.comparison_text import badge, coverage_as_json
 from goldformer.conformance.reports.comparison_text import markdown as comparison_markdown
+from goldformer.conformance.reports.remarks import NOTES
 from goldformer.conformance.reports.results import NOT_IMPLEMENTED
-from goldformer.conformance.reports.text import explain_verdict, headline, select_rows, table
+from goldformer.conformance.reports.text import describe_rest, explain_verdict, select_rows, table
 from goldformer.conformance.run import Check, Numerics, Selection, checks, list_absent
 from goldformer.spec import Case, Spec, load_spec
 from goldformer.spec.files import replace_file, resolve_path
 from goldformer.spec.load import load_own_cases
 
-#: How many failures of a component are explained in full; the others are lines, unless --verbose.
-EXPLAINED: Final = 2
-#: How many failures of a component with the same message are lines, unless --verbose.
-ALIKE: Final = 5
 #: The most numbers that the arguments of a case may have whose golden values are derived.
 _MOST_DERIVED: Final = 1 << 20
 
@@ -128,9 +126,7 @@ def check(
         if as_json:
             say_json(_as_json(implementation, found, device, spec))
         else:
-            if not quiet:
-                _print_failures(verdicts, spec, verbose=verbose)
-            _print_summary(implementation, spec, verbose=verbose)
+            _print_report(implementation, spec, quiet=quiet, verbose=verbose)
     comparison = Comparison(ComparisonRequest(dtypes, components, device, threads, timeout), (implementation,))
     # Standard output is for JSON only.
     save_file = replace_file if as_json else save
@@ -213,29 +209,29 @@ def _run_checks(todo: Sequence[Check], *, visible: bool) -> Iterator[Judgement]:
             yield judgement
 
 
-def _print_failures(verdicts: Iterable[Verdict], spec: Spec, *, verbose: bool) -> None:
-    """Print what fails: the first ones of a component in full, and equal messages by their count.
+def _print_report(implementation: Implementation, spec: Spec, *, quiet: bool, verbose: bool) -> None:
+    """Print what a person reads first: the verdict, what to fix, one failure in full, and what is said besides.
 
-    With `verbose`, everything is in full, also what is tolerated.
+    With `verbose`, every failure is in full, also what is tolerated, and the verdict is last.
     """
-    printed: Counter[str] = Counter()
-    alike: Counter[tuple[str, str]] = Counter()
-    for verdict in verdicts:
-        if not (verdict.bad or verdict.is_fault or (verbose and verdict.is_tolerated)):
-            continue
-        message = verdict.component, verdict.message
-        printed[verdict.component] += 1
-        alike[message] += 1
-        if verbose or printed[verdict.component] <= EXPLAINED:
+    failing = [v for v in implementation.verdicts if v.bad or v.is_fault or (verbose and v.is_tolerated)]
+    if verbose:
+        for verdict in failing:
             say(explain_verdict(verdict, spec) + "\n")
-        elif alike[message] <= ALIKE:
-            say(headline(verdict))
-    for (component, message_), count in alike.items():
-        if count > ALIKE and not verbose:
-            say(f"… {count - ALIKE} more of {component} (-v lists them): {message_}")
+    _print_table(implementation, spec)
+    remarks = implementation.remarks(spec, whole=verbose)
+    say_remarks(remark for remark in remarks if remark.label not in NOTES)
+    if failing and not (quiet or verbose):
+        # A bad call that is accepted tells less of the code than a wrong value.
+        shown = min(failing, key=lambda verdict: verdict.reason == ACCEPTED)
+        say(f"\n{explain_verdict(shown, spec)}\n")
+        for line in describe_rest([verdict for verdict in failing if verdict is not shown]):
+            say(line)
+    say_remarks(remark for remark in remarks if remark.label in NOTES)
+    say_declarations(implementation.conventions, implementation.hints)
 
 
-def _print_summary(implementation: Implementation, spec: Spec, *, verbose: bool) -> None:
+def _print_table(implementation: Implementation, spec: Spec) -> None:
     rows = select_rows(implementation.results(spec).values())
     say(implementation.title, "bold")
     heading, *lines = table(rows).splitlines() if rows else [""]
@@ -243,7 +239,6 @@ def _print_summary(implementation: Implementation, spec: Spec, *, verbose: bool)
         say(heading, "bold")
     for row, line in zip(rows, lines, strict=True):
         say(line, "red" if row.counts.bad else None)
-    say_remarks(implementation.remarks(spec, whole=verbose), implementation.conventions, implementation.hints)
 
 
 def _as_json(implementation: Implementation, adapter: Adapter, device: str, spec: Spec) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from goldformer.conformance.commands._console import (
     save,
     save_json,
     say,
+    say_declarations,
     say_remarks,
     show_progress,
 )
@@ -109,7 +110,8 @@ def _print_comparison(comparison: Comparison, spec: Spec) -> None:
         title = f"{name} {found.version}".strip()
         took = f" ({found.seconds:.1f} s)" if found.verdicts else ""
         say(f"\n{title}: {comparison_text.describe_outcome(found, spec)}{took}", "bold")
-        say_remarks(found.remarks(spec), found.conventions, found.hints)
+        say_remarks(found.remarks(spec))
+        say_declarations(found.conventions, found.hints)
 
 
 def _style(result: ComponentResult | None) -> Text:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Final
 
 from goldformer.conformance.judging.compare import compare
 from goldformer.conformance.judging.invoke import Result
@@ -12,6 +13,10 @@ from goldformer.conformance.judging.tolerance import tolerance
 from goldformer.conformance.judging.verdict import Difference, Reason
 from goldformer.spec import Case, Contract
 from goldformer.spec.model import GoldenArray
+
+#: The fewest digits of a number in a sentence, and those that tell all numbers apart.
+_DIGITS: Final = 3
+_MOST_DIGITS: Final = 17
 
 
 def measure(
@@ -51,8 +56,14 @@ def describe_difference(difference: Difference) -> str:
         return text
     if not math.isfinite(worst.got):
         return f"{text}, such as {worst.got}"
-    return (
-        f"{text}, by up to {difference.ratio:.3g} times the tolerance"
-        if difference.tolerance
-        else f"{text}; they must be exact"
-    )
+    if not difference.tolerance:
+        return f"{text}; they must be exact"
+    got, expected = distinguish(worst.got, worst.expected)
+    place, far = list(worst.index), f"{difference.ratio:.3g} times the tolerance"
+    return f"{text}, such as {got} instead of {expected} at {place}: {far}"
+
+
+def distinguish(one: float, other: float) -> tuple[str, str]:
+    """Return two numbers with as few digits as show that they differ, and one digit more."""
+    fewest = next((d for d in range(_DIGITS - 1, _MOST_DIGITS) if f"{one:.{d}g}" != f"{other:.{d}g}"), _MOST_DIGITS)
+    return f"{one:.{fewest + 1}g}", f"{other:.{fewest + 1}g}"

@@ -16,19 +16,21 @@ FEW_CASES_APPLY: Final = "Few cases apply"
 COULD_NOT_SHOW: Final = "Could not show"
 ROBUSTNESS: Final = "Robustness"
 MISSING: Final = "Not implemented"
+#: What is no diagnosis of a failure.
+NOTES: Final = frozenset({FEW_CASES_APPLY, COULD_NOT_SHOW, ROBUSTNESS, MISSING})
 
 
 def make_remarks(
     verdicts: Sequence[Verdict], results: Sequence[ComponentResult], spec: Spec, *, whole: bool = False
 ) -> list[Finding]:
-    """Return what is said of a run; `whole` names every known mistake that could not show."""
+    """Return what is said of a run; `whole` names all known mistakes that could not show, and all that is missing."""
     return [
         *(finding for finding in diagnose(verdicts, spec) if finding.label != MISSING),
         *find_precision(verdicts, spec),
         *_explain_coverage(results),
         *_list_unseen(results, whole=whole),
         *_describe_robustness(verdicts),
-        *_list_missing(results),
+        *_list_missing(results, whole=whole),
     ]
 
 
@@ -67,7 +69,7 @@ def _describe_robustness(verdicts: Sequence[Verdict]) -> Iterator[Finding]:
     yield Finding(ROBUSTNESS, text, inner=False)
 
 
-def _list_missing(results: Sequence[ComponentResult]) -> Iterator[Finding]:
+def _list_missing(results: Sequence[ComponentResult], *, whole: bool) -> Iterator[Finding]:
     """Yield the components that the adapter does not have."""
     if missing := [result.component for result in results if result.state == NOT_IMPLEMENTED]:
-        yield Finding(MISSING, ", ".join(missing), inner=False)
+        yield Finding(MISSING, ", ".join(missing) if whole else list_few(missing), inner=False)

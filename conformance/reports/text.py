@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from goldformer.conformance.diagnosis.causes import find_cause
-from goldformer.conformance.diagnosis.findings import Finding, describe_distance
+from goldformer.conformance.diagnosis.findings import Finding, describe_distance, list_few
 from goldformer.conformance.judging.verdict import ERRORS, UNANSWERED, Difference, Element, Reason, Verdict
 from goldformer.conformance.reports.remarks import make_remarks
 from goldformer.conformance.reports.results import NOT_IMPLEMENTED, ComponentResult, summarize
@@ -17,6 +18,9 @@ from goldformer.spec import Spec
 _WIDTH = 100
 _MOST_STDERR = 10
 _MOST_MATCHES = 3
+#: The fewest checks of a component with the same message that are counted, and the most messages.
+_ALIKE = 5
+_MOST_MESSAGES = 3
 
 #: The clause that a result breaks, whatever the case is about, by the reason of a verdict.
 _BROKEN: Final[Mapping[Reason, str]] = {
@@ -84,6 +88,23 @@ def number(margin: float) -> str:
 def headline(verdict: Verdict) -> str:
     """Return a bad verdict in one line."""
     return f"{verdict.status.value.upper()}  {verdict.check} ({verdict.dtype}): {verdict.message}"
+
+
+def describe_rest(failing: Sequence[Verdict]) -> Iterator[str]:
+    """Yield how many checks fail besides the one that is shown, and the messages that many of them have."""
+    if not failing:
+        return
+    components = Counter(verdict.component for verdict in failing)
+    checks = f"{len(failing)} more failing check{'s' if len(failing) != 1 else ''}"
+    if len(components) == 1:
+        yield f"{checks} of {failing[0].component} (-v explains each)"
+    else:
+        counts = list_few(f"{count} of {component}" for component, count in components.items())
+        yield from wrap(counts, f"{checks} (-v explains each): ")
+    messages = Counter((verdict.component, verdict.message) for verdict in failing)
+    for (component, message), count in messages.most_common(_MOST_MESSAGES):
+        if count >= _ALIKE:
+            yield from wrap(message, f"{count} of {components[component]} in {component} say the same: ")
 
 
 def wrap(text: str, head: str) -> list[str]:

@@ -40,7 +40,7 @@ def commands(block):
     for told in rest:
         line, _, shown = told.partition("\n")
         status = re.search(r"# exit status (\d)", line)
-        fails = shown.startswith("FAILED")
+        fails = "\nFAILED  " in f"\n{shown}"
         yield shlex.split(line, comments=True), int(status[1]) if status else int(fails), shown.splitlines()
 
 

@@ -131,13 +131,23 @@ OTHER_NAMES = RIGHT.replace("scores", "logits")
 def test_the_same_message_again_and_again_is_counted(check):
     result = check(OTHER_NAMES, "--component", "softmax")
     message = "softmax requires logits and does not take scores; the suite calls it with scores"
-    alike = [line for line in result.stdout.splitlines() if line.endswith(f": {message}") and line[0] in "E…"]
-    assert len(alike) == 4, "two are explained, three are lines, and one counts the others"
-    assert alike[-1].startswith("… ")
-    assert alike[-1].endswith(f" more of softmax (-v lists them): {message}")
+    text = " ".join(result.stdout.split())
+    assert result.stdout.count("\nERRORED  ") == 1
+    count = int(re.search(r"(\d+) more failing checks of softmax \(-v explains each\)", text)[1])
+    assert f" {count} of {count} in softmax say the same: {message}" in text
     every = check(OTHER_NAMES, "--component", "softmax", "-v").stdout
-    assert "more of softmax" not in every
-    assert every.count("ERRORED") == result.stdout.count("ERRORED") + int(alike[-1].split()[1])
+    assert "more failing" not in every
+    assert every.count("ERRORED") == count + 1
+
+
+def test_failures_of_several_components_are_counted_by_component(check):
+    source = DOUBLED + "\n".join(
+        f"def {name}(x, *, params):\n    return x"
+        for name in ("layer_norm", "feed_forward", "multi_head_attention", "encoder_layer", "encoder")
+    )
+    lines = " ".join(check(source).stdout.split())
+    (counted,) = re.findall(r"\d+ more failing checks \(-v explains each\): (.*? more) ", lines)
+    assert re.fullmatch(r"(\d+ of \w+, ){3}\d+ of \w+ and \d more", counted)
 
 
 def test_a_parameter_of_another_name_lists_those_that_there_are(check):
@@ -248,8 +258,10 @@ def test_the_summary_has_a_row_for_every_component_that_is_there_and_a_line_for_
     assert "  1/1  " in row
     assert row.endswith("  conforms (14 of 15 cases apply)")
     text = " ".join(" ".join(lines).split())
-    absent = ", ".join(name for name in spec.components if name != "softmax")
-    assert text.endswith(f"Not implemented: {absent}")
+    absent = [name for name in spec.components if name != "softmax"]
+    assert text.endswith(f"Not implemented: {', '.join(absent[:4])} and {len(absent) - 4} more")
+    every = " ".join(check(RIGHT, "-v").stdout.split())
+    assert every.endswith(f"Not implemented: {', '.join(absent)}")
 
 
 def test_a_component_conforms_on_few_cases_only_by_saying_so(check):
@@ -302,7 +314,7 @@ def test_a_bad_input_that_is_accepted_is_a_line_of_its_own(check):
     assert "Fix first" not in result.stdout
     assert "accepts a bad scores" not in result.stdout
     assert "→ accepts a bad scores" in check(ACCEPTING, "--component", "softmax", "-v").stdout
-    assert "FAILED  sm-no-elements" in check(ACCEPTING, "--component", "softmax", "--strict").stdout
+    assert "FAILED  sm-no-elements" in check(ACCEPTING, "--component", "softmax", "--strict", "-v").stdout
     # Strictly, the gradient that it lacks would be the first to fix.
     strict = check(ACCEPTING, "--case", "sm-no-elements", "--strict")
     assert strict.exit_code == 1
@@ -392,12 +404,12 @@ def test_what_is_never_run_is_not_called_unimplemented(check):
 
 def test_a_failure_shows_case_values_clause_document_and_how_to_repeat_it(check, spec):
     result = check(DOUBLED, "--case", "sm-one-row-by-hand", "--dtype", "float32")
-    head, *lines = result.stdout.splitlines()
-    assert head == "FAILED  sm-one-row-by-hand  (softmax, float32 on cpu)"
-    text = "\n".join(lines)
+    verdict, _, text = result.stdout.partition("\nFAILED  sm-one-row-by-hand  (softmax, float32 on cpu)\n")
+    assert verdict.startswith("mine 7\ncomponent ")
+    assert "Fix first: softmax\n  First seen: sm-one-row-by-hand: output: 3 of 3" in verdict
     for part in (
         spec.cases["sm-one-row-by-hand"].title,
-        "→ output: 3 of 3 values are wrong, by up to ",
+        "→ output: 3 of 3 values are wrong, such as 1.69 instead of 0.844 at [2]: ",
         "first at [0]: expected 0.0420100661, actual 0.0840201",
         "worst at [2]: expected 0.843794734, actual 1.68758",
         "error ÷ tolerance ",
@@ -405,16 +417,21 @@ def test_a_failure_shows_case_values_clause_document_and_how_to_repeat_it(check,
         "Clause      SM-2 MUST: Rows are distributions over the last axis",
         "Source      java J1",
         "--case sm-one-row-by-hand --dtype float32\n",
-        "Fix first: softmax\n  First seen: sm-one-row-by-hand: output: 3 of 3",
     ):
         assert part in text
 
 
-def test_two_failures_of_a_component_are_explained_and_the_rest_are_lines(check):
+def test_the_verdict_is_first_then_one_failure_and_the_rest_is_counted(check):
     brief, full = (check(DOUBLED, "--component", "softmax", *v).stdout for v in ((), ("--verbose",)))
-    assert brief.count("Repeat      goldformer check") == 2
-    assert brief.count("\nFAILED  sm-") > 10
-    assert full.count("Repeat      goldformer check") == full.count("FAILED  ")
+    places = [
+        brief.index(text) for text in ("mine 7", "Fix first", "\nFAILED  ", "Repeat  ", " more failing checks of ")
+    ]
+    assert places == sorted(places)
+    assert brief.count("FAILED  ") == 1
+    assert len(brief.splitlines()) <= 40
+    (count,) = re.findall(r"^(\d+) more failing", brief, re.MULTILINE)
+    assert full.count("Repeat      goldformer check") == full.count("FAILED  ") == int(count) + 1
+    assert full.index("FAILED  ") < full.index("mine 7")
 
 
 def test_quiet_is_the_summary_alone(check):

@@ -80,7 +80,7 @@ def test_it_runs_at_once_and_everything_is_missing(arrays, spec):
     assert result.exit_code == 2
     assert result.stderr.startswith("goldformer: nothing was checked: everything was skipped, most for: ")
     text = " ".join(result.stdout.split())
-    assert text.endswith(f" Not implemented: {', '.join(spec.components)}")
+    assert text.endswith(f" Not implemented: {', '.join(spec.components[:4])} and {len(spec.components) - 4} more")
     assert "component passed" not in text
 
 
@@ -100,7 +100,7 @@ def test_with_softmax_filled_in_softmax_conforms_and_the_rest_is_missing(arrays,
     stub = '    raise NotImplementedError("softmax: call yours here")\n'
     assert source.count(stub) == 1
     path.write_text(source.replace(stub, SOFTMAX[arrays]), encoding="utf-8")
-    result = goldformer("check", "mine.py")
+    result = goldformer("check", "mine.py", "-v")
     assert (result.exit_code, result.stderr) == (0, "")
     row = result.stdout.splitlines()[2]
     assert row.startswith("softmax ")

@@ -75,7 +75,8 @@ def test_one_wrong_element_is_named_with_what_was_expected_and_got(golden_plus, 
     assert difference.first.got == pytest.approx(values.values[1, 2, 3] + 50 * bound, rel=2**-23)
     assert difference.tolerance == bound
     assert verdict.ratio == difference.ratio == pytest.approx(50, abs=0.2)
-    assert verdict.message.startswith("output: 1 of 24 values are wrong, by up to 50")
+    assert verdict.message.startswith("output: 1 of 24 values are wrong, such as -0.459")
+    assert verdict.message.endswith(f" at [1, 2, 3]: {verdict.ratio:.3g} times the tolerance")
 
 
 def test_first_is_in_reading_order_and_worst_is_the_farthest(golden_plus, spec):
