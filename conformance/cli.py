@@ -5,12 +5,19 @@ from __future__ import annotations
 import importlib
 import signal
 import threading
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from goldformer.conformance.commands import SUMMARIES
 from goldformer.conformance.commands._options import STATUSES
+
+_NO_ADAPTER: Final = (
+    "Give the file of your functions, or a built-in name such as reference; "
+    "`goldformer new my_adapter.py` writes a file to start from"
+)
+#: Modules that Python has on Linux and macOS only: processes, baselines and grading use them.
+_POSIX: Final = ("fcntl", "resource")
 
 
 class LazyGroup(click.Group):
@@ -41,6 +48,10 @@ class LazyGroup(click.Group):
         """Run a command, and end with the status that it returns."""
         try:
             status = super().invoke(ctx)
+        except click.MissingParameter as error:
+            if error.param is None or error.param.name not in ("adapter", "adapters"):
+                raise
+            raise click.MissingParameter(_NO_ADAPTER, error.ctx, error.param) from None
         except (click.ClickException, click.Abort, click.exceptions.Exit):
             raise
         except KeyboardInterrupt:
@@ -60,6 +71,9 @@ class LazyGroup(click.Group):
             from goldformer.conformance.commands._console import CannotRun
             from goldformer.spec import SpecError
 
+            if isinstance(error, ModuleNotFoundError) and error.name in _POSIX:
+                why = f"this needs {error.name}, a module of Python on Linux and macOS: on Windows, run it in WSL"
+                raise CannotRun(why) from error
             if not isinstance(error, AdapterError | BaselineError | SpecError):
                 raise
             raise CannotRun(str(error)) from error

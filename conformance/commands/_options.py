@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
 import click
+from click.shell_completion import CompletionItem
 
 STATUSES: Final = """
 \b
@@ -28,11 +29,78 @@ def split_words(*default: str) -> Callable[[click.Context, click.Parameter, tupl
     return split
 
 
+Completion = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def complete(list_words: Callable[[], Iterable[str]]) -> Completion:
+    """Return a callback that completes the last of the words between commas; they are listed when a shell asks."""
+
+    def complete_last(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        before, comma, begun = incomplete.rpartition(",")
+        return [CompletionItem(before + comma + word) for word in list_words() if word.startswith(begun)]
+
+    return complete_last
+
+
+def complete_adapter(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the name of a built-in adapter; the shell lists files itself."""
+    from goldformer.adapters.find import BUILT_IN
+
+    named = [CompletionItem(name) for name in BUILT_IN if name.startswith(incomplete)]
+    return named or [CompletionItem(incomplete, type="file")]
+
+
+def _list_components() -> Iterable[str]:
+    from goldformer.spec import load_spec
+
+    return load_spec().components
+
+
+def _list_cases() -> Iterable[str]:
+    from goldformer.spec import load_spec
+
+    return load_spec().cases
+
+
+def _list_properties() -> Iterable[str]:
+    from goldformer.spec import load_spec
+
+    return load_spec().properties
+
+
+def _list_dtypes() -> Iterable[str]:
+    from goldformer.adapters import DTYPES as KNOWN
+
+    return (*KNOWN, ALL)
+
+
+ADAPTER: Final = click.argument("adapter", shell_complete=complete_adapter)
 SPEC: Final = click.option(
     "--spec", "root", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Another spec folder."
 )
 COMPONENTS: Final = click.option(
-    "--component", "components", multiple=True, callback=split_words(), help="Only this component (repeatable, or a,b)."
+    "--component",
+    "components",
+    multiple=True,
+    callback=split_words(),
+    shell_complete=complete(_list_components),
+    help="Only this component (repeatable, or a,b).",
+)
+CASES: Final = click.option(
+    "--case",
+    "cases",
+    multiple=True,
+    callback=split_words(),
+    shell_complete=complete(_list_cases),
+    help="Only this golden case.",
+)
+PROPERTIES: Final = click.option(
+    "--property",
+    "properties",
+    multiple=True,
+    callback=split_words(),
+    shell_complete=complete(_list_properties),
+    help="Only this property.",
 )
 #: The word for every dtype that an adapter has.
 ALL: Final = "all"
@@ -41,6 +109,7 @@ DTYPES: Final = click.option(
     "dtypes",
     multiple=True,
     callback=split_words("float32"),
+    shell_complete=complete(_list_dtypes),
     help="float64, float32, float16, bfloat16, or all that the adapter has.  [default: float32]",
 )
 DEVICE: Final = click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")

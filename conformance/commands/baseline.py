@@ -74,7 +74,7 @@ _UNSTEADY: Final = (
 MOST_SHOWN: Final = 2**30
 _FILTERS: Final = (
     options.COMPONENTS,
-    click.option("--case", "cases", multiple=True, callback=options.split_words(), help="Only this case."),
+    options.CASES,
     click.option(
         "--dtype", "dtypes", multiple=True, callback=options.split_words(), help="Only this dtype of those recorded."
     ),
@@ -176,7 +176,7 @@ def baseline() -> None:
 
 
 @baseline.command("record", epilog=STATUSES)
-@click.argument("adapter")
+@options.ADAPTER
 @click.option(
     "--out", "folder", type=options.FOLDER, required=True, help="The folder to write; its old content is replaced."
 )
@@ -257,7 +257,7 @@ def record_baseline(
 
 
 @baseline.command("check", epilog=STATUSES)
-@click.argument("adapter")
+@options.ADAPTER
 @click.argument("folder", metavar="DIR", type=options.FOLDER)
 @_add_filters
 @click.option(
@@ -346,7 +346,7 @@ def _attribute(drift: Drift, adapter: str, python: Path | None, old_adapter: str
 
 
 @baseline.command("update", epilog=STATUSES)
-@click.argument("adapter")
+@options.ADAPTER
 @click.argument("folder", metavar="DIR", type=options.FOLDER)
 @click.option("--create", is_flag=True, help="Add what is new. This is done if no other change is asked for.")
 @click.option("--fix", is_flag=True, help="Replace what moved further than allowed.")

@@ -52,9 +52,9 @@ _MOST_DERIVED: Final = 1 << 20
 
 
 @click.command(epilog=options.STATUSES)
-@click.argument("adapter")
+@options.ADAPTER
 @options.COMPONENTS
-@click.option("--case", "cases", multiple=True, callback=options.split_words(), help="Only this golden case.")
+@options.CASES
 @click.option(
     "--cases",
     "files",
@@ -62,7 +62,7 @@ _MOST_DERIVED: Final = 1 << 20
     type=options.FILE,
     help="Only the cases of this YAML file of your own; missing golden values are derived.",
 )
-@click.option("--property", "properties", multiple=True, callback=options.split_words(), help="Only this property.")
+@options.PROPERTIES
 @options.DTYPES
 @options.DEVICE
 @options.TF32

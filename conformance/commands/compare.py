@@ -37,7 +37,7 @@ from goldformer.spec import Spec, load_spec
 
 
 @click.command(epilog=options.STATUSES)
-@click.argument("adapters", metavar="ADAPTER…", nargs=-1, required=True)
+@click.argument("adapters", metavar="ADAPTER…", nargs=-1, required=True, shell_complete=options.complete_adapter)
 @options.COMPONENTS
 @options.DTYPES
 @options.DEVICE

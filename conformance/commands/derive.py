@@ -17,7 +17,7 @@ from goldformer.spec import ROOT, load_spec
 @click.option(
     "--check", "only_check", is_flag=True, help="Write nothing; fail if a stored value is not the derived one."
 )
-@click.option("--case", "cases", multiple=True, callback=options.split_words(), help="Only this case.")
+@options.CASES
 @options.JOBS
 @click.option("--no-cache", is_flag=True, help="Derive everything again.")
 @options.SPEC

@@ -23,7 +23,7 @@ Entry = dict[str, Any]
 
 
 @click.command(epilog=options.STATUSES)
-@click.argument("name")
+@click.argument("name", shell_complete=options.complete(lambda: _list_ids(load_spec())))
 @options.JSON_OUT
 def explain(*, name: str, as_json: bool) -> int:
     """Explain an id: case, clause, component, mistake and so on.

@@ -22,7 +22,7 @@ _BUFFER: Final = 1 << 20
 
 
 @click.command(epilog=options.STATUSES)
-@click.argument("adapter")
+@options.ADAPTER
 @click.option(
     "--encoding",
     type=click.Choice(["base64", "numbers"]),

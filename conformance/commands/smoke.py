@@ -24,7 +24,7 @@ _STYLES: Final = {"ok": None, "not implemented": "dim", "problem": "red"}
 
 
 @click.command(epilog=options.STATUSES)
-@click.argument("adapter")
+@options.ADAPTER
 @click.option(
     "--timeout", type=click.FloatRange(0, min_open=True), default=10, show_default=True, help="Seconds for each call."
 )

@@ -35,3 +35,53 @@ def test_sigterm_stops_once_and_does_not_interrupt_the_cleaning_up():
         signal.raise_signal(signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+#: Hides the modules that Python lacks on Windows.
+_WITHOUT_POSIX = """
+import sys
+for name in ("fcntl", "resource", "pwd", "grp", "termios"):
+    sys.modules[name] = None
+from goldformer.conformance.cli import main
+main(sys.argv[1:], prog_name="goldformer")
+"""
+
+_SOFTMAX = """
+import numpy as np
+ARRAYS = "numpy"
+def softmax(scores):
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["check", "mine.py", "--component", "softmax"], 0, ""),
+        (
+            ["check", "cmd: true"],
+            2,
+            "goldformer: this needs fcntl, a module of Python on Linux and macOS: on Windows, run it in WSL\n",
+        ),
+    ],
+    ids=["Python", "process"],
+)
+def test_a_python_adapter_is_checked_without_the_modules_of_posix(words, code, says, tmp_path):
+    (tmp_path / "mine.py").write_text(_SOFTMAX, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_POSIX, *words], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (code, says)
+
+
+@pytest.mark.parametrize("command", ["check", "compare", "smoke", "serve"])
+def test_a_command_without_an_adapter_says_what_to_give(command):
+    result = CliRunner().invoke(main, [command])
+    assert result.exit_code == 2
+    assert "Give the file of your functions, or a built-in name such as reference; `goldformer new " in result.stderr
+
+
+def test_a_command_without_another_argument_is_left_to_its_usage():
+    result = CliRunner().invoke(main, ["explain"])
+    assert (result.exit_code, "Give the file" in result.stderr) == (2, False)
