@@ -42,7 +42,7 @@ from goldformer.spec.yamlfile import YamlFile
 #: The number of draws from one template until a case reveals what it should.
 _ATTEMPTS: Final = 100
 
-#: The number of those draws that may be proven, which takes longer than drawing.
+#: The number of those draws that may be evaluated or proven, which takes longer than drawing.
 _PROOFS: Final = 12
 
 #: The fewest different words in what is decoded.
@@ -61,7 +61,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 class _Inconclusive(Unfit):
-    """A case was proven and reveals too little."""
+    """A case was evaluated, or even proven, and reveals too little."""
 
 
 #: What a kind of published cases asks for, in words.
@@ -314,7 +314,7 @@ class _ComponentDrawer:
         return read_cases(YamlFile.read(path), self.spec.contracts, self.spec.conventions, underived=False)
 
     def _check_variety(self, case: Case) -> None:
-        """Raise Unfit, before the proof, for a case that decodes the same word or sentence again and again."""
+        """Raise _Inconclusive, before the proof, for a case that decodes the same word or sentence again and again."""
         from goldformer.spec.oracle.derive import apply, choose_options
 
         if not {"ids", "scores"} <= set(self.contract.outputs):
@@ -325,7 +325,7 @@ class _ComponentDrawer:
         ids = apply(self.component, float, *arrays, choose_options(case, self.contract, options))["ids"]
         sentences = ids.reshape(-1, ids.shape[-1])
         if len(np.unique(sentences)) < _WORDS or len(np.unique(sentences, axis=0)) < 2:
-            raise Unfit("too few words are decoded")
+            raise _Inconclusive("too few words are decoded")
 
     def _read(self, path: Path, raw: Raw) -> Case:
         path.write_text(f"component: {self.component}\ncases:\n{_format_item(raw)}", encoding="utf-8")
