@@ -56,6 +56,7 @@ class ContractFile(StrictModel):
 
     component: Name
     title: Text
+    formula: Text
     depends_on: Items[Name]
     inputs: dict[Name, ArrayEntry] = {}
     params: dict[Name, ArrayEntry] = {}
@@ -116,7 +117,7 @@ def _find_reachable(start: str, parsed: Mapping[str, tuple[YamlFile, Contract]])
 def _build(file: YamlFile) -> Contract:
     model = file.parse(ContractFile)
     contract = Contract(
-        model.component, model.title, model.depends_on,
+        model.component, model.title, model.formula, model.depends_on,
         _read_arrays(file, "inputs", model.inputs), _read_arrays(file, "params", model.params),
         {name: AttributeSpec(name, **a.model_dump()) for name, a in model.attributes.items()},
         _read_arrays(file, "outputs", model.outputs),

@@ -118,6 +118,7 @@ class Contract:
 
     component: str
     title: str
+    formula: str
     depends_on: tuple[str, ...]
     inputs: Mapping[str, ArraySpec]
     params: Mapping[str, ArraySpec]

@@ -230,6 +230,7 @@ Source: this spec.
     "contracts/softmax.yaml": """\
 component: softmax
 title: Softmax
+formula: exp(s_j) / Σ_k exp(s_k)
 depends_on: []
 inputs:
   scores: {kind: float, shape: ["...", n]}

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import click
 
+from goldformer.adapters.skeleton import sign, write_example
 from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._console import OK, CannotRun, require_known, say, say_json
 from goldformer.spec import Case, Contract, Spec, load_spec
@@ -162,7 +163,8 @@ def _describe_contract(contract: Contract, spec: Spec) -> Entry:
     cases = spec.cases_of(contract.component)
     clauses = {id_ for case in cases for id_ in case.clauses}
     return {
-        "component": contract.component, "title": contract.title, **arrays,
+        "component": contract.component, "title": contract.title, "formula": contract.formula,
+        "call": f"{sign(contract)} → {', '.join(contract.outputs)}", "adapter": write_example(contract), **arrays,
         "attributes": {a.name: a.kind + (" (optional)" if a.optional else "") for a in contract.attributes.values()},
         "conventions": list(contract.conventions), "depends on": list(contract.depends_on),
         "clauses": [id_ for id_ in spec.clauses if id_ in clauses],
@@ -214,7 +216,7 @@ def format_entry(entry: Entry, indent: str = "") -> list[str]:
             lines += [f"{indent}{key}: {', '.join(map(str, value))}"] if not nested else [f"{indent}{key}:"]
             lines += [f"{indent}  {row}" for row in value] if nested else []
         elif "\n" in str(value):
-            lines += [f"{indent}{key}:", *(f"{indent}  {line}" for line in str(value).splitlines())]
+            lines += [f"{indent}{key}:", *(f"{indent}  {line}".rstrip() for line in str(value).splitlines())]
         else:
             lines.append(f"{indent}{key}: {value}")
     return lines

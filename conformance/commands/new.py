@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
+from textwrap import fill
+from typing import Final
 
 import click
 
-from goldformer.adapters.protocol import TO_BE_WRITTEN
+from goldformer.adapters.skeleton import write_stub
 from goldformer.conformance.commands import _options as options
-from goldformer.conformance.commands._console import OK, CannotRun, say
-from goldformer.spec import Contract, load_spec
+from goldformer.conformance.commands._console import OK, CannotRun, require_known, say
+from goldformer.spec import load_spec
 from goldformer.spec.files import replace_file
-from goldformer.spec.model import ArraySpec
 
 _HEAD = '''"""Adapter: tells goldformer how to call your implementation.
 
@@ -34,6 +34,10 @@ NAME = "{stem}"
 # DTYPES = ("float64", "float32")
 '''
 
+#: What is written unless components are named.
+_FIRST: Final = ("scaled_dot_product_attention",)
+_OTHERS: Final = "There are more components (goldformer new another.py --component NAME, or --all, writes their stubs):"
+
 
 @click.command(epilog=options.STATUSES)
 @click.argument("path", type=options.FILE)
@@ -44,57 +48,32 @@ NAME = "{stem}"
     show_default=True,
     help="The array library that you compute with.",
 )
+@options.COMPONENTS
+@click.option("--all", "every", is_flag=True, help="Write every component.")
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
-def new(*, path: Path, arrays: str, force: bool) -> int:
+def new(*, path: Path, arrays: str, components: tuple[str, ...], every: bool, force: bool) -> int:
     """Write a commented adapter to start from.
 
-    It can be checked at once: every function in it is not implemented yet.
+    It has scaled_dot_product_attention, unless --component names others. It can be checked at once: every function in
+    it is not implemented yet.
     """
     contracts = load_spec().contracts
+    require_known(components, contracts, "--component")
+    if every and components:
+        raise CannotRun("--all writes every component: leave out --component, or --all")
+    chosen = [name for name in contracts if every or name in (components or _FIRST)]
     if path.exists() and not force:
         raise CannotRun(f"{path} exists: give another name, or --force to overwrite it")
     if path.suffix != ".py":
         raise CannotRun(f"{path}: an adapter is a Python file, so its name ends in .py")
     library = {"torch": "torch tensors", "numpy": "NumPy arrays"}[arrays]
     text = _HEAD.format(name=path.as_posix(), library=library, arrays=arrays, stem=path.stem)
+    text += "".join(f"\n\n{write_stub(contracts[name])}" for name in chosen)
+    if others := [name for name in contracts if name not in chosen]:
+        text += "\n\n" + fill(f"{_OTHERS} {', '.join(others)}", 100, initial_indent="# ", subsequent_indent="# ") + "\n"
     try:
-        replace_file(path, text + "".join(_write_function(c) for c in contracts.values()))
+        replace_file(path, text)
     except OSError as error:
         raise CannotRun(f"{path} cannot be written: {error.strerror}") from error
     say(f"wrote {path}\nnow run: goldformer check {path}")
     return OK
-
-
-def _write_function(contract: Contract) -> str:
-    inputs = [f"{n}=None" if spec.optional else n for n, spec in contract.inputs.items()]
-    # Without dropout_rate and the like: a call with an optional attribute that a function does not take is "not
-    # implemented", and one that it takes and ignores fails.
-    keywords = [n for n, spec in contract.attributes.items() if not spec.optional]
-    keywords += ["params"] if contract.takes_params else []
-    arguments = ", ".join([*inputs, *(["*"] if keywords else []), *keywords])
-    lines = [f'    """{contract.title}.', ""]
-    lines += [f"    {_describe(spec)}" for spec in contract.inputs.values()]
-    lines += [f'    params["{spec.name}"]{_describe(spec).removeprefix(spec.name)}' for spec in _params(contract)]
-    outputs = ", ".join(f"{spec.name} {spec.shape}" for spec in contract.outputs.values())
-    lines += [f"    Returns {outputs}.", '    """']
-    body = "\n".join(lines)
-    message = f'"{contract.component}: {TO_BE_WRITTEN}"'
-    return f"\n\ndef {contract.component}({arguments}):\n{body}\n    raise NotImplementedError({message})\n"
-
-
-def _params(contract: Contract) -> list[ArraySpec]:
-    """Return its parameters; those of a stack once, for layer i."""
-    inner = [replace(s, name=f"{k.prefix}.i.{s.name}") for k in contract.layers for s in k.params.values()]
-    return [*contract.params.values(), *(replace(s, name=s.name.replace(".i.", ".{i}.")) for s in inner)]
-
-
-def _describe(spec: ArraySpec) -> str:
-    optional = (
-        ", or None"
-        if spec.optional and spec.broadcast
-        else ", may be absent"
-        if spec.optional or spec.only_with
-        else ""
-    )
-    broadcast = "broadcasts to " if spec.broadcast else ""
-    return f"{spec.name}: {spec.kind} {broadcast}{spec.shape}{optional}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from goldformer.adapters.skeleton import write_example
 from goldformer.spec import Case, Contract, Spec
 from goldformer.spec.model import ArraySpec, AttributeSpec
 from goldformer.spec.readme import markdown_table
@@ -54,7 +55,8 @@ class _Writer:
             ]
         )
         parts = [
-            f"{target('component', name)}# {name}\n\n{self.words.plain(contract.title)}.\n\n{head}",
+            f"{target('component', name)}# {name}\n\n{self.words.plain(contract.title)}.\n\n{self._begin(contract)}",
+            head,
             *self._contract(contract),
             "## Clauses\n\n" + self._clauses([*cases, *own]),
             "## Cases\n\n" + "\n".join(map(self._case, golden)) if golden else "",
@@ -64,6 +66,10 @@ class _Writer:
             else "",
         ]
         return "\n".join(part for part in parts if part)
+
+    def _begin(self, contract: Contract) -> str:
+        """Return the formula, and the shortest adapter."""
+        return f"> {self.words.plain(contract.formula)}\n\n```python\n{write_example(contract)}```\n"
 
     def _contract(self, contract: Contract) -> Iterable[str]:
         params = [*contract.params.values()]

@@ -82,6 +82,9 @@ def test_a_clause_in_small_letters_is_found():
         (
             "softmax",
             [
+                "formula: softmax(s)_j = exp(s_j) / Σ_k exp(s_k), over the last axis",
+                "call: softmax(scores) → output",
+                '  ARRAYS = "torch"  # or "numpy", "jax"\n\n\n  def softmax(scores):\n      return my_softmax(scores)',
                 "  scores: float (..., n)",
                 "  output: float (..., n)",
                 "clauses: CALL-6, SM-1, SM-2, ",

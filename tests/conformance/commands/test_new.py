@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -37,7 +38,7 @@ def goldformer(*arguments):
 
 
 def new(arrays, path="mine.py"):
-    result = goldformer("new", path, "--arrays", arrays)
+    result = goldformer("new", path, "--arrays", arrays, "--all")
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout == f"wrote {path}\nnow run: goldformer check {path}\n"
 
@@ -70,6 +71,30 @@ def test_it_describes_every_argument_and_output(arrays, spec, tmp_path):
             assert f'params["{name}"]' in text
         for name, array in contract.outputs.items():
             assert f"{name} {array.shape}" in text
+
+
+def test_one_component_is_written_unless_others_are_named(spec):
+    goldformer("new", "mine.py")
+    assert list(find_adapter("mine.py", spec).functions) == ["scaled_dot_product_attention"]
+    text = " ".join(Path("mine.py").read_text(encoding="utf-8").replace("\n#", "").split())
+    others = ", ".join(name for name in spec.contracts if name != "scaled_dot_product_attention")
+    assert text.endswith(f" --component NAME, or --all, writes their stubs): {others}")
+    goldformer("new", "other.py", "--component", "softmax,encoder_layer")
+    assert list(find_adapter("other.py", spec).functions) == ["softmax", "encoder_layer"]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--component", "sofmax"], "--component sofmax: did you mean softmax?"),
+        (["--component", "softmax", "--all"], "--all writes every component: leave out --component, or --all"),
+    ],
+    ids=["unknown", "both"],
+)
+def test_what_cannot_be_written_is_said_and_nothing_is_written(options, says):
+    result = goldformer("new", "mine.py", *options)
+    assert (result.exit_code, result.stderr) == (2, f"goldformer: {says}\n")
+    assert not Path("mine.py").exists()
 
 
 @pytest.mark.sample(1)
@@ -117,7 +142,7 @@ def test_an_existing_file_is_left_alone_unless_forced(tmp_path):
     assert result.stderr == "goldformer: mine.py exists: give another name, or --force to overwrite it\n"
     assert path.read_text(encoding="utf-8") == "precious = 1\n"
     assert goldformer("new", "mine.py", "--force").exit_code == 0
-    assert "def softmax" in path.read_text(encoding="utf-8")
+    assert "def scaled_dot_product_attention" in path.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
