@@ -33,7 +33,8 @@ libraries: .venv-libraries/.installed  ## Our adapters of other libraries, in an
 	@DEV=$${DEV:-PYTHON} HF_HUB_OFFLINE=1 .venv-libraries/bin/python -m pytest tests/adapters/test_libraries.py -q
 
 docs: .venv-docs/.installed  ## The documentation site, into build/docs: warnings are errors, links and anchors are checked
-	@.venv-docs/bin/python -m sphinx -W --keep-going -q -b html docs build/docs
+	@rm -rf build/docs
+	@.venv-docs/bin/python -m sphinx -W --keep-going -q -b html -d build/doctrees docs build/docs
 	@SITE=build/docs .venv-docs/bin/python -m pytest --noconftest tests/docs/test_site.py -q
 	@echo "build/docs/index.html"
 

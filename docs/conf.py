@@ -13,7 +13,7 @@ project = "goldformer"
 version = release = __version__
 language = "en"
 
-extensions = ["myst_parser", "goldformer_site"]
+extensions = ["myst_parser", "sphinx_copybutton", "goldformer_site"]
 exclude_patterns = ["_ext", "_static"]
 nitpicky = True
 # Quotes and dashes are written as they are meant.
@@ -24,6 +24,9 @@ myst_dmath_allow_space = False
 myst_heading_anchors = 4
 # Every place that a link names is a label; the domains of programming languages take most of the time to ask.
 myst_ref_domains = ["std"]
+
+# Commands are copied without their prompt and without what they print.
+copybutton_prompt_text = "$ "
 
 html_theme = "furo"
 html_title = "goldformer"

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from goldformer_site import components
 from goldformer_site.contents import contents
 from goldformer_site.links import Links
 from goldformer_site.markdown import Words
@@ -69,3 +70,25 @@ def test_a_link_that_holds_on_github_leads_to_a_page(written, read, spec):
 def test_a_page_that_is_not_in_the_contents_stands_under_more():
     found = contents("index", {"index", "tutorial", "strange", "generated/components/softmax"})
     assert re.findall(r":caption: (.*)\n\n(.*)\n", found) == [("Use it", "tutorial"), ("More", "strange")]
+
+
+def test_every_component_stands_in_one_group(spec):
+    listed = [name for names in components.GROUPS.values() for name in names]
+    assert sorted(listed) == sorted(spec.components)
+
+
+def test_a_component_page_begins_with_the_formula_and_an_adapter(made):
+    text = made["components/softmax.md"]
+    places = [
+        text.index(part) for part in ("# Softmax\n", "> `softmax(s)_j = exp", "def softmax(scores):", "## Inputs")
+    ]
+    assert places == sorted(places)
+
+
+def test_every_mistake_has_a_page_and_a_line_in_the_list(made, spec):
+    index = made["mistakes/index.md"]
+    for mistake in spec.mistakes.values():
+        page = made[f"mistakes/{mistake.id}.md"]
+        assert f"\n(mistake-{mistake.id})=\n# {mistake.id}\n" in page
+        assert "\n:Fix: " in page
+        assert f"### [`{mistake.id}`](#mistake-{mistake.id})\n" in index

@@ -214,6 +214,6 @@ def test_links_to_other_sites_are_encrypted(pages):
 
 def test_the_written_pages_lead_from_files_to_the_pages_made_of_them(site):
     links = page(site, "index").links
-    for target in ("generated/spec/index.html", "generated/components/index.html", "generated/mistakes.html"):
+    for target in ("generated/spec/index.html", "generated/components/index.html", "generated/mistakes/index.html"):
         assert any(link.startswith(target) for link in links), target
     assert any(link.endswith(f"#{place('clause', 'NUM-1')}") for link in page(site, "values").links)

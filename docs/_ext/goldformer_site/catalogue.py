@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from goldformer.conformance.commands.explain import address
 from goldformer.spec import Spec
 from goldformer.spec.tables import Mistake
@@ -19,17 +21,27 @@ that equals one of them says so. What a [convention](#the-conventions) allows is
 """
 
 
-def page(spec: Spec) -> str:
-    """Return the page of the whole catalogue."""
+def pages(spec: Spec) -> Mapping[str, str]:
+    """Return the list of all mistakes by component, and a page for each, whose address stays."""
     words = Words(spec)
     parts = [_HEAD.format(number=len(spec.mistakes))]
     for component in dict.fromkeys(mistake.component for mistake in spec.mistakes.values()):
         parts.append(f"## {component}\n")
-        parts += [_mistake(m, spec, words) for m in spec.mistakes.values() if m.component == component]
-    return "\n".join(parts)
+        parts += [_entry(m, words) for m in spec.mistakes.values() if m.component == component]
+    each = {f"mistakes/{mistake.id}.md": _page(mistake, spec, words) for mistake in spec.mistakes.values()}
+    return {"mistakes/index.md": "\n".join(parts), **each}
 
 
-def _mistake(mistake: Mistake, spec: Spec, words: Words) -> str:
+def _entry(mistake: Mistake, words: Words) -> str:
+    return f"### {link('mistake', mistake.id)}\n\n{_sentence(mistake, words)} {words.plain(mistake.symptom)}\n"
+
+
+def _sentence(mistake: Mistake, words: Words) -> str:
+    title = words.plain(mistake.title)
+    return f"{title if title[:1] in '`√' else title[0].upper() + title[1:]}."
+
+
+def _page(mistake: Mistake, spec: Spec, words: Words) -> str:
     checks = [check.id for check in spec.checks_catching(mistake.id)]
     component = mistake.component
     said = fields(
@@ -45,6 +57,6 @@ def _mistake(mistake: Mistake, spec: Spec, words: Words) -> str:
             ("Caught by", words.checks(checks)),
         ]
     )
-    title = words.plain(mistake.title)
-    sentence = title if title[:1] in "`√" else title[0].upper() + title[1:]
-    return f"{target('mistake', mistake.id)}### {mistake.id}\n\n{sentence}.\n\n{said}"
+    # The list leads here: hundreds of pages in the sidebar of every page would hide the others.
+    head = f"---\norphan: true\n---\n\n{target('mistake', mistake.id)}# {mistake.id}\n"
+    return f"{head}\n{_sentence(mistake, words)}\n\n{said}\n[All known mistakes](#known-mistakes)\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Final
 
 from goldformer.adapters.skeleton import write_example
 from goldformer.spec import Case, Contract, Spec
@@ -12,21 +13,55 @@ from goldformer.spec.readme import markdown_table
 from goldformer.spec.tables import Property
 from goldformer_site.markdown import Words, cited, defined, fields, link, links, target, toctree
 
+#: The components under headings, for who looks for one.
+GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "Attention": (
+        "softmax",
+        "scaled_dot_product_attention",
+        "single_head_attention",
+        "multi_head_attention",
+        "fused_multi_head_attention",
+    ),
+    "Masks and sequences": ("causal_mask", "padding_mask", "pad_or_truncate", "shift_right"),
+    "Embeddings and layers": (
+        "token_embedding",
+        "positional_encoding",
+        "layer_norm",
+        "feed_forward",
+        "dropout",
+        "encoder_layer",
+        "decoder_layer",
+        "output_probabilities",
+        "xavier_uniform",
+    ),
+    "Stacks and models": ("encoder", "decoder", "transformer"),
+    "Loss and training": (
+        "one_hot",
+        "label_smoothing",
+        "cross_entropy",
+        "kl_divergence",
+        "single_head_attention_step",
+    ),
+    "Decoding": ("greedy_decode", "beam_search"),
+}
+
 
 def pages(spec: Spec) -> Mapping[str, str]:
     """Return the index page of the components, and one page for each."""
     writer = _Writer(spec)
-    rows = [
-        (link("component", name), writer.words.plain(contract.title), str(len(spec.cases_of(name))))
-        for name, contract in spec.contracts.items()
+    parts = [
+        "(the-components)=\n# Components\n\nIn each group those come first of which others are built. "
+        "What the words of a contract mean stands in [how to read the data](#how-to-read-the-data).\n"
     ]
-    index = (
-        "(the-components)=\n# Components\n\nEach after those of which it is built. "
-        "What the words of a contract mean stands in [how to read the data](#how-to-read-the-data).\n\n"
-        + markdown_table(("component", "what it is", "cases"), rows)
-        + "\n"
-        + toctree(spec.components, hidden=True)
-    )
+    for heading, names in GROUPS.items():
+        rows = [
+            (link("component", name), writer.words.plain(contract.title), str(len(spec.cases_of(name))))
+            for name, contract in spec.contracts.items()
+            if name in names
+        ]
+        parts.append(f"## {heading}\n\n" + markdown_table(("component", "what it is", "cases"), rows))
+    parts.append(toctree((name for names in GROUPS.values() for name in names), hidden=True))
+    index = "\n".join(parts)
     return {"components/index.md": index, **{f"components/{name}.md": writer.page(name) for name in spec.components}}
 
 
@@ -55,7 +90,7 @@ class _Writer:
             ]
         )
         parts = [
-            f"{target('component', name)}# {name}\n\n{self.words.plain(contract.title)}.\n\n{self._begin(contract)}",
+            f"{target('component', name)}# {name.replace('_', ' ').capitalize()}\n\n{self._begin(contract)}",
             head,
             *self._contract(contract),
             "## Clauses\n\n" + self._clauses([*cases, *own]),
@@ -68,8 +103,9 @@ class _Writer:
         return "\n".join(part for part in parts if part)
 
     def _begin(self, contract: Contract) -> str:
-        """Return the formula, and the shortest adapter."""
-        return f"> {self.words.plain(contract.formula)}\n\n```python\n{write_example(contract)}```\n"
+        """Return the name, the formula, and the shortest adapter; the heading has words, for the search."""
+        what = f"`{contract.component}`: {self.words.plain(contract.title)}."
+        return f"{what}\n\n> `{contract.formula}`\n\n```python\n{write_example(contract)}```\n"
 
     def _contract(self, contract: Contract) -> Iterable[str]:
         params = [*contract.params.values()]

@@ -22,7 +22,7 @@ _CONTENTS: Final[Mapping[str, tuple[str, ...]]] = {
         "generated/spec/index",
         "generated/documents",
         "generated/errata",
-        "generated/mistakes",
+        "generated/mistakes/index",
         "findings",
     ),
     "Why it holds": ("values", "tolerances", "benchmarks", "extend"),

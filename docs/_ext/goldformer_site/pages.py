@@ -16,7 +16,7 @@ def pages(spec: Spec) -> Mapping[str, str]:
         **components.pages(spec),
         "documents.md": documents.documents(spec),
         "errata.md": documents.errata(spec),
-        "mistakes.md": catalogue.page(spec),
+        **catalogue.pages(spec),
         "properties.md": tables.properties(spec),
         "conventions.md": tables.conventions(spec),
         "command-line.md": command_line.page(),
