@@ -14,9 +14,8 @@ CONTRACTS = load_spec().contracts
 
 @pytest.mark.parametrize("name", CONTRACTS)
 def test_a_stub_and_an_example_are_called_alike(name):
-    stub = ast.parse(write_stub(CONTRACTS[name])).body[0]
-    _, example = ast.parse(write_example(CONTRACTS[name])).body
-    for function in (stub, example):
+    for text in (write_stub(CONTRACTS[name]), write_example(CONTRACTS[name])):
+        (function,) = (node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef))
         assert f"{function.name}({ast.unparse(function.args)})".replace(" ", "") == sign(CONTRACTS[name]).replace(
             " ", ""
         )
