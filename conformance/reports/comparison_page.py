@@ -27,6 +27,7 @@ from goldformer.conformance.reports.pictures import (
     name_axes,
     name_window,
 )
+from goldformer.conformance.reports.remarks import NOTES
 from goldformer.conformance.reports.results import FEW_CASES, NOT_IMPLEMENTED, ComponentResult, Counts
 from goldformer.conformance.reports.text import difference_lines, facts, number
 from goldformer.spec import Clause, Spec
@@ -103,6 +104,7 @@ def page(comparison: Comparison, spec: Spec) -> str:
         clauses=list(_list_clauses(comparison, sections, spec)),
         documents=list(_list_documents(sections, spec)),
         request=comparison.request,
+        notes=NOTES,
         environment=describe_system() | collect_libraries(comparison),
     )
 

@@ -145,9 +145,20 @@ def test_the_page_draws_all_three_and_stands_alone(bench, spec):
     parsed = Page(page(of(failing), spec))
     must_stand_alone(parsed)
     labels = [attributes["aria-label"] for attributes, _ in parsed.all("svg")]
-    assert labels[0] == "softmax: 1 check, the worst at 2.5e+05"
+    assert "softmax: 1 check, the worst at 2.5e+05" in labels
     assert "actual, 3 × 3 numbers from 0 to 1" in labels
     assert any(label.startswith("Positional encoding") for label in labels)
+
+
+def test_the_finding_of_one_implementation_comes_before_the_tables(spec):
+    text = page(of(made("mine", wrong("a", "softmax"))), spec)
+    places = [
+        text.index(part) for part in ("fails in 1 of 1", ">Fix first<", "1 fail</h3>", 'id="components"', ">Details<")
+    ]
+    assert places == sorted(places)
+    both = page(of(made("mine", wrong("a", "softmax")), made("other", verdict("a", "softmax"))), spec)
+    assert both.index('id="components"') < both.index(">Fix first<")
+    assert ">Details<" not in both
 
 
 def test_only_the_first_failures_of_a_component_are_drawn(spec):
