@@ -108,7 +108,7 @@ def check(
     with contextlib.closing(find_adapter(adapter, spec, timeout)) as found:
         own = _read_own_cases(files, spec)
         spec = spec.with_cases(own)
-        dtypes = found.dtypes if dtypes == (options.ALL,) else dtypes
+        dtypes = found.dtypes if dtypes == (options.ALL,) else dtypes or (found.default_dtype,)
         selection = Selection(dtypes, components, cases or tuple(own), properties)
         require_known(selection.dtypes, DTYPES, "--dtype")
         require_known(selection.components, spec.components, "--component")

@@ -112,7 +112,7 @@ class Coverage:
 
 #: What to do about cases that are skipped for a reason.
 _REMEDIES: Final[Mapping[Reason, str]] = {
-    "not-implemented": "if the code has it, raise no NotImplementedError; if not, declare the option that it has",
+    "not-implemented": "if the code can do it, call it there; if a convention has your option, declare it",
     "dtype": "add a dtype with --dtype",
     "device": "run it on another device",
 }
@@ -125,8 +125,8 @@ def _list_losses(verdicts: Iterable[Verdict]) -> Iterable[str]:
     groups = Counter((v.reason, v.reason if v.reason == "dtype" else v.message) for v in listed)
     for (reason, message), count in groups.most_common(_MOST_REASONS):
         words = {"dtype": f"not in {', '.join(sorted({v.dtype for v in listed}))}"}.get(reason, message or str(reason))
-        # A message that says what to do needs no remedy.
-        told = reason == "not-implemented" and "provide" in message
+        # A message that says what to do, or that a function has no such parameter, needs no remedy.
+        told = reason == "not-implemented" and ("provide" in message or " takes no " in message)
         remedy = _REMEDIES.get(reason, "")
         yield f"{count} {words}" + (f" ({remedy})" if remedy and not told else "")
     if more := sum(count for _, count in groups.most_common()[_MOST_REASONS:]):

@@ -181,6 +181,11 @@ def test_without_filters_everything_that_the_adapter_has_runs_in_float32(check, 
     assert judged(check(RIGHT, "--json")) == list_checks(spec, ["softmax"], "float32")
 
 
+def test_without_filters_an_adapter_without_float32_runs_in_its_first_dtype(check, spec):
+    declared = RIGHT + "DTYPES = ('float64', 'float16')\n"
+    assert judged(check(declared, "--json")) == list_checks(spec, ["softmax"], "float64")
+
+
 def test_all_dtypes_are_those_of_the_adapter(check, spec):
     wanted = list_checks(spec, ["softmax"], "float64", "float32", "float16")
     assert judged(check(RIGHT, "--json", "--dtype", "all")) == wanted
@@ -262,7 +267,7 @@ def test_what_takes_most_cases_away_is_said_with_what_to_do(check):
     source = RIGHT.replace("def softmax", "def one(").partition("def one(")[0] + LAYER_NORM
     stdout = " ".join(check(source, "--component", "layer_norm").stdout.split())
     assert "Few cases apply: layer_norm, " in stdout
-    assert " only one row (if the code has it, raise no NotImplementedError; if not, declare the option" in stdout
+    assert " only one row (if the code can do it, call it there; if a convention has your option, declare it)" in stdout
     assert re.search(r"Could not show: \d+ known mistakes of layer_norm \(", stdout)
     names = check(source, "--component", "layer_norm", "-v").stdout
     assert "-v names them all" not in names
