@@ -156,6 +156,9 @@ def rank_suspects(verdicts: Iterable[Verdict], component: str, spec: Spec) -> li
     likely = (m for v in failed for m in v.catches if m not in in_vain and (m, v.dtype) not in passed)
     counts = Counter(m for m in likely if biased or "bias" not in m)
     found = [Suspect(spec.mistakes[m], count, len(failed)) for m, count in counts.items()]
+    # A law of every component lists mistakes of several: one of this component or of its parts is more likely.
+    own = {component, *spec.list_dependencies(component)}
+    found = [s for s in found if s.mistake.component in own] or found
     return sorted(found, key=lambda s: (-s.explains, s.mistake.id))
 
 

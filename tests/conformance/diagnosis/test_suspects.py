@@ -49,6 +49,20 @@ def test_what_accounts_for_most_failures_comes_first_and_ties_go_by_name(spec):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("component", "fit"),
+    [
+        ("encoder_layer", ["device-const"]),
+        ("positional_encoding", ["pe-hard-cuda", "pe-not-buffer"]),
+        ("layer_norm", ["device-const", "pe-hard-cuda", "pe-not-buffer"]),
+    ],
+)
+def test_mistakes_of_what_a_component_is_not_made_of_fit_only_if_none_of_its_own_does(component, fit, spec):
+    catches = spec.properties["device-hygiene"].catches
+    failing = verdict(FAILED, *catches, component=component, kind="property", reason="property")
+    assert [id_ for id_, *_ in named([failing], spec, component)] == fit
+
+
 @pytest.mark.parametrize("spared", [SKIPPED, FAILED, ERRORED])
 def test_only_a_pass_rules_out(spared, spec):
     verdicts = [verdict(FAILED, "scale-missing"), verdict(spared, "scale-missing")]
