@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.layers import decoder, encoder, layer_params, run_stack
 from goldformer.adapters.textbook.model import (
     add_learned_positions,
+    embed,
     embed_source,
     embed_target,
     memory_mask,
@@ -284,6 +286,23 @@ def _change_final_norms() -> Iterator[Neighbour]:
         )  # fmt: skip
 
 
+def _scale_positions() -> Iterator[Neighbour]:
+    """Yield sinusoidal or learned positions multiplied by √d_model like an embedding, on one side or both."""
+
+    def scale(original: Step, ids: Array, pad_id: int, params: Any) -> Array:
+        positions = original(ids, pad_id, {**params, "table": np.zeros_like(params["table"])})
+        factor = math.sqrt(positions.shape[-1])
+        return np.asarray(original(ids, pad_id, params) + (factor - 1) * positions)
+
+    for word, title, at in (("", "", embed), ("-source", " of the source", embed_source),
+                            ("-target", " of the target", embed_target)):  # fmt: skip
+        yield Neighbour(
+            f"transformer.positions-scaled{word}", "transformer",
+            f"the positions{title} are multiplied by √d_model, as only the embedding is under that convention",
+            "Scale the embedding, if at all, before you add the positions.", {at: around(scale)},
+        )  # fmt: skip
+
+
 def generate() -> Iterator[Neighbour]:
     """Yield the neighbours of stacks and models."""
     yield from _share_parts()
@@ -292,6 +311,7 @@ def generate() -> Iterator[Neighbour]:
     yield from _change_masks()
     yield from _change_model()
     yield from _change_layer_params()
+    yield from _scale_positions()
     yield Neighbour(
         "transformer.logits-of-embedding", "transformer", "the decoder's output is doubled before the output layer",
         "Project the output of the decoder.", {output_logits: change_argument(output_logits, "x", lambda x, _: x + x)},
