@@ -105,7 +105,7 @@ def _load_bench(config: pytest.Config) -> Bench:
         from goldformer.adapters import DTYPES, AdapterError, find_adapter
         from goldformer.conformance.diagnosis.explain import Diagnosis
         from goldformer.conformance.judging.cases import Bench
-        from goldformer.conformance.run import Numerics, Selection, list_present
+        from goldformer.conformance.run import Numerics, Selection, add_declared_cases, list_present
         from goldformer.spec import SpecError, load_spec
 
         timeout = config.getoption("--call-timeout")
@@ -120,13 +120,15 @@ def _load_bench(config: pytest.Config) -> Bench:
             adapter = find_adapter(config.getoption("--adapter"), spec, timeout)
             strict = "--strict" in _read_arguments(config)
             bench = Bench(spec, adapter, adapter.default_dtype, config.getoption("--device"), strict)
+            if config.getoption("--baseline") is None:  # which was recorded of stored cases
+                bench = add_declared_cases(bench, Selection((), tuple(chosen)))
             for name in list_present(bench, Selection((), chosen)):
                 spec.cases_of(name)  # reads them, since every one becomes a test
         except (AdapterError, SpecError) as error:
             raise pytest.UsageError(f"goldformer: {error}") from error
         Numerics(config.getoption("--tf32"), config.getoption("--threads")).apply(adapter.arrays)
         config.stash[_BENCH] = bench
-        config.stash[_DIAGNOSIS] = Diagnosis(spec)
+        config.stash[_DIAGNOSIS] = Diagnosis(bench.spec)
         config.stash[_JUDGED] = {}
         _load_guard(config)
         config.add_cleanup(adapter.close)

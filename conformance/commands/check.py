@@ -40,7 +40,7 @@ from goldformer.conformance.reports.comparison_text import badge, coverage_as_js
 from goldformer.conformance.reports.comparison_text import markdown as comparison_markdown
 from goldformer.conformance.reports.results import NOT_IMPLEMENTED
 from goldformer.conformance.reports.text import explain_verdict, headline, select_rows, table
-from goldformer.conformance.run import Check, Numerics, Selection, checks, list_absent
+from goldformer.conformance.run import Check, Numerics, Selection, add_declared_cases, checks, list_absent
 from goldformer.spec import Case, Spec, load_spec
 from goldformer.spec.files import replace_file, resolve_path
 from goldformer.spec.load import load_own_cases
@@ -112,11 +112,13 @@ def check(
         selection = Selection(dtypes, components, cases or tuple(own), properties)
         require_known(selection.dtypes, DTYPES, "--dtype")
         require_known(selection.components, spec.components, "--component")
-        require_known(selection.cases, spec.cases, "--case")
         require_known(selection.properties, spec.properties, "--property")
+        bench = Bench(spec, found, dtypes[0], device, strict)
+        bench = bench if own else add_declared_cases(bench, selection)
+        spec = bench.spec
+        require_known(selection.cases, spec.cases, "--case")
         require_folders({"--markdown": markdown, "--html": html, "--junit": junit, "--badge": badge_file})
         Numerics(tf32, threads).apply(found.arrays)
-        bench = Bench(spec, found, dtypes[0], device, strict)
         start = time.perf_counter()
         todo = checks(bench, selection)
         verdicts, stopped = _judge(todo, spec, visible=not as_json)
@@ -126,7 +128,7 @@ def check(
             with_pictures=html is not None and not stopped,
         )  # fmt: skip
         if as_json:
-            say_json(_as_json(implementation, found, device, spec))
+            say_json(_as_json(implementation, bench.adapter, device, spec))
         else:
             if not quiet:
                 _print_failures(verdicts, spec, verbose=verbose)

@@ -290,6 +290,40 @@ def test_a_function_that_no_case_fits_is_nothing_to_judge(check):
         assert "Not implemented" not in result.stdout
 
 
+TIED = """
+from goldformer.adapters.options import OPTIONS
+from goldformer.adapters.textbook.build import build_textbook
+
+ARRAYS = "numpy"
+CONVENTIONS = {"positions": "learned", "output_layer": "tied"}
+transformer = build_textbook(*(OPTIONS[item] for item in CONVENTIONS.items()), only="transformer").transformer
+"""
+
+
+def test_what_few_stored_cases_fit_gets_cases_of_its_own(check):
+    result = check(TIED)
+    lines = " ".join(result.stdout.split())
+    assert result.exit_code == 0
+    assert "few stored cases of transformer fit all that the adapter declares, so 20 more were derived for it" in lines
+    judged_cases = re.search(r"conforms \((\d+) of \d+ cases apply\)", lines)
+    assert judged_cases is not None
+    assert int(judged_cases[1]) >= 20
+    (first,) = (c for c, *_ in judged(check(TIED, "--json")) if c.endswith("plain-as-declared"))
+    assert judged(check(TIED, "--json", "--case", first)) == [(first, "transformer", "float32")]
+
+
+def test_without_the_extra_a_note_says_how_to_get_them(check, monkeypatch):
+    def fail(*_):
+        raise ImportError("no flint")
+
+    monkeypatch.setattr("goldformer.conformance.run.derive_declared", fail)
+    result = check(TIED)
+    assert (
+        "Note: few stored cases of transformer fit all that the adapter declares: "
+        "pip install './goldformer[derive]', and up to 20 more are derived in each run"
+    ) in " ".join(result.stdout.split())
+
+
 # Robustness and precision
 
 ACCEPTING = RIGHT.replace('raise ValueError("scores: empty")', "return scores")
