@@ -8,7 +8,7 @@ others those that account for the most failing checks come first.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -153,13 +153,18 @@ def rank_suspects(verdicts: Iterable[Verdict], component: str, spec: Spec) -> li
     passed = {(m, v.dtype) for v in judged for m in _rule_out(v)}
     # Without a bias in any call, none is missing.
     biased = any(_has_bias(v, spec) for v in failed)
-    likely = (m for v in failed for m in v.catches if m not in in_vain and (m, v.dtype) not in passed)
+    likely = (m for v in failed for m in _select_own(v, spec) if m not in in_vain and (m, v.dtype) not in passed)
     counts = Counter(m for m in likely if biased or "bias" not in m)
     found = [Suspect(spec.mistakes[m], count, len(failed)) for m, count in counts.items()]
-    # A law of every component lists mistakes of several: one of this component or of its parts is more likely.
-    own = {component, *spec.list_dependencies(component)}
-    found = [s for s in found if s.mistake.component in own] or found
     return sorted(found, key=lambda s: (-s.explains, s.mistake.id))
+
+
+def _select_own(verdict: Verdict, spec: Spec) -> Sequence[str]:
+    """Return the mistakes that a check reveals; of a law of all components those of this one or its parts, if any."""
+    if verdict.kind == "case":
+        return verdict.catches
+    mine = {verdict.component, *spec.list_dependencies(verdict.component)}
+    return [m for m in verdict.catches if spec.mistakes[m].component in mine] or verdict.catches
 
 
 def _has_bias(verdict: Verdict, spec: Spec) -> bool:

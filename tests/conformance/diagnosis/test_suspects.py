@@ -237,6 +237,36 @@ def test_a_component_follows_if_what_explains_its_part_explains_it(spec):
     assert labels == ["Fix first", "These also fail, perhaps only because of it"]
 
 
+@pytest.mark.parametrize(
+    ("place", "label"),
+    [
+        ("the encoder's half", "These also fail, perhaps only because of it"),
+        ("the encoder layer's feed-forward network", "These also fail, perhaps only because of it"),
+        ("the decoder's half", "Fix too"),
+    ],
+)
+def test_a_model_follows_if_the_cause_of_its_half_is_made_there_only(place, label, spec):
+    wrong = Difference("output", 1, 2, 0.1, 7.0, None, None)
+    made = [
+        replace(
+            verdict(FAILED, component=name, reason="wrong-value"), matches=(Match((id_,), 0.1),), differences=(wrong,)
+        )
+        for name, id_ in (("encoder_layer", "residual-wrong-x"), ("transformer", f"residual-wrong-x in {place}"))
+    ]
+    assert [f.label for f in diagnose(made, spec) if not f.inner] == ["Fix first", label]
+
+
+def test_calls_that_raise_in_some_dtypes_only_say_what_to_declare(spec):
+    verdicts = [verdict(PASSED, dtype=dtype) for dtype in ("float64", "float32")]
+    raised = replace(verdict(ERRORED, reason="raised", dtype="float16"), message="raised RuntimeError: Half")
+    found = {f.label: f.text for f in diagnose([*verdicts, raised], spec)}
+    declared = 'declare DTYPES = ("float64", "float32") in the adapter. Only calls in float16 raise'
+    assert found["If it has no such dtype"] == declared
+    for other in (verdict(PASSED, dtype="float16"), replace(raised, dtype="float32")):
+        hinted = any(f.label == "If it has no such dtype" for f in diagnose([raised, other], spec))
+        assert not hinted
+
+
 @pytest.mark.parametrize("matches", [(), HEADS], ids=["unknown", "another"])
 def test_a_component_that_fails_in_another_way_is_to_be_fixed_too(matches, spec):
     labels, found = layers(SCALE, matches, spec)
