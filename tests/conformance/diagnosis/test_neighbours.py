@@ -85,6 +85,7 @@ def test_each_shows_in_a_case_of_its_component(spec):
         "encoder_layer.feed_forward.applied-twice",
         "decoder_layer.cross_attention.query.from.x",
         "decoder_layer.feed_forward.norm.of.self_attention",
+        "decoder_layer.memory-normed-by.cross_attention",
         "encoder.from-input",
         "layer_norm.backward.no-variance-term",
         "feed_forward.backward.biases-averaged",
