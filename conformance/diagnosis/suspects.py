@@ -85,12 +85,14 @@ def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -
             ratios[match.causes] = max(ratios[match.causes], match.ratio)
     passed = Counter(m for v in judged for m in _rule_out(v))
     dtypes = {v.dtype for v in examined}
+    # A result that is right only to a coarser dtype otherwise differs from an exact imitation by more than rounding.
+    exact = [v for v in examined if v.dtype not in {other.dtype for other in judged if other.reason == "precision"}]
     found = []
     for ids, checks in equal.items():
         causes = tuple(find_cause(id_, spec) for id_ in ids)
         passing = tuple(v.check for v in judged if ids in v.rules_out)
         spared = sum(passed[id_] for id_ in ids) + len(passing)
-        refuting = tuple(v.check for v in examined if (v.check, v.dtype) not in checks and can_refute(v, causes, spec))
+        refuting = tuple(v.check for v in exact if (v.check, v.dtype) not in checks and can_refute(v, causes, spec))
         faint = sum(not _shows(c.id, dtype) for c in causes for dtype in dtypes)
         found.append(Explanation(ids, causes, len(checks), ratios[ids], spared, refuting, passing, faint))
     order = {name: place for place, name in enumerate(spec.components)}

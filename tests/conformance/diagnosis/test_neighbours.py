@@ -114,13 +114,14 @@ def test_it_is_named_in_a_larger_component(spec, id_, whole):
     assert [finding.mistakes for finding in said if finding.label == MISTAKE_FOUND] == [(id_,)]
 
 
-def test_scaled_positions_of_one_side_are_named_under_what_is_declared(spec):
-    scaled = neighbours()["transformer.positions-scaled-source"]
+@pytest.mark.parametrize("id_", ["transformer.positions-scaled-source", "transformer.embedding-normed"])
+def test_what_enters_the_first_layer_is_named_under_what_is_declared(id_, spec):
+    changed = neighbours()[id_]
     conventions = {"positions": "learned", "embedding_scale": "sqrt_d_model"}
-    bench = make_bench(spec, scaled.steps, "transformer", conventions)
+    bench = make_bench(spec, changed.steps, "transformer", conventions)
     judgements = [judge_case(case, bench) for case in small_cases(spec, "transformer")]
     said = list(diagnose(Diagnosis(spec).explain_all(judgements), spec))
-    assert [finding.mistakes for finding in said if finding.label == MISTAKE_FOUND] == [(scaled.id,)]
+    assert [finding.mistakes for finding in said if finding.label == MISTAKE_FOUND] == [(id_,)]
 
 
 def test_the_catalogue_comes_first(spec):

@@ -256,6 +256,14 @@ def test_a_model_follows_if_the_cause_of_its_half_is_made_there_only(place, labe
     assert [f.label for f in diagnose(made, spec) if not f.inner] == ["Fix first", label]
 
 
+def test_a_result_of_code_that_computes_in_float32_refutes_nothing_in_float64(spec):
+    fits = replace(verdict(FAILED, reason="wrong-value"), matches=(Match(("scale-missing",), 0.1),))
+    blurred = replace(verdict(FAILED, reason="wrong-value", dtype="float64"), matches=())
+    for coarse, certain in (((), False), ((verdict(SKIPPED, reason="precision", dtype="float64"),), True)):
+        (found,) = rank_explanations([fits, blurred, *coarse], ATTENTION, spec)
+        assert found.certain == certain
+
+
 def test_calls_that_raise_in_some_dtypes_only_say_what_to_declare(spec):
     verdicts = [verdict(PASSED, dtype=dtype) for dtype in ("float64", "float32")]
     raised = replace(verdict(ERRORED, reason="raised", dtype="float16"), message="raised RuntimeError: Half")
