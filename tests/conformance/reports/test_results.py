@@ -94,6 +94,13 @@ def test_what_takes_most_cases_away_is_told_most_frequent_reason_first():
     )
 
 
+def test_what_derived_cases_show_is_not_said_to_be_unseen():
+    skipped = verdict("a", "softmax", "skipped", "convention", catches=("one",))
+    derived = verdict("sm-ordinary-as-declared", "softmax")
+    assert find_unseen([skipped, verdict("b", "softmax")]) == {"softmax": ("one",)}
+    assert find_unseen([skipped, derived]) == {}
+
+
 def test_a_parameter_that_a_function_does_not_have_needs_no_remedy():
     absent = "softmax takes no dropout_rate"
     lost = Coverage.of([*values(1), *values(4, "softmax", "failed", "not-implemented", message=absent)]).lost
