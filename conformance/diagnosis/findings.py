@@ -103,6 +103,29 @@ def _describe_first_seen(judged: Sequence[Verdict], spec: Spec) -> Iterator[Find
     if first.reason == "raised" and (variant := _find_variant(judged, spec)):
         yield Finding("If it has no such variant", f"{_ABSENT}. Only calls {variant} raise")
     yield from _describe_dtypes(judged)
+    yield from _describe_mask_axes(judged, spec)
+
+
+def _describe_mask_axes(judged: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
+    """Yield how to give masks more axes if only calls raise whose masks have another number of them."""
+    raised = [_list_mask_axes(v, spec) for v in judged if v.bad and v.reason == "raised" and v.kind == "case"]
+    usual = {axes for v in judged if v.status is Status.PASSED for axes in _list_mask_axes(v, spec)}
+    unusual = [axes - usual for axes in raised]
+    if 4 in usual and unusual and all(unusual):
+        counts = " or ".join(map(str, sorted(set().union(*unusual))))
+        text = "pass four_axes(mask, 4) of goldformer.adapters.layouts, since masks broadcast from the right"
+        yield Finding(
+            "If it counts a mask's axes", f"{text}. Only calls whose mask has {counts} of the four axes raise"
+        )
+
+
+def _list_mask_axes(verdict: Verdict, spec: Spec) -> set[int]:
+    """Return the numbers of axes of the masks of a case; nothing of a property or of a call to be refused."""
+    case = spec.cases.get(verdict.check) if verdict.kind == "case" else None
+    if case is None or case.error is not None:
+        return set()
+    inputs = spec.contracts[verdict.component].inputs
+    return {len(recipe.shape) for name, recipe in case.inputs.items() if inputs[name].kind == "bool"}
 
 
 def _describe_dtypes(judged: Sequence[Verdict]) -> Iterator[Finding]:

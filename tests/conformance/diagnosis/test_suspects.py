@@ -256,6 +256,22 @@ def test_a_model_follows_if_the_cause_of_its_half_is_made_there_only(place, labe
     assert [f.label for f in diagnose(made, spec) if not f.inner] == ["Fix first", label]
 
 
+def test_calls_that_raise_for_a_mask_of_other_axes_say_how_to_give_all_four(spec):
+    def judge(check, status, reason=""):
+        message = "raised RuntimeError: the sizes differ (my.py:3, f)" if reason else ""
+        return replace(verdict(status, component="encoder_layer", reason=reason), check=check, message=message)
+
+    padded, per_head = judge("enc-ordinary-padding", PASSED), judge("enc-mask-per-head", ERRORED, "raised")
+    label = "If it counts a mask's axes"
+    (found,) = (f for f in diagnose([padded, per_head], spec) if f.label == label)
+    assert found.text == (
+        "pass four_axes(mask, 4) of goldformer.adapters.layouts, since masks broadcast from the right. "
+        "Only calls whose mask has 3 of the four axes raise"
+    )
+    both = judge("enc-ordinary-padding", ERRORED, "raised")
+    assert label not in [f.label for f in diagnose([padded, per_head, both], spec)]
+
+
 def test_a_result_of_code_that_computes_in_float32_refutes_nothing_in_float64(spec):
     fits = replace(verdict(FAILED, reason="wrong-value"), matches=(Match(("scale-missing",), 0.1),))
     blurred = replace(verdict(FAILED, reason="wrong-value", dtype="float64"), matches=())
