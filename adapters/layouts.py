@@ -279,9 +279,15 @@ def _four_axes(mask: Array) -> Array:
     return mask[(None,) * (4 - mask.ndim)]
 
 
-def _broadcast_to(x: Array, shape: tuple[int, ...]) -> Array:
-    """Return x.broadcast_to(shape), a method in torch and a function in NumPy."""
-    return x.broadcast_to(shape) if hasattr(x, "broadcast_to") else np.broadcast_to(x, shape)
+def _broadcast_to(mask: Array, shape: tuple[int, ...]) -> Array:
+    """Return mask.broadcast_to(shape), a method in torch and a function in NumPy; ValueError if it does not fit."""
+    sizes = tuple(mask.shape)
+    if len(sizes) != len(shape) or any(size not in (1, wanted) for size, wanted in zip(sizes, shape, strict=True)):
+        raise ValueError(
+            f"mask: shape {sizes} does not broadcast to {shape}; q_seq is the number of queries, kv_seq that of keys, "
+            "which differ in cross-attention"
+        )
+    return mask.broadcast_to(shape) if hasattr(mask, "broadcast_to") else np.broadcast_to(mask, shape)
 
 
 # The state of a module
@@ -315,9 +321,11 @@ def nest_names(names: Names, ours: str, theirs: str) -> dict[str, str | tuple[st
     """Return the lines of one layer as lines of something larger that holds it.
 
     `nest_names(LAYER, "encoder.*", "layers.*")` makes "norm_1.gamma": "ln1.weight" into "encoder.*.norm_1.gamma":
-    "layers.*.ln1.weight". A * stands for the number of a layer.
+    "layers.*.ln1.weight". A * stands for the number of a layer. An empty name adds nothing on its side, as for a module
+    that only wraps another: `nest_names(MODEL, "", "wrapped")`.
     """
-    return {f"{ours}.{key}": tuple(f"{theirs}.{name}" for name in _list_places(value)) for key, value in names.items()}
+    start, place = (f"{name}." if name else "" for name in (ours, theirs))
+    return {f"{start}{key}": tuple(f"{place}{name}" for name in _list_places(value)) for key, value in names.items()}
 
 
 def map_state(

@@ -30,6 +30,10 @@ _TOOLS: Final = frozenset(
 )
 
 
+#: The dtype of a run that names none, if the adapter has it.
+DEFAULT_DTYPE: Final = "float32"
+
+
 class AdapterError(Exception):
     """The adapter cannot be used at all; the message says what to do."""
 
@@ -57,6 +61,11 @@ class Adapter:
     hints: tuple[str, ...] = ()
     close: Callable[[], None] = lambda: None
     timeout: float | None = None
+
+    @property
+    def default_dtype(self) -> str:
+        """Return the dtype of a run that names none: float32, or the first one that the adapter declares without it."""
+        return DEFAULT_DTYPE if DEFAULT_DTYPE in self.dtypes else self.dtypes[0]
 
     def convention(self, name: str, component: str, spec: Spec) -> str:
         """Return the option declared for a component; the documents' choice if none is declared or it is left open."""

@@ -46,7 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--dtype",
         action="append",
         default=[],
-        help="float64, float32, float16, bfloat16, or all that the adapter has; default float32",
+        help="float64, float32, float16, bfloat16, or all that the adapter has; default float32, if the adapter has it",
     )
     group.addoption("--device", default="cpu", help="cpu, cuda or cuda:N")
     group.addoption("--tf32", action="store_true", help="allow TF32 matrix products on CUDA")
@@ -105,7 +105,7 @@ def _load_bench(config: pytest.Config) -> Bench:
         from goldformer.adapters import DTYPES, AdapterError, find_adapter
         from goldformer.conformance.diagnosis.explain import Diagnosis
         from goldformer.conformance.judging.cases import Bench
-        from goldformer.conformance.run import Numerics, Selection, list_present
+        from goldformer.conformance.run import Numerics, Selection, add_declared_cases, list_present
         from goldformer.spec import SpecError, load_spec
 
         timeout = config.getoption("--call-timeout")
@@ -119,14 +119,16 @@ def _load_bench(config: pytest.Config) -> Bench:
                 _check_known(_split_words(config.getoption("--dtype")), DTYPES, "--dtype")
             adapter = find_adapter(config.getoption("--adapter"), spec, timeout)
             strict = "--strict" in _read_arguments(config)
-            bench = Bench(spec, adapter, "float32", config.getoption("--device"), strict)
+            bench = Bench(spec, adapter, adapter.default_dtype, config.getoption("--device"), strict)
+            if config.getoption("--baseline") is None:  # which was recorded of stored cases
+                bench = add_declared_cases(bench, Selection((), tuple(chosen)))
             for name in list_present(bench, Selection((), chosen)):
                 spec.cases_of(name)  # reads them, since every one becomes a test
         except (AdapterError, SpecError) as error:
             raise pytest.UsageError(f"goldformer: {error}") from error
         Numerics(config.getoption("--tf32"), config.getoption("--threads")).apply(adapter.arrays)
         config.stash[_BENCH] = bench
-        config.stash[_DIAGNOSIS] = Diagnosis(spec)
+        config.stash[_DIAGNOSIS] = Diagnosis(bench.spec)
         config.stash[_JUDGED] = {}
         _load_guard(config)
         config.add_cleanup(adapter.close)
@@ -175,7 +177,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     bench = _load_bench(config)
     guard = config.stash.get(_GUARD, None)
     # What a baseline recorded is compared unless told otherwise.
-    default = guard.old.request.dtypes if guard is not None else ("float32",)
+    default = guard.old.request.dtypes if guard is not None else (bench.adapter.default_dtype,)
     dtypes = _split_words(config.getoption("--dtype")) or list(default)
     dtypes = list(bench.adapter.dtypes) if dtypes == [ALL] else dtypes
     metafunc.parametrize("bench", [replace(bench, dtype=d) for d in dtypes], ids=dtypes)

@@ -11,6 +11,7 @@ from goldformer.conformance.judging.cases import Bench, Judgement, judge_case, p
 from goldformer.conformance.properties.judge import judge_property
 from goldformer.conformance.properties.registry import components_of
 from goldformer.spec import Spec
+from goldformer.spec.oracle.declared import AS_DECLARED, count_missing, derive_declared
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,30 @@ class Selection:
 
 
 Check = Callable[[], Judgement]
+
+
+def add_declared_cases(bench: Bench, selection: Selection) -> Bench:
+    """Return the bench with cases derived under what its adapter declares, where few stored ones fit; a hint says so.
+
+    A selection of stored cases or of properties gets none.
+    """
+    if selection.properties or (selection.cases and not any(id_.endswith(AS_DECLARED) for id_ in selection.cases)):
+        return bench
+    adapter, spec, hints = bench.adapter, bench.spec, list(bench.adapter.hints)
+    for component in filter(bench.has, selection.components or spec.components):
+        options = {name: adapter.convention(name, component, spec) for name in spec.conventions}
+        if not (missing := count_missing(component, options, spec)):
+            continue
+        few = f"few stored cases of {component} fit all that the adapter declares"
+        try:
+            derived = derive_declared(component, options, spec)
+        except ImportError:
+            hints.append(f"{few}: pip install './goldformer[derive]', and up to {missing} more are derived in each run")
+            continue
+        spec = spec.with_cases(derived)
+        if derived:
+            hints.append(f"{few}, so {len(derived)} more were derived for it; their ids end in {AS_DECLARED}")
+    return replace(bench, spec=spec, adapter=replace(adapter, hints=tuple(hints)))
 
 
 def checks(bench: Bench, selection: Selection) -> list[Check]:

@@ -108,9 +108,9 @@ DTYPES: Final = click.option(
     "--dtype",
     "dtypes",
     multiple=True,
-    callback=split_words("float32"),
+    callback=split_words(),
     shell_complete=complete(_list_dtypes),
-    help="float64, float32, float16, bfloat16, or all that the adapter has.  [default: float32]",
+    help="float64, float32, float16, bfloat16, or all that the adapter has.  [default: float32, if the adapter has it]",
 )
 DEVICE: Final = click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
 THREADS: Final = click.option(

@@ -42,7 +42,7 @@ from goldformer.conformance.reports.comparison_text import markdown as compariso
 from goldformer.conformance.reports.remarks import NOTES
 from goldformer.conformance.reports.results import NOT_IMPLEMENTED
 from goldformer.conformance.reports.text import describe_rest, explain_verdict, select_rows, table
-from goldformer.conformance.run import Check, Numerics, Selection, checks, list_absent
+from goldformer.conformance.run import Check, Numerics, Selection, add_declared_cases, checks, list_absent
 from goldformer.spec import Case, Spec, load_spec
 from goldformer.spec.files import replace_file, resolve_path
 from goldformer.spec.load import load_own_cases
@@ -106,15 +106,17 @@ def check(
     with contextlib.closing(find_adapter(adapter, spec, timeout)) as found:
         own = _read_own_cases(files, spec)
         spec = spec.with_cases(own)
-        dtypes = found.dtypes if dtypes == (options.ALL,) else dtypes
+        dtypes = found.dtypes if dtypes == (options.ALL,) else dtypes or (found.default_dtype,)
         selection = Selection(dtypes, components, cases or tuple(own), properties)
         require_known(selection.dtypes, DTYPES, "--dtype")
         require_known(selection.components, spec.components, "--component")
-        require_known(selection.cases, spec.cases, "--case")
         require_known(selection.properties, spec.properties, "--property")
+        bench = Bench(spec, found, dtypes[0], device, strict)
+        bench = bench if own else add_declared_cases(bench, selection)
+        spec = bench.spec
+        require_known(selection.cases, spec.cases, "--case")
         require_folders({"--markdown": markdown, "--html": html, "--junit": junit, "--badge": badge_file})
         Numerics(tf32, threads).apply(found.arrays)
-        bench = Bench(spec, found, dtypes[0], device, strict)
         start = time.perf_counter()
         todo = checks(bench, selection)
         verdicts, stopped = _judge(todo, spec, visible=not as_json)
@@ -124,7 +126,7 @@ def check(
             with_pictures=html is not None and not stopped,
         )  # fmt: skip
         if as_json:
-            say_json(_as_json(implementation, found, device, spec))
+            say_json(_as_json(implementation, bench.adapter, device, spec))
         else:
             _print_report(implementation, spec, quiet=quiet, verbose=verbose)
     comparison = Comparison(ComparisonRequest(dtypes, components, device, threads, timeout), (implementation,))

@@ -10,6 +10,7 @@ import click
 from rich.text import Text
 
 from goldformer.adapters import DTYPES
+from goldformer.adapters.protocol import DEFAULT_DTYPE
 from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._console import (
     FAILS,
@@ -74,7 +75,7 @@ def compare(
     why. Exit status 0 means that all of them conform, 2 that one is unusable.
     """
     spec = load_spec()
-    dtypes = DTYPES if dtypes == (options.ALL,) else dtypes
+    dtypes = DTYPES if dtypes == (options.ALL,) else dtypes or (DEFAULT_DTYPE,)
     require_known(dtypes, DTYPES, "--dtype")
     require_known(components, spec.components, "--component")
     if twice := [name for name in adapters if adapters.count(name) > 1]:

@@ -30,7 +30,7 @@ goldformer.adapters.layouts converts the usual other layouts.
 ARRAYS = "{arrays}"
 NAME = "{stem}"
 # Where your code makes another choice than the documents, declare it (goldformer explain empty_row):
-# CONVENTIONS = {{"empty_row": "zeros"}}
+# CONVENTIONS = {{"empty_row": "nan", "odd_d_model": "refused"}}
 # DTYPES = ("float64", "float32")
 '''
 

@@ -40,8 +40,7 @@ def smoke(*, adapter: str, timeout: float) -> int:
     with contextlib.closing(found):
         ready = time.perf_counter()
         Numerics().apply(found.arrays)
-        dtype = "float32" if "float32" in found.dtypes else found.dtypes[0]
-        bench = Bench(spec, found, dtype, "cpu")
+        bench = Bench(spec, found, found.default_dtype, "cpu")
         say(f"{found.name} {found.version}".strip(), "bold")
         states: list[str] = []
         for method, call in _calls(bench):

@@ -119,8 +119,9 @@ class FailingCase:
         made = replace(golden, values=golden.select(values))
         # Larger numbers have larger roundoffs, and one option of a convention may lose more digits than another.
         grown = made.magnitude / golden.magnitude if golden.magnitude else 1.0
-        grown = max(grown, made.magnitude * self._relative_scales[name] / (golden.error_scale or math.inf))
-        return replace(made, error_scale=golden.error_scale * max(grown, 1.0) if math.isfinite(grown) else math.inf)
+        # A golden value may be exact, such as an input that no sub-layer changes, and its imitation still be rounded.
+        scale = max(golden.error_scale * max(grown, 1.0), made.magnitude * self._relative_scales[name])
+        return replace(made, error_scale=scale if math.isfinite(made.magnitude) else math.inf)
 
     @cached_property
     def _relative_scales(self) -> Mapping[str, float]:

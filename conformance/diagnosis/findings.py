@@ -102,6 +102,41 @@ def _describe_first_seen(judged: Sequence[Verdict], spec: Spec) -> Iterator[Find
     yield Finding("First seen", f"{first.check}: {first.message}")
     if first.reason == "raised" and (variant := _find_variant(judged, spec)):
         yield Finding("If it has no such variant", f"{_ABSENT}. Only calls {variant} raise")
+    yield from _describe_dtypes(judged)
+    yield from _describe_mask_axes(judged, spec)
+
+
+def _describe_mask_axes(judged: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
+    """Yield how to give masks more axes if only calls raise whose masks have another number of them."""
+    raised = [_list_mask_axes(v, spec) for v in judged if v.bad and v.reason == "raised" and v.kind == "case"]
+    usual = {axes for v in judged if v.status is Status.PASSED for axes in _list_mask_axes(v, spec)}
+    unusual = [axes - usual for axes in raised]
+    if 4 in usual and unusual and all(unusual):
+        counts = " or ".join(map(str, sorted(set().union(*unusual))))
+        text = "pass four_axes(mask, 4) of goldformer.adapters.layouts, since masks broadcast from the right"
+        yield Finding(
+            "If it counts a mask's axes", f"{text}. Only calls whose mask has {counts} of the four axes raise"
+        )
+
+
+def _list_mask_axes(verdict: Verdict, spec: Spec) -> set[int]:
+    """Return the numbers of axes of the masks of a case; nothing of a property or of a call to be refused."""
+    case = spec.cases.get(verdict.check) if verdict.kind == "case" else None
+    if case is None or case.error is not None:
+        return set()
+    inputs = spec.contracts[verdict.component].inputs
+    return {len(recipe.shape) for name, recipe in case.inputs.items() if inputs[name].kind == "bool"}
+
+
+def _describe_dtypes(judged: Sequence[Verdict]) -> Iterator[Finding]:
+    """Yield what to declare if calls raise in some dtypes only, in which the code may never have been meant to run."""
+    raising = {v.dtype for v in judged if v.bad and v.reason == "raised"}
+    works = [d for d in dict.fromkeys(v.dtype for v in judged if v.status is Status.PASSED) if d not in raising]
+    if raising and works:
+        names = ", ".join(f'"{dtype}"' for dtype in works)
+        comma = "," if len(works) == 1 else ""
+        text = f"declare DTYPES = ({names}{comma}) in the adapter. Only calls in {list_few(sorted(raising))} raise"
+        yield Finding("If it has no such dtype", text)
 
 
 def _find_variant(judged: Sequence[Verdict], spec: Spec) -> str:
@@ -146,12 +181,12 @@ def _classify_follower(
     explains it, or nothing does, it is to be fixed too. If nobody can tell, it is to be checked again.
     """
     parts = [part for part in spec.list_dependencies(component) if part in explained]
-    known = {(c.id, c.heading) for part in parts for e in explained[part] for c in e.causes}
+    known = [(part, c) for part in parts for e in explained[part] for c in e.causes]
     bad = [v for v in judged[component] if v.bad and v.reason != ACCEPTED]
     if not bad:
         return FIX_TOO
     if best := next(iter(explained[component]), None):
-        return BECAUSE if best.certain and all((c.id, c.heading) in known for c in best.causes) else FIX_TOO
+        return BECAUSE if best.certain and all(_is_inherited(c, known) for c in best.causes) else FIX_TOO
     if any(v.matches is not None and v.differences for v in bad):
         # A part that nothing known explains cannot be imitated in the whole.
         return FIX_TOO if all(explained[part] for part in parts) else AGAIN
@@ -160,6 +195,18 @@ def _classify_follower(
     if raised and len(raised) == len(bad):
         return BECAUSE if all(_find_place(v) in places for v in raised) else FIX_TOO
     return AGAIN
+
+
+def _is_inherited(cause: Cause, known: Iterable[tuple[str, Cause]]) -> bool:
+    """Return True if a cause is one of a part's: the same, or made only in the half to which the part belongs.
+
+    `known` are parts with their causes. A part has no halves, so that its cause names none.
+    """
+    return any(
+        cause.id == other.id
+        and (cause.heading == other.heading or f", only in the {part.partition('_')[0]}" in cause.heading)
+        for part, other in known
+    )
 
 
 def _find_place(verdict: Verdict) -> tuple[str, str]:

@@ -8,7 +8,7 @@ others those that account for the most failing checks come first.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -85,12 +85,14 @@ def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -
             ratios[match.causes] = max(ratios[match.causes], match.ratio)
     passed = Counter(m for v in judged for m in _rule_out(v))
     dtypes = {v.dtype for v in examined}
+    # A result that is right only to a coarser dtype otherwise differs from an exact imitation by more than rounding.
+    exact = [v for v in examined if v.dtype not in {other.dtype for other in judged if other.reason == "precision"}]
     found = []
     for ids, checks in equal.items():
         causes = tuple(find_cause(id_, spec) for id_ in ids)
         passing = tuple(v.check for v in judged if ids in v.rules_out)
         spared = sum(passed[id_] for id_ in ids) + len(passing)
-        refuting = tuple(v.check for v in examined if (v.check, v.dtype) not in checks and can_refute(v, causes, spec))
+        refuting = tuple(v.check for v in exact if (v.check, v.dtype) not in checks and can_refute(v, causes, spec))
         faint = sum(not _shows(c.id, dtype) for c in causes for dtype in dtypes)
         found.append(Explanation(ids, causes, len(checks), ratios[ids], spared, refuting, passing, faint))
     order = {name: place for place, name in enumerate(spec.components)}
@@ -153,10 +155,18 @@ def rank_suspects(verdicts: Iterable[Verdict], component: str, spec: Spec) -> li
     passed = {(m, v.dtype) for v in judged for m in _rule_out(v)}
     # Without a bias in any call, none is missing.
     biased = any(_has_bias(v, spec) for v in failed)
-    likely = (m for v in failed for m in v.catches if m not in in_vain and (m, v.dtype) not in passed)
+    likely = (m for v in failed for m in _select_own(v, spec) if m not in in_vain and (m, v.dtype) not in passed)
     counts = Counter(m for m in likely if biased or "bias" not in m)
     found = [Suspect(spec.mistakes[m], count, len(failed)) for m, count in counts.items()]
     return sorted(found, key=lambda s: (-s.explains, s.mistake.id))
+
+
+def _select_own(verdict: Verdict, spec: Spec) -> Sequence[str]:
+    """Return the mistakes that a check reveals; of a law of all components those of this one or its parts, if any."""
+    if verdict.kind == "case":
+        return verdict.catches
+    mine = {verdict.component, *spec.list_dependencies(verdict.component)}
+    return [m for m in verdict.catches if spec.mistakes[m].component in mine] or verdict.catches
 
 
 def _has_bias(verdict: Verdict, spec: Spec) -> bool:

@@ -28,7 +28,7 @@ from goldformer.conformance.reports.results import (
     nothing_was_checked,
     summarize,
 )
-from goldformer.conformance.run import Numerics, Selection, checks, list_absent
+from goldformer.conformance.run import Numerics, Selection, add_declared_cases, checks, list_absent
 from goldformer.spec import Spec, load_spec
 
 #: Everything that was checked holds, something fails, or nothing could be checked.
@@ -261,10 +261,10 @@ def check_implementation(given: str, request: ComparisonRequest, spec: Spec) -> 
         return Implementation(given, given, problem=str(error).removeprefix(given).lstrip(": "))
     with contextlib.closing(adapter):
         Numerics(threads=request.threads).apply(adapter.arrays)
-        bench = Bench(spec, adapter, request.dtypes[0], request.device)
         selection = Selection(request.dtypes, request.components)
+        bench = add_declared_cases(Bench(spec, adapter, request.dtypes[0], request.device), selection)
         start = time.perf_counter()
         judgements = (check() for check in checks(bench, selection))
-        verdicts = Diagnosis(spec).explain_all(judgements)
+        verdicts = Diagnosis(bench.spec).explain_all(judgements)
         seconds, absent = time.perf_counter() - start, list_absent(bench, selection)
         return Implementation.of(bench, verdicts, seconds, absent, with_pictures=True)

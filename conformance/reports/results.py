@@ -11,6 +11,7 @@ from goldformer.adapters.protocol import TO_BE_WRITTEN
 from goldformer.conformance.diagnosis.suspects import find_failing_roots
 from goldformer.conformance.judging.verdict import Reason, Status, Verdict
 from goldformer.spec import Spec
+from goldformer.spec.oracle.declared import AS_DECLARED
 
 #: A component of which fewer cases are judged than this does not conform without saying so.
 FEW_CASES: Final = 5
@@ -112,7 +113,7 @@ class Coverage:
 
 #: What to do about cases that are skipped for a reason.
 _REMEDIES: Final[Mapping[Reason, str]] = {
-    "not-implemented": "if the code has it, raise no NotImplementedError; if not, declare the option that it has",
+    "not-implemented": "if the code can do it, call it there; if a convention has your option, declare it",
     "dtype": "add a dtype with --dtype",
     "device": "run it on another device",
 }
@@ -125,8 +126,8 @@ def _list_losses(verdicts: Iterable[Verdict]) -> Iterable[str]:
     groups = Counter((v.reason, v.reason if v.reason == "dtype" else v.message) for v in listed)
     for (reason, message), count in groups.most_common(_MOST_REASONS):
         words = {"dtype": f"not in {', '.join(sorted({v.dtype for v in listed}))}"}.get(reason, message or str(reason))
-        # A message that says what to do needs no remedy.
-        told = reason == "not-implemented" and "provide" in message
+        # A message that says what to do, or that a function has no such parameter, needs no remedy.
+        told = reason == "not-implemented" and ("provide" in message or " takes no " in message)
         remedy = _REMEDIES.get(reason, "")
         yield f"{count} {words}" + (f" ({remedy})" if remedy and not told else "")
     if more := sum(count for _, count in groups.most_common()[_MOST_REASONS:]):
@@ -208,13 +209,15 @@ def _name_state(verdicts: Sequence[Verdict], counts: Counts) -> str:
 def find_unseen(verdicts: Iterable[Verdict]) -> dict[str, tuple[str, ...]]:
     """Return the known mistakes that nothing which ran could have shown: every check that shows them was skipped.
 
-    Each stands under the first component that has such a check.
+    Each stands under the first component that has such a check. Which mistakes a case shows that was derived for the
+    adapter is not measured, so components with such cases are left out.
     """
     listed = list(verdicts)
     seen = {id_ for v in listed if v.is_judged for id_ in v.catches}
+    unmeasured = {v.component for v in listed if v.is_judged and v.check.endswith(AS_DECLARED)}
     found: dict[str, str] = {}
     for verdict in listed:
-        if not verdict.is_judged:
+        if not verdict.is_judged and verdict.component not in unmeasured:
             for id_ in verdict.catches:
                 if id_ not in seen:
                     found.setdefault(id_, verdict.component)

@@ -4,6 +4,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -226,6 +227,12 @@ def test_is_causal_of_a_mask_of_keys(library):
     assert not layouts.is_causal(library(PADDING[:, None, None]), q_seq=Q_SEQ, kv_seq=KV_SEQ)
 
 
+@pytest.mark.parametrize("convert", [layouts.is_causal, partial(layouts.drop_heads, batch=BATCH)])
+def test_a_mask_of_other_lengths_says_which_sizes_to_give(library, convert):
+    with pytest.raises(ValueError, match=r"^mask: shape .* does not broadcast to .*; q_seq is the number of queries"):
+        convert(library(random_mask(BATCH, 1, 1, KV_SEQ + 1)), q_seq=Q_SEQ, kv_seq=KV_SEQ)
+
+
 @pytest.mark.parametrize(
     ("mask", "padding", "causal"),
     [
@@ -415,6 +422,22 @@ def test_map_state_of_a_stack_and_of_tied_weights(library):
     assert state["src.weight"] is state["tgt.weight"] is params["table"]
     assert state["layers.11.attn.query.bias"] is params["encoder.11.attention.b_q"]
     assert len(state) == 2 + 2 * 5
+
+
+def test_names_of_a_module_that_wraps_another_have_a_prefix_on_one_side():
+    assert layouts.nest_names({"table": ("src.weight", "tgt.weight")}, "", "inner") == {
+        "table": ("inner.src.weight", "inner.tgt.weight")
+    }
+    assert layouts.nest_names({"w_q": "query.weight"}, "attention", "") == {"attention.w_q": ("query.weight",)}
+
+
+def test_all_names_of_tied_weights_fit_on_the_meta_device_which_unties_them():
+    module = torch.nn.ModuleDict({"embed": torch.nn.Embedding(5, 3), "out": torch.nn.Linear(3, 5, bias=False)})
+    module["out"].weight = module["embed"].weight
+    names = {"table": ("embed.weight", "out.weight")}
+    for device in ("cpu", "meta"):
+        state = layouts.map_state(names, {"table": torch.zeros(5, 3, device=device)}, module.to(device))
+        assert sorted(state) == ["embed.weight", "out.weight"]
 
 
 def test_map_state_of_tied_weights_needs_one_of_their_names():

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any, Final
 
 import numpy as np
 
 from goldformer.adapters.textbook.attention import causal_mask
 from goldformer.adapters.textbook.checks import Array
-from goldformer.adapters.textbook.layers import decoder, encoder, layer_params, run_stack
+from goldformer.adapters.textbook.layers import decoder, encoder, layer_norm, layer_params, run_stack
 from goldformer.adapters.textbook.model import (
     add_learned_positions,
+    embed,
     embed_source,
     embed_target,
     memory_mask,
@@ -284,6 +287,35 @@ def _change_final_norms() -> Iterator[Neighbour]:
         )  # fmt: skip
 
 
+def _scale_positions(original: Step, ids: Array, pad_id: int, params: Any) -> Array:
+    """Embed ids with positions, sinusoidal or learned, that are multiplied by √d_model."""
+    positions = original(ids, pad_id, {**params, "table": np.zeros_like(params["table"])})
+    factor = math.sqrt(positions.shape[-1])
+    return np.asarray(original(ids, pad_id, params) + (factor - 1) * positions)
+
+
+def _normalise_embedded(original: Step, ids: Array, pad_id: int, params: Any) -> Array:
+    """Embed ids and normalise the sum of embedding and positions, with a gamma of 1 and a beta of 0."""
+    x = original(ids, pad_id, params)
+    one = np.ones(x.shape[-1], x.dtype)
+    return layer_norm(x, params={"gamma": one, "beta": 0 * one})
+
+
+def _change_embedding() -> Iterator[Neighbour]:
+    """Yield changes of what enters the first layer, on one side or both."""
+    changes = (
+        ("positions-scaled", "the positions{} are multiplied by √d_model, as only the embedding may be",
+         "Scale the embedding, if at all, before you add the positions.", _scale_positions),
+        ("embedding-normed", "the sum of embedding and positions{} is normalised before the first layer, as in BERT",
+         "If it is deliberate, leave it and read all else as right; or give the sum to the first layer.",
+         _normalise_embedded),
+    )  # fmt: skip
+    sides = (("", "", embed), ("-source", " of the source", embed_source), ("-target", " of the target", embed_target))
+    for (word, title, hint, change), (ending, side, at) in product(changes, sides):
+        id_ = f"transformer.{word}{ending}"
+        yield Neighbour(id_, "transformer", title.format(side), hint, {at: around(change)})
+
+
 def generate() -> Iterator[Neighbour]:
     """Yield the neighbours of stacks and models."""
     yield from _share_parts()
@@ -292,6 +324,7 @@ def generate() -> Iterator[Neighbour]:
     yield from _change_masks()
     yield from _change_model()
     yield from _change_layer_params()
+    yield from _change_embedding()
     yield Neighbour(
         "transformer.logits-of-embedding", "transformer", "the decoder's output is doubled before the output layer",
         "Project the output of the decoder.", {output_logits: change_argument(output_logits, "x", lambda x, _: x + x)},

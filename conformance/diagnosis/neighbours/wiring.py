@@ -387,8 +387,24 @@ def _repeat_functions(layer: Step) -> Iterator[Neighbour]:
         )
 
 
+def _normalise_memory() -> Iterator[Neighbour]:
+    """Yield memory that is normalised by each norm of a decoder layer, as pre-norm code does with the queries."""
+
+    def normalise(memory: Array, given: Given, number: int) -> Array:
+        return layer_norm(memory, params=norm_params(read_argument(decoder_layer, "params", given), number))
+
+    for number, sublayer in enumerate(_SUBLAYERS[decoder_layer], 1):
+        yield Neighbour(
+            f"decoder_layer.memory-normed-by.{sublayer}", "decoder_layer",
+            f"the memory is normalised by the norm of the {_WORDS[sublayer]} before it is attended to",
+            "Make keys and values of the memory as it is; if its encoder ends with a norm, that is enough.",
+            {decoder_layer: change_argument(decoder_layer, "memory", partial(normalise, number=number))},
+        )  # fmt: skip
+
+
 def generate() -> Iterator[Neighbour]:
     """Yield a neighbour for each edge of a layer and each other array that may have the same shape."""
+    yield from _normalise_memory()
     for layer in _SUBLAYERS:
         for edge in _edges(layer):
             for source in _sources(layer, edge):

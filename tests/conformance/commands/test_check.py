@@ -191,6 +191,11 @@ def test_without_filters_everything_that_the_adapter_has_runs_in_float32(check, 
     assert judged(check(RIGHT, "--json")) == list_checks(spec, ["softmax"], "float32")
 
 
+def test_without_filters_an_adapter_without_float32_runs_in_its_first_dtype(check, spec):
+    declared = RIGHT + "DTYPES = ('float64', 'float16')\n"
+    assert judged(check(declared, "--json")) == list_checks(spec, ["softmax"], "float64")
+
+
 def test_all_dtypes_are_those_of_the_adapter(check, spec):
     wanted = list_checks(spec, ["softmax"], "float64", "float32", "float16")
     assert judged(check(RIGHT, "--json", "--dtype", "all")) == wanted
@@ -274,7 +279,7 @@ def test_what_takes_most_cases_away_is_said_with_what_to_do(check):
     source = RIGHT.replace("def softmax", "def one(").partition("def one(")[0] + LAYER_NORM
     stdout = " ".join(check(source, "--component", "layer_norm").stdout.split())
     assert "Few cases apply: layer_norm, " in stdout
-    assert " only one row (if the code has it, raise no NotImplementedError; if not, declare the option" in stdout
+    assert " only one row (if the code can do it, call it there; if a convention has your option, declare it)" in stdout
     assert re.search(r"Could not show: \d+ known mistakes of layer_norm \(", stdout)
     names = check(source, "--component", "layer_norm", "-v").stdout
     assert "-v names them all" not in names
@@ -295,6 +300,40 @@ def test_a_function_that_no_case_fits_is_nothing_to_judge(check):
         assert result.exit_code == code
         assert re.search(r"^layer_norm .*nothing to judge$", result.stdout, re.MULTILINE)
         assert "Not implemented" not in result.stdout
+
+
+TIED = """
+from goldformer.adapters.options import OPTIONS
+from goldformer.adapters.textbook.build import build_textbook
+
+ARRAYS = "numpy"
+CONVENTIONS = {"positions": "learned", "output_layer": "tied"}
+transformer = build_textbook(*(OPTIONS[item] for item in CONVENTIONS.items()), only="transformer").transformer
+"""
+
+
+def test_what_few_stored_cases_fit_gets_cases_of_its_own(check):
+    result = check(TIED)
+    lines = " ".join(result.stdout.split())
+    assert result.exit_code == 0
+    assert "few stored cases of transformer fit all that the adapter declares, so 20 more were derived for it" in lines
+    judged_cases = re.search(r"conforms \((\d+) of \d+ cases apply\)", lines)
+    assert judged_cases is not None
+    assert int(judged_cases[1]) >= 20
+    (first,) = (c for c, *_ in judged(check(TIED, "--json")) if c.endswith("plain-as-declared"))
+    assert judged(check(TIED, "--json", "--case", first)) == [(first, "transformer", "float32")]
+
+
+def test_without_the_extra_a_note_says_how_to_get_them(check, monkeypatch):
+    def fail(*_):
+        raise ImportError("no flint")
+
+    monkeypatch.setattr("goldformer.conformance.run.derive_declared", fail)
+    result = check(TIED)
+    assert (
+        "Note: few stored cases of transformer fit all that the adapter declares: "
+        "pip install './goldformer[derive]', and up to 20 more are derived in each run"
+    ) in " ".join(result.stdout.split())
 
 
 # Robustness and precision

@@ -324,6 +324,19 @@ def test_an_imitation_has_the_error_scale_of_its_option(spec):
     assert scale >= case.golden.options["pre"]["output"].error_scale > 10 * expected["output"].error_scale
 
 
+def test_an_imitation_of_an_exact_result_may_be_rounded(spec):
+    case = spec.cases["enc-zero-sublayers"]
+    expected = case.golden.options["pre"]
+    assert expected["output"].error_scale == 0
+    failure = FailingCase(case, spec.contracts["encoder_layer"], Result({}, 0.0), expected, "float32", {})
+    normed = Imitator(spec)._imitate(Candidate(("residual-normed",), (PRE,)), failure)
+    assert isinstance(normed, Result)
+    for error, near in ((2.0**-24, True), (1e-3, False)):
+        moved = {name: values * (1 + error) for name, values in normed.outputs.items()}
+        distance = replace(failure, actual=Result(moved, 0.0)).distance(normed)
+        assert (distance is not None) == near
+
+
 def test_heads_that_are_cut_wrongly_for_the_keys_only_are_placed(judged, spec):
     @spoil(around=project_heads)
     def viewed(original, x, params, role, num_heads):

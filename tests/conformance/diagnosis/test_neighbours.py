@@ -85,6 +85,7 @@ def test_each_shows_in_a_case_of_its_component(spec):
         "encoder_layer.feed_forward.applied-twice",
         "decoder_layer.cross_attention.query.from.x",
         "decoder_layer.feed_forward.norm.of.self_attention",
+        "decoder_layer.memory-normed-by.cross_attention",
         "encoder.from-input",
         "layer_norm.backward.no-variance-term",
         "feed_forward.backward.biases-averaged",
@@ -110,6 +111,16 @@ def test_it_is_named_in_its_own_component(spec, id_):
 )
 def test_it_is_named_in_a_larger_component(spec, id_, whole):
     said = find_said(spec, neighbours()[id_], whole, 8)
+    assert [finding.mistakes for finding in said if finding.label == MISTAKE_FOUND] == [(id_,)]
+
+
+@pytest.mark.parametrize("id_", ["transformer.positions-scaled-source", "transformer.embedding-normed"])
+def test_what_enters_the_first_layer_is_named_under_what_is_declared(id_, spec):
+    changed = neighbours()[id_]
+    conventions = {"positions": "learned", "embedding_scale": "sqrt_d_model"}
+    bench = make_bench(spec, changed.steps, "transformer", conventions)
+    judgements = [judge_case(case, bench) for case in small_cases(spec, "transformer")]
+    said = list(diagnose(Diagnosis(spec).explain_all(judgements), spec))
     assert [finding.mistakes for finding in said if finding.label == MISTAKE_FOUND] == [(id_,)]
 
 

@@ -49,6 +49,20 @@ def test_what_accounts_for_most_failures_comes_first_and_ties_go_by_name(spec):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("component", "fit"),
+    [
+        ("encoder_layer", ["device-const"]),
+        ("positional_encoding", ["pe-hard-cuda", "pe-not-buffer"]),
+        ("layer_norm", ["device-const", "pe-hard-cuda", "pe-not-buffer"]),
+    ],
+)
+def test_mistakes_of_what_a_component_is_not_made_of_fit_only_if_none_of_its_own_does(component, fit, spec):
+    catches = spec.properties["device-hygiene"].catches
+    failing = verdict(FAILED, *catches, component=component, kind="property", reason="property")
+    assert [id_ for id_, *_ in named([failing], spec, component)] == fit
+
+
 @pytest.mark.parametrize("spared", [SKIPPED, FAILED, ERRORED])
 def test_only_a_pass_rules_out(spared, spec):
     verdicts = [verdict(FAILED, "scale-missing"), verdict(spared, "scale-missing")]
@@ -221,6 +235,60 @@ SCALE, HEADS = (Match(("scale-missing",), 0.1),), (Match(("head-split-view",), 0
 def test_a_component_follows_if_what_explains_its_part_explains_it(spec):
     labels, _ = layers(SCALE, SCALE, spec)
     assert labels == ["Fix first", "These also fail, perhaps only because of it"]
+
+
+@pytest.mark.parametrize(
+    ("place", "label"),
+    [
+        ("the encoder's half", "These also fail, perhaps only because of it"),
+        ("the encoder layer's feed-forward network", "These also fail, perhaps only because of it"),
+        ("the decoder's half", "Fix too"),
+    ],
+)
+def test_a_model_follows_if_the_cause_of_its_half_is_made_there_only(place, label, spec):
+    wrong = Difference("output", 1, 2, 0.1, 7.0, None, None)
+    made = [
+        replace(
+            verdict(FAILED, component=name, reason="wrong-value"), matches=(Match((id_,), 0.1),), differences=(wrong,)
+        )
+        for name, id_ in (("encoder_layer", "residual-wrong-x"), ("transformer", f"residual-wrong-x in {place}"))
+    ]
+    assert [f.label for f in diagnose(made, spec) if not f.inner] == ["Fix first", label]
+
+
+def test_calls_that_raise_for_a_mask_of_other_axes_say_how_to_give_all_four(spec):
+    def judge(check, status, reason=""):
+        message = "raised RuntimeError: the sizes differ (my.py:3, f)" if reason else ""
+        return replace(verdict(status, component="encoder_layer", reason=reason), check=check, message=message)
+
+    padded, per_head = judge("enc-ordinary-padding", PASSED), judge("enc-mask-per-head", ERRORED, "raised")
+    label = "If it counts a mask's axes"
+    (found,) = (f for f in diagnose([padded, per_head], spec) if f.label == label)
+    assert found.text == (
+        "pass four_axes(mask, 4) of goldformer.adapters.layouts, since masks broadcast from the right. "
+        "Only calls whose mask has 3 of the four axes raise"
+    )
+    both = judge("enc-ordinary-padding", ERRORED, "raised")
+    assert label not in [f.label for f in diagnose([padded, per_head, both], spec)]
+
+
+def test_a_result_of_code_that_computes_in_float32_refutes_nothing_in_float64(spec):
+    fits = replace(verdict(FAILED, reason="wrong-value"), matches=(Match(("scale-missing",), 0.1),))
+    blurred = replace(verdict(FAILED, reason="wrong-value", dtype="float64"), matches=())
+    for coarse, certain in (((), False), ((verdict(SKIPPED, reason="precision", dtype="float64"),), True)):
+        (found,) = rank_explanations([fits, blurred, *coarse], ATTENTION, spec)
+        assert found.certain == certain
+
+
+def test_calls_that_raise_in_some_dtypes_only_say_what_to_declare(spec):
+    verdicts = [verdict(PASSED, dtype=dtype) for dtype in ("float64", "float32")]
+    raised = replace(verdict(ERRORED, reason="raised", dtype="float16"), message="raised RuntimeError: Half")
+    found = {f.label: f.text for f in diagnose([*verdicts, raised], spec)}
+    declared = 'declare DTYPES = ("float64", "float32") in the adapter. Only calls in float16 raise'
+    assert found["If it has no such dtype"] == declared
+    for other in (verdict(PASSED, dtype="float16"), replace(raised, dtype="float32")):
+        hinted = any(f.label == "If it has no such dtype" for f in diagnose([raised, other], spec))
+        assert not hinted
 
 
 @pytest.mark.parametrize("matches", [(), HEADS], ids=["unknown", "another"])

@@ -89,7 +89,22 @@ def test_what_takes_most_cases_away_is_told_most_frequent_reason_first():
     assert (coverage.judged, coverage.cases) == (1, 10)
     first, second = coverage.lost
     assert first == f"6 {EPS}"
-    assert second.startswith("3 no biases (if the code has it, raise no NotImplementedError; if not, declare")
+    assert second.startswith(
+        "3 no biases (if the code can do it, call it there; if a convention has your option, declare it)"
+    )
+
+
+def test_what_derived_cases_show_is_not_said_to_be_unseen():
+    skipped = verdict("a", "softmax", "skipped", "convention", catches=("one",))
+    derived = verdict("sm-ordinary-as-declared", "softmax")
+    assert find_unseen([skipped, verdict("b", "softmax")]) == {"softmax": ("one",)}
+    assert find_unseen([skipped, derived]) == {}
+
+
+def test_a_parameter_that_a_function_does_not_have_needs_no_remedy():
+    absent = "softmax takes no dropout_rate"
+    lost = Coverage.of([*values(1), *values(4, "softmax", "failed", "not-implemented", message=absent)]).lost
+    assert lost == (f"4 {absent}",)
 
 
 @pytest.mark.parametrize(("judged", "told"), [(6, False), (5, True)])

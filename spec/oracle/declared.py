@@ -1,0 +1,109 @@
+"""Cases under what an implementation declares, where few stored ones fit that combination of options.
+
+The stored cases of ordinary form draw all of their numbers, so each can be called under any options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from goldformer.spec.casefile import read_cases
+from goldformer.spec.errors import SpecError
+from goldformer.spec.model import Case, Spec
+from goldformer.spec.yamlfile import YamlFile
+
+#: The number of cases with values that every combination of options should have.
+LEAST: Final = 20
+#: What ends the id of a case that is derived for what an implementation declares.
+AS_DECLARED: Final = "-as-declared"
+
+#: The most cases of a search that are derived: each takes a tenth of a second, and a check should not wait longer.
+_MOST_SEARCHES: Final = 7
+#: The sizes and attributes that say how long a sequence may become.
+_LENGTHS: Final = ("source_seq", "seq", "max_length")
+
+#: A case as its file has it.
+Entry = Mapping[str, Any]
+
+#: What the ids of the cases of ordinary form have in common.
+_ORDINARY: Final = "-ordinary-"
+#: What concerns the stored case only: the options that it is derived under, and proofs about its numbers.
+_OF_STORED: Final = ("convention", "blind", "meant_for")
+
+
+def count_missing(component: str, options: Mapping[str, str], spec: Spec) -> int:
+    """Return how many cases a component has too few under these options; 0 if its ordinary ones fit every option.
+
+    `options` has an option of every convention.
+    """
+    stored = [case for case in spec.cases_of(component) if case.error is None and not case.shape_only]
+    if not any(_ORDINARY in case.id for case in stored):
+        return 0
+    return max(0, LEAST - sum(not case.explain_unfit(options) for case in stored))
+
+
+def derive_declared(component: str, options: Mapping[str, str], spec: Spec) -> dict[str, Case]:
+    """Return cases under these options by their ids, with golden values: as many as are missing, if so many fit.
+
+    Of a search there are at most seven. Left out are cases that these options contradict, and those whose values are
+    not certain. ImportError if python-flint is missing.
+    """
+    from goldformer.spec.oracle.balls import Unproven  # only deriving needs python-flint
+    from goldformer.spec.oracle.run import derive_golden
+
+    missing = count_missing(component, options, spec)
+    if "max_length" in spec.contracts[component].attributes:
+        missing = min(missing, _MOST_SEARCHES)
+    derived: dict[str, Case] = {}
+    for case in _declare_ordinary(component, options, spec) if missing else ():
+        try:
+            derived[case.id] = derive_golden(case, spec)
+        except Unproven:
+            continue
+        if len(derived) == missing:
+            break
+    return derived
+
+
+def _declare_ordinary(component: str, options: Mapping[str, str], spec: Spec) -> Iterator[Case]:
+    """Yield the stored cases of ordinary form that do not fit, read again as cases of these options alone."""
+    unfit = [c for c in spec.cases_of(component) if _ORDINARY in c.id and c.explain_unfit(options)]
+    if not unfit:
+        return
+    file = YamlFile.read(unfit[0].place.file)
+    entries: Mapping[str, Entry] = {entry["id"]: entry for entry in file.data["cases"]}
+    for case in unfit:
+        entry = _declare(case, entries[case.id], options, spec)
+        alone = replace(file, data={"component": component, "cases": [entry]})
+        try:
+            (declared,) = read_cases(alone, spec.contracts, spec.conventions, underived=True)
+        except SpecError:
+            continue  # what it expects contradicts these options
+        if not declared.explain_unfit(options):
+            yield replace(declared, place=case.place)
+
+
+def _declare(case: Case, entry: Entry, options: Mapping[str, str], spec: Spec) -> Entry:
+    """Return the entry of a case in its file as one of these options alone."""
+    contract = spec.contracts[case.component]
+    named = {*case.conventions, *case.only_with, *contract.conventions_of_params}
+    exist = contract.params_under(case.attributes, {name: options[name] for name in contract.conventions_of_params})
+    params = entry["params"]
+    return {
+        **{key: value for key, value in entry.items() if key not in _OF_STORED},
+        "id": case.id + AS_DECLARED,
+        "only_with": {name: options[name] for name in sorted(named)},
+        "params": {**params, "but": {name: drawn for name, drawn in params.get("but", {}).items() if name in exist}},
+        "sizes": _name_positions(entry, options),
+    }
+
+
+def _name_positions(entry: Entry, options: Mapping[str, str]) -> Mapping[str, int]:
+    """Return the sizes of a case, with one more learned position than it has tokens if it says no number of them."""
+    sizes: Mapping[str, int] = entry["sizes"]
+    if options["positions"] != "learned" or "positions" in sizes:
+        return sizes
+    given = {**sizes, **entry["attributes"]}
+    return {**sizes, "positions": 1 + max(given[name] for name in _LENGTHS if name in given)}
