@@ -6,9 +6,9 @@ import contextlib
 import json
 import math
 import platform
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -32,15 +32,19 @@ from goldformer.conformance.commands._console import (
     say_json,
     say_remarks,
 )
-from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.judging.cases import Bench, Judgement
 from goldformer.conformance.judging.verdict import Verdict
-from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest, Implementation
+from goldformer.conformance.reports.comparison import (
+    Comparison,
+    ComparisonRequest,
+    Implementation,
+    judge_implementation,
+)
 from goldformer.conformance.reports.comparison_text import badge, coverage_as_json
 from goldformer.conformance.reports.comparison_text import markdown as comparison_markdown
 from goldformer.conformance.reports.results import NOT_IMPLEMENTED
 from goldformer.conformance.reports.text import explain_verdict, headline, select_rows, table
-from goldformer.conformance.run import Check, Numerics, Selection, checks, list_absent
+from goldformer.conformance.run import Check, Numerics, Selection
 from goldformer.spec import Case, Spec, load_spec
 from goldformer.spec.files import replace_file, resolve_path
 from goldformer.spec.load import load_own_cases
@@ -117,19 +121,13 @@ def check(
         require_folders({"--markdown": markdown, "--html": html, "--junit": junit, "--badge": badge_file})
         Numerics(tf32, threads).apply(found.arrays)
         bench = Bench(spec, found, dtypes[0], device, strict)
-        start = time.perf_counter()
-        todo = checks(bench, selection)
-        verdicts, stopped = _judge(todo, spec, visible=not as_json)
-        seconds = time.perf_counter() - start
-        implementation = Implementation.of(
-            bench, verdicts, seconds, list_absent(bench, selection), stopped=stopped,
-            with_pictures=html is not None and not stopped,
-        )  # fmt: skip
+        run = partial(_run_checks, visible=not as_json)
+        implementation = judge_implementation(bench, selection, run, keep_stopped=True, with_pictures=html is not None)
         if as_json:
             say_json(_as_json(implementation, found, device, spec))
         else:
             if not quiet:
-                _print_failures(verdicts, spec, verbose=verbose)
+                _print_failures(implementation.verdicts, spec, verbose=verbose)
             _print_summary(implementation, spec, verbose=verbose)
     comparison = Comparison(ComparisonRequest(dtypes, components, device, threads, timeout), (implementation,))
     # Standard output is for JSON only.
@@ -148,7 +146,7 @@ def check(
         save_file(badge_file, json.dumps(badge(implementation, spec), ensure_ascii=False) + "\n")
     if implementation.problem:
         print_error(implementation.problem)
-        return STOPPED if stopped else UNUSABLE
+        return STOPPED if implementation.stopped else UNUSABLE
     return FAILS if implementation.bad else OK
 
 
@@ -178,22 +176,6 @@ def _derive(case: Case, spec: Spec) -> Case:
         return derive_golden(case, spec)
     except Unproven as error:
         raise CannotRun(str(error)) from error
-
-
-def _judge(todo: Sequence[Check], spec: Spec, *, visible: bool) -> tuple[list[Verdict], str]:
-    """Return the verdicts, and where Ctrl-C or SIGTERM stopped the run: what was judged before is kept."""
-    judgements: list[Judgement] = []
-    stopped = ""
-    try:
-        for judgement in _run_checks(todo, visible=visible):
-            judgements.append(judgement)  # noqa: PERF402 - what was judged must survive the interrupt
-    except KeyboardInterrupt:
-        stopped = f"stopped after {len(judgements)} of {len(todo)} checks"
-    try:
-        return Diagnosis(spec).explain_all(judgements), stopped
-    except KeyboardInterrupt:
-        stopped = stopped or "stopped before all failures were explained"
-        return [judgement.verdict for judgement in judgements], stopped
 
 
 def _run_checks(todo: Sequence[Check], *, visible: bool) -> Iterator[Judgement]:
