@@ -73,7 +73,7 @@ def find_adapter(name: str, spec: Spec, timeout: float = TIMEOUT) -> Adapter:
     """
     if name.startswith(COMMAND):
         return _find_process(name, spec, timeout)
-    adapter = Adapter.from_object(_load(name), name, spec)
+    adapter = Adapter.from_object(load_object(name), name, spec)
     require_arrays(adapter.arrays, name)
     return adapter
 
@@ -101,7 +101,8 @@ def _find_process(name: str, spec: Spec, timeout: float) -> Adapter:
         raise
 
 
-def _load(name: str) -> Any:
+def load_object(name: str) -> Any:
+    """Import the file, module or built-in adapter of a name; AdapterError if there is none, or it fails."""
     if target := _OWN.get(name):
         return _import(name, target)
     if name.endswith(".py") or "/" in name or "\\" in name or Path(name).is_file():
