@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import platform
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,6 +32,7 @@ from goldformer.conformance.commands._console import (
     say_remarks,
 )
 from goldformer.conformance.judging.cases import Bench, Judgement
+from goldformer.conformance.judging.derivation import CannotDerive, derive_values
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.comparison import (
     Comparison,
@@ -53,8 +53,6 @@ from goldformer.spec.load import load_own_cases
 EXPLAINED: Final = 2
 #: How many failures of a component with the same message are lines, unless --verbose.
 ALIKE: Final = 5
-#: The most numbers that the arguments of a case may have whose golden values are derived.
-_MOST_DERIVED: Final = 1 << 20
 
 
 @click.command(epilog=options.STATUSES)
@@ -163,18 +161,9 @@ def _read_own_cases(files: Iterable[Path], spec: Spec) -> dict[str, Case]:
 
 def _derive(case: Case, spec: Spec) -> Case:
     """Return a case with golden values; CannotRun if nothing here can derive them."""
-    count = sum(math.prod(recipe.shape) for recipe in (*case.inputs.values(), *case.params.values()))
-    if count > _MOST_DERIVED:
-        what = f"{case.id} has no golden values, and {count} numbers, more than the {_MOST_DERIVED} that are derived"
-        raise CannotRun(f"{what}: write smaller sizes, or expect only shapes")
     try:
-        from goldformer.spec.oracle.balls import Unproven  # fails if python-flint is missing
-        from goldformer.spec.oracle.run import derive_golden
-    except ImportError as error:
-        raise CannotRun(f"{case.id} has no golden values, and {error}") from error
-    try:
-        return derive_golden(case, spec)
-    except Unproven as error:
+        return derive_values(case, spec)
+    except CannotDerive as error:
         raise CannotRun(str(error)) from error
 
 

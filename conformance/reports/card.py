@@ -8,7 +8,7 @@ from typing import Final
 
 from goldformer.adapters.process.faults import printable
 from goldformer.conformance.diagnosis.causes import find_cause
-from goldformer.conformance.diagnosis.findings import FIX_FIRST, FIX_TOO, Finding
+from goldformer.conformance.diagnosis.findings import FIRST_SEEN, FIX_FIRST, FIX_TOO, Finding
 from goldformer.conformance.diagnosis.suspects import ACCEPTED
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.comparison import Implementation, Outcome
@@ -23,9 +23,6 @@ _LISTED: Final = 10
 
 #: The labels of the findings that name a component, of which those after them speak.
 _HEADS: Final = frozenset({FIX_FIRST, FIX_TOO})
-
-#: The label of a finding that only names the check which the card shows anyway.
-_FIRST_SEEN: Final = "First seen"
 
 _SYMBOLS: Final[dict[Outcome, str]] = {"conforms": "✓", "fails": "✗", "unusable": "!"}
 
@@ -70,7 +67,7 @@ class Card:
         first = _find_first(implementation.bad, remarks)
         components = {n: r for n, r in implementation.results(spec).items() if r.counts.number_judged}
         # With one component, its name is in the title.
-        hidden = {_FIRST_SEEN, FIX_FIRST} if len(components) == 1 else {_FIRST_SEEN}
+        hidden = {FIRST_SEEN, FIX_FIRST} if len(components) == 1 else {FIRST_SEEN}
         shown = [r for r in remarks if (r.inner or r.label in _HEADS) and r.label not in hidden]
         notes = [f"{r.label}: {r.text}" for r in remarks if not r.inner and r.label not in _HEADS]
         notes += [f"Convention declared: {name}: {option}" for name, option in implementation.conventions.items()]

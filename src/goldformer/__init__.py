@@ -6,16 +6,18 @@ from goldformer.exports import load_on_use
 
 if TYPE_CHECKING:
     from goldformer.conformance.api.checking import check
+    from goldformer.conformance.api.expectation import assert_correct, expected
     from goldformer.conformance.api.report import NonConformance, Report
 
     __version__: str
 
-__all__ = ["NonConformance", "Report", "__version__", "check"]
+__all__ = ["NonConformance", "Report", "__version__", "assert_correct", "check", "expected"]
 
 _load = load_on_use(
     __name__,
     {
         "conformance.api.checking": ("check",),
+        "conformance.api.expectation": ("assert_correct", "expected"),
         "conformance.api.report": ("NonConformance", "Report"),
     },
 )

@@ -73,7 +73,7 @@ def only_torch_has_it(scores):
 
 
 def only_numpy_has_it(scores):
-    return scores.astype(scores.dtype)
+    return scores.view(scores.ctypes and scores.dtype)
 
 
 def make_closure(library):
