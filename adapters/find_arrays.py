@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any, Final
 
 from goldformer.adapters.arrays import LIBRARIES, ArrayLibrary
-from goldformer.adapters.protocol import AdapterError, bind_arguments, explain_wrong_parameters
+from goldformer.adapters.protocol import Adapter, AdapterError, bind_arguments, explain_wrong_parameters
 from goldformer.spec import Case, Spec
 
 #: The array library by the root package of its types and functions, in the order in which it is preferred: code for
@@ -62,6 +62,18 @@ def find_arrays(functions: Mapping[str, Callable[..., Any]], spec: Spec) -> str:
         names = " or ".join(f'"{name}"' for name in ordered)
         raise AdapterError(f"nothing tells which arrays {', '.join(functions)} works on: say arrays={names}")
     return ordered[0]
+
+
+def add_arrays(thing: Any, spec: Spec, arrays: str | None = None) -> Any:
+    """Return an object of functions with ARRAYS: those given, its own, or else those of its functions."""
+    functions = Adapter.from_trusted(thing, "", spec).functions
+    if arrays is None and hasattr(thing, "ARRAYS"):
+        return thing
+    if arrays is None:
+        # Without any component no arrays are made; the adapter says what is missing.
+        arrays = find_arrays(functions, spec) if functions else LIBRARIES["numpy"].name
+    names = (name for name in dir(thing) if not name.startswith("__"))
+    return types.SimpleNamespace(**{**{name: getattr(thing, name) for name in names}, "ARRAYS": arrays})
 
 
 def _list_named(function: Callable[..., Any]) -> set[str]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from goldformer.adapters.arrays import LIBRARIES
 from goldformer.adapters.find import COMMAND, find_adapter, load_object, require_arrays
-from goldformer.adapters.find_arrays import find_arrays
+from goldformer.adapters.find_arrays import add_arrays
 from goldformer.adapters.process import TIMEOUT
 from goldformer.adapters.protocol import DTYPES, Adapter
 from goldformer.conformance.api.printed import Printed
@@ -137,13 +137,7 @@ def _read(thing: Any, origin: str, arrays: str | None, spec: Spec) -> Adapter:
     """Read an object with functions named as components; find its array library unless it is declared or given."""
     if arrays is not None and (message := unknown([arrays], [*LIBRARIES][:-1], "arrays", every=True)):
         raise ValueError(message)
-    functions = Adapter.from_trusted(thing, origin, spec).functions
-    if arrays is None and not hasattr(thing, "ARRAYS") and functions:
-        arrays = find_arrays(functions, spec)
-    if arrays is not None:
-        names = (name for name in dir(thing) if not name.startswith("__"))
-        thing = types.SimpleNamespace(**{**{name: getattr(thing, name) for name in names}, "ARRAYS": arrays})
-    adapter = Adapter.from_object(thing, origin, spec)
+    adapter = Adapter.from_object(add_arrays(thing, spec, arrays), origin, spec)
     require_arrays(adapter.arrays, origin)
     return adapter
 

@@ -103,7 +103,7 @@ def check(
 ) -> int:
     """Check an implementation.
 
-    ADAPTER is a file, a dotted module, or a built-in name such as reference.
+    ADAPTER is a file, a notebook, a dotted module, or a built-in name such as reference.
     "cmd: java -cp build MyAttention" is a process that speaks the protocol of docs/protocol.md, in any language.
     """
     spec = load_spec()
