@@ -6,7 +6,7 @@ import contextlib
 import functools
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from goldformer.adapters.protocol import DTYPES, Adapter
 from goldformer.conformance.api.printed import Printed
 from goldformer.conformance.api.report import Report
 from goldformer.conformance.judging.cases import Bench
+from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest, judge_implementation
 from goldformer.conformance.reports.did_you_mean import unknown
 from goldformer.conformance.run import Numerics, Selection
@@ -45,12 +46,13 @@ def check(
 ) -> Report:
     """Check an implementation against the golden cases and properties, and return a report.
 
-    `what` is a function, a mapping of component names to functions, a module, the path of an adapter or of a notebook,
-    the name of a built-in adapter, or "cmd: …", a process. A function is the component of its name unless `component`
-    names it; for all others `component` narrows the check to that one. `dtypes` are one or several of float64, float32,
-    float16 and bfloat16, or "all". `conventions` declare the options that the implementation has, `arrays` ("torch",
-    "numpy" or "jax") what it works on, which is found out if it is not given. `cases` and `properties` are the ids of
-    the only ones to run; `strict` and `timeout` are those of `goldformer check`.
+    `what` is a function, a mapping of component names to functions, a module or another object with ARRAYS, the path of
+    an adapter or of a notebook, the name of a built-in adapter, or "cmd: …", a process. A function is the component of
+    its name unless `component` names it; for all others `component` narrows the check to that one. `dtypes` are one or
+    several of float64, float32, float16 and bfloat16, or "all". `conventions` declare the options that the
+    implementation has, `arrays` ("torch", "numpy" or "jax") what it works on, which is found out if it is not given.
+    `cases` and `properties` are the ids of the only ones to run; `strict` and `timeout` are those of
+    `goldformer check`.
 
     ValueError for a name that is unknown, TypeError for an object that cannot be checked, AdapterError for an adapter
     that cannot be used. The implementation's own exceptions are failures in the report.
@@ -71,10 +73,7 @@ def check(
             bench = Bench(spec, adapter, selection.dtypes[0], device, strict)
             with Numerics().hold(adapter.arrays):
                 found = judge_implementation(bench, selection, with_pictures=True)
-    call = _describe_call(what, component)
-    verdicts = tuple(
-        replace(v, reproduce=f"{call}, {_select(v.kind)}={v.check!r}, dtypes={v.dtype!r})") for v in found.verdicts
-    )
+    verdicts = tuple(replace(v, reproduce=_describe_call(what, component, v)) for v in found.verdicts)
     request = ComparisonRequest(selection.dtypes, selection.components, device, timeout=timeout)
     return Report(Comparison(request, (replace(found, verdicts=verdicts),)), spec, printed.text)
 
@@ -86,8 +85,8 @@ def _load(what: Any, component: str | None, arrays: str | None, timeout: float, 
         if name.startswith(COMMAND):
             return find_adapter(name, spec, timeout)
         return _read(load_object(name), name, arrays, spec)
-    if isinstance(what, types.ModuleType):
-        return _read(what, what.__name__, arrays, spec)
+    if isinstance(what, types.ModuleType) or hasattr(what, "ARRAYS"):
+        return _read(what, _find_name(what), arrays, spec)
     if isinstance(what, Mapping):
         if message := unknown(map(str, what), _list_names(spec), "the mapping has"):
             raise ValueError(message)
@@ -122,10 +121,10 @@ def _is_function(what: Any) -> bool:
     )
 
 
-def _find_name(function: Callable[..., Any]) -> str:
-    while isinstance(function, functools.partial):
-        function = function.func
-    return getattr(function, "__name__", type(function).__name__)
+def _find_name(what: Any) -> str:
+    while isinstance(what, functools.partial):
+        what = what.func
+    return str(getattr(what, "__name__", type(what).__name__))
 
 
 def _list_names(spec: Spec) -> list[str]:
@@ -161,19 +160,14 @@ def _require_known(selection: Selection, spec: Spec) -> None:
             raise ValueError(message)
 
 
-def _describe_call(what: Any, component: str | None) -> str:
-    """Return the beginning of the call that repeats a check."""
-    if isinstance(what, str | Path):
-        shown = repr(str(what))
-    elif isinstance(what, Mapping):
-        shown = "{…}"
-    else:
-        shown = what.__name__ if isinstance(what, types.ModuleType) else _find_name(what)
-    return f"goldformer.check({shown}" + (f", {component!r}" if component else "")
-
-
-def _select(kind: str) -> str:
-    return "cases" if kind == "case" else "properties"
+def _describe_call(what: Any, component: str | None, verdict: Verdict) -> str:
+    """Return the call that repeats one check."""
+    if isinstance(what, Mapping):
+        what, component = what.get(verdict.component, what), verdict.component
+    shown = repr(str(what)) if isinstance(what, str | Path) else _find_name(what)
+    named = f", {component!r}" if component not in (None, shown) else ""
+    only = "cases" if verdict.kind == "case" else "properties"
+    return f"goldformer.check({shown}{named}, {only}={verdict.check!r}, dtypes={verdict.dtype!r})"
 
 
 @contextlib.contextmanager

@@ -42,7 +42,8 @@ class Card:
     """One implementation on a card.
 
     `components` are a name and a few characters for each component that was judged, `first` is the check to look at
-    first, and `first_wrong` its first wrong number in words. `notes` are all other remarks of the run.
+    first, and `first_wrong` its first wrong number in words. `hints` are remarks on the code, such as a misspelt name,
+    and `notes` all other remarks of the run.
     """
 
     outcome: Outcome
@@ -57,6 +58,7 @@ class Card:
     whole_first: str
     failures: tuple[Verdict, ...]
     more: int
+    hints: tuple[str, ...]
     notes: tuple[str, ...]
     printed: str
 
@@ -71,14 +73,14 @@ class Card:
         shown = [r for r in remarks if (r.inner or r.label in _HEADS) and r.label not in hidden]
         notes = [f"{r.label}: {r.text}" for r in remarks if not r.inner and r.label not in _HEADS]
         notes += [f"Convention declared: {name}: {option}" for name, option in implementation.conventions.items()]
-        notes += [f"Note: {hint}" for hint in implementation.hints]
         return cls(
             implementation.outcome, implementation.title, _describe_verdict(implementation, spec), ", ".join(dtypes),
             tuple((name, in_brief(result)) for name, result in components.items()),
             tuple(_split_fix(remark, spec) for remark in shown), first, describe_first_wrong(first),
             tuple(spec.clauses[id_] for id_ in list_broken_clauses(first)) if first else (),
             explain_verdict(first, spec) if first else "",
-            implementation.bad[:_LISTED], max(0, len(implementation.bad) - _LISTED), tuple(notes), printable(printed),
+            implementation.bad[:_LISTED], max(0, len(implementation.bad) - _LISTED), implementation.hints,
+            tuple(notes), printable(printed),
         )  # fmt: skip
 
     @property
@@ -100,6 +102,7 @@ class Card:
             lines += wrap(self.first_wrong, "  First wrong: ")
             lines += [line for clause in self.clauses for line in wrap(describe_clause(clause), "  Clause: ")]
             lines.append(f"  Repeat: {self.first.reproduce}")
+        lines += [line for hint in self.hints for line in wrap(hint, "  Note: ")]
         return "\n".join([*lines, *(f"  {line}" for line in list_printed(self.printed))])
 
 

@@ -193,6 +193,29 @@ def test_a_module_and_its_path_get_the_verdicts_of_the_command_line(adapter_file
         assert [(v.check, v.status.value, v.message) for v in report.implementation.verdicts] == expected
 
 
+def test_an_object_that_declares_its_arrays_is_an_adapter():
+    report = goldformer.check(types.SimpleNamespace(ARRAYS="numpy", softmax=softmax, softmx=softmax), "softmax")
+    assert report
+    assert report.implementation.title == "SimpleNamespace"
+
+
+def test_a_misspelt_name_is_told():
+    report = goldformer.check(types.SimpleNamespace(ARRAYS="numpy", softmax=softmax, layer_nrm=softmax), "softmax")
+    assert "  Note: layer_nrm is no component: did you mean layer_norm?" in repr(report).splitlines()
+    assert "Note: layer_nrm is no component" in report._repr_html_()
+
+
+def test_a_check_of_a_mapping_is_repeated_by_its_line():
+    def wrong(scores):
+        return scores
+
+    report = goldformer.check({"softmax": wrong}, cases="sm-one-row-by-hand")
+    (line,) = [line for line in repr(report).splitlines() if "Repeat: " in line]
+    call = line.partition("Repeat: ")[2]
+    assert call == "goldformer.check(wrong, 'softmax', cases='sm-one-row-by-hand', dtypes='float32')"
+    assert not eval(call)
+
+
 def test_a_built_in_and_a_process_are_named():
     assert goldformer.check("textbook", "softmax", dtypes="all")
     command = f"cmd: {sys.executable} -m goldformer serve textbook"
