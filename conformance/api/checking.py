@@ -9,7 +9,7 @@ import types
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from goldformer.adapters.arrays import LIBRARIES
 from goldformer.adapters.find import COMMAND, find_adapter, load_object, require_arrays
@@ -26,7 +26,7 @@ from goldformer.conformance.run import Numerics, Selection
 from goldformer.spec import Spec, load_spec
 
 #: The word for every dtype that an implementation has.
-ALL = "all"
+ALL: Final = "all"
 
 Words = str | Iterable[str]
 
@@ -73,7 +73,8 @@ def check(
             bench = Bench(spec, adapter, selection.dtypes[0], device, strict)
             with Numerics().hold(adapter.arrays):
                 found = judge_implementation(bench, selection, with_pictures=True)
-    verdicts = tuple(replace(v, reproduce=_describe_call(what, component, v)) for v in found.verdicts)
+    options = {"conventions": dict(conventions or {}), "device": device, "arrays": arrays, "strict": strict}
+    verdicts = tuple(replace(v, reproduce=_describe_call(what, component, v, options)) for v in found.verdicts)
     request = ComparisonRequest(selection.dtypes, selection.components, device, timeout=timeout)
     return Report(Comparison(request, (replace(found, verdicts=verdicts),)), spec, printed.text)
 
@@ -160,14 +161,20 @@ def _require_known(selection: Selection, spec: Spec) -> None:
             raise ValueError(message)
 
 
-def _describe_call(what: Any, component: str | None, verdict: Verdict) -> str:
+#: The values of options that need not be said.
+_DEFAULTS: Final[Mapping[str, Any]] = {"conventions": {}, "device": "cpu", "arrays": None, "strict": False}
+
+
+def _describe_call(what: Any, component: str | None, verdict: Verdict, options: Mapping[str, Any]) -> str:
     """Return the call that repeats one check."""
     if isinstance(what, Mapping):
         what, component = what.get(verdict.component, what), verdict.component
     shown = repr(str(what)) if isinstance(what, str | Path) else _find_name(what)
     named = f", {component!r}" if component not in (None, shown) else ""
     only = "cases" if verdict.kind == "case" else "properties"
-    return f"goldformer.check({shown}{named}, {only}={verdict.check!r}, dtypes={verdict.dtype!r})"
+    said = {only: verdict.check, "dtypes": verdict.dtype}
+    said |= {name: value for name, value in options.items() if value != _DEFAULTS[name]}
+    return f"goldformer.check({shown}{named}, {', '.join(f'{name}={value!r}' for name, value in said.items())})"
 
 
 @contextlib.contextmanager
@@ -183,6 +190,12 @@ def _forget_modules(what: Any) -> Iterator[None]:
     finally:
         sys.path[:] = path
         for name in set(sys.modules) - before:
-            origin = getattr(sys.modules[name], "__file__", None)
-            if origin and Path(origin).parent == folder:
+            if _is_own(name, getattr(sys.modules[name], "__file__", None), folder):
                 del sys.modules[name]
+
+
+def _is_own(name: str, file: str | None, folder: Path) -> bool:
+    """Return True for a module of a folder, unless it is installed there, or part of goldformer."""
+    if file is None or name.partition(".")[0] == "goldformer":
+        return False
+    return Path(file).is_relative_to(folder) and "site-packages" not in Path(file).parts

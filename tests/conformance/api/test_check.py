@@ -69,7 +69,9 @@ def test_the_text_is_short_and_begins_with_the_finding(wrong):
 
 def test_a_failing_check_is_repeated_by_its_line(wrong):
     (line,) = [line for line in repr(wrong).splitlines() if "Repeat: " in line]
-    again = eval(line.partition("Repeat: ")[2])  # it must run as it stands
+    call = line.partition("Repeat: ")[2]
+    assert call.endswith("dtypes='float32', conventions={'empty_row': 'nan'})")
+    again = eval(call)  # it must run as it stands
     assert [v.check for v in again.failures] == ["sdpa-walkthrough-3x2"]
 
 
@@ -292,17 +294,17 @@ def test_an_interrupt_ends_the_process_that_was_started(monkeypatch):
     assert closed
 
 
-def test_a_file_next_to_an_adapter_is_read_again(adapter_file):
-    path = adapter_file('from my_softmax import softmax\n\nARRAYS = "numpy"\n')
-    adapter_file(
-        "import numpy as np\n\n\ndef softmax(scores):\n    return np.exp(scores) / np.exp(scores).sum(-1)[..., None]\n",
-        "my_softmax.py",
-    )
+def test_the_files_of_an_adapter_are_read_again(adapter_file, tmp_path):
+    (tmp_path / "parts").mkdir()
+    right = "import numpy as np\n\n\ndef run(x):\n    return np.exp(x) / np.exp(x).sum(-1)[..., None]\n"
+    path = adapter_file('from parts.soft import run as softmax_of\n\nARRAYS = "numpy"\n\n\ndef softmax(scores):\n'
+                        "    return softmax_of(scores)\n")  # fmt: skip
+    adapter_file(right, "parts/soft.py")
     before = list(sys.path)
     one = "sm-one-row-by-hand"
     assert goldformer.check(path, cases=one)
     assert sys.path == before
-    adapter_file("def softmax(scores):\n    return scores\n", "my_softmax.py")
+    adapter_file("def run(x):\n    return x\n", "parts/soft.py")
     assert not goldformer.check(path, cases=one)
 
 
