@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import goldformer
 from goldformer.adapters import AdapterError
@@ -262,15 +263,23 @@ def interrupt(scores):
     raise KeyboardInterrupt
 
 
+def count_threads():
+    return {one["num_threads"] for one in threadpool_info()} | {torch.get_num_threads()}
+
+
 def test_an_interrupt_stops_the_check_and_restores_everything():
-    threads, stdout = torch.get_num_threads(), sys.stdout
-    torch.set_num_threads(2)
+    threads, stdout, cuda = torch.get_num_threads(), sys.stdout, torch.backends.cuda.matmul
+    allowed = cuda.allow_tf32
     try:
-        with pytest.raises(KeyboardInterrupt):
-            goldformer.check(interrupt, "softmax", arrays="torch")
-        assert (torch.get_num_threads(), sys.stdout) == (2, stdout)
+        with threadpool_limits(2):
+            torch.set_num_threads(2)
+            cuda.allow_tf32 = True
+            with pytest.raises(KeyboardInterrupt):
+                goldformer.check(interrupt, "softmax", arrays="torch")
+            assert (count_threads(), cuda.allow_tf32, sys.stdout) == ({2}, True, stdout)
     finally:
         torch.set_num_threads(threads)
+        cuda.allow_tf32 = allowed
 
 
 def test_an_interrupt_ends_the_process_that_was_started(monkeypatch):

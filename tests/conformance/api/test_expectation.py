@@ -57,13 +57,31 @@ def test_the_values_are_those_of_the_numbers_that_the_arrays_hold(dtype):
 
 
 def test_a_double_is_itself_and_no_decimal():
-    # One tenth as a double exceeds one tenth by 5.55e-18, of which a sum of 2**20 shows nothing and a difference all.
-    scores = np.array([[0.1, 0.1 + 2.0**-54]])
+    # As decimals, 0.30000000000000004 − 0.3 is 4e-17; as doubles it is 2⁻⁵⁴. A uniform softmax takes half of it.
+    value = np.array([[0.1 * 3], [-0.3]])
+    found = goldformer.expected(
+        "scaled_dot_product_attention", query=np.zeros((1, 1)), key=np.ones((2, 1)), value=value
+    )
+    assert found["output"].values[0, 0] == 2.0**-55
+
+
+def test_inputs_are_not_rounded_again():
+    # Rounding 100.3 to float32 moves its exponential by a hundred roundoffs; the call has the rounded number already.
+    scores = np.array([[100.3, 100.1, 99.7]], dtype=np.float32)
     found = goldformer.expected("softmax", scores=scores)["output"]
-    assert found.values[0, 1] >= found.values[0, 0]
-    value = np.array([[[0.1]]])
-    held = goldformer.expected("scaled_dot_product_attention", query=value * 0, key=value * 0, value=value)
-    assert held["output"].values[0, 0, 0] == 0.1
+    assert found.tolerance < 10 * SLACK * UNIT_ROUNDOFF["float32"]
+    goldformer.assert_correct(torch.softmax(torch.from_numpy(scores), -1).numpy(), "softmax", scores=scores)
+
+
+def test_parameters_and_results_of_autograd_are_arrays():
+    x = torch.nn.Parameter(draw(3, 4).mT)
+    module = torch.nn.LayerNorm(3)
+    params = {"gamma": module.weight, "beta": module.bias}
+    goldformer.assert_correct(module(x), "layer_norm", x=x, params=params)
+    found = goldformer.expected(
+        "cross_entropy", logits=draw(1, 2, 3), targets=torch.ones(1, 2).int(), pad_id=np.int64(0)
+    )
+    assert found["loss"].values.shape == ()
 
 
 def test_dtypes_that_do_not_hold_the_inputs_have_no_tolerance():
