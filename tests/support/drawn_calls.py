@@ -355,13 +355,30 @@ def draw_projection(draws):
     return "output_probabilities", {"x": draws.array(2, draws.size(1, 6), width), "params": params}, project
 
 
-DRAWN = (
-    draw_softmax, draw_cross_entropy, draw_kl, draw_layer_norm, draw_attention, draw_attention, draw_heads, draw_heads,
-    draw_feed_forward, draw_encoder_layer, draw_embedding, draw_positions, draw_projection,
-)  # fmt: skip
+#: How each component is drawn, and how often.
+DRAWN = {
+    "softmax": (draw_softmax, 1),
+    "cross_entropy": (draw_cross_entropy, 1),
+    "kl_divergence": (draw_kl, 1),
+    "layer_norm": (draw_layer_norm, 1),
+    "scaled_dot_product_attention": (draw_attention, 2),
+    "multi_head_attention": (draw_heads, 2),
+    "feed_forward": (draw_feed_forward, 1),
+    "encoder_layer": (draw_encoder_layer, 1),
+    "token_embedding": (draw_embedding, 1),
+    "positional_encoding": (draw_positions, 1),
+    "output_probabilities": (draw_projection, 1),
+}
 
 
-def draw_call(seed: int) -> DrawnCall:
-    """Draw a call: the component, the sizes, the dtype and the scale follow from the seed."""
+def draw_call(seed: int, component: str | None = None) -> DrawnCall:
+    """Draw a call: the component, the sizes, the dtype and the scale follow from the seed.
+
+    A component that is named is drawn in NumPy, for the textbook.
+    """
     draws = Draws(seed)
-    return DrawnCall(*draws.choose(DRAWN)(draws))
+    if component is None:
+        component = draws.choose([name for name, (_, often) in DRAWN.items() for _ in range(often)])
+    else:
+        draws.numpy, draws.dtype = True, (np.float64, np.float32)[seed % 2]
+    return DrawnCall(*DRAWN[component][0](draws))
