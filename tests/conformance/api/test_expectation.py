@@ -290,6 +290,7 @@ def test_the_inputs_are_left_as_they_are():
         ("layer_nrom", {}, ValueError, "component layer_nrom: did you mean layer_norm?"),
         ("layer_norm", {"eps": 1e-5}, TypeError, "layer_norm() has no argument eps: known are x, params"),
         ("layer_norm", {"params": [1]}, TypeError, "params is list: give a mapping of names to arrays, such as"),
+        ("layer_norm", {"params": {"weight": draw(12)}}, TypeError, "layer_norm() has no parameter weight: "),
         ("layer_norm", {"x": [[1.0]]}, TypeError, "x is list: give an array of torch, numpy or jax"),
         ("layer_norm", {"x": draw(2, 3)}, ValueError, "layer_norm: gamma "),
         ("layer_norm", {"x": None}, ValueError, "layer_norm: x is missing"),
