@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, Final, Literal, get_args
 
@@ -35,6 +36,11 @@ class ArrayLibrary(ABC):
     @abstractmethod
     def unavailable(self, device: str) -> str | None:
         """Return the reason why a device cannot be used here, or None."""
+
+    @contextlib.contextmanager
+    def keep_settings(self) -> Iterator[None]:
+        """Restore the global settings of the library afterwards, which the suite changes."""
+        yield
 
     @abstractmethod
     def make(self, array: Array, dtype: str, device: str) -> Any:
@@ -138,6 +144,17 @@ class Torch(ArrayLibrary):
         index, count = int(device.partition(":")[2] or 0), self._torch.cuda.device_count()
         return None if index < count else f"there are {count} CUDA GPUs here, no {device}"
 
+    @contextlib.contextmanager
+    def keep_settings(self) -> Iterator[None]:
+        """Restore the number of threads, and whether CUDA may use TF32."""
+        threads, backends = self._torch.get_num_threads(), self._torch.backends
+        matmul, cudnn = backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32
+        try:
+            yield
+        finally:
+            self._torch.set_num_threads(threads)
+            backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32 = matmul, cudnn
+
     def make(self, array: Array, dtype: str, device: str) -> Any:
         """Make a fresh contiguous tensor; on the meta device it has no values."""
         # NumPy rounds to these two as torch does, in the copy that is needed anyway. It rounds to halves differently.
@@ -207,12 +224,15 @@ class Jax(ArrayLibrary):
     differentiates = True
 
     @cached_property
-    def _jax(self) -> Any:
+    def _module(self) -> Any:
         import jax  # seconds, and an optional dependency
 
-        # Without it float64 silently becomes float32, and ids int32.
-        jax.config.update("jax_enable_x64", True)  # noqa: FBT003 - jax takes it only by position
         return jax
+
+    @cached_property
+    def _jax(self) -> Any:
+        _enable_x64(self._module, enabled=True)
+        return self._module
 
     def unavailable(self, device: str) -> str | None:
         """Return the reason why there is no such device, or None; CUDA needs the CUDA build of jax."""
@@ -223,6 +243,16 @@ class Jax(ArrayLibrary):
             return f"JAX finds no {kind} device here"
         return None if int(index or 0) < count else f"there are {count} {kind} devices here, no {device}"
 
+    @contextlib.contextmanager
+    def keep_settings(self) -> Iterator[None]:
+        """Enable 64 bits, and restore the caller's choice afterwards: it decides the dtype of all arrays."""
+        before = bool(self._module.config.jax_enable_x64)
+        _enable_x64(self._jax, enabled=True)
+        try:
+            yield
+        finally:
+            _enable_x64(self._module, enabled=before)
+
     def make(self, array: Array, dtype: str, device: str) -> Any:
         """Make a fresh array; arrays of jax are immutable."""
         kind, _, index = device.partition(":")
@@ -231,7 +261,7 @@ class Jax(ArrayLibrary):
 
     def is_array(self, thing: Any) -> bool:
         """Return True for arrays, also for those traced for a gradient."""
-        return isinstance(thing, self._jax.Array)
+        return isinstance(thing, self._module.Array)
 
     def device(self, array: Any) -> str:
         """Return the platform; jax's gpu is cuda."""
@@ -240,7 +270,7 @@ class Jax(ArrayLibrary):
 
     def numpy(self, array: Any) -> Array:
         """Return the values, floats widened to float64."""
-        floating = self._jax.numpy.issubdtype(array.dtype, np.floating)
+        floating = self._module.numpy.issubdtype(array.dtype, np.floating)
         return np.asarray(array).astype(np.float64) if floating else np.asarray(array)
 
     def differentiate(
@@ -253,6 +283,11 @@ class Jax(ArrayLibrary):
         except (TypeError, ValueError) as error:  # the output differs from the cotangent in form, shape or dtype
             raise RuntimeError(str(error)) from error
         return dict(gradients)
+
+
+def _enable_x64(jax: Any, *, enabled: bool) -> None:
+    """Enable or disable the 64 bits of JAX; without them float64 silently becomes float32, and ids int32."""
+    jax.config.update("jax_enable_x64", enabled)
 
 
 class Wire(ArrayLibrary):

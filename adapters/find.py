@@ -13,6 +13,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final
 
+from goldformer.adapters.find_arrays import add_arrays
+from goldformer.adapters.notebook import SUFFIX, NotebookError, read_notebook, run_cells
 from goldformer.adapters.process import TIMEOUT
 from goldformer.adapters.process.faults import CallFault
 from goldformer.adapters.protocol import Adapter, AdapterError
@@ -73,7 +75,11 @@ def find_adapter(name: str, spec: Spec, timeout: float = TIMEOUT) -> Adapter:
     """
     if name.startswith(COMMAND):
         return _find_process(name, spec, timeout)
-    adapter = Adapter.from_object(_load(name), name, spec)
+    thing = load_object(name)
+    if name.endswith(SUFFIX):
+        # Nobody declares the arrays of a notebook.
+        thing = add_arrays(thing, spec)
+    adapter = Adapter.from_object(thing, name, spec)
     require_arrays(adapter.arrays, name)
     return adapter
 
@@ -101,10 +107,11 @@ def _find_process(name: str, spec: Spec, timeout: float) -> Adapter:
         raise
 
 
-def _load(name: str) -> Any:
+def load_object(name: str) -> Any:
+    """Import the file, module or built-in adapter of a name; AdapterError if there is none, or it fails."""
     if target := _OWN.get(name):
         return _import(name, target)
-    if name.endswith(".py") or "/" in name or "\\" in name or Path(name).is_file():
+    if name.endswith((".py", SUFFIX)) or "/" in name or "\\" in name or Path(name).is_file():
         return _import_file(Path(name))
     for entry in entry_points(group=GROUP):
         if entry.name == name:
@@ -143,6 +150,8 @@ def _import_file(path: Path) -> Any:
         near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.py")], n=1)
         guess = f" Did you mean {path.with_name(near[0])}?" if near else ""
         raise AdapterError(f"{path}: no such file.{guess} `goldformer new {path}` writes one to start from")
+    if path.suffix == SUFFIX:
+        return _import_notebook(path)
     module_name = f"goldformer_adapter_{path.stem}"
     spec = importlib.util.spec_from_file_location(module_name, path)
     if spec is None or spec.loader is None:
@@ -158,6 +167,17 @@ def _import_file(path: Path) -> Any:
         del sys.modules[module_name]
         raise _explain_import_error(str(path), error) from error
     return module
+
+
+def _import_notebook(path: Path) -> Any:
+    # A notebook imports the files next to it, as an adapter does.
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        return run_cells(read_notebook(path.read_bytes(), str(path)), str(path))
+    except NotebookError as error:
+        raise AdapterError(str(error)) from error
+    except (Exception, SystemExit) as error:
+        raise _explain_import_error(str(path), error) from error
 
 
 def require_arrays(arrays: str, name: str) -> None:
@@ -180,7 +200,8 @@ def _explain_import_error(name: str, error: BaseException) -> AdapterError:
         line = f"\n    {error.text.strip()}" if error.text else ""
         return AdapterError(f"{name} is not valid Python: {error.msg} ({where}){line}")
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
-    theirs = [f for f in frames if f.filename != __file__]
+    # The loaders stand beside this file.
+    theirs = [f for f in frames if Path(f.filename).parent != Path(__file__).parent]
     # The innermost frame in the adapter's folder is the line at fault; deeper frames are in libraries.
     own = [f for f in theirs if Path(f.filename).parent == Path(theirs[0].filename).parent]
     where = f" ({own[-1].filename}:{own[-1].lineno})" if own else ""

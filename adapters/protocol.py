@@ -79,6 +79,11 @@ class Adapter:
         """Return the option for each convention of a component, as `convention` does for one."""
         return find_options(self.conventions, component, spec)
 
+    def declare(self, conventions: Mapping[str, str], spec: Spec) -> Adapter:
+        """Return the adapter with further conventions declared; AdapterError for one that is unknown."""
+        added = _read_conventions(conventions, self.origin, spec)
+        return replace(self, conventions={**self.conventions, **added})
+
     @classmethod
     def from_object(cls, thing: Any, origin: str, spec: Spec) -> Adapter:
         """Read the names that an adapter module (or any object) defines; AdapterError for a bad declaration."""
@@ -99,7 +104,7 @@ class Adapter:
             dtypes=_read_choice(getattr(thing, "DTYPES", library.dtypes), library.dtypes, f"{origin}: DTYPES"),
             devices=_read_choice(getattr(thing, "DEVICES", library.devices), DEVICES, f"{origin}: DEVICES"),
             broken={
-                name: why for name, f in found.items() if (why := _explain_wrong_parameters(f, spec.contracts[name]))
+                name: why for name, f in found.items() if (why := explain_wrong_parameters(f, spec.contracts[name]))
             },
             hints=(
                 *_find_misspelt_components(thing, found, spec),
@@ -170,7 +175,7 @@ def _read_conventions(declared: Any, origin: str, spec: Spec) -> Mapping[str, st
     return dict(declared)
 
 
-def _explain_wrong_parameters(function: Callable[..., Any], contract: Contract) -> str | None:
+def explain_wrong_parameters(function: Callable[..., Any], contract: Contract) -> str | None:
     """Return the reason why a function cannot be called with the contract's names, or None."""
     names = [*contract.inputs, *contract.attributes, *(["params"] if contract.takes_params else [])]
     try:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from threadpoolctl import threadpool_limits
 
+from goldformer.adapters.arrays import LIBRARIES
 from goldformer.conformance.judging.cases import Bench, Judgement, judge_case, plan
 from goldformer.conformance.properties.judge import judge_property
 from goldformer.conformance.properties.registry import components_of
@@ -129,3 +131,10 @@ class Numerics:
             torch.backends.cuda.matmul.allow_tf32 = self.tf32
             torch.backends.cudnn.allow_tf32 = self.tf32
             torch.set_num_threads(self.threads)
+
+    @contextlib.contextmanager
+    def hold(self, arrays: str) -> Iterator[None]:
+        """Apply the settings, and restore those of the caller afterwards: a notebook goes on after a check."""
+        with threadpool_limits(self.threads), LIBRARIES[arrays].keep_settings():
+            self.apply(arrays)
+            yield

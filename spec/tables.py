@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Final, Literal, TypeVar
+from urllib.parse import quote
 
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
@@ -125,6 +126,17 @@ def _check_link(text: str) -> str:
         forms = "owner/name#12 (a thread), owner/name:path (a file) or owner/name"
         raise PydanticCustomError("place", f"should be {forms}, with nothing behind it but a note in parentheses")
     return text
+
+
+def find_address(place: str) -> str:
+    """Return the address of a place at which a mistake was seen: a thread, a file, or a repository."""
+    where = place.partition(" ")[0]
+    repository, _, path = where.partition(":")
+    if path:
+        return f"https://github.com/{repository}/blob/HEAD/{quote(path)}"
+    repository, _, thread = where.partition("#")
+    # GitHub redirects the address of an issue to the pull request of that number.
+    return f"https://github.com/{repository}" + (f"/issues/{thread}" if thread else "")
 
 
 #: A repository, a thread in it or a file of it, and a note about that: owner/name#12 (claimed).

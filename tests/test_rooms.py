@@ -23,6 +23,7 @@ ROOMS = [
     "conformance/properties",
     "conformance/diagnosis",
     "conformance/reports",
+    "conformance/api",
     "conformance/baseline",
     "conformance/grading",
     "conformance/commands",

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import platform
-import time
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
 
@@ -32,23 +31,24 @@ from goldformer.conformance.commands._console import (
     say_json,
     say_remarks,
 )
-from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.suspects import ACCEPTED
 from goldformer.conformance.judging.cases import Bench, Judgement
-from goldformer.conformance.judging.verdict import Verdict
-from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest, Implementation
+from goldformer.conformance.judging.derivation import CannotDerive, derive_values
+from goldformer.conformance.reports.comparison import (
+    Comparison,
+    ComparisonRequest,
+    Implementation,
+    judge_implementation,
+)
 from goldformer.conformance.reports.comparison_text import badge, coverage_as_json
 from goldformer.conformance.reports.comparison_text import markdown as comparison_markdown
 from goldformer.conformance.reports.remarks import NOTES
 from goldformer.conformance.reports.results import NOT_IMPLEMENTED
 from goldformer.conformance.reports.text import describe_rest, explain_verdict, select_rows, table
-from goldformer.conformance.run import Check, Numerics, Selection, add_declared_cases, checks, list_absent
+from goldformer.conformance.run import Check, Numerics, Selection, add_declared_cases
 from goldformer.spec import Case, Spec, load_spec
 from goldformer.spec.files import replace_file, resolve_path
 from goldformer.spec.load import load_own_cases
-
-#: The most numbers that the arguments of a case may have whose golden values are derived.
-_MOST_DERIVED: Final = 1 << 20
 
 
 @click.command(epilog=options.STATUSES)
@@ -99,7 +99,7 @@ def check(
 ) -> int:
     """Check an implementation.
 
-    ADAPTER is a file, a dotted module, or a built-in name such as reference.
+    ADAPTER is a file, a notebook, a dotted module, or a built-in name such as reference.
     "cmd: java -cp build MyAttention" is a process that speaks the protocol of docs/protocol.md, in any language.
     """
     spec = load_spec()
@@ -117,14 +117,8 @@ def check(
         require_known(selection.cases, spec.cases, "--case")
         require_folders({"--markdown": markdown, "--html": html, "--junit": junit, "--badge": badge_file})
         Numerics(tf32, threads).apply(found.arrays)
-        start = time.perf_counter()
-        todo = checks(bench, selection)
-        verdicts, stopped = _judge(todo, spec, visible=not as_json)
-        seconds = time.perf_counter() - start
-        implementation = Implementation.of(
-            bench, verdicts, seconds, list_absent(bench, selection), stopped=stopped,
-            with_pictures=html is not None and not stopped,
-        )  # fmt: skip
+        run = partial(_run_checks, visible=not as_json)
+        implementation = judge_implementation(bench, selection, run, keep_stopped=True, with_pictures=html is not None)
         if as_json:
             say_json(_as_json(implementation, bench.adapter, device, spec))
         else:
@@ -146,7 +140,7 @@ def check(
         save_file(badge_file, json.dumps(badge(implementation, spec), ensure_ascii=False) + "\n")
     if implementation.problem:
         print_error(implementation.problem)
-        return STOPPED if stopped else UNUSABLE
+        return STOPPED if implementation.stopped else UNUSABLE
     return FAILS if implementation.bad else OK
 
 
@@ -163,35 +157,10 @@ def _read_own_cases(files: Iterable[Path], spec: Spec) -> dict[str, Case]:
 
 def _derive(case: Case, spec: Spec) -> Case:
     """Return a case with golden values; CannotRun if nothing here can derive them."""
-    count = sum(math.prod(recipe.shape) for recipe in (*case.inputs.values(), *case.params.values()))
-    if count > _MOST_DERIVED:
-        what = f"{case.id} has no golden values, and {count} numbers, more than the {_MOST_DERIVED} that are derived"
-        raise CannotRun(f"{what}: write smaller sizes, or expect only shapes")
     try:
-        from goldformer.spec.oracle.balls import Unproven  # fails if python-flint is missing
-        from goldformer.spec.oracle.run import derive_golden
-    except ImportError as error:
-        raise CannotRun(f"{case.id} has no golden values, and {error}") from error
-    try:
-        return derive_golden(case, spec)
-    except Unproven as error:
+        return derive_values(case, spec)
+    except CannotDerive as error:
         raise CannotRun(str(error)) from error
-
-
-def _judge(todo: Sequence[Check], spec: Spec, *, visible: bool) -> tuple[list[Verdict], str]:
-    """Return the verdicts, and where Ctrl-C or SIGTERM stopped the run: what was judged before is kept."""
-    judgements: list[Judgement] = []
-    stopped = ""
-    try:
-        for judgement in _run_checks(todo, visible=visible):
-            judgements.append(judgement)  # noqa: PERF402 - what was judged must survive the interrupt
-    except KeyboardInterrupt:
-        stopped = f"stopped after {len(judgements)} of {len(todo)} checks"
-    try:
-        return Diagnosis(spec).explain_all(judgements), stopped
-    except KeyboardInterrupt:
-        stopped = stopped or "stopped before all failures were explained"
-        return [judgement.verdict for judgement in judgements], stopped
 
 
 def _run_checks(todo: Sequence[Check], *, visible: bool) -> Iterator[Judgement]:

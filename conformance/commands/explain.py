@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
-from urllib.parse import quote
 
 import click
 
@@ -18,7 +17,7 @@ from goldformer.spec import Case, Contract, Spec, load_spec
 from goldformer.spec.coverage import Coverage, RowCoverage, cover
 from goldformer.spec.draw import Values
 from goldformer.spec.model import UNSPECIFIED, GoldenArray
-from goldformer.spec.tables import Clause, Convention, Document, Erratum, Mistake, Property
+from goldformer.spec.tables import Clause, Convention, Document, Erratum, Mistake, Property, find_address
 
 Entry = dict[str, Any]
 
@@ -125,7 +124,7 @@ def _describe_mistake(mistake: Mistake, spec: Spec) -> Entry:
     return {
         "mistake": mistake.id, "component": mistake.component, "title": mistake.title, "does": mistake.does,
         "symptom": mistake.symptom, "why": mistake.why, "hint": mistake.hint, "reveals": mistake.reveals,
-        "hides": mistake.hides, "seen": {place: address(place) for place in mistake.seen}, "caught by": caught,
+        "hides": mistake.hides, "seen": {place: find_address(place) for place in mistake.seen}, "caught by": caught,
     }  # fmt: skip
 
 
@@ -134,17 +133,6 @@ def _describe_erratum(erratum: Erratum, _: Spec) -> Entry:
         "erratum": erratum.id, "document": erratum.document, "section": erratum.section, "printed": erratum.printed,
         "correct": erratum.correct, "why": erratum.why, "clauses": list(erratum.clauses), "proof": list(erratum.proof),
     }  # fmt: skip
-
-
-def address(place: str) -> str:
-    """Return the address of a place at which a mistake was seen: a thread, a file, or a repository."""
-    where = place.partition(" ")[0]
-    repository, _, path = where.partition(":")
-    if path:
-        return f"https://github.com/{repository}/blob/HEAD/{quote(path)}"
-    repository, _, thread = where.partition("#")
-    # GitHub redirects the address of an issue to the pull request of that number.
-    return f"https://github.com/{repository}" + (f"/issues/{thread}" if thread else "")
 
 
 def _describe_contract(contract: Contract, spec: Spec) -> Entry:

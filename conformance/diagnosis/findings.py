@@ -30,6 +30,8 @@ _NO_VARIANT = tuple(
 _DIFFERS = "nondeterminism"
 #: The labels of the lines that other rooms read.
 FIX_FIRST = "Fix first"
+#: The first failing check of a component, with its message.
+FIRST_SEEN = "First seen"
 #: It reproduces every failing case that was compared, and no passing case refutes it: a mistake of the catalogue, or an
 #: option that is not declared.
 MISTAKE_FOUND = "Mistake found"
@@ -99,7 +101,7 @@ def _describe_first_seen(judged: Sequence[Verdict], spec: Spec) -> Iterator[Find
     """Yield the first failing check, and how to decline a variant if it raises for one."""
     bad = [v for v in judged if v.bad]
     first = next((v for v in bad if v.reason != ACCEPTED), bad[0])
-    yield Finding("First seen", f"{first.check}: {first.message}")
+    yield Finding(FIRST_SEEN, f"{first.check}: {first.message}")
     if first.reason == "raised" and (variant := _find_variant(judged, spec)):
         yield Finding("If it has no such variant", f"{_ABSENT}. Only calls {variant} raise")
     yield from _describe_dtypes(judged)

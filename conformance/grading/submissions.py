@@ -18,6 +18,7 @@ from typing import Final, Literal
 
 import yaml
 
+from goldformer.adapters.notebook import SUFFIX, NotebookError, read_notebook, write_source
 from goldformer.adapters.process.faults import abbreviate, printable
 from goldformer.conformance.grading.archive import (
     BadSubmission,
@@ -85,7 +86,7 @@ class FoundSubmission:
                 return read_zip(archive, limits)
         if self.kind == "file":
             return {self.path.name: read_file(self.path, limits)}
-        raise BadSubmission(f"{printable(self.path.name)} is no .py file, no folder and no zip")
+        raise BadSubmission(f"{printable(self.path.name)} is no .py file, no notebook, no folder and no zip")
 
 
 @dataclass(frozen=True)
@@ -115,9 +116,9 @@ class ClassList:
 def find_submissions(path: Path, *, single: bool = False, export: bool = False) -> ClassList:
     """Return the class or the single submission at a path; NoSubmissions if there is none.
 
-    A class is a folder of .py files, folders and zips, or a folder that Gradescope exported. A folder that contains
-    submission.py is a single submission, and with `single` every folder is. A zip is a single submission, whatever it
-    says of itself, because students make zips; with `export` it is a zip that Gradescope exported.
+    A class is a folder of .py files, notebooks, folders and zips, or a folder that Gradescope exported. A folder that
+    contains submission.py is a single submission, and with `single` every folder is. A zip is a single submission,
+    whatever it says of itself, because students make zips; with `export` it is a zip that Gradescope exported.
     """
     if path.is_dir():
         if not single and (path / METADATA).is_file():
@@ -129,7 +130,7 @@ def find_submissions(path: Path, *, single: bool = False, export: bool = False) 
         raise NoSubmissions(f"{path}: there is nothing there")
     handed = FoundSubmission(_make_id(path.stem), path, _find_kind(path))
     if handed.kind == "unknown":
-        raise NoSubmissions(f"{path}: is no .py file, no folder and no zip")
+        raise NoSubmissions(f"{path}: is no .py file, no notebook, no folder and no zip")
     return _list_zipped_export(path) if export and not single else ClassList((handed,))
 
 
@@ -137,13 +138,13 @@ def _find_kind(path: Path) -> Literal["file", "folder", "zip", "unknown"]:
     if path.is_dir():
         return "folder"
     suffix = path.suffix.lower()
-    return "file" if suffix == ".py" else "zip" if suffix == ".zip" else "unknown"
+    return "file" if suffix in (".py", SUFFIX) else "zip" if suffix == ".zip" else "unknown"
 
 
 def _list_class(folder: Path) -> ClassList:
     found = [entry for entry in sorted(folder.iterdir()) if not is_ignored(entry.name)]
     if not found:
-        raise NoSubmissions(f"{folder}: holds no .py file, no folder and no zip")
+        raise NoSubmissions(f"{folder}: holds no .py file, no notebook, no folder and no zip")
     kinds = [(entry, _find_kind(entry)) for entry in found]
     handed = [FoundSubmission(_make_id(e.name if kind == "folder" else e.stem), e, kind) for e, kind in kinds]
     return ClassList(_make_ids_unique(handed))
@@ -242,7 +243,10 @@ def _strip_outer_folders(files: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def select_runnable(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return the files of the module `submission`, which a single .py file becomes; BadSubmission without one."""
+    """Return the files of the module `submission`; BadSubmission without one.
+
+    A single .py file becomes it, or else a single notebook: its imports, definitions and constants.
+    """
     if _MAIN in files or _PACKAGE in files:
         return dict(files)
     homes = [name.removesuffix(_MAIN) for name in files if name.endswith(f"/{_MAIN}")]
@@ -252,13 +256,25 @@ def select_runnable(files: Mapping[str, bytes]) -> dict[str, bytes]:
     modules = [name for name in files if name.lower().endswith(".py")]
     if len(modules) == 1:
         return {_MAIN if name == modules[0] else name: data for name, data in files.items()}
-    if modules:
+    notebooks = [name for name in files if name.lower().endswith(SUFFIX)]
+    if len(notebooks) == 1 and not modules:
+        return _convert_notebook(notebooks[0], files)
+    if modules := modules or notebooks:
         few = ", ".join(sorted(modules)[:4]) + ("…" if len(modules) > 4 else "")
         raise BadSubmission(f"there is no {_MAIN} among {few}")
     got = ", ".join(sorted(files)[:4]) + ("…" if len(files) > 4 else "")
-    raise BadSubmission(
-        f"there is no .py file; what was handed in is {got}" if files else "nothing was handed in: it is empty"
-    )
+    if not files:
+        raise BadSubmission("nothing was handed in: it is empty")
+    raise BadSubmission(f"there is no .py file and no notebook; what was handed in is {got}")
+
+
+def _convert_notebook(name: str, files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the files with the notebook as submission.py; it is read and never run here."""
+    try:
+        source = write_source(read_notebook(files[name], name))
+    except NotebookError as error:
+        raise BadSubmission(str(error)) from error
+    return {_MAIN: source} | {other: data for other, data in files.items() if other != name}
 
 
 def _digest(files: Mapping[str, bytes], problem: str = "") -> str:

@@ -17,13 +17,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, get_args
 
+from goldformer.adapters.notebook import name_cells
 from goldformer.adapters.process.child import ChildFault
 from goldformer.adapters.process.client import Peer
 from goldformer.adapters.process.faults import CallFault, FaultReason, TooLarge, WireError
 from goldformer.adapters.process.schema import MAX_MESSAGE
+from goldformer.conformance.grading.python_files import SUBMISSION
 
 #: An address in memory, which differs from run to run.
 _ADDRESS: Final = re.compile(rb"\bat 0x[0-9a-fA-F]{4,}")
+_MAIN: Final = f"{SUBMISSION}.py"
 #: The most bytes of all replies of a submission together, which are kept in memory.
 _LARGEST: Final = 2 * MAX_MESSAGE
 #: The additional size of a byte that JSON escapes.
@@ -76,15 +79,17 @@ class Recorder:
     """Records the answers of a submission's processes, and limits the time that all answers together take.
 
     `total` is in seconds; `hidden` are texts to remove because they differ from run to run, such as the submission's
-    folder. `broken` is an error for which no submission can be blamed.
+    folder. `source` is submission.py, whose lines are named by cells if it was a notebook. `broken` is an error for
+    which no submission can be blamed.
     """
 
-    def __init__(self, transcript: Transcript, total: float, hidden: Iterable[str] = ()) -> None:
+    def __init__(self, transcript: Transcript, total: float, hidden: Iterable[str] = (), source: str = "") -> None:
         self._transcript = transcript
         self._total = total
         self._left = total
         self._size = 0
         self._hidden = [text.encode() for text in hidden]
+        self._source = source
         self.broken: Exception | None = None
         self.ended = False
 
@@ -147,10 +152,13 @@ class Recorder:
         return reply
 
     def hide(self, reply: bytes) -> bytes:
-        """Remove from a reply what differs from run to run."""
+        """Remove from a reply what differs from run to run, and name the cells of a notebook."""
         for text in self._hidden:
             if text in reply:
                 reply = reply.replace(text, b"")
+        if self._source and _MAIN.encode() in reply:
+            named = name_cells(reply.decode("utf-8", "surrogateescape"), _MAIN, self._source)
+            reply = named.encode("utf-8", "surrogateescape")
         return _ADDRESS.sub(b"at 0x0", reply) if b"at 0x" in reply else reply
 
     def hide_text(self, text: str) -> str:

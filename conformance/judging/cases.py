@@ -358,13 +358,19 @@ def _does_not_apply(case: Case, bench: Bench) -> tuple[Reason, str] | None:
         return "device", "what is refused is checked on the CPU"
     if case.full_size and bench.dtype != "float32" and bench.device == "cpu":
         return "dtype", f"on a CPU a model of full size is run in float32 alone: in {bench.dtype} it takes much longer"
-    if case.golden is not None and case.golden.peak > LARGEST[bench.dtype]:
-        return "dtype", f"numbers up to {case.golden.peak:.3g} on the way overflow {bench.dtype}"
+    why = explain_out_of_reach(case, bench.dtype)
+    return ("dtype", why) if why else None
+
+
+def explain_out_of_reach(case: Case, dtype: str) -> str:
+    """Return why nothing can be said of a case in a dtype, from its golden values, or ""."""
+    if case.golden is not None and case.golden.peak > LARGEST[dtype]:
+        return f"numbers up to {case.golden.peak:.3g} on the way overflow {dtype}"
     margin = case.golden.margin if case.golden is not None else None
-    if margin is not None and margin <= (least := least_margin(bench.dtype)):
-        closer = f"closer together than {bench.dtype}'s rounding tells apart"
-        return "dtype", f"the best candidates lie {closer} (margin {margin:.3g}, {bench.dtype} needs {least:.3g})"
-    return None
+    if margin is not None and margin <= (least := least_margin(dtype)):
+        closer = f"closer together than {dtype}'s rounding tells apart"
+        return f"the best candidates lie {closer} (margin {margin:.3g}, {dtype} needs {least:.3g})"
+    return ""
 
 
 def _needs_other_option(case: Case, bench: Bench) -> str:

@@ -16,7 +16,7 @@ from goldformer.adapters import Adapter, AdapterError, find_adapter
 from goldformer.adapters.process import TIMEOUT
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.findings import Finding
-from goldformer.conformance.judging.cases import Bench
+from goldformer.conformance.judging.cases import Bench, Judgement
 from goldformer.conformance.judging.invoke import describe_missing
 from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.conformance.reports.pictures import Picture, make_pictures
@@ -28,7 +28,7 @@ from goldformer.conformance.reports.results import (
     nothing_was_checked,
     summarize,
 )
-from goldformer.conformance.run import Numerics, Selection, add_declared_cases, checks, list_absent
+from goldformer.conformance.run import Check, Numerics, Selection, add_declared_cases, checks, list_absent
 from goldformer.spec import Spec, load_spec
 
 #: Everything that was checked holds, something fails, or nothing could be checked.
@@ -40,8 +40,8 @@ class Implementation:
     """The results of one implementation.
 
     `given` is the name by which it was asked for, `libraries` has the version of its array library, `problem` says why
-    no verdict on it is possible. `pictures` show its output, `implemented` are its components, and `absent` those that
-    were asked for and that it does not have.
+    no verdict on it is possible, `stopped` that the run was interrupted. `pictures` show its output, `implemented` are
+    its components, and `absent` those that were asked for and that it does not have.
     """
 
     given: str
@@ -56,6 +56,7 @@ class Implementation:
     pictures: tuple[Picture, ...] = ()
     implemented: frozenset[str] = frozenset()
     absent: tuple[str, ...] = ()
+    stopped: bool = False
 
     @classmethod
     def of(
@@ -74,7 +75,7 @@ class Implementation:
             adapter.origin, adapter.name, adapter.version, list_libraries(adapter), adapter.conventions, adapter.hints,
             found, seconds, stopped or _find_problem(found, missing, adapter),
             make_pictures(bench) if with_pictures else (),
-            frozenset(name for name in bench.spec.components if bench.has(name)), missing,
+            frozenset(name for name in bench.spec.components if bench.has(name)), missing, bool(stopped),
         )  # fmt: skip
 
     @property
@@ -212,6 +213,57 @@ def _find_processor() -> str:
 
 # ── running ──
 
+#: Runs checks one after the other: a progress bar.
+RunChecks = Callable[[Sequence[Check]], Iterator[Judgement]]
+
+
+def run_each(todo: Sequence[Check]) -> Iterator[Judgement]:
+    """Run checks without a progress bar."""
+    return (check() for check in todo)
+
+
+def judge_implementation(
+    bench: Bench,
+    selection: Selection,
+    run: RunChecks = run_each,
+    *,
+    keep_stopped: bool = False,
+    with_pictures: bool = False,
+) -> Implementation:
+    """Run the checks of a selection on a bench, explain the failures together, and collect the results.
+
+    With `keep_stopped`, Ctrl-C or SIGTERM ends the run, and what was judged until then is kept. Pictures take a few
+    more calls.
+    """
+    start = time.perf_counter()
+    todo = checks(bench, selection)
+    verdicts, stopped = _judge(todo, run, bench.spec, keep_stopped=keep_stopped)
+    seconds, absent = time.perf_counter() - start, list_absent(bench, selection)
+    return Implementation.of(
+        bench, verdicts, seconds, absent, stopped=stopped, with_pictures=with_pictures and not stopped
+    )
+
+
+def _judge(todo: Sequence[Check], run: RunChecks, spec: Spec, *, keep_stopped: bool) -> tuple[list[Verdict], str]:
+    """Return the verdicts, and where Ctrl-C or SIGTERM stopped the run."""
+    judgements: list[Judgement] = []
+    stopped = ""
+    try:
+        for judgement in run(todo):
+            judgements.append(judgement)  # noqa: PERF402 - what was judged must survive the interrupt
+    except KeyboardInterrupt:
+        if not keep_stopped:
+            raise
+        stopped = f"stopped after {len(judgements)} of {len(todo)} checks"
+    try:
+        return Diagnosis(spec).explain_all(judgements), stopped
+    except KeyboardInterrupt:
+        if not keep_stopped:
+            raise
+        stopped = stopped or "stopped before all failures were explained"
+        return [judgement.verdict for judgement in judgements], stopped
+
+
 #: Gets each Implementation as it is done and their number, and passes them on: a progress bar.
 Watch = Callable[[Iterator[Implementation], int], Iterable[Implementation]]
 
@@ -263,8 +315,4 @@ def check_implementation(given: str, request: ComparisonRequest, spec: Spec) -> 
         Numerics(threads=request.threads).apply(adapter.arrays)
         selection = Selection(request.dtypes, request.components)
         bench = add_declared_cases(Bench(spec, adapter, request.dtypes[0], request.device), selection)
-        start = time.perf_counter()
-        judgements = (check() for check in checks(bench, selection))
-        verdicts = Diagnosis(bench.spec).explain_all(judgements)
-        seconds, absent = time.perf_counter() - start, list_absent(bench, selection)
-        return Implementation.of(bench, verdicts, seconds, absent, with_pictures=True)
+        return judge_implementation(bench, selection, with_pictures=True)

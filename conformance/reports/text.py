@@ -123,18 +123,19 @@ def difference_lines(difference: Difference) -> list[str]:
     """Return how much of an output is wrong, and its first and its worst element."""
     bound = f"tolerance {difference.tolerance:.3g}" if difference.tolerance else "must be exact"
     if difference.worst is not None and not difference.worst.index:
-        return [f"{difference.output}: {_element(difference.worst, difference.tolerance)} ({bound})"]
+        return [f"{difference.output}: {describe_element(difference.worst, difference.tolerance)} ({bound})"]
     lines = [f"{difference.output}: {difference.wrong} of {difference.compared} wrong ({bound})"]
     places = [("first", difference.first)]
     if difference.worst != difference.first:
         places.append(("worst", difference.worst))
     for word, element in places:
         if element is not None:
-            lines.append(f"  {word} at {list(element.index)}: {_element(element, difference.tolerance)}")
+            lines.append(f"  {word} at {list(element.index)}: {describe_element(element, difference.tolerance)}")
     return lines
 
 
-def _element(element: Element, tolerance: float) -> str:
+def describe_element(element: Element, tolerance: float) -> str:
+    """Return an element's expected and actual value, and its error ÷ tolerance."""
     if isinstance(element.expected, bool):
         return f"expected {element.expected}, actual {element.got}"
     text = f"expected {element.expected:.9g}, actual {element.got:.9g}"

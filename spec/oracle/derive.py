@@ -136,6 +136,8 @@ class _Method:
     conventions: Mapping[str, str]
     #: Outputs that the formula need not compute again.
     known: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    #: True if the arrays are those of a call, and not decimals that each dtype rounds.
+    held: bool = False
 
     def samples(self) -> list[int] | None:
         """List the samples that a full-size case probes, to which its call is narrowed; None means all."""
@@ -167,10 +169,25 @@ class _Method:
         """Return the same method, with the first or the last chosen among equals."""
         return replace(self, conventions={**self.conventions, "among_equals": among_equals})
 
-    def run(
-        self, number: formulas.Number, read: Callable[[float], Any], unit: Callable[[int, int], Any]
+    def run_balls(self) -> Mapping[str, NDArray[Any]]:
+        """Evaluate on balls."""
+        from goldformer.spec.oracle import balls  # only deriving needs python-flint
+
+        read = balls.exact if self.held else balls.read
+        return self._run(balls.exact, read, balls.read, duals.unit_balls(balls.exact))
+
+    def run_draws(self) -> Mapping[str, NDArray[Any]]:
+        """Evaluate on draws."""
+        return self._run(Draw.exact, Draw.hold if self.held else Draw.read, Draw.read, duals.unit_draw)
+
+    def _run(
+        self,
+        number: formulas.Number,
+        read: Callable[[float], Any],
+        constant: Callable[[float], Any],
+        unit: Callable[[int, int], Any],
     ) -> Mapping[str, NDArray[Any]]:
-        """Evaluate on one kind of elements."""
+        """Evaluate on one kind of elements: arrays by `read`, attributes by `constant`."""
         case = self.case
 
         def formula(number: formulas.Number, element: Callable[[float], Any], constant: Any) -> Outputs:
@@ -178,11 +195,11 @@ class _Method:
             return evaluate(case.component, number, element, *call, constant)
 
         if case.cotangent_array is None:
-            return formula(number, read, read)
+            return formula(number, read, constant)
         floats = {n: a for n, a in {**case.input_arrays, **case.param_arrays}.items() if a.dtype.kind == "f"}
         cotangent = np.frompyfunc(read, 1, 1)(case.cotangent_array)
         return duals.gradients(
-            lambda dual, seed: formula(dual, seed, lambda v: duals.Dual(read(v))),
+            lambda dual, seed: formula(dual, seed, lambda v: duals.Dual(constant(v))),
             floats, cotangent, self.contract.first_output, number, read, unit,
         )  # fmt: skip
 
@@ -194,9 +211,10 @@ def choose_options(case: Case, contract: Contract, options: Mapping[str, str]) -
     return {**fixed, **options}
 
 
-def derive(case: Case, contract: Contract, *, advice: bool = False) -> Derived:
+def derive(case: Case, contract: Contract, *, advice: bool = False, held: bool = False) -> Derived:
     """Derive the golden values of a case under every option; `advice` means that all its clauses are SHOULD.
 
+    With `held`, the arrays are the exact numbers of a call: no decimal is meant by them, and no dtype rounds them.
     Unproven where a value or a decision is not certain, and where a tie leaves open what the case asks for.
     """
     from goldformer.spec.oracle import balls  # only deriving needs python-flint
@@ -210,15 +228,15 @@ def derive(case: Case, contract: Contract, *, advice: bool = False) -> Derived:
             derived[key] = None
             continue
         variant = case.under(options)
-        how = _Method(variant, contract, choose_options(variant, contract, options))
+        how = _Method(variant, contract, choose_options(variant, contract, options), held=held)
         before = tuple(option for name, option in options.items() if name != _LAST)
         known_proven, known_drawn = shared.get(before, ({}, {}))
         with balls.precision(balls.PRECISION if how.samples() is None else balls.FULL_SIZE):
-            proven = replace(how, known=known_proven).run(balls.exact, balls.read, duals.unit_balls(balls.exact))
+            proven = replace(how, known=known_proven).run_balls()
         if not known_drawn:
             # What is known was perturbed already; new operations get further perturbations.
             Draw.reset()
-        drawn = replace(how, known=known_drawn).run(Draw.exact, Draw.read, duals.unit_draw)
+        drawn = replace(how, known=known_drawn).run_draws()
         if _LAST in options and proven.keys() >= _DECODED:
             shared[before] = _select_decoded(proven), _select_decoded(drawn)
         peak = max(peak, Draw.peak)
@@ -266,7 +284,7 @@ def _margin(
         equals = f"{case.id}: {ties} of its {len(gaps)} decisions are between exactly equal candidates"
         if ids and not advice:
             raise balls.Unproven(f"{equals}: ask for no {' and '.join(ids)}, or cite clauses that are SHOULD alone")
-        other = how.choose_among_equals("last").run(balls.exact, balls.read, duals.unit_balls(balls.exact))
+        other = how.choose_among_equals("last").run_balls()
         if any(balls.decimals(other[n]) != balls.decimals(proven[n]) for n in (GAPS, *case.expect) if n not in ids):
             raise balls.Unproven(f"{equals}, and what is expected depends on which of them is chosen")
     if len(drawn[GAPS]) != len(gaps) or (not ties and any(np.any(proven[name] != drawn[name]) for name in ids)):

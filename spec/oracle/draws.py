@@ -75,6 +75,12 @@ class Draw:
         return cls.exact(value) if held else cls.perturb(np.full(SAMPLES, value))
 
     @classmethod
+    def hold(cls, value: float) -> Draw:
+        """Take an input that the dtype of the call holds exactly: nothing rounds it."""
+        cls.peak = max(cls.peak, abs(value))
+        return cls.exact(value)
+
+    @classmethod
     def perturb(cls, samples: Samples) -> Draw:
         """Perturb the result of one elementary operation by its roundoffs."""
         noise, start, size = _noise(), cls._next, samples.size

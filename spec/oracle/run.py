@@ -171,10 +171,10 @@ def _values(derived: DerivedArray, kind: str) -> NDArray[Any]:
     return np.array([read(v) for v in derived.values], dtype=dtypes.get(kind, np.float64)).reshape(derived.shape)
 
 
-def derive_golden(case: Case, spec: Spec) -> Case:
-    """Return a case with its golden values as they are derived now; Unproven as for `derive`."""
+def derive_golden(case: Case, spec: Spec, *, held: bool = False) -> Case:
+    """Return a case with its golden values as they are derived now; Unproven, and `held`, as for `derive`."""
     contract = spec.contracts[case.component]
-    derived = derive(case, contract, advice=spec.is_advice(case))
+    derived = derive(case, contract, advice=spec.is_advice(case), held=held)
     kinds = {name: {"bool": "b", "ids": "i"}.get(array.kind, "f") for name, array in contract.results_of(case).items()}
     options = {
         key: None

@@ -1,12 +1,32 @@
 """Reference-compliance suite and golden-value spec for the Transformer."""
 
-__all__ = ["__version__"]
+from typing import TYPE_CHECKING, Any
+
+from goldformer.exports import load_on_use
+
+if TYPE_CHECKING:
+    from goldformer.conformance.api.checking import check
+    from goldformer.conformance.api.expectation import assert_correct, expected
+    from goldformer.conformance.api.report import NonConformance, Report
+
+    __version__: str
+
+__all__ = ["NonConformance", "Report", "__version__", "assert_correct", "check", "expected"]
+
+_load = load_on_use(
+    __name__,
+    {
+        "conformance.api.checking": ("check",),
+        "conformance.api.expectation": ("assert_correct", "expected"),
+        "conformance.api.report": ("NonConformance", "Report"),
+    },
+)
 
 
-def __getattr__(name: str) -> str:
-    """Look up the version when it is used: importlib.metadata takes longer than all of --help."""
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is used; importlib.metadata, which has the version, takes longer than --help."""
     if name == "__version__":
         from importlib.metadata import version
 
         return version("goldformer")
-    raise AttributeError(name)
+    return _load(name)

@@ -23,6 +23,7 @@ PACKAGES: Final[Mapping[str, tuple[str, ...]]] = {
     "tinygrad": ("tinygrad",),
     "derive": ("python-flint",),
     "cluster": ("distributed",),
+    "notebook": ("nbformat",),
     "examples": ("matplotlib",),
 }  # fmt: skip
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from goldformer.conformance.commands.explain import address
 from goldformer.spec import Spec
-from goldformer.spec.tables import Mistake
+from goldformer.spec.tables import Mistake, find_address
 from goldformer_site.markdown import Words, fields, link, target
 
 _HEAD = """\
@@ -53,7 +52,7 @@ def _page(mistake: Mistake, spec: Spec, words: Words) -> str:
             ("Fix", words.plain(mistake.hint)),
             ("Shown by", words.plain(mistake.reveals)),
             ("Hidden by", words.plain(mistake.hides)),
-            ("Seen", ", ".join(f"[{words.plain(place)}]({address(place)})" for place in mistake.seen)),
+            ("Seen", ", ".join(f"[{words.plain(place)}]({find_address(place)})" for place in mistake.seen)),
             ("Caught by", words.checks(checks)),
         ]
     )

@@ -111,7 +111,7 @@ def test_a_name_that_is_no_text_is_a_problem_and_no_end_of_grading(tmp_path: Pat
         (tmp_path / os.fsdecode(name)).write_bytes(CODE)
     found = find_submissions(tmp_path)
     read = [found.read(handed, SMALL) for handed in found.handed]
-    said = "is no .py file, no folder and no zip"
+    said = "is no .py file, no notebook, no folder and no zip"
     assert sorted(one.problem for one in read) == ["", rf"\udcff.txt {said}", rf"\x1b[2J.doc {said}"]
 
 
@@ -235,7 +235,9 @@ def test_a_list_of_students_that_is_no_file_is_not_waited_for(tmp_path: Path) ->
         ({"big.py": os.urandom(900_000), "b2.bin": os.urandom(100_000), "b3": os.urandom(50_000)}, "more than 1 MiB"),
         ({"a": CODE, "a/b.py": CODE}, "has 'a' as a file and as a folder"),
         ({"a.py": CODE, "b.py": CODE}, "there is no submission.py among a.py, b.py"),
-        ({"hw.ipynb": b"{}"}, "there is no .py file; what was handed in is hw.ipynb"),
+        ({"hw.txt": b"{}"}, "there is no .py file and no notebook; what was handed in is hw.txt"),
+        ({"hw.ipynb": b"{}"}, "hw.ipynb is no notebook: "),
+        ({"a.ipynb": b"{}", "b.ipynb": b"{}"}, "there is no submission.py among a.ipynb, b.ipynb"),
         ({}, "nothing was handed in: it is empty"),
     ],
 )
@@ -356,16 +358,16 @@ def test_what_is_no_submission_is_a_student_with_a_problem(tmp_path: Path) -> No
     (tmp_path / "bob.tar.gz").write_bytes(b"")
     found = find_submissions(tmp_path)
     problems = [found.read(handed, SMALL).problem for handed in found.handed]
-    assert problems == ["", "bob.tar.gz is no .py file, no folder and no zip"]
+    assert problems == ["", "bob.tar.gz is no .py file, no notebook, no folder and no zip"]
 
 
 def test_nothing_to_grade_is_said(tmp_path: Path) -> None:
     with pytest.raises(NoSubmissions, match="nowhere: there is nothing there"):
         find_submissions(tmp_path / "nowhere")
-    with pytest.raises(NoSubmissions, match=r"holds no \.py file, no folder and no zip"):
+    with pytest.raises(NoSubmissions, match=r"holds no \.py file, no notebook, no folder and no zip"):
         find_submissions(tmp_path)
     (tmp_path / "x.txt").write_text("")
-    with pytest.raises(NoSubmissions, match=r"x\.txt: is no \.py file, no folder and no zip"):
+    with pytest.raises(NoSubmissions, match=r"x\.txt: is no \.py file, no notebook, no folder and no zip"):
         find_submissions(tmp_path / "x.txt")
     (tmp_path / "submission_metadata.yml").write_text("a: [")
     with pytest.raises(NoSubmissions, match=r"submission_metadata\.yml:2: file: is not YAML"):

@@ -1,0 +1,210 @@
+"""Read a Jupyter notebook as Python source: its imports, definitions and constants, without running the rest.
+
+A cell that is tagged `goldformer`, or begins with `# EXPORT`, is taken whole; if there is one, no other is taken.
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import re
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from goldformer.extras import install_hint
+
+#: The suffix of a notebook's file.
+SUFFIX: Final = ".ipynb"
+#: The tag of a cell, in its metadata, and the first words of a cell that mark it.
+TAG: Final = "goldformer"
+MARK: Final = "# EXPORT"
+
+#: The cell magics whose cells are Python; a cell of any other magic is dropped.
+_OF_PYTHON: Final = frozenset({"capture", "prun", "time", "timeit"})
+#: A line of IPython: a magic, a command of the shell, a question for help, or one of them assigned to a name.
+_MAGIC: Final = re.compile(r"^\s*([%!?].*|[\w., ]+=\s*[%!].*|[\w.*]+\?+\s*)$")
+#: The line before each cell of the source.
+_HEADING: Final = re.compile(r"^# code cell (\d+)$")
+#: A line of the source in a traceback or in a message: File "submission.py", line 3, and submission.py:3.
+_PLACE: Final = r'{file}(?:\\?", line |:)(\d+)'
+
+
+class NotebookError(Exception):
+    """A notebook that cannot be read; the message names the cell and the line."""
+
+
+@dataclass(frozen=True, slots=True)
+class CodeCell:
+    """A code cell: its number among the code cells, from 1, and what is kept of it, every line in its place."""
+
+    number: int
+    text: str
+
+    @property
+    def name(self) -> str:
+        """Its name in messages."""
+        return f"code cell {self.number}"
+
+
+def read_notebook(raw: bytes, name: str) -> tuple[CodeCell, ...]:
+    """Return what is kept of the code cells of a notebook, in order; NotebookError if it is none, or is no Python."""
+    try:
+        import nbformat  # an optional dependency
+    except ImportError as missing:
+        raise NotebookError(f"{name}: reading a notebook needs nbformat: {install_hint('notebook')}") from missing
+    try:
+        notebook = nbformat.reads(raw.decode("utf-8-sig"), as_version=4)
+        cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+        numbered = [(number, str(cell.source), _is_marked(cell)) for number, cell in enumerate(cells, 1)]
+    except Exception as error:
+        # nbformat raises errors of many kinds for a file that is none, or of a version that it does not know.
+        raise NotebookError(f"{name} is no notebook: {type(error).__name__}: {str(error)[:200]}") from error
+    whole = any(marked for _, _, marked in numbered)
+    taken = [(number, source) for number, source, marked in numbered if marked or not whole]
+    return tuple(_read_cell(number, source, name, whole=whole) for number, source in taken)
+
+
+def write_source(cells: Sequence[CodeCell]) -> bytes:
+    """Return the cells as one Python file, each under a heading; `name_cell` tells the cell of its lines."""
+    futures = sorted({name for cell in cells for name in _list_futures(cell.text)})
+    first = [f"from __future__ import {', '.join(futures)}"] if futures else []
+    parts = [f"# {cell.name}\n{_blank_futures(cell.text)}" for cell in cells]
+    return ("\n".join([*first, *parts]) + "\n").encode()
+
+
+def name_cell(source: str, line: int) -> str:
+    """Return the cell and the line in it of a line of `write_source`; "" if no cell has it."""
+    before = source.splitlines()[:line]
+    for back, text in enumerate(reversed(before)):
+        if heading := _HEADING.match(text):
+            return f"code cell {heading[1]}, line {back}" if back else ""
+    return ""
+
+
+def name_cells(text: str, file: str, source: str) -> str:
+    """Return a message or a traceback with the cell behind each place in a file that `write_source` wrote."""
+
+    def add(place: re.Match[str]) -> str:
+        cell = name_cell(source, int(place[1]))
+        return f"{place[0]} ({cell})" if cell else place[0]
+
+    return re.sub(_PLACE.format(file=re.escape(file)), add, text)
+
+
+def run_cells(cells: Sequence[CodeCell], name: str) -> types.ModuleType:
+    """Run what is kept of the cells, in one module; tracebacks have the name of the notebook and of the cell."""
+    module = types.ModuleType(name)
+    flags = 0
+    for cell in cells:
+        for feature in _list_futures(cell.text):
+            flags |= getattr(__future__, feature).compiler_flag
+        code = compile(cell.text, f"{name}, {cell.name}", "exec", flags=flags, dont_inherit=True)
+        exec(code, vars(module))
+    return module
+
+
+def _is_marked(cell: Mapping[str, Any]) -> bool:
+    return TAG in cell["metadata"].get("tags", ()) or str(cell["source"]).lstrip().startswith(MARK)
+
+
+def _read_cell(number: int, source: str, name: str, *, whole: bool) -> CodeCell:
+    tree = _parse(source)
+    if tree is None:
+        source = _drop_magics(source)
+        try:
+            tree = _compile(source)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            line, what = (error.lineno, error.msg) if isinstance(error, SyntaxError) else (1, str(error))
+            text = (source.splitlines() or [""])[(line or 1) - 1 : line or 1]
+            raise NotebookError(f"{name}, code cell {number}, line {line}: {what}: {''.join(text).strip()}") from error
+    kept = tree.body if whole else [node for node in tree.body if _is_kept(node)]
+    return CodeCell(number, _cut(source, kept))
+
+
+def _compile(source: str) -> ast.Module:
+    """Return the syntax tree of a cell, in which IPython allows `await` at the top; SyntaxError if there is none."""
+    flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    tree: ast.Module = compile(source, "cell", "exec", flags=flags, dont_inherit=True)
+    return tree
+
+
+def _parse(source: str) -> ast.Module | None:
+    try:
+        return _compile(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _drop_magics(source: str) -> str:
+    """Return a cell without the lines of IPython, with every other line in its place."""
+    lines = source.splitlines()
+    first = next((n for n, line in enumerate(lines) if line.strip()), 0)
+    if lines and lines[first].startswith("%%"):
+        if (lines[first][2:].split() or [""])[0] not in _OF_PYTHON:
+            return ""
+        lines[first] = ""
+    # A block that has nothing else must not become empty.
+    return "\n".join(f"{line[: len(line) - len(line.lstrip())]}pass" if _MAGIC.match(line) else line for line in lines)
+
+
+def _is_kept(node: ast.stmt) -> bool:
+    """Return True for an import, a definition, a constant, and a condition around nothing else."""
+    match node:
+        case ast.Import() | ast.ImportFrom() | ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+            return True
+        case ast.Assign(targets=targets, value=value):
+            return all(map(_is_name, targets)) and _is_constant(value)
+        case ast.AnnAssign(target=target, value=value):
+            return _is_name(target) and value is not None and _is_constant(value)
+        case ast.If():
+            return _is_constant(node.test) and all(map(_is_kept, [*node.body, *node.orelse]))
+        case ast.Try():
+            handled = [statement for handler in node.handlers for statement in handler.body]
+            return all(_is_kept(s) or isinstance(s, ast.Pass) for s in [*node.body, *handled, *node.orelse])
+        case _:
+            return False
+
+
+def _is_name(target: ast.expr) -> bool:
+    return isinstance(target, ast.Name) or (isinstance(target, ast.Tuple) and all(map(_is_name, target.elts)))
+
+
+def _is_constant(value: ast.expr) -> bool:
+    """Return True for a value that calls nothing: literals, names, and what operators make of them."""
+    if isinstance(value, ast.Lambda):
+        return True
+    called = (ast.Call, ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr)
+    return not any(isinstance(inner, called) for inner in ast.walk(value))
+
+
+def _cut(source: str, kept: Sequence[ast.stmt]) -> str:
+    """Return the text of some statements of a cell, each in its own line, and empty lines for the others."""
+    lines = source.splitlines()
+    cut = [""] * len(lines)
+    for node in kept:
+        decorators = getattr(node, "decorator_list", [])
+        first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
+        last = node.end_lineno or node.lineno
+        for number in range(first, last + 1):
+            # Columns count bytes.
+            text = lines[number - 1].encode()
+            start = node.col_offset if number == node.lineno and not decorators else 0
+            end = node.end_col_offset if number == last else None
+            cut[number - 1] += ("; " if cut[number - 1] else "") + text[start:end].decode()
+    return "\n".join(cut)
+
+
+def _list_futures(text: str) -> Iterator[str]:
+    for node in _compile(text).body:
+        if isinstance(node, ast.ImportFrom) and node.module == "__future__":
+            yield from (alias.name for alias in node.names)
+
+
+def _blank_futures(text: str) -> str:
+    """Return a cell without its imports from __future__, which must come first in a file."""
+    kept = [
+        node for node in _compile(text).body if not (isinstance(node, ast.ImportFrom) and node.module == "__future__")
+    ]
+    return _cut(text, kept)

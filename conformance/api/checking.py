@@ -1,0 +1,208 @@
+"""Check an implementation that is in memory: `goldformer.check`."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from goldformer.adapters.arrays import LIBRARIES
+from goldformer.adapters.find import COMMAND, find_adapter, load_object, require_arrays
+from goldformer.adapters.find_arrays import add_arrays
+from goldformer.adapters.process import TIMEOUT
+from goldformer.adapters.protocol import DTYPES, Adapter
+from goldformer.conformance.api.printed import Printed
+from goldformer.conformance.api.report import Report
+from goldformer.conformance.judging.cases import Bench
+from goldformer.conformance.judging.verdict import Verdict
+from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest, judge_implementation
+from goldformer.conformance.reports.did_you_mean import unknown
+from goldformer.conformance.run import Numerics, Selection, add_declared_cases
+from goldformer.spec import Spec, load_spec
+
+#: The word for every dtype that an implementation has.
+ALL: Final = "all"
+
+Words = str | Iterable[str]
+
+
+def check(
+    what: Any,
+    component: str | None = None,
+    *,
+    dtypes: Words | None = None,
+    device: str = "cpu",
+    conventions: Mapping[str, str] | None = None,
+    cases: Words = (),
+    properties: Words = (),
+    arrays: str | None = None,
+    strict: bool = False,
+    timeout: float = TIMEOUT,
+) -> Report:
+    """Check an implementation against the golden cases and properties, and return a report.
+
+    `what` is a function, a mapping of component names to functions, a module or another object with ARRAYS, the path of
+    an adapter or of a notebook, the name of a built-in adapter, or "cmd: …", a process. A function is the component of
+    its name unless `component` names it; for all others `component` narrows the check to that one. `dtypes` are one or
+    several of float64, float32, float16 and bfloat16, or "all"; without, float32 if it has it. `conventions` declare
+    the options that the implementation has, `arrays` ("torch", "numpy" or "jax") what it works on, which is found out
+    if it is not given. `cases` and `properties` are the ids of the only ones to run; `strict` and `timeout` are those
+    of `goldformer check`.
+
+    ValueError for a name that is unknown, TypeError for an object that cannot be checked, AdapterError for an adapter
+    that cannot be used. The implementation's own exceptions are failures in the report.
+    """
+    spec = load_spec()
+    with Printed() as printed, _forget_modules(what):
+        loaded = _load(what, component, arrays, timeout, spec)
+        with contextlib.closing(loaded):
+            adapter = loaded.declare(conventions or {}, spec)
+            listed = (adapter.default_dtype,) if dtypes is None else _split(dtypes)
+            # Only what is in memory is asked for; a file may be asked for everything.
+            own = () if isinstance(what, str | Path | types.ModuleType) else _list_own(adapter, spec)
+            selection = Selection(
+                adapter.dtypes if listed == (ALL,) else listed, _split(component or own), _split(cases),
+                _split(properties),
+            )  # fmt: skip
+            _require_known(selection, spec)
+            bench = add_declared_cases(Bench(spec, adapter, selection.dtypes[0], device, strict), selection)
+            spec = bench.spec
+            _require_cases(selection, spec)
+            with Numerics().hold(adapter.arrays):
+                found = judge_implementation(bench, selection, with_pictures=True)
+    options = {"conventions": dict(conventions or {}), "device": device, "arrays": arrays, "strict": strict}
+    verdicts = tuple(replace(v, reproduce=_describe_call(what, component, v, options)) for v in found.verdicts)
+    request = ComparisonRequest(selection.dtypes, selection.components, device, timeout=timeout)
+    return Report(Comparison(request, (replace(found, verdicts=verdicts),)), spec, printed.text)
+
+
+def _load(what: Any, component: str | None, arrays: str | None, timeout: float, spec: Spec) -> Adapter:
+    """Return the adapter of what is to be checked."""
+    if isinstance(what, str | Path):
+        name = str(what)
+        if name.startswith(COMMAND):
+            return find_adapter(name, spec, timeout)
+        return _read(load_object(name), name, arrays, spec)
+    if isinstance(what, types.ModuleType) or hasattr(what, "ARRAYS"):
+        return _read(what, _find_name(what), arrays, spec)
+    if isinstance(what, Mapping):
+        if message := unknown(map(str, what), _list_names(spec), "the mapping has"):
+            raise ValueError(message)
+        return _read(types.SimpleNamespace(**what), "a mapping", arrays, spec)
+    if _is_function(what):
+        name = _find_name(what)
+        if message := unknown([component or name], spec.components, "component"):
+            advice = "" if component else f'. Name the component: check({name}, "{next(iter(spec.components))}")'
+            raise ValueError(message + advice)
+        return _read(types.SimpleNamespace(**{component or name: what}), name, arrays, spec)
+    return _infer(what)
+
+
+def _list_own(adapter: Adapter, spec: Spec) -> tuple[str, ...]:
+    """Return the components that an adapter has, or their gradients."""
+    return tuple(name for name in spec.components if name in adapter.functions or name in adapter.gradients)
+
+
+def _infer(what: Any) -> Adapter:
+    """Return the adapter of a class or an object, such as an nn.Module; for now a TypeError that says what to pass."""
+    kind = f"the class {what.__name__}" if isinstance(what, type) else f"an object of {type(what).__name__}"
+    raise TypeError(
+        f"check() got {kind}: pass a function that takes the arguments of one component and calls it, "
+        'such as check(my_function, "multi_head_attention"), or a mapping of several'
+    )
+
+
+def _is_function(what: Any) -> bool:
+    """Return True for functions, also compiled or wrapped ones, and for partial calls of them."""
+    return isinstance(what, functools.partial) or (
+        callable(what) and not isinstance(what, type) and hasattr(what, "__name__")
+    )
+
+
+def _find_name(what: Any) -> str:
+    while isinstance(what, functools.partial):
+        what = what.func
+    return str(getattr(what, "__name__", type(what).__name__))
+
+
+def _list_names(spec: Spec) -> list[str]:
+    """Return the names that a mapping may have: components, and their gradients."""
+    return [*spec.components, *(f"{name}_gradient" for name in spec.components)]
+
+
+def _read(thing: Any, origin: str, arrays: str | None, spec: Spec) -> Adapter:
+    """Read an object with functions named as components; find its array library unless it is declared or given."""
+    if arrays is not None and (message := unknown([arrays], [*LIBRARIES][:-1], "arrays", every=True)):
+        raise ValueError(message)
+    adapter = Adapter.from_object(add_arrays(thing, spec, arrays), origin, spec)
+    require_arrays(adapter.arrays, origin)
+    return adapter
+
+
+def _split(words: Words) -> tuple[str, ...]:
+    return (words,) if isinstance(words, str) else tuple(words)
+
+
+def _require_known(selection: Selection, spec: Spec) -> None:
+    """Raise ValueError for the first word that is unknown, with a guess."""
+    if not selection.dtypes:
+        raise ValueError(f"dtypes is empty: name one of {', '.join(DTYPES)}")
+    asked = (
+        (selection.dtypes, DTYPES, "dtypes"),
+        (selection.components, spec.components, "component"),
+        (selection.properties, spec.properties, "properties"),
+    )
+    for words, known, name in asked:
+        if message := unknown(words, known, name):
+            raise ValueError(message)
+
+
+def _require_cases(selection: Selection, spec: Spec) -> None:
+    """Raise ValueError for the first case that is unknown, those included that were derived for an adapter."""
+    if message := unknown(selection.cases, spec.cases, "cases"):
+        raise ValueError(message)
+
+
+#: The values of options that need not be said.
+_DEFAULTS: Final[Mapping[str, Any]] = {"conventions": {}, "device": "cpu", "arrays": None, "strict": False}
+
+
+def _describe_call(what: Any, component: str | None, verdict: Verdict, options: Mapping[str, Any]) -> str:
+    """Return the call that repeats one check."""
+    if isinstance(what, Mapping):
+        what, component = what.get(verdict.component, what), verdict.component
+    shown = repr(str(what)) if isinstance(what, str | Path) else _find_name(what)
+    named = f", {component!r}" if component not in (None, shown) else ""
+    only = "cases" if verdict.kind == "case" else "properties"
+    said = {only: verdict.check, "dtypes": verdict.dtype}
+    said |= {name: value for name, value in options.items() if value != _DEFAULTS[name]}
+    return f"goldformer.check({shown}{named}, {', '.join(f'{name}={value!r}' for name, value in said.items())})"
+
+
+@contextlib.contextmanager
+def _forget_modules(what: Any) -> Iterator[None]:
+    """Forget the modules of a file's folder that checking it imports: the next check reads them again from disk."""
+    if not isinstance(what, str | Path) or str(what).startswith(COMMAND):
+        yield
+        return
+    path, before = list(sys.path), set(sys.modules)
+    folder = Path(what).resolve().parent
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+        for name in set(sys.modules) - before:
+            if _is_own(name, getattr(sys.modules[name], "__file__", None), folder):
+                del sys.modules[name]
+
+
+def _is_own(name: str, file: str | None, folder: Path) -> bool:
+    """Return True for a module of a folder, unless it is installed there, or part of goldformer."""
+    if file is None or name.partition(".")[0] == "goldformer":
+        return False
+    return Path(file).is_relative_to(folder) and "site-packages" not in Path(file).parts

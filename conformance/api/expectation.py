@@ -1,0 +1,180 @@
+"""Proven values for a caller's own inputs, and the assertion that a result agrees with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from goldformer.adapters.arrays import LIBRARIES
+from goldformer.adapters.find_arrays import find_library
+from goldformer.adapters.process.arrays import round_to_dtype
+from goldformer.adapters.protocol import DTYPES
+from goldformer.conformance.api.own_call import OwnCall
+from goldformer.conformance.api.report import NonConformance
+from goldformer.conformance.diagnosis.explain import Diagnosis
+from goldformer.conformance.diagnosis.findings import FIRST_SEEN, FIX_FIRST, Finding, diagnose
+from goldformer.conformance.judging.cases import Bench, explain_out_of_reach, judge_case
+from goldformer.conformance.judging.invoke import BadResult, name_outputs
+from goldformer.conformance.judging.tolerance import tolerance
+from goldformer.conformance.judging.verdict import Status, Verdict
+from goldformer.conformance.reports.text import difference_lines, format_remarks
+from goldformer.spec import Case, Contract, GoldenArray, Spec, load_spec
+
+#: The findings that say nothing of a single call.
+_OF_A_RUN: Final = frozenset({FIX_FIRST, FIRST_SEEN})
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedArray:
+    """The proven values of one output, in float64 (ids: int64, masks: bool), and how far a right result may lie off.
+
+    `values` is an array of the library of the inputs. `tolerances` has every dtype that holds these inputs exactly;
+    for any other one the inputs are rounded first, and their values are others. `tolerance` is that of the dtype of
+    the inputs.
+    """
+
+    values: Any
+    tolerance: float
+    tolerances: Mapping[str, float]
+
+
+def expected(
+    component: str, *, conventions: Mapping[str, str] | None = None, **arguments: Any
+) -> dict[str, ExpectedArray]:
+    """Return the proven values of each output of a component for arguments of your own.
+
+    The arguments are those of the component's contract (`goldformer explain COMPONENT`), by name: arrays of PyTorch,
+    NumPy or JAX, all of one dtype, `params` as a mapping. Each number means exactly what the array holds. The values
+    are derived now, in ball arithmetic, which needs python-flint. `conventions` are the options to follow instead of
+    the documents' own, as in an adapter.
+
+    ValueError or TypeError for arguments that contradict the contract, that are not finite, whose result is random or
+    for which a decision lies within rounding.
+    """
+    spec = load_spec()
+    with _keep_jax_settings(arguments):
+        call = OwnCall.read(component, arguments, conventions, spec)
+        case = call.derive()
+        golden = _select_golden(case)
+        contract, library = spec.contracts[component], LIBRARIES[call.adapter.arrays]
+        held: list[str] = [dtype for dtype in DTYPES if _holds(case, dtype)]
+        if call.dtype not in held:
+            raise ValueError(f"{component}: {explain_out_of_reach(case, call.dtype)}")
+        found = {}
+        for name in (name for name in contract.outputs if name in golden):
+            tolerances: dict[str, float] = {dtype: _find_tolerance(golden[name], contract, dtype) for dtype in held}
+            shape = contract.outputs[name].shape.sizes(case.sizes, case.lead)
+            values = library.make(_fill(golden[name], shape), "float64", call.device)
+            found[name] = ExpectedArray(values, tolerances[call.dtype], tolerances)
+        return found
+
+
+def assert_correct(
+    actual: Any, component: str, *, conventions: Mapping[str, str] | None = None, **arguments: Any
+) -> None:
+    """Raise NonConformance, an AssertionError with the diagnosis, unless a result is right for its arguments.
+
+    `actual` is what the component gave for `arguments`, as it may be returned by an adapter: its first output, a tuple
+    of the first ones, or a mapping by name. It is judged as a golden case is: shape, dtype, device, and every value
+    within the tolerance that is derived for these inputs in their dtype. The arguments and `conventions` are those of
+    `expected`.
+
+    ValueError or TypeError as for `expected`, and if the tolerance is so wide that zeros would pass.
+    """
+    __tracebackhide__ = True
+    spec = load_spec()
+    with _keep_jax_settings({**arguments, "actual": _take_first(actual)}):
+        call = OwnCall.read(component, arguments, conventions, spec, _take_first(actual))
+        verdict = _judge(actual, call)
+    if verdict.bad or verdict.is_tolerated:
+        raise NonConformance(_describe(verdict, spec))
+    if verdict.status is not Status.PASSED:
+        raise ValueError(f"{component} in {call.dtype} cannot be judged: {verdict.message}")
+
+
+def _judge(actual: Any, call: OwnCall) -> Verdict:
+    """Return the verdict on a result, with the mistakes that reproduce it."""
+    component, spec = call.case.component, call.spec
+    adapter = replace(call.adapter, name="the result", functions={component: lambda **_: actual})
+    try:
+        outputs = name_outputs(actual, spec.contracts[component]).keys()
+    except BadResult:
+        outputs = {spec.contracts[component].first_output: None}.keys()
+    case = call.derive(outputs)
+    bench = Bench(spec.with_cases({case.id: case}), adapter, call.dtype, call.device)
+    judgement = judge_case(case, bench)
+    if judgement.verdict.status is Status.PASSED:
+        _require_telling(judgement.expected, spec.contracts[component], call.dtype)
+        return judgement.verdict
+    # In a large call, the mistakes to look for are those that cases of the component list.
+    listed = dict.fromkeys(id_ for other in spec.cases_of(component) if other.cotangent is None for id_ in other.kills)
+    (explained,) = Diagnosis(spec).explain_all([replace(judgement, case=replace(case, kills=tuple(listed)))])
+    return explained
+
+
+def _require_telling(golden: Mapping[str, GoldenArray], contract: Contract, dtype: str) -> None:
+    """Raise ValueError if zeros would pass for an output that is not zero: the comparison says nothing."""
+    for name, array in golden.items():
+        bound = _find_tolerance(array, contract, dtype)
+        if 0 < array.magnitude <= bound and np.isfinite(array.values).all():
+            what = f"{name}: zeros would pass too, since no expected value exceeds {array.magnitude:.3g}"
+            raise ValueError(
+                f"{what} and the tolerance of {dtype} is {bound:.3g} for these inputs: give inputs whose rounding "
+                "errors are smaller, such as smaller weights, or a finer dtype"
+            )
+
+
+def _describe(verdict: Verdict, spec: Spec) -> str:
+    """Return the message of a failed assertion: the first and the worst wrong number, and the mistake."""
+    lines = [f"{verdict.component} is wrong in {verdict.dtype}: {verdict.message}"]
+    for difference in verdict.differences:
+        lines += [f"  {line}" for line in difference_lines(difference)]
+    found: list[Finding] = [f for f in diagnose([verdict], spec) if f.label not in _OF_A_RUN]
+    lines += format_remarks(found)
+    return "\n".join(lines)
+
+
+def _select_golden(case: Case) -> Mapping[str, GoldenArray]:
+    """Return the golden values under the conventions of a call; of those left open, only what all options share."""
+    assert case.golden is not None, "it was derived"
+    keys = [case.key(options) for options in case.combine_options()]
+    return (case.golden.options[keys[0]] or {}) if len(keys) == 1 else case.golden.select_agreed(keys)
+
+
+def _fill(golden: GoldenArray, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return the values of an output in its shape, NaN where a convention is left open."""
+    if golden.indices is None:
+        return golden.values
+    whole = np.full(shape, np.nan)
+    whole[tuple(np.array(golden.indices).T)] = golden.values
+    return whole
+
+
+def _find_tolerance(golden: GoldenArray, contract: Contract, dtype: str) -> float:
+    return tolerance(dtype, golden.error_scale, golden.magnitude, contract.computed_in_at_least)
+
+
+def _holds(case: Case, dtype: str) -> bool:
+    """Return True if a dtype holds every number of a call, and those on the way."""
+    if explain_out_of_reach(case, dtype):
+        return False
+    arrays = (*case.input_arrays.values(), *case.param_arrays.values())
+    return all(np.array_equal(round_to_dtype(a, dtype), a) for a in arrays if a.dtype.kind == "f")
+
+
+def _take_first(actual: Any) -> Any:
+    """Return the first array of a result, which may be a tuple or a mapping."""
+    values = list(actual.values()) if isinstance(actual, Mapping) else actual
+    return values[0] if isinstance(values, list | tuple) and values else values
+
+
+def _keep_jax_settings(arguments: Mapping[str, Any]) -> Any:
+    """Return a context that keeps the 64 bits of JAX as they are, where an argument is an array of JAX."""
+    params = arguments.get("params")
+    values = [*arguments.values(), *(params.values() if isinstance(params, Mapping) else ())]
+    found = next(filter(None, map(find_library, values)), LIBRARIES["numpy"])
+    return found.keep_settings()

@@ -1,0 +1,196 @@
+"""A call of one component with arrays of the caller's own, as a case whose golden values are derived on the spot."""
+
+from __future__ import annotations
+
+import math
+import types
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from goldformer.adapters.arrays import LIBRARIES, ArrayLibrary
+from goldformer.adapters.find_arrays import find_library
+from goldformer.adapters.protocol import DTYPES, Adapter
+from goldformer.conformance.judging.derivation import CannotDerive, derive_values
+from goldformer.conformance.reports.did_you_mean import unknown
+from goldformer.spec import Case, Contract, Location, Spec, Wanted
+from goldformer.spec.call import check_call
+from goldformer.spec.draw import Values
+from goldformer.spec.laws import law_of
+from goldformer.spec.model import Array
+from goldformer.spec.oracle.matrices import LARGE
+from goldformer.spec.shapes import ContractViolation
+
+#: The dtype of a call without floating-point arrays.
+_DEFAULT: Final = "float32"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnCall:
+    """A call: its case without golden values, and the library, dtype and device of its arrays.
+
+    `adapter` declares the conventions and has no functions. `device` is that of the first array, as its library
+    writes it.
+    """
+
+    case: Case
+    spec: Spec
+    adapter: Adapter
+    dtype: str
+    device: str
+
+    @classmethod
+    def read(
+        cls,
+        component: str,
+        arguments: Mapping[str, Any],
+        conventions: Mapping[str, str] | None,
+        spec: Spec,
+        result: Any = None,
+    ) -> OwnCall:
+        """Read a call; TypeError or ValueError names the argument at fault.
+
+        `result` is an array of the answer: it tells the library and the dtype if no argument is an array of floats.
+        """
+        if message := unknown([component], spec.components, "component"):
+            raise ValueError(message)
+        contract = spec.contracts[component]
+        arrays, attributes = _split_arguments(arguments, contract)
+        library = _find_common_library(arrays, result)
+        given = {**contract.inputs, **contract.params_for(attributes)}
+        floats = [name for name in arrays if name in given and given[name].kind == "float"]
+        dtype = _find_common_dtype({name: arrays[name] for name in floats}, library, result)
+        values = {name: _read_values(name, array, library) for name, array in arrays.items()}
+        inputs = {name: array for name, array in values.items() if name in contract.inputs}
+        params = {name: array for name, array in values.items() if name not in contract.inputs}
+        try:
+            binder = check_call(contract, inputs, params, attributes)
+        except ContractViolation as violation:
+            raise ValueError(f"{component}: {violation}") from violation
+        adapter = Adapter.from_trusted(types.SimpleNamespace(), component, spec, arrays=library.name)
+        adapter = adapter.declare(conventions or {}, spec)
+        first = next((array for array in (*arrays.values(), result) if find_library(array) is library), None)
+        case = Case(
+            f"this call of {component}", component, contract.title, (), None, (), (), dict(binder.sizes),
+            binder.lead or (), None, attributes, _as_recipes(inputs), _as_recipes(params),
+            {name: tuple(spec.conventions[name].options) for name in _list_open(adapter, contract)},
+            {n: o for n, o in adapter.options(component, spec).items() if not adapter.leaves_open(n, component)},
+            {}, {}, None, Location(Path(component), 1),
+            dependent={name: array for name, array in given.items() if array.only_with},
+        )  # fmt: skip
+        if why := case.explain_unfit(adapter.options(component, spec)):
+            advice = why.replace("the adapter declares", "the conventions say")
+            raise ValueError(f"{component}: these arguments do not fit: {advice}. Say conventions={{…}}")
+        return cls(case, spec, adapter, dtype, _find_device(first, library))
+
+    def derive(self, outputs: Collection[str] = ()) -> Case:
+        """Return the case with golden values for some outputs, or for all; ValueError if there are none."""
+        contract = self.spec.contracts[self.case.component]
+        wanted = [name for name in contract.flow if name in outputs or not outputs]
+        for name in wanted:
+            _require_certain(self.case, name)
+        for name, recipe in self.case.params.items():
+            if len(recipe.shape) == 2 and math.prod(recipe.shape) >= LARGE:
+                raise ValueError(f"{name} has {math.prod(recipe.shape)} numbers: give weights of less than {LARGE}")
+        case = replace(self.case, expect={name: Wanted("all") for name in wanted})
+        try:
+            return derive_values(case, self.spec, held=True)
+        except CannotDerive as error:
+            raise ValueError(str(error)) from error
+
+
+def _split_arguments(given: Mapping[str, Any], contract: Contract) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the arrays by name, those in `params` too, and the attributes; TypeError for an unknown argument."""
+    names = [*contract.inputs, *contract.attributes, *(["params"] if contract.takes_params else [])]
+    if message := unknown(given, names, f"{contract.component}() has no argument", every=True):
+        raise TypeError(message)
+    params = given.get("params", {})
+    if not isinstance(params, Mapping):
+        what = f"params is {type(params).__name__}"
+        raise TypeError(f"{what}: give a mapping of names to arrays, such as {{{_list_params(contract)}: …}}")
+    arrays = {n: a for n, a in {**given, **params}.items() if n not in (*contract.attributes, "params")}
+    said = {name: _read_attribute(given[name]) for name in contract.attributes if name in given}
+    attributes = {name: value for name, value in said.items() if value is not None}
+    known = contract.params_for({n: count for n, count in attributes.items() if isinstance(count, int)})
+    if message := unknown(params, known, f"{contract.component}() has no parameter", every=True):
+        raise TypeError(message)
+    return {name: array for name, array in arrays.items() if array is not None}, attributes
+
+
+def _list_params(contract: Contract) -> str:
+    return repr(next(iter(contract.params), "w"))
+
+
+def _read_attribute(value: Any) -> Any:
+    """Return a number of NumPy, or of an array without axes, as Python's own."""
+    return value.item() if hasattr(value, "item") and getattr(value, "shape", None) == () else value
+
+
+def _find_common_library(arrays: Mapping[str, Any], result: Any) -> ArrayLibrary:
+    """Return the library of all arrays; TypeError for what is no array, and for two libraries."""
+    found: dict[str, ArrayLibrary] = {}
+    for name, array in arrays.items():
+        library = find_library(array)
+        if library is None:
+            raise TypeError(f"{name} is {type(array).__name__}: give an array of torch, numpy or jax")
+        found[name] = library
+    names = {library.name: name for name, library in found.items()}
+    if len(names) > 1:
+        both = ", ".join(f"{name} is an array of {library}" for library, name in names.items())
+        raise TypeError(f"{both}: give arrays of one library")
+    return next(iter(found.values()), find_library(result) or LIBRARIES["numpy"])
+
+
+def _find_common_dtype(floats: Mapping[str, Any], library: ArrayLibrary, result: Any) -> str:
+    """Return the dtype of all floating-point arguments, or of the result; TypeError for two, or another one."""
+    # Whole numbers where the contract has floats are refused by the contract.
+    found = {dtype: name for name, array in floats.items() if "float" in (dtype := library.dtype(array))}
+    if len(found) > 1:
+        both = ", ".join(f"{name} is {dtype}" for dtype, name in found.items())
+        raise TypeError(f"{both}: give them all in one dtype")
+    for dtype, name in found.items():
+        if dtype not in DTYPES:
+            raise TypeError(f"{name} is {dtype}: give it in one of {', '.join(DTYPES)}")
+        return dtype
+    own = library.dtype(result) if find_library(result) is library else _DEFAULT
+    return own if own in DTYPES else _DEFAULT
+
+
+def _read_values(name: str, array: Any, library: ArrayLibrary) -> Array:
+    """Return the numbers that an array holds, each exactly; ValueError for NaN and infinity."""
+    values = library.numpy(array)
+    if values.dtype.kind in "iu":
+        return values.astype(np.int64)
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        place = [int(k) for k in np.argwhere(~np.isfinite(values))[0]]
+        raise ValueError(f"{name}{place} is {values[tuple(place)]}: nothing is proven of it; give finite numbers")
+    return values
+
+
+def _find_device(array: Any, library: ArrayLibrary) -> str:
+    if array is None:
+        return "cpu"
+    # A second GPU has an index, which the library writes.
+    return str(array.device) if library.name == "torch" else library.device(array)
+
+
+def _list_open(adapter: Adapter, contract: Contract) -> Iterator[str]:
+    return (name for name in contract.conventions if adapter.leaves_open(name, contract.component))
+
+
+def _as_recipes(arrays: Mapping[str, Array]) -> dict[str, Values]:
+    # A recipe's array becomes read-only, and the caller may go on to change the original.
+    return {name: Values(array.copy()) for name, array in arrays.items()}
+
+
+def _require_certain(case: Case, output: str) -> None:
+    """Raise ValueError if an output is random."""
+    try:
+        law = law_of(case, output)
+    except ValueError as error:
+        raise ValueError(f"{output} {error}") from error
+    if law is not None:
+        raise ValueError(f"{output} is random: there are no expected values; give a rate of 0, or training=False")

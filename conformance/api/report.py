@@ -1,0 +1,92 @@
+"""The report of `goldformer.check`: a verdict that is true or false, text in a terminal, a card in a notebook."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+from goldformer.conformance.diagnosis.findings import Finding
+from goldformer.conformance.judging.verdict import Verdict
+from goldformer.conformance.reports.card import Card, list_printed
+from goldformer.conformance.reports.comparison import Comparison, Implementation
+from goldformer.conformance.reports.comparison_text import as_json, markdown
+from goldformer.conformance.reports.json_data import finite
+from goldformer.conformance.reports.text import explain_verdict, format_remarks, select_rows, table
+from goldformer.spec import Spec
+
+
+class NonConformance(AssertionError):
+    """An implementation, or a result, that is not right; the text is the diagnosis."""
+
+
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class Report:
+    """The results of one implementation; true if it conforms.
+
+    `printed` is what the implementation printed while it was checked.
+    """
+
+    comparison: Comparison
+    spec: Spec = field(repr=False)
+    printed: str = ""
+
+    @property
+    def implementation(self) -> Implementation:
+        """The results in full: every verdict, the time, what is not implemented."""
+        (only,) = self.comparison.implementations
+        return only
+
+    @property
+    def conforms(self) -> bool:
+        """True if something was judged and all of it is right."""
+        return self.comparison.outcome == "conforms"
+
+    def __bool__(self) -> bool:
+        return self.conforms
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The sentences of the diagnosis, the component to fix first before all others."""
+        return tuple(self.implementation.remarks(self.spec, whole=True))
+
+    @property
+    def failures(self) -> tuple[Verdict, ...]:
+        """The verdicts on the checks that failed or errored."""
+        return self.implementation.bad
+
+    def raise_for_failures(self) -> None:
+        """Raise NonConformance with the diagnosis unless the implementation conforms."""
+        if not self.conforms:
+            raise NonConformance(str(self))
+
+    def to_json(self) -> str:
+        """Return the results as JSON: components, clauses, diagnosis, failures."""
+        return json.dumps(finite(as_json(self.comparison, self.spec)), ensure_ascii=False)
+
+    def to_markdown(self) -> str:
+        """Return a summary in Markdown, as the summary page of a build shows it."""
+        return markdown(self.comparison, self.spec)
+
+    def to_html(self) -> str:
+        """Return the whole report as one HTML page that loads nothing from the network."""
+        from goldformer.conformance.reports.comparison_page import page  # pictures, which nothing else needs
+
+        return page(self.comparison, self.spec)
+
+    def __str__(self) -> str:
+        found = self.implementation
+        parts = [explain_verdict(found.bad[0], self.spec), ""] if found.bad else []
+        parts += [f"goldformer: {found.problem}"] if found.problem else []
+        rows = select_rows(found.results(self.spec).values())
+        parts += [found.title, *([table(rows)] if rows else []), *format_remarks(self.findings)]
+        return "\n".join([*parts, *list_printed(self.printed)])
+
+    def __repr__(self) -> str:
+        return self._card.text()
+
+    def _repr_html_(self) -> str:
+        return self._card.html()
+
+    @property
+    def _card(self) -> Card:
+        return Card.of(self.implementation, self.comparison.request.dtypes, self.spec, self.printed)

@@ -1,0 +1,154 @@
+"""The result of one check on a card: the verdict, the mistake that was found, its fix, and the first wrong number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from goldformer.adapters.process.faults import printable
+from goldformer.conformance.diagnosis.causes import find_cause
+from goldformer.conformance.diagnosis.findings import FIRST_SEEN, FIX_FIRST, FIX_TOO, Finding
+from goldformer.conformance.diagnosis.suspects import ACCEPTED
+from goldformer.conformance.judging.verdict import Verdict
+from goldformer.conformance.reports.comparison import Implementation, Outcome
+from goldformer.conformance.reports.comparison_text import describe_outcome, in_brief
+from goldformer.conformance.reports.page import render
+from goldformer.conformance.reports.text import describe_element, explain_verdict, list_broken_clauses, wrap
+from goldformer.spec import Clause, Mistake, Spec
+from goldformer.spec.tables import find_address
+
+#: The number of failing checks that a card lists.
+_LISTED: Final = 10
+
+#: The labels of the findings that name a component, of which those after them speak.
+_HEADS: Final = frozenset({FIX_FIRST, FIX_TOO})
+
+_SYMBOLS: Final[dict[Outcome, str]] = {"conforms": "✓", "fails": "✗", "unusable": "!"}
+
+
+@dataclass(frozen=True, slots=True)
+class CardFinding:
+    """A finding, with the fix apart, and the mistakes of the catalogue that it names with the addresses of threads."""
+
+    label: str
+    text: str
+    fix: str = ""
+    mistakes: tuple[tuple[Mistake, Mapping[str, str]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One implementation on a card.
+
+    `components` are a name and a few characters for each component that was judged, `first` is the check to look at
+    first, and `first_wrong` its first wrong number in words. `hints` are remarks on the code, such as a misspelt name,
+    and `notes` all other remarks of the run.
+    """
+
+    outcome: Outcome
+    title: str
+    verdict: str
+    dtypes: str
+    components: tuple[tuple[str, str], ...]
+    findings: tuple[CardFinding, ...]
+    first: Verdict | None
+    first_wrong: str
+    clauses: tuple[Clause, ...]
+    whole_first: str
+    failures: tuple[Verdict, ...]
+    more: int
+    hints: tuple[str, ...]
+    notes: tuple[str, ...]
+    printed: str
+
+    @classmethod
+    def of(cls, implementation: Implementation, dtypes: Sequence[str], spec: Spec, printed: str = "") -> Card:
+        """Collect what a card shows; `printed` is the output of the implementation."""
+        remarks = implementation.remarks(spec, whole=True)
+        first = _find_first(implementation.bad, remarks)
+        components = {n: r for n, r in implementation.results(spec).items() if r.counts.number_judged}
+        # With one component, its name is in the title.
+        hidden = {FIRST_SEEN, FIX_FIRST} if len(components) == 1 else {FIRST_SEEN}
+        shown = [r for r in remarks if (r.inner or r.label in _HEADS) and r.label not in hidden]
+        notes = [f"{r.label}: {r.text}" for r in remarks if not r.inner and r.label not in _HEADS]
+        notes += [f"Convention declared: {name}: {option}" for name, option in implementation.conventions.items()]
+        return cls(
+            implementation.outcome, implementation.title, _describe_verdict(implementation, spec), ", ".join(dtypes),
+            tuple((name, in_brief(result)) for name, result in components.items()),
+            tuple(_split_fix(remark, spec) for remark in shown), first, describe_first_wrong(first),
+            tuple(spec.clauses[id_] for id_ in list_broken_clauses(first)) if first else (),
+            explain_verdict(first, spec) if first else "",
+            implementation.bad[:_LISTED], max(0, len(implementation.bad) - _LISTED), implementation.hints,
+            tuple(notes), printable(printed),
+        )  # fmt: skip
+
+    @property
+    def symbol(self) -> str:
+        """The symbol of the outcome, so that no colour is needed."""
+        return _SYMBOLS[self.outcome]
+
+    def html(self) -> str:
+        """Return the card as a fragment of HTML, in the colours of the page around it, without scripts."""
+        return render("card.html", card=self)
+
+    def text(self) -> str:
+        """Return the card as a few lines of text."""
+        lines = [f"{self.symbol} {self.title}: {self.verdict} ({self.dtypes})"]
+        for finding in self.findings:
+            lines += wrap(finding.text, f"  {finding.label}: ")
+            lines += wrap(finding.fix, "  Fix: ") if finding.fix else []
+        if self.first:
+            lines += wrap(self.first_wrong, "  First wrong: ")
+            lines += [line for clause in self.clauses for line in wrap(describe_clause(clause), "  Clause: ")]
+            lines.append(f"  Repeat: {self.first.reproduce}")
+        lines += [line for hint in self.hints for line in wrap(hint, "  Note: ")]
+        return "\n".join([*lines, *(f"  {line}" for line in list_printed(self.printed))])
+
+
+def list_printed(printed: str) -> list[str]:
+    """Return the first lines of what an implementation printed, under a heading; nothing if it printed nothing."""
+    lines = printable(printed).splitlines()
+    more = [f"  … {len(lines) - _LISTED} more lines"] if len(lines) > _LISTED else []
+    return ["It printed:", *(f"  {line}" for line in lines[:_LISTED]), *more] if lines else []
+
+
+def _find_first(bad: Sequence[Verdict], remarks: Iterable[Finding]) -> Verdict | None:
+    """Return the first failing check of the component to fix first; one with values before a bad call accepted."""
+    component = next((r.text for r in remarks if r.label == FIX_FIRST), None)
+    mine = [v for v in bad if component in (None, v.component)]
+    return next((v for v in mine if v.reason != ACCEPTED), mine[0] if mine else None)
+
+
+def _describe_verdict(implementation: Implementation, spec: Spec) -> str:
+    """Return the outcome in words; of one component that fails, how many checks pass."""
+    if implementation.outcome == "fails" and len(results := implementation.results(spec)) == 1:
+        (counts,) = (result.counts for result in results.values())
+        return f"{counts.passed} of {counts.number_judged} checks pass"
+    return describe_outcome(implementation, spec)
+
+
+def describe_first_wrong(verdict: Verdict | None) -> str:
+    """Return the first wrong number of a check in words, or its message if there is none; "" without a check."""
+    if verdict is None:
+        return ""
+    where = f"{verdict.check}, {verdict.dtype}"
+    for difference in verdict.differences:
+        if difference.first is not None:
+            place = str(list(difference.first.index)) if difference.first.index else ""
+            return f"{difference.output}{place}: {describe_element(difference.first, difference.tolerance)} ({where})"
+    return f"{verdict.message} ({where})"
+
+
+def describe_clause(clause: Clause) -> str:
+    """Return the id, the level and the title of a clause."""
+    return f"{clause.id} {clause.level.value}: {clause.title}"
+
+
+def _split_fix(finding: Finding, spec: Spec) -> CardFinding:
+    """Return a finding with the hints of its mistakes apart: they end its text."""
+    fix = " ".join(hint for id_ in finding.mistakes if (hint := find_cause(id_, spec).hint))
+    text = finding.text.removesuffix(fix).rstrip() if fix else finding.text
+    known = [spec.mistakes[id_] for id_ in finding.mistakes if id_ in spec.mistakes]
+    seen = tuple((mistake, {place: find_address(place) for place in mistake.seen}) for mistake in known)
+    return CardFinding(finding.label, text, fix if text != finding.text else "", seen)

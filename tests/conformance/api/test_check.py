@@ -1,0 +1,332 @@
+"""`goldformer.check`: whatever can be checked, the same verdicts as the command line, and nothing left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import json
+import math
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from threadpoolctl import threadpool_info, threadpool_limits
+
+import goldformer
+from goldformer.adapters import AdapterError
+from goldformer.conformance.api.printed import Printed
+from goldformer.conformance.cli import main
+
+
+def softmax(scores):
+    e = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+def scaled_dot_product_attention(query, key, value, mask=None):
+    scores = query @ key.mT
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf)
+    weights = torch.softmax(scores, dim=-1)
+    return weights @ value, weights
+
+
+@pytest.fixture(scope="module")
+def wrong():
+    return goldformer.check(scaled_dot_product_attention, conventions={"empty_row": "nan"})
+
+
+def test_a_right_function_conforms():
+    report = goldformer.check(softmax)
+    assert (report.conforms, bool(report), report.failures) == (True, True, ())
+    report.raise_for_failures()
+    assert report.implementation.results(report.spec).keys() == {"softmax"}
+    assert repr(report).startswith("✓ softmax: conforms")
+
+
+def test_a_wrong_function_is_told_its_mistake(wrong):
+    assert not wrong
+    assert {v.component for v in wrong.failures} == {"scaled_dot_product_attention"}
+    assert {id_ for finding in wrong.findings for id_ in finding.mistakes} == {"scale-missing"}
+    with pytest.raises(AssertionError, match=r"Mistake found: scale-missing, the scores are not divided by √d_k\."):
+        wrong.raise_for_failures()
+
+
+def test_the_text_is_short_and_begins_with_the_finding(wrong):
+    first, *lines = repr(wrong).splitlines()
+    assert first == "✗ scaled_dot_product_attention: 20 of 75 checks pass (float32)"
+    assert lines[0].startswith("  Mistake found: scale-missing")
+    assert "  Fix: Divide QKᵀ by √d_k before the softmax." in lines
+    assert any(line.startswith("  First wrong: weights[0, 0]: expected 0.397954285, actual 0.42593") for line in lines)
+    assert "  Clause: SDPA-2 MUST: Scores are divided by √d_k" in lines
+    assert len(lines) < 20
+
+
+def test_a_failing_check_is_repeated_by_its_line(wrong):
+    (line,) = [line for line in repr(wrong).splitlines() if "Repeat: " in line]
+    call = line.partition("Repeat: ")[2]
+    assert call.endswith("dtypes='float32', conventions={'empty_row': 'nan'})")
+    again = eval(call)  # it must run as it stands
+    assert [v.check for v in again.failures] == ["sdpa-walkthrough-3x2"]
+
+
+def test_the_card_has_the_same_and_runs_no_script(wrong):
+    card = wrong._repr_html_()
+    for part in ("scale-missing", "Divide QKᵀ by √d_k", "0.397954285", "SDPA-2 MUST", "https://github.com/"):
+        assert part in card, part
+    assert "<script" not in card
+    assert "onclick" not in card
+
+
+def test_what_the_code_prints_is_shown_and_is_no_markup(capsys):
+    def softmax(scores):
+        print("<script>alert(1)</script>\x1b[31m")
+        print("to stderr", file=sys.stderr)
+        return scores
+
+    report = goldformer.check(softmax, cases="sm-one-row-by-hand")
+    assert capsys.readouterr() == ("", "")
+    assert report.printed.startswith("<script>alert(1)</script>\x1b[31m\nto stderr\n")
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;\\x1b[31m" in report._repr_html_()
+    assert "It printed:\n    <script>alert(1)</script>\\x1b[31m\n    to stderr" in repr(report)
+
+
+def test_only_the_beginning_of_a_long_output_is_kept():
+    with Printed() as printed:
+        for _ in range(3):
+            print("x" * 9_999)
+    assert printed.text == "x" * 9_999 + "\n" + "\n… 20000 more characters"
+
+
+def test_a_report_is_written_in_three_forms(wrong):
+    (found,) = json.loads(wrong.to_json())["implementations"]
+    assert len(found["failures"]) == len(wrong.failures)
+    assert "scale-missing" in wrong.to_markdown()
+    assert wrong.to_html().startswith("<!doctype html>")
+
+
+# what can be checked
+
+
+def test_a_component_is_named_if_the_function_is_not():
+    def my_attention(query, key, value, mask=None):
+        return scaled_dot_product_attention(query, key, value, mask)
+
+    report = goldformer.check(my_attention, "scaled_dot_product_attention", conventions={"empty_row": "nan"})
+    assert {id_ for finding in report.findings for id_ in finding.mistakes} == {"scale-missing"}
+    assert report.implementation.title == "my_attention"
+
+
+@pytest.mark.parametrize(
+    ("name", "component", "says"),
+    [
+        ("softmx", None, 'component softmx: did you mean softmax?. Name the component: check(softmx, "causal_mask")'),
+        ("<lambda>", "softmaxx", "component softmaxx: did you mean softmax?"),
+    ],
+)
+def test_an_unknown_component_is_guessed(name, component, says):
+    def function(x):
+        return x
+
+    function.__name__ = name
+    with pytest.raises(ValueError, match="component") as caught:
+        goldformer.check(function, component)
+    assert str(caught.value) == says
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        (torch.nn.Softmax, "the class Softmax"),
+        (torch.nn.Softmax(-1), "an object of Softmax"),
+        (3, "an object of int"),
+    ],
+)
+def test_a_class_or_an_object_is_refused_with_what_to_pass(what, says):
+    with pytest.raises(TypeError) as caught:
+        goldformer.check(what)
+    assert str(caught.value) == (
+        f"check() got {says}: pass a function that takes the arguments of one component and calls it, "
+        'such as check(my_function, "multi_head_attention"), or a mapping of several'
+    )
+
+
+def test_a_mapping_has_several_components():
+    def layer_norm(x, params):
+        mean = x.mean(-1, keepdims=True)
+        return (x - mean) / np.sqrt(((x - mean) ** 2).mean(-1, keepdims=True) + 1e-5) * params["gamma"] + params["beta"]
+
+    report = goldformer.check({"softmax": softmax, "layer_norm": layer_norm})
+    assert {name: r.conforms for name, r in report.implementation.results(report.spec).items()} == {
+        "softmax": True,
+        "layer_norm": True,
+    }
+    only = goldformer.check({"softmax": softmax, "layer_norm": layer_norm}, "softmax")
+    assert only.implementation.results(only.spec).keys() == {"softmax"}
+
+
+def test_an_unknown_name_of_a_mapping_is_guessed():
+    with pytest.raises(ValueError, match=r"the mapping has sofmax: did you mean softmax\?"):
+        goldformer.check({"sofmax": softmax})
+
+
+def test_a_partial_call_and_a_compiled_function_are_functions():
+    def softmax(scale, scores):
+        return globals()["softmax"](scale * scores)
+
+    assert goldformer.check(functools.partial(softmax, np.float32(1)))
+    assert not goldformer.check(functools.partial(softmax, np.float32(2)))
+
+
+def test_a_module_and_its_path_get_the_verdicts_of_the_command_line(adapter_file):
+    source = "import numpy as np\n\nARRAYS = 'numpy'\n\n\ndef softmax(scores):\n    return np.tanh(scores)\n"
+    path = adapter_file(source)
+    module = types.ModuleType("mine")
+    exec(source, vars(module))
+    result = CliRunner().invoke(main, ["check", path, "--component", "softmax", "--json"])
+    expected = [(v["check"], v["status"], v["message"]) for v in json.loads(result.stdout)["verdicts"]]
+    for what in (module, path, Path(path)):
+        report = goldformer.check(what, "softmax")
+        assert [(v.check, v.status.value, v.message) for v in report.implementation.verdicts] == expected
+
+
+def test_an_object_that_declares_its_arrays_is_an_adapter():
+    report = goldformer.check(types.SimpleNamespace(ARRAYS="numpy", softmax=softmax, softmx=softmax), "softmax")
+    assert report
+    assert report.implementation.title == "SimpleNamespace"
+
+
+def test_a_misspelt_name_is_told():
+    report = goldformer.check(types.SimpleNamespace(ARRAYS="numpy", softmax=softmax, layer_nrm=softmax), "softmax")
+    assert "  Note: layer_nrm is no component: did you mean layer_norm?" in repr(report).splitlines()
+    assert "Note: layer_nrm is no component" in report._repr_html_()
+
+
+def test_a_check_of_a_mapping_is_repeated_by_its_line():
+    def wrong(scores):
+        return scores
+
+    report = goldformer.check({"softmax": wrong}, cases="sm-one-row-by-hand")
+    (line,) = [line for line in repr(report).splitlines() if "Repeat: " in line]
+    call = line.partition("Repeat: ")[2]
+    assert call == "goldformer.check(wrong, 'softmax', cases='sm-one-row-by-hand', dtypes='float32')"
+    assert not eval(call)
+
+
+def test_a_built_in_and_a_process_are_named():
+    assert goldformer.check("textbook", "softmax", dtypes="all")
+    command = f"cmd: {sys.executable} -m goldformer serve textbook"
+    assert goldformer.check(command, "softmax")
+
+
+def test_nothing_to_judge_is_no_success():
+    report = goldformer.check(softmax, dtypes="bfloat16")
+    assert not report
+    assert "✗" not in repr(report)
+    assert repr(report).startswith("! softmax: nothing was checked: ")
+    with pytest.raises(goldformer.NonConformance, match="not in bfloat16"):
+        report.raise_for_failures()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"dtypes": "float23"}, "dtypes float23: did you mean float32?"),
+        ({"dtypes": ()}, "dtypes is empty: name one of float64, float32, float16, bfloat16"),
+        ({"cases": "sm-one-row-by-hanq"}, "cases sm-one-row-by-hanq: did you mean"),
+        ({"properties": "softmax-shft"}, "properties softmax-shft: did you mean"),
+        ({"arrays": "tensorflow"}, "arrays tensorflow: known are torch, numpy, jax"),
+    ],
+)
+def test_an_unknown_word_is_guessed(options, says):
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 - the wording is compared below
+        goldformer.check(softmax, **options)
+    assert str(caught.value).startswith(says)
+
+
+def test_an_unknown_convention_is_refused():
+    with pytest.raises(AdapterError, match="CONVENTIONS has 'empty_rows'"):
+        goldformer.check(softmax, conventions={"empty_rows": "nan"})
+
+
+# nothing is left behind
+
+
+def interrupt(scores):
+    print("before")
+    raise KeyboardInterrupt
+
+
+def count_threads():
+    return {one["num_threads"] for one in threadpool_info()} | {torch.get_num_threads()}
+
+
+def test_an_interrupt_stops_the_check_and_restores_everything():
+    threads, stdout, cuda = torch.get_num_threads(), sys.stdout, torch.backends.cuda.matmul
+    allowed = cuda.allow_tf32
+    try:
+        with threadpool_limits(2):
+            torch.set_num_threads(2)
+            cuda.allow_tf32 = True
+            with pytest.raises(KeyboardInterrupt):
+                goldformer.check(interrupt, "softmax", arrays="torch")
+            assert (count_threads(), cuda.allow_tf32, sys.stdout) == ({2}, True, stdout)
+    finally:
+        torch.set_num_threads(threads)
+        cuda.allow_tf32 = allowed
+
+
+def test_an_interrupt_ends_the_process_that_was_started(monkeypatch):
+    closed = []
+
+    def stop(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("goldformer.conformance.api.checking.judge_implementation", stop)
+    from goldformer.adapters.process import client
+
+    original = client.Client.close
+
+    def close(self):
+        closed.append(self)
+        original(self)
+
+    monkeypatch.setattr(client.Client, "close", close)
+    with pytest.raises(KeyboardInterrupt):
+        goldformer.check(f"cmd: {sys.executable} -m goldformer serve textbook", "softmax")
+    assert closed
+
+
+def test_the_files_of_an_adapter_are_read_again(adapter_file, tmp_path):
+    (tmp_path / "parts").mkdir()
+    right = "import numpy as np\n\n\ndef run(x):\n    return np.exp(x) / np.exp(x).sum(-1)[..., None]\n"
+    path = adapter_file('from parts.soft import run as softmax_of\n\nARRAYS = "numpy"\n\n\ndef softmax(scores):\n'
+                        "    return softmax_of(scores)\n")  # fmt: skip
+    adapter_file(right, "parts/soft.py")
+    before = list(sys.path)
+    one = "sm-one-row-by-hand"
+    assert goldformer.check(path, cases=one)
+    assert sys.path == before
+    adapter_file("def run(x):\n    return x\n", "parts/soft.py")
+    assert not goldformer.check(path, cases=one)
+
+
+def test_importing_goldformer_imports_nothing_heavy():
+    code = "import sys, goldformer; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    assert not {"numpy", "torch", "click", "pydantic", "rich", "goldformer.spec"} & set(loaded)
+    assert {*goldformer.__all__} <= {name for name in goldformer.__all__ if hasattr(goldformer, name)}
+
+
+def test_the_output_of_a_notebook_goes_on_after_a_check():
+    stream = io.StringIO()
+    with contextlib.redirect_stdout(stream):
+        goldformer.check(softmax, cases="sm-one-row-by-hand")
+        print("after")
+    assert stream.getvalue() == "after\n"

@@ -1,0 +1,363 @@
+"""`goldformer.expected` and `assert_correct`: values and tolerances for a caller's own inputs."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+import goldformer
+from drawn_calls import DRAWN, draw_call
+from goldformer.adapters.options import OPTIONS
+from goldformer.adapters.textbook.build import build_textbook
+from goldformer.conformance.diagnosis.mistakes import implementations
+from goldformer.conformance.judging.invoke import name_outputs
+from goldformer.conformance.judging.tolerance import SLACK, UNIT_ROUNDOFF
+from goldformer.spec import load_spec
+
+GENERATOR = torch.Generator().manual_seed(0)
+DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
+
+
+def draw(*shape, dtype=torch.float32):
+    return torch.randn(*shape, generator=GENERATOR, dtype=torch.float64).to(dtype)
+
+
+def attention(**changes):
+    return {"query": draw(2, 3, 4, 8), "key": draw(2, 3, 5, 8), "value": draw(2, 3, 5, 7), **changes}
+
+
+def norm(dtype=torch.float32):
+    return {"x": draw(2, 5, 12, dtype=dtype), "params": {n: draw(12, dtype=dtype) for n in ("gamma", "beta")}}
+
+
+def run_norm(x, params):
+    return F.layer_norm(x, (12,), params["gamma"], params["beta"], 1e-5)
+
+
+# expected
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_values_are_those_of_the_numbers_that_the_arrays_hold(dtype):
+    given = norm(dtype)
+    found = goldformer.expected("layer_norm", **given)["output"]
+    wide = run_norm(given["x"].double(), {n: a.double() for n, a in given["params"].items()})
+    assert found.values.dtype == torch.float64
+    assert (found.values - wide).abs().max() <= found.tolerances["float64"]
+    name = str(dtype).removeprefix("torch.")
+    assert found.tolerance == found.tolerances[name]
+    assert found.tolerance / SLACK / UNIT_ROUNDOFF[name] == pytest.approx(
+        found.tolerances["float64"] / SLACK / UNIT_ROUNDOFF["float64"], rel=1e-3
+    )
+
+
+def test_a_double_is_itself_and_no_decimal():
+    # As decimals, 0.30000000000000004 − 0.3 is 4e-17; as doubles it is 2⁻⁵⁴. A uniform softmax takes half of it.
+    value = np.array([[0.1 * 3], [-0.3]])
+    found = goldformer.expected(
+        "scaled_dot_product_attention", query=np.zeros((1, 1)), key=np.ones((2, 1)), value=value
+    )
+    assert found["output"].values[0, 0] == 2.0**-55
+
+
+def test_inputs_are_not_rounded_again():
+    # Rounding 100.3 to float32 moves its exponential by a hundred roundoffs; the call has the rounded number already.
+    scores = np.array([[100.3, 100.1, 99.7]], dtype=np.float32)
+    found = goldformer.expected("softmax", scores=scores)["output"]
+    assert found.tolerance < 10 * SLACK * UNIT_ROUNDOFF["float32"]
+    goldformer.assert_correct(torch.softmax(torch.from_numpy(scores), -1).numpy(), "softmax", scores=scores)
+
+
+def test_parameters_and_results_of_autograd_are_arrays():
+    x = torch.nn.Parameter(draw(3, 4).mT)
+    module = torch.nn.LayerNorm(3)
+    params = {"gamma": module.weight, "beta": module.bias}
+    goldformer.assert_correct(module(x), "layer_norm", x=x, params=params)
+    found = goldformer.expected(
+        "cross_entropy", logits=draw(1, 2, 3), targets=torch.ones(1, 2).int(), pad_id=np.int64(0)
+    )
+    assert found["loss"].values.shape == ()
+
+
+def test_dtypes_that_do_not_hold_the_inputs_have_no_tolerance():
+    assert goldformer.expected("layer_norm", **norm())["output"].tolerances.keys() == {"float64", "float32"}
+    coarse = goldformer.expected("layer_norm", **norm(torch.bfloat16))["output"].tolerances
+    assert {"float64", "float32", "bfloat16"} <= coarse.keys()
+
+
+def test_the_library_of_the_inputs_is_that_of_the_values():
+    given = norm()
+    found = goldformer.expected(
+        "layer_norm", x=given["x"].numpy(), params={n: a.numpy() for n, a in given["params"].items()}
+    )
+    assert type(found["output"].values) is np.ndarray
+    assert goldformer.expected("causal_mask", q_seq=2, kv_seq=3)["mask"].values.tolist() == [
+        [True, False, False],
+        [True, True, False],
+    ]
+
+
+def test_every_output_is_given_and_conventions_are_followed():
+    given = attention(mask=torch.ones(4, 5, dtype=torch.bool).tril(-1))
+    found = goldformer.expected("scaled_dot_product_attention", **given)
+    assert found.keys() == {"output", "weights", "scores", "scaled_scores"}
+    assert found["weights"].values[0, 0, 0].tolist() == [0.2] * 5
+    nan = goldformer.expected("scaled_dot_product_attention", conventions={"empty_row": "nan"}, **given)
+    assert nan["weights"].values[0, 0, 0].isnan().all()
+    left_open = goldformer.expected("scaled_dot_product_attention", conventions={"empty_row": "unspecified"}, **given)
+    assert left_open["weights"].values[0, 0, 0].isnan().all()
+    assert torch.equal(left_open["weights"].values[:, :, 1:], found["weights"].values[:, :, 1:])
+
+
+# assert_correct
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_right_result_passes(dtype):
+    given = norm(dtype)
+    goldformer.assert_correct(run_norm(**given), "layer_norm", **given)
+    one, other = draw(2, 4, 8, dtype=dtype), draw(2, 4, 8, dtype=dtype)
+    result = F.scaled_dot_product_attention(one, other, one)
+    goldformer.assert_correct(result, "scaled_dot_product_attention", query=one, key=other, value=one)
+
+
+@pytest.mark.parametrize("number", range(1000))
+@pytest.mark.sample(60)
+def test_correct_code_is_never_accused(number):
+    call = draw_call(number)
+    goldformer.assert_correct(call.run(), call.component, conventions=call.conventions, **call.arguments)
+
+
+def test_a_wrong_result_is_told_its_mistake():
+    given = attention()
+    query, key, value = given.values()
+    result = F.scaled_dot_product_attention(query, key, value, scale=1.0)
+    with pytest.raises(goldformer.NonConformance) as caught:
+        goldformer.assert_correct(result, "scaled_dot_product_attention", **given)
+    first, *lines = str(caught.value).splitlines()
+    assert first.startswith("scaled_dot_product_attention is wrong in float32: output: ")
+    assert lines[0].startswith("  output: ")
+    assert lines[1].startswith("    first at [0, 0, 0, 0]: expected ")
+    assert "  Mistake found: scale-missing, the scores are not divided by √d_k." in str(caught.value)
+    assert str(caught.value).endswith("Divide QKᵀ by √d_k before the\n                 softmax.")
+    assert caught.traceback[-1].frame.f_locals.get("__tracebackhide__")
+
+
+def draw_wrong(mistake, component):
+    """Yield drawn calls with the result of the textbook that makes a mistake, where it is far from the right one."""
+    contract = load_spec().contracts[component]
+    for seed in range(40):
+        call = draw_call(seed, component)
+        options = [OPTIONS[item] for item in call.conventions.items() if item in OPTIONS]
+        found = []
+        for more in ([implementations()[mistake].steps], []):
+            run = getattr(build_textbook(*options, *more, only=component), component)
+            # Some mistakes cannot be made in every call, such as a mask of another shape.
+            with np.errstate(all="ignore"), contextlib.suppress(ValueError):
+                found.append(next(iter(name_outputs(run(**call.arguments), contract).values())))
+        if len(found) < 2:
+            continue
+        wrong, right = found
+        alike = wrong.shape == right.shape and np.allclose(wrong, right, rtol=0.0, atol=1e-2 * abs(right).max())
+        if not alike:
+            yield call, wrong
+
+
+def list_mistakes():
+    """The mistakes of the components that are drawn."""
+    spec = load_spec()
+    return [id_ for id_ in implementations() if spec.mistakes[id_].component in DRAWN]
+
+
+@pytest.mark.parametrize("mistake", list_mistakes())
+@pytest.mark.sample(25)
+def test_mistakes_of_the_catalogue_are_caught(mistake):
+    component = load_spec().mistakes[mistake].component
+    for call, wrong in islice(draw_wrong(mistake, component), 3):
+        with pytest.raises(AssertionError, match=f"{component} is wrong in"):
+            goldformer.assert_correct(wrong, component, conventions=call.conventions, **call.arguments)
+
+
+@pytest.mark.parametrize(
+    "mistake", ["scale-missing", "scale-d-model", "ln-unbiased", "ln-eps-outside", "residual-missing", "ffn-no-relu"]
+)
+def test_frequent_mistakes_are_named(mistake):
+    component = load_spec().mistakes[mistake].component
+    call, wrong = next(draw_wrong(mistake, component))
+    with pytest.raises(AssertionError, match=mistake):
+        goldformer.assert_correct(wrong, component, conventions=call.conventions, **call.arguments)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (torch.zeros_like, "values are wrong"),
+        (lambda right: right * math.nan, "values are wrong, such as nan"),
+        (lambda right: right.mT, "output has shape (2, 12, 5), must be (..., d_model) = (2, 5, 12)"),
+        (lambda right: right.double(), "output is float64, must be float32"),
+        (lambda right: right.numpy(), "output is an ndarray: return a torch.Tensor"),
+        (lambda right: None, "returned None: return output"),
+        (lambda right: right.tolist(), "output is a list: return a torch.Tensor"),
+        (lambda right: right.round(decimals=4), "values are wrong, by up to"),
+    ],
+)
+def test_what_is_wrong_in_any_way_fails(spoil, says):
+    given = norm()
+    with pytest.raises(AssertionError) as caught:
+        goldformer.assert_correct(spoil(run_norm(**given)), "layer_norm", **given)
+    assert str(caught.value).startswith("layer_norm is wrong in float32: ")
+    assert says in str(caught.value)
+
+
+def test_a_result_that_is_right_only_to_float32_fails_in_float64():
+    given = norm(torch.float64)
+    rough = run_norm(**given).float().double()
+    with pytest.raises(AssertionError, match="is wrong in float64: right to float32, not to float64: output: "):
+        goldformer.assert_correct(rough, "layer_norm", **given)
+
+
+def test_several_outputs_are_judged_and_the_first_wrong_one_comes_first():
+    given = attention()
+    scores = given["query"] @ given["key"].mT / math.sqrt(8)
+    weights = scores.softmax(-2)
+    with pytest.raises(AssertionError, match="float32: weights: ") as caught:
+        goldformer.assert_correct(
+            {"output": weights @ given["value"], "weights": weights}, "scaled_dot_product_attention", **given
+        )
+    assert "Run the softmax over the last axis of the scores, the keys." in str(caught.value)
+
+
+def test_a_result_of_ids_is_compared_exactly():
+    ids = torch.tensor([[3, 1, 2]])
+    goldformer.assert_correct(torch.tensor([[9, 3, 1]]), "shift_right", ids=ids, bos_id=9)
+    with pytest.raises(AssertionError, match=r"output: 1 of 3 values are wrong; they must be exact"):
+        goldformer.assert_correct(torch.tensor([[9, 3, 2]]), "shift_right", ids=ids, bos_id=9)
+
+
+def test_a_convention_is_advised_and_may_be_followed():
+    ids, table = torch.tensor([[3, 1, 2]]), draw(5, 6)
+    scaled = F.embedding(ids, table) * math.sqrt(6)
+    with pytest.raises(AssertionError, match="Option found: embedding_scale: sqrt_d_model"):
+        goldformer.assert_correct(scaled, "token_embedding", ids=ids, params={"table": table})
+    how = {"embedding_scale": "sqrt_d_model"}
+    goldformer.assert_correct(scaled, "token_embedding", conventions=how, ids=ids, params={"table": table})
+
+
+def test_inputs_for_which_zeros_would_pass_prove_nothing():
+    # Scores near 2500 that differ by 1: a roundoff of bfloat16 is 10 there, and decides which key is attended.
+    given: Any = {"query": torch.full((1, 6, 8), 30.0), "key": torch.full((1, 6, 8), 30.0), "value": draw(1, 6, 8)}
+    given["key"][:, ::2, 0] += 0.125
+    given = {name: array.bfloat16() for name, array in given.items()}
+    result = F.scaled_dot_product_attention(**given)
+    with pytest.raises(ValueError, match=r"output: zeros would pass too, since no expected value exceeds .* bfloat16"):
+        goldformer.assert_correct(result, "scaled_dot_product_attention", **given)
+
+
+def test_zeros_are_right_where_the_result_is_zero():
+    given = attention(value=torch.zeros(2, 3, 5, 7))
+    goldformer.assert_correct(torch.zeros(2, 3, 4, 7), "scaled_dot_product_attention", **given)
+
+
+def test_a_dtype_that_overflows_on_the_way_cannot_be_judged():
+    given: Any = {n: torch.full((1, 2, 4), 200.0, dtype=torch.float16) for n in ("query", "key", "value")}
+    with pytest.raises(ValueError, match=r"in float16 cannot be judged: numbers up to .* on the way overflow float16"):
+        goldformer.assert_correct(given["value"], "scaled_dot_product_attention", **given)
+    with pytest.raises(ValueError, match="overflow float16"):
+        goldformer.expected("scaled_dot_product_attention", **given)
+
+
+def test_the_inputs_are_left_as_they_are():
+    given: Any = {name: array.numpy() for name, array in attention().items()}
+    before = {name: array.copy() for name, array in given.items()}
+    goldformer.expected("scaled_dot_product_attention", **given)
+    assert all(np.array_equal(given[name], before[name]) and given[name].flags.writeable for name in given)
+
+
+# what is refused
+
+
+@pytest.mark.parametrize(
+    ("component", "changes", "error", "says"),
+    [
+        ("layer_nrom", {}, ValueError, "component layer_nrom: did you mean layer_norm?"),
+        ("layer_norm", {"eps": 1e-5}, TypeError, "layer_norm() has no argument eps: known are x, params"),
+        ("layer_norm", {"params": [1]}, TypeError, "params is list: give a mapping of names to arrays, such as"),
+        ("layer_norm", {"params": {"weight": draw(12)}}, TypeError, "layer_norm() has no parameter weight: "),
+        ("layer_norm", {"x": [[1.0]]}, TypeError, "x is list: give an array of torch, numpy or jax"),
+        ("layer_norm", {"x": draw(2, 3)}, ValueError, "layer_norm: gamma "),
+        ("layer_norm", {"x": None}, ValueError, "layer_norm: x is missing"),
+        ("layer_norm", {"x": draw(2, 12).long()}, ValueError, "layer_norm: x is int64, not floating point"),
+        ("layer_norm", {"x": np.zeros((2, 12))}, TypeError, "x is an array of numpy, beta is an array of torch: give"),
+        ("layer_norm", {"x": draw(2, 12).double()}, TypeError, "x is float64, beta is float32: give them all in one"),
+        ("layer_norm", {"x": torch.full((1, 12), math.nan)}, ValueError, "x[0, 0] is nan: nothing is proven of it"),
+        (
+            "layer_norm", {"x": draw(200, 500, 12)}, ValueError,
+            "this call of layer_norm has no golden values, and 1200024 numbers, more than the 1048576 that are derived",
+        ),
+        ("dropout", {"x": draw(2, 3), "params": None}, TypeError, "dropout() has no argument params"),
+    ],
+)  # fmt: skip
+def test_bad_arguments_are_refused_by_name(component, changes, error, says):
+    with pytest.raises(error) as caught:
+        goldformer.expected(component, **{**norm(), **changes})
+    assert str(caught.value).startswith(says)
+
+
+def test_a_mask_of_another_form_is_refused():
+    with pytest.raises(ValueError, match="scaled_dot_product_attention: mask is float64, not boolean"):
+        goldformer.expected("scaled_dot_product_attention", **attention(mask=torch.zeros(4, 5)))
+
+
+def test_a_random_result_is_refused():
+    with pytest.raises(ValueError, match=r"output is random: there are no expected values; give a rate of 0"):
+        goldformer.expected("dropout", x=draw(2, 3), rate=0.5, training=True, seed=1)
+    assert torch.equal(
+        goldformer.expected("dropout", x=torch.ones(2, 3), rate=0.5, training=False, seed=1)["output"].values,
+        torch.ones(2, 3, dtype=torch.float64),
+    )
+
+
+def test_an_unknown_convention_is_refused():
+    with pytest.raises(Exception, match="layer_norm: CONVENTIONS has 'eps'"):
+        goldformer.expected("layer_norm", conventions={"eps": "1e-6"}, **norm())
+
+
+def test_without_python_flint_the_hint_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "flint", None)
+    for module in ("goldformer.spec.oracle.balls",):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    with pytest.raises(ValueError, match="deriving golden values needs python-flint: pip install python-flint"):
+        goldformer.expected("layer_norm", **norm())
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+def test_arrays_of_jax_are_judged_and_its_settings_kept(dtype):
+    jax = pytest.importorskip("jax")
+    before = jax.config.jax_enable_x64
+    jax.config.update("jax_enable_x64", dtype == "float64")
+    try:
+        scores = jax.numpy.asarray(np.random.default_rng(0).standard_normal((2, 5)), dtype=dtype)
+        assert str(scores.dtype) == dtype
+        goldformer.assert_correct(jax.nn.softmax(scores), "softmax", scores=scores)
+        found = goldformer.expected("softmax", scores=scores)["output"]
+        assert (isinstance(found.values, jax.Array), str(found.values.dtype)) == (True, "float64")
+        with pytest.raises(AssertionError, match=f"softmax is wrong in {dtype}"):
+            goldformer.assert_correct(scores, "softmax", scores=scores)
+        report = goldformer.check(jax.nn.softmax, "softmax")
+        assert "requires x and does not take scores" in repr(report)
+
+        def softmax(scores):
+            return jax.nn.softmax(scores)
+
+        assert goldformer.check(softmax, dtypes=dtype)
+        assert jax.config.jax_enable_x64 == (dtype == "float64")
+    finally:
+        jax.config.update("jax_enable_x64", before)
