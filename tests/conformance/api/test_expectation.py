@@ -206,7 +206,7 @@ def test_frequent_mistakes_are_named(mistake):
         (lambda right: right.numpy(), "output is an ndarray: return a torch.Tensor"),
         (lambda right: None, "returned None: return output"),
         (lambda right: right.tolist(), "output is a list: return a torch.Tensor"),
-        (lambda right: right.round(decimals=4), "values are wrong, by up to"),
+        (lambda right: right.round(decimals=4), "values are wrong, such as"),
     ],
 )
 def test_what_is_wrong_in_any_way_fails(spoil, says):
