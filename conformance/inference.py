@@ -1,0 +1,428 @@
+"""The adapter of a class or a function, inferred: names and shapes propose, golden values decide.
+
+The proposals stand in `goldformer.adapters.inference`, which does not know what is right. Here each one is called with
+golden cases, first without a mask, then with masks, then where conventions show. No proposal changes what the target
+computes, so that a mistake in it stays one: then the same proposals are compared with the catalogue's mistakes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice, product
+from typing import Any, Final
+
+import numpy as np
+
+from goldformer.adapters import Adapter
+from goldformer.adapters.inference import (
+    COMPONENTS,
+    InferenceError,
+    MaskForm,
+    Target,
+    Wiring,
+    explain_unbuilt,
+    list_forms,
+    load_wiring,
+    propose,
+    read_target,
+)
+from goldformer.adapters.options import OPTIONS
+from goldformer.adapters.textbook.build import build_textbook
+from goldformer.conformance.diagnosis.failure import FailingCase
+from goldformer.conformance.diagnosis.mistakes import implementations
+from goldformer.conformance.judging.cases import Bench, Judgement, judge_case
+from goldformer.conformance.judging.invoke import BadResult, NotImplementedHere, Result, invoke, read_arguments
+from goldformer.conformance.judging.verdict import Status
+from goldformer.spec import Case, Spec, load_spec
+from goldformer.spec.model import UNSPECIFIED
+
+#: The most wirings of a component whose parameters are tried, and the most that are compared with mistakes.
+_MOST: Final = 320
+_MOST_COMPARED: Final = 60
+
+#: How many cases decide: without a mask, with one, and on a convention.
+_PLAIN, _MASKED, _DECIDING = 3, 12, 4
+
+#: The most trials of a component, and the most other ways to name parameters that are tried after one that fits.
+_MOST_TRIALS: Final = 600
+_MOST_RIVALS: Final = 24
+
+#: A case of more numbers than this decides only where no smaller one can be called.
+_LARGE: Final = 6000
+
+#: What a call may return, in the order in which it is tried.
+_RETURNS: Final = ("as_it_is", "pair", "first")
+
+#: The conventions that show in cases without a mask; parameters decide some others, and empty rows come last.
+_SHOWN: Final = ("norm_placement", "layer_norm_eps", "embedding_scale", "pe_layout")
+_LATE: Final = ("empty_row", "odd_d_model")
+
+#: The reasons of failures that say nothing of values: the call does not work in this form.
+_MISFITS: Final = ("wrong-shape", "not-an-array", "raised", "nothing-returned", "wrong-parameters", "wrong-dtype")
+
+
+@dataclass(frozen=True)
+class Inference:
+    """An adapter, what was chosen for it, and whether golden values prove it.
+
+    `mistakes` are known mistakes with which it fits, instead of without any. `is_proven` is False if it fits with
+    neither: then it stands for what the names say.
+    """
+
+    wiring: Wiring
+    adapter: Adapter
+    is_proven: bool
+    mistakes: tuple[str, ...]
+    trials: int
+
+    @property
+    def component(self) -> str:
+        """The component that the target is."""
+        return self.wiring.component
+
+    def write(self) -> str:
+        """Return the text of an adapter file, which says at its top what was inferred."""
+        name = self.wiring.target.name
+        lines = [f"Adapter of {name}, inferred by `goldformer infer`: {self.summary}", "", *self.wiring.facts]
+        return self.wiring.write("\n".join(lines) + "\n")
+
+    @property
+    def summary(self) -> str:
+        """One sentence on what it rests on."""
+        if self.is_proven:
+            return "golden values fit."
+        if self.mistakes:
+            return f"golden values fit with a known mistake, {' or '.join(self.mistakes)}."
+        return "names and shapes fit, golden values do not."
+
+
+def infer_adapter(what: Any, component: str | None = None, spec: Spec | None = None) -> Inference:
+    """Return the adapter of an nn.Module class, an object of one, a function, or "FILE.py:NAME".
+
+    InferenceError is a question: what could not be told, and how to say it.
+    """
+    spec, target = spec or load_spec(), read_target(what)
+    if component is not None and component not in COMPONENTS:
+        raise InferenceError(f"{component}: no adapter is inferred for it; components are {', '.join(COMPONENTS)}")
+    searches = [_Search(spec, target, name) for name in ([component] if component else COMPONENTS)]
+    searches = [search for search in searches if search.wirings]
+    if not searches:
+        raise InferenceError(_ask_what(target, component))
+    found = [wiring for search in searches for wiring in search.find()]
+    trials = sum(search.trials for search in searches)
+    if len(found) > 1:
+        raise InferenceError(_ask_which(target, found))
+    if found:
+        return Inference(found[0], load_wiring(found[0], spec), is_proven=True, mistakes=(), trials=trials)
+    for search in searches:
+        if mistaken := search.find_mistaken():
+            wiring, mistakes = mistaken
+            return Inference(wiring, load_wiring(wiring, spec), is_proven=False, mistakes=mistakes, trials=trials)
+    called = [search for search in searches if search.running]
+    if not called:
+        raise InferenceError(_ask_how(searches[0]))
+    best = called[0].guess()
+    return Inference(best, load_wiring(best, spec), is_proven=False, mistakes=(), trials=trials)
+
+
+def _ask_what(target: Target, component: str | None) -> str:
+    wanted = component or "any component"
+    unbuilt = explain_unbuilt(target) if target.is_class else ""
+    why = f"it cannot be built: {unbuilt}" if unbuilt else "its arguments and parameters are not those of one"
+    remedy = "`goldformer new` writes an adapter to fill in"
+    return f"{target.name} fits {wanted} neither by names nor by shapes: {why}. {remedy}"
+
+
+def _ask_how(search: _Search) -> str:
+    looks = f"{search.target.name} has the arguments and parameters of {search.component}"
+    return f"{looks}, but no call of it works: {search.problem}. If it is something else, say --component"
+
+
+def _ask_which(target: Target, found: Sequence[Wiring]) -> str:
+    first, second = (set(wiring.facts) for wiring in found[:2])
+    names = list(dict.fromkeys(wiring.component for wiring in found))
+    if len(names) > 1:
+        return f"{target.name} fits {' and '.join(names)}. Which is it? Say --component {names[0]}"
+    differences = [" · ".join(sorted(facts)) for facts in (first - second, second - first)]
+    ways = f"{differences[0]}, or {differences[1]}"
+    return f"{target.name} fits in two ways: {ways}. Which is meant? `goldformer new` writes an adapter that can say it"
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """The judgements of a wiring on some cases."""
+
+    wiring: Wiring
+    judgements: tuple[Judgement, ...]
+
+    @property
+    def passed(self) -> int:
+        return sum(j.verdict.status is Status.PASSED or j.verdict.reason == "precision" for j in self.judgements)
+
+    @property
+    def is_misfit(self) -> bool:
+        return any(j.verdict.bad and j.verdict.reason in _MISFITS for j in self.judgements)
+
+    @property
+    def fits(self) -> bool:
+        return self.passed > 0 and not any(j.verdict.bad or j.verdict.is_fault for j in self.judgements)
+
+
+class _Search:
+    """The search for the wirings of one component that golden values fit."""
+
+    def __init__(self, spec: Spec, target: Target, component: str) -> None:
+        self.spec, self.target, self.component = spec, target, component
+        self.wirings = list(islice(propose(target, component, spec), _MOST))
+        self.trials = 0
+        self._loaded: tuple[Wiring, Adapter] | None = None
+        #: The trials that gave values, right ones or wrong ones, and the last message of those that did not.
+        self.running: list[_Trial] = []
+        self.problem = "every golden case was skipped"
+
+    def find(self) -> list[Wiring]:
+        """Return the wiring that golden values fit, and others that name the parameters in another way; [] if none."""
+        found = self._find_among(self._list_plain_forms())
+        # Some code cannot be called without a mask.
+        return found if found or self.running else self._find_among(self._list_forms(always=True))
+
+    def _find_among(self, forms: Iterable[MaskForm]) -> list[Wiring]:
+        for form, sequence_first in product(forms, self._list_sequences()):
+            for returns in _RETURNS:
+                arranged = [
+                    replace(wiring, mask=form, returns=returns, sequence_first=sequence_first)
+                    for wiring in self.wirings
+                ]
+                runs = False
+                for wiring in arranged:
+                    found, ran = self._find_options(wiring)
+                    if found is not None:
+                        return [found, *self._list_rivals(found)]
+                    runs = runs or ran
+                if runs:
+                    break
+        return []
+
+    def _list_plain_forms(self) -> list[MaskForm]:
+        """Return the forms of calls without a mask: none, or the future that the target hides always."""
+        forms = self._list_forms()
+        if "source" in self.wirings[0].contract.inputs and forms:
+            return forms
+        return [MaskForm(), *(form for form in forms if form.shape == "causal")]
+
+    def _list_forms(self, *, always: bool = False) -> list[MaskForm]:
+        """Return the forms of masks that the target may take; with `always`, also where the call has none."""
+        first = self.wirings[0]
+        return [replace(form, always=always) for form in list_forms(first.arguments, first.contract, self.target)]
+
+    def _list_sequences(self) -> tuple[bool, ...]:
+        has_sequence = self.target.is_class and "source" not in self.wirings[0].contract.inputs
+        return (False, True) if has_sequence else (False,)
+
+    def _find_options(self, wiring: Wiring) -> tuple[Wiring | None, bool]:
+        """Return the complete wiring under the options that fit, or None, and whether the call works at all."""
+        runs = False
+        for options in self._list_options():
+            if self.trials >= _MOST_TRIALS:
+                break
+            trial = self._try(replace(wiring, conventions=options), self._plain(wiring.mask))
+            if trial.is_misfit:
+                break
+            runs = runs or bool(trial.judgements)
+            if trial.fits and (masked := self._fit_masks(trial.wiring)) is not None:
+                return self._declare(masked), True
+        return None, runs
+
+    def _list_rivals(self, found: Wiring) -> list[Wiring]:
+        """Return the wirings that fit as well, of those that name the parameters in another way."""
+        others = (
+            replace(found, naming=w.naming, arguments=w.arguments, construction=w.construction)
+            for w in self.wirings[:_MOST_RIVALS]
+        )
+        rivals = (wiring for wiring in others if not _is_same_naming(wiring, found))
+        return [wiring for wiring in rivals if self._try(wiring, self._plain(found.mask)).fits]
+
+    def _fit_masks(self, wiring: Wiring) -> Wiring | None:
+        """Return the wiring whose masks fit too, or None. A narrower form counts where no wider one can be called."""
+        if wiring.mask.shape == "causal" or not wiring.arguments.masks or not self._masked:
+            return wiring
+        works: set[str] = set()
+        for form in self._list_forms() if wiring.mask.shape == "absent" else [wiring.mask]:
+            if form.polarity in works:
+                continue
+            trial = self._try(replace(wiring, mask=form), self._masked, thorough=True)
+            if trial.fits:
+                return trial.wiring
+            if form.shape == "four_axes" and not trial.is_misfit:
+                works.add(form.polarity)
+        return None
+
+    def _declare(self, wiring: Wiring) -> Wiring:
+        """Return a wiring with the options of the conventions that show in few cases."""
+        for name in _LATE:
+            cases = [case for case in self._cases if name in case.conventions]
+            if name not in wiring.contract.conventions or not cases:
+                continue
+            convention = self.spec.conventions[name]
+            options = [convention.default, *(o for o in convention.options if o != convention.default)]
+            options += [UNSPECIFIED] if convention.left_open else []
+            tried = (replace(wiring, conventions={**wiring.conventions, name: option}) for option in options)
+            fitting = next((some for some in tried if self._try(some, cases, most=_DECIDING).fits), None)
+            if fitting is not None and fitting.conventions[name] != convention.default:
+                wiring = fitting
+        return wiring
+
+    def _try(self, wiring: Wiring, cases: Iterable[Case], *, most: int = _PLAIN, thorough: bool = False) -> _Trial:
+        """Judge cases until enough are judged or one fails; with `thorough`, until one cannot be called."""
+        self.trials += 1
+        bench = Bench(self.spec, self._load(wiring), "float64", "cpu")
+        judged: list[Judgement] = []
+        for case in cases:
+            judgement = judge_case(case, bench)
+            verdict = judgement.verdict
+            if verdict.is_judged or verdict.is_fault:
+                judged.append(judgement)
+            misfit = verdict.bad and verdict.reason in _MISFITS
+            if misfit or (verdict.bad and not thorough) or len(judged) >= (_MASKED if thorough else most):
+                break
+        trial = _Trial(wiring, tuple(judged))
+        if trial.is_misfit:
+            self.problem = f"it {judged[-1].verdict.message}"
+        elif judged:
+            self.running.append(trial)
+        return trial
+
+    def _load(self, wiring: Wiring) -> Adapter:
+        """Return the adapter of a wiring; that of the last one, if only the options differ."""
+        bare = replace(wiring, conventions={})
+        if self._loaded is None or self._loaded[0] != bare:
+            self._loaded = bare, load_wiring(bare, self.spec)
+        return replace(self._loaded[1], conventions=wiring.declared)
+
+    @cached_property
+    def _cases(self) -> list[Case]:
+        """The cases that may decide; the large ones come last."""
+        some = [case for case in self.spec.cases_of(self.component) if _may_decide(case)]
+        return sorted(some, key=lambda case: case.size > _LARGE)
+
+    def _plain(self, form: MaskForm) -> list[Case]:
+        """Return the cases without a mask; with the future hidden, those whose only mask hides it."""
+        some = [case for case in self._cases if not set(_LATE) & set(case.conventions)]
+        return some if form.shape == "causal" else [case for case in some if not _is_masked(case)]
+
+    @cached_property
+    def _masked(self) -> list[Case]:
+        return [case for case in self._cases if _is_masked(case) and "empty_row" not in case.conventions]
+
+    def _list_options(self) -> list[dict[str, str]]:
+        """Return the combinations of the options that show without a mask; the documents' choices come first."""
+        contract = self.spec.contracts[self.component]
+        names = [name for name in _SHOWN if name in contract.conventions]
+        return [
+            dict(zip(names, options, strict=True))
+            for options in product(*(self.spec.conventions[name].options for name in names))
+        ]
+
+    def find_mistaken(self) -> tuple[Wiring, tuple[str, ...]] | None:
+        """Return the first wiring that fits with known mistakes, and these; None if none does."""
+        catalogue = _Catalogue(self.spec, self.component)
+        wirings: list[Wiring] = []
+        for trial in self._rank_trials():
+            if trial.wiring not in wirings:
+                wirings.append(trial.wiring)
+        for wiring in wirings[:_MOST_COMPARED]:
+            plain = self._try(wiring, self._plain(wiring.mask), thorough=True).judgements[:_PLAIN]
+            if any(j.verdict.bad for j in plain) and not catalogue.find(plain):
+                continue
+            for form in self._list_further_forms(wiring):
+                some = replace(wiring, mask=form)
+                masked = self._try(some, self._masked, thorough=True)
+                if not masked.is_misfit and (found := catalogue.find((*plain, *masked.judgements))):
+                    return some, found
+        return None
+
+    def guess(self) -> Wiring:
+        """Return the wiring that came furthest, with a form of the masks that can be called."""
+        ranked = self._rank_trials()
+        best = ranked[0].wiring if ranked else self.wirings[0]
+        tried = [self._try(replace(best, mask=f), self._masked, thorough=True) for f in self._list_further_forms(best)]
+        called = [trial for trial in tried if trial.judgements and not trial.is_misfit]
+        return max(called, key=lambda trial: trial.passed).wiring if called else best
+
+    def _rank_trials(self) -> list[_Trial]:
+        """Return the trials that gave values, those that came furthest first."""
+        return sorted(self.running, key=lambda trial: (trial.wiring.mask.shape == "absent", -trial.passed))
+
+    def _list_further_forms(self, wiring: Wiring) -> list[MaskForm]:
+        """Return the forms of masks that are open: every one for calls that were tried without."""
+        is_open = wiring.arguments.masks and wiring.mask.shape == "absent"
+        return self._list_forms() if is_open else [wiring.mask]
+
+
+class _Catalogue:
+    """The known mistakes of a component, as results that they give."""
+
+    def __init__(self, spec: Spec, component: str) -> None:
+        self._spec, self._component = spec, component
+        parts = {component, *spec.list_dependencies(component)}
+        self._ids = [id_ for id_ in implementations() if spec.mistakes[id_].component in parts]
+        self._adapters: dict[tuple[Any, ...], Adapter] = {}
+        self._results: dict[tuple[Any, ...], Result | None] = {}
+
+    def find(self, judgements: Sequence[Judgement]) -> tuple[str, ...]:
+        """Return the mistakes that reproduce every failing judgement and fail no passing one."""
+        return tuple(id_ for id_ in self._ids if self._explains(id_, judgements))
+
+    def _explains(self, id_: str, judgements: Sequence[Judgement]) -> bool:
+        explained = 0
+        for judgement in judgements:
+            case, outcome, bench = judgement.case, judgement.outcome, judgement.bench
+            if case is None or not isinstance(outcome, Result):
+                return False
+            options = bench.adapter.options(case.component, self._spec)
+            contract = self._spec.contracts[case.component]
+            failing = FailingCase(case, contract, outcome, judgement.expected, bench.dtype, options)
+            imitation = self._imitate(id_, case, options)
+            if judgement.verdict.bad:
+                if failing.distance(imitation) is None:
+                    return False
+                explained += 1
+            elif failing.excludes(imitation):
+                return False
+        return explained > 0
+
+    def _imitate(self, id_: str, case: Case, options: Mapping[str, str]) -> Result | None:
+        key = (id_, *options.items())
+        if key not in self._adapters:
+            layers = [OPTIONS[item] for item in options.items() if item in OPTIONS]
+            made = build_textbook(*layers, implementations()[id_].steps, only=self._component)
+            self._adapters[key] = Adapter.from_trusted(made, id_, self._spec)
+        if (*key, case.id) not in self._results:
+            called = case.under(dict(options))
+            try:
+                with np.errstate(all="ignore"):
+                    contract = self._spec.contracts[self._component]
+                    given = read_arguments(called)
+                    result = invoke(self._adapters[key], contract, given, "float64", "cpu", check_inputs=False)
+            except (BadResult, NotImplementedHere):
+                result = None
+            self._results[*key, case.id] = result
+        return self._results[*key, case.id]
+
+
+def _is_same_naming(one: Wiring, other: Wiring) -> bool:
+    """Return True if two wirings give the same parameters and inputs the same names."""
+    return (one.naming.names, one.naming.per_head, one.arguments, one.component) == (
+        other.naming.names, other.naming.per_head, other.arguments, other.component,
+    )  # fmt: skip
+
+
+def _may_decide(case: Case) -> bool:
+    random = case.random or "dropout_rate" in case.attributes
+    return not (case.error or case.cotangent or case.shape_only or random or case.full_size)
+
+
+def _is_masked(case: Case) -> bool:
+    return any(name.endswith("mask") for name in case.inputs)
