@@ -128,11 +128,11 @@ def infer_adapter(what: Any, component: str | None = None, spec: Spec | None = N
 
 
 def _ask_what(target: Target, component: str | None) -> str:
-    wanted = component or "any component"
     unbuilt = explain_unbuilt(target) if target.is_class else ""
-    why = f"it cannot be built: {unbuilt}" if unbuilt else "its arguments and parameters are not those of one"
-    remedy = "`goldformer new` writes an adapter to fill in"
-    return f"{target.name} fits {wanted} neither by names nor by shapes: {why}. {remedy}"
+    problem = f"has arguments or parameters that {component or 'no component'} has not"
+    if unbuilt:
+        problem = f"cannot be built: {unbuilt}"
+    return f"{target.name} {problem}. `goldformer new` writes an adapter to fill in"
 
 
 def _ask_how(search: _Search) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import ModuleType
@@ -79,22 +80,24 @@ def propose(target: Target, component: str, spec: Spec) -> Iterator[Wiring]:
 def _try_to_build(target: Target, construction: Construction) -> Any:
     """Return a module of probing sizes, or None if the constructor refuses them."""
     try:
-        return target.build(construction, PROBE)
+        with warnings.catch_warnings(action="ignore"):
+            return target.build(construction, PROBE)
     except Exception:  # the sizes are a guess, and a wrong one may raise anything
         return None
 
 
 def explain_unbuilt(target: Target) -> str:
     """Return why no module of a class can be built, as a sentence with a remedy; "" if one can."""
-    reason = "nothing says what its arguments are"
+    reasons = []
     for construction in target.list_constructions(PROBE):
         try:
             target.build(construction, PROBE)
         except Exception as error:
             given = ", ".join(f"{name}={PROBE[role]}" for name, role in construction.sizes.items())
-            reason = f"{target.name}({given}) raises {type(error).__name__}: {error}"
+            reasons.append(f"{target.name}({given}) raises {type(error).__name__}: {error}")
         else:
             return ""
+    reason = reasons[0] if reasons else "nothing says what the arguments of its constructor are"
     return f"{reason}. Give a subclass whose __init__ takes its sizes by usual names, such as d_model and num_heads"
 
 

@@ -104,7 +104,7 @@ class HalvedSinusoids(nn.Module):
         self.register_buffer("inv_freq", 10000 ** (-torch.arange(0, hidden_dim, 2, dtype=torch.float64) / hidden_dim))
 
     def forward(self, x):
-        angles = torch.arange(x.shape[0], dtype=torch.float64)[:, None] * self.inv_freq
+        angles = torch.arange(x.shape[0], dtype=torch.float64, device=x.device)[:, None] * self.inv_freq
         return x + torch.cat([angles.sin(), angles.cos()], dim=-1)[:, None].to(x)
 
 

@@ -270,8 +270,8 @@ class NeedsMask(nn.Module):
     def forward(self, query, key, value, mask):
         q, k, v = (m(t) for m, t in ((self.proj_q, query), (self.proj_k, key), (self.proj_v, value)))
         q, k, v = (torch.stack(t.chunk(self.heads, dim=-1), dim=1) for t in (q, k, v))
-        visible = mask.unsqueeze(1).to(q.dtype)
-        scores = q @ k.mT / math.sqrt(q.shape[-1])
+        visible = mask.unsqueeze(1)
+        scores = (q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(~visible, torch.finfo(q.dtype).min)
         powers = (scores - scores.amax(-1, keepdim=True)).exp() * visible
         weights = powers / powers.sum(-1, keepdim=True).clamp_min(torch.finfo(q.dtype).tiny)
         return self.proj(torch.cat((weights @ v).unbind(1), dim=-1))

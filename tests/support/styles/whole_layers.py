@@ -3,7 +3,7 @@
 import copy
 
 import torch
-from attention import AdditiveMask, ClonedLinears, CourseAttention
+from separate_attention import AdditiveMask, ClonedLinears, CourseAttention
 from small_parts import OwnNorm, Positionwise, ScaledEmbedding, Sinusoids
 from torch import nn
 

@@ -4,7 +4,7 @@ import math
 
 import torch
 import torch.nn.functional as F
-from attention import ClonedLinears
+from separate_attention import ClonedLinears
 from small_parts import Positionwise
 from torch import nn
 
