@@ -30,17 +30,19 @@ from goldformer.adapters.inference import (
 )
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.textbook.build import build_textbook
-from goldformer.conformance.diagnosis.failure import FailingCase
+from goldformer.conformance.diagnosis.failure import FailingCase, estimate_cost
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging.cases import Bench, Judgement, judge_case
 from goldformer.conformance.judging.invoke import BadResult, NotImplementedHere, Result, invoke, read_arguments
+from goldformer.conformance.judging.measure import measure
 from goldformer.conformance.judging.verdict import Status
 from goldformer.spec import Case, Spec, load_spec
 from goldformer.spec.model import UNSPECIFIED
 
-#: The most wirings of a component whose parameters are tried, and the most that are compared with mistakes.
+#: The most wirings of a component that are tried, and the most that a search for mistakes may cost, in numbers of
+#: cases: a second or two.
 _MOST: Final = 320
-_MOST_COMPARED: Final = 60
+_MOST_COST: Final = 1 << 20
 
 #: How many cases decide: without a mask, with one, and on a convention.
 _PLAIN, _MASKED, _DECIDING = 3, 12, 4
@@ -129,7 +131,7 @@ def infer_adapter(what: Any, component: str | None = None, spec: Spec | None = N
 
 def _ask_what(target: Target, component: str | None) -> str:
     unbuilt = explain_unbuilt(target) if target.is_class else ""
-    problem = f"has arguments or parameters that {component or 'no component'} has not"
+    problem = f"has arguments or parameters that {f'{component} has not' if component else 'no component has'}"
     if unbuilt:
         problem = f"cannot be built: {unbuilt}"
     return f"{target.name} {problem}. `goldformer new` writes an adapter to fill in"
@@ -195,11 +197,16 @@ class _Search:
                     replace(wiring, mask=form, returns=returns, sequence_first=sequence_first)
                     for wiring in self.wirings
                 ]
-                runs = False
+                runs, misfits = False, []
                 for wiring in arranged:
+                    # What cannot be called in this form cannot be called with its weights in another order.
+                    called = (wiring.construction, wiring.arguments, wiring.naming.turned)
+                    if called in misfits:
+                        continue
                     found, ran = self._find_options(wiring)
                     if found is not None:
                         return [found, *self._list_rivals(found)]
+                    misfits += [] if ran else [called]
                     runs = runs or ran
                 if runs:
                     break
@@ -223,8 +230,8 @@ class _Search:
 
     def _find_options(self, wiring: Wiring) -> tuple[Wiring | None, bool]:
         """Return the complete wiring under the options that fit, or None, and whether the call works at all."""
-        runs = False
-        for options in self._list_options():
+        options_left, runs = self._narrow_options(wiring)
+        for options in options_left:
             if self.trials >= _MOST_TRIALS:
                 break
             trial = self._try(replace(wiring, conventions=options), self._plain(wiring.mask))
@@ -234,6 +241,29 @@ class _Search:
             if trial.fits and (masked := self._fit_masks(trial.wiring)) is not None:
                 return self._declare(masked), True
         return None, runs
+
+    def _narrow_options(self, wiring: Wiring) -> tuple[list[dict[str, str]], bool]:
+        """Return the options whose golden values one call has, all of them if no case tells, and whether that call ran.
+
+        The tolerance is that of float32: code that computes in it is tried further.
+        """
+        every = self._list_options()
+        deciding = (case for case in self._plain(wiring.mask) if set(every[0]) <= set(case.conventions))
+        case = next(deciding, None) if len(every) > 1 else None
+        trial = self._try(replace(wiring, conventions=every[0]), [case]) if case is not None else None
+        if case is None or trial is None or not trial.judgements:
+            return every, False
+        (judgement,) = trial.judgements
+        if not isinstance(judgement.outcome, Result):
+            return [], False
+        declared, contract = judgement.bench.options(case), wiring.contract
+        fitting = [
+            options
+            for options in every
+            if (expected := case.expects({**declared, **options}))
+            and not any(d.wrong for d in measure(judgement.outcome, expected, case, contract, "float32"))
+        ]
+        return fitting, True
 
     def _list_rivals(self, found: Wiring) -> list[Wiring]:
         """Return the wirings that fit as well, of those that name the parameters in another way."""
@@ -252,7 +282,7 @@ class _Search:
         for form in self._list_forms() if wiring.mask.shape == "absent" else [wiring.mask]:
             if form.polarity in works:
                 continue
-            trial = self._try(replace(wiring, mask=form), self._masked, thorough=True)
+            trial = self._try_masks(replace(wiring, mask=form))
             if trial.fits:
                 return trial.wiring
             if form.shape == "four_axes" and not trial.is_misfit:
@@ -275,7 +305,7 @@ class _Search:
         return wiring
 
     def _try(self, wiring: Wiring, cases: Iterable[Case], *, most: int = _PLAIN, thorough: bool = False) -> _Trial:
-        """Judge cases until enough are judged or one fails; with `thorough`, until one cannot be called."""
+        """Judge cases until enough are judged or one fails; with `thorough`, values that are wrong do not end it."""
         self.trials += 1
         bench = Bench(self.spec, self._load(wiring), "float64", "cpu")
         judged: list[Judgement] = []
@@ -285,7 +315,7 @@ class _Search:
             if verdict.is_judged or verdict.is_fault:
                 judged.append(judgement)
             misfit = verdict.bad and verdict.reason in _MISFITS
-            if misfit or (verdict.bad and not thorough) or len(judged) >= (_MASKED if thorough else most):
+            if misfit or (verdict.bad and not thorough) or len(judged) >= most:
                 break
         trial = _Trial(wiring, tuple(judged))
         if trial.is_misfit:
@@ -293,6 +323,9 @@ class _Search:
         elif judged:
             self.running.append(trial)
         return trial
+
+    def _try_masks(self, wiring: Wiring) -> _Trial:
+        return self._try(wiring, self._masked, most=_MASKED, thorough=True)
 
     def _load(self, wiring: Wiring) -> Adapter:
         """Return the adapter of a wiring; that of the last one, if only the options differ."""
@@ -329,16 +362,19 @@ class _Search:
         """Return the first wiring that fits with known mistakes, and these; None if none does."""
         catalogue = _Catalogue(self.spec, self.component)
         wirings: list[Wiring] = []
-        for trial in self._rank_trials():
-            if trial.wiring not in wirings:
-                wirings.append(trial.wiring)
-        for wiring in wirings[:_MOST_COMPARED]:
-            plain = self._try(wiring, self._plain(wiring.mask), thorough=True).judgements[:_PLAIN]
+        for trial, options in product(self._rank_trials(), self._list_options()):
+            some = replace(trial.wiring, conventions={**trial.wiring.conventions, **options})
+            if some not in wirings:
+                wirings.append(some)
+        for wiring in wirings:
+            if catalogue.cost > _MOST_COST:
+                break
+            plain = self._try(wiring, self._plain(wiring.mask), thorough=True).judgements
             if any(j.verdict.bad for j in plain) and not catalogue.find(plain):
                 continue
             for form in self._list_further_forms(wiring):
                 some = replace(wiring, mask=form)
-                masked = self._try(some, self._masked, thorough=True)
+                masked = self._try_masks(some)
                 if not masked.is_misfit and (found := catalogue.find((*plain, *masked.judgements))):
                     return some, found
         return None
@@ -347,7 +383,7 @@ class _Search:
         """Return the wiring that came furthest, with a form of the masks that can be called."""
         ranked = self._rank_trials()
         best = ranked[0].wiring if ranked else self.wirings[0]
-        tried = [self._try(replace(best, mask=f), self._masked, thorough=True) for f in self._list_further_forms(best)]
+        tried = [self._try_masks(replace(best, mask=form)) for form in self._list_further_forms(best)]
         called = [trial for trial in tried if trial.judgements and not trial.is_misfit]
         return max(called, key=lambda trial: trial.passed).wiring if called else best
 
@@ -368,6 +404,8 @@ class _Catalogue:
         self._spec, self._component = spec, component
         parts = {component, *spec.list_dependencies(component)}
         self._ids = [id_ for id_ in implementations() if spec.mistakes[id_].component in parts]
+        #: What was spent on imitations, in numbers of cases.
+        self.cost = 0
         self._adapters: dict[tuple[Any, ...], Adapter] = {}
         self._results: dict[tuple[Any, ...], Result | None] = {}
 
@@ -383,6 +421,7 @@ class _Catalogue:
                 return False
             options = bench.adapter.options(case.component, self._spec)
             contract = self._spec.contracts[case.component]
+            self.cost += estimate_cost(case) // 4
             failing = FailingCase(case, contract, outcome, judgement.expected, bench.dtype, options)
             imitation = self._imitate(id_, case, options)
             if judgement.verdict.bad:
@@ -401,6 +440,7 @@ class _Catalogue:
             self._adapters[key] = Adapter.from_trusted(made, id_, self._spec)
         if (*key, case.id) not in self._results:
             called = case.under(dict(options))
+            self.cost += estimate_cost(case)
             try:
                 with np.errstate(all="ignore"):
                     contract = self._spec.contracts[self._component]

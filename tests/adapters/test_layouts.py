@@ -469,8 +469,8 @@ def test_lookup_gives_the_input_back(library):
 
 
 def attention_params(library, prefix=""):
-    shapes = {"w_q": (D_IN, WIDTH), "w_k": (D_IN, WIDTH), "w_v": (D_IN, WIDTH), "w_o": (WIDTH, D_IN)}
-    shapes |= {f"b_{role}": (WIDTH,) for role in "qkv"}
+    weights = dict.fromkeys(("w_q", "w_k", "w_v"), (D_IN, WIDTH))
+    shapes = {**weights, **dict.fromkeys(("b_q", "b_k", "b_v"), (WIDTH,)), "w_o": (WIDTH, D_IN)}
     return {f"{prefix}{name}": library(numbered(*shape) + i) for i, (name, shape) in enumerate(shapes.items())}
 
 

@@ -20,7 +20,7 @@ from goldformer.spec.schema import CaseModel, CasesFile
 from repository import REPOSITORY
 
 DOCS = REPOSITORY / "docs"
-PAGES = ("index", "tutorial", "check", "exit-status", "values", "tolerances", "cases", "extend", "ci")
+PAGES = ("index", "tutorial", "check", "infer", "exit-status", "values", "tolerances", "cases", "extend", "ci")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 GAP = "…"
 
