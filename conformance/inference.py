@@ -69,8 +69,9 @@ _MISFITS: Final = ("wrong-shape", "not-an-array", "raised", "nothing-returned", 
 class Inference:
     """An adapter, what was chosen for it, and whether golden values prove it.
 
-    `mistakes` are known mistakes with which it fits, instead of without any. `is_proven` is False if it fits with
-    neither: then it stands for what the names say.
+    `is_proven` is True if it is the only one that fits the golden cases that decide; `failing` small cases fail all the
+    same. `mistakes` are known mistakes with which it fits, or that explain those failures. If it is not proven and has
+    none, it stands for what the names say, and code that is right may be called in another way.
     """
 
     wiring: Wiring
@@ -78,6 +79,12 @@ class Inference:
     is_proven: bool
     mistakes: tuple[str, ...]
     trials: int
+    failing: int = 0
+
+    @property
+    def fits(self) -> bool:
+        """Return True if no small golden case fails."""
+        return self.is_proven and not self.failing
 
     @property
     def component(self) -> str:
@@ -93,10 +100,12 @@ class Inference:
     @property
     def summary(self) -> str:
         """One sentence on what it rests on."""
-        if self.is_proven:
+        if self.fits:
             return "golden values fit."
         if self.mistakes:
             return f"golden values fit with a known mistake, {' or '.join(self.mistakes)}."
+        if self.is_proven:
+            return f"golden values fit, but in {self.failing} cases not."
         return "names and shapes fit, golden values do not."
 
 
@@ -112,21 +121,29 @@ def infer_adapter(what: Any, component: str | None = None, spec: Spec | None = N
     searches = [search for search in searches if search.wirings]
     if not searches:
         raise InferenceError(_ask_what(target, component))
-    found = [wiring for search in searches for wiring in search.find()]
-    trials = sum(search.trials for search in searches)
+    found = [(search, wiring) for search in searches for wiring in search.find()]
     if len(found) > 1:
-        raise InferenceError(_ask_which(target, found))
+        raise InferenceError(_ask_which(target, [wiring for _, wiring in found]))
+    failing = 0
     if found:
-        return Inference(found[0], load_wiring(found[0], spec), is_proven=True, mistakes=(), trials=trials)
-    for search in searches:
-        if mistaken := search.find_mistaken():
-            wiring, mistakes = mistaken
-            return Inference(wiring, load_wiring(wiring, spec), is_proven=False, mistakes=mistakes, trials=trials)
-    called = [search for search in searches if search.running]
-    if not called:
+        search, wiring = found[0]
+        failing, mistakes = search.confirm(wiring)
+    else:
+        wiring, mistakes = _find_mistaken(searches) or (_guess(searches), ())
+    trials = sum(search.trials for search in searches)
+    return Inference(wiring, load_wiring(wiring, spec), bool(found), mistakes, trials, failing)
+
+
+def _find_mistaken(searches: Sequence[_Search]) -> tuple[Wiring, tuple[str, ...]] | None:
+    return next(filter(None, (search.find_mistaken() for search in searches)), None)
+
+
+def _guess(searches: Sequence[_Search]) -> Wiring:
+    """Return the wiring that says what names say; InferenceError if nothing can be called."""
+    called = next((search for search in searches if search.running), None)
+    if called is None:
         raise InferenceError(_ask_how(searches[0]))
-    best = called[0].guess()
-    return Inference(best, load_wiring(best, spec), is_proven=False, mistakes=(), trials=trials)
+    return called.guess()
 
 
 def _ask_what(target: Target, component: str | None) -> str:
@@ -378,6 +395,13 @@ class _Search:
                 if not masked.is_misfit and (found := catalogue.find((*plain, *masked.judgements))):
                     return some, found
         return None
+
+    def confirm(self, wiring: Wiring) -> tuple[int, tuple[str, ...]]:
+        """Return how many small cases fail with a wiring that fits those that decide, and the mistakes that fit."""
+        small = [case for case in self._cases if case.size <= _LARGE]
+        trial = self._try(wiring, small, most=len(small), thorough=True)
+        failing = sum(judgement.verdict.bad for judgement in trial.judgements)
+        return failing, _Catalogue(self.spec, self.component).find(trial.judgements) if failing else ()
 
     def guess(self) -> Wiring:
         """Return the wiring that came furthest, with a form of the masks that can be called."""

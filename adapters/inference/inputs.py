@@ -13,7 +13,9 @@ from goldformer.adapters.inference.target import Argument, Target
 from goldformer.spec import Contract
 
 #: The shapes in which a mask is handed over, those that hold most masks first.
-MaskShape = Literal["any", "four_axes", "flat", "no_heads", "split", "keys", "lengths", "absent", "causal"]
+MaskShape = Literal[
+    "any", "four_axes", "flat", "no_heads", "split", "split_rows", "keys", "lengths", "absent", "causal"
+]
 Polarity = Literal["keep", "ignore", "added"]
 
 
@@ -24,6 +26,16 @@ class MaskForm:
     shape: MaskShape = "absent"
     polarity: Polarity = "keep"
     always: bool = False
+
+    @property
+    def is_split(self) -> bool:
+        """Return True if padded keys and positions come as two masks."""
+        return self.shape in ("split", "split_rows")
+
+    @property
+    def padding_polarity(self) -> Polarity:
+        """What True means in a mask of padded keys next to this one: nobody adds that."""
+        return "ignore" if self.polarity == "added" else self.polarity
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +85,7 @@ def list_forms(arguments: Arguments, contract: Contract, target: Target) -> Iter
     polarities: tuple[Polarity, ...] = ("keep", "ignore", "added")
     if "padding" in arguments.masks:
         yield from (MaskForm("split", polarity) for polarity in polarities)
+        yield from (MaskForm("split_rows", polarity) for polarity in polarities)
         return
     has_axes = "..." not in str(contract.inputs[next(iter(contract.inputs))].shape)
     shapes: tuple[MaskShape, ...] = ("any", "four_axes", "flat", "no_heads", "keys") if has_axes else ("any",)

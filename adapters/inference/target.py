@@ -272,14 +272,16 @@ def _read_config(argument: Argument, target: Target) -> tuple[str, list[Argument
     kind = hints.get(argument.name)
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         return kind.__name__, _list_arguments(kind.__init__, skip_self=True)
-    fields = dict.fromkeys(re.findall(rf"\b{argument.name}\.([a-z_]\w*)", target.text))
-    empty = inspect.Parameter.empty
-    return ("SimpleNamespace", [Argument(name, empty) for name in fields]) if fields else None
+    for wrapper, pattern in (("SimpleNamespace", r"\.([a-z_]\w*)"), ("dict", r"\[[\"'](\w+)[\"']\]")):
+        if fields := dict.fromkeys(re.findall(rf"\b{argument.name}{pattern}", target.text)):
+            return wrapper, [Argument(name, inspect.Parameter.empty) for name in fields]
+    return None
 
 
 def find_config(target: Target, name: str) -> Any:
     """Return the class of a target's config object."""
-    return SimpleNamespace if name == "SimpleNamespace" else getattr(sys.modules[target.thing.__module__], name)
+    known = {"SimpleNamespace": SimpleNamespace, "dict": dict}
+    return known[name] if name in known else getattr(sys.modules[target.thing.__module__], name)
 
 
 def _load(name: str) -> Target:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from goldformer.adapters.inference.inputs import Arguments, MaskForm
@@ -65,7 +65,7 @@ class Wiring:
         imports += ["from torch.func import functional_call"] if "functional_call(" in text else []
         imports += _wrap(f"from goldformer.adapters.layouts import ({', '.join(used)})") if used else []
         wrapper = self.construction.wrapper
-        more = f", {wrapper}" if wrapper and wrapper != "SimpleNamespace" else ""
+        more = f", {wrapper}" if wrapper not in ("", "SimpleNamespace", "dict") else ""
         lines = [f'"""{head}"""' if head else "", *imports, f"{self.target.import_line}{more}", "", 'ARRAYS = "torch"']
         if self.declared:
             lines.append(f"CONVENTIONS = {_show_mapping(self.declared)}")
@@ -223,16 +223,21 @@ def _write_hide(wiring: Wiring) -> list[str]:
             f"mask = read_lengths(mask, {keys})",
             *_refuse(missing, f"{name} takes the number of keys of each sample"),
         ],
-        "split": [],
+        "split": [], "split_rows": [],
     }[form.shape]  # fmt: skip
-    heads = ", num_heads" if form.shape in ("flat", "split") else ""
+    heads = ", num_heads" if form.shape == "flat" or form.is_split else ""
     lines = [f"def hide(mask, query, key{heads}):", f'    """Return a mask in the form that {name} takes."""']
-    if form.shape == "split":
+    if form.is_split:
         lines[1] = f'    """Return a mask as a mask of keys and one of positions, which {name} takes."""'
         lines += ["    if mask is None:", "        return None, None", f"    padding = key_padding(mask, {keys})"]
         flat = _turn(wiring, "mask", "query")
-        lines += ["    if padding is not None:", f"        return {_turn(wiring, 'padding', 'query')}, None"]
-        lines.append(f"    mask = flatten_heads(mask, heads=num_heads, {sizes})")
+        padded = _turn(replace(wiring, mask=MaskForm(polarity=form.padding_polarity)), "padding", "query")
+        lines += ["    if padding is not None:", f"        return {padded}, None"]
+        if form.shape == "split":
+            lines.append(f"    mask = flatten_heads(mask, heads=num_heads, {sizes})")
+        else:
+            refusal = _refuse("mask.ndim != 2", f"{name} takes a mask of keys, or one of (q_seq, kv_seq)")
+            lines += [f"    {line}" for line in refusal]
         return [*lines, f"    return None, {flat}", "", ""]
     lines += ["    if mask is None:", f"        {absent}", *(f"    {step}" for step in steps)]
     return [*lines, f"    return {_turn(wiring, 'mask', 'query')}", "", ""]
@@ -245,7 +250,7 @@ def _write_call(wiring: Wiring) -> str:
     masks, form = wiring.arguments.masks, wiring.mask
     if "source" in wiring.contract.inputs:
         given |= {theirs: ours for ours, theirs in masks.items()}
-    elif form.shape == "split":
+    elif form.is_split:
         given |= {masks["padding"]: "padding", masks["mask"]: "positions"}
     elif form.shape not in ("absent", "causal"):
         heads = ", num_heads" if form.shape == "flat" else ""
@@ -290,10 +295,14 @@ def _write_module(wiring: Wiring) -> list[str]:
     return lines
 
 
+def _list_lasts(wiring: Wiring) -> set[str]:
+    """Return the last words of our names of its parameters."""
+    return {name.rpartition(".")[2] for name in wiring.naming.names}
+
+
 def _fixes_inner_width(wiring: Wiring) -> bool:
     """Return True if the width inside is a multiple of the model's; others work too, because nn.Linear reads none."""
-    has_inner = any(name.rpartition(".")[2] == "w_1" for name in wiring.naming.names)
-    return has_inner and not wiring.construction.has("inner")
+    return "w_1" in _list_lasts(wiring) and not wiring.construction.has("inner")
 
 
 def _write_size_refusals(wiring: Wiring) -> list[str]:
@@ -323,6 +332,7 @@ def _write_size(wiring: Wiring, role: str) -> str:
     stack = {"encoder": "encoder.0.feed_forward.", "transformer": "encoder.0.feed_forward."}
     start = (prefix | stack).get(component, "decoder.0.feed_forward.")
     inner = f'params["{start}w_1"].shape[1]'
+    projections = start.replace("feed_forward", "self_attention") if "w_1" in _list_lasts(wiring) else ""
     of_ids = wiring.contract.inputs[first].kind == "ids"
     width = 'params["table"].shape[1]' if of_ids else f"{first}.shape[-1]"
     length = "max(source.shape[1], target.shape[1])" if component == "transformer" else f"{first}.shape[1]"
@@ -333,7 +343,8 @@ def _write_size(wiring: Wiring, role: str) -> str:
     layers = "num_encoder_layers" if component == "transformer" else "num_layers"
     return {
         "width": width, "input_width": f"{first}.shape[-1]", "heads": "num_heads",
-        "head_width": 'params["w_q"].shape[1] // num_heads', "value_width": 'params["w_v"].shape[1] // num_heads',
+        "head_width": f'params["{projections}w_q"].shape[1] // num_heads',
+        "value_width": f'params["{projections}w_v"].shape[1] // num_heads',
         "inner": inner, "expansion": "1", "positions": length, "pad": "pad_id",
         "vocab": 'params["table"].shape[0]', "source_vocab": 'params["table"].shape[0]',
         "target_vocab": 'params["table"].shape[0]', "layers": layers, "encoder_layers": "num_encoder_layers",
@@ -343,7 +354,7 @@ def _write_size(wiring: Wiring, role: str) -> str:
 
 def _write_return(wiring: Wiring, call: str) -> list[str]:
     lines = []
-    if wiring.mask.shape == "split":
+    if wiring.mask.is_split:
         ((mask, query, key),) = list_masks(wiring)
         lines.append(f"padding, positions = hide({mask}, {query}, {key}, num_heads)")
     if not wiring.target.is_class:
@@ -388,7 +399,7 @@ def _describe_mask(wiring: Wiring) -> list[str]:
     shapes = {
         "any": "as it comes", "four_axes": "(batch, heads, q_seq, kv_seq)", "flat": "(batch·heads, q_seq, kv_seq)",
         "no_heads": "(batch, q_seq, kv_seq)", "keys": "(batch, kv_seq)", "lengths": "(batch,), numbers of keys",
-        "split": "one of keys and one of positions",
+        "split": "one of keys and one of positions", "split_rows": "one of keys and one of (q_seq, kv_seq)",
     }  # fmt: skip
     meaning = {"keep": "True = may attend", "ignore": "True = ignore", "added": "added to the scores"}[form.polarity]
     said = shapes[form.shape] if form.shape == "lengths" else f"{shapes[form.shape]}, {meaning}"

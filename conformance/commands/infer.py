@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from goldformer.conformance.commands import _options as options
-from goldformer.conformance.commands._console import FAILS, OK, CannotRun, require_folders, say
+from goldformer.conformance.commands._console import FAILS, OK, UNUSABLE, CannotRun, require_folders, say
 from goldformer.conformance.inference import Inference, infer_adapter
 from goldformer.spec import Spec, load_spec
 from goldformer.spec.files import replace_file
@@ -39,20 +39,26 @@ def infer(*, what: str, component: str | None, out: Path | None, force: bool) ->
     else:
         replace_file(out, text)
         say(f"wrote {out}\nnow run: goldformer check {out}")
-    return OK if found.is_proven else FAILS
+    if found.fits:
+        return OK
+    return FAILS if found.is_proven or found.mistakes else UNUSABLE
 
 
 def describe_fit(found: Inference, spec: Spec) -> str:
     """Return what golden values say of an inferred adapter, as a sentence."""
     name, component = found.wiring.target.name, found.component
-    if found.is_proven:
+    if found.fits:
         return f"Golden values fit: {name} computes {component}, called in this way."
     if found.mistakes:
         titles = " or ".join(f"{spec.mistakes[id_].title} ({id_})" for id_ in found.mistakes)
         return f"{name} fits as {component} if a known mistake is made: {titles}."
+    if found.is_proven:
+        return (
+            f"Golden values decide it, but {found.failing} small cases fail: `goldformer check` looks for the mistake."
+        )
     return (
-        "Golden values fit in no way, and with no known mistake. The adapter says what the names say: "
-        "check it, then run `goldformer check` for a diagnosis."
+        f"No way to call {name} gives golden values, with a known mistake or without. It has another mistake, or it is "
+        f"called in a way that is not tried. The adapter says what the names say: compare it with your code first."
     )
 
 

@@ -104,7 +104,7 @@ def imports_are_undone(monkeypatch):
 def test_correct_code_is_found_with_what_it_chose(place, spec):
     component, shape, polarity, declared = HITS[place]
     found = infer_adapter(f"{STYLES}/{place}", spec=spec)
-    assert (found.is_proven, found.mistakes, found.component) == (True, (), component)
+    assert (found.fits, found.mistakes, found.component) == (True, (), component)
     assert (found.wiring.mask.shape, found.wiring.mask.polarity) == (shape, polarity)
     assert declared.items() <= found.wiring.declared.items()
 
@@ -112,7 +112,7 @@ def test_correct_code_is_found_with_what_it_chose(place, spec):
 @pytest.mark.parametrize("name", DEFECTS)
 def test_a_mistake_is_named_or_left_and_never_taken_for_a_choice(name, spec):
     found = infer_adapter(f"{STYLES}/defective_parts.py:{name}", spec=spec)
-    assert not found.is_proven
+    assert not found.fits
     assert found.mistakes == DEFECTS[name]
 
 

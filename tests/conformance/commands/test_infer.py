@@ -80,10 +80,20 @@ def test_a_known_mistake_is_named_and_check_names_it_too():
 
 def test_an_unknown_mistake_leaves_what_the_names_say():
     result = goldformer("infer", "defective_parts.py:MedianNorm")
-    assert result.exit_code == 1
-    assert (
-        "Golden values fit in no way, and with no known mistake. The adapter says what the names say" in result.stdout
+    assert result.exit_code == 2
+    said = (
+        "No way to call MedianNorm gives golden values, with a known mistake or without. It has another mistake, or it"
     )
+    assert said in result.stdout
+
+
+def test_a_mistake_that_few_cases_show_is_said(tmp_path):
+    text = (STYLES / "small_parts.py").read_text(encoding="utf-8")
+    (tmp_path / "mine.py").write_text(text.replace("logits.max(dim=-1, keepdim=True).values", "0"), encoding="utf-8")
+    result = goldformer("infer", "mine.py:stable_softmax")
+    assert result.exit_code == 1
+    assert "stable_softmax fits as softmax if a known mistake is made: " in result.stdout
+    assert "(softmax-unstable)" in result.stdout
 
 
 def test_the_wrong_component_is_a_question():
