@@ -183,6 +183,16 @@ class Doubled(nn.Module):
             None,
             "Doubled has the arguments .* but no call of it works: it raised RuntimeError: not today.* say",
         ),
+        (
+            f"{STYLES}/whole_layers.py:PlainEncoder",
+            None,
+            r"PlainEncoder cannot be built: PlainEncoder\(num_layers=5\) rai",
+        ),
+        (
+            f"{STYLES}/small_parts.py:subsequent_mask",
+            None,
+            "subsequent_mask has the arguments .* but no call of it works",
+        ),
         ("no_such_module", None, "no_such_module: give FILE.py:NAME or package.module:NAME"),
         (f"{STYLES}/fused_attention.py", None, "name one of its classes or functions, as .*:NAME; it has VisionQkv,"),
         (
