@@ -7,7 +7,7 @@ computes, so that a mistake in it stays one: then the same proposals are compare
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice, product
@@ -65,6 +65,13 @@ _LATE: Final = ("empty_row", "odd_d_model")
 _MISFITS: Final = ("wrong-shape", "not-an-array", "raised", "nothing-returned", "wrong-parameters", "wrong-dtype")
 
 
+#: The choices that a mistake would look like, so that code has to say them.
+CHOICES: Final[Mapping[str, str]] = {
+    "sequence-first": "the sequence comes before the batch",
+    "ignore": "True in its mask hides a key",
+}
+
+
 @dataclass(frozen=True)
 class Inference:
     """An adapter, what was chosen for it, and whether golden values prove it.
@@ -109,10 +116,13 @@ class Inference:
         return "names and shapes fit, golden values do not."
 
 
-def infer_adapter(what: Any, component: str | None = None, spec: Spec | None = None) -> Inference:
+def infer_adapter(
+    what: Any, component: str | None = None, spec: Spec | None = None, *, accept: Collection[str] = ()
+) -> Inference:
     """Return the adapter of an nn.Module class, an object of one, a function, or "FILE.py:NAME".
 
-    InferenceError is a question: what could not be told, and how to say it.
+    `accept` are choices of CHOICES that are meant although the code does not say them. InferenceError is a question:
+    what could not be told, and how to say it.
     """
     spec, target = spec or load_spec(), read_target(what)
     if component is not None and component not in COMPONENTS:
@@ -127,6 +137,8 @@ def infer_adapter(what: Any, component: str | None = None, spec: Spec | None = N
     failing = 0
     if found:
         search, wiring = found[0]
+        if unsaid := [choice for choice in wiring.unsaid if choice not in accept]:
+            raise InferenceError(_ask_whether(wiring, unsaid[0]))
         failing, mistakes = search.confirm(wiring)
     else:
         wiring, mistakes = _find_mistaken(searches) or (_guess(searches), ())
@@ -157,6 +169,11 @@ def _ask_what(target: Target, component: str | None) -> str:
 def _ask_how(search: _Search) -> str:
     looks = f"{search.target.name} has the arguments and parameters of {search.component}"
     return f"{looks}, but no call of it works: {search.problem}. If it is something else, say --component"
+
+
+def _ask_whether(wiring: Wiring, choice: str) -> str:
+    fits = f"golden values fit {wiring.target.name} as {wiring.component} only if {CHOICES[choice]}"
+    return f"{fits}, and nothing in its code says so. If it is meant, say --accept {choice}; if not, it is a mistake"
 
 
 def _ask_which(target: Target, found: Sequence[Wiring]) -> str:

@@ -97,6 +97,28 @@ def list_forms(arguments: Arguments, contract: Contract, target: Target) -> Iter
         yield MaskForm("lengths")
 
 
+#: What says that the sequence comes before the batch: an unpacked shape, a comment, or the library's own flag.
+_SEQUENCE_FIRST: Final = re.compile(
+    r"\b(\w*(len|length|seq|time)|[lts])\s*,\s*(b|n|bs|bsz|batch|batch_size)\b\s*[,)=]"
+    r"|\b(seq\w*|time)\W{1,3}batch\b|batch_first|sequence\W+(comes\W+)?first",
+    re.IGNORECASE,
+)
+#: What says that True hides a key: the name of the mask, a comment, or the library's own argument.
+_IGNORE_NAME: Final = re.compile(r"pad|ignore|attn_mask|hid|exclu|invalid|block", re.IGNORECASE)
+_IGNORE_TEXT: Final = re.compile(r"attn_mask=|true\W+(means|is|=)[^.\n]*(hid|ignor|pad|mask)", re.IGNORECASE)
+
+
+def says_sequence_first(target: Target) -> bool:
+    """Return True if the code of a target says that its arrays are (seq, batch, …)."""
+    return _SEQUENCE_FIRST.search(target.text) is not None
+
+
+def says_ignore(target: Target, arguments: Arguments) -> bool:
+    """Return True if a mask's name, or the code of a target, says that True hides a key."""
+    named = any(_IGNORE_NAME.search(name) for name in arguments.masks.values())
+    return named or _IGNORE_TEXT.search(target.text) is not None
+
+
 def _is_input(argument: Argument) -> bool:
     """Return True for an argument with a default that is an input all the same, such as context=None."""
     return argument.default is None and bool({*list_roles(argument.name, ARGUMENTS)} - {"mask", "pad"})

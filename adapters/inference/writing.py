@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-from goldformer.adapters.inference.inputs import Arguments, MaskForm
+from goldformer.adapters.inference.inputs import Arguments, MaskForm, says_ignore, says_sequence_first
 from goldformer.adapters.inference.parameters import Names, Naming
 from goldformer.adapters.inference.target import Construction, Target
 from goldformer.spec import Contract
@@ -54,6 +54,13 @@ class Wiring:
             *_describe_layout(self),
             *_describe_mask(self),
         )
+
+    @property
+    def unsaid(self) -> tuple[str, ...]:
+        """The choices that a mistake would look like and that the target does not say: "sequence-first", "ignore"."""
+        turned = self.sequence_first and not says_sequence_first(self.target)
+        hidden = self.mask.polarity == "ignore" and not says_ignore(self.target, self.arguments)
+        return (*(["sequence-first"] if turned else []), *(["ignore"] if hidden else []))
 
     def write(self, head: str = "") -> str:
         """Return the text of the adapter file."""

@@ -8,7 +8,7 @@ import click
 
 from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._console import FAILS, OK, UNUSABLE, CannotRun, require_folders, say
-from goldformer.conformance.inference import Inference, infer_adapter
+from goldformer.conformance.inference import CHOICES, Inference, infer_adapter
 from goldformer.spec import Spec, load_spec
 from goldformer.spec.files import replace_file
 
@@ -16,9 +16,15 @@ from goldformer.spec.files import replace_file
 @click.command(epilog=options.STATUSES)
 @click.argument("what")
 @click.option("--component", help="The component that it is, if that cannot be told.")
+@click.option(
+    "--accept",
+    type=click.Choice(list(CHOICES)),
+    multiple=True,
+    help="A choice that is meant, although nothing in the code says so.",
+)
 @click.option("--out", type=options.FILE, help="Save the adapter as this file, in the folder of the class.")
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
-def infer(*, what: str, component: str | None, out: Path | None, force: bool) -> int:
+def infer(*, what: str, component: str | None, accept: tuple[str, ...], out: Path | None, force: bool) -> int:
     """Infer the adapter of a class or a function.
 
     WHAT is my_model.py:MyAttention or package.module:MyAttention, an nn.Module class or a function. Names, shapes and
@@ -27,7 +33,7 @@ def infer(*, what: str, component: str | None, out: Path | None, force: bool) ->
     if out is not None:
         _require_place(out, what, force=force)
     spec = load_spec()
-    found = infer_adapter(what, component, spec)
+    found = infer_adapter(what, component, spec, accept=accept)
     text = found.write()
     name = found.wiring.target.name
     say(f"{name}: {found.component}", "bold")

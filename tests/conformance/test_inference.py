@@ -132,6 +132,22 @@ def test_the_file_that_is_written_runs_by_itself(place, spec, tmp_path):
     assert any(v.status is Status.PASSED for v in verdicts)
 
 
+@pytest.mark.parametrize(
+    ("name", "choice", "said"),
+    [
+        ("SequenceForgotten", "sequence-first", "encoder_layer only if the sequence comes before the batch"),
+        ("MaskInverted", "ignore", "multi_head_attention only if True in its mask hides a key"),
+    ],
+)
+def test_a_choice_that_a_mistake_looks_like_must_be_said(name, choice, said, spec):
+    question = (
+        f"golden values fit {name} as {said}, and nothing in its code says so. If it is meant, say --accept {choice}"
+    )
+    with pytest.raises(InferenceError, match=question):
+        infer_adapter(f"{STYLES}/defective_parts.py:{name}", spec=spec)
+    assert infer_adapter(f"{STYLES}/defective_parts.py:{name}", spec=spec, accept=[choice]).fits
+
+
 def test_a_pair_of_mistaken_weights_is_not_permuted_into_a_right_one(spec):
     found = infer_adapter(f"{STYLES}/defective_parts.py:QueriesAsKeys", spec=spec)
     assert found.wiring.naming.names["w_q"] == "w_q.weight"

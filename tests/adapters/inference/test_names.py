@@ -72,8 +72,16 @@ def test_a_name_without_a_meaning_says_nothing(name):
 
 @pytest.mark.parametrize(
     ("path", "part"),
-    [("self_attn.linears.0", "self"), ("src_attn.linears.0", "cross"), ("crossAttention.q", "cross"),
-     ("ffn.w_1", "feed"), ("attn_norm", "self"), ("feed_forward_norm", "feed"), ("enc_dec_attention", "cross"), ("norm", None)],
-)  # fmt: skip
+    [
+        ("self_attn.linears.0", "self"),
+        ("src_attn.linears.0", "cross"),
+        ("crossAttention.q", "cross"),
+        ("ffn.w_1", "feed"),
+        ("attn_norm", "self"),
+        ("feed_forward_norm", "feed"),
+        ("enc_dec_attention", "cross"),
+        ("norm", None),
+    ],
+)
 def test_a_path_says_the_part_of_a_layer(path, part):
     assert find_part(path) == part

@@ -185,3 +185,27 @@ class MedianNorm(nn.Module):
     def forward(self, x):
         x = x - x.median(-1, keepdim=True).values
         return x / (x.abs().mean(-1, keepdim=True) + 1e-5) * self.weight + self.bias
+
+
+# Right, if what it does was meant. Nothing in the code says so.
+
+
+class SequenceForgotten(nn.Module):
+    """The library's attention takes the first axis for the sequence."""
+
+    def __init__(self, d_model, num_heads, d_ff):
+        super().__init__()
+        self.attn = nn.MultiheadAttention(d_model, num_heads)
+        self.linear1, self.linear2 = nn.Linear(d_model, d_ff), nn.Linear(d_ff, d_model)
+        self.norm1, self.norm2 = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
+
+    def forward(self, x):
+        x = self.norm1(x + self.attn(x, x, x)[0])
+        return self.norm2(x + self.linear2(self.linear1(x).relu()))
+
+
+class MaskInverted(Attention):
+    """What it may see is hidden."""
+
+    def hide(self, scores, mask):
+        return scores.masked_fill(mask, -1e9)
