@@ -64,7 +64,6 @@ _LATE: Final = ("empty_row", "odd_d_model")
 #: The reasons of failures that say nothing of values: the call does not work in this form.
 _MISFITS: Final = ("wrong-shape", "not-an-array", "raised", "nothing-returned", "wrong-parameters", "wrong-dtype")
 
-
 #: The choices that a mistake would look like, so that code has to say them.
 CHOICES: Final[Mapping[str, str]] = {
     "sequence-first": "the sequence comes before the batch",
