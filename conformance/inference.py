@@ -443,7 +443,8 @@ class _Catalogue:
     def __init__(self, spec: Spec, component: str) -> None:
         self._spec, self._component = spec, component
         parts = {component, *spec.list_dependencies(component)}
-        self._ids = [id_ for id_ in implementations() if spec.mistakes[id_].component in parts]
+        forward = (id_ for id_, mistaken in implementations().items() if not mistaken.by_hand)
+        self._ids = [id_ for id_ in forward if spec.mistakes[id_].component in parts]
         #: What was spent on imitations, in numbers of cases.
         self.cost = 0
         self._adapters: dict[tuple[Any, ...], Adapter] = {}
@@ -468,7 +469,7 @@ class _Catalogue:
                 if failing.distance(imitation) is None:
                     return False
                 explained += 1
-            elif failing.excludes(imitation):
+            elif judgement.verdict.status is Status.PASSED and failing.excludes(imitation):
                 return False
         return explained > 0
 

@@ -78,8 +78,8 @@ DEFECTS = {
     "FusedUnscaled": ("scale-missing",),
     "LinearFeedForward": ("ffn-no-relu",),
     "SwappedWaves": ("pe-sin-cos-swap",),
-    # Two mistakes at once, and one in one place of two: `check` names them.
-    "SampleDeviationNorm": (),
+    "SampleDeviationNorm": ("ln-std-plus-eps",),
+    # A mistake in one place of two: `check` names it.
     "NoResidualLayer": (),
     "QueriesAsKeys": (),
     "SineScores": (),
