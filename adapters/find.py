@@ -112,7 +112,7 @@ def load_object(name: str) -> Any:
     if target := _OWN.get(name):
         return _import(name, target)
     if name.endswith((".py", SUFFIX)) or "/" in name or "\\" in name or Path(name).is_file():
-        return _import_file(Path(name))
+        return import_file(Path(name))
     for entry in entry_points(group=GROUP):
         if entry.name == name:
             return _import(name, entry.value)
@@ -145,7 +145,8 @@ def _import(name: str, target: str) -> Any:
     return thing
 
 
-def _import_file(path: Path) -> Any:
+def import_file(path: Path) -> Any:
+    """Import a Python file, whose folder becomes importable; AdapterError if that fails."""
     if not path.is_file():
         near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.py")], n=1)
         guess = f" Did you mean {path.with_name(near[0])}?" if near else ""

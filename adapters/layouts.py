@@ -121,6 +121,52 @@ def fuse_projections(
     return fused, _join_columns(filled, num_heads, per_head=per_head)
 
 
+def separate_projections(params: Mapping[str, Array], num_heads: int) -> dict[str, Array]:
+    """Return parameters with w_q, w_k and w_v, and their biases, in the place of w_qkv and b_qkv."""
+    separate: dict[str, Array] = {}
+    for name, value in params.items():
+        start, fused, _ = name.rpartition("_qkv")
+        parts = zip("qkv", split_fused(value, num_heads), strict=True) if fused else ()
+        separate |= {f"{start}_{role}": part for role, part in parts} if fused else {name: value}
+    return separate
+
+
+def join_projections(
+    params: Mapping[str, Array], num_heads: int, roles: str = "qkv", *, per_head: bool = False
+) -> dict[str, Array]:
+    """Return parameters with one projection, such as w_qkv and b_qkv, in the place of those of some roles.
+
+    `roles` is the order of its columns, and the end of its name: w_kv for "kv". It is done in every part that has the
+    projections, as `fuse_projections` does it.
+    """
+    joined = dict(params)
+    for start in [name.removesuffix("w_q") for name in params if name.rpartition(".")[2] == "w_q"]:
+        own = {
+            name: joined.pop(f"{start}{name}", None) for name in (f"{kind}_{role}" for role in roles for kind in "wb")
+        }
+        weight, bias = fuse_projections(
+            {name: value for name, value in own.items() if value is not None}, num_heads, roles, per_head=per_head
+        )
+        joined[f"{start}w_{roles}"] = weight
+        if bias is not None:
+            joined[f"{start}b_{roles}"] = bias
+    return joined
+
+
+def split_by_head(params: Mapping[str, Array], num_heads: int) -> dict[str, Array]:
+    """Return parameters with heads.0.w_q, heads.1.w_q and so on in the place of w_q, w_k, w_v and their biases."""
+    split: dict[str, Array] = {}
+    for name, value in params.items():
+        start, last = name[: -len("w_q")], name[-len("w_q") :]
+        if last not in ("w_q", "w_k", "w_v", "b_q", "b_k", "b_v"):
+            split[name] = value
+            continue
+        width = int(value.shape[-1]) // num_heads
+        for head in range(num_heads):
+            split[f"{start}heads.{head}.{last}"] = value[..., head * width : (head + 1) * width]
+    return split
+
+
 def _join_columns(parts: list[Array], num_heads: int, *, per_head: bool) -> Array:
     """Return arrays side by side along the last axis, whole or head by head."""
     if not per_head:
@@ -329,7 +375,12 @@ def nest_names(names: Names, ours: str, theirs: str) -> dict[str, str | tuple[st
 
 
 def map_state(
-    names: Names, params: Mapping[str, Array], module: Any = None, *, transpose: bool = True
+    names: Names,
+    params: Mapping[str, Array],
+    module: Any = None,
+    *,
+    transpose: bool = True,
+    other_sizes: Literal["refuse", "skip", "take"] = "refuse",
 ) -> dict[str, Array]:
     """Return the parameters of a call by the names of a module, as `functional_call(…, strict=True)` takes them.
 
@@ -340,7 +391,9 @@ def map_state(
 
     With the module (an nn.Module, or a mapping of its names to arrays) the state also holds its buffers, and zeros for
     each bias that the call does not have. ValueError lists the names that do not fit on either side, and the sizes.
-    NotImplementedError says that the module has no place for the call's biases.
+    NotImplementedError says that the module has no place for the call's biases. A constructor may fix some sizes:
+    `other_sizes="skip"` makes these a NotImplementedError too, and "take" hands them over all the same, which works
+    where the module does not read its own sizes.
     """
     lines = _complete_lines(names)
     own, buffers = _list_arrays(module)
@@ -362,11 +415,13 @@ def map_state(
                 widen = place in own and len(own[place].shape) == turned.ndim + 1
                 state[place] = turned[..., None] if widen else turned
     problems += _describe_unfilled(own, state, lines)
-    problems += [
+    unlike = [
         f"{place}: the module has {tuple(own[place].shape)}, the call {tuple(value.shape)}"
         for place, value in state.items()
-        if own and tuple(own[place].shape) != tuple(value.shape)
+        if place in own and tuple(own[place].shape) != tuple(value.shape)
     ]
+    if other_sizes != "take":
+        (problems if other_sizes == "refuse" else refused).extend(unlike)
     if problems:
         raise ValueError("\n  ".join(("the parameters of the call and those of the module do not fit:", *problems)))
     if refused:

@@ -16,6 +16,7 @@ ROOMS = [
     "spec/oracle",
     "reference_impl",
     "adapters",
+    "adapters/inference",
     "adapters/process",
     "adapters/textbook",
     "conformance",

@@ -14,6 +14,7 @@ SUMMARIES: Final = {
     "derive": "Derive golden values, or prove that none moved.",
     "explain": "Explain an id: case, clause, component, mistake and so on.",
     "grade": "Grade a class.",
+    "infer": "Infer the adapter of a class or a function.",
     "lint": "Check the spec against itself.",
     "mistakes": "List the known mistakes, or prove that the suite catches them.",
     "new": "Write a commented adapter to start from.",

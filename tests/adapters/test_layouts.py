@@ -489,3 +489,50 @@ def test_lookup_gives_the_input_back(library):
     ids, table = layouts.write_as_lookup(x)
     assert str(ids.dtype).endswith("int64")
     check(table[ids], numbered(BATCH, Q_SEQ, D_IN), x)
+
+
+def attention_params(library, prefix=""):
+    weights = dict.fromkeys(("w_q", "w_k", "w_v"), (D_IN, WIDTH))
+    shapes = {**weights, **dict.fromkeys(("b_q", "b_k", "b_v"), (WIDTH,)), "w_o": (WIDTH, D_IN)}
+    return {f"{prefix}{name}": library(numbered(*shape) + i) for i, (name, shape) in enumerate(shapes.items())}
+
+
+@pytest.mark.parametrize("prefix", ["", "encoder.0.self_attention."])
+def test_projections_are_joined_in_any_order_and_separated_again(library, prefix):
+    params = attention_params(library, prefix)
+    joined = layouts.join_projections(params, HEADS, "kqv")
+    assert set(joined) == {f"{prefix}{name}" for name in ("w_kqv", "b_kqv", "w_o")}
+    expected = np.concatenate([np.asarray(params[f"{prefix}w_{role}"]) for role in "kqv"], -1)
+    check(joined[f"{prefix}w_kqv"], expected, params[f"{prefix}w_q"])
+    fused = layouts.join_projections(params, HEADS, "qkv", per_head=True)
+    separate = layouts.separate_projections(fused, HEADS)
+    assert set(separate) == set(params)
+    for name, value in params.items():
+        check(separate[name], np.asarray(value), value)
+
+
+def test_projections_without_biases_are_joined_without_one(library):
+    params = {name: value for name, value in attention_params(library).items() if name[0] == "w"}
+    assert set(layouts.join_projections(params, HEADS, "kv")) == {"w_q", "w_kv", "w_o"}
+
+
+def test_projections_are_split_by_head(library):
+    params = attention_params(library, "decoder.1.cross_attention.")
+    split = layouts.split_by_head(params, HEADS)
+    for head in range(HEADS):
+        columns = slice(head * D_K, (head + 1) * D_K)
+        for name in ("w_q", "b_v"):
+            whole = params[f"decoder.1.cross_attention.{name}"]
+            check(split[f"decoder.1.cross_attention.heads.{head}.{name}"], np.asarray(whole)[..., columns], whole)
+    assert "decoder.1.cross_attention.w_o" in split
+    assert len(split) == 6 * HEADS + 1
+
+
+def test_other_sizes_are_an_error_a_variant_or_taken():
+    module, params = torch.nn.Linear(3, 2), {"w_1": torch.ones(3, 5), "b_1": torch.ones(5)}
+    with pytest.raises(ValueError, match=r"weight: the module has \(2, 3\), the call \(5, 3\)"):
+        layouts.map_state({"w_1": "weight"}, params, module)
+    with pytest.raises(NotImplementedError, match=r"weight: the module has \(2, 3\), the call \(5, 3\)"):
+        layouts.map_state({"w_1": "weight"}, params, module, other_sizes="skip")
+    state = layouts.map_state({"w_1": "weight"}, params, module, other_sizes="take")
+    assert torch.func.functional_call(module, state, (torch.ones(3),)).tolist() == [4.0] * 5

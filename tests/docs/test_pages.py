@@ -20,7 +20,19 @@ from goldformer.spec.schema import CaseModel, CasesFile
 from repository import REPOSITORY
 
 DOCS = REPOSITORY / "docs"
-PAGES = ("index", "tutorial", "check", "python", "exit-status", "values", "tolerances", "cases", "extend", "ci")
+PAGES = (
+    "index",
+    "tutorial",
+    "check",
+    "python",
+    "infer",
+    "exit-status",
+    "values",
+    "tolerances",
+    "cases",
+    "extend",
+    "ci",
+)
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 GAP = "…"
 

@@ -1,0 +1,19 @@
+"""Proposals for the adapter of a class or a function; whether one is right is decided elsewhere."""
+
+from goldformer.adapters.inference.inputs import MaskForm, list_forms
+from goldformer.adapters.inference.proposals import COMPONENTS, explain_unbuilt, load_wiring, propose
+from goldformer.adapters.inference.target import InferenceError, Target, read_target
+from goldformer.adapters.inference.writing import Wiring
+
+__all__ = [
+    "COMPONENTS",
+    "InferenceError",
+    "MaskForm",
+    "Target",
+    "Wiring",
+    "explain_unbuilt",
+    "list_forms",
+    "load_wiring",
+    "propose",
+    "read_target",
+]

@@ -1,0 +1,165 @@
+"""The arguments of a call: which input each one takes, and the form in which masks come."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import permutations
+from typing import Final, Literal
+
+from goldformer.adapters.inference.names import ARGUMENTS, list_roles, says
+from goldformer.adapters.inference.target import Argument, Target
+from goldformer.spec import Contract
+
+#: The shapes in which a mask is handed over, those that hold most masks first.
+MaskShape = Literal[
+    "any", "four_axes", "flat", "no_heads", "split", "split_rows", "keys", "lengths", "absent", "causal"
+]
+Polarity = Literal["keep", "ignore", "added"]
+
+
+@dataclass(frozen=True, slots=True)
+class MaskForm:
+    """The form of the masks: their shape, what True means, and whether the call needs one always."""
+
+    shape: MaskShape = "absent"
+    polarity: Polarity = "keep"
+    always: bool = False
+
+    @property
+    def is_split(self) -> bool:
+        """Return True if padded keys and positions come as two masks."""
+        return self.shape in ("split", "split_rows")
+
+    @property
+    def padding_polarity(self) -> Polarity:
+        """What True means in a mask of padded keys next to this one: nobody adds that."""
+        return "ignore" if self.polarity == "added" else self.polarity
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The arguments of a call by their names: the input that each takes, and the masks in the order of ours.
+
+    `masks` maps our masks to their arguments; a self-attention that has one for padded keys and one for positions has
+    "padding" and "mask".
+    """
+
+    inputs: Mapping[str, str]
+    masks: Mapping[str, str]
+    pad: str = ""
+
+
+#: The inputs of a component that are no masks, where two of them may come as one.
+_ONE_CONTEXT: Final = ("query", "key")
+
+
+def list_arguments(target: Target, contract: Contract) -> Iterator[Arguments]:
+    """Yield the inputs that the arguments of a call may take, as names say; names that say nothing in every order."""
+    given = target.list_arguments()
+    takes_masks = "source" in contract.inputs or any(spec.optional for spec in contract.inputs.values())
+    masks = [a for a in given if takes_masks and says(a.name, ARGUMENTS["mask"])]
+    pad = next((a.name for a in given if says(a.name, ARGUMENTS["pad"])), "")
+    data = [a for a in given if a not in masks and a.name != pad and (a.is_required or _is_input(a))]
+    wanted = [name for name, spec in contract.inputs.items() if not spec.optional]
+    wanted += [] if target.is_class else list(contract.params)
+    named = _name_masks(masks, [name for name, spec in contract.inputs.items() if spec.optional], contract)
+    if named is None:
+        return
+    if wanted == ["query", "key", "value"] and len(data) == 2:
+        wanted = list(_ONE_CONTEXT)
+    if len(data) != len(wanted):
+        return
+    for inputs in _match([a.name for a in data], wanted):
+        read = {theirs: f'params["{ours}"]' if ours in contract.params else ours for theirs, ours in inputs.items()}
+        yield Arguments(read, named, pad if "pad_id" in contract.attributes else "")
+
+
+def list_forms(arguments: Arguments, contract: Contract, target: Target) -> Iterator[MaskForm]:
+    """Yield the forms in which the masks of a call may come, those that hold most masks first."""
+    if not arguments.masks:
+        if any(spec.optional for spec in contract.inputs.values()) and re.search("tril|triu|causal", target.text):
+            yield MaskForm("causal")
+        return
+    polarities: tuple[Polarity, ...] = ("keep", "ignore", "added")
+    if "padding" in arguments.masks:
+        yield from (MaskForm("split", polarity) for polarity in polarities)
+        yield from (MaskForm("split_rows", polarity) for polarity in polarities)
+        return
+    has_axes = "..." not in str(contract.inputs[next(iter(contract.inputs))].shape)
+    shapes: tuple[MaskShape, ...] = ("any", "four_axes", "flat", "no_heads", "keys") if has_axes else ("any",)
+    if "source" in contract.inputs:
+        shapes = ("four_axes", "no_heads")
+    for shape in shapes:
+        yield from (MaskForm(shape, polarity) for polarity in polarities)
+    if any("len" in name.lower() for name in arguments.masks.values()):
+        yield MaskForm("lengths")
+
+
+#: What says that the sequence comes before the batch: an unpacked shape, a comment, or the library's own flag.
+_SEQUENCE_FIRST: Final = re.compile(
+    r"\b(\w*(len|length|seq|time)|[lts])\s*,\s*(b|n|bs|bsz|batch|batch_size)\b\s*[,)=]"
+    r"|\b(seq\w*|time)\W{1,3}batch\b|batch_first|sequence\W+(comes\W+)?first",
+    re.IGNORECASE,
+)
+#: What says that True hides a key: the name of the mask, a comment, or the library's own argument.
+_IGNORE_NAME: Final = re.compile(r"pad|ignore|attn_mask|hid|exclu|invalid|block", re.IGNORECASE)
+_IGNORE_TEXT: Final = re.compile(r"attn_mask=|true\W+(means|is|=)[^.\n]*(hid|ignor|pad|mask)", re.IGNORECASE)
+
+
+def says_sequence_first(target: Target) -> bool:
+    """Return True if the code of a target says that its arrays are (seq, batch, …)."""
+    return _SEQUENCE_FIRST.search(target.text) is not None
+
+
+def says_ignore(target: Target, arguments: Arguments) -> bool:
+    """Return True if a mask's name, or the code of a target, says that True hides a key."""
+    named = any(_IGNORE_NAME.search(name) for name in arguments.masks.values())
+    return named or _IGNORE_TEXT.search(target.text) is not None
+
+
+def _is_input(argument: Argument) -> bool:
+    """Return True for an argument with a default that is an input all the same, such as context=None."""
+    return argument.default is None and bool({*list_roles(argument.name, ARGUMENTS)} - {"mask", "pad"})
+
+
+def _match(names: list[str], wanted: list[str]) -> Iterator[dict[str, str]]:
+    """Yield the input of each argument: as names say, else in order, else in any order."""
+    said = {name: _read_role(name, wanted) for name in names}
+    if len({*said.values()} - {None}) == len(names):
+        yield {name: str(role) for name, role in said.items()}
+        return
+    for chosen in permutations(wanted):
+        pairs = dict(zip(names, chosen, strict=True))
+        if all(said[name] in (None, role) for name, role in pairs.items()):
+            yield pairs
+
+
+def _read_role(name: str, wanted: list[str]) -> str | None:
+    """Return the one of the wanted inputs that a name says."""
+    roles = list_roles(name, ARGUMENTS)
+    if wanted == list(_ONE_CONTEXT):
+        return "key" if {"memory", "key", "value"} & {*roles} else "query" if "query" in roles else None
+    if "source" in wanted:
+        return "source" if "memory" in roles else "target" if "target" in roles else None
+    return next((role for role in roles if role in wanted), None)
+
+
+def _name_masks(masks: list[Argument], wanted: list[str], contract: Contract) -> dict[str, str] | None:
+    """Return their argument for each of our masks; None if there are more than we have."""
+    names = [a.name for a in masks]
+    if "source" in contract.inputs:
+        wanted = ["self_mask", "memory_mask"]  # a model's own, made of its ids
+    if len(wanted) == 1:
+        padding = [name for name in names if re.search("pad", name)]
+        if len(names) == 2 and len(padding) == 1:
+            return {"padding": padding[0], wanted[0]: next(name for name in names if name not in padding)}
+        return dict(zip(wanted, names, strict=True)) if len(names) == 1 else {} if not names else None
+    if len(wanted) == 2 and len(names) <= 2:
+        crossing = [name for name in names if re.search("src|source|enc|mem|cross|context", name.lower())]
+        ranked = sorted(names, key=lambda name: name in crossing) if len(crossing) == 1 else names
+        if len(names) == 1:
+            return {wanted[bool(crossing)]: names[0]}
+        return dict(zip(wanted, ranked, strict=False))
+    return None if names else {}

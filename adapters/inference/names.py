@@ -1,0 +1,101 @@
+"""The names that people give to sizes, arguments and parameters, as patterns for the roles that they say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+_WIDTH: Final = r"(d|dim|emb|embed|embedding|hidden|model|features?|size|width|channels|units|state)"
+
+#: The sizes of a constructor by role. A name may say several roles; their order is that of likelihood.
+SIZES: Final[Mapping[str, str]] = {
+    "heads": r"h|n?_?heads?|(num|n|number)(_of)?(_attention|_attn)?_?heads?|attn_heads|head_num|num_attention_heads",
+    "head_width": r"d_?k|d_key|d_qk|d_kv|dim_?(per_)?head|head_?(dim|size|width)|(dim|size)_per_head|dim_k",
+    "value_width": r"d_?v|d_value|dim_v|v_dim",
+    "input_width": r"(input|in)_?(dim|size|features|channels)|(dim|d)_in|d_input",
+    "expansion": r"(forward_)?expansion(_factor)?|(ff_?|ffn_?)?mult|mlp_ratio|widen(ing)?(_factor)?",
+    "inner": (
+        r"d_?ff|d_?ffn|dim_?feed_?forward|(ff|ffn|mlp|feed_?forward|pf|filter|intermediate|inner)_?"
+        r"(dim|size|width|units|hidden|hiddens|num_hiddens)?|d_(inner|hidden|mlp)|hidden|hidden_?(dim|size|units)"
+    ),
+    "source_vocab": r"(src|source|input|enc|encoder)_?(vocab|voc|tokens)(_?(size|len))?|n_src_vocab|(src|source)_size",
+    "target_vocab": (
+        r"(tgt|trg|target|output|dec|decoder)_?(vocab|voc|tokens)(_?(size|len))?|n_(trg|tgt)_vocab|(tgt|target)_size"
+    ),
+    "vocab": r"(n_?|num_?)?(vocab|vocabulary|tokens?|embeddings|words)(_?(size|len))?|ntokens?",
+    "encoder_layers": r"(n|num)_?enc(oder)?_?(layers|blocks)|enc(oder)?_layers|n_enc",
+    "decoder_layers": r"(n|num)_?dec(oder)?_?(layers|blocks)|dec(oder)?_layers|n_dec",
+    "layers": r"n|(n|num|number)(_of)?_?(layers?|blocks?)|layers|depth|n_layer",
+    "positions": (
+        r"max_?(seq_?|sequence_?)?(len|length|size)|block_size|context(_(len|length|size|window))?|"
+        r"(seq|sequence)_?(len|length)|max_position\w*|n_positions|n_ctx"
+    ),
+    "pad": r"((src|trg|tgt|source|target)_?)?pad(ding)?(_?(id|idx|index|token|token_id))?",
+    "width": (
+        rf"(d|n|num|dim|e|emb|embed|embedding|hidden|model)?_?{_WIDTH}s?|num_hiddens|n_embe?d|normalized_shape|d_?model"
+    ),
+}
+
+#: Arguments of forward by role.
+ARGUMENTS: Final[Mapping[str, str]] = {
+    "mask": r".*mask.*|.*valid_?len.*|.*_lens|lengths|bias|attn_bias",
+    "query": r"(x_?|input_?)?q(uery|ueries|s|_in|_input)?(_input)?",
+    "key": r"(x_?|input_?)?k(eys?|s|_in|_input)?(_input)?",
+    "value": r"(x_?|input_?)?v(al|alues?|s|_in|_input)?(_input)?",
+    "memory": r"mem(ory)?|enc\w*|encoder\w*|context|source\w*|src\w*|cond|cross\w*|kv|x_?kv",
+    "target": r"tgt\w*|trg\w*|target\w*|dec\w*|decoder\w*|y",
+    "pad": SIZES["pad"],
+    "gamma": r"(norm_?)?(weight|gamma|g|gain|scale|alpha|a|a_?2|w)",
+    "beta": r"(norm_?)?(bias|beta|b|shift|offset|b_?2|delta)",
+}
+
+#: The projections of attention by what is left of a name without words such as linear and proj.
+PROJECTIONS: Final[Mapping[str, str]] = {
+    "q": r"q|qs|query|querys|queries",
+    "k": r"k|ks|key|keys",
+    "v": r"v|vs|val|value|values",
+    "o": r"o|out|output|final|concat|combine|unify|unifyheads|attn|attention|cattn|c",
+    "kv": r"kv|kvs",
+    "qkv": r"qkv|qvk|kqv|kvq|vqk|vkq|in|cattn|toqkv|qkvs",
+}
+_FILLERS: Final = re.compile(
+    r"weights?|linears?|projections?|projects?|proj|layers?|nets?|maps?|matrix|dense|heads?|(^|_)w(?=_|[qkvo])|(^|_)to_?|_|\d"
+)
+
+#: The gain and the shift of a norm.
+GAIN: Final = ARGUMENTS["gamma"]
+SHIFT: Final = ARGUMENTS["beta"]
+
+#: The parts of a layer by the words of a path.
+_CROSS: Final = r"cross|src|source|enc|encdec|encoder|memory|mem|context|inter|multihead|2"
+_FEED: Final = r"ff|ffn|mlp|feed|forward|fc|pff|feedforward|positionwise|pos"
+_SELF: Final = r"self|attn|attention|mha|sa|slf|masked|tgt|dec|msa|att"
+PARTS: Final[Mapping[str, str]] = {"feed": _FEED, "cross": _CROSS, "self": _SELF}
+
+
+def says(name: str, pattern: str) -> bool:
+    """Return True if a whole name says a role."""
+    return re.fullmatch(pattern, name.lower()) is not None
+
+
+def list_roles(name: str, roles: Mapping[str, str]) -> list[str]:
+    """Return the roles that a name may say, the likeliest first."""
+    return [role for role, pattern in roles.items() if says(name, pattern)]
+
+
+def find_projection(name: str) -> str | None:
+    """Return the projection that the last name of a path says, such as "q" for "w_qs"; None if it says none."""
+    bare = _FILLERS.sub("", name.lower())
+    return next((role for role in ("q", "k", "v", "kv", "qkv") if says(bare, PROJECTIONS[role])), None)
+
+
+def split_words(path: str) -> list[str]:
+    """Return the words and numbers of a path: "encLayers.0.norm_2" gives enc, layers, 0, norm, 2."""
+    return re.findall(r"\d+|[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", path).lower())
+
+
+def find_part(path: str) -> str | None:
+    """Return the part of a layer that a path says: "cross", "feed" or "self"; None if it says none."""
+    words = split_words(path)
+    return next((part for part, pattern in PARTS.items() if any(says(word, pattern) for word in words)), None)

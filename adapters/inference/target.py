@@ -1,0 +1,321 @@
+"""The class or function that an adapter is inferred for: how it is loaded, built and called.
+
+InferenceError says what was asked for, what it was, and what to give instead.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import re
+import sys
+import typing
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, Final
+
+from goldformer.adapters.find import import_file
+from goldformer.adapters.inference.names import SIZES, list_roles
+from goldformer.adapters.protocol import AdapterError
+
+
+class InferenceError(AdapterError):
+    """No adapter can be inferred; the message says what is missing."""
+
+
+#: A number for each size, all different, also times the heads, so that shapes tell what is what.
+PROBE: Final[Mapping[str, int]] = {
+    "width": 12, "heads": 3, "head_width": 5, "value_width": 7, "input_width": 14, "inner": 20, "expansion": 5,
+    "vocab": 17, "source_vocab": 17, "target_vocab": 17, "layers": 5, "encoder_layers": 5, "decoder_layers": 5,
+    "positions": 64, "pad": 0,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A parameter of a module: its name, its shape, and the kind of layer that it belongs to.
+
+    `kind` is "linear" for a weight (out, in), "gain" and "table" for those of nn.LayerNorm and nn.Embedding, and "raw"
+    for a parameter that the class made itself.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    kind: str
+
+    @property
+    def owner(self) -> str:
+        """The path without its last name."""
+        return self.path.rpartition(".")[0]
+
+    @property
+    def stem(self) -> str:
+        """The name that says its role: that of the layer, or its own if the class made it itself."""
+        *_, layer, name = ("", *self.path.split("."))
+        return name if self.kind == "raw" else layer
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """An argument of a constructor or of a forward pass."""
+
+    name: str
+    default: Any
+
+    @property
+    def is_required(self) -> bool:
+        """Return True if it has no default."""
+        return self.default is inspect.Parameter.empty
+
+
+@dataclass(frozen=True, slots=True)
+class Construction:
+    """A way to call a constructor: the size, or the constant, that each argument stands for.
+
+    `wrapper` is the name of the class of a config object that holds them all, or "".
+    """
+
+    sizes: Mapping[str, str]
+    constants: Mapping[str, Any]
+    wrapper: str = ""
+
+    def has(self, *roles: str) -> bool:
+        """Return True if an argument stands for one of these sizes."""
+        return any(role in roles for role in self.sizes.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A class or function, and the import line by which an adapter file finds it.
+
+    `kept` are the arguments, other than sizes, with which an object was made: its class is built with them.
+    """
+
+    thing: Any
+    name: str
+    import_line: str
+    kept: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def is_class(self) -> bool:
+        """Return True for an nn.Module class."""
+        return inspect.isclass(self.thing)
+
+    @property
+    def called(self) -> Callable[..., Any]:
+        """The function that takes the inputs."""
+        return typing.cast("Callable[..., Any]", self.thing.forward if self.is_class else self.thing)
+
+    @property
+    def text(self) -> str:
+        """The source of the class or function and of the classes that it is built of, as far as anyone has it."""
+        return "".join(_read_sources(self.thing, seen=set()))
+
+    def list_arguments(self) -> list[Argument]:
+        """Return the arguments of the call, without self."""
+        return _list_arguments(self.called, skip_self=self.is_class)
+
+    def list_constructions(self, roles: Collection[str]) -> Iterator[Construction]:
+        """Yield the ways to call the constructor with sizes of these roles, the likeliest by their names first."""
+        arguments = _list_arguments(self.thing.__init__, skip_self=True)
+        if len(arguments) == 1 and (config := _read_config(arguments[0], self)):
+            wrapper, arguments = config
+            yield from _choose_sizes(arguments, self, roles, wrapper)
+        else:
+            yield from _choose_sizes(arguments, self, roles, "")
+
+    def build(self, construction: Construction, sizes: Mapping[str, int]) -> Any:
+        """Return a module of these sizes; the constructor's own exceptions are passed on."""
+        given = {name: sizes[role] for name, role in construction.sizes.items()} | dict(construction.constants)
+        if not construction.wrapper:
+            return self.thing(**given)
+        config = _list_arguments(self.thing.__init__, skip_self=True)[0].name
+        return self.thing(**{config: find_config(self, construction.wrapper)(**given)})
+
+
+def read_target(what: Any) -> Target:
+    """Return the target for an nn.Module class, an object of one, a function or "FILE.py:NAME".
+
+    InferenceError for anything else.
+    """
+    if isinstance(what, str | Path):
+        return _load(str(what))
+    from torch import nn  # nothing without torch gets here
+
+    if isinstance(what, nn.Module):
+        kind = type(what)
+        own = {
+            a.name: getattr(what, a.name)
+            for a in _list_arguments(kind.__init__, skip_self=True)
+            if hasattr(what, a.name)
+        }
+        kept = {name: value for name, value in own.items() if isinstance(value, bool | str | float)}
+        return Target(kind, kind.__name__, _write_import(kind), kept)
+    if inspect.isfunction(what) or (inspect.isclass(what) and issubclass(what, nn.Module)):
+        return Target(what, what.__name__, _write_import(what))
+    got = f"a class that is no nn.Module, {what.__name__}" if inspect.isclass(what) else f"{what!r}"
+    raise InferenceError(
+        f"an adapter is inferred for an nn.Module class, an object of one, or a function, not for {got}"
+    )
+
+
+def list_leaves(module: Any) -> list[Leaf]:
+    """Return the parameters of a module under all of their names, each with the kind of its layer."""
+    from torch import nn
+
+    kinds = {}
+    for path, layer in module.named_modules(remove_duplicate=False):
+        kind = "raw"
+        if isinstance(layer, nn.Linear | nn.Conv1d):
+            kind = "linear"
+        elif isinstance(layer, nn.LayerNorm):
+            kind = "gain"
+        elif isinstance(layer, nn.Embedding):
+            kind = "table"
+        kinds[path] = kind
+    named = module.named_parameters(remove_duplicate=False)
+    return [Leaf(path, tuple(p.shape), _find_kind(path, kinds)) for path, p in named]
+
+
+def _read_sources(thing: Any, seen: set[Any]) -> Iterator[str]:
+    """Yield the source of a class or function, and those of the modules that it names."""
+    seen.add(thing)
+    try:
+        text = inspect.getsource(thing)
+    except (OSError, TypeError):
+        return
+    yield text
+    known = vars(sys.modules[thing.__module__]) if thing.__module__ in sys.modules else {}
+    for word in set(re.findall(r"[A-Za-z_]\w*", text)):
+        named = known.get(word)
+        if inspect.isclass(named) and hasattr(named, "forward") and named not in seen:
+            yield from _read_sources(named, seen)
+
+
+def _find_kind(path: str, kinds: Mapping[str, str]) -> str:
+    # nn.MultiheadAttention keeps in_proj_weight itself, (out, in) as nn.Linear does.
+    return "linear" if path.endswith("in_proj_weight") else kinds.get(path.rpartition(".")[0], "raw")
+
+
+def _list_arguments(function: Callable[..., Any], *, skip_self: bool) -> list[Argument]:
+    parameters = list(inspect.signature(function).parameters.values())[skip_self:]
+    return [Argument(p.name, p.default) for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+
+
+def _choose_sizes(
+    arguments: list[Argument], target: Target, roles: Collection[str], wrapper: str
+) -> Iterator[Construction]:
+    """Yield the sizes that the arguments may stand for: those that names say, then others for the names left."""
+    constants = {a.name: target.kept[a.name] for a in arguments if a.name in target.kept}
+    said: dict[str, list[str]] = {}
+    for argument in arguments:
+        own = [role for role in list_roles(argument.name, SIZES) if role in roles]
+        if own and not isinstance(argument.default, bool | str) and argument.name not in constants:
+            # A default says enough of what merely limits the length.
+            if argument.is_required or own[0] not in ("positions", "pad", "expansion"):
+                said[argument.name] = own
+        elif argument.is_required and argument.name not in constants:
+            if (constant := _choose_constant(argument.name)) is not None:
+                constants[argument.name] = constant
+            else:
+                said[argument.name] = []
+    for sizes in _assign(said, [role for role in _UNNAMED if role in roles]):
+        yield Construction(sizes, constants, wrapper)
+
+
+def _choose_constant(name: str) -> Any:
+    """Return the value for a required argument that is no size, or None if its name does not say what it is."""
+    lowered = name.lower()
+    if re.fullmatch(r".*drop.*|p|pdrop|p_drop", lowered):
+        return 0.0
+    if re.fullmatch(r"eps|.*epsilon", lowered):
+        return 1e-5
+    if re.fullmatch(r".*bias", lowered):
+        return True
+    return "cpu" if lowered == "device" else None
+
+
+#: The sizes that a name without a meaning may stand for.
+_UNNAMED: Final = ("width", "heads", "inner", "vocab", "layers")
+
+
+def _assign(said: Mapping[str, list[str]], unnamed: Sequence[str]) -> Iterator[dict[str, str]]:
+    """Yield a role for every name: the first ones that names say and that differ; other names get what is left."""
+    fixed: dict[str, str] = {}
+    silent = []
+    for name, roles in sorted(said.items(), key=lambda item: len(item[1]) or 99):
+        free = [role for role in roles if role not in fixed.values()]
+        if free:
+            fixed[name] = free[0]
+        else:
+            silent.append(name)
+    if "input_width" in fixed.values() and "width" not in fixed.values():
+        fixed = {name: "width" if role == "input_width" else role for name, role in fixed.items()}
+    left = [role for role in unnamed if role not in fixed.values()]
+    for chosen in permutations(left, len(silent)):
+        both = fixed | dict(zip(silent, chosen, strict=True))
+        yield {name: both[name] for name in said}
+        # A network's only "hidden" width may be that of the model.
+    if not silent and "inner" in fixed.values() and "width" not in fixed.values():
+        yield {name: "width" if role == "inner" else role for name, role in fixed.items()}
+
+
+def _read_config(argument: Argument, target: Target) -> tuple[str, list[Argument]] | None:
+    """Return the class of a config object and its fields, or None if the argument is no config."""
+    if list_roles(argument.name, SIZES):
+        return None
+    hints = typing.get_type_hints(target.thing.__init__) if target.thing.__init__.__annotations__ else {}
+    kind = hints.get(argument.name)
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        return kind.__name__, _list_arguments(kind.__init__, skip_self=True)
+    for wrapper, pattern in (("SimpleNamespace", r"\.([a-z_]\w*)"), ("dict", r"\[[\"'](\w+)[\"']\]")):
+        if fields := dict.fromkeys(re.findall(rf"\b{argument.name}{pattern}", target.text)):
+            return wrapper, [Argument(name, inspect.Parameter.empty) for name in fields]
+    return None
+
+
+def find_config(target: Target, name: str) -> Any:
+    """Return the class of a target's config object."""
+    known = {"SimpleNamespace": SimpleNamespace, "dict": dict}
+    return known[name] if name in known else getattr(sys.modules[target.thing.__module__], name)
+
+
+def _load(name: str) -> Target:
+    place, _, attribute = name.partition(":")
+    module = import_file(Path(place)) if place.endswith(".py") else _import_module(place)
+    own = _list_own(module)
+    if not attribute:
+        if len(own) != 1:
+            listed = ", ".join(own) or "none"
+            raise InferenceError(f"{name}: name one of its classes or functions, as {place}:NAME; it has {listed}")
+        attribute = next(iter(own))
+    thing = getattr(module, attribute, None)
+    if thing is None:
+        raise InferenceError(
+            f"{place} has no {attribute}; it has {', '.join(own) or 'no class or function of its own'}"
+        )
+    found = read_target(thing)
+    stem = Path(place).stem if place.endswith(".py") else place
+    return dataclasses.replace(found, name=attribute, import_line=f"from {stem} import {attribute}")
+
+
+def _import_module(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise InferenceError(f"{name}: give FILE.py:NAME or package.module:NAME ({error})") from error
+
+
+def _list_own(module: ModuleType) -> dict[str, Any]:
+    """Return the nn.Module classes of a module, or its functions if it has no class."""
+    own = {n: v for n, v in vars(module).items() if getattr(v, "__module__", None) == module.__name__ and n[0] != "_"}
+    classes = {n: v for n, v in own.items() if inspect.isclass(v) and hasattr(v, "forward")}
+    return classes or {n: v for n, v in own.items() if inspect.isfunction(v)}
+
+
+def _write_import(thing: Any) -> str:
+    return f"from {thing.__module__} import {thing.__name__}"

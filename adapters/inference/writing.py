@@ -1,0 +1,413 @@
+"""An adapter file, written from what was read and chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal
+
+from goldformer.adapters.inference.inputs import Arguments, MaskForm, says_ignore, says_sequence_first
+from goldformer.adapters.inference.parameters import Names, Naming
+from goldformer.adapters.inference.target import Construction, Target
+from goldformer.spec import Contract
+
+#: What the call returns: the output alone or everything in our order, the output and the weights, or the output first.
+Returns = Literal["as_it_is", "pair", "first"]
+
+_LINE: Final = 110
+
+_TABLE: Final = 'params["table"]'
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """Everything that an adapter of one component needs; `write` gives its text."""
+
+    target: Target
+    contract: Contract
+    arguments: Arguments
+    construction: Construction = field(default_factory=lambda: Construction({}, {}))
+    naming: Naming = field(default_factory=lambda: Naming({}))
+    mask: MaskForm = field(default_factory=MaskForm)
+    returns: Returns = "as_it_is"
+    sequence_first: bool = False
+    conventions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def component(self) -> str:
+        """The component that it is an adapter of."""
+        return self.contract.component
+
+    @property
+    def declared(self) -> dict[str, str]:
+        """Its conventions, of those that the component has."""
+        both = {**self.naming.conventions, **self.conventions}
+        return {name: option for name, option in both.items() if name in self.contract.conventions}
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """The choices that were made, a line each."""
+        return (
+            *(f"{name} of the constructor: {role.replace('_', ' ')}" for name, role in self.construction.sizes.items()),
+            *(f"{name} of the constructor: {value!r}" for name, value in self.construction.constants.items()),
+            *(f"{name} of the call: {ours}" for name, ours in self.arguments.inputs.items()),
+            *_describe_layout(self),
+            *_describe_mask(self),
+        )
+
+    @property
+    def unsaid(self) -> tuple[str, ...]:
+        """The choices that a mistake would look like and that the target does not say: "sequence-first", "ignore"."""
+        turned = self.sequence_first and not says_sequence_first(self.target)
+        hidden = self.mask.polarity == "ignore" and not says_ignore(self.target, self.arguments)
+        return (*(["sequence-first"] if turned else []), *(["ignore"] if hidden else []))
+
+    def write(self, head: str = "") -> str:
+        """Return the text of the adapter file."""
+        body = [*_write_hide(self), f"def {self.component}({_write_signature(self)}):", *_write_body(self)]
+        text = "\n".join(body)
+        used = [name for name in _LAYOUTS if f"{name}(" in text]
+        imports = ["import torch"] if "torch." in text else []
+        imports += ["from types import SimpleNamespace"] if "SimpleNamespace(" in text else []
+        imports += ["from torch.func import functional_call"] if "functional_call(" in text else []
+        imports += _wrap(f"from goldformer.adapters.layouts import ({', '.join(used)})") if used else []
+        wrapper = self.construction.wrapper
+        more = f", {wrapper}" if wrapper not in ("", "SimpleNamespace", "dict") else ""
+        lines = [f'"""{head}"""' if head else "", *imports, f"{self.target.import_line}{more}", "", 'ARRAYS = "torch"']
+        if self.declared:
+            lines.append(f"CONVENTIONS = {_show_mapping(self.declared)}")
+        if self.naming.names:
+            lines.append(f"NAMES = {_show_mapping(_leave_out_companions(self.naming))}")
+        return "\n".join([*lines, "", "", text, ""]).lstrip("\n")
+
+
+#: The conversions that an adapter may need, in the order of the import line.
+_LAYOUTS: Final = (
+    "additive_mask", "batch_first", "drop_heads", "flatten_heads", "four_axes", "ignore_mask", "is_causal",
+    "join_projections", "key_padding", "linear_weight", "map_state", "read_lengths", "require_square_projections",
+    "separate_projections", "sequence_first", "split_by_head",
+)  # fmt: skip
+
+
+# The file
+
+
+def _leave_out_companions(naming: Naming) -> Names:
+    """Return the names without the biases and shifts that `map_state` finds by itself."""
+    kept = {}
+    for ours, theirs in naming.names.items():
+        start, _, last = ours.rpartition(".")
+        first = "gamma" if last == "beta" else f"w{last[1:]}"
+        of_weight = naming.names.get(f"{start}.{first}" if start else first)
+        follows = isinstance(of_weight, str) and of_weight.endswith("weight") and last[:2] in ("b_", "be")
+        if not (follows and theirs == f"{str(of_weight).removesuffix('weight')}bias"):
+            kept[ours] = theirs
+    return kept
+
+
+def _quote(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_quote, value))})"
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+def _show_mapping(mapping: Mapping[str, object]) -> str:
+    items = [f"{_quote(name)}: {_quote(value)}" for name, value in mapping.items()]
+    line = f"{{{', '.join(items)}}}"
+    return line if len(line) <= _LINE - 10 else "{\n" + "".join(f"    {item},\n" for item in items) + "}"
+
+
+def _write_signature(wiring: Wiring) -> str:
+    contract = wiring.contract
+    inputs = [f"{n}=None" if spec.optional else n for n, spec in contract.inputs.items()]
+    keywords = [n for n, spec in contract.attributes.items() if not spec.optional]
+    keywords += ["params"] if contract.takes_params else []
+    return ", ".join([*inputs, *(["*"] if keywords else []), *keywords])
+
+
+def _write_body(wiring: Wiring) -> list[str]:
+    lines = [*_write_refusals(wiring), *_write_masks_of_ids(wiring)]
+    call = _write_call(wiring)
+    if wiring.target.is_class:
+        lines += _write_module(wiring)
+    lines += _write_return(wiring, call)
+    return [f"    {line}" for long in lines for line in _wrap(long)]
+
+
+def _wrap(line: str) -> list[str]:
+    """Return a call or an import in lines of one name each if it is too long for one."""
+    if len(line) <= _LINE or "(" not in line:
+        return [line.replace("import (", "import ").removesuffix(")") if line.startswith("from") else line]
+    head, _, rest = line.partition("(")
+    inside, _, tail = rest.rpartition(")" if not rest.endswith(".eval()") else ").to(")
+    pieces: list[str] = []
+    depth = 0
+    for piece in inside.split(", "):
+        if depth:
+            pieces[-1] += f", {piece}"
+        else:
+            pieces.append(piece)
+        depth += sum(piece.count(c) for c in "([") - sum(piece.count(c) for c in ")]")
+    closing = f").to({tail}" if rest.endswith(".eval()") else f"){tail}"
+    return [f"{head}(", *(f"    {piece}," for piece in pieces), closing]
+
+
+def _refuse(condition: str, why: str) -> list[str]:
+    return [f"if {condition}:", f'    raise NotImplementedError("{why}")']
+
+
+def _write_refusals(wiring: Wiring) -> list[str]:
+    """Return the lines that refuse what the target does not have."""
+    name, inputs, lines = wiring.target.name, wiring.arguments.inputs, []
+    if "value" in wiring.contract.inputs and "value" not in inputs.values():
+        same = "key.shape != value.shape or key.requires_grad or value.requires_grad or not bool((key == value).all())"
+        lines += _refuse(same, f"{name} reads keys and values from one input")
+    for mask, query, key in list_masks(wiring):
+        if wiring.mask.shape == "causal":
+            test = f"{mask} is None or not is_causal({mask}, q_seq={query}.shape[1], kv_seq={key}.shape[1])"
+            lines += _refuse(test, f"{name} always hides the future")
+        elif mask not in wiring.arguments.masks or wiring.mask.shape == "absent":
+            lines += _refuse(f"{mask} is not None", f"{name} takes no such mask")
+    return lines
+
+
+def list_masks(wiring: Wiring) -> list[tuple[str, str, str]]:
+    """Return our masks, each with the inputs that its queries and its keys come from."""
+    optional = [name for name, spec in wiring.contract.inputs.items() if spec.optional]
+    if "query" in wiring.contract.inputs:
+        return [(name, "query", "key") for name in optional]
+    return [(name, "x", "memory" if name == "memory_mask" else "x") for name in optional]
+
+
+def _write_masks_of_ids(wiring: Wiring) -> list[str]:
+    """Return the lines that make the masks of a model that takes them."""
+    if "source" not in wiring.contract.inputs or not wiring.arguments.masks:
+        if _has_pad(wiring) and not wiring.arguments.pad and not wiring.construction.has("pad"):
+            return [*_refuse("pad_id != 0", f"{wiring.target.name} pads with id 0")]
+        return []
+    axes = ":, None, :" if wiring.mask.shape == "no_heads" else ":, None, None, :"
+    lines = [f"memory_mask = {_turn(wiring, f'(source != pad_id)[{axes}]', _TABLE)}"]
+    if "self_mask" in wiring.arguments.masks:
+        causal = "torch.ones(target.shape[1], target.shape[1], dtype=torch.bool, device=target.device).tril()"
+        lines += [f"causal = {causal}"]
+        lines += [f"self_mask = {_turn(wiring, f'(target != pad_id)[{axes}] & causal', _TABLE)}"]
+    return lines
+
+
+def _has_pad(wiring: Wiring) -> bool:
+    pad = wiring.contract.attributes.get("pad_id")
+    return pad is not None and not pad.optional
+
+
+def _turn(wiring: Wiring, mask: str, like: str) -> str:
+    """Return the expression of a mask with the target's meaning of True."""
+    if wiring.mask.polarity == "added":
+        return f"additive_mask({mask}, {like}.dtype)"
+    return f"ignore_mask({mask})" if wiring.mask.polarity == "ignore" else mask
+
+
+def _write_hide(wiring: Wiring) -> list[str]:
+    """Return the function that turns our masks into those of the target."""
+    form = wiring.mask
+    if (
+        form == MaskForm("any")
+        or form.shape in ("absent", "causal")
+        or "source" in wiring.contract.inputs
+        or not wiring.arguments.masks
+    ):
+        return []
+    name = wiring.target.name
+    absent = "mask = query.new_ones(1, 1, 1, key.shape[1]).bool()" if form.always else "return None"
+    sizes = "batch=query.shape[0], q_seq=query.shape[1], kv_seq=key.shape[1]"
+    keys = "batch=query.shape[0], kv_seq=key.shape[1]"
+    missing = "mask is None"
+    steps = {
+        "any": [], "four_axes": ["mask = four_axes(mask, 4)"],
+        "flat": [f"mask = flatten_heads(mask, heads=num_heads, {sizes})"],
+        "no_heads": [f"mask = drop_heads(mask, {sizes})", *_refuse(missing, f"{name} takes one mask for all heads")],
+        "keys": [f"mask = key_padding(mask, {keys})", *_refuse(missing, f"{name} takes a mask of the keys only")],
+        "lengths": [
+            f"mask = read_lengths(mask, {keys})",
+            *_refuse(missing, f"{name} takes the number of keys of each sample"),
+        ],
+        "split": [], "split_rows": [],
+    }[form.shape]  # fmt: skip
+    heads = ", num_heads" if form.shape == "flat" or form.is_split else ""
+    lines = [f"def hide(mask, query, key{heads}):", f'    """Return a mask in the form that {name} takes."""']
+    if form.is_split:
+        lines[1] = f'    """Return a mask as a mask of keys and one of positions, which {name} takes."""'
+        lines += ["    if mask is None:", "        return None, None", f"    padding = key_padding(mask, {keys})"]
+        flat = _turn(wiring, "mask", "query")
+        padded = _turn(replace(wiring, mask=MaskForm(polarity=form.padding_polarity)), "padding", "query")
+        lines += ["    if padding is not None:", f"        return {padded}, None"]
+        if form.shape == "split":
+            lines.append(f"    mask = flatten_heads(mask, heads=num_heads, {sizes})")
+        else:
+            refusal = _refuse("mask.ndim != 2", f"{name} takes a mask of keys, or one of (q_seq, kv_seq)")
+            lines += [f"    {line}" for line in refusal]
+        return [*lines, f"    return None, {flat}", "", ""]
+    lines += ["    if mask is None:", f"        {absent}", *(f"    {step}" for step in steps)]
+    return [*lines, f"    return {_turn(wiring, 'mask', 'query')}", "", ""]
+
+
+def _write_call(wiring: Wiring) -> str:
+    """Return the arguments of the call, as "query=query, mask=hide(…)"."""
+    turn = "sequence_first({})" if wiring.sequence_first else "{}"
+    given = {theirs: turn.format(ours) for theirs, ours in wiring.arguments.inputs.items()}
+    masks, form = wiring.arguments.masks, wiring.mask
+    if "source" in wiring.contract.inputs:
+        given |= {theirs: ours for ours, theirs in masks.items()}
+    elif form.is_split:
+        given |= {masks["padding"]: "padding", masks["mask"]: "positions"}
+    elif form.shape not in ("absent", "causal"):
+        heads = ", num_heads" if form.shape == "flat" else ""
+        asked = {
+            ours: ours if form == MaskForm("any") else f"hide({ours}, {query}, {key}{heads})"
+            for ours, query, key in list_masks(wiring)
+        }
+        given |= {theirs: asked[ours] for ours, theirs in masks.items()}
+    else:
+        required = {a.name for a in wiring.target.list_arguments() if a.is_required}
+        given |= {theirs: "None" for theirs in masks.values() if theirs in required}
+    if wiring.arguments.pad:
+        given[wiring.arguments.pad] = "pad_id"
+    return ", ".join(f"{theirs}={ours}" for theirs, ours in given.items())
+
+
+def _write_module(wiring: Wiring) -> list[str]:
+    """Return the lines that build the module and give it the parameters of the call."""
+    naming, like = wiring.naming, _find_like(wiring)
+    lines = []
+    if wiring.component == "fused_multi_head_attention":
+        lines.append("params = separate_projections(params, num_heads)")
+    if _has_one_width(wiring):
+        lines.append("require_square_projections(params)")
+    arguments = {name: _write_size(wiring, role) for name, role in wiring.construction.sizes.items()}
+    arguments |= {name: _quote(value) for name, value in wiring.construction.constants.items()}
+    given = ", ".join(f"{name}={value}" for name, value in arguments.items())
+    if wiring.construction.wrapper:
+        given = f"{wiring.construction.wrapper}({given})"
+    lines += [*_write_size_refusals(wiring), f"module = {wiring.target.name}({given}).to({like}).eval()"]
+    if naming.order:
+        form = ", per_head=True" if naming.per_head else ""
+        lines.append(f'params = join_projections(params, num_heads, "{naming.order}"{form})')
+    if naming.head_list:
+        lines.append("params = split_by_head(params, num_heads)")
+    if naming.turned:
+        lines.append("params = {name: linear_weight(w) if w.ndim == 2 else w for name, w in params.items()}")
+    if naming.names:
+        kept = ", transpose=False" if naming.turned else ""
+        sizes = "take" if _fixes_inner_width(wiring) else "skip"
+        lines.append(f'state = map_state(NAMES, params, module{kept}, other_sizes="{sizes}")')
+    return lines
+
+
+def _list_lasts(wiring: Wiring) -> set[str]:
+    """Return the last words of our names of its parameters."""
+    return {name.rpartition(".")[2] for name in wiring.naming.names}
+
+
+def _fixes_inner_width(wiring: Wiring) -> bool:
+    """Return True if the width inside is a multiple of the model's; others work too, because nn.Linear reads none."""
+    return "w_1" in _list_lasts(wiring) and not wiring.construction.has("inner")
+
+
+def _write_size_refusals(wiring: Wiring) -> list[str]:
+    """Return the lines that refuse sizes which the constructor cannot be asked for."""
+    lines: list[str] = []
+    if "layers" in wiring.construction.sizes.values() and "source" in wiring.contract.inputs:
+        lines += _refuse("num_encoder_layers != num_decoder_layers", "both stacks have as many layers")
+    return lines
+
+
+def _has_one_width(wiring: Wiring) -> bool:
+    """Return True if the heads share the width of the model, so that all projections are square."""
+    has_heads = "num_heads" in wiring.contract.attributes
+    return has_heads and not wiring.construction.has("head_width", "input_width")
+
+
+def _find_like(wiring: Wiring) -> str:
+    """Return the array whose dtype and device the module gets."""
+    first = next(iter(wiring.contract.inputs))
+    return _TABLE if wiring.contract.inputs[first].kind == "ids" else first
+
+
+def _write_size(wiring: Wiring, role: str) -> str:
+    """Return the expression of a size of the call."""
+    component, first = wiring.component, next(iter(wiring.contract.inputs))
+    prefix = {"encoder_layer": "feed_forward.", "decoder_layer": "feed_forward.", "feed_forward": ""}
+    stack = {"encoder": "encoder.0.feed_forward.", "transformer": "encoder.0.feed_forward."}
+    start = (prefix | stack).get(component, "decoder.0.feed_forward.")
+    inner = f'params["{start}w_1"].shape[1]'
+    projections = start.replace("feed_forward", "self_attention") if "w_1" in _list_lasts(wiring) else ""
+    of_ids = wiring.contract.inputs[first].kind == "ids"
+    width = 'params["table"].shape[1]' if of_ids else f"{first}.shape[-1]"
+    length = "max(source.shape[1], target.shape[1])" if component == "transformer" else f"{first}.shape[1]"
+    if role == "width" and wiring.construction.has("input_width"):
+        width = 'params["w_o"].shape[0]'
+    if "position_table" in wiring.naming.names:
+        length = 'params["position_table"].shape[0]'
+    layers = "num_encoder_layers" if component == "transformer" else "num_layers"
+    return {
+        "width": width, "input_width": f"{first}.shape[-1]", "heads": "num_heads",
+        "head_width": f'params["{projections}w_q"].shape[1] // num_heads',
+        "value_width": f'params["{projections}w_v"].shape[1] // num_heads',
+        "inner": inner, "expansion": "1", "positions": length, "pad": "pad_id",
+        "vocab": 'params["table"].shape[0]', "source_vocab": 'params["table"].shape[0]',
+        "target_vocab": 'params["table"].shape[0]', "layers": layers, "encoder_layers": "num_encoder_layers",
+        "decoder_layers": "num_decoder_layers",
+    }[role]  # fmt: skip
+
+
+def _write_return(wiring: Wiring, call: str) -> list[str]:
+    lines = []
+    if wiring.mask.is_split:
+        ((mask, query, key),) = list_masks(wiring)
+        lines.append(f"padding, positions = hide({mask}, {query}, {key}, num_heads)")
+    if not wiring.target.is_class:
+        called = f"{wiring.target.name}({call})"
+    elif wiring.naming.names:
+        lines.append(f"inputs = dict({call})")
+        called = "functional_call(module, state, (), inputs, strict=True)"
+    else:
+        called = f"module({call})"
+    turn = "batch_first({})" if wiring.sequence_first else "{}"
+    if wiring.returns == "pair":
+        output = turn.format("output")
+        return [*lines, f"output, weights = {called}", f'return {{"output": {output}, "weights": weights}}']
+    if wiring.returns == "first":
+        return [*lines, f"output, *_ = {called}", f"return {turn.format('output')}"]
+    return [*lines, f"return {turn.format(called)}"]
+
+
+# What was chosen, in words
+
+
+def _describe_layout(wiring: Wiring) -> list[str]:
+    naming, facts = wiring.naming, []
+    if naming.order:
+        form = "head by head" if naming.per_head else "whole blocks"
+        facts.append(f"fused projection: {', '.join(naming.order)}, {form}")
+    if naming.head_list:
+        facts.append("each head has weights of its own")
+    if naming.turned:
+        facts.append("its own matrices are (out, in)")
+    if wiring.sequence_first:
+        facts.append("sequence first: (seq, batch, …)")
+    return [*facts, *(f"{name}: {option}" for name, option in wiring.declared.items())]
+
+
+def _describe_mask(wiring: Wiring) -> list[str]:
+    form = wiring.mask
+    if form.shape == "causal":
+        return ["mask: none, it always hides the future"]
+    if form.shape == "absent" or not wiring.arguments.masks:
+        return []
+    shapes = {
+        "any": "as it comes", "four_axes": "(batch, heads, q_seq, kv_seq)", "flat": "(batch·heads, q_seq, kv_seq)",
+        "no_heads": "(batch, q_seq, kv_seq)", "keys": "(batch, kv_seq)", "lengths": "(batch,), numbers of keys",
+        "split": "one of keys and one of positions", "split_rows": "one of keys and one of (q_seq, kv_seq)",
+    }  # fmt: skip
+    meaning = {"keep": "True = may attend", "ignore": "True = ignore", "added": "added to the scores"}[form.polarity]
+    said = shapes[form.shape] if form.shape == "lengths" else f"{shapes[form.shape]}, {meaning}"
+    return [f"mask: {said}"]

@@ -1,0 +1,82 @@
+"""goldformer infer: the adapter of a class or a function, found by names, shapes and golden values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from goldformer.conformance.commands import _options as options
+from goldformer.conformance.commands._console import FAILS, OK, UNUSABLE, CannotRun, require_folders, say
+from goldformer.conformance.inference import CHOICES, Inference, infer_adapter
+from goldformer.spec import Spec, load_spec
+from goldformer.spec.files import replace_file
+
+
+@click.command(epilog=options.STATUSES)
+@click.argument("what")
+@click.option("--component", help="The component that it is, if that cannot be told.")
+@click.option(
+    "--accept",
+    type=click.Choice(list(CHOICES)),
+    multiple=True,
+    help="A choice that is meant, although nothing in the code says so.",
+)
+@click.option("--out", type=options.FILE, help="Save the adapter as this file, in the folder of the class.")
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
+def infer(*, what: str, component: str | None, accept: tuple[str, ...], out: Path | None, force: bool) -> int:
+    """Infer the adapter of a class or a function.
+
+    WHAT is my_model.py:MyAttention or package.module:MyAttention, an nn.Module class or a function. Names, shapes and
+    golden values decide how it is called. `goldformer check` then judges the adapter by all cases.
+    """
+    if out is not None:
+        _require_place(out, what, force=force)
+    spec = load_spec()
+    found = infer_adapter(what, component, spec, accept=accept)
+    text = found.write()
+    name = found.wiring.target.name
+    say(f"{name}: {found.component}", "bold")
+    for fact in found.wiring.facts:
+        say(f"  {fact}")
+    say(describe_fit(found, spec))
+    if out is None:
+        say(f"\n{text}")
+    else:
+        replace_file(out, text)
+        say(f"wrote {out}\nnow run: goldformer check {out}")
+    if found.fits:
+        return OK
+    return FAILS if found.is_proven or found.mistakes else UNUSABLE
+
+
+def describe_fit(found: Inference, spec: Spec) -> str:
+    """Return what golden values say of an inferred adapter, as a sentence."""
+    name, component = found.wiring.target.name, found.component
+    if found.fits:
+        return f"Golden values fit: {name} computes {component}, called in this way."
+    if found.mistakes:
+        titles = " or ".join(f"{spec.mistakes[id_].title} ({id_})" for id_ in found.mistakes)
+        return f"{name} fits as {component} if a known mistake is made: {titles}."
+    if found.is_proven:
+        return (
+            f"Golden values decide it, but {found.failing} small cases fail: `goldformer check` looks for the mistake."
+        )
+    return (
+        f"No way to call {name} gives golden values, with a known mistake or without. It has another mistake, or it is "
+        f"called in a way that is not tried. The adapter says what the names say: compare it with your code first."
+    )
+
+
+def _require_place(out: Path, what: str, *, force: bool) -> None:
+    """Raise CannotRun unless an adapter can be saved there and can import the file of the class."""
+    file, _, _ = what.partition(":")
+    require_folders({"--out": out})
+    if out.suffix != ".py":
+        raise CannotRun(f"--out {out}: an adapter is a Python file, so its name ends in .py")
+    if out.exists() and not force:
+        raise CannotRun(f"--out {out} exists: give another name, or --force to overwrite it")
+    if file.endswith(".py") and Path(file).resolve().parent != out.resolve().parent:
+        raise CannotRun(f"--out {out}: write it into the folder of {file}, which it imports")
+    if file.endswith(".py") and Path(file).resolve() == out.resolve():
+        raise CannotRun(f"--out {out}: that is the file of the class, name another one")

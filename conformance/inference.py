@@ -1,0 +1,509 @@
+"""The adapter of a class or a function, inferred: names and shapes propose, golden values decide.
+
+The proposals stand in `goldformer.adapters.inference`, which does not know what is right. Here each one is called with
+golden cases, first without a mask, then with masks, then where conventions show. No proposal changes what the target
+computes, so that a mistake in it stays one: then the same proposals are compared with the catalogue's mistakes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice, product
+from typing import Any, Final
+
+import numpy as np
+
+from goldformer.adapters import Adapter
+from goldformer.adapters.inference import (
+    COMPONENTS,
+    InferenceError,
+    MaskForm,
+    Target,
+    Wiring,
+    explain_unbuilt,
+    list_forms,
+    load_wiring,
+    propose,
+    read_target,
+)
+from goldformer.adapters.options import OPTIONS
+from goldformer.adapters.textbook.build import build_textbook
+from goldformer.conformance.diagnosis.failure import FailingCase, estimate_cost
+from goldformer.conformance.diagnosis.mistakes import implementations
+from goldformer.conformance.judging.cases import Bench, Judgement, judge_case
+from goldformer.conformance.judging.invoke import BadResult, NotImplementedHere, Result, invoke, read_arguments
+from goldformer.conformance.judging.measure import measure
+from goldformer.conformance.judging.verdict import Status
+from goldformer.spec import Case, Spec, load_spec
+from goldformer.spec.model import UNSPECIFIED
+
+#: The most wirings of a component that are tried, and the most that a search for mistakes may cost, in numbers of
+#: cases: a second or two.
+_MOST: Final = 320
+_MOST_COST: Final = 1 << 20
+
+#: How many cases decide: without a mask, with one, and on a convention.
+_PLAIN, _MASKED, _DECIDING = 3, 12, 4
+
+#: The most trials of a component, and the most other ways to name parameters that are tried after one that fits.
+_MOST_TRIALS: Final = 600
+_MOST_RIVALS: Final = 24
+
+#: A case of more numbers than this decides only where no smaller one can be called.
+_LARGE: Final = 6000
+
+#: What a call may return, in the order in which it is tried.
+_RETURNS: Final = ("as_it_is", "pair", "first")
+
+#: The conventions that show in cases without a mask; parameters decide some others, and empty rows come last.
+_SHOWN: Final = ("norm_placement", "layer_norm_eps", "embedding_scale", "pe_layout")
+_LATE: Final = ("empty_row", "odd_d_model")
+
+#: The reasons of failures that say nothing of values: the call does not work in this form.
+_MISFITS: Final = ("wrong-shape", "not-an-array", "raised", "nothing-returned", "wrong-parameters", "wrong-dtype")
+
+#: The choices that a mistake would look like, so that code has to say them.
+CHOICES: Final[Mapping[str, str]] = {
+    "sequence-first": "the sequence comes before the batch",
+    "ignore": "True in its mask hides a key",
+}
+
+
+@dataclass(frozen=True)
+class Inference:
+    """An adapter, what was chosen for it, and whether golden values prove it.
+
+    `is_proven` is True if it is the only one that fits the golden cases that decide; `failing` small cases fail all the
+    same. `mistakes` are known mistakes with which it fits, or that explain those failures. If it is not proven and has
+    none, it stands for what the names say, and code that is right may be called in another way.
+    """
+
+    wiring: Wiring
+    adapter: Adapter
+    is_proven: bool
+    mistakes: tuple[str, ...]
+    trials: int
+    failing: int = 0
+
+    @property
+    def fits(self) -> bool:
+        """Return True if no small golden case fails."""
+        return self.is_proven and not self.failing
+
+    @property
+    def component(self) -> str:
+        """The component that the target is."""
+        return self.wiring.component
+
+    def write(self) -> str:
+        """Return the text of an adapter file, which says at its top what was inferred."""
+        name = self.wiring.target.name
+        lines = [f"Adapter of {name}, inferred by `goldformer infer`: {self.summary}", "", *self.wiring.facts]
+        return self.wiring.write("\n".join(lines) + "\n")
+
+    @property
+    def summary(self) -> str:
+        """One sentence on what it rests on."""
+        if self.fits:
+            return "golden values fit."
+        if self.mistakes:
+            return f"golden values fit with a known mistake, {' or '.join(self.mistakes)}."
+        if self.is_proven:
+            return f"golden values fit, but in {self.failing} cases not."
+        return "names and shapes fit, golden values do not."
+
+
+def infer_adapter(
+    what: Any, component: str | None = None, spec: Spec | None = None, *, accept: Collection[str] = ()
+) -> Inference:
+    """Return the adapter of an nn.Module class, an object of one, a function, or "FILE.py:NAME".
+
+    `accept` are choices of CHOICES that are meant although the code does not say them. InferenceError is a question:
+    what could not be told, and how to say it.
+    """
+    spec, target = spec or load_spec(), read_target(what)
+    if component is not None and component not in COMPONENTS:
+        raise InferenceError(f"{component}: no adapter is inferred for it; components are {', '.join(COMPONENTS)}")
+    searches = [_Search(spec, target, name) for name in ([component] if component else COMPONENTS)]
+    searches = [search for search in searches if search.wirings]
+    if not searches:
+        raise InferenceError(_ask_what(target, component))
+    found = [(search, wiring) for search in searches for wiring in search.find()]
+    if len(found) > 1:
+        raise InferenceError(_ask_which(target, [wiring for _, wiring in found]))
+    failing = 0
+    if found:
+        search, wiring = found[0]
+        if unsaid := [choice for choice in wiring.unsaid if choice not in accept]:
+            raise InferenceError(_ask_whether(wiring, unsaid[0]))
+        failing, mistakes = search.confirm(wiring)
+    else:
+        wiring, mistakes = _find_mistaken(searches) or (_guess(searches), ())
+    trials = sum(search.trials for search in searches)
+    return Inference(wiring, load_wiring(wiring, spec), bool(found), mistakes, trials, failing)
+
+
+def _find_mistaken(searches: Sequence[_Search]) -> tuple[Wiring, tuple[str, ...]] | None:
+    return next(filter(None, (search.find_mistaken() for search in searches)), None)
+
+
+def _guess(searches: Sequence[_Search]) -> Wiring:
+    """Return the wiring that says what names say; InferenceError if nothing can be called."""
+    called = next((search for search in searches if search.running), None)
+    if called is None:
+        raise InferenceError(_ask_how(searches[0]))
+    return called.guess()
+
+
+def _ask_what(target: Target, component: str | None) -> str:
+    unbuilt = explain_unbuilt(target) if target.is_class else ""
+    problem = f"has arguments or parameters that {f'{component} has not' if component else 'no component has'}"
+    if unbuilt:
+        problem = f"cannot be built: {unbuilt}"
+    return f"{target.name} {problem}. `goldformer new` writes an adapter to fill in"
+
+
+def _ask_how(search: _Search) -> str:
+    looks = f"{search.target.name} has the arguments and parameters of {search.component}"
+    return f"{looks}, but no call of it works: {search.problem}. If it is something else, say --component"
+
+
+def _ask_whether(wiring: Wiring, choice: str) -> str:
+    fits = f"golden values fit {wiring.target.name} as {wiring.component} only if {CHOICES[choice]}"
+    return f"{fits}, and nothing in its code says so. If it is meant, say --accept {choice}; if not, it is a mistake"
+
+
+def _ask_which(target: Target, found: Sequence[Wiring]) -> str:
+    first, second = (set(wiring.facts) for wiring in found[:2])
+    names = list(dict.fromkeys(wiring.component for wiring in found))
+    if len(names) > 1:
+        return f"{target.name} fits {' and '.join(names)}. Which is it? Say --component {names[0]}"
+    differences = [" · ".join(sorted(facts)) for facts in (first - second, second - first)]
+    ways = f"{differences[0]}, or {differences[1]}"
+    return f"{target.name} fits in two ways: {ways}. Which is meant? `goldformer new` writes an adapter that can say it"
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """The judgements of a wiring on some cases."""
+
+    wiring: Wiring
+    judgements: tuple[Judgement, ...]
+
+    @property
+    def passed(self) -> int:
+        return sum(j.verdict.status is Status.PASSED or j.verdict.reason == "precision" for j in self.judgements)
+
+    @property
+    def is_misfit(self) -> bool:
+        return any(j.verdict.bad and j.verdict.reason in _MISFITS for j in self.judgements)
+
+    @property
+    def fits(self) -> bool:
+        return self.passed > 0 and not any(j.verdict.bad or j.verdict.is_fault for j in self.judgements)
+
+
+class _Search:
+    """The search for the wirings of one component that golden values fit."""
+
+    def __init__(self, spec: Spec, target: Target, component: str) -> None:
+        self.spec, self.target, self.component = spec, target, component
+        self.wirings = list(islice(propose(target, component, spec), _MOST))
+        self.trials = 0
+        self._loaded: tuple[Wiring, Adapter] | None = None
+        #: The trials that gave values, right ones or wrong ones, and the last message of those that did not.
+        self.running: list[_Trial] = []
+        self.problem = "every golden case was skipped"
+
+    def find(self) -> list[Wiring]:
+        """Return the wiring that golden values fit, and others that name the parameters in another way; [] if none."""
+        found = self._find_among(self._list_plain_forms())
+        # Some code cannot be called without a mask.
+        return found if found or self.running else self._find_among(self._list_forms(always=True))
+
+    def _find_among(self, forms: Iterable[MaskForm]) -> list[Wiring]:
+        for form, sequence_first in product(forms, self._list_sequences()):
+            for returns in _RETURNS:
+                arranged = [
+                    replace(wiring, mask=form, returns=returns, sequence_first=sequence_first)
+                    for wiring in self.wirings
+                ]
+                runs, misfits = False, []
+                for wiring in arranged:
+                    # What cannot be called in this form cannot be called with its weights in another order.
+                    called = (wiring.construction, wiring.arguments, wiring.naming.turned)
+                    if called in misfits:
+                        continue
+                    found, ran = self._find_options(wiring)
+                    if found is not None:
+                        return [found, *self._list_rivals(found)]
+                    misfits += [] if ran else [called]
+                    runs = runs or ran
+                if runs:
+                    break
+        return []
+
+    def _list_plain_forms(self) -> list[MaskForm]:
+        """Return the forms of calls without a mask: none, or the future that the target hides always."""
+        forms = self._list_forms()
+        if "source" in self.wirings[0].contract.inputs and forms:
+            return forms
+        return [MaskForm(), *(form for form in forms if form.shape == "causal")]
+
+    def _list_forms(self, *, always: bool = False) -> list[MaskForm]:
+        """Return the forms of masks that the target may take; with `always`, also where the call has none."""
+        first = self.wirings[0]
+        return [replace(form, always=always) for form in list_forms(first.arguments, first.contract, self.target)]
+
+    def _list_sequences(self) -> tuple[bool, ...]:
+        has_sequence = self.target.is_class and "source" not in self.wirings[0].contract.inputs
+        return (False, True) if has_sequence else (False,)
+
+    def _find_options(self, wiring: Wiring) -> tuple[Wiring | None, bool]:
+        """Return the complete wiring under the options that fit, or None, and whether the call works at all."""
+        options_left, runs = self._narrow_options(wiring)
+        for options in options_left:
+            if self.trials >= _MOST_TRIALS:
+                break
+            trial = self._try(replace(wiring, conventions=options), self._plain(wiring.mask))
+            if trial.is_misfit:
+                break
+            runs = runs or bool(trial.judgements)
+            if trial.fits and (masked := self._fit_masks(trial.wiring)) is not None:
+                return self._declare(masked), True
+        return None, runs
+
+    def _narrow_options(self, wiring: Wiring) -> tuple[list[dict[str, str]], bool]:
+        """Return the options whose golden values one call has, all of them if no case tells, and whether that call ran.
+
+        The tolerance is that of float32: code that computes in it is tried further.
+        """
+        every = self._list_options()
+        deciding = (case for case in self._plain(wiring.mask) if set(every[0]) <= set(case.conventions))
+        case = next(deciding, None) if len(every) > 1 else None
+        trial = self._try(replace(wiring, conventions=every[0]), [case]) if case is not None else None
+        if case is None or trial is None or not trial.judgements:
+            return every, False
+        (judgement,) = trial.judgements
+        if not isinstance(judgement.outcome, Result):
+            return [], False
+        declared, contract = judgement.bench.options(case), wiring.contract
+        fitting = [
+            options
+            for options in every
+            if (expected := case.expects({**declared, **options}))
+            and not any(d.wrong for d in measure(judgement.outcome, expected, case, contract, "float32"))
+        ]
+        return fitting, True
+
+    def _list_rivals(self, found: Wiring) -> list[Wiring]:
+        """Return the wirings that fit as well, of those that name the parameters in another way."""
+        others = (
+            replace(found, naming=w.naming, arguments=w.arguments, construction=w.construction)
+            for w in self.wirings[:_MOST_RIVALS]
+        )
+        rivals = (wiring for wiring in others if not _is_same_naming(wiring, found))
+        return [wiring for wiring in rivals if self._try(wiring, self._plain(found.mask)).fits]
+
+    def _fit_masks(self, wiring: Wiring) -> Wiring | None:
+        """Return the wiring whose masks fit too, or None. A narrower form counts where no wider one can be called."""
+        if wiring.mask.shape == "causal" or not wiring.arguments.masks or not self._masked:
+            return wiring
+        works: set[str] = set()
+        for form in self._list_forms() if wiring.mask.shape == "absent" else [wiring.mask]:
+            if form.polarity in works:
+                continue
+            trial = self._try_masks(replace(wiring, mask=form))
+            if trial.fits:
+                return trial.wiring
+            if form.shape == "four_axes" and not trial.is_misfit:
+                works.add(form.polarity)
+        return None
+
+    def _declare(self, wiring: Wiring) -> Wiring:
+        """Return a wiring with the options of the conventions that show in few cases."""
+        for name in _LATE:
+            cases = [case for case in self._cases if name in case.conventions]
+            if name not in wiring.contract.conventions or not cases:
+                continue
+            convention = self.spec.conventions[name]
+            options = [convention.default, *(o for o in convention.options if o != convention.default)]
+            options += [UNSPECIFIED] if convention.left_open else []
+            tried = (replace(wiring, conventions={**wiring.conventions, name: option}) for option in options)
+            fitting = next((some for some in tried if self._try(some, cases, most=_DECIDING).fits), None)
+            if fitting is not None and fitting.conventions[name] != convention.default:
+                wiring = fitting
+        return wiring
+
+    def _try(self, wiring: Wiring, cases: Iterable[Case], *, most: int = _PLAIN, thorough: bool = False) -> _Trial:
+        """Judge cases until enough are judged or one fails; with `thorough`, values that are wrong do not end it."""
+        self.trials += 1
+        bench = Bench(self.spec, self._load(wiring), "float64", "cpu")
+        judged: list[Judgement] = []
+        for case in cases:
+            judgement = judge_case(case, bench)
+            verdict = judgement.verdict
+            if verdict.is_judged or verdict.is_fault:
+                judged.append(judgement)
+            misfit = verdict.bad and verdict.reason in _MISFITS
+            if misfit or (verdict.bad and not thorough) or len(judged) >= most:
+                break
+        trial = _Trial(wiring, tuple(judged))
+        if trial.is_misfit:
+            self.problem = f"it {judged[-1].verdict.message}"
+        elif judged:
+            self.running.append(trial)
+        return trial
+
+    def _try_masks(self, wiring: Wiring) -> _Trial:
+        return self._try(wiring, self._masked, most=_MASKED, thorough=True)
+
+    def _load(self, wiring: Wiring) -> Adapter:
+        """Return the adapter of a wiring; that of the last one, if only the options differ."""
+        bare = replace(wiring, conventions={})
+        if self._loaded is None or self._loaded[0] != bare:
+            self._loaded = bare, load_wiring(bare, self.spec)
+        return replace(self._loaded[1], conventions=wiring.declared)
+
+    @cached_property
+    def _cases(self) -> list[Case]:
+        """The cases that may decide; the large ones come last."""
+        some = [case for case in self.spec.cases_of(self.component) if _may_decide(case)]
+        return sorted(some, key=lambda case: case.size > _LARGE)
+
+    def _plain(self, form: MaskForm) -> list[Case]:
+        """Return the cases without a mask; with the future hidden, those whose only mask hides it."""
+        some = [case for case in self._cases if not set(_LATE) & set(case.conventions)]
+        return some if form.shape == "causal" else [case for case in some if not _is_masked(case)]
+
+    @cached_property
+    def _masked(self) -> list[Case]:
+        return [case for case in self._cases if _is_masked(case) and "empty_row" not in case.conventions]
+
+    def _list_options(self) -> list[dict[str, str]]:
+        """Return the combinations of the options that show without a mask; the documents' choices come first."""
+        contract = self.spec.contracts[self.component]
+        names = [name for name in _SHOWN if name in contract.conventions]
+        return [
+            dict(zip(names, options, strict=True))
+            for options in product(*(self.spec.conventions[name].options for name in names))
+        ]
+
+    def find_mistaken(self) -> tuple[Wiring, tuple[str, ...]] | None:
+        """Return the first wiring that fits with known mistakes, and these; None if none does."""
+        catalogue = _Catalogue(self.spec, self.component)
+        wirings: list[Wiring] = []
+        for trial, options in product(self._rank_trials(), self._list_options()):
+            some = replace(trial.wiring, conventions={**trial.wiring.conventions, **options})
+            if some not in wirings:
+                wirings.append(some)
+        for wiring in wirings:
+            if catalogue.cost > _MOST_COST:
+                break
+            plain = self._try(wiring, self._plain(wiring.mask), thorough=True).judgements
+            if any(j.verdict.bad for j in plain) and not catalogue.find(plain):
+                continue
+            for form in self._list_further_forms(wiring):
+                some = replace(wiring, mask=form)
+                masked = self._try_masks(some)
+                if not masked.is_misfit and (found := catalogue.find((*plain, *masked.judgements))):
+                    return some, found
+        return None
+
+    def confirm(self, wiring: Wiring) -> tuple[int, tuple[str, ...]]:
+        """Return how many small cases fail with a wiring that fits those that decide, and the mistakes that fit."""
+        small = [case for case in self._cases if case.size <= _LARGE]
+        trial = self._try(wiring, small, most=len(small), thorough=True)
+        failing = sum(judgement.verdict.bad for judgement in trial.judgements)
+        return failing, _Catalogue(self.spec, self.component).find(trial.judgements) if failing else ()
+
+    def guess(self) -> Wiring:
+        """Return the wiring that came furthest, with a form of the masks that can be called."""
+        ranked = self._rank_trials()
+        best = ranked[0].wiring if ranked else self.wirings[0]
+        tried = [self._try_masks(replace(best, mask=form)) for form in self._list_further_forms(best)]
+        called = [trial for trial in tried if trial.judgements and not trial.is_misfit]
+        return max(called, key=lambda trial: trial.passed).wiring if called else best
+
+    def _rank_trials(self) -> list[_Trial]:
+        """Return the trials that gave values, those that came furthest first."""
+        return sorted(self.running, key=lambda trial: (trial.wiring.mask.shape == "absent", -trial.passed))
+
+    def _list_further_forms(self, wiring: Wiring) -> list[MaskForm]:
+        """Return the forms of masks that are open: every one for calls that were tried without."""
+        is_open = wiring.arguments.masks and wiring.mask.shape == "absent"
+        return self._list_forms() if is_open else [wiring.mask]
+
+
+class _Catalogue:
+    """The known mistakes of a component, as results that they give."""
+
+    def __init__(self, spec: Spec, component: str) -> None:
+        self._spec, self._component = spec, component
+        parts = {component, *spec.list_dependencies(component)}
+        forward = (id_ for id_, mistaken in implementations().items() if not mistaken.by_hand)
+        self._ids = [id_ for id_ in forward if spec.mistakes[id_].component in parts]
+        #: What was spent on imitations, in numbers of cases.
+        self.cost = 0
+        self._adapters: dict[tuple[Any, ...], Adapter] = {}
+        self._results: dict[tuple[Any, ...], Result | None] = {}
+
+    def find(self, judgements: Sequence[Judgement]) -> tuple[str, ...]:
+        """Return the mistakes that reproduce every failing judgement and fail no passing one."""
+        return tuple(id_ for id_ in self._ids if self._explains(id_, judgements))
+
+    def _explains(self, id_: str, judgements: Sequence[Judgement]) -> bool:
+        explained = 0
+        for judgement in judgements:
+            case, outcome, bench = judgement.case, judgement.outcome, judgement.bench
+            if case is None or not isinstance(outcome, Result):
+                return False
+            options = bench.adapter.options(case.component, self._spec)
+            contract = self._spec.contracts[case.component]
+            self.cost += estimate_cost(case) // 4
+            failing = FailingCase(case, contract, outcome, judgement.expected, bench.dtype, options)
+            imitation = self._imitate(id_, case, options)
+            if judgement.verdict.bad:
+                if failing.distance(imitation) is None:
+                    return False
+                explained += 1
+            elif judgement.verdict.status is Status.PASSED and failing.excludes(imitation):
+                return False
+        return explained > 0
+
+    def _imitate(self, id_: str, case: Case, options: Mapping[str, str]) -> Result | None:
+        key = (id_, *options.items())
+        if key not in self._adapters:
+            layers = [OPTIONS[item] for item in options.items() if item in OPTIONS]
+            made = build_textbook(*layers, implementations()[id_].steps, only=self._component)
+            self._adapters[key] = Adapter.from_trusted(made, id_, self._spec)
+        if (*key, case.id) not in self._results:
+            called = case.under(dict(options))
+            self.cost += estimate_cost(case)
+            try:
+                with np.errstate(all="ignore"):
+                    contract = self._spec.contracts[self._component]
+                    given = read_arguments(called)
+                    result = invoke(self._adapters[key], contract, given, "float64", "cpu", check_inputs=False)
+            except (BadResult, NotImplementedHere):
+                result = None
+            self._results[*key, case.id] = result
+        return self._results[*key, case.id]
+
+
+def _is_same_naming(one: Wiring, other: Wiring) -> bool:
+    """Return True if two wirings give the same parameters and inputs the same names."""
+    return (one.naming.names, one.naming.per_head, one.arguments, one.component) == (
+        other.naming.names, other.naming.per_head, other.arguments, other.component,
+    )  # fmt: skip
+
+
+def _may_decide(case: Case) -> bool:
+    random = case.random or "dropout_rate" in case.attributes
+    return not (case.error or case.cotangent or case.shape_only or random or case.full_size)
+
+
+def _is_masked(case: Case) -> bool:
+    return any(name.endswith("mask") for name in case.inputs)

@@ -1,0 +1,131 @@
+"""goldformer infer: what it prints and writes, and what it refuses."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from goldformer.conformance.cli import main
+from repository import REPOSITORY
+
+STYLES = REPOSITORY / "tests" / "support" / "styles"
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_with_the_styles(tmp_path, monkeypatch):
+    for path in STYLES.glob("*.py"):
+        shutil.copy(path, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+def goldformer(*arguments):
+    return CliRunner().invoke(main, arguments)
+
+
+def test_a_right_class_is_shown_and_its_adapter_conforms():
+    result = goldformer("infer", "separate_attention.py:CourseAttention", "--out", "mine.py")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == (
+        "CourseAttention: multi_head_attention\n"
+        "  embed_size of the constructor: width\n"
+        "  heads of the constructor: heads\n"
+        "  values of the call: value\n"
+        "  keys of the call: key\n"
+        "  query of the call: query\n"
+        "  biases: all\n"
+        "  mask: as it comes, True = may attend\n"
+        "Golden values fit: CourseAttention computes multi_head_attention, called in this way.\n"
+        "wrote mine.py\n"
+        "now run: goldformer check mine.py\n"
+    )
+    checked = goldformer("check", "mine.py", "-q")
+    assert checked.exit_code == 0
+    assert "conforms (72 of 83 cases apply)" in checked.stdout
+
+
+def test_without_a_file_the_adapter_is_printed():
+    result = goldformer("infer", "small_parts.py:BertNorm")
+    assert result.exit_code == 0
+    assert result.stdout.endswith(
+        'ARRAYS = "torch"\n'
+        'CONVENTIONS = {"layer_norm_eps": "1e-12"}\n'
+        'NAMES = {"gamma": "gamma", "beta": "beta"}\n'
+        "\n\n"
+        "def layer_norm(x, *, params):\n"
+        "    module = BertNorm(hidden_size=x.shape[-1]).to(x).eval()\n"
+        '    state = map_state(NAMES, params, module, other_sizes="skip")\n'
+        "    inputs = dict(x=x)\n"
+        "    return functional_call(module, state, (), inputs, strict=True)\n\n"
+    )
+
+
+def test_a_known_mistake_is_named_and_check_names_it_too():
+    result = goldformer("infer", "defective_parts.py:Unscaled", "--out", "mine.py")
+    assert result.exit_code == 1
+    sentence = "the scores are not divided by √d_k (scale-missing)"
+    assert f"Unscaled fits as multi_head_attention if a known mistake is made: {sentence}." in result.stdout
+    checked = goldformer("check", "mine.py", "-q", "--case", "mha-distinct-sizes-causal")
+    assert checked.exit_code == 1
+    assert "Mistake found: scale-missing" in checked.stdout
+
+
+def test_an_unknown_mistake_leaves_what_the_names_say():
+    result = goldformer("infer", "defective_parts.py:MedianNorm")
+    assert result.exit_code == 2
+    said = (
+        "No way to call MedianNorm gives golden values, with a known mistake or without. It has another mistake, or it"
+    )
+    assert said in result.stdout
+
+
+def test_a_mistake_that_few_cases_show_is_said(tmp_path):
+    text = (STYLES / "small_parts.py").read_text(encoding="utf-8")
+    (tmp_path / "mine.py").write_text(text.replace("logits.max(dim=-1, keepdim=True).values", "0"), encoding="utf-8")
+    result = goldformer("infer", "mine.py:stable_softmax")
+    assert result.exit_code == 1
+    assert "stable_softmax fits as softmax if a known mistake is made: " in result.stdout
+    assert "(softmax-unstable)" in result.stdout
+
+
+def test_the_wrong_component_is_a_question():
+    result = goldformer("infer", "small_parts.py:BertNorm", "--component", "softmax")
+    assert (result.exit_code, result.stdout) == (2, "")
+    expected = (
+        "goldformer: BertNorm has arguments or parameters that softmax has not. `goldformer new` writes an adapter"
+    )
+    assert result.stderr.startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [
+        ("mine.txt", "--out mine.txt: an adapter is a Python file, so its name ends in .py"),
+        ("small_parts.py", "--out small_parts.py exists: give another name, or --force to overwrite it"),
+        ("other/mine.py", "--out other/mine.py: write it into the folder of small_parts.py, which it imports"),
+        ("missing/mine.py", "--out missing/mine.py: there is no folder missing"),
+    ],
+)
+def test_a_place_where_the_adapter_cannot_stand_is_refused(out, message, tmp_path):
+    (tmp_path / "other").mkdir()
+    result = goldformer("infer", "small_parts.py:BertNorm", "--out", out)
+    assert (result.exit_code, result.stderr) == (2, f"goldformer: {message}\n")
+
+
+def test_the_file_of_the_class_is_not_overwritten():
+    result = goldformer("infer", "small_parts.py:BertNorm", "--out", "small_parts.py", "--force")
+    assert result.exit_code == 2
+    assert result.stderr == "goldformer: --out small_parts.py: that is the file of the class, name another one\n"
+
+
+def test_the_help_says_what_it_takes():
+    result = goldformer("infer", "--help")
+    assert "WHAT is my_model.py:MyAttention or package.module:MyAttention" in result.stdout

@@ -1,0 +1,228 @@
+"""The adapter of a class, inferred: what fits is found, and no mistake is taken for a choice."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from goldformer.adapters import find_adapter
+from goldformer.adapters.inference import InferenceError
+from goldformer.conformance.inference import infer_adapter
+from goldformer.conformance.judging.cases import Bench, judge_case
+from goldformer.conformance.judging.verdict import Status
+from repository import REPOSITORY
+
+STYLES = REPOSITORY / "tests" / "support" / "styles"
+
+KEEP, IGNORE, ADDED = "keep", "ignore", "added"
+
+#: By class: its component, the shape and meaning of its masks, and what else was found of it.
+HITS = {
+    "separate_attention.py:CourseAttention": ("multi_head_attention", "any", KEEP, {}),
+    "separate_attention.py:ClonedLinears": ("multi_head_attention", "no_heads", KEEP, {}),
+    "separate_attention.py:UnnamedMatrices": ("multi_head_attention", "absent", KEEP, {"biases": "none"}),
+    "separate_attention.py:SequenceFirst": ("multi_head_attention", "split", IGNORE, {"empty_row": "nan"}),
+    "separate_attention.py:AdditiveMask": ("multi_head_attention", "any", ADDED, {"empty_row": "nan"}),
+    "separate_attention.py:HeadList": ("multi_head_attention", "no_heads", KEEP, {"empty_row": "nan"}),
+    "separate_attention.py:FreeWidths": ("multi_head_attention", "no_heads", KEEP, {"biases": "none"}),
+    "separate_attention.py:KeysAndValuesFused": ("multi_head_attention", "keys", KEEP, {"biases": "not_in_q_k_v"}),
+    "separate_attention.py:KernelCall": ("multi_head_attention", "four_axes", KEEP, {"empty_row": "zeros"}),
+    "separate_attention.py:ValidLengths": ("multi_head_attention", "lengths", KEEP, {"biases": "none"}),
+    "separate_attention.py:IgnoreMask": ("multi_head_attention", "any", IGNORE, {"empty_row": "nan"}),
+    "separate_attention.py:NeedsMask": ("multi_head_attention", "no_heads", KEEP, {"empty_row": "zeros"}),
+    "fused_attention.py:VisionQkv": ("fused_multi_head_attention", "absent", KEEP, {}),
+    "fused_attention.py:ConfiguredCausal": ("fused_multi_head_attention", "causal", KEEP, {}),
+    "fused_attention.py:PerHeadChunks": ("fused_multi_head_attention", "any", KEEP, {}),
+    "fused_attention.py:KeysFirst": ("fused_multi_head_attention", "keys", IGNORE, {"biases": "none"}),
+    "fused_attention.py:WideSelf": ("fused_multi_head_attention", "absent", KEEP, {"biases": "not_in_q_k_v"}),
+    "fused_attention.py:CausalHeads": ("fused_multi_head_attention", "causal", KEEP, {"biases": "not_in_q_k_v"}),
+    "small_parts.py:Positionwise": ("feed_forward", "absent", KEEP, {}),
+    "small_parts.py:SequentialNet": ("feed_forward", "absent", KEEP, {}),
+    "small_parts.py:Convolutions": ("feed_forward", "absent", KEEP, {}),
+    "small_parts.py:RawMatrices": ("feed_forward", "absent", KEEP, {"biases": "none"}),
+    "small_parts.py:OwnNorm": ("layer_norm", "absent", KEEP, {"layer_norm_eps": "1e-6"}),
+    "small_parts.py:BertNorm": ("layer_norm", "absent", KEEP, {"layer_norm_eps": "1e-12"}),
+    "small_parts.py:Sinusoids": ("positional_encoding", "absent", KEEP, {"odd_d_model": "refused"}),
+    "small_parts.py:HalvedSinusoids": ("positional_encoding", "absent", KEEP, {"pe_layout": "concatenated"}),
+    "small_parts.py:CourseTable": ("positional_encoding", "absent", KEEP, {"pe_layout": "interleaved"}),
+    "small_parts.py:ScaledEmbedding": ("token_embedding", "absent", KEEP, {"embedding_scale": "sqrt_d_model"}),
+    "small_parts.py:PlainEmbedding": ("token_embedding", "absent", KEEP, {"embedding_scale": "none"}),
+    "small_parts.py:attention": ("scaled_dot_product_attention", "any", KEEP, {}),
+    "small_parts.py:attend": ("scaled_dot_product_attention", "any", ADDED, {"empty_row": "nan"}),
+    "small_parts.py:stable_softmax": ("softmax", "absent", KEEP, {}),
+    "small_parts.py:normalize": ("layer_norm", "absent", KEEP, {}),
+    "whole_layers.py:LibraryLayer": ("encoder_layer", "flat", IGNORE, {"norm_placement": "post"}),
+    "whole_layers.py:CourseBlock": ("encoder_layer", "any", KEEP, {"norm_placement": "post"}),
+    "whole_layers.py:PreNormLayer": ("encoder_layer", "no_heads", KEEP, {"norm_placement": "pre"}),
+    "whole_layers.py:PreNormDecoderLayer": ("decoder_layer", "no_heads", KEEP, {"layer_norm_eps": "1e-6"}),
+    "whole_layers.py:PostNormDecoderLayer": ("decoder_layer", "any", ADDED, {"norm_placement": "post"}),
+    "whole_layers.py:NormedEncoder": ("encoder", "no_heads", KEEP, {"final_norm": "after_stack"}),
+    "whole_layers.py:NormedDecoder": ("decoder", "no_heads", KEEP, {"final_norm": "after_stack"}),
+    "whole_layers.py:TranslationModel": ("transformer", "absent", KEEP, {"output_layer": "separate"}),
+    "whole_layers.py:SharedTable": ("transformer", "no_heads", KEEP, {"output_layer": "tied"}),
+}
+
+#: By class with a mistake: what the catalogue calls it, () if it has no name for it.
+DEFECTS = {
+    "Unscaled": ("scale-missing",),
+    "ScaledByModel": ("scale-all-heads", "scale-d-model"),
+    "ScaledByWidth": ("scale-no-root", "scale-twice"),
+    "OverQueries": ("softmax-query-axis",),
+    "MaskAfterSoftmax": ("mask-after-softmax",),
+    "NoTransposeBack": ("head-merge-view",),
+    "MaskIgnored": ("mask-not-inplace",),
+    "NoProjection": ("wo-missing",),
+    "FusedUnscaled": ("scale-missing",),
+    "LinearFeedForward": ("ffn-no-relu",),
+    "SwappedWaves": ("pe-sin-cos-swap",),
+    "SampleDeviationNorm": ("ln-std-plus-eps",),
+    # A mistake in one place of two: `check` names it.
+    "NoResidualLayer": (),
+    "QueriesAsKeys": (),
+    "SineScores": (),
+    "OutputTwice": (),
+    "SquaredReluNet": (),
+    "MedianNorm": (),
+}
+
+
+@pytest.fixture(autouse=True)
+def imports_are_undone(monkeypatch):
+    """Forget the modules that a test imports by path, and their folders."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(STYLES)):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize("place", HITS)
+def test_correct_code_is_found_with_what_it_chose(place, spec):
+    component, shape, polarity, declared = HITS[place]
+    found = infer_adapter(f"{STYLES}/{place}", spec=spec)
+    assert (found.fits, found.mistakes, found.component) == (True, (), component)
+    assert (found.wiring.mask.shape, found.wiring.mask.polarity) == (shape, polarity)
+    assert declared.items() <= found.wiring.declared.items()
+
+
+@pytest.mark.parametrize("name", DEFECTS)
+def test_a_mistake_is_named_or_left_and_never_taken_for_a_choice(name, spec):
+    found = infer_adapter(f"{STYLES}/defective_parts.py:{name}", spec=spec)
+    assert not found.fits
+    assert found.mistakes == DEFECTS[name]
+
+
+@pytest.mark.parametrize("place", [place for place in HITS if "whole_layers" not in place])
+def test_the_file_that_is_written_runs_by_itself(place, spec, tmp_path):
+    text = infer_adapter(f"{STYLES}/{place}", spec=spec).write()
+    for file in STYLES.glob("*.py"):
+        (tmp_path / file.name).write_text(file.read_text(encoding="utf-8"), encoding="utf-8")
+    (tmp_path / "adapter.py").write_text(text, encoding="utf-8")
+    adapter = find_adapter(str(tmp_path / "adapter.py"), spec)
+    assert (adapter.broken, adapter.hints) == ({}, ())
+    (component,) = adapter.functions
+    bench = Bench(spec, adapter, "float32", "cpu")
+    some = [case for case in spec.cases_of(component) if case.size < 2000 and not case.random]
+    verdicts = [judge_case(case, bench).verdict for case in some]
+    assert [v.check for v in verdicts if v.bad] == []
+    assert any(v.status is Status.PASSED for v in verdicts)
+
+
+@pytest.mark.parametrize(
+    ("name", "choice", "said"),
+    [
+        ("SequenceForgotten", "sequence-first", "encoder_layer only if the sequence comes before the batch"),
+        ("MaskInverted", "ignore", "multi_head_attention only if True in its mask hides a key"),
+    ],
+)
+def test_a_choice_that_a_mistake_looks_like_must_be_said(name, choice, said, spec):
+    question = (
+        f"golden values fit {name} as {said}, and nothing in its code says so. If it is meant, say --accept {choice}"
+    )
+    with pytest.raises(InferenceError, match=question):
+        infer_adapter(f"{STYLES}/defective_parts.py:{name}", spec=spec)
+    assert infer_adapter(f"{STYLES}/defective_parts.py:{name}", spec=spec, accept=[choice]).fits
+
+
+def test_a_pair_of_mistaken_weights_is_not_permuted_into_a_right_one(spec):
+    found = infer_adapter(f"{STYLES}/defective_parts.py:QueriesAsKeys", spec=spec)
+    assert found.wiring.naming.names["w_q"] == "w_q.weight"
+    assert found.summary == "names and shapes fit, golden values do not."
+
+
+def test_an_object_is_inferred_by_its_class_and_the_choices_it_was_made_with(spec):
+    found = infer_adapter(nn.TransformerEncoderLayer(16, 2, 32, norm_first=True), spec=spec)
+    assert (found.is_proven, found.wiring.declared["norm_placement"]) == (True, "pre")
+    assert "norm_first of the constructor: True" in found.wiring.facts
+
+
+class NoSizes(nn.Module):
+    """Nothing says how to build it."""
+
+    def __init__(self, parts):
+        super().__init__()
+        self.first = parts[0]
+
+    def forward(self, x):
+        return self.first(x)
+
+
+class Doubled(nn.Module):
+    """An input of any kind, and a result of its shape."""
+
+    def forward(self, anything):
+        raise RuntimeError("not today")
+
+
+@pytest.mark.parametrize(
+    ("what", "component", "message"),
+    [
+        (3, None, "an adapter is inferred for an nn.Module class, an object of one, or a function, not for 3"),
+        (dict, None, "an adapter is inferred for an nn.Module class, .*, not for a class that is no nn.Module, dict"),
+        (
+            nn.LayerNorm,
+            "beam_search",
+            "beam_search: no adapter is inferred for it; components are transformer, decoder,",
+        ),
+        (
+            nn.LayerNorm,
+            "softmax",
+            "LayerNorm has arguments or parameters that softmax has not. `goldformer new` writes",
+        ),
+        (NoSizes, None, r"NoSizes cannot be built: NoSizes\(parts=12\) raises TypeError: .* Give a subclass"),
+        (
+            Doubled,
+            None,
+            "Doubled has the arguments .* but no call of it works: it raised RuntimeError: not today.* say",
+        ),
+        (
+            f"{STYLES}/whole_layers.py:PlainEncoder",
+            None,
+            r"PlainEncoder cannot be built: PlainEncoder\(num_layers=5\) rai",
+        ),
+        (
+            f"{STYLES}/small_parts.py:subsequent_mask",
+            None,
+            "subsequent_mask has the arguments .* but no call of it works",
+        ),
+        ("no_such_module", None, "no_such_module: give FILE.py:NAME or package.module:NAME"),
+        (f"{STYLES}/fused_attention.py", None, "name one of its classes or functions, as .*:NAME; it has VisionQkv,"),
+        (
+            f"{STYLES}/fused_attention.py:Missing",
+            None,
+            "fused_attention.py has no Missing; it has VisionQkv, Configured",
+        ),
+    ],
+)
+def test_what_cannot_be_told_is_asked(what, component, message, spec):
+    with pytest.raises(InferenceError, match=message):
+        infer_adapter(what, component, spec)
+
+
+def test_the_styles_are_all_tried():
+    tried = {place.partition(":")[0] for place in HITS} | {"defective_parts.py"}
+    assert tried == {path.name for path in Path(STYLES).glob("*.py")}

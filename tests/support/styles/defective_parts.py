@@ -1,0 +1,211 @@
+"""Classes with a mistake each. KNOWN has what the catalogue calls it; the others have no name there."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from separate_attention import ClonedLinears
+from small_parts import Positionwise
+from torch import nn
+
+
+def heads_of(x, heads):
+    """Return (batch, heads, seq, width)."""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+class Attention(nn.Module):
+    """Correct; the classes below change one step each."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.num_heads = num_heads
+        self.w_q, self.w_k, self.w_v, self.w_o = (nn.Linear(d_model, d_model) for _ in range(4))
+
+    def forward(self, query, key, value, mask=None):
+        q, k, v = (heads_of(m(t), self.num_heads) for m, t in ((self.w_q, query), (self.w_k, key), (self.w_v, value)))
+        scores = self.score(q, k)
+        if mask is not None:
+            scores = self.hide(scores, mask)
+        return self.w_o(self.join(self.weigh(scores, mask) @ v))
+
+    def score(self, q, k):
+        return q @ k.mT / math.sqrt(q.shape[-1])
+
+    def hide(self, scores, mask):
+        return scores.masked_fill(~mask, -1e9)
+
+    def weigh(self, scores, mask):
+        return scores.softmax(-1)
+
+    def join(self, heads):
+        return heads.transpose(1, 2).flatten(2)
+
+
+class Unscaled(Attention):
+    def score(self, q, k):
+        return q @ k.mT
+
+
+class ScaledByModel(Attention):
+    def score(self, q, k):
+        return q @ k.mT / math.sqrt(q.shape[-1] * self.num_heads)
+
+
+class ScaledByWidth(Attention):
+    def score(self, q, k):
+        return q @ k.mT / q.shape[-1]
+
+
+class OverQueries(Attention):
+    def weigh(self, scores, mask):
+        return scores.softmax(-2)
+
+
+class MaskAfterSoftmax(Attention):
+    def hide(self, scores, mask):
+        return scores
+
+    def weigh(self, scores, mask):
+        weights = scores.softmax(-1)
+        return weights if mask is None else weights * mask
+
+
+class NoTransposeBack(Attention):
+    def join(self, heads):
+        return heads.reshape(heads.shape[0], heads.shape[2], -1)
+
+
+class MaskIgnored(Attention):
+    def hide(self, scores, mask):
+        return scores
+
+
+class QueriesAsKeys(Attention):
+    """Queries and keys change places; the names say otherwise."""
+
+    def forward(self, query, key, value, mask=None):
+        q, k, v = (heads_of(m(t), self.num_heads) for m, t in ((self.w_k, query), (self.w_q, key), (self.w_v, value)))
+        scores = self.score(q, k)
+        if mask is not None:
+            scores = self.hide(scores, mask)
+        return self.w_o(self.join(self.weigh(scores, mask) @ v))
+
+
+class NoProjection(Attention):
+    def forward(self, query, key, value, mask=None):
+        q, k, v = (heads_of(m(t), self.num_heads) for m, t in ((self.w_q, query), (self.w_k, key), (self.w_v, value)))
+        scores = self.score(q, k)
+        if mask is not None:
+            scores = self.hide(scores, mask)
+        return self.join(self.weigh(scores, mask) @ v)
+
+
+class FusedUnscaled(nn.Module):
+    def __init__(self, dim, num_heads):
+        super().__init__()
+        self.num_heads = num_heads
+        self.qkv, self.proj = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+
+    def forward(self, x, mask=None):
+        q, k, v = (heads_of(t, self.num_heads) for t in self.qkv(x).chunk(3, -1))
+        scores = q @ k.mT
+        if mask is not None:
+            scores = scores.masked_fill(~mask, -1e9)
+        return self.proj((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+class LinearFeedForward(nn.Module):
+    def __init__(self, d_model, d_ff):
+        super().__init__()
+        self.w_1, self.w_2 = nn.Linear(d_model, d_ff), nn.Linear(d_ff, d_model)
+
+    def forward(self, x):
+        return self.w_2(self.w_1(x))
+
+
+class SampleDeviationNorm(nn.Module):
+    def __init__(self, features, eps=1e-6):
+        super().__init__()
+        self.gamma, self.beta = nn.Parameter(torch.ones(features)), nn.Parameter(torch.zeros(features))
+        self.eps = eps
+
+    def forward(self, x):
+        return self.gamma * (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + self.eps) + self.beta
+
+
+class NoResidualLayer(nn.Module):
+    def __init__(self, d_model, num_heads, d_ff):
+        super().__init__()
+        self.self_attn, self.feed_forward = ClonedLinears(num_heads, d_model), Positionwise(d_model, d_ff)
+        self.norm1, self.norm2 = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
+
+    def forward(self, x, mask=None):
+        x = self.norm1(x + self.self_attn(x, x, x, mask))
+        return self.norm2(self.feed_forward(x))
+
+
+class SwappedWaves(nn.Module):
+    def __init__(self, d_model, max_len=512):
+        super().__init__()
+        pe = torch.zeros(max_len, d_model, dtype=torch.float64)
+        angles = torch.arange(max_len).unsqueeze(1) * 10000 ** (
+            -torch.arange(0, d_model, 2, dtype=torch.float64) / d_model
+        )
+        pe[:, 0::2], pe[:, 1::2] = angles.cos(), angles.sin()
+        self.register_buffer("pe", pe)
+
+    def forward(self, x):
+        return x + self.pe[: x.size(1)].to(x)
+
+
+# Nothing in the catalogue is like these.
+
+
+class SineScores(Attention):
+    def score(self, q, k):
+        return torch.sin(q @ k.mT)
+
+
+class OutputTwice(Attention):
+    def join(self, heads):
+        return self.w_o(super().join(heads))
+
+
+class SquaredReluNet(Positionwise):
+    def forward(self, x):
+        return self.w_2(F.relu(self.w_1(x)) ** 2 + 0.1 * self.w_1(x))
+
+
+class MedianNorm(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(dim)), nn.Parameter(torch.zeros(dim))
+
+    def forward(self, x):
+        x = x - x.median(-1, keepdim=True).values
+        return x / (x.abs().mean(-1, keepdim=True) + 1e-5) * self.weight + self.bias
+
+
+# Right, if what it does was meant. Nothing in the code says so.
+
+
+class SequenceForgotten(nn.Module):
+    """The library's attention takes the first axis for the sequence."""
+
+    def __init__(self, d_model, num_heads, d_ff):
+        super().__init__()
+        self.attn = nn.MultiheadAttention(d_model, num_heads)
+        self.linear1, self.linear2 = nn.Linear(d_model, d_ff), nn.Linear(d_ff, d_model)
+        self.norm1, self.norm2 = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
+
+    def forward(self, x):
+        x = self.norm1(x + self.attn(x, x, x)[0])
+        return self.norm2(x + self.linear2(self.linear1(x).relu()))
+
+
+class MaskInverted(Attention):
+    """What it may see is hidden."""
+
+    def hide(self, scores, mask):
+        return scores.masked_fill(mask, -1e9)

@@ -1,0 +1,178 @@
+"""Feed-forward networks, norms, positions, embeddings and functions, as people write them."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Positionwise(nn.Module):
+    """Two named maps."""
+
+    def __init__(self, d_model, d_ff, dropout=0.1):
+        super().__init__()
+        self.w_1, self.w_2 = nn.Linear(d_model, d_ff), nn.Linear(d_ff, d_model)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x):
+        return self.w_2(self.dropout(self.w_1(x).relu()))
+
+
+class SequentialNet(nn.Module):
+    """A list of layers, four times as wide inside."""
+
+    def __init__(self, n_embd):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(n_embd, 4 * n_embd), nn.ReLU(), nn.Linear(4 * n_embd, n_embd))
+
+    def forward(self, x):
+        return self.net(x)
+
+
+class Convolutions(nn.Module):
+    """Convolutions of width 1."""
+
+    def __init__(self, hidden_size, filter_size):
+        super().__init__()
+        self.conv1 = nn.Conv1d(hidden_size, filter_size, kernel_size=1)
+        self.conv2 = nn.Conv1d(filter_size, hidden_size, kernel_size=1)
+
+    def forward(self, inputs):
+        return self.conv2(self.conv1(inputs.transpose(1, 2)).relu()).transpose(1, 2)
+
+
+class RawMatrices(nn.Module):
+    """Two matrices without biases."""
+
+    def __init__(self, m, n):
+        super().__init__()
+        self.p, self.q = nn.Parameter(torch.randn(n, m) / m), nn.Parameter(torch.randn(m, n) / n)
+
+    def forward(self, x):
+        return F.linear(F.relu(F.linear(x, self.p)), self.q)
+
+
+class OwnNorm(nn.Module):
+    """The names of its parameters say nothing of gain and shift."""
+
+    def __init__(self, features, eps=1e-6):
+        super().__init__()
+        self.a_2, self.b_2 = nn.Parameter(torch.ones(features)), nn.Parameter(torch.zeros(features))
+        self.eps = eps
+
+    def forward(self, x):
+        mean, var = x.mean(-1, keepdim=True), x.var(-1, keepdim=True, unbiased=False)
+        return self.a_2 * (x - mean) / torch.sqrt(var + self.eps) + self.b_2
+
+
+class BertNorm(nn.Module):
+    """The small eps of BERT."""
+
+    def __init__(self, hidden_size, variance_epsilon=1e-12):
+        super().__init__()
+        self.gamma, self.beta = nn.Parameter(torch.ones(hidden_size)), nn.Parameter(torch.zeros(hidden_size))
+        self.variance_epsilon = variance_epsilon
+
+    def forward(self, x):
+        u = x.mean(-1, keepdim=True)
+        s = (x - u).pow(2).mean(-1, keepdim=True)
+        return self.gamma * ((x - u) / torch.sqrt(s + self.variance_epsilon)) + self.beta
+
+
+class Sinusoids(nn.Module):
+    """A table in a buffer, added to the input."""
+
+    def __init__(self, d_model, dropout=0.1, max_len=5000):
+        super().__init__()
+        self.dropout = nn.Dropout(p=dropout)
+        pe = torch.zeros(max_len, d_model, dtype=torch.float64)
+        position = torch.arange(max_len, dtype=torch.float64).unsqueeze(1)
+        div_term = torch.exp(torch.arange(0, d_model, 2, dtype=torch.float64) * -(math.log(10000.0) / d_model))
+        pe[:, 0::2], pe[:, 1::2] = torch.sin(position * div_term), torch.cos(position * div_term)
+        self.register_buffer("pe", pe.unsqueeze(0))
+
+    def forward(self, x):
+        return self.dropout(x + self.pe[:, : x.size(1)])
+
+
+class HalvedSinusoids(nn.Module):
+    """Sines in the left half, cosines in the right; the sequence comes first."""
+
+    def __init__(self, hidden_dim):
+        super().__init__()
+        self.register_buffer("inv_freq", 10000 ** (-torch.arange(0, hidden_dim, 2, dtype=torch.float64) / hidden_dim))
+
+    def forward(self, x):
+        angles = torch.arange(x.shape[0], dtype=torch.float64, device=x.device)[:, None] * self.inv_freq
+        return x + torch.cat([angles.sin(), angles.cos()], dim=-1)[:, None].to(x)
+
+
+class ScaledEmbedding(nn.Module):
+    """Rows times √d_model; the words come first."""
+
+    def __init__(self, vocab, d_model):
+        super().__init__()
+        self.lut = nn.Embedding(vocab, d_model)
+        self.d_model = d_model
+
+    def forward(self, x):
+        return self.lut(x) * math.sqrt(self.d_model)
+
+
+class PlainEmbedding(nn.Module):
+    """A matrix that is looked up."""
+
+    def __init__(self, hidden, n_tokens):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(n_tokens, hidden))
+
+    def forward(self, tokens):
+        return self.weight[tokens]
+
+
+def attention(q, k, v, mask=None, dropout=None):
+    """Return the output and the weights."""
+    scores = torch.matmul(q, k.transpose(-2, -1)) / math.sqrt(q.size(-1))
+    if mask is not None:
+        scores = scores.masked_fill(mask == 0, -1e9)
+    p_attn = scores.softmax(dim=-1)
+    return torch.matmul(p_attn, v), p_attn
+
+
+def attend(values, keys, queries, bias=None):
+    """Return the output alone; the mask is added."""
+    logits = queries @ keys.mT * keys.shape[-1] ** -0.5
+    return (logits if bias is None else logits + bias).softmax(-1) @ values
+
+
+def stable_softmax(logits):
+    """Return the softmax over the last axis."""
+    powers = torch.exp(logits - logits.max(dim=-1, keepdim=True).values)
+    return powers / powers.sum(dim=-1, keepdim=True)
+
+
+def normalize(inputs, weight, bias):
+    """Return the normalised rows."""
+    return F.layer_norm(inputs, inputs.shape[-1:], weight, bias)
+
+
+def subsequent_mask(size):
+    """Return the mask of the past."""
+    return torch.triu(torch.ones(1, size, size), diagonal=1) == 0
+
+
+class CourseTable(nn.Module):
+    """A table in float32, whatever the dtype of the input; the width of the model comes last."""
+
+    def __init__(self, max_len, d_model):
+        super().__init__()
+        pe = torch.zeros(max_len, d_model)
+        for pos in range(max_len):
+            for i in range(0, d_model, 2):
+                pe[pos, i] = math.sin(pos / (10000 ** (i / d_model)))
+                pe[pos, i + 1] = math.cos(pos / (10000 ** (i / d_model)))
+        self.register_buffer("pe", pe)
+
+    def forward(self, x):
+        return x + self.pe[: x.shape[1], :]

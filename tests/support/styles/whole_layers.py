@@ -1,0 +1,219 @@
+"""Layers, stacks and whole models, as people write them."""
+
+import copy
+
+import torch
+from separate_attention import AdditiveMask, ClonedLinears, CourseAttention
+from small_parts import OwnNorm, Positionwise, ScaledEmbedding, Sinusoids
+from torch import nn
+
+
+class LibraryLayer(nn.Module):
+    """Post-norm around the library's attention."""
+
+    def __init__(self, d_model, num_heads, dim_feedforward, dropout=0.1):
+        super().__init__()
+        self.attn = nn.MultiheadAttention(d_model, num_heads, dropout=dropout, batch_first=True)
+        self.linear1, self.linear2 = nn.Linear(d_model, dim_feedforward), nn.Linear(dim_feedforward, d_model)
+        self.norm1, self.norm2 = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, x, mask=None):
+        a, _ = self.attn(x, x, x, attn_mask=mask, need_weights=False)
+        x = self.norm1(x + self.drop(a))
+        return self.norm2(x + self.drop(self.linear2(torch.relu(self.linear1(x)))))
+
+
+class CourseBlock(nn.Module):
+    """Its feed-forward width is a multiple."""
+
+    def __init__(self, embed_size, heads, dropout, forward_expansion):
+        super().__init__()
+        self.attention = CourseAttention(embed_size, heads)
+        self.norm1, self.norm2 = nn.LayerNorm(embed_size), nn.LayerNorm(embed_size)
+        self.feed_forward = nn.Sequential(
+            nn.Linear(embed_size, forward_expansion * embed_size),
+            nn.ReLU(),
+            nn.Linear(forward_expansion * embed_size, embed_size),
+        )
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x, mask):
+        x = self.dropout(self.norm1(self.attention(x, x, x, mask) + x))
+        return self.dropout(self.norm2(self.feed_forward(x) + x))
+
+
+class SublayerConnection(nn.Module):
+    """Pre-norm with the residual."""
+
+    def __init__(self, size, dropout):
+        super().__init__()
+        self.norm, self.dropout = OwnNorm(size), nn.Dropout(dropout)
+
+    def forward(self, x, sublayer):
+        return x + self.dropout(sublayer(self.norm(x)))
+
+
+class PreNormLayer(nn.Module):
+    """Pre-norm encoder layer, its norms inside the connections."""
+
+    def __init__(self, d_model, h, d_ff, dropout=0.1):
+        super().__init__()
+        self.self_attn, self.feed_forward = ClonedLinears(h, d_model), Positionwise(d_model, d_ff)
+        self.sublayer = nn.ModuleList([SublayerConnection(d_model, dropout) for _ in range(2)])
+
+    def forward(self, x, mask):
+        x = self.sublayer[0](x, lambda x: self.self_attn(x, x, x, mask))
+        return self.sublayer[1](x, self.feed_forward)
+
+
+class PreNormDecoderLayer(nn.Module):
+    """Pre-norm decoder layer."""
+
+    def __init__(self, d_model, h, d_ff, dropout=0.1):
+        super().__init__()
+        self.self_attn, self.src_attn = ClonedLinears(h, d_model), ClonedLinears(h, d_model)
+        self.feed_forward = Positionwise(d_model, d_ff)
+        self.sublayer = nn.ModuleList([SublayerConnection(d_model, dropout) for _ in range(3)])
+
+    def forward(self, x, memory, src_mask, tgt_mask):
+        x = self.sublayer[0](x, lambda x: self.self_attn(x, x, x, tgt_mask))
+        x = self.sublayer[1](x, lambda x: self.src_attn(x, memory, memory, src_mask))
+        return self.sublayer[2](x, self.feed_forward)
+
+
+class PostNormDecoderLayer(nn.Module):
+    """Post-norm; the parts are not registered in the order in which they run."""
+
+    def __init__(self, hidden_size, num_heads, intermediate_size):
+        super().__init__()
+        self.ffn_norm, self.cross_norm, self.self_norm = (nn.LayerNorm(hidden_size) for _ in range(3))
+        self.fc1, self.fc2 = nn.Linear(hidden_size, intermediate_size), nn.Linear(intermediate_size, hidden_size)
+        self.cross_attention = AdditiveMask(hidden_size, num_heads)
+        self.self_attention = AdditiveMask(hidden_size, num_heads)
+
+    def forward(self, hidden_states, encoder_output, self_mask=None, cross_mask=None):
+        x = hidden_states
+        x = self.self_norm(x + self.self_attention(x, x, x, self_mask)[0])
+        x = self.cross_norm(x + self.cross_attention(x, encoder_output, encoder_output, cross_mask)[0])
+        return self.ffn_norm(x + self.fc2(self.fc1(x).relu()))
+
+
+class NormedEncoder(nn.Module):
+    """A stack with a final norm."""
+
+    def __init__(self, n_layers, d_model, n_heads, d_ff):
+        super().__init__()
+        self.layers = nn.ModuleList([PreNormLayer(d_model, n_heads, d_ff) for _ in range(n_layers)])
+        self.norm = OwnNorm(d_model)
+
+    def forward(self, x, mask=None):
+        for layer in self.layers:
+            x = layer(x, mask)
+        return self.norm(x)
+
+
+class PlainEncoder(nn.Module):
+    """Post-norm layers, nothing after them."""
+
+    def __init__(self, num_layers, **layer_args):
+        super().__init__()
+        self.layers = nn.ModuleList([LibraryLayer(**layer_args) for _ in range(num_layers)])
+
+    def forward(self, x, mask=None):
+        for layer in self.layers:
+            x = layer(x, mask=mask)
+        return x
+
+
+class NormedDecoder(nn.Module):
+    """A stack of decoder layers with a final norm."""
+
+    def __init__(self, d_model, heads, d_ff, N):
+        super().__init__()
+        layer = PreNormDecoderLayer(d_model, heads, d_ff)
+        self.layers = nn.ModuleList([copy.deepcopy(layer) for _ in range(N)])
+        self.norm = OwnNorm(d_model)
+
+    def forward(self, x, memory, src_mask=None, tgt_mask=None):
+        for layer in self.layers:
+            x = layer(x, memory, src_mask, tgt_mask)
+        return self.norm(x)
+
+
+class TranslationModel(nn.Module):
+    """From ids to logits, with masks of its own."""
+
+    def __init__(self, src_vocab_size, tgt_vocab_size, d_model, num_heads, num_layers, d_ff, max_seq_length=64):
+        super().__init__()
+        self.encoder_embedding = nn.Embedding(src_vocab_size, d_model)
+        self.decoder_embedding = nn.Embedding(tgt_vocab_size, d_model)
+        self.positional_encoding = Sinusoids(d_model, max_len=max_seq_length)
+        self.encoder_layers = nn.ModuleList([LibraryFreeLayer(d_model, num_heads, d_ff) for _ in range(num_layers)])
+        self.decoder_layers = nn.ModuleList([LibraryFreeDecoder(d_model, num_heads, d_ff) for _ in range(num_layers)])
+        self.fc = nn.Linear(d_model, tgt_vocab_size)
+
+    def forward(self, src, tgt, pad_id=0):
+        src_mask = (src != pad_id)[:, None, None, :]
+        causal = torch.ones(tgt.shape[1], tgt.shape[1], device=tgt.device).tril().bool()
+        tgt_mask = (tgt != pad_id)[:, None, None, :] & causal
+        x = self.positional_encoding(self.encoder_embedding(src))
+        for layer in self.encoder_layers:
+            x = layer(x, src_mask)
+        y = self.positional_encoding(self.decoder_embedding(tgt))
+        for layer in self.decoder_layers:
+            y = layer(y, x, src_mask, tgt_mask)
+        return self.fc(y)
+
+
+class LibraryFreeLayer(nn.Module):
+    """Post-norm encoder layer."""
+
+    def __init__(self, d_model, num_heads, d_ff):
+        super().__init__()
+        self.self_attn = CourseAttention(d_model, num_heads)
+        self.feed_forward = Positionwise(d_model, d_ff)
+        self.norm1, self.norm2 = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
+
+    def forward(self, x, mask):
+        x = self.norm1(x + self.self_attn(x, x, x, mask))
+        return self.norm2(x + self.feed_forward(x))
+
+
+class LibraryFreeDecoder(nn.Module):
+    """Post-norm decoder layer."""
+
+    def __init__(self, d_model, num_heads, d_ff):
+        super().__init__()
+        self.self_attn = CourseAttention(d_model, num_heads)
+        self.cross_attn = CourseAttention(d_model, num_heads)
+        self.feed_forward = Positionwise(d_model, d_ff)
+        self.norm1, self.norm2, self.norm3 = (nn.LayerNorm(d_model) for _ in range(3))
+
+    def forward(self, x, enc_output, src_mask, tgt_mask):
+        x = self.norm1(x + self.self_attn(x, x, x, tgt_mask))
+        x = self.norm2(x + self.cross_attn(enc_output, enc_output, x, src_mask))
+        return self.norm3(x + self.feed_forward(x))
+
+
+class SharedTable(nn.Module):
+    """One table for both languages and for the output; the masks are given."""
+
+    def __init__(self, vocab_size, d_model, nhead, num_encoder_layers, num_decoder_layers, dim_feedforward):
+        super().__init__()
+        self.embed = ScaledEmbedding(vocab_size, d_model)
+        self.pos = Sinusoids(d_model, max_len=64)
+        self.encoder = nn.ModuleList([PreNormLayer(d_model, nhead, dim_feedforward) for _ in range(num_encoder_layers)])
+        self.decoder = nn.ModuleList(
+            [PreNormDecoderLayer(d_model, nhead, dim_feedforward) for _ in range(num_decoder_layers)]
+        )
+        self.enc_norm, self.dec_norm = OwnNorm(d_model), OwnNorm(d_model)
+
+    def forward(self, source, target, source_mask, target_mask):
+        memory, x = self.pos(self.embed(source)), self.pos(self.embed(target))
+        for layer in self.encoder:
+            memory = layer(memory, source_mask)
+        memory = self.enc_norm(memory)
+        for layer in self.decoder:
+            x = layer(x, memory, source_mask, target_mask)
+        return self.dec_norm(x) @ self.embed.lut.weight.T
