@@ -1,0 +1,110 @@
+"""Sentences about a place: what is wrong there, and what is right."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from goldformer.conformance.diagnosis.isolation.switches import Part, Switch
+from goldformer.conformance.judging.verdict import Difference
+from goldformer.conformance.properties.relations import join_names
+
+#: The name of what is left of a component when all its parts are silent, and its id.
+SKELETON = "skeleton"
+#: What is added to a place that is right where there is one layer.
+LATER = ", in the layers after the first"
+_SKELETON_WORDS = {
+    "multi_head_attention": "what is added to the output without passing w_o",
+    "fused_multi_head_attention": "what is added to the output without passing w_o",
+    "transformer": "the embedding, the normalisations and the output layer",
+    "greedy_decode": "the embedding, the normalisations and the output layer",
+}
+
+
+def name_skeleton(component: str) -> str:
+    """Return the name of what acts in a component when all its parts are silent."""
+    return _SKELETON_WORDS.get(component, "the residuals and normalisations")
+
+
+def describe_skeleton(component: str, off: Collection[str], kept: Collection[str]) -> tuple[str, str]:
+    """Return the id and the name of the place of a mistake that shows when all parts are silent."""
+    if component not in ("transformer", "greedy_decode"):
+        after, before = _list_cut_norms(off), _list_cut_norms(kept)
+        where = f", after {after[-1]}" if after else f", up to {before[0]}" if before else ""
+        return SKELETON, f"{name_skeleton(component)}{where}"
+    if any(id_.startswith("cut:") for id_ in off):
+        return "output_layer", "the output layer, or what lies between it and the last normalisation"
+    if {"ids", "words:table"} & {*kept}:
+        return "embedding", "the token embedding"
+    if "words:seq" in kept:
+        return "positions", "the positional encoding, or how a position reaches a word"
+    return SKELETON, name_skeleton(component)
+
+
+def describe_memory(part: Part) -> str:
+    """Return the name of the place of a mistake that the memory shows, which a part reads."""
+    return f"the memory that {part.words} reads: the source's embedding, or the encoder's residuals and normalisations"
+
+
+def describe_part(part: Part, off: Collection[str], kept: Collection[str]) -> str:
+    """Return the name of the place of a mistake in a part, which is wrong by itself."""
+    if f"{part.id}:constant" in off:
+        return f"the output bias of {part.words}, or the residual and normalisation around it"
+    if f"{part.id}:shift" in kept:
+        return f"what reaches {part.words}: the normalisation or residual before it adds to all channels"
+    if part.kind == "feed_forward":
+        clipped = {f"{part.id}:negative", f"{part.id}:size"} & {*kept}
+        return f"the activation of {part.words}" if clipped else part.words
+    if f"{part.id}:weights" in kept:
+        if f"{part.id}:keys" in off:
+            return f"the output of {part.words}, which the queries reach without passing the scores"
+        return f"the queries, keys or scores of {part.words}"
+    of_mask = any(id_.startswith("mask:") for id_ in kept)
+    return f"the mask of {part.words}" if of_mask else f"the values, the heads or the output of {part.words}"
+
+
+def describe_group(group: Sequence[Part], kept: Collection[str]) -> str:
+    """Return the name of the place of a mistake that shows only when several parts act."""
+    *others, last = sort_by_flow(group)
+    read = "the queries of" if f"{last.id}:weights" in kept else "what reaches"
+    return f"{read} {last.words} when {join_names([part.words for part in others])} acts too"
+
+
+def describe_loop(*, first_is_right: bool, model_is_right: bool | None) -> str:
+    """Return the name of the place of a mistake in decoding, given what is known of its first word and its model."""
+    if model_is_right is False:
+        return "the model's forward pass on several words, also outside the loop"
+    if first_is_right:
+        return "the loop of decoding: what it carries from one word to the next"
+    return "the loop of decoding: how it scores or chooses a word"
+
+
+def name_alone(part: Part) -> str:
+    """Return the name of a part that acts by itself, or only through another one."""
+    return f"{part.words} through the decoder's cross-attention" if part.behind else part.words
+
+
+def sort_by_flow(parts: Sequence[Part]) -> list[Part]:
+    """Return parts in the order in which data flows through them: those of the encoder first."""
+    return sorted(parts, key=lambda part: part.id.startswith("decoder."))
+
+
+def describe_call(case: str, off: Collection[str], switches: Mapping[str, Switch], parts: Sequence[Part]) -> str:
+    """Describe a call: the case that it begins with, and what holds after its switches."""
+    silent = [part.id for part in parts if part.id in off and not part.is_whole]
+    changes = [switch.words for id_, switch in switches.items() if id_ in off and id_ not in silent]
+    if silent:
+        which = "all parts" if len(silent) == len(parts) else join_names(silent)
+        changes.append(f"{which} silent (last weights and biases 0)")
+    return f"{case} with {', '.join(changes)}" if changes else case
+
+
+def describe_element(difference: Difference) -> str:
+    """Describe the first wrong element of an output."""
+    first = difference.first
+    assert first is not None, "it is wrong"
+    return f"{difference.output}{list(first.index)}: expected {first.expected:.6g}, actual {first.got:.6g}"
+
+
+def _list_cut_norms(ids: Collection[str]) -> list[str]:
+    """Return the normalisations whose gain is 0 under some switches, in order."""
+    return sorted(id_[len("cut:") :].removesuffix(".gamma") for id_ in ids if id_.startswith("cut:"))
