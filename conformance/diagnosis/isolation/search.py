@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from goldformer.conformance.diagnosis.isolation.calls import Calls, Exhausted, has_empty_row, is_model_right
 from goldformer.conformance.diagnosis.isolation.sentences import (
     LATER,
+    MEMORY,
+    OR_MEMORY,
     describe_call,
     describe_element,
     describe_group,
     describe_loop,
-    describe_memory,
     describe_part,
     describe_skeleton,
     name_alone,
@@ -33,6 +34,7 @@ from goldformer.conformance.diagnosis.isolation.switches import (
     list_of_skeleton,
     list_parts,
     list_single_steps,
+    make_uneven,
 )
 from goldformer.conformance.judging.cases import Judgement
 from goldformer.conformance.judging.invoke import Arguments, Result, read_arguments
@@ -132,7 +134,7 @@ class _Search:
         single = [*list_single_steps(base), *list_layer_switches(contract, base)]
         skeleton = list_of_skeleton(base, post=post)
         of_parts = [s for part in parts for s in (*part.details, *part.probes, part.silence)]
-        switches = {s.id: s for s in (*single, *general, *of_parts, *skeleton)}
+        switches = {s.id: s for s in (*single, make_uneven(base), *general, *of_parts, *skeleton)}
         calls = Calls(bench, component)
         return cls(calls, base, judgement.case.id, parts, general, skeleton, single, frozenset(judged), switches)
 
@@ -179,9 +181,10 @@ class _Search:
             else:
                 self.holds.append(f"one layer ({switch.words})")
         silent = off | {part.id for part in self.parts}
-        if self._is_wrong(silent):
-            yield self._examine((), silent)
-            return
+        for skeleton in (silent, silent | {"uneven"}):
+            if self._is_wrong(skeleton):
+                yield self._examine((), skeleton)
+                return
         if not self.parts[0].is_whole:
             self.holds.append(name_skeleton(self.calls.component))
         wrong = list(self._find_wrong_alone(silent))
@@ -231,11 +234,12 @@ class _Search:
         if not acting:
             return _Place(*describe_skeleton(self.calls.component, off, kept), off, kept)
         last = sort_by_flow(acting)[-1]
-        # The decoder's cross-attention is wrong by itself, but what it reads is too.
-        from_memory = [d.output for d in self.tried[off] or ()][:1] in (["memory"], ["source_embedded"])
-        if from_memory and len(acting) == 1 and not acting[0].behind:
-            return _Place("encoder", describe_memory(last), off, kept)
         words = describe_part(last, off, kept) if len(acting) == 1 else describe_group(acting, kept)
+        if last.id == "decoder.cross_attention" and len(acting) == 1:
+            outputs = [difference.output for difference in self.tried[off] or ()]
+            if outputs[0] in ("source_embedded", "memory"):
+                return _Place("encoder", MEMORY, off, kept)
+            words += OR_MEMORY
         words += LATER if any(switch.id not in off for switch in self.single) else ""
         # Where a part adds only a constant, it is silent but for that.
         told = [id_ for id_ in kept if not id_.endswith(":constant")]

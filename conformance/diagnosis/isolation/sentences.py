@@ -12,6 +12,10 @@ from goldformer.conformance.properties.relations import join_names
 SKELETON = "skeleton"
 #: What is added to a place that is right where there is one layer.
 LATER = ", in the layers after the first"
+#: The place of a mistake that shows in the memory while all parts of the encoder are silent.
+MEMORY = "the memory: the source's embedding, or the encoder's residuals and normalisations"
+#: What is added to the decoder's cross-attention where nobody sees the memory.
+OR_MEMORY = ", or the memory that it reads"
 _SKELETON_WORDS = {
     "multi_head_attention": "what is added to the output without passing w_o",
     "fused_multi_head_attention": "what is added to the output without passing w_o",
@@ -40,11 +44,6 @@ def describe_skeleton(component: str, off: Collection[str], kept: Collection[str
     return SKELETON, name_skeleton(component)
 
 
-def describe_memory(part: Part) -> str:
-    """Return the name of the place of a mistake that the memory shows, which a part reads."""
-    return f"the memory that {part.words} reads: the source's embedding, or the encoder's residuals and normalisations"
-
-
 def describe_part(part: Part, off: Collection[str], kept: Collection[str]) -> str:
     """Return the name of the place of a mistake in a part, which is wrong by itself."""
     if f"{part.id}:constant" in off:
@@ -54,12 +53,22 @@ def describe_part(part: Part, off: Collection[str], kept: Collection[str]) -> st
     if part.kind == "feed_forward":
         clipped = {f"{part.id}:negative", f"{part.id}:size"} & {*kept}
         return f"the activation of {part.words}" if clipped else part.words
-    if f"{part.id}:weights" in kept:
-        if f"{part.id}:keys" in off:
-            return f"the output of {part.words}, which the queries reach without passing the scores"
-        return f"the queries, keys or scores of {part.words}"
-    of_mask = any(id_.startswith("mask:") for id_ in kept)
-    return f"the mask of {part.words}" if of_mask else f"the values, the heads or the output of {part.words}"
+    return f"{_name_step(part, off, kept)} of {part.words}"
+
+
+def _name_step(attention: Part, off: Collection[str], kept: Collection[str]) -> str:
+    """Return the name of the step of an attention that a wrong call shows."""
+    if f"{attention.id}:weights" in kept:
+        past = f"{attention.id}:keys" in off
+        return (
+            "the output, which the queries reach without passing the scores," if past else "the queries, keys or scores"
+        )
+    if any(id_.startswith("mask:") for id_ in kept):
+        return "the mask"
+    # A single key has the weight 1, whatever the scores.
+    return (
+        "the weights" if {f"words:{a}" for a in attention.key_axes} & {*kept} else "the values, the heads or the output"
+    )
 
 
 def describe_group(group: Sequence[Part], kept: Collection[str]) -> str:

@@ -25,6 +25,8 @@ _WORDS: Final = {
 _LAST_WEIGHT: Final = re.compile(
     r"(?:(?P<stack>\w+)\.\d+\.)?(?:(?P<block>self_attention|cross_attention)\.w_o|(?P<network>feed_forward)\.w_2|w_o)"
 )
+#: It fills all digits of what it multiplies: the numbers of cases often have few.
+_UNEVEN: Final = 0.7310585786300049
 #: A power of two, so that no digit changes. Numbers this many times smaller escape most limits.
 _SHRUNK: Final = 2.0**-5
 
@@ -54,6 +56,8 @@ class Part:
     details: tuple[Switch, ...]
     probes: tuple[Switch, ...]
     behind: tuple[str, ...] = ()
+    #: The axes of a call along which an attention has its keys.
+    key_axes: tuple[str, ...] = ()
 
     @property
     def is_whole(self) -> bool:
@@ -121,7 +125,8 @@ def _make_part(arguments: Arguments, stack: str, block: str, prefixes: Sequence[
         shrink("scores", "scores", "w_q", "b_q"),
         shrink("size", "values", "w_v", "b_v"),
     )
-    return Part(id_, words, "attention", silence, details, probes[:1] if fused else probes, behind)
+    key_axes = ("source_seq",) if behind or block == "cross_attention" else ("seq", "kv_seq")
+    return Part(id_, words, "attention", silence, details, probes[:1] if fused else probes, behind, key_axes)
 
 
 def list_layer_switches(contract: Contract, arguments: Arguments) -> list[Switch]:
@@ -164,6 +169,19 @@ def list_of_skeleton(arguments: Arguments, *, post: bool) -> list[Switch]:
     cuts = [Switch(f"cut:{gain}", f"{gain} = 0", _scale({gain}, 0.0)) for gain in hidden]
     table = [Switch("words:table", "table = 0", _scale({"table"}, 0.0))] if "table" in arguments.params else []
     return [*cuts, *table, Switch("gains", "all gains 1 and shifts 0", _reset_norms, tuple(cut.id for cut in cuts))]
+
+
+def make_uneven(arguments: Arguments) -> Switch:
+    """Return the switch that gives the inputs of a call all their digits, so that rounding them shows."""
+    inputs = {name for name, array in arguments.inputs.items() if array.dtype.kind == "f"}
+    words = f"{join_names([*inputs] or ['table'])} times {_UNEVEN:.3f}"
+
+    def change(arguments: Arguments) -> Arguments:
+        if not inputs:
+            return _scale({"table"}, _UNEVEN)(arguments)
+        return replace(arguments, inputs={n: a * _UNEVEN if n in inputs else a for n, a in arguments.inputs.items()})
+
+    return Switch("uneven", words, change)
 
 
 def list_single_steps(arguments: Arguments) -> list[Switch]:
