@@ -48,8 +48,9 @@ def describe_part(part: Part, off: Collection[str], kept: Collection[str]) -> st
     """Return the name of the place of a mistake in a part, which is wrong by itself."""
     if f"{part.id}:constant" in off:
         return f"the output bias of {part.words}, or the residual and normalisation around it"
-    if f"{part.id}:shift" in kept:
-        return f"what reaches {part.words}: the normalisation or residual before it adds to all channels"
+    # A limit is not reached by small numbers either; a shift is there whatever their size.
+    if [id_ for id_ in kept if id_ in {probe.id for probe in part.probes}] == [f"{part.id}:shift"]:
+        return f"what reaches {part.words}: something before it adds to all channels"
     if part.kind == "feed_forward":
         clipped = {f"{part.id}:negative", f"{part.id}:size"} & {*kept}
         return f"the activation of {part.words}" if clipped else part.words

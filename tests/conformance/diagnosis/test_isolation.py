@@ -1,0 +1,180 @@
+"""The isolation: the place of a mistake that nothing known explains, by calls that leave only one part acting."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from contextlib import closing
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from slips import make_bench, read_slips
+
+from goldformer.adapters.find import find_adapter
+from goldformer.adapters.options import OPTIONS
+from goldformer.adapters.protocol import Adapter
+from goldformer.adapters.textbook.build import build_textbook
+from goldformer.conformance.diagnosis.explain import Diagnosis
+from goldformer.conformance.diagnosis.findings import NOTHING_KNOWN, diagnose
+from goldformer.conformance.diagnosis.isolation import isolate
+from goldformer.conformance.diagnosis.isolation.calls import MOST_CALLS, Calls
+from goldformer.conformance.diagnosis.isolation.switches import (
+    list_general,
+    list_layer_switches,
+    list_of_skeleton,
+    list_parts,
+    list_single_steps,
+    make_uneven,
+)
+from goldformer.conformance.judging.cases import Bench, judge_case, select_plain_cases
+from goldformer.conformance.judging.invoke import Arguments, read_arguments
+from goldformer.conformance.judging.verdict import Verdict
+from goldformer.conformance.reports.text import format_remarks
+
+ISOLATED = ("multi_head_attention", "encoder_layer", "decoder_layer", "encoder", "decoder", "transformer")
+#: One slip in six: `python -m tests.support.slips` runs all.
+SOME = read_slips()[::6]
+
+
+def judge_small(component, bench, most=24):
+    """Judge the smallest cases of a component."""
+    cases = (c for c in select_plain_cases(component, bench) if c.cotangent is None and not c.full_size)
+    return [judge_case(case, bench) for case in sorted(cases, key=lambda case: case.size)[:most]]
+
+
+def isolate_small(component, bench):
+    """Return what the isolation finds from the smallest cases of a component, or None."""
+    found = isolate(dict(enumerate(judge_small(component, bench))), bench.spec)
+    return next(iter(found.values()), None)
+
+
+@pytest.mark.parametrize("slip", SOME, ids=lambda slip: slip.id)
+def test_the_place_of_a_slip_is_found_in_few_calls(slip, spec, tmp_path):
+    found = isolate_small(slip.component, make_bench(slip, tmp_path, spec))
+    assert found is not None
+    assert slip.is_placed(found.places, found.names), found
+    assert found.calls <= MOST_CALLS
+    assert found.element
+    assert found.wrong_call
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("adapter", ["reference", "torch-nn-pre"])
+@pytest.mark.parametrize("component", ISOLATED)
+def test_no_call_accuses_correct_code(component, adapter, dtype, spec):
+    bench = Bench(spec, find_adapter(adapter, spec), dtype, "cpu")
+    if not bench.has(component):
+        pytest.skip("it has no such component")
+    case = min(select_plain_cases(component, bench), key=lambda case: (case.random, case.size))
+    base, contract = read_arguments(case), spec.contracts[component]
+    parts, post = list_parts(base), adapter != "torch-nn-pre"
+    switches = [
+        *list_single_steps(base), *list_layer_switches(contract, base), make_uneven(base),
+        *list_general(contract, base), *list_of_skeleton(base, post=post),
+        *(s for part in parts for s in (*part.details, *part.probes)),
+    ]  # fmt: skip
+    silences = [part.silence for part in parts]
+    contexts = [(), silences, *([s for s in silences if s is not acting] for acting in silences)]
+    compared = 0
+    for context in contexts:
+        for switch in (None, *switches):
+            arguments = base
+            for one in (*filter(None, [switch]), *context):
+                arguments = one.change(arguments)
+            found = Calls(bench, component).find_differences(arguments)
+            assert not found, (switch and switch.id, [s.id for s in context], found)
+            compared += found == ()
+    assert compared >= 10
+
+
+#: A NumPy layer whose hidden numbers are cut at 0.5.
+CLIPPED = next(slip for slip in read_slips() if slip.id.startswith("7-"))
+
+
+MESSAGE = """
+Place: the activation of the feed-forward network
+Right by itself: the residuals and normalisations and the self-attention
+Smallest wrong call: enc-ordinary-plain with one sample, one head, one word, feed_forward.b_1 =
+                     b_2 = 0, self_attention silent (last weights and biases 0): output[0, 0, 0]:
+                     expected -0.0516646, actual 0.087546
+Right call: the same with columns of feed_forward.w_1 that sum to 0, or with hidden numbers 32
+            times smaller, or with feed_forward.w_2 = b_2 = 0
+"""
+
+
+def explain(component, bench):
+    return Diagnosis(bench.spec).explain_all(judge_small(component, bench))
+
+
+def test_the_message_says_place_rest_and_two_calls_in_few_lines(spec, tmp_path):
+    verdicts = explain("encoder_layer", make_bench(CLIPPED, tmp_path, spec))
+    first, _, *lines = format_remarks(diagnose(verdicts, spec))
+    assert first == "Fix first: encoder_layer"
+    place = next(number for number, line in enumerate(lines) if line.startswith("  Place"))
+    assert "\n".join(lines[place:]) == textwrap.indent(textwrap.dedent(MESSAGE).strip(), "  ")
+
+
+def test_another_process_is_isolated_by_the_same_calls(spec, tmp_path):
+    here = make_bench(CLIPPED, tmp_path, spec)
+    command = f"cmd: {sys.executable} -m goldformer serve {tmp_path / 'numpy_from_scratch.py'}"
+    with closing(find_adapter(command, spec)) as adapter:
+        there = isolate_small("encoder_layer", replace(here, adapter=adapter))
+    assert there == isolate_small("encoder_layer", here)
+
+
+def test_nothing_is_isolated_where_something_is_named(spec):
+    book = build_textbook(OPTIONS["norm_placement", "pre"], only="encoder_layer")
+    verdicts = explain("encoder_layer", Bench(spec, Adapter.from_object(book, "mine.py", spec), "float32", "cpu"))
+    assert NOTHING_KNOWN not in [finding.label for finding in diagnose(verdicts, spec)]
+    assert any(v.bad for v in verdicts)
+    assert not any(v.isolated for v in verdicts)
+
+
+class Counted:
+    """A layer that is right, and counts its calls; the first ones give something else."""
+
+    ARRAYS = "numpy"
+
+    def __init__(self, wrong_calls=0, end=None):
+        self.calls, self.wrong_calls, self.end = 0, wrong_calls, end
+        self.layer = build_textbook(only="encoder_layer").encoder_layer
+
+    def encoder_layer(self, x, mask=None, *, num_heads, params):
+        self.calls += 1
+        output = self.layer(x, mask, num_heads=num_heads, params=params)["output"]
+        return np.sin(9 * output) if self.calls <= self.wrong_calls else output
+
+
+def test_a_failure_that_does_not_repeat_has_no_place(spec):
+    layer = Counted(wrong_calls=24)
+    bench = Bench(spec, Adapter.from_object(layer, "mine.py", spec), "float32", "cpu")
+    assert isolate_small("encoder_layer", bench) is None
+    assert layer.calls == 25
+
+
+def test_a_correct_layer_is_not_called_again(spec):
+    layer = Counted()
+    bench = Bench(spec, Adapter.from_object(layer, "mine.py", spec), "float32", "cpu")
+    verdicts = explain("encoder_layer", bench)
+    assert not any(v.bad for v in verdicts)
+    assert layer.calls == len(verdicts)
+
+
+def test_the_place_survives_the_way_from_another_process(spec, tmp_path):
+    verdicts = explain("encoder_layer", make_bench(CLIPPED, tmp_path, spec))
+    verdict = next(v for v in verdicts if v.isolated)
+    assert Verdict.from_json(json.loads(json.dumps(verdict.as_json()))) == verdict
+    assert Verdict.from_json({k: v for k, v in verdict.as_json().items() if k != "isolated"}).isolated is None
+
+
+def test_a_call_that_leaves_a_query_no_key_says_nothing(spec):
+    bench = Bench(spec, find_adapter("textbook", spec), "float32", "cpu")
+    case = next(c for c in select_plain_cases("encoder_layer", bench) if "mask" in c.inputs)
+    arguments = read_arguments(case)
+    hidden = np.zeros_like(arguments.inputs["mask"])
+    empty = Arguments({**arguments.inputs, "mask": hidden}, arguments.params, arguments.attributes)
+    calls = Calls(bench, "encoder_layer")
+    assert calls.find_differences(empty) is None
+    assert calls.count == 0
