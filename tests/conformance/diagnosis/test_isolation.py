@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from slips import make_bench, read_slips
 
 from goldformer.adapters.find import find_adapter
 from goldformer.adapters.options import OPTIONS
@@ -32,6 +31,7 @@ from goldformer.conformance.judging.cases import Bench, judge_case, select_plain
 from goldformer.conformance.judging.invoke import Arguments, read_arguments
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.text import format_remarks
+from slips import make_bench, read_slips
 
 ISOLATED = ("multi_head_attention", "encoder_layer", "decoder_layer", "encoder", "decoder", "transformer")
 #: One slip in six: `python -m tests.support.slips` runs all.
