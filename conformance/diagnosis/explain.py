@@ -76,8 +76,8 @@ class Diagnosis:
                 first = next(index for index in mine if verdicts[index].bad)
                 verdicts[first] = report_fault(verdicts[first], error)
             else:
-                for index, isolated in found.items():
-                    verdicts[index] = replace(verdicts[index], isolated=isolated)
+                for index, (isolated, example) in found.items():
+                    verdicts[index] = replace(verdicts[index], isolated=isolated, example=example)
 
     def explain(self, judgement: Judgement) -> Verdict:
         """Return a verdict with the mistakes and options that explain its failure, as far as they are known by now."""

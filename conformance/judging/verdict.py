@@ -153,7 +153,7 @@ class Verdict:
     `matches` are the known mistakes and options that reproduce the wrong output; None if the search was skipped.
     `rules_out` are the causes of other cases' matches that would fail this case, which passes.
     `isolated` is the place of the mistake, at the failing case with which the search for it began.
-    `example` is the smallest call that shows a violation, as a file of one case.
+    `example` is the smallest call that shows a violation or an isolated mistake, as a file of one case.
     """
 
     check: str

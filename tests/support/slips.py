@@ -1,6 +1,6 @@
 """The trial of the isolation: the slips of slips.yaml, each in an implementation that has one component alone.
 
-`python -m tests.support.slips` runs all of them as `goldformer check` does and prints what it says, the share with the
+`python tests/support/slips.py` runs all of them as `goldformer check` does and prints what it says, the share with the
 right place, the calls, and the CPU time that the isolation took.
 """
 
@@ -17,14 +17,10 @@ from typing import Any
 
 import yaml
 
-try:
-    from wild import read_bench, split_declaration
-except ModuleNotFoundError:  # outside pytest, which has this folder on its path
-    from tests.support.wild import read_bench, split_declaration
-
 from goldformer.adapters.find import find_adapter
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.run import Numerics
+from wild import read_bench, split_declaration
 
 
 @dataclass(frozen=True)

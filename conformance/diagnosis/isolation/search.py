@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from goldformer.conformance.diagnosis.isolation.calls import Calls, Exhausted, has_empty_row, is_model_right
 from goldformer.conformance.diagnosis.isolation.sentences import (
     LATER,
@@ -39,7 +41,8 @@ from goldformer.conformance.diagnosis.isolation.switches import (
 from goldformer.conformance.judging.cases import Judgement
 from goldformer.conformance.judging.invoke import Arguments, Result, read_arguments
 from goldformer.conformance.judging.verdict import Difference, IsolatedMistake
-from goldformer.spec import Spec
+from goldformer.conformance.properties.counterexample import CaseHead, RecordedCall, write_call
+from goldformer.spec import Case, Spec
 
 #: The components that are made of parts which can be silenced.
 ISOLATED = frozenset(
@@ -52,10 +55,11 @@ ISOLATED = frozenset(
 _MOST_PLACES = 2
 
 
-def isolate(judgements: Mapping[int, Judgement], spec: Spec) -> dict[int, IsolatedMistake]:
-    """Return the place of a component's mistake, by the key of the failing case that shows it; {} if no case can tell.
+def isolate(judgements: Mapping[int, Judgement], spec: Spec) -> dict[int, tuple[IsolatedMistake, str]]:
+    """Return the place of a component's mistake, and the smallest wrong call as a file of one case.
 
-    The judgements are those of one component. At most MOST_CALLS calls are made, and no more once one is not answered.
+    The judgements are those of one component; the key of the failing case that began the search is that of the result,
+    which is empty if no case can tell. At most MOST_CALLS calls are made, and no more once one is not answered.
     """
     fitting = [key for key, judgement in judgements.items() if _can_begin(judgement)]
     if not fitting:
@@ -108,7 +112,7 @@ class _Search:
 
     calls: Calls
     base: Arguments
-    case: str
+    case: Case
     parts: Sequence[Part]
     general: Sequence[Switch]
     skeleton: Sequence[Switch]
@@ -136,10 +140,10 @@ class _Search:
         of_parts = [s for part in parts for s in (*part.details, *part.probes, part.silence)]
         switches = {s.id: s for s in (*single, make_uneven(base), *general, *of_parts, *skeleton)}
         calls = Calls(bench, component)
-        return cls(calls, base, judgement.case.id, parts, general, skeleton, single, frozenset(judged), switches)
+        return cls(calls, base, judgement.case, parts, general, skeleton, single, frozenset(judged), switches)
 
-    def find_mistake(self) -> IsolatedMistake | None:
-        """Return the places found, or None if there is none: the failing case is right when it is called again."""
+    def find_mistake(self) -> tuple[IsolatedMistake, str] | None:
+        """Return the places found and the smallest wrong call; None if the failing case is right when called again."""
         places: list[_Place] = []
         with suppress(Exhausted):
             for place in self._find_places():
@@ -148,23 +152,34 @@ class _Search:
             return None
         first = places[0]
         wrong = [d for d in self.tried[first.off] or () if len(places) == 1 or d.output in self.judged]
-        return IsolatedMistake(
+        mistake = IsolatedMistake(
             places=tuple(place.id for place in places),
             names=tuple(place.words for place in places),
             holds=tuple(self.holds),
-            wrong_call=describe_call(self.case, first.off, self.switches, self.parts),
+            wrong_call=describe_call(self.case.id, first.off, self.switches, self.parts),
             element=describe_element(wrong[0]),
             right_with=tuple(self.switches[id_].words for id_ in first.kept),
             calls=self.calls.count,
         )
+        return mistake, self._write_case(first, mistake.wrong_call)
+
+    def _write_case(self, place: _Place, claim: str) -> str:
+        """Write the smallest wrong call as a file of one case."""
+        head = CaseHead(f"isolated-{self.case.id}", place.words, self.case.clauses, claim)
+        outputs = dict.fromkeys((d.output for d in self.tried[place.off] or ()), np.empty(0))
+        call = RecordedCall(self.calls.component, self._apply(place.off), outputs)
+        return write_call(head, call, 0, self.calls.bench)
+
+    def _apply(self, off: frozenset[str]) -> Arguments:
+        arguments = self.base
+        for switch in (switch for id_, switch in self.switches.items() if id_ in off):
+            arguments = switch.change(arguments)
+        return arguments
 
     def _is_wrong(self, off: frozenset[str]) -> bool | None:
         """Return True if a judged output of a call is wrong, and None if the call says nothing."""
         if off not in self.tried:
-            arguments = self.base
-            for switch in (switch for id_, switch in self.switches.items() if id_ in off):
-                arguments = switch.change(arguments)
-            self.tried[off] = self.calls.find_differences(arguments)
+            self.tried[off] = self.calls.find_differences(self._apply(off))
         found = self.tried[off]
         return None if found is None else any(d.output in self.judged for d in found)
 
@@ -242,7 +257,7 @@ class _Search:
             words += OR_MEMORY
         words += LATER if any(switch.id not in off for switch in self.single) else ""
         # Where a part adds only a constant, it is silent but for that.
-        told = [id_ for id_ in kept if not id_.endswith(":constant")]
+        told = [id_ for id_ in kept if not id_.endswith((":constant", ":shift"))]
         silent = [part.id for part in acting if self._is_wrong(off | {part.id}) is False]
         return _Place(last.id, words, off, (*told, *silent))
 

@@ -31,10 +31,12 @@ from goldformer.conformance.judging.cases import Bench, judge_case, select_plain
 from goldformer.conformance.judging.invoke import Arguments, read_arguments
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.text import format_remarks
+from goldformer.spec import load_own_cases
+from goldformer.spec.oracle.run import derive_golden
 from slips import make_bench, read_slips
 
 ISOLATED = ("multi_head_attention", "encoder_layer", "decoder_layer", "encoder", "decoder", "transformer")
-#: One slip in six: `python -m tests.support.slips` runs all.
+#: One slip in six: `python tests/support/slips.py` runs all.
 SOME = read_slips()[::6]
 
 
@@ -47,7 +49,7 @@ def judge_small(component, bench, most=24):
 def isolate_small(component, bench):
     """Return what the isolation finds from the smallest cases of a component, or None."""
     found = isolate(dict(enumerate(judge_small(component, bench))), bench.spec)
-    return next(iter(found.values()), None)
+    return next((mistake for mistake, _ in found.values()), None)
 
 
 @pytest.mark.parametrize("slip", SOME, ids=lambda slip: slip.id)
@@ -99,8 +101,7 @@ Right by itself: the residuals and normalisations and the self-attention
 Smallest wrong call: enc-ordinary-plain with one sample, one head, one word, feed_forward.b_1 =
                      b_2 = 0, self_attention silent (last weights and biases 0): output[0, 0, 0]:
                      expected -0.0516646, actual 0.087546
-Right call: the same with columns of feed_forward.w_1 that sum to 0, or with hidden numbers 32
-            times smaller, or with feed_forward.w_2 = b_2 = 0
+Right call: the same with hidden numbers 32 times smaller, or with feed_forward.w_2 = b_2 = 0
 """
 
 
@@ -114,6 +115,20 @@ def test_the_message_says_place_rest_and_two_calls_in_few_lines(spec, tmp_path):
     assert first == "Fix first: encoder_layer"
     place = next(number for number, line in enumerate(lines) if line.startswith("  Place"))
     assert "\n".join(lines[place:]) == textwrap.indent(textwrap.dedent(MESSAGE).strip(), "  ")
+
+
+@pytest.mark.parametrize("number", [5, 7, 24, 35, 41])
+def test_the_smallest_wrong_call_is_a_case_to_check_alone(number, spec, tmp_path):
+    slip = read_slips()[number]
+    bench = make_bench(slip, tmp_path, spec)
+    ((mistake, text),) = isolate(dict(enumerate(judge_small(slip.component, bench))), spec).values()
+    assert text.startswith(f"# {mistake.wrong_call.split()[0]} with ")
+    path = tmp_path / "cases.yaml"
+    path.write_text(text, encoding="utf-8")
+    (case,) = load_own_cases(path, spec)
+    (verdict,) = (judge_case(derive_golden(one, spec), bench).verdict for one in [case])
+    assert verdict.bad
+    assert verdict.differences
 
 
 def test_another_process_is_isolated_by_the_same_calls(spec, tmp_path):
