@@ -18,6 +18,7 @@ from goldformer.conformance.diagnosis.isolation.sentences import (
     LATER,
     MEMORY,
     OR_MEMORY,
+    PAST_ATTENTION,
     describe_call,
     describe_element,
     describe_group,
@@ -33,6 +34,7 @@ from goldformer.conformance.diagnosis.isolation.switches import (
     Switch,
     list_general,
     list_layer_switches,
+    list_memory_switches,
     list_of_skeleton,
     list_parts,
     list_single_steps,
@@ -116,6 +118,7 @@ class _Search:
     parts: Sequence[Part]
     general: Sequence[Switch]
     skeleton: Sequence[Switch]
+    memory: Sequence[Switch]
     #: Those that leave one step of decoding, and one layer.
     single: Sequence[Switch]
     #: The outputs that decide whether a call is wrong.
@@ -136,11 +139,11 @@ class _Search:
         post = bench.adapter.options(component, spec).get("norm_placement", "post") == "post"
         parts, general = list_parts(base), list_general(contract, base)
         single = [*list_single_steps(base), *list_layer_switches(contract, base)]
-        skeleton = list_of_skeleton(base, post=post)
+        skeleton, memory = list_of_skeleton(base, post=post), list_memory_switches(base, post=post)
         of_parts = [s for part in parts for s in (*part.details, *part.probes, part.silence)]
-        switches = {s.id: s for s in (*single, make_uneven(base), *general, *of_parts, *skeleton)}
+        switches = {s.id: s for s in (*single, make_uneven(base), *general, *of_parts, *skeleton, *memory)}
         calls = Calls(bench, component)
-        return cls(calls, base, judgement.case, parts, general, skeleton, single, frozenset(judged), switches)
+        return cls(calls, base, judgement.case, parts, general, skeleton, memory, single, frozenset(judged), switches)
 
     def find_mistake(self) -> tuple[IsolatedMistake, str] | None:
         """Return the places found and the smallest wrong call; None if the failing case is right when called again."""
@@ -242,12 +245,16 @@ class _Search:
 
     def _examine(self, acting: Sequence[Part], off: frozenset[str]) -> _Place:
         """Describe a place, which is wrong in a call, by what cannot be taken out of the call."""
-        details = [s for part in acting for s in part.details] or self.skeleton
+        details = [s for part in acting for s in part.details] or [*self.skeleton]
+        # The memory shows only through the cross-attention.
+        details += self.memory if any(id_.endswith("cross_attention") for id_ in off) else []
         probes = [s for part in acting for s in part.probes] if len(acting) == 1 else []
         off, kept = self._take_out(off, [*self.general, *details])
         kept += tuple(s.id for s in probes if self._is_wrong(off | {s.id}) is False)
+        past = PAST_ATTENTION if "memory" in kept else ""
         if not acting:
-            return _Place(*describe_skeleton(self.calls.component, off, kept), off, kept)
+            id_, words = describe_skeleton(self.calls.component, off, kept)
+            return _Place(id_, words + past, off, kept)
         last = sort_by_flow(acting)[-1]
         words = describe_part(last, off, kept) if len(acting) == 1 else describe_group(acting, kept)
         if last.id == "decoder.cross_attention" and len(acting) == 1:
@@ -255,6 +262,7 @@ class _Search:
             if outputs[0] in ("source_embedded", "memory"):
                 return _Place("encoder", MEMORY, off, kept)
             words += OR_MEMORY
+        words += past
         words += LATER if any(switch.id not in off for switch in self.single) else ""
         # Where a part adds only a constant, it is silent but for that.
         told = [id_ for id_ in kept if not id_.endswith((":constant", ":shift"))]

@@ -14,6 +14,8 @@ SKELETON = "skeleton"
 LATER = ", in the layers after the first"
 #: The place of a mistake that shows in the memory while all parts of the encoder are silent.
 MEMORY = "the memory: the source's embedding, or the encoder's residuals and normalisations"
+#: What is added to a place that is wrong only where there is a memory, although the cross-attention is silent.
+PAST_ATTENTION = ", which the memory reaches past the cross-attention"
 #: What is added to the decoder's cross-attention where nobody sees the memory.
 OR_MEMORY = ", or the memory that it reads"
 _SKELETON_WORDS = {
@@ -37,10 +39,14 @@ def describe_skeleton(component: str, off: Collection[str], kept: Collection[str
         return SKELETON, f"{name_skeleton(component)}{where}"
     if any(id_.startswith("cut:") for id_ in off):
         return "output_layer", "the output layer, or what lies between it and the last normalisation"
+    if "memory" in kept:
+        return SKELETON, "the decoder's embedding, residuals or normalisations"
     if {"ids", "words:table"} & {*kept}:
         return "embedding", "the token embedding"
     if "words:seq" in kept:
         return "positions", "the positional encoding, or how a position reaches a word"
+    if "words:table" in off:
+        return "positions", "the positional encoding, or the normalisations and what lies around them"
     return SKELETON, name_skeleton(component)
 
 
@@ -50,7 +56,7 @@ def describe_part(part: Part, off: Collection[str], kept: Collection[str]) -> st
         return f"the output bias of {part.words}, or the residual and normalisation around it"
     # A limit is not reached by small numbers either; a shift is there whatever their size.
     if [id_ for id_ in kept if id_ in {probe.id for probe in part.probes}] == [f"{part.id}:shift"]:
-        return f"what reaches {part.words}: something before it adds to all channels"
+        return f"what reaches {part.words}: a normalisation or residual before it adds to all channels"
     if part.kind == "feed_forward":
         clipped = {f"{part.id}:negative", f"{part.id}:size"} & {*kept}
         return f"the activation of {part.words}" if clipped else part.words

@@ -171,6 +171,18 @@ def list_of_skeleton(arguments: Arguments, *, post: bool) -> list[Switch]:
     return [*cuts, *table, Switch("gains", "all gains 1 and shifts 0", _reset_norms, tuple(cut.id for cut in cuts))]
 
 
+def list_memory_switches(arguments: Arguments, *, post: bool) -> list[Switch]:
+    """Return the switch that makes the memory 0, which shows nowhere while the cross-attention is silent."""
+    if "memory" in arguments.inputs:
+        return [Switch("memory", "memory = 0", _clear_memory)]
+    gains = [name for name in arguments.params if name.startswith("encoder") and name.endswith("gamma")]
+    last = "encoder_norm.gamma" if "encoder_norm.gamma" in gains else gains[-1] if gains and post else ""
+    if "source" not in arguments.inputs or not last:
+        return []
+    norm = {last, last.replace("gamma", "beta")}
+    return [Switch("memory", f"{' = '.join(sorted(norm, reverse=True))} = 0", _scale(norm, 0.0))]
+
+
 def make_uneven(arguments: Arguments) -> Switch:
     """Return the switch that gives the inputs of a call all their digits, so that rounding them shows."""
     inputs = {name for name, array in arguments.inputs.items() if array.dtype.kind == "f"}
@@ -257,6 +269,10 @@ def _leave_first_layer(prefix: str, count: str) -> Change:
 
 def _set_attribute(name: str, value: int) -> Change:
     return lambda arguments: replace(arguments, attributes={**arguments.attributes, name: value})
+
+
+def _clear_memory(arguments: Arguments) -> Arguments:
+    return replace(arguments, inputs={**arguments.inputs, "memory": 0.0 * arguments.inputs["memory"]})
 
 
 def _leave_out_input(name: str) -> Change:
