@@ -153,12 +153,13 @@ class _Search:
                 places.append(place)  # noqa: PERF402 - a place that was found before the last call is kept
         if not places:
             return None
-        first = places[0]
+        first, skeleton = places[0], name_skeleton(self.calls.component)
+        around = any("normalisation" in place.words for place in places)
         wrong = [d for d in self.tried[first.off] or () if len(places) == 1 or d.output in self.judged]
         mistake = IsolatedMistake(
             places=tuple(place.id for place in places),
             names=tuple(place.words for place in places),
-            holds=tuple(self.holds),
+            holds=tuple(name for name in self.holds if not (around and name == skeleton)),
             wrong_call=describe_call(self.case.id, first.off, self.switches, self.parts),
             element=describe_element(wrong[0]),
             right_with=tuple(self.switches[id_].words for id_ in first.kept),
@@ -245,11 +246,11 @@ class _Search:
 
     def _examine(self, acting: Sequence[Part], off: frozenset[str]) -> _Place:
         """Describe a place, which is wrong in a call, by what cannot be taken out of the call."""
-        details = [s for part in acting for s in part.details] or [*self.skeleton]
+        details = [s for part in acting for s in part.details] or self.skeleton
         # The memory shows only through the cross-attention.
-        details += self.memory if any(id_.endswith("cross_attention") for id_ in off) else []
+        memory = self.memory if any(id_.endswith("cross_attention") for id_ in off) else ()
         probes = [s for part in acting for s in part.probes] if len(acting) == 1 else []
-        off, kept = self._take_out(off, [*self.general, *details])
+        off, kept = self._take_out(off, [*memory, *self.general, *details])
         kept += tuple(s.id for s in probes if self._is_wrong(off | {s.id}) is False)
         past = PAST_ATTENTION if "memory" in kept else ""
         if not acting:

@@ -33,21 +33,20 @@ def name_skeleton(component: str) -> str:
 
 def describe_skeleton(component: str, off: Collection[str], kept: Collection[str]) -> tuple[str, str]:
     """Return the id and the name of the place of a mistake that shows when all parts are silent."""
+    after, before = _list_cut_norms(off), _list_cut_norms(kept)
     if component not in ("transformer", "greedy_decode"):
-        after, before = _list_cut_norms(off), _list_cut_norms(kept)
         where = f", after {after[-1]}" if after else f", up to {before[0]}" if before else ""
         return SKELETON, f"{name_skeleton(component)}{where}"
-    if any(id_.startswith("cut:") for id_ in off):
-        return "output_layer", "the output layer, or what lies between it and the last normalisation"
-    if "memory" in kept:
-        return SKELETON, "the decoder's embedding, residuals or normalisations"
-    if {"ids", "words:table"} & {*kept}:
-        return "embedding", "the token embedding"
-    if "words:seq" in kept:
-        return "positions", "the positional encoding, or how a position reaches a word"
-    if "words:table" in off:
-        return "positions", "the positional encoding, or the normalisations and what lies around them"
-    return SKELETON, name_skeleton(component)
+    # The first that fits: a later one is less special.
+    fitting = {
+        ("output_layer", "the output layer, or what lies between it and the last normalisation"): after,
+        (SKELETON, "the decoder's embedding, residuals or normalisations"): "memory" in kept,
+        ("embedding", "the token embedding"): {"ids", "words:table"} & {*kept},
+        ("positions", "the positional encoding, or how a position reaches a word"): "words:seq" in kept,
+        ("positions", "the positional encoding, or the normalisations and what lies around them"): "words:table" in off,
+        (SKELETON, name_skeleton(component)): True,
+    }
+    return next(place for place, fits in fitting.items() if fits)
 
 
 def describe_part(part: Part, off: Collection[str], kept: Collection[str]) -> str:
