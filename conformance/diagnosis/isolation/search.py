@@ -187,6 +187,12 @@ class _Search:
         found = self.tried[off]
         return None if found is None else any(d.output in self.judged for d in found)
 
+    def _is_right(self, off: frozenset[str]) -> bool:
+        """Return True if a call is right; False also if it says nothing, or no call is left."""
+        with suppress(Exhausted):
+            return self._is_wrong(off) is False
+        return False
+
     def _find_places(self) -> Iterator[_Place]:
         off = frozenset[str]()
         if not self._is_wrong(off):
@@ -251,7 +257,7 @@ class _Search:
         memory = self.memory if any(id_.endswith("cross_attention") for id_ in off) else ()
         probes = [s for part in acting for s in part.probes] if len(acting) == 1 else []
         off, kept = self._take_out(off, [*memory, *self.general, *details])
-        kept += tuple(s.id for s in probes if self._is_wrong(off | {s.id}) is False)
+        kept += tuple(s.id for s in probes if self._is_right(off | {s.id}))
         past = PAST_ATTENTION if "memory" in kept else ""
         if not acting:
             id_, words = describe_skeleton(self.calls.component, off, kept)
@@ -267,7 +273,7 @@ class _Search:
         words += LATER if any(switch.id not in off for switch in self.single) else ""
         # Where a part adds only a constant, it is silent but for that.
         told = [id_ for id_ in kept if not id_.endswith((":constant", ":shift"))]
-        silent = [part.id for part in acting if self._is_wrong(off | {part.id}) is False]
+        silent = [part.id for part in acting if self._is_right(off | {part.id})]
         return _Place(last.id, words, off, (*told, *silent))
 
     def _take_out(self, off: frozenset[str], switches: Iterable[Switch]) -> tuple[frozenset[str], tuple[str, ...]]:
@@ -280,5 +286,5 @@ class _Search:
                     off |= {switch.id}
                 elif found is False:
                     needed.append(switch.id)
-            return off, tuple(id_ for id_ in needed if self._is_wrong(off | {id_}) is False)
-        return off, ()
+        # What was taken out later may have changed what an earlier change does.
+        return off, tuple(id_ for id_ in needed if self._is_right(off | {id_}))

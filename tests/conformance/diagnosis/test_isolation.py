@@ -17,7 +17,7 @@ from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.findings import NOTHING_KNOWN, diagnose
-from goldformer.conformance.diagnosis.isolation import isolate
+from goldformer.conformance.diagnosis.isolation import calls, isolate
 from goldformer.conformance.diagnosis.isolation.calls import MOST_CALLS, Calls
 from goldformer.conformance.diagnosis.isolation.switches import (
     list_general,
@@ -147,6 +147,18 @@ def test_nothing_is_isolated_where_something_is_named(spec):
     assert not any(v.isolated for v in verdicts)
 
 
+@pytest.mark.parametrize("most", range(1, MOST_CALLS + 1, 3))
+def test_what_was_found_before_the_calls_are_exhausted_is_kept(most, spec, tmp_path, monkeypatch):
+    monkeypatch.setattr(calls, "MOST_CALLS", most)
+    found = isolate_small("encoder_layer", make_bench(CLIPPED, tmp_path, spec))
+    # The case, the layer with all parts silent, once more with uneven inputs, and the two parts.
+    if most < 5:
+        assert found is None
+    else:
+        assert found.places == ("feed_forward",)
+        assert found.calls <= most
+
+
 class Counted:
     """A layer that is right, and counts its calls; the first ones give something else."""
 
@@ -190,6 +202,6 @@ def test_a_call_that_leaves_a_query_no_key_says_nothing(spec):
     arguments = read_arguments(case)
     hidden = np.zeros_like(arguments.inputs["mask"])
     empty = Arguments({**arguments.inputs, "mask": hidden}, arguments.params, arguments.attributes)
-    calls = Calls(bench, "encoder_layer")
-    assert calls.find_differences(empty) is None
-    assert calls.count == 0
+    made = Calls(bench, "encoder_layer")
+    assert made.find_differences(empty) is None
+    assert made.count == 0
