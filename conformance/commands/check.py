@@ -216,7 +216,8 @@ def _run_checks(todo: Sequence[Check], *, visible: bool) -> Iterator[Judgement]:
 def _print_failures(verdicts: Iterable[Verdict], spec: Spec, *, verbose: bool) -> None:
     """Print what fails: the first ones of a component in full, and equal messages by their count.
 
-    With `verbose`, everything is in full, also what is tolerated.
+    The one that isolates a mistake is in full too: it has the smallest wrong call as a case. With `verbose`, everything
+    is in full, also what is tolerated.
     """
     printed: Counter[str] = Counter()
     alike: Counter[tuple[str, str]] = Counter()
@@ -226,7 +227,7 @@ def _print_failures(verdicts: Iterable[Verdict], spec: Spec, *, verbose: bool) -
         message = verdict.component, verdict.message
         printed[verdict.component] += 1
         alike[message] += 1
-        if verbose or printed[verdict.component] <= EXPLAINED:
+        if verbose or verdict.isolated or printed[verdict.component] <= EXPLAINED:
             say(explain_verdict(verdict, spec) + "\n")
         elif alike[message] <= ALIKE:
             say(headline(verdict))

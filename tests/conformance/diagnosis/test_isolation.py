@@ -10,11 +10,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from goldformer.adapters.find import find_adapter
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
+from goldformer.conformance.cli import main
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.findings import NOTHING_KNOWN, diagnose
 from goldformer.conformance.diagnosis.isolation import calls, isolate
@@ -129,6 +131,14 @@ def test_the_smallest_wrong_call_is_a_case_to_check_alone(number, spec, tmp_path
     (verdict,) = (judge_case(derive_golden(one, spec), bench).verdict for one in [case])
     assert verdict.bad
     assert verdict.differences
+
+
+def test_check_prints_the_smallest_wrong_call_as_a_case(spec, tmp_path):
+    make_bench(CLIPPED, tmp_path, spec)
+    path = str(tmp_path / "numpy_from_scratch.py")
+    printed = CliRunner().invoke(main, ["check", path, "--component", "encoder_layer"]).stdout
+    assert "  - id: isolated-enc-ordinary-plain\n" in printed
+    assert "  Place: the activation of the feed-forward network\n" in printed
 
 
 def test_another_process_is_isolated_by_the_same_calls(spec, tmp_path):
