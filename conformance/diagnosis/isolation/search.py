@@ -41,7 +41,7 @@ from goldformer.conformance.diagnosis.isolation.switches import (
     make_uneven,
 )
 from goldformer.conformance.judging.cases import Judgement
-from goldformer.conformance.judging.invoke import Arguments, Result, read_arguments
+from goldformer.conformance.judging.invoke import Arguments, read_arguments
 from goldformer.conformance.judging.verdict import Difference, IsolatedMistake
 from goldformer.conformance.properties.counterexample import CaseHead, RecordedCall, write_call
 from goldformer.spec import Case, Spec
@@ -78,7 +78,6 @@ def _can_begin(judgement: Judgement) -> bool:
         and case.component in ISOLATED
         and judgement.verdict.bad
         and bool(judgement.verdict.differences)
-        and isinstance(judgement.outcome, Result)
         and case.cotangent is None
         and not (case.random or case.full_size or "dropout_rate" in case.attributes)
         and not any(bench.adapter.leaves_open(name, case.component) for name in case.conventions)
