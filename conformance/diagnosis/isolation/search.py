@@ -126,6 +126,8 @@ class _Search:
     tried: dict[frozenset[str], tuple[Difference, ...] | None] = field(default_factory=dict)
     #: What is right by itself, in words.
     holds: list[str] = field(default_factory=list)
+    #: True if one layer is right.
+    is_later: bool = False
 
     @classmethod
     def of(cls, judgement: Judgement, spec: Spec) -> _Search:
@@ -202,14 +204,15 @@ class _Search:
         for switch in self.single:
             if self._is_wrong(off | {switch.id}):
                 off |= {switch.id}
-            else:
+            elif self._is_right(off | {switch.id}):
                 self.holds.append(f"one layer ({switch.words})")
+                self.is_later = True
         silent = off | {part.id for part in self.parts}
         for skeleton in (silent, silent | {"uneven"}):
             if self._is_wrong(skeleton):
                 yield self._examine((), skeleton)
                 return
-        if not self.parts[0].is_whole:
+        if not self.parts[0].is_whole and self._is_right(silent):
             self.holds.append(name_skeleton(self.calls.component))
         wrong = list(self._find_wrong_alone(silent))
         if wrong:
@@ -269,7 +272,7 @@ class _Search:
                 return _Place("encoder", MEMORY, off, kept)
             words += OR_MEMORY
         words += past
-        words += LATER if any(switch.id not in off for switch in self.single) else ""
+        words += LATER if self.is_later else ""
         # Where a part adds only a constant, it is silent but for that.
         told = [id_ for id_ in kept if not id_.endswith((":constant", ":shift"))]
         silent = [part.id for part in acting if self._is_right(off | {part.id})]

@@ -191,6 +191,21 @@ def test_a_failure_that_does_not_repeat_has_no_place(spec):
     assert layer.calls == 25
 
 
+def test_what_an_implementation_declines_is_not_called_right(spec, tmp_path):
+    bench = make_bench(CLIPPED, tmp_path, spec)
+    layer = bench.adapter.functions["encoder_layer"]
+
+    def decline_silence(x, mask=None, *, num_heads, params):
+        if not params["self_attention.w_o"].any():
+            raise NotImplementedError("a layer without attention")
+        return layer(x, mask, num_heads=num_heads, params=params)
+
+    functions = {**bench.adapter.functions, "encoder_layer": decline_silence}
+    found = isolate_small("encoder_layer", replace(bench, adapter=replace(bench.adapter, functions=functions)))
+    assert found.places == ("feed_forward",)
+    assert found.holds == ("the self-attention",)
+
+
 def test_a_correct_layer_is_not_called_again(spec):
     layer = Counted()
     bench = Bench(spec, Adapter.from_object(layer, "mine.py", spec), "float32", "cpu")
