@@ -231,6 +231,17 @@ def settle(request: pytest.FixtureRequest) -> Callable[[Judgement], None]:
     return settle
 
 
+def _restore_judgement(verdict: Verdict, bench: Bench) -> Judgement | None:
+    """Return the judgement of a failing case without its result, which another process has; None for other checks."""
+    from goldformer.conformance.judging.cases import Judgement
+
+    if not (verdict.bad and verdict.kind == "case"):
+        return None
+    at = replace(bench, dtype=verdict.dtype)
+    case = bench.spec.cases[verdict.check]
+    return Judgement(verdict, at, case.under(at.options(case)))
+
+
 def _make_key(verdict: Verdict) -> tuple[str, str, str]:
     return verdict.check, verdict.component, verdict.dtype
 
@@ -306,10 +317,11 @@ class Summary:
         cases = (case.id for name in bench.spec.components if name in run for case in bench.spec.cases_of(name))
         order = {check: place for place, check in enumerate((*cases, *bench.spec.properties))}
         self.verdicts.sort(key=lambda v: (DTYPES.index(v.dtype), order[v.check]))
-        # Workers of pytest-xdist do not send their judgements: without these a late match is not added.
+        # Workers of pytest-xdist do not send their judgements: without results a late match is not added.
         diagnosis: Diagnosis = self.config.stash[_DIAGNOSIS]
         judged = self.config.stash[_JUDGED]
-        self.verdicts = diagnosis.complete_all([judged.get(_make_key(v)) for v in self.verdicts], self.verdicts)
+        judgements = [judged.get(_make_key(v)) or _restore_judgement(v, bench) for v in self.verdicts]
+        self.verdicts = diagnosis.complete_all(judgements, self.verdicts)
         terminalreporter.section(f"conformance of {bench.adapter.name}")
         found = self._collect(bench)
         terminalreporter.write_line(table(select_rows(found.results(bench.spec).values())))

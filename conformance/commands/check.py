@@ -193,8 +193,8 @@ def _print_report(implementation: Implementation, spec: Spec, *, quiet: bool, ve
     remarks = implementation.remarks(spec, whole=verbose)
     say_remarks(remark for remark in remarks if remark.label not in NOTES)
     if failing and not (quiet or verbose):
-        # A bad call that is accepted tells less of the code than a wrong value.
-        shown = min(failing, key=lambda verdict: verdict.reason == ACCEPTED)
+        # The one that isolates a mistake has the smallest wrong call; a bad call that is accepted tells least.
+        shown = min(failing, key=lambda verdict: (not verdict.isolated, verdict.reason == ACCEPTED))
         say(f"\n{explain_verdict(shown, spec)}\n")
         for line in describe_rest([verdict for verdict in failing if verdict is not shown]):
             say(line)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from goldformer.conformance.diagnosis.findings import list_unknown
 from goldformer.conformance.diagnosis.other_options import advise_option
 from goldformer.conformance.diagnosis.refutation import can_refute, rule_out_causes
 from goldformer.conformance.judging.cases import Judgement, report_fault
@@ -21,11 +22,19 @@ if TYPE_CHECKING:
 class Diagnosis:
     """Explains failures by mistakes and options that reproduce them; a match of one is tried first on all others.
 
-    `left_out` are mistakes that it must not know. Several diagnoses may share `imitations`, one after the other.
+    `left_out` are mistakes that it must not know. With `isolates`, the implementation is called again to find the place
+    of a mistake that nothing known explains. Several diagnoses may share `imitations`, one after the other.
     """
 
-    def __init__(self, spec: Spec, left_out: Collection[str] = (), imitations: Imitations | None = None) -> None:
-        self._spec, self._left_out, self._imitations = spec, left_out, imitations
+    def __init__(
+        self,
+        spec: Spec,
+        left_out: Collection[str] = (),
+        imitations: Imitations | None = None,
+        *,
+        isolates: bool = True,
+    ) -> None:
+        self._spec, self._left_out, self._imitations, self._isolates = spec, left_out, imitations, isolates
         self._passed: list[Judgement] = []
 
     @cached_property
@@ -51,7 +60,24 @@ class Diagnosis:
         completed = [self._add_late_matches(j, verdict) if j else verdict for j, verdict in judged]
         if any(v.bad and v.matches for v in completed):
             rule_out_causes(judgements, completed, self._imitator, self._spec)
+        if self._isolates:
+            self._isolate_unknown(judgements, completed)
         return completed
+
+    def _isolate_unknown(self, judgements: Sequence[Judgement | None], verdicts: list[Verdict]) -> None:
+        """Note the place of the mistake in a verdict of each component whose failures nothing explains."""
+        for component in list_unknown(verdicts, self._spec):
+            from goldformer.conformance.diagnosis.isolation import isolate  # few runs need it
+
+            mine = {i: j for i, j in enumerate(judgements) if j is not None and j.verdict.component == component}
+            try:
+                found = isolate(mine, self._spec)
+            except Exception as error:
+                first = next(index for index in mine if verdicts[index].bad)
+                verdicts[first] = report_fault(verdicts[first], error)
+            else:
+                for index, (isolated, example) in found.items():
+                    verdicts[index] = replace(verdicts[index], isolated=isolated, example=example)
 
     def explain(self, judgement: Judgement) -> Verdict:
         """Return a verdict with the mistakes and options that explain its failure, as far as they are known by now."""

@@ -17,7 +17,8 @@ from goldformer.conformance.diagnosis.suspects import (
     rank_suspects,
 )
 from goldformer.conformance.judging.invoke import NOT_RUN
-from goldformer.conformance.judging.verdict import ERRORS, WITHHELD, Status, Verdict
+from goldformer.conformance.judging.verdict import ERRORS, WITHHELD, IsolatedMistake, Status, Verdict
+from goldformer.conformance.properties.relations import join_names
 from goldformer.spec import Spec
 
 _MOST_SUSPECTS = 3
@@ -41,12 +42,19 @@ CLOSEST = "Closest known mistake"
 #: Another mistake explains as much; or no passing case rules it out, and no values were compared.
 POSSIBLE_CAUSES = "Possible causes"
 NOTHING_KNOWN = "Cause unknown"
+#: The place of a mistake that nothing known explains, what is right, and two calls that differ in what shows it.
+PLACE = "Place"
+HOLDS = "Right by itself"
+SMALLEST = "Smallest wrong call"
+RIGHT_CALL = "Right call"
 #: A component that fails in a way that its failing parts do not explain.
 FIX_TOO = "Fix too"
 #: What explains the parts of these components explains their own failures.
 BECAUSE = "These also fail, perhaps only because of it"
 #: Nobody can tell whether the failing parts explain these components.
 AGAIN = "These also fail; check them again after the fix"
+#: The most changes of a call that are listed: each of them makes it right.
+_MOST_CHANGES = 3
 #: The number of names that are listed; the others are counted.
 _FEW = 4
 
@@ -259,6 +267,7 @@ def _find_possible_causes(
     wrong = [v for v in bad if v.differences and v.advice not in advice]
     if any(v.matches is not None for v in wrong):
         yield Finding(NOTHING_KNOWN, "No known mistake reproduces this output; " + _describe_first_wrong(wrong))
+        yield from _describe_isolated(next(filter(None, (v.isolated for v in bad)), None))
         return
     # The message of an exception or a wrong shape is enough; only wrong values hint at mistakes.
     if advice or not any(v.reason in ("wrong-value", "not-finite", "property") for v in bad):
@@ -269,6 +278,29 @@ def _find_possible_causes(
         fits = f"It fits {suspect.explains} of {suspect.failing} failing checks."
         text = f"{suspect.mistake.id}, {suspect.mistake.title}. {fits} {suspect.mistake.hint}"
         yield Finding(POSSIBLE_CAUSES, text, mistakes=(suspect.mistake.id,))
+
+
+def _describe_isolated(isolated: IsolatedMistake | None) -> Iterator[Finding]:
+    """Yield the place of a mistake that nothing explains, what is right, and the two calls that differ."""
+    if isolated is None:
+        return
+    yield Finding(PLACE, " and ".join(isolated.names) + (", each by itself" if len(isolated.names) > 1 else ""))
+    if isolated.holds:
+        yield Finding(HOLDS, join_names(isolated.holds))
+    yield Finding(SMALLEST, f"{isolated.wrong_call}: {isolated.element}")
+    if isolated.right_with:
+        changes = [f"with {words}" for words in isolated.right_with[:_MOST_CHANGES]]
+        yield Finding(RIGHT_CALL, f"the same {', or '.join(changes)}")
+
+
+def list_unknown(verdicts: Sequence[Verdict], spec: Spec) -> list[str]:
+    """Return the components whose failures nothing known explains."""
+    unknown, component = [], ""
+    for finding in diagnose(verdicts, spec) if any(v.bad for v in verdicts) else ():
+        component = component if finding.inner else finding.text
+        if finding.label == NOTHING_KNOWN:
+            unknown.append(component)
+    return unknown
 
 
 def _select_advice(bad: Sequence[Verdict]) -> list[str]:

@@ -191,7 +191,9 @@ class Grader:
         bench = Bench(plan.spec, adapter, assignment.dtypes[0], "cpu")
         judgements = list(self._judge_all(bench, answers, outputs))
         # Diagnose only after the submission has given all its answers.
-        verdicts = Diagnosis(plan.spec, imitations=self._imitations).explain_all(judged for _, judged in judgements)
+        # It has given them, so that its mistake is not isolated: that takes further calls.
+        diagnosis = Diagnosis(plan.spec, imitations=self._imitations, isolates=False)
+        verdicts = diagnosis.explain_all(judged for _, judged in judgements)
         checks = tuple(planned.rate(verdict) for (planned, _), verdict in zip(judgements, verdicts, strict=True))
         judged = [check.verdict for check in checks if check.outcome != "grader-error"]
         said = () if message else tuple(_diagnose(judged, plan.spec))

@@ -127,6 +127,24 @@ class Match:
 
 
 @dataclass(frozen=True, slots=True)
+class IsolatedMistake:
+    """The place of a mistake that nothing known explains, found by calls that leave only one part acting.
+
+    `places` are ids of parts that are wrong, `names` their names, `holds` the names of what is right by itself.
+    `wrong_call` is the smallest wrong call, as changes of a case, and `element` its first wrong element. Each of the
+    changes `right_with` makes that call right. `calls` were made in all.
+    """
+
+    places: tuple[str, ...]
+    names: tuple[str, ...]
+    holds: tuple[str, ...]
+    wrong_call: str
+    element: str
+    right_with: tuple[str, ...]
+    calls: int
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """The outcome of one check in one dtype on one device.
 
@@ -134,7 +152,8 @@ class Verdict:
     `differences` are the outputs that are wrong, in the order in which data flows to them.
     `matches` are the known mistakes and options that reproduce the wrong output; None if the search was skipped.
     `rules_out` are the causes of other cases' matches that would fail this case, which passes.
-    `example` is the smallest call that shows a violation, as a file of one case.
+    `isolated` is the place of the mistake, at the failing case with which the search for it began.
+    `example` is the smallest call that shows a violation or an isolated mistake, as a file of one case.
     """
 
     check: str
@@ -159,6 +178,7 @@ class Verdict:
     seconds: float = 0.0
     asks: Asks = "values"
     rules_out: tuple[tuple[str, ...], ...] = ()
+    isolated: IsolatedMistake | None = None
 
     @property
     def bad(self) -> bool:
@@ -208,4 +228,7 @@ class Verdict:
             matches = tuple(Match(tuple(m["causes"]), m["ratio"]) for m in matches)
         made = {**lists, "differences": differences, "matches": matches, "status": Status(data["status"])}
         made["rules_out"] = tuple(map(tuple, data.get("rules_out", ())))
+        if found := data.get("isolated"):
+            names = {name: tuple(found[name]) for name in ("places", "names", "holds", "right_with")}
+            made["isolated"] = IsolatedMistake(**{**found, **names})
         return cls(**{**data, **made})

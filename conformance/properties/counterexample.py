@@ -42,12 +42,23 @@ class RecordedCall:
     cotangent: Array | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class CaseHead:
+    """The beginning of a file of one case; `claim` is a comment above it."""
+
+    id: str
+    title: str
+    clauses: Sequence[str]
+    claim: str
+
+
 def write_case(prop: Property, claim: str, calls: Sequence[RecordedCall], seed: int, bench: Bench) -> str:
     """Write the wrong call with the shortest text as a file of one case; "" if no call is wrong or chance decides.
 
     `seed` is the seed that the property drew; the seeds of its other arrays follow from it.
     """
-    files = ["\n".join(_write_lines(prop, claim, call, seed, bench)) for call in calls if _is_wrong(call, bench)]
+    head = CaseHead(f"found-by-{prop.id}", prop.title, prop.clauses, f"{prop.id}: {claim}")
+    files = [write_call(head, call, seed, bench) for call in calls if _is_wrong(call, bench)]
     return min(files, key=lambda text: (text.count("\n"), len(text)), default="")
 
 
@@ -89,17 +100,22 @@ def evaluate_call(call: RecordedCall, options: Mapping[str, str], spec: Spec) ->
     )  # fmt: skip
 
 
-def _write_lines(prop: Property, claim: str, call: RecordedCall, seed: int, bench: Bench) -> Iterator[str]:
+def write_call(head: CaseHead, call: RecordedCall, seed: int, bench: Bench) -> str:
+    """Write a call as a file of one case, which `goldformer check --cases` reads."""
+    return "\n".join(_write_lines(head, call, seed, bench))
+
+
+def _write_lines(head: CaseHead, call: RecordedCall, seed: int, bench: Bench) -> Iterator[str]:
     """Yield the lines of a file that `goldformer check --cases` reads."""
     arguments, contract = call.arguments, bench.spec.contracts[call.component]
     bound = arguments.bind(contract)
     sizes = {**({"lead": bound.lead} if bound.lead else {}), **bound.sizes}
-    yield from textwrap.wrap(f"{prop.id}: {claim}", _WIDTH, initial_indent="# ", subsequent_indent="# ")
+    yield from textwrap.wrap(head.claim, _WIDTH, initial_indent="# ", subsequent_indent="# ")
     yield f"component: {call.component}"
     yield "cases:"
-    yield f"  - id: found-by-{prop.id}"
-    yield f"    title: {json.dumps(prop.title, ensure_ascii=False)}"
-    yield f"    clauses: {_write_flow(prop.clauses)}"
+    yield f"  - id: {head.id}"
+    yield f"    title: {json.dumps(head.title, ensure_ascii=False)}"
+    yield f"    clauses: {_write_flow(head.clauses)}"
     yield "    source: derived"
     yield from _wrap_line("    sizes: ", sizes)
     lengths = [size for size in (*(bound.lead or ()), *bound.sizes.values()) if size > 1]

@@ -257,6 +257,24 @@ def test_two_processes_sum_up_as_one_does(suite, broken):
     assert closing[0] == closing[1]
 
 
+CUBED_KEYS = """
+import goldformer.adapters.textbook as textbook
+
+ARRAYS = "numpy"
+
+def multi_head_attention(query, key, value, mask=None, *, num_heads, params):
+    key = key + key**3 / 8
+    return textbook.multi_head_attention(query, key, value, mask, num_heads=num_heads, params=params)["output"]
+"""
+
+
+@pytest.mark.parametrize("processes", ["0", "2"])
+def test_the_place_of_an_unknown_mistake_is_told_whoever_ran_its_cases(suite, processes):
+    run = suite(CUBED_KEYS, "-n", processes, "-k", "mha-self or mha-cross or mha-no")
+    assert "  Cause unknown: " in run.out
+    assert "  Place: the queries, keys or scores of the attention\n" in run.out
+
+
 # Runs that cannot be
 
 

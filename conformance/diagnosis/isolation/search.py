@@ -1,0 +1,292 @@
+"""The search for the place of a mistake that nothing known explains, by calls that leave only one part acting.
+
+It begins with a failing case. First one layer is left of each stack; then all parts are silent; then each part acts by
+itself; then several of them together. The smallest set of parts that is wrong is the place. From that call everything
+is taken out that it does not need to be wrong: what cannot be taken out says more about the place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from goldformer.conformance.diagnosis.isolation.calls import Calls, Exhausted, has_empty_row, is_model_right
+from goldformer.conformance.diagnosis.isolation.sentences import (
+    LATER,
+    MEMORY,
+    OR_MEMORY,
+    PAST_ATTENTION,
+    describe_call,
+    describe_element,
+    describe_group,
+    describe_loop,
+    describe_part,
+    describe_skeleton,
+    name_alone,
+    name_skeleton,
+    sort_by_flow,
+)
+from goldformer.conformance.diagnosis.isolation.switches import (
+    Part,
+    Switch,
+    list_general,
+    list_layer_switches,
+    list_memory_switches,
+    list_of_skeleton,
+    list_parts,
+    list_single_steps,
+    make_uneven,
+)
+from goldformer.conformance.judging.cases import Judgement
+from goldformer.conformance.judging.invoke import Arguments, read_arguments
+from goldformer.conformance.judging.verdict import Difference, IsolatedMistake
+from goldformer.conformance.properties.counterexample import CaseHead, RecordedCall, write_call
+from goldformer.spec import Case, Spec
+
+#: The components that are made of parts which can be silenced.
+ISOLATED = frozenset(
+    {
+        "multi_head_attention", "fused_multi_head_attention", "encoder_layer", "decoder_layer", "encoder", "decoder",
+        "transformer", "greedy_decode",
+    }
+)  # fmt: skip
+#: The most places that are described: several parts may be wrong, each by itself.
+_MOST_PLACES = 2
+
+
+def isolate(judgements: Mapping[int, Judgement], spec: Spec) -> dict[int, tuple[IsolatedMistake, str]]:
+    """Return the place of a component's mistake, and the smallest wrong call as a file of one case.
+
+    The judgements are those of one component; the key of the failing case that began the search is that of the result,
+    which is empty if no case can tell. At most MOST_CALLS calls are made, and no more once one is not answered.
+    """
+    fitting = [key for key, judgement in judgements.items() if _can_begin(judgement)]
+    if not fitting:
+        return {}
+    first = min(fitting, key=lambda key: _rank(judgements[key]))
+    found = _Search.of(judgements[first], spec).find_mistake()
+    return {} if found is None else {first: found}
+
+
+def _can_begin(judgement: Judgement) -> bool:
+    case, bench = judgement.case, judgement.bench
+    return (
+        case is not None
+        and case.component in ISOLATED
+        and judgement.verdict.bad
+        and bool(judgement.verdict.differences)
+        and case.cotangent is None
+        and not (case.random or case.full_size or "dropout_rate" in case.attributes)
+        and not any(bench.adapter.leaves_open(name, case.component) for name in case.conventions)
+        and not has_empty_row(read_arguments(case))
+    )
+
+
+def _rank(judgement: Judgement) -> tuple[bool, bool, int]:
+    """Order failing cases: those whose main output is wrong, without masks, small ones first."""
+    case = judgement.case
+    assert case is not None, "only cases can begin"
+    wrong = {difference.output for difference in judgement.verdict.differences}
+    main = judgement.bench.spec.contracts[case.component].first_output
+    return main not in wrong, any("mask" in name for name in case.inputs), case.size
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A place: its id and name, the switches that are off in the smallest call that shows it, and those that it needs.
+
+    Each of the switches `kept` makes that call right.
+    """
+
+    id: str
+    words: str
+    off: frozenset[str]
+    kept: tuple[str, ...] = ()
+
+
+@dataclass
+class _Search:
+    """The calls of one search: a call is the failing case after the switches that are off, in their order."""
+
+    calls: Calls
+    base: Arguments
+    case: Case
+    parts: Sequence[Part]
+    general: Sequence[Switch]
+    skeleton: Sequence[Switch]
+    memory: Sequence[Switch]
+    #: Those that leave one step of decoding, and one layer.
+    single: Sequence[Switch]
+    #: The outputs that decide whether a call is wrong.
+    judged: frozenset[str]
+    switches: dict[str, Switch]
+    tried: dict[frozenset[str], tuple[Difference, ...] | None] = field(default_factory=dict)
+    #: What is right by itself, in words.
+    holds: list[str] = field(default_factory=list)
+    #: True if one layer is right.
+    is_later: bool = False
+
+    @classmethod
+    def of(cls, judgement: Judgement, spec: Spec) -> _Search:
+        """Begin a search with a failing case."""
+        assert judgement.case is not None, "only cases can begin"
+        component, bench, base = judgement.case.component, judgement.bench, read_arguments(judgement.case)
+        contract, wrong = spec.contracts[component], {d.output for d in judgement.verdict.differences}
+        main = contract.first_output
+        judged = contract.flow if main == "ids" else {main} if main in wrong else wrong
+        post = bench.adapter.options(component, spec).get("norm_placement", "post") == "post"
+        parts, general = list_parts(base), list_general(contract, base)
+        single = [*list_single_steps(base), *list_layer_switches(contract, base)]
+        skeleton, memory = list_of_skeleton(base, post=post), list_memory_switches(base, post=post)
+        of_parts = [s for part in parts for s in (*part.details, *part.probes, part.silence)]
+        switches = {s.id: s for s in (*single, make_uneven(base), *general, *of_parts, *skeleton, *memory)}
+        calls = Calls(bench, component)
+        return cls(calls, base, judgement.case, parts, general, skeleton, memory, single, frozenset(judged), switches)
+
+    def find_mistake(self) -> tuple[IsolatedMistake, str] | None:
+        """Return the places found and the smallest wrong call; None if the failing case is right when called again."""
+        places: list[_Place] = []
+        with suppress(Exhausted):
+            for place in self._find_places():
+                places.append(place)  # noqa: PERF402 - a place that was found before the last call is kept
+        if not places:
+            return None
+        first, skeleton = places[0], name_skeleton(self.calls.component)
+        around = any("normalisation" in place.words for place in places)
+        wrong = [d for d in self.tried[first.off] or () if len(places) == 1 or d.output in self.judged]
+        mistake = IsolatedMistake(
+            places=tuple(place.id for place in places),
+            names=tuple(place.words for place in places),
+            holds=tuple(name for name in self.holds if not (around and name == skeleton)),
+            wrong_call=describe_call(self.case.id, first.off, self.switches, self.parts),
+            element=describe_element(wrong[0]),
+            right_with=tuple(self.switches[id_].words for id_ in first.kept),
+            calls=self.calls.count,
+        )
+        return mistake, self._write_case(first, mistake.wrong_call)
+
+    def _write_case(self, place: _Place, claim: str) -> str:
+        """Write the smallest wrong call as a file of one case."""
+        head = CaseHead(f"isolated-{self.case.id}", place.words, self.case.clauses, claim)
+        outputs = dict.fromkeys((d.output for d in self.tried[place.off] or ()), np.empty(0))
+        call = RecordedCall(self.calls.component, self._apply(place.off), outputs)
+        return write_call(head, call, 0, self.calls.bench)
+
+    def _apply(self, off: frozenset[str]) -> Arguments:
+        arguments = self.base
+        for switch in (switch for id_, switch in self.switches.items() if id_ in off):
+            arguments = switch.change(arguments)
+        return arguments
+
+    def _is_wrong(self, off: frozenset[str]) -> bool | None:
+        """Return True if a judged output of a call is wrong, and None if the call says nothing."""
+        if off not in self.tried:
+            self.tried[off] = self.calls.find_differences(self._apply(off))
+        found = self.tried[off]
+        return None if found is None else any(d.output in self.judged for d in found)
+
+    def _is_right(self, off: frozenset[str]) -> bool:
+        """Return True if a call is right; False also if it says nothing, or no call is left."""
+        with suppress(Exhausted):
+            return self._is_wrong(off) is False
+        return False
+
+    def _find_places(self) -> Iterator[_Place]:
+        off = frozenset[str]()
+        if not self._is_wrong(off):
+            return
+        if "bos_id" in self.base.attributes and (loop := self._find_loop()):
+            yield loop
+            return
+        for switch in self.single:
+            if self._is_wrong(off | {switch.id}):
+                off |= {switch.id}
+            elif self._is_right(off | {switch.id}):
+                self.holds.append(f"one layer ({switch.words})")
+                self.is_later = True
+        silent = off | {part.id for part in self.parts}
+        for skeleton in (silent, silent | {"uneven"}):
+            if self._is_wrong(skeleton):
+                yield self._examine((), skeleton)
+                return
+        if not self.parts[0].is_whole and self._is_right(silent):
+            self.holds.append(name_skeleton(self.calls.component))
+        wrong = list(self._find_wrong_alone(silent))
+        if wrong:
+            for part in wrong[:_MOST_PLACES]:
+                yield self._examine((part,), silent - {part.id, *part.behind})
+            return
+        for part in self.parts:
+            if self._is_wrong(off | {part.id}):
+                off |= {part.id}
+        yield self._examine([part for part in self.parts if part.id not in off], off)
+
+    def _find_wrong_alone(self, silent: frozenset[str]) -> Iterator[Part]:
+        """Yield the parts that are wrong by themselves, and note those that are right."""
+        wrong: set[str] = set()
+        for part in self.parts:
+            # What is seen only through a wrong part tells nothing.
+            if wrong.isdisjoint(part.behind):
+                is_wrong = self._is_wrong(silent - {part.id, *part.behind})
+                if is_wrong:
+                    wrong.add(part.id)
+                    yield part
+                elif is_wrong is False:
+                    self.holds.append(name_alone(part))
+
+    def _find_loop(self) -> _Place | None:
+        """Return the loop of decoding as the place, if its model or its first word is right."""
+        model_is_right = is_model_right(self.calls, self.base)
+        if model_is_right:
+            self.holds.append("the model's forward pass on the same words")
+        one_step = frozenset({"steps"} & self.switches.keys())
+        first_is_right = bool(one_step) and self._is_wrong(one_step) is False
+        if first_is_right:
+            self.holds.append("the first word (max_length = 1)")
+        if not (model_is_right or first_is_right):
+            return None
+        off, kept = self._take_out(frozenset() if first_is_right else one_step, self.general)
+        words = describe_loop(first_is_right=first_is_right, model_is_right=model_is_right)
+        return _Place("loop", words, off, (*kept, *one_step) if first_is_right else kept)
+
+    def _examine(self, acting: Sequence[Part], off: frozenset[str]) -> _Place:
+        """Describe a place, which is wrong in a call, by what cannot be taken out of the call."""
+        details = [s for part in acting for s in part.details] or self.skeleton
+        # The memory shows only through the cross-attention.
+        memory = self.memory if any(id_.endswith("cross_attention") for id_ in off) else ()
+        probes = [s for part in acting for s in part.probes] if len(acting) == 1 else []
+        off, kept = self._take_out(off, [*memory, *self.general, *details])
+        kept += tuple(s.id for s in probes if self._is_right(off | {s.id}))
+        past = PAST_ATTENTION if "memory" in kept else ""
+        if not acting:
+            id_, words = describe_skeleton(self.calls.component, off, kept)
+            return _Place(id_, words + past, off, kept)
+        last = sort_by_flow(acting)[-1]
+        words = describe_part(last, off, kept) if len(acting) == 1 else describe_group(acting, kept)
+        if last.id == "decoder.cross_attention" and len(acting) == 1:
+            outputs = [difference.output for difference in self.tried[off] or ()]
+            if outputs[0] in ("source_embedded", "memory"):
+                return _Place("encoder", MEMORY, off, kept)
+            words += OR_MEMORY
+        words += past
+        words += LATER if self.is_later else ""
+        # Where a part adds only a constant, it is silent but for that.
+        told = [id_ for id_ in kept if not id_.endswith((":constant", ":shift"))]
+        silent = [part.id for part in acting if self._is_right(off | {part.id})]
+        return _Place(last.id, words, off, (*told, *silent))
+
+    def _take_out(self, off: frozenset[str], switches: Iterable[Switch]) -> tuple[frozenset[str], tuple[str, ...]]:
+        """Take out of a wrong call what it does not need to be wrong; return what is out, and what it needs."""
+        needed = []
+        with suppress(Exhausted):
+            for switch in switches:
+                found = self._is_wrong(off | {switch.id}) if off.isdisjoint(switch.instead) else None
+                if found:
+                    off |= {switch.id}
+                elif found is False:
+                    needed.append(switch.id)
+        # What was taken out later may have changed what an earlier change does.
+        return off, tuple(id_ for id_ in needed if self._is_right(off | {id_}))

@@ -1,0 +1,125 @@
+"""Sentences about a place: what is wrong there, and what is right."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from goldformer.conformance.diagnosis.isolation.switches import Part, Switch
+from goldformer.conformance.judging.verdict import Difference
+from goldformer.conformance.properties.relations import join_names
+
+#: The name of what is left of a component when all its parts are silent, and its id.
+SKELETON = "skeleton"
+#: What is added to a place that is right where there is one layer.
+LATER = ", in the layers after the first"
+#: The place of a mistake that shows in the memory while all parts of the encoder are silent.
+MEMORY = "the memory: the source's embedding, or the encoder's residuals and normalisations"
+#: What is added to a place that is wrong only where there is a memory, although the cross-attention is silent.
+PAST_ATTENTION = ", which the memory reaches past the cross-attention"
+#: What is added to the decoder's cross-attention where nobody sees the memory.
+OR_MEMORY = ", or the memory that it reads"
+_SKELETON_WORDS = {
+    "multi_head_attention": "what is added to the output without passing w_o",
+    "fused_multi_head_attention": "what is added to the output without passing w_o",
+    "transformer": "the embedding, the normalisations and the output layer",
+    "greedy_decode": "the embedding, the normalisations and the output layer",
+}
+
+
+def name_skeleton(component: str) -> str:
+    """Return the name of what acts in a component when all its parts are silent."""
+    return _SKELETON_WORDS.get(component, "the residuals and normalisations")
+
+
+def describe_skeleton(component: str, off: Collection[str], kept: Collection[str]) -> tuple[str, str]:
+    """Return the id and the name of the place of a mistake that shows when all parts are silent."""
+    after, before = _list_cut_norms(off), _list_cut_norms(kept)
+    if component not in ("transformer", "greedy_decode"):
+        where = f", after {after[-1]}" if after else f", up to {before[0]}" if before else ""
+        return SKELETON, f"{name_skeleton(component)}{where}"
+    # The first that fits: a later one is less special.
+    fitting = {
+        ("output_layer", "the output layer, or what lies between it and the last normalisation"): after,
+        (SKELETON, "the decoder's embedding, residuals or normalisations"): "memory" in kept,
+        ("embedding", "the token embedding"): {"ids", "words:table"} & {*kept},
+        ("positions", "the positional encoding, or how a position reaches a word"): "words:seq" in kept,
+        ("positions", "the positional encoding, or the normalisations and what lies around them"): "words:table" in off,
+        (SKELETON, name_skeleton(component)): True,
+    }
+    return next(place for place, fits in fitting.items() if fits)
+
+
+def describe_part(part: Part, off: Collection[str], kept: Collection[str]) -> str:
+    """Return the name of the place of a mistake in a part, which is wrong by itself."""
+    if f"{part.id}:constant" in off:
+        return f"the output bias of {part.words}, or the residual and normalisation around it"
+    # A limit is not reached by small numbers either; a shift is there whatever their size.
+    if [id_ for id_ in kept if id_ in {probe.id for probe in part.probes}] == [f"{part.id}:shift"]:
+        return f"what reaches {part.words}: a normalisation or residual before it adds to all channels"
+    if part.kind == "feed_forward":
+        clipped = {f"{part.id}:negative", f"{part.id}:size"} & {*kept}
+        return f"the activation of {part.words}" if clipped else part.words
+    return f"{_name_step(part, off, kept)} of {part.words}"
+
+
+def _name_step(attention: Part, off: Collection[str], kept: Collection[str]) -> str:
+    """Return the name of the step of an attention that a wrong call shows."""
+    if f"{attention.id}:weights" in kept:
+        past = f"{attention.id}:keys" in off
+        return (
+            "the output, which the queries reach without passing the scores," if past else "the queries, keys or scores"
+        )
+    if any(id_.startswith("mask:") for id_ in kept):
+        return "the mask"
+    # A single key has the weight 1, whatever the scores.
+    return (
+        "the weights" if {f"words:{a}" for a in attention.key_axes} & {*kept} else "the values, the heads or the output"
+    )
+
+
+def describe_group(group: Sequence[Part], kept: Collection[str]) -> str:
+    """Return the name of the place of a mistake that shows only when several parts act."""
+    *others, last = sort_by_flow(group)
+    read = "the queries of" if f"{last.id}:weights" in kept else "what reaches"
+    return f"{read} {last.words} when {join_names([part.words for part in others])} acts too"
+
+
+def describe_loop(*, first_is_right: bool, model_is_right: bool | None) -> str:
+    """Return the name of the place of a mistake in decoding, given what is known of its first word and its model."""
+    if model_is_right is False:
+        return "the model's forward pass on several words, also outside the loop"
+    if first_is_right:
+        return "the loop of decoding: what it carries from one word to the next"
+    return "the loop of decoding: how it scores or chooses a word"
+
+
+def name_alone(part: Part) -> str:
+    """Return the name of a part that acts by itself, or only through another one."""
+    return f"{part.words} through the decoder's cross-attention" if part.behind else part.words
+
+
+def sort_by_flow(parts: Sequence[Part]) -> list[Part]:
+    """Return parts in the order in which data flows through them: those of the encoder first."""
+    return sorted(parts, key=lambda part: part.id.startswith("decoder."))
+
+
+def describe_call(case: str, off: Collection[str], switches: Mapping[str, Switch], parts: Sequence[Part]) -> str:
+    """Describe a call: the case that it begins with, and what holds after its switches."""
+    silent = [part.id for part in parts if part.id in off and not part.is_whole]
+    changes = [switch.words for id_, switch in switches.items() if id_ in off and id_ not in silent]
+    if silent:
+        which = "all parts" if len(silent) == len(parts) else join_names(silent)
+        changes.append(f"{which} silent (last weights and biases 0)")
+    return f"{case} with {', '.join(changes)}" if changes else case
+
+
+def describe_element(difference: Difference) -> str:
+    """Describe the first wrong element of an output."""
+    first = difference.first
+    assert first is not None, "it is wrong"
+    return f"{difference.output}{list(first.index)}: expected {first.expected:.6g}, actual {first.got:.6g}"
+
+
+def _list_cut_norms(ids: Collection[str]) -> list[str]:
+    """Return the normalisations whose gain is 0 under some switches, in order."""
+    return sorted(id_[len("cut:") :].removesuffix(".gamma") for id_ in ids if id_.startswith("cut:"))

@@ -1,0 +1,232 @@
+"""The isolation: the place of a mistake that nothing known explains, by calls that leave only one part acting."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from contextlib import closing
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from goldformer.adapters.find import find_adapter
+from goldformer.adapters.options import OPTIONS
+from goldformer.adapters.protocol import Adapter
+from goldformer.adapters.textbook.build import build_textbook
+from goldformer.conformance.cli import main
+from goldformer.conformance.diagnosis.explain import Diagnosis
+from goldformer.conformance.diagnosis.findings import NOTHING_KNOWN, diagnose
+from goldformer.conformance.diagnosis.isolation import calls, isolate
+from goldformer.conformance.diagnosis.isolation.calls import MOST_CALLS, Calls
+from goldformer.conformance.diagnosis.isolation.switches import (
+    list_general,
+    list_layer_switches,
+    list_of_skeleton,
+    list_parts,
+    list_single_steps,
+    make_uneven,
+)
+from goldformer.conformance.judging.cases import Bench, judge_case, select_plain_cases
+from goldformer.conformance.judging.invoke import Arguments, read_arguments
+from goldformer.conformance.judging.verdict import Verdict
+from goldformer.conformance.reports.text import format_remarks
+from goldformer.spec import load_own_cases
+from goldformer.spec.oracle.run import derive_golden
+from slips import make_bench, read_slips
+
+ISOLATED = ("multi_head_attention", "encoder_layer", "decoder_layer", "encoder", "decoder", "transformer")
+#: One slip in six: `python tests/support/slips.py` runs all.
+SOME = read_slips()[::6]
+
+
+def judge_small(component, bench, most=24):
+    """Judge the smallest cases of a component."""
+    cases = (c for c in select_plain_cases(component, bench) if c.cotangent is None and not c.full_size)
+    return [judge_case(case, bench) for case in sorted(cases, key=lambda case: case.size)[:most]]
+
+
+def isolate_small(component, bench):
+    """Return what the isolation finds from the smallest cases of a component, or None."""
+    found = isolate(dict(enumerate(judge_small(component, bench))), bench.spec)
+    return next((mistake for mistake, _ in found.values()), None)
+
+
+@pytest.mark.parametrize("slip", SOME, ids=lambda slip: slip.id)
+def test_the_place_of_a_slip_is_found_in_few_calls(slip, spec, tmp_path):
+    found = isolate_small(slip.component, make_bench(slip, tmp_path, spec))
+    assert found is not None
+    assert slip.is_placed(found.places, found.names), found
+    assert found.calls <= MOST_CALLS
+    assert found.element
+    assert found.wrong_call
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("adapter", ["reference", "torch-nn-pre"])
+@pytest.mark.parametrize("component", ISOLATED)
+def test_no_call_accuses_correct_code(component, adapter, dtype, spec):
+    bench = Bench(spec, find_adapter(adapter, spec), dtype, "cpu")
+    if not bench.has(component):
+        pytest.skip("it has no such component")
+    case = min(select_plain_cases(component, bench), key=lambda case: (case.random, case.size))
+    base, contract = read_arguments(case), spec.contracts[component]
+    parts, post = list_parts(base), adapter != "torch-nn-pre"
+    switches = [
+        *list_single_steps(base), *list_layer_switches(contract, base), make_uneven(base),
+        *list_general(contract, base), *list_of_skeleton(base, post=post),
+        *(s for part in parts for s in (*part.details, *part.probes)),
+    ]  # fmt: skip
+    silences = [part.silence for part in parts]
+    contexts = [(), silences, *([s for s in silences if s is not acting] for acting in silences)]
+    compared = 0
+    for context in contexts:
+        for switch in (None, *switches):
+            arguments = base
+            for one in (*filter(None, [switch]), *context):
+                arguments = one.change(arguments)
+            found = Calls(bench, component).find_differences(arguments)
+            assert not found, (switch and switch.id, [s.id for s in context], found)
+            compared += found == ()
+    assert compared >= 10
+
+
+#: A NumPy layer whose hidden numbers are cut at 0.5.
+CLIPPED = next(slip for slip in read_slips() if slip.id.startswith("7-"))
+
+
+MESSAGE = """
+Place: the activation of the feed-forward network
+Right by itself: the residuals and normalisations and the self-attention
+Smallest wrong call: enc-ordinary-plain with one sample, one head, one word, feed_forward.b_1 =
+                     b_2 = 0, self_attention silent (last weights and biases 0): output[0, 0, 0]:
+                     expected -0.0516646, actual 0.087546
+Right call: the same with hidden numbers 32 times smaller, or with feed_forward.w_2 = b_2 = 0
+"""
+
+
+def explain(component, bench):
+    return Diagnosis(bench.spec).explain_all(judge_small(component, bench))
+
+
+def test_the_message_says_place_rest_and_two_calls_in_few_lines(spec, tmp_path):
+    verdicts = explain("encoder_layer", make_bench(CLIPPED, tmp_path, spec))
+    first, _, *lines = format_remarks(diagnose(verdicts, spec))
+    assert first == "Fix first: encoder_layer"
+    place = next(number for number, line in enumerate(lines) if line.startswith("  Place"))
+    assert "\n".join(lines[place:]) == textwrap.indent(textwrap.dedent(MESSAGE).strip(), "  ")
+
+
+@pytest.mark.parametrize("number", [5, 7, 24, 35, 41])
+def test_the_smallest_wrong_call_is_a_case_to_check_alone(number, spec, tmp_path):
+    slip = read_slips()[number]
+    bench = make_bench(slip, tmp_path, spec)
+    ((mistake, text),) = isolate(dict(enumerate(judge_small(slip.component, bench))), spec).values()
+    assert text.startswith(f"# {mistake.wrong_call.split()[0]} with ")
+    path = tmp_path / "cases.yaml"
+    path.write_text(text, encoding="utf-8")
+    (case,) = load_own_cases(path, spec)
+    (verdict,) = (judge_case(derive_golden(one, spec), bench).verdict for one in [case])
+    assert verdict.bad
+    assert verdict.differences
+
+
+def test_check_prints_the_smallest_wrong_call_as_a_case(spec, tmp_path):
+    make_bench(CLIPPED, tmp_path, spec)
+    path = str(tmp_path / "numpy_from_scratch.py")
+    printed = CliRunner().invoke(main, ["check", path, "--component", "encoder_layer"]).stdout
+    assert "  - id: isolated-enc-ordinary-plain\n" in printed
+    assert "  Place: the activation of the feed-forward network\n" in printed
+
+
+def test_another_process_is_isolated_by_the_same_calls(spec, tmp_path):
+    here = make_bench(CLIPPED, tmp_path, spec)
+    command = f"cmd: {sys.executable} -m goldformer serve {tmp_path / 'numpy_from_scratch.py'}"
+    with closing(find_adapter(command, spec)) as adapter:
+        there = isolate_small("encoder_layer", replace(here, adapter=adapter))
+    assert there == isolate_small("encoder_layer", here)
+
+
+def test_nothing_is_isolated_where_something_is_named(spec):
+    book = build_textbook(OPTIONS["norm_placement", "pre"], only="encoder_layer")
+    verdicts = explain("encoder_layer", Bench(spec, Adapter.from_object(book, "mine.py", spec), "float32", "cpu"))
+    assert NOTHING_KNOWN not in [finding.label for finding in diagnose(verdicts, spec)]
+    assert any(v.bad for v in verdicts)
+    assert not any(v.isolated for v in verdicts)
+
+
+@pytest.mark.parametrize("most", range(1, MOST_CALLS + 1, 3))
+def test_what_was_found_before_the_calls_are_exhausted_is_kept(most, spec, tmp_path, monkeypatch):
+    monkeypatch.setattr(calls, "MOST_CALLS", most)
+    found = isolate_small("encoder_layer", make_bench(CLIPPED, tmp_path, spec))
+    # The case, the layer with all parts silent, once more with uneven inputs, and the two parts.
+    if most < 5:
+        assert found is None
+    else:
+        assert found.places == ("feed_forward",)
+        assert found.calls <= most
+
+
+class Counted:
+    """A layer that is right, and counts its calls; the first ones give something else."""
+
+    ARRAYS = "numpy"
+
+    def __init__(self, wrong_calls=0, end=None):
+        self.calls, self.wrong_calls, self.end = 0, wrong_calls, end
+        self.layer = build_textbook(only="encoder_layer").encoder_layer
+
+    def encoder_layer(self, x, mask=None, *, num_heads, params):
+        self.calls += 1
+        output = self.layer(x, mask, num_heads=num_heads, params=params)["output"]
+        return np.sin(9 * output) if self.calls <= self.wrong_calls else output
+
+
+def test_a_failure_that_does_not_repeat_has_no_place(spec):
+    layer = Counted(wrong_calls=24)
+    bench = Bench(spec, Adapter.from_object(layer, "mine.py", spec), "float32", "cpu")
+    assert isolate_small("encoder_layer", bench) is None
+    assert layer.calls == 25
+
+
+def test_what_an_implementation_declines_is_not_called_right(spec, tmp_path):
+    bench = make_bench(CLIPPED, tmp_path, spec)
+    layer = bench.adapter.functions["encoder_layer"]
+
+    def decline_silence(x, mask=None, *, num_heads, params):
+        if not params["self_attention.w_o"].any():
+            raise NotImplementedError("a layer without attention")
+        return layer(x, mask, num_heads=num_heads, params=params)
+
+    functions = {**bench.adapter.functions, "encoder_layer": decline_silence}
+    found = isolate_small("encoder_layer", replace(bench, adapter=replace(bench.adapter, functions=functions)))
+    assert found.places == ("feed_forward",)
+    assert found.holds == ("the self-attention",)
+
+
+def test_a_correct_layer_is_not_called_again(spec):
+    layer = Counted()
+    bench = Bench(spec, Adapter.from_object(layer, "mine.py", spec), "float32", "cpu")
+    verdicts = explain("encoder_layer", bench)
+    assert not any(v.bad for v in verdicts)
+    assert layer.calls == len(verdicts)
+
+
+def test_the_place_survives_the_way_from_another_process(spec, tmp_path):
+    verdicts = explain("encoder_layer", make_bench(CLIPPED, tmp_path, spec))
+    verdict = next(v for v in verdicts if v.isolated)
+    assert Verdict.from_json(json.loads(json.dumps(verdict.as_json()))) == verdict
+    assert Verdict.from_json({k: v for k, v in verdict.as_json().items() if k != "isolated"}).isolated is None
+
+
+def test_a_call_that_leaves_a_query_no_key_says_nothing(spec):
+    bench = Bench(spec, find_adapter("textbook", spec), "float32", "cpu")
+    case = next(c for c in select_plain_cases("encoder_layer", bench) if "mask" in c.inputs)
+    arguments = read_arguments(case)
+    hidden = np.zeros_like(arguments.inputs["mask"])
+    empty = Arguments({**arguments.inputs, "mask": hidden}, arguments.params, arguments.attributes)
+    made = Calls(bench, "encoder_layer")
+    assert made.find_differences(empty) is None
+    assert made.count == 0
