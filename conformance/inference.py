@@ -145,6 +145,24 @@ def infer_adapter(
     return Inference(wiring, load_wiring(wiring, spec), bool(found), mistakes, trials, failing)
 
 
+def describe_fit(found: Inference, spec: Spec) -> str:
+    """Return what golden values say of an inferred adapter, as a sentence."""
+    name, component = found.wiring.target.name, found.component
+    if found.fits:
+        return f"Golden values fit: {name} computes {component}, called in this way."
+    if found.mistakes:
+        titles = " or ".join(f"{spec.mistakes[id_].title} ({id_})" for id_ in found.mistakes)
+        return f"{name} fits as {component} if a known mistake is made: {titles}."
+    if found.is_proven:
+        return (
+            f"Golden values decide it, but {found.failing} small cases fail: `goldformer check` looks for the mistake."
+        )
+    return (
+        f"No way to call {name} gives golden values, with a known mistake or without. It has another mistake, or it is "
+        f"called in a way that is not tried. The adapter says what the names say: compare it with your code first."
+    )
+
+
 def _find_mistaken(searches: Sequence[_Search]) -> tuple[Wiring, tuple[str, ...]] | None:
     return next(filter(None, (search.find_mistaken() for search in searches)), None)
 

@@ -144,8 +144,12 @@ def read_target(what: Any) -> Target:
     """
     if isinstance(what, str | Path):
         return _load(str(what))
-    from torch import nn  # nothing without torch gets here
-
+    try:
+        from torch import nn
+    except ImportError as error:
+        raise InferenceError(f"inference needs torch ({error}): pip install torch, or write an adapter") from error
+    if getattr(what, "__name__", "") == "<lambda>":
+        raise InferenceError("a lambda has no name that an adapter could import: give it one with def")
     if isinstance(what, nn.Module):
         kind = type(what)
         own = {

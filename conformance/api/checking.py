@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,10 +15,12 @@ from typing import Any, Final
 from goldformer.adapters.arrays import LIBRARIES
 from goldformer.adapters.find import COMMAND, find_adapter, load_object, require_arrays
 from goldformer.adapters.find_arrays import add_arrays
+from goldformer.adapters.inference import InferenceError
 from goldformer.adapters.process import TIMEOUT
 from goldformer.adapters.protocol import DTYPES, Adapter
 from goldformer.conformance.api.printed import Printed
 from goldformer.conformance.api.report import Report
+from goldformer.conformance.inference import describe_fit, infer_adapter
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest, judge_implementation
@@ -27,6 +30,7 @@ from goldformer.spec import Spec, load_spec
 
 #: The word for every dtype that an implementation has.
 ALL: Final = "all"
+_VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 Words = str | Iterable[str]
 
@@ -41,25 +45,27 @@ def check(
     cases: Words = (),
     properties: Words = (),
     arrays: str | None = None,
+    accept: Words = (),
     strict: bool = False,
     timeout: float = TIMEOUT,
 ) -> Report:
     """Check an implementation against the golden cases and properties, and return a report.
 
-    `what` is a function, a mapping of component names to functions, a module or another object with ARRAYS, the path of
-    an adapter or of a notebook, the name of a built-in adapter, or "cmd: …", a process. A function is the component of
-    its name unless `component` names it; for all others `component` narrows the check to that one. `dtypes` are one or
-    several of float64, float32, float16 and bfloat16, or "all"; without, float32 if it has it. `conventions` declare
-    the options that the implementation has, `arrays` ("torch", "numpy" or "jax") what it works on, which is found out
-    if it is not given. `cases` and `properties` are the ids of the only ones to run; `strict` and `timeout` are those
-    of `goldformer check`.
+    `what` is a function, a mapping of component names to functions, an nn.Module class or object, whose adapter is
+    inferred, a module or another object with ARRAYS, the path of an adapter or of a notebook, the name of a built-in
+    adapter, or "cmd: …", a process. A function is the component of its name unless `component` names it; for all others
+    `component` narrows the check to that one. `dtypes` are one or several of float64, float32, float16 and bfloat16, or
+    "all"; without, float32 if it has it. `conventions` declare the options that the implementation has, `arrays`
+    ("torch", "numpy" or "jax") what it works on, which is found out if it is not given. `accept` are choices that a
+    class makes on purpose although its code does not say so (`goldformer infer`). `cases` and `properties` are the ids
+    of the only ones to run; `strict` and `timeout` are those of `goldformer check`.
 
-    ValueError for a name that is unknown, TypeError for an object that cannot be checked, AdapterError for an adapter
-    that cannot be used. The implementation's own exceptions are failures in the report.
+    ValueError for a name that is unknown, AdapterError for an adapter that cannot be used or inferred. The
+    implementation's own exceptions are failures in the report.
     """
     spec = load_spec()
     with Printed() as printed, _forget_modules(what):
-        loaded = _load(what, component, arrays, timeout, spec)
+        loaded = _load(what, component, arrays, accept, timeout, spec)
         with contextlib.closing(loaded):
             adapter = loaded.declare(conventions or {}, spec)
             listed = (adapter.default_dtype,) if dtypes is None else _split(dtypes)
@@ -81,7 +87,7 @@ def check(
     return Report(Comparison(request, (replace(found, verdicts=verdicts),)), spec, printed.text)
 
 
-def _load(what: Any, component: str | None, arrays: str | None, timeout: float, spec: Spec) -> Adapter:
+def _load(what: Any, component: str | None, arrays: str | None, accept: Words, timeout: float, spec: Spec) -> Adapter:
     """Return the adapter of what is to be checked."""
     if isinstance(what, str | Path):
         name = str(what)
@@ -95,12 +101,21 @@ def _load(what: Any, component: str | None, arrays: str | None, timeout: float, 
             raise ValueError(message)
         return _read(types.SimpleNamespace(**what), "a mapping", arrays, spec)
     if _is_function(what):
-        name = _find_name(what)
-        if message := unknown([component or name], spec.components, "component"):
-            advice = "" if component else f'. Name the component: check({name}, "{next(iter(spec.components))}")'
-            raise ValueError(message + advice)
-        return _read(types.SimpleNamespace(**{component or name: what}), name, arrays, spec)
-    return _infer(what)
+        return _read_function(what, component, arrays, accept, spec)
+    return _infer(what, component, accept, spec)
+
+
+def _read_function(what: Any, component: str | None, arrays: str | None, accept: Words, spec: Spec) -> Adapter:
+    """Return the adapter of a function; if its arguments have other names, calls tell which is which."""
+    name = _find_name(what)
+    if message := unknown([component or name], spec.components, "component"):
+        advice = "" if component else f'. Name the component: check({name}, "{next(iter(spec.components))}")'
+        raise ValueError(message + advice)
+    if not _takes(what, component or name, spec):
+        with contextlib.suppress(InferenceError):
+            return _infer(what, component or name, accept, spec)
+        what = _rename_only_argument(what, component or name, spec)
+    return _read(types.SimpleNamespace(**{component or name: what}), name, arrays, spec)
 
 
 def _list_own(adapter: Adapter, spec: Spec) -> tuple[str, ...]:
@@ -108,13 +123,47 @@ def _list_own(adapter: Adapter, spec: Spec) -> tuple[str, ...]:
     return tuple(name for name in spec.components if name in adapter.functions or name in adapter.gradients)
 
 
-def _infer(what: Any) -> Adapter:
-    """Return the adapter of a class or an object, such as an nn.Module; for now a TypeError that says what to pass."""
-    kind = f"the class {what.__name__}" if isinstance(what, type) else f"an object of {type(what).__name__}"
-    raise TypeError(
-        f"check() got {kind}: pass a function that takes the arguments of one component and calls it, "
-        'such as check(my_function, "multi_head_attention"), or a mapping of several'
-    )
+def _infer(what: Any, component: str | None, accept: Words, spec: Spec) -> Adapter:
+    """Return the adapter of a class, an object or a function, with what was inferred as hints."""
+    found = infer_adapter(what, component, spec, accept=_split(accept))
+    if not (found.is_proven or found.mistakes):
+        raise InferenceError(describe_fit(found, spec))
+    facts = "; ".join(found.wiring.facts)
+    hints = (f"called as {found.component}, inferred: {facts}", *([] if found.fits else [describe_fit(found, spec)]))
+    return replace(found.adapter, hints=(*found.adapter.hints, *hints))
+
+
+def _takes(what: Any, component: str, spec: Spec) -> bool:
+    """Return True if a function can be called with the arguments of a component by their names."""
+    contract = spec.contracts[component]
+    known = {*contract.inputs, *contract.attributes, "params"}
+    return all(name in known for name in _list_required(what))
+
+
+def _list_required(what: Any) -> list[str]:
+    """Return the arguments that a function needs; none of a builtin, whose calls will show them."""
+    try:
+        parameters = inspect.signature(what).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in _VARIADIC]
+
+
+def _rename_only_argument(what: Any, component: str, spec: Spec) -> Any:
+    """Return a function of one argument under the name that the only argument of its component has."""
+    contract = spec.contracts[component]
+    needed = [name for name, array in contract.inputs.items() if not array.optional]
+    needed += [name for name, attribute in contract.attributes.items() if not attribute.optional]
+    if len(needed) != 1 or contract.takes_params or len(_list_required(what)) != 1:
+        return what
+
+    @functools.wraps(what)
+    def renamed(**given: Any) -> Any:
+        return what(given.pop(needed[0]), **given)
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    renamed.__signature__ = inspect.Signature([inspect.Parameter(needed[0], kind)])  # type: ignore[attr-defined]
+    return renamed
 
 
 def _is_function(what: Any) -> bool:

@@ -11,7 +11,7 @@ from goldformer.conformance.reports.card import Card, list_printed
 from goldformer.conformance.reports.comparison import Comparison, Implementation
 from goldformer.conformance.reports.comparison_text import as_json, markdown
 from goldformer.conformance.reports.json_data import finite
-from goldformer.conformance.reports.text import explain_verdict, format_remarks, select_rows, table
+from goldformer.conformance.reports.summary import summarise
 from goldformer.spec import Spec
 
 
@@ -75,10 +75,8 @@ class Report:
 
     def __str__(self) -> str:
         found = self.implementation
-        parts = [explain_verdict(found.bad[0], self.spec), ""] if found.bad else []
-        parts += [f"goldformer: {found.problem}"] if found.problem else []
-        rows = select_rows(found.results(self.spec).values())
-        parts += [found.title, *([table(rows)] if rows else []), *format_remarks(self.findings)]
+        parts = [f"goldformer: {found.problem}"] if found.problem else []
+        parts += [line.text for line in summarise(found, self.spec)]
         return "\n".join([*parts, *list_printed(self.printed)])
 
     def __repr__(self) -> str:

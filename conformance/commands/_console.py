@@ -17,10 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from goldformer.adapters.process.faults import printable
-from goldformer.conformance.diagnosis.findings import Finding
 from goldformer.conformance.reports.did_you_mean import unknown
 from goldformer.conformance.reports.json_data import finite
-from goldformer.conformance.reports.text import format_remarks
 from goldformer.spec.files import explain_os_error, replace_file
 
 #: Exit statuses, as --help documents them.
@@ -162,17 +160,3 @@ def print_table(table: Table) -> None:
 def show_progress(items: Iterable[T], total: int, what: str) -> Iterable[T]:
     """Yield the items under a progress bar, if there is a terminal to draw it on."""
     return track(items, what, total=total, console=err, transient=True, disable=not err.is_terminal)
-
-
-def say_remarks(remarks: Iterable[Finding]) -> None:
-    """Print what is said of a run below its table."""
-    for line in format_remarks(remarks):
-        say(line)
-
-
-def say_declarations(conventions: Mapping[str, str], hints: Iterable[str]) -> None:
-    """Print what an adapter declares, and what may be wrong with its declarations."""
-    for name, option in conventions.items():
-        say(f"Convention declared: {name}: {option}", "dim")
-    for hint in hints:
-        say(f"Note: {hint}")

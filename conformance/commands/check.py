@@ -27,11 +27,8 @@ from goldformer.conformance.commands._console import (
     require_known,
     save,
     say,
-    say_declarations,
     say_json,
-    say_remarks,
 )
-from goldformer.conformance.diagnosis.suspects import ACCEPTED
 from goldformer.conformance.judging.cases import Bench, Judgement
 from goldformer.conformance.judging.derivation import CannotDerive, derive_values
 from goldformer.conformance.reports.comparison import (
@@ -42,9 +39,9 @@ from goldformer.conformance.reports.comparison import (
 )
 from goldformer.conformance.reports.comparison_text import badge, coverage_as_json
 from goldformer.conformance.reports.comparison_text import markdown as comparison_markdown
-from goldformer.conformance.reports.remarks import NOTES
 from goldformer.conformance.reports.results import NOT_IMPLEMENTED
-from goldformer.conformance.reports.text import describe_rest, explain_verdict, select_rows, table
+from goldformer.conformance.reports.summary import explain_all, summarise
+from goldformer.conformance.reports.text import select_rows
 from goldformer.conformance.run import Check, Numerics, Selection, add_declared_cases
 from goldformer.spec import Case, Spec, load_spec
 from goldformer.spec.files import replace_file, resolve_path
@@ -122,7 +119,9 @@ def check(
         if as_json:
             say_json(_as_json(implementation, bench.adapter, device, spec))
         else:
-            _print_report(implementation, spec, quiet=quiet, verbose=verbose)
+            in_full = verbose and not quiet
+            for line in explain_all(implementation, spec) if in_full else summarise(implementation, spec, brief=quiet):
+                say(line.text, line.style)
     comparison = Comparison(ComparisonRequest(dtypes, components, device, threads, timeout), (implementation,))
     # Standard output is for JSON only.
     save_file = replace_file if as_json else save
@@ -178,38 +177,6 @@ def _run_checks(todo: Sequence[Check], *, visible: bool) -> Iterator[Judgement]:
             verdict = judgement.verdict
             progress.update(task, advance=1, description=f"{verdict.component} {verdict.dtype}")
             yield judgement
-
-
-def _print_report(implementation: Implementation, spec: Spec, *, quiet: bool, verbose: bool) -> None:
-    """Print what a person reads first: the verdict, what to fix, one failure in full, and what is said besides.
-
-    With `verbose`, every failure is in full, also what is tolerated, and the verdict is last.
-    """
-    failing = [v for v in implementation.verdicts if v.bad or v.is_fault or (verbose and v.is_tolerated)]
-    if verbose:
-        for verdict in failing:
-            say(explain_verdict(verdict, spec) + "\n")
-    _print_table(implementation, spec)
-    remarks = implementation.remarks(spec, whole=verbose)
-    say_remarks(remark for remark in remarks if remark.label not in NOTES)
-    if failing and not (quiet or verbose):
-        # The one that isolates a mistake has the smallest wrong call; a bad call that is accepted tells least.
-        shown = min(failing, key=lambda verdict: (not verdict.isolated, verdict.reason == ACCEPTED))
-        say(f"\n{explain_verdict(shown, spec)}\n")
-        for line in describe_rest([verdict for verdict in failing if verdict is not shown]):
-            say(line)
-    say_remarks(remark for remark in remarks if remark.label in NOTES)
-    say_declarations(implementation.conventions, implementation.hints)
-
-
-def _print_table(implementation: Implementation, spec: Spec) -> None:
-    rows = select_rows(implementation.results(spec).values())
-    say(implementation.title, "bold")
-    heading, *lines = table(rows).splitlines() if rows else [""]
-    if heading:
-        say(heading, "bold")
-    for row, line in zip(rows, lines, strict=True):
-        say(line, "red" if row.counts.bad else None)
 
 
 def _as_json(implementation: Implementation, adapter: Adapter, device: str, spec: Spec) -> dict[str, Any]:

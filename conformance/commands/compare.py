@@ -26,14 +26,13 @@ from goldformer.conformance.commands._console import (
     save,
     save_json,
     say,
-    say_declarations,
-    say_remarks,
     show_progress,
 )
 from goldformer.conformance.reports import comparison_text
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest, run_comparison
 from goldformer.conformance.reports.comparison_page import page
 from goldformer.conformance.reports.results import ComponentResult
+from goldformer.conformance.reports.summary import list_declarations, list_remarks
 from goldformer.spec import Spec, load_spec
 
 
@@ -111,8 +110,8 @@ def _print_comparison(comparison: Comparison, spec: Spec) -> None:
         title = f"{name} {found.version}".strip()
         took = f" ({found.seconds:.1f} s)" if found.verdicts else ""
         say(f"\n{title}: {comparison_text.describe_outcome(found, spec)}{took}", "bold")
-        say_remarks(found.remarks(spec))
-        say_declarations(found.conventions, found.hints)
+        for line in (*list_remarks(found.remarks(spec)), *list_declarations(found)):
+            say(line.text, line.style)
 
 
 def _style(result: ComponentResult | None) -> Text:

@@ -8,8 +8,8 @@ import click
 
 from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._console import FAILS, OK, UNUSABLE, CannotRun, require_folders, say
-from goldformer.conformance.inference import CHOICES, Inference, infer_adapter
-from goldformer.spec import Spec, load_spec
+from goldformer.conformance.inference import CHOICES, describe_fit, infer_adapter
+from goldformer.spec import load_spec
 from goldformer.spec.files import replace_file
 
 
@@ -48,24 +48,6 @@ def infer(*, what: str, component: str | None, accept: tuple[str, ...], out: Pat
     if found.fits:
         return OK
     return FAILS if found.is_proven or found.mistakes else UNUSABLE
-
-
-def describe_fit(found: Inference, spec: Spec) -> str:
-    """Return what golden values say of an inferred adapter, as a sentence."""
-    name, component = found.wiring.target.name, found.component
-    if found.fits:
-        return f"Golden values fit: {name} computes {component}, called in this way."
-    if found.mistakes:
-        titles = " or ".join(f"{spec.mistakes[id_].title} ({id_})" for id_ in found.mistakes)
-        return f"{name} fits as {component} if a known mistake is made: {titles}."
-    if found.is_proven:
-        return (
-            f"Golden values decide it, but {found.failing} small cases fail: `goldformer check` looks for the mistake."
-        )
-    return (
-        f"No way to call {name} gives golden values, with a known mistake or without. It has another mistake, or it is "
-        f"called in a way that is not tried. The adapter says what the names say: compare it with your code first."
-    )
 
 
 def _require_place(out: Path, what: str, *, force: bool) -> None:

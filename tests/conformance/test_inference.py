@@ -182,6 +182,7 @@ class Doubled(nn.Module):
     ("what", "component", "message"),
     [
         (3, None, "an adapter is inferred for an nn.Module class, an object of one, or a function, not for 3"),
+        (lambda x: x, None, "a lambda has no name that an adapter could import: give it one with def"),
         (dict, None, "an adapter is inferred for an nn.Module class, .*, not for a class that is no nn.Module, dict"),
         (
             nn.LayerNorm,

@@ -140,21 +140,72 @@ def test_an_unknown_component_is_guessed(name, component, says):
     assert str(caught.value) == says
 
 
+class SelfAttention(torch.nn.Module):
+    def __init__(self, d_model, n_heads):
+        super().__init__()
+        self.n_heads, self.width = n_heads, d_model // n_heads
+        self.to_q, self.to_k, self.to_v, self.out = (torch.nn.Linear(d_model, d_model) for _ in range(4))
+
+    def divide(self, scores):
+        return scores / self.width**0.5
+
+    def forward(self, x, mask=None):
+        batch, seq, _ = x.shape
+        q, k, v = (
+            layer(x).view(batch, seq, self.n_heads, self.width).transpose(1, 2)
+            for layer in (self.to_q, self.to_k, self.to_v)
+        )
+        scores = self.divide(q @ k.transpose(-2, -1))
+        if mask is not None:
+            scores = scores.masked_fill(mask == 0, -torch.inf)
+        return self.out((scores.softmax(-1) @ v).transpose(1, 2).reshape(batch, seq, -1))
+
+
+class Undivided(SelfAttention):
+    def divide(self, scores):
+        return scores
+
+
+@pytest.mark.parametrize("what", [SelfAttention, SelfAttention(12, 3)], ids=["class", "object"])
+def test_the_adapter_of_a_class_is_inferred_and_shown(what):
+    report = goldformer.check(what)
+    assert report.conforms
+    assert "Note: called as fused_multi_head_attention, inferred: d_model of the constructor: width; " in flat(
+        repr(report)
+    )
+
+
+def test_a_mistake_in_a_class_is_named():
+    report = goldformer.check(Undivided)
+    assert not report
+    assert "Mistake found: scale-missing" in str(report)
+    assert "Undivided fits as fused_multi_head_attention if a known mistake is made" in flat(repr(report))
+
+
+def flat(text):
+    return " ".join(text.split())
+
+
 @pytest.mark.parametrize(
     ("what", "says"),
     [
-        (torch.nn.Softmax, "the class Softmax"),
-        (torch.nn.Softmax(-1), "an object of Softmax"),
-        (3, "an object of int"),
+        (
+            torch.nn.Linear,
+            "Linear has arguments or parameters that no component has. `goldformer new` writes an adapter",
+        ),
+        (torch.nn.Softmax(-1), "No way to call Softmax gives golden values, with a known mistake or without. "),
+        (3, "an adapter is inferred for an nn.Module class, an object of one, or a function, not for 3"),
     ],
+    ids=["layer", "object", "number"],
 )
-def test_a_class_or_an_object_is_refused_with_what_to_pass(what, says):
-    with pytest.raises(TypeError) as caught:
+def test_what_cannot_be_inferred_is_said(what, says):
+    with pytest.raises(AdapterError) as caught:
         goldformer.check(what)
-    assert str(caught.value) == (
-        f"check() got {says}: pass a function that takes the arguments of one component and calls it, "
-        'such as check(my_function, "multi_head_attention"), or a mapping of several'
-    )
+    assert str(caught.value).startswith(says)
+
+
+def test_the_only_argument_of_a_function_may_have_another_name():
+    assert goldformer.check(lambda z: torch.softmax(z, -1), "softmax", arrays="torch").conforms
 
 
 def test_a_mapping_has_several_components():

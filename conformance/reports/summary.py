@@ -1,0 +1,69 @@
+"""A person's first look at a run: the verdict, what to fix, one failure in full, and what is said besides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from goldformer.conformance.diagnosis.findings import Finding
+from goldformer.conformance.diagnosis.suspects import ACCEPTED
+from goldformer.conformance.reports.comparison import Implementation
+from goldformer.conformance.reports.remarks import NOTES
+from goldformer.conformance.reports.text import describe_rest, explain_verdict, format_remarks, select_rows, table
+from goldformer.spec import Spec
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line, or several, with the style that a terminal shows them in."""
+
+    text: str
+    style: str | None = None
+
+
+def summarise(implementation: Implementation, spec: Spec, *, brief: bool = False) -> Iterator[Line]:
+    """Yield the verdict first; if it is to be `brief`, no failure is shown."""
+    yield from list_verdict(implementation, spec)
+    remarks = implementation.remarks(spec)
+    yield from list_remarks(remark for remark in remarks if remark.label not in NOTES)
+    failing = [verdict for verdict in implementation.verdicts if verdict.bad or verdict.is_fault]
+    if failing and not brief:
+        # The one that isolates a mistake has the smallest wrong call; a bad call that is accepted tells least.
+        shown = min(failing, key=lambda verdict: (not verdict.isolated, verdict.reason == ACCEPTED))
+        yield Line(f"\n{explain_verdict(shown, spec)}\n")
+        yield from map(Line, describe_rest([verdict for verdict in failing if verdict is not shown]))
+    yield from list_remarks(remark for remark in remarks if remark.label in NOTES)
+    yield from list_declarations(implementation)
+
+
+def explain_all(implementation: Implementation, spec: Spec) -> Iterator[Line]:
+    """Yield every failure in full, also what is tolerated, and the verdict last."""
+    for verdict in implementation.verdicts:
+        if verdict.bad or verdict.is_fault or verdict.is_tolerated:
+            yield Line(f"{explain_verdict(verdict, spec)}\n")
+    yield from list_verdict(implementation, spec)
+    yield from list_remarks(implementation.remarks(spec, whole=True))
+    yield from list_declarations(implementation)
+
+
+def list_verdict(implementation: Implementation, spec: Spec) -> Iterator[Line]:
+    """Yield the title, and a row for each component that there is."""
+    rows = select_rows(implementation.results(spec).values())
+    yield Line(implementation.title, "bold")
+    if rows:
+        heading, *lines = table(rows).splitlines()
+        yield Line(heading, "bold")
+        yield from (Line(line, "red" if row.counts.bad else None) for row, line in zip(rows, lines, strict=True))
+
+
+def list_remarks(remarks: Iterable[Finding]) -> Iterator[Line]:
+    """Yield what is said of a run below its table."""
+    yield from map(Line, format_remarks(remarks))
+
+
+def list_declarations(implementation: Implementation) -> Iterator[Line]:
+    """Yield what an adapter declares, and what may be wrong with its declarations."""
+    for name, option in implementation.conventions.items():
+        yield Line(f"Convention declared: {name}: {option}", "dim")
+    for hint in implementation.hints:
+        yield Line(f"Note: {hint}")
