@@ -37,8 +37,9 @@ from goldformer.conformance.reports.comparison import (
     Implementation,
     judge_implementation,
 )
-from goldformer.conformance.reports.comparison_text import badge, coverage_as_json
+from goldformer.conformance.reports.comparison_text import badge, coverage_as_json, diagnosis_as_json
 from goldformer.conformance.reports.comparison_text import markdown as comparison_markdown
+from goldformer.conformance.reports.json_data import finite
 from goldformer.conformance.reports.results import NOT_IMPLEMENTED
 from goldformer.conformance.reports.summary import explain_all, summarise
 from goldformer.conformance.reports.text import select_rows
@@ -67,6 +68,7 @@ from goldformer.spec.load import load_own_cases
 @options.TIMEOUT
 @click.option("--strict", is_flag=True, help="Fail everything that is tolerated or not implemented.")
 @options.JSON_OUT
+@click.option("--save-json", type=options.FILE, help="Save the same JSON object, and print text.")
 @options.MARKDOWN
 @click.option("--html", type=options.FILE, help="Save a report as one HTML page, with every failing check.")
 @click.option("--junit", type=options.FILE, help="Save every check as JUnit XML, which build servers list as tests.")
@@ -87,6 +89,7 @@ def check(
     timeout: float,
     strict: bool,
     as_json: bool,
+    save_json: Path | None,
     markdown: Path | None,
     html: Path | None,
     junit: Path | None,
@@ -112,12 +115,15 @@ def check(
         bench = bench if own else add_declared_cases(bench, selection)
         spec = bench.spec
         require_known(selection.cases, spec.cases, "--case")
-        require_folders({"--markdown": markdown, "--html": html, "--junit": junit, "--badge": badge_file})
+        require_folders(
+            {"--save-json": save_json, "--markdown": markdown, "--html": html, "--junit": junit, "--badge": badge_file}
+        )
         Numerics(tf32, threads).apply(found.arrays)
         run = partial(_run_checks, visible=not as_json)
         implementation = judge_implementation(bench, selection, run, keep_stopped=True, with_pictures=html is not None)
+        data = _as_json(implementation, bench.adapter, device, spec) if as_json or save_json else {}
         if as_json:
-            say_json(_as_json(implementation, bench.adapter, device, spec))
+            say_json(data)
         else:
             in_full = verbose and not quiet
             for line in explain_all(implementation, spec) if in_full else summarise(implementation, spec, brief=quiet):
@@ -125,6 +131,8 @@ def check(
     comparison = Comparison(ComparisonRequest(dtypes, components, device, threads, timeout), (implementation,))
     # Standard output is for JSON only.
     save_file = replace_file if as_json else save
+    if save_json:
+        save_file(save_json, json.dumps(finite(data), ensure_ascii=False) + "\n")
     if markdown:
         save_file(markdown, comparison_markdown(comparison, spec))
     if html:
@@ -200,6 +208,7 @@ def _as_json(implementation: Implementation, adapter: Adapter, device: str, spec
             for row in select_rows(results)
         ],
         "not_implemented": [result.component for result in results if result.state == NOT_IMPLEMENTED],
+        "diagnosis": diagnosis_as_json(implementation, spec),
         "problem": implementation.problem,
         "verdicts": [verdict.as_json() for verdict in implementation.verdicts],
     }  # fmt: skip

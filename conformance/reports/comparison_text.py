@@ -164,15 +164,18 @@ def as_json(comparison: Comparison, spec: Spec) -> dict[str, Any]:
                 ],
                 "not_implemented": [r.component for r in i.results(spec).values() if r.state == NOT_IMPLEMENTED],
                 "clauses": {id_: _count_as_json(counts) for id_, counts in i.clauses(spec).items()},
-                "diagnosis": [
-                    {"label": r.label, "text": r.text, "inner": r.inner} for r in i.remarks(spec, whole=True)
-                ],
+                "diagnosis": diagnosis_as_json(i, spec),
                 "failures": [verdict.as_json() for verdict in i.bad],
                 "tolerated": [verdict.as_json() for verdict in i.verdicts if verdict.is_tolerated],
             }
             for i in comparison.implementations
         ],
     }  # fmt: skip
+
+
+def diagnosis_as_json(implementation: Implementation, spec: Spec) -> list[dict[str, Any]]:
+    """Return the sentences of the diagnosis and what is said besides, with the ids of the mistakes that they name."""
+    return [asdict(finding) for finding in implementation.remarks(spec, whole=True)]
 
 
 def _count_as_json(counts: Counts) -> dict[str, Any]:

@@ -49,6 +49,18 @@ class ComponentFacts(_Closed):
     unseen_mistakes: list[str]
 
 
+class FindingFacts(_Closed):
+    """A sentence of the diagnosis, such as "Mistake found", and the ids of the mistakes that it names.
+
+    An `inner` one belongs to the component of the one before it.
+    """
+
+    label: str
+    text: str
+    inner: bool
+    mistakes: list[str]
+
+
 class Report(_Closed):
     """A whole run; `problem` says why it gives no verdict, such as that it was stopped."""
 
@@ -58,6 +70,7 @@ class Report(_Closed):
     device: str
     components: list[ComponentFacts]
     not_implemented: list[str]
+    diagnosis: list[FindingFacts]
     problem: str
     verdicts: list[Verdict]
 

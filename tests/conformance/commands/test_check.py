@@ -542,9 +542,11 @@ def test_json_has_every_verdict_and_nothing_else_is_on_standard_output(check, ad
     }  # fmt: skip
     assert data["device"] == "cpu"
     assert set(data) == {
-        "goldformer", "python", "adapter", "device", "components", "not_implemented", "problem", "verdicts",
+        "goldformer", "python", "adapter", "device", "components", "not_implemented", "diagnosis", "problem",
+        "verdicts",
     }  # fmt: skip
     assert data["not_implemented"] == ["causal_mask"]
+    assert [finding["label"] for finding in data["diagnosis"]][:2] == ["Fix first", "First seen"]
     row = next(row for row in data["components"] if row["component"] == "softmax")
     of_softmax = [v for v in data["verdicts"] if v["component"] == "softmax"]
     assert row["failed"] == sum(v["status"] in ("failed", "errored") for v in of_softmax) > 0
@@ -552,6 +554,18 @@ def test_json_has_every_verdict_and_nothing_else_is_on_standard_output(check, ad
     assert (row["refused"], row["bad_inputs"]) == (1, 1)
     assert row["cases_judged"] == row["cases"] - 1
     assert (row["worst_ratio"], row["state"]) == ("inf", "fails first")
+
+
+def test_json_is_saved_while_text_is_printed(check, tmp_path):
+    path = tmp_path / "report.json"
+    result = check(DOUBLED, "--component", "softmax", "--save-json", str(path))
+    assert result.stdout.startswith("mine 7\ncomponent ")
+    assert result.stdout.endswith(f"- wrote {path}\n")
+    saved = json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse_constants)
+    assert saved == json.loads(check(DOUBLED, "--component", "softmax", "--json").stdout) | {
+        "verdicts": saved["verdicts"]
+    }
+    assert len(saved["verdicts"]) > 10
 
 
 def test_json_verdicts_can_be_read_back(check):
@@ -589,7 +603,8 @@ def test_the_json_is_what_its_schema_says(check):
         Report.model_validate_json(check(adapter, "--json").stdout)
     printed = json.loads(CliRunner().invoke(main, ["schema", "report"]).stdout)
     assert printed["required"] == [
-        "goldformer", "python", "adapter", "device", "components", "not_implemented", "problem", "verdicts",
+        "goldformer", "python", "adapter", "device", "components", "not_implemented", "diagnosis", "problem",
+        "verdicts",
     ]  # fmt: skip
     assert {"enum": ["inf", "-inf", "nan"]} in printed["$defs"]["Difference"]["properties"]["ratio"]["anyOf"]
 
