@@ -100,6 +100,7 @@ def imports_are_undone(monkeypatch):
             del sys.modules[name]
 
 
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("place", HITS)
 def test_correct_code_is_found_with_what_it_chose(place, spec):
     component, shape, polarity, declared = HITS[place]
@@ -116,6 +117,7 @@ def test_a_mistake_is_named_or_left_and_never_taken_for_a_choice(name, spec):
     assert found.mistakes == DEFECTS[name]
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("place", [place for place in HITS if "whole_layers" not in place])
 def test_the_file_that_is_written_runs_by_itself(place, spec, tmp_path):
     text = infer_adapter(f"{STYLES}/{place}", spec=spec).write()

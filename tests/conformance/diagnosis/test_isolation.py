@@ -64,6 +64,7 @@ def test_the_place_of_a_slip_is_found_in_few_calls(slip, spec, tmp_path):
     assert found.wrong_call
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("adapter", ["reference", "torch-nn-pre"])
 @pytest.mark.parametrize("component", ISOLATED)
