@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 from click.shell_completion import CompletionItem
@@ -29,6 +29,8 @@ def split_words(*default: str) -> Callable[[click.Context, click.Parameter, tupl
     return split
 
 
+#: What puts an option on a command.
+Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 Completion = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
@@ -78,30 +80,17 @@ ADAPTER: Final = click.argument("adapter", shell_complete=complete_adapter)
 SPEC: Final = click.option(
     "--spec", "root", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Another spec folder."
 )
-COMPONENTS: Final = click.option(
-    "--component",
-    "components",
-    multiple=True,
-    callback=split_words(),
-    shell_complete=complete(_list_components),
-    help="Only this component (repeatable, or a,b).",
-)
-CASES: Final = click.option(
-    "--case",
-    "cases",
-    multiple=True,
-    callback=split_words(),
-    shell_complete=complete(_list_cases),
-    help="Only this golden case.",
-)
-PROPERTIES: Final = click.option(
-    "--property",
-    "properties",
-    multiple=True,
-    callback=split_words(),
-    shell_complete=complete(_list_properties),
-    help="Only this property.",
-)
+
+
+def _select(option: str, words: str, list_words: Callable[[], Iterable[str]], said: str) -> Option:
+    """Return a repeatable option that takes words between commas, which a shell completes."""
+    completion = complete(list_words)
+    return click.option(option, words, multiple=True, callback=split_words(), shell_complete=completion, help=said)
+
+
+COMPONENTS: Final = _select("--component", "components", _list_components, "Only this component (repeatable, or a,b).")
+CASES: Final = _select("--case", "cases", _list_cases, "Only this golden case.")
+PROPERTIES: Final = _select("--property", "properties", _list_properties, "Only this property.")
 #: The word for every dtype that an adapter has.
 ALL: Final = "all"
 DTYPES: Final = click.option(
