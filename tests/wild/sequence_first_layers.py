@@ -237,7 +237,7 @@ MISTAKES = {
         "v = v.contiguous().view(src_len, bsz * self.num_heads, self.head_dim).transpose(0, 1)",
         "v = v.contiguous().view(bsz * self.num_heads, src_len, self.head_dim)",
         "The values are cut as if the batch came first, so that tokens and samples mix.",
-        ("head-split-view",),
+        ("head-split-view", "multi_head_attention.split.batch-first.v"),
     ),
     "cross-padding-of-target": (
         "key_padding_mask=self_padding_mask, attn_mask=self_attn_mask",

@@ -143,6 +143,8 @@ def _change_heads() -> Iterator[Neighbour]:
          lambda _, x, n: x.reshape(x.shape[0], n, x.shape[1], -1)),
         ("by-columns", "tokens and channels of a head are mixed by a reshape of the transposed array",
          lambda _, x, n: x.swapaxes(1, 2).reshape(x.shape[0], n, x.shape[1], -1)),
+        ("batch-first", "heads are cut as if the batch came first, where the sequence does",
+         lambda _, x, n: x.swapaxes(0, 1).reshape(x.shape[0], n, x.shape[1], -1)),
     )  # fmt: skip
     for word, title, split in splits:
 
@@ -150,6 +152,18 @@ def _change_heads() -> Iterator[Neighbour]:
             return np.asarray(split(original(x, num_heads), x, num_heads))
 
         yield Neighbour(f"{_MHA}.split.{word}", _MHA, title, hint, {split_heads: around(cut)})
+        for role, words in _ROLES.items():
+
+            def cut_one(
+                original: Step, x: Array, params: Any, of: str, heads: int, role: str = role, split: Any = split
+            ) -> Any:
+                cut = original(x, params, of, heads)
+                return np.asarray(split(cut, _join(cut), heads)) if of == role else cut
+
+            yield Neighbour(
+                f"{_MHA}.split.{word}.{role}", _MHA, f"{title}, for the {words} alone", hint,
+                {project_heads: around(cut_one)},
+            )  # fmt: skip
     merges: tuple[tuple[str, str, Callable[[Array], Array]], ...] = (
         ("interleaved", "the columns of the heads are interleaved when they are put back",
          lambda h: h.transpose(0, 2, 3, 1).reshape(h.shape[0], h.shape[2], -1)),
@@ -166,6 +180,41 @@ def _change_heads() -> Iterator[Neighbour]:
         yield Neighbour(
             f"{_MHA}.merge.{word}", _MHA, title, hint,
             {merge_heads: instead(lambda heads, merge=merge: np.asarray(merge(heads)))},
+        )  # fmt: skip
+
+
+def _join(heads: Array) -> Array:
+    """Put heads back into columns: (batch, heads, seq, d) → (batch, seq, heads·d)."""
+    return np.asarray(heads.swapaxes(1, 2).reshape(heads.shape[0], heads.shape[2], -1))
+
+
+def _cut_in_thirds(q: Array, k: Array, v: Array) -> tuple[Array, ...]:
+    heads = q.shape[1]
+    thirds = np.split(_join(np.concatenate([q, k, v], axis=-1)), 3, axis=-1)
+    return tuple(third.reshape(*third.shape[:2], heads, -1).swapaxes(1, 2) for third in thirds)
+
+
+def _cut_by_head(q: Array, k: Array, v: Array) -> tuple[Array, ...]:
+    columns = np.concatenate([_join(q), _join(k), _join(v)], axis=-1)
+    return tuple(np.split(columns.reshape(*columns.shape[:2], q.shape[1], -1).swapaxes(1, 2), 3, axis=-1))
+
+
+def _change_fused_order() -> Iterator[Neighbour]:
+    """Code that projects queries, keys and values by one matrix, and cuts it in another order than its columns have."""
+    for word, title, cut in (
+        ("in-thirds", "a fused projection whose columns stand head by head is cut into thirds", _cut_in_thirds),
+        ("by-head", "a fused projection whose columns stand in thirds is cut head by head", _cut_by_head),
+    ):
+
+        def attend(original: Step, q: Array, k: Array, v: Array, mask: Any, cut: Any = cut) -> Any:
+            given = _inputs.get()
+            # Only what is projected from one array can be projected by one matrix.
+            fused = q.shape == k.shape == v.shape and all(np.array_equal(given["q"], given[role]) for role in "kv")
+            return original(*(cut(q, k, v) if fused else (q, k, v)), mask)
+
+        yield Neighbour(
+            f"{_MHA}.fused.{word}", _MHA, title, "Cut the columns in the order in which the weights were joined.",
+            {multi_head_attention: around(_note_inputs), attend_projected: around(attend)},
         )  # fmt: skip
 
 
@@ -216,4 +265,5 @@ def generate() -> Iterator[Neighbour]:
     yield from _change_projections()
     yield from _change_roles()
     yield from _change_heads()
+    yield from _change_fused_order()
     yield from _change_fused()
