@@ -59,7 +59,7 @@ def list_arguments(target: Target, contract: Contract) -> Iterator[Arguments]:
     """Yield the inputs that the arguments of a call may take, as names say; names that say nothing in every order."""
     given = target.list_arguments()
     takes_masks = "source" in contract.inputs or any(spec.optional for spec in contract.inputs.values())
-    masks = [a for a in given if takes_masks and says(a.name, ARGUMENTS["mask"])]
+    masks = [a for a in given if takes_masks and _is_mask(a.name, contract)]
     pad = next((a.name for a in given if says(a.name, ARGUMENTS["pad"])), "")
     data = [a for a in given if a not in masks and a.name != pad and (a.is_required or _is_input(a))]
     wanted = [name for name, spec in contract.inputs.items() if not spec.optional]
@@ -87,7 +87,7 @@ def list_forms(arguments: Arguments, contract: Contract, target: Target) -> Iter
         yield from (MaskForm("split", polarity) for polarity in polarities)
         yield from (MaskForm("split_rows", polarity) for polarity in polarities)
         return
-    has_axes = "..." not in str(contract.inputs[next(iter(contract.inputs))].shape)
+    has_axes = has_batch_axis(contract)
     shapes: tuple[MaskShape, ...] = ("any", "four_axes", "flat", "no_heads", "keys") if has_axes else ("any",)
     if "source" in contract.inputs:
         shapes = ("four_axes", "no_heads")
@@ -95,6 +95,11 @@ def list_forms(arguments: Arguments, contract: Contract, target: Target) -> Iter
         yield from (MaskForm(shape, polarity) for polarity in polarities)
     if any("len" in name.lower() for name in arguments.masks.values()):
         yield MaskForm("lengths")
+
+
+def has_batch_axis(contract: Contract) -> bool:
+    """Return True if the inputs have one batch axis; False if any axes may come first."""
+    return "..." not in str(contract.inputs[next(iter(contract.inputs))].shape)
 
 
 #: What says that the sequence comes before the batch: an unpacked shape, a comment, or the library's own flag.
@@ -117,6 +122,11 @@ def says_ignore(target: Target, arguments: Arguments) -> bool:
     """Return True if a mask's name, or the code of a target, says that True hides a key."""
     named = any(_IGNORE_NAME.search(name) for name in arguments.masks.values())
     return named or _IGNORE_TEXT.search(target.text) is not None
+
+
+def _is_mask(name: str, contract: Contract) -> bool:
+    """Return True if a name says a mask; `m` does where no other input, such as a memory, begins with that letter."""
+    return says(name, ARGUMENTS["mask"]) or (says(name, "m") and not {"memory", "source"} & contract.inputs.keys())
 
 
 def _is_input(argument: Argument) -> bool:

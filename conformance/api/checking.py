@@ -106,11 +106,15 @@ def _load(what: Any, component: str | None, arrays: str | None, accept: Words, t
 
 
 def _read_function(what: Any, component: str | None, arrays: str | None, accept: Words, spec: Spec) -> Adapter:
-    """Return the adapter of a function; if its arguments have other names, calls tell which is which."""
+    """Return the adapter of a function; if it or its arguments have other names, calls tell which is which."""
     name = _find_name(what)
     if message := unknown([component or name], spec.components, "component"):
-        advice = "" if component else f'. Name the component: check({name}, "{next(iter(spec.components))}")'
-        raise ValueError(message + advice)
+        if component:
+            raise ValueError(message)
+        with contextlib.suppress(InferenceError):
+            return _infer(what, None, accept, spec)
+        end = "" if message.endswith("?") else "."
+        raise ValueError(f'{message}{end} Name the component: check({name}, "scaled_dot_product_attention")')
     if not _takes(what, component or name, spec):
         with contextlib.suppress(InferenceError):
             return _infer(what, component or name, accept, spec)

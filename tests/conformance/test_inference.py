@@ -52,6 +52,8 @@ HITS = {
     "small_parts.py:PlainEmbedding": ("token_embedding", "absent", KEEP, {"embedding_scale": "none"}),
     "small_parts.py:attention": ("scaled_dot_product_attention", "any", KEEP, {}),
     "small_parts.py:attend": ("scaled_dot_product_attention", "any", ADDED, {"empty_row": "nan"}),
+    "small_parts.py:attend_always_masked": ("scaled_dot_product_attention", "any", KEEP, {"empty_row": "nan"}),
+    "small_parts.py:attend_in_numpy": ("scaled_dot_product_attention", "any", KEEP, {}),
     "small_parts.py:stable_softmax": ("softmax", "absent", KEEP, {}),
     "small_parts.py:normalize": ("layer_norm", "absent", KEEP, {}),
     "whole_layers.py:LibraryLayer": ("encoder_layer", "flat", IGNORE, {"norm_placement": "post"}),
