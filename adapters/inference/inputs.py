@@ -108,9 +108,14 @@ _SEQUENCE_FIRST: Final = re.compile(
     r"|\b(seq\w*|time)\W{1,3}batch\b|batch_first|sequence\W+(comes\W+)?first",
     re.IGNORECASE,
 )
-#: What says that True hides a key: the name of the mask, a comment, or the library's own argument.
+#: What says that True hides a key: the name of the mask, a comment, or the library's own argument. "True = attend,
+#: False = ignore" and "True where not padded" say the opposite.
 _IGNORE_NAME: Final = re.compile(r"pad|ignore|attn_mask|hid|exclu|invalid|block", re.IGNORECASE)
-_IGNORE_TEXT: Final = re.compile(r"attn_mask=|true\W+(means|is|=)[^.\n]*(hid|ignor|pad|mask)", re.IGNORECASE)
+_IGNORE_TEXT: Final = re.compile(
+    r"attn_mask=|true\W+(means|is|=|where|for|marks)"
+    r"((?!\bno[nt]?\b|\bun|keep|kept|attend|visible|allow|valid|false)[^.,;\n])*?(hid|ignor|pad|mask)",
+    re.IGNORECASE,
+)
 
 
 def says_sequence_first(target: Target) -> bool:
