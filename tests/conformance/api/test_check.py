@@ -249,6 +249,17 @@ def test_a_mapping_has_several_components():
     assert only.implementation.results(only.spec).keys() == {"softmax"}
 
 
+def test_the_only_argument_may_have_another_name_in_a_mapping_and_in_a_module():
+    def stable_softmax(x, axis=-1):
+        powers = np.exp(x - x.max(axis=axis, keepdims=True))
+        return powers / powers.sum(axis=axis, keepdims=True)
+
+    module = types.ModuleType("course_functions")
+    vars(module)["softmax"] = stable_softmax
+    for what in ({"softmax": stable_softmax}, module):
+        assert goldformer.check(what).conforms
+
+
 def test_an_unknown_name_of_a_mapping_is_guessed():
     with pytest.raises(ValueError, match=r"the mapping has sofmax: did you mean softmax\?"):
         goldformer.check({"sofmax": softmax})
