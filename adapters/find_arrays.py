@@ -36,6 +36,12 @@ def find_library(array: Any) -> ArrayLibrary | None:
     return LIBRARIES[name] if name is not None and LIBRARIES[name].is_array(array) else None
 
 
+def find_named_library(function: Callable[..., Any]) -> str | None:
+    """Return the name of the array library that the code of a function names; None if it names several or none."""
+    named = _list_named(function)
+    return next(iter(named)) if len(named) == 1 else None
+
+
 def find_arrays(functions: Mapping[str, Callable[..., Any]], spec: Spec) -> str:
     """Return the name of the array library of some components; AdapterError if they differ or nothing tells.
 

@@ -268,9 +268,12 @@ def is_causal(
 ) -> bool:
     """Return True if a mask lets query i see the keys up to i, in every sample and head, and hides nothing else.
 
-    With `corner="bottom_right"` the last query sees every key. The values decide, so the array must have some.
+    With `corner="bottom_right"` the last query sees every key. The values decide. An array of the meta device has none:
+    it counts as causal, so that code which always hides the future can be called there.
     """
     full = _broadcast_to(_four_axes(mask), (*_four_axes(mask).shape[:2], q_seq, kv_seq))
+    if getattr(full, "is_meta", False):
+        return True
     return bool((full == _make_causal(mask, q_seq, kv_seq, corner)).all())
 
 

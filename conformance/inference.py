@@ -180,6 +180,11 @@ def _ask_what(target: Target, component: str | None) -> str:
     problem = f"has arguments or parameters that {f'{component} has not' if component else 'no component has'}"
     if unbuilt:
         problem = f"cannot be built: {unbuilt}"
+    elif component is None:
+        arguments = ", ".join(argument.name for argument in target.list_arguments())
+        part = "infer a part of it, such as its layer or its attention"
+        rename = "give them usual names, such as query, key, value and mask"
+        problem += f". Its arguments are ({arguments}): {part if target.is_class else rename}"
     return f"{target.name} {problem}. `goldformer new` writes an adapter to fill in"
 
 
@@ -238,8 +243,15 @@ class _Search:
     def find(self) -> list[Wiring]:
         """Return the wiring that golden values fit, and others that name the parameters in another way; [] if none."""
         found = self._find_among(self._list_plain_forms())
-        # Some code cannot be called without a mask.
-        return found if found or self.running else self._find_among(self._list_forms(always=True))
+        if found or (self.running and not self._requires_mask()):
+            return found
+        # Some code cannot be called without a mask, and some takes None for one that hides everything.
+        return self._find_among(self._list_forms(always=True))
+
+    def _requires_mask(self) -> bool:
+        """Return True if a mask has no default."""
+        masks = self.wirings[0].arguments.masks.values()
+        return any(argument.is_required and argument.name in masks for argument in self.target.list_arguments())
 
     def _find_among(self, forms: Iterable[MaskForm]) -> list[Wiring]:
         for form, sequence_first in product(forms, self._list_sequences()):

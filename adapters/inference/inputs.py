@@ -59,7 +59,7 @@ def list_arguments(target: Target, contract: Contract) -> Iterator[Arguments]:
     """Yield the inputs that the arguments of a call may take, as names say; names that say nothing in every order."""
     given = target.list_arguments()
     takes_masks = "source" in contract.inputs or any(spec.optional for spec in contract.inputs.values())
-    masks = [a for a in given if takes_masks and says(a.name, ARGUMENTS["mask"])]
+    masks = [a for a in given if takes_masks and _is_mask(a.name, contract)]
     pad = next((a.name for a in given if says(a.name, ARGUMENTS["pad"])), "")
     data = [a for a in given if a not in masks and a.name != pad and (a.is_required or _is_input(a))]
     wanted = [name for name, spec in contract.inputs.items() if not spec.optional]
@@ -87,7 +87,7 @@ def list_forms(arguments: Arguments, contract: Contract, target: Target) -> Iter
         yield from (MaskForm("split", polarity) for polarity in polarities)
         yield from (MaskForm("split_rows", polarity) for polarity in polarities)
         return
-    has_axes = "..." not in str(contract.inputs[next(iter(contract.inputs))].shape)
+    has_axes = has_batch_axis(contract)
     shapes: tuple[MaskShape, ...] = ("any", "four_axes", "flat", "no_heads", "keys") if has_axes else ("any",)
     if "source" in contract.inputs:
         shapes = ("four_axes", "no_heads")
@@ -97,15 +97,25 @@ def list_forms(arguments: Arguments, contract: Contract, target: Target) -> Iter
         yield MaskForm("lengths")
 
 
+def has_batch_axis(contract: Contract) -> bool:
+    """Return True if the inputs have one batch axis; False if any axes may come first."""
+    return "..." not in str(contract.inputs[next(iter(contract.inputs))].shape)
+
+
 #: What says that the sequence comes before the batch: an unpacked shape, a comment, or the library's own flag.
 _SEQUENCE_FIRST: Final = re.compile(
     r"\b(\w*(len|length|seq|time)|[lts])\s*,\s*(b|n|bs|bsz|batch|batch_size)\b\s*[,)=]"
     r"|\b(seq\w*|time)\W{1,3}batch\b|batch_first|sequence\W+(comes\W+)?first",
     re.IGNORECASE,
 )
-#: What says that True hides a key: the name of the mask, a comment, or the library's own argument.
+#: What says that True hides a key: the name of the mask, a comment, or the library's own argument. "True = attend,
+#: False = ignore" and "True where not padded" say the opposite.
 _IGNORE_NAME: Final = re.compile(r"pad|ignore|attn_mask|hid|exclu|invalid|block", re.IGNORECASE)
-_IGNORE_TEXT: Final = re.compile(r"attn_mask=|true\W+(means|is|=)[^.\n]*(hid|ignor|pad|mask)", re.IGNORECASE)
+_IGNORE_TEXT: Final = re.compile(
+    r"attn_mask=|true\W+(means|is|=|where|for|marks)"
+    r"((?!\bno[nt]?\b|\bun|keep|kept|attend|visible|allow|valid|false)[^.,;\n])*?(hid|ignor|pad|mask)",
+    re.IGNORECASE,
+)
 
 
 def says_sequence_first(target: Target) -> bool:
@@ -117,6 +127,11 @@ def says_ignore(target: Target, arguments: Arguments) -> bool:
     """Return True if a mask's name, or the code of a target, says that True hides a key."""
     named = any(_IGNORE_NAME.search(name) for name in arguments.masks.values())
     return named or _IGNORE_TEXT.search(target.text) is not None
+
+
+def _is_mask(name: str, contract: Contract) -> bool:
+    """Return True if a name says a mask; `m` does where no other input, such as a memory, begins with that letter."""
+    return says(name, ARGUMENTS["mask"]) or (says(name, "m") and not {"memory", "source"} & contract.inputs.keys())
 
 
 def _is_input(argument: Argument) -> bool:

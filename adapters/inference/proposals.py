@@ -111,5 +111,5 @@ def load_wiring(wiring: Wiring, spec: Spec) -> Adapter:
     text = "\n".join(line for line in wiring.write().splitlines() if not line.startswith(target.import_line))
     exec(compile(text, f"<inferred adapter of {target.name}>", "exec"), vars(module))
     # Our own text needs no checks, and there may be hundreds.
-    adapter = Adapter.from_trusted(module, target.name, spec, arrays="torch")
+    adapter = Adapter.from_trusted(module, target.name, spec, arrays=target.arrays)
     return replace(adapter, conventions=wiring.declared)

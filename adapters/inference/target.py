@@ -19,6 +19,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 
 from goldformer.adapters.find import import_file
+from goldformer.adapters.find_arrays import find_named_library
 from goldformer.adapters.inference.names import SIZES, list_roles
 from goldformer.adapters.protocol import AdapterError
 
@@ -114,6 +115,11 @@ class Target:
     def text(self) -> str:
         """The source of the class or function and of the classes that it is built of, as far as anyone has it."""
         return "".join(_read_sources(self.thing, seen=set()))
+
+    @property
+    def arrays(self) -> str:
+        """The array library that it works on: that of its code, PyTorch if the code does not say."""
+        return (None if self.is_class else find_named_library(self.thing)) or "torch"
 
     def list_arguments(self) -> list[Argument]:
         """Return the arguments of the call, without self."""

@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-from goldformer.adapters.inference.inputs import Arguments, MaskForm, says_ignore, says_sequence_first
+from goldformer.adapters.inference.inputs import (
+    Arguments,
+    MaskForm,
+    has_batch_axis,
+    says_ignore,
+    says_sequence_first,
+)
 from goldformer.adapters.inference.parameters import Names, Naming
 from goldformer.adapters.inference.target import Construction, Target
 from goldformer.spec import Contract
@@ -67,19 +73,34 @@ class Wiring:
         body = [*_write_hide(self), f"def {self.component}({_write_signature(self)}):", *_write_body(self)]
         text = "\n".join(body)
         used = [name for name in _LAYOUTS if f"{name}(" in text]
-        imports = ["import torch"] if "torch." in text else []
+        arrays = self.target.arrays
+        module, import_line, _ = _LIBRARIES[arrays]
+        imports = [import_line] if f"{module}." in text else []
         imports += ["from types import SimpleNamespace"] if "SimpleNamespace(" in text else []
         imports += ["from torch.func import functional_call"] if "functional_call(" in text else []
         imports += _wrap(f"from goldformer.adapters.layouts import ({', '.join(used)})") if used else []
         wrapper = self.construction.wrapper
         more = f", {wrapper}" if wrapper not in ("", "SimpleNamespace", "dict") else ""
-        lines = [f'"""{head}"""' if head else "", *imports, f"{self.target.import_line}{more}", "", 'ARRAYS = "torch"']
+        lines = [
+            f'"""{head}"""' if head else "",
+            *imports,
+            f"{self.target.import_line}{more}",
+            "",
+            f'ARRAYS = "{arrays}"',
+        ]
         if self.declared:
             lines.append(f"CONVENTIONS = {_show_mapping(self.declared)}")
         if self.naming.names:
             lines.append(f"NAMES = {_show_mapping(_leave_out_companions(self.naming))}")
         return "\n".join([*lines, "", "", text, ""]).lstrip("\n")
 
+
+#: The name of each array library in a file, its import, and an expression for a mask that hides nothing.
+_LIBRARIES: Final = {
+    "torch": ("torch", "import torch", "query.new_ones({shape}).bool()"),
+    "numpy": ("np", "import numpy as np", "np.ones(({shape}), dtype=bool)"),
+    "jax": ("jnp", "import jax.numpy as jnp", "jnp.ones(({shape}), dtype=bool)"),
+}
 
 #: The conversions that an adapter may need, in the order of the import line.
 _LAYOUTS: Final = (
@@ -217,7 +238,9 @@ def _write_hide(wiring: Wiring) -> list[str]:
     ):
         return []
     name = wiring.target.name
-    absent = "mask = query.new_ones(1, 1, 1, key.shape[1]).bool()" if form.always else "return None"
+    shape = "1, 1, 1, key.shape[1]" if has_batch_axis(wiring.contract) else "1, key.shape[-2]"
+    whole = _LIBRARIES[wiring.target.arrays][2].format(shape=shape)
+    absent = f"mask = {whole}" if form.always else "return None"
     sizes = "batch=query.shape[0], q_seq=query.shape[1], kv_seq=key.shape[1]"
     keys = "batch=query.shape[0], kv_seq=key.shape[1]"
     missing = "mask is None"

@@ -106,15 +106,18 @@ def _load(what: Any, component: str | None, arrays: str | None, accept: Words, t
 
 
 def _read_function(what: Any, component: str | None, arrays: str | None, accept: Words, spec: Spec) -> Adapter:
-    """Return the adapter of a function; if its arguments have other names, calls tell which is which."""
+    """Return the adapter of a function; if it or its arguments have other names, calls tell which is which."""
     name = _find_name(what)
     if message := unknown([component or name], spec.components, "component"):
-        advice = "" if component else f'. Name the component: check({name}, "{next(iter(spec.components))}")'
-        raise ValueError(message + advice)
+        if component:
+            raise ValueError(message)
+        with contextlib.suppress(InferenceError):
+            return _infer(what, None, accept, spec)
+        end = "" if message.endswith("?") else "."
+        raise ValueError(f'{message}{end} Name the component: check({name}, "scaled_dot_product_attention")')
     if not _takes(what, component or name, spec):
         with contextlib.suppress(InferenceError):
             return _infer(what, component or name, accept, spec)
-        what = _rename_only_argument(what, component or name, spec)
     return _read(types.SimpleNamespace(**{component or name: what}), name, arrays, spec)
 
 
@@ -147,6 +150,16 @@ def _list_required(what: Any) -> list[str]:
     except (TypeError, ValueError):
         return []
     return [p.name for p in parameters if p.default is p.empty and p.kind not in _VARIADIC]
+
+
+def _rename_only_arguments(thing: Any, spec: Spec) -> Any:
+    """Return an object whose functions of one argument take it by our name; an adapter with ARRAYS as it is."""
+    if hasattr(thing, "ARRAYS"):
+        return thing
+    functions = Adapter.from_trusted(thing, "", spec).functions
+    renamed = {n: _rename_only_argument(f, n, spec) for n, f in functions.items() if not _takes(f, n, spec)}
+    own = {name: getattr(thing, name) for name in dir(thing) if not name.startswith("__")}
+    return types.SimpleNamespace(**{**own, **renamed}) if renamed else thing
 
 
 def _rename_only_argument(what: Any, component: str, spec: Spec) -> Any:
@@ -188,7 +201,7 @@ def _read(thing: Any, origin: str, arrays: str | None, spec: Spec) -> Adapter:
     """Read an object with functions named as components; find its array library unless it is declared or given."""
     if arrays is not None and (message := unknown([arrays], [*LIBRARIES][:-1], "arrays", every=True)):
         raise ValueError(message)
-    adapter = Adapter.from_object(add_arrays(thing, spec, arrays), origin, spec)
+    adapter = Adapter.from_object(add_arrays(_rename_only_arguments(thing, spec), spec, arrays), origin, spec)
     require_arrays(adapter.arrays, origin)
     return adapter
 

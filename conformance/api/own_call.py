@@ -55,6 +55,7 @@ class OwnCall:
 
         `result` is an array of the answer: it tells the library and the dtype if no argument is an array of floats.
         """
+        __tracebackhide__ = True  # the caller's own line is at fault
         if message := unknown([component], spec.components, "component"):
             raise ValueError(message)
         contract = spec.contracts[component]
@@ -104,6 +105,7 @@ class OwnCall:
 
 def _split_arguments(given: Mapping[str, Any], contract: Contract) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the arrays by name, those in `params` too, and the attributes; TypeError for an unknown argument."""
+    __tracebackhide__ = True
     names = [*contract.inputs, *contract.attributes, *(["params"] if contract.takes_params else [])]
     if message := unknown(given, names, f"{contract.component}() has no argument", every=True):
         raise TypeError(message)

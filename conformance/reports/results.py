@@ -113,7 +113,7 @@ class Coverage:
 
 #: What to do about cases that are skipped for a reason.
 _REMEDIES: Final[Mapping[Reason, str]] = {
-    "not-implemented": "if the code can do it, call it there; if a convention has your option, declare it",
+    "not-implemented": "if your code can do it, let the adapter call that; if a convention has it, declare it",
     "dtype": "add a dtype with --dtype",
     "device": "run it on another device",
 }

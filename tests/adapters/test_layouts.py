@@ -223,6 +223,13 @@ def test_is_causal_of_a_mask_that_differs_in_one_element(library):
         assert not layouts.is_causal(library(mask), q_seq=Q_SEQ, kv_seq=KV_SEQ)
 
 
+def test_a_mask_without_values_counts_as_causal_if_its_shape_fits():
+    mask = torch.ones(Q_SEQ, KV_SEQ, dtype=torch.bool, device="meta")
+    assert layouts.is_causal(mask, q_seq=Q_SEQ, kv_seq=KV_SEQ)
+    with pytest.raises(ValueError, match=r"^mask: shape .* does not broadcast to"):
+        layouts.is_causal(mask, q_seq=Q_SEQ, kv_seq=KV_SEQ + 1)
+
+
 def test_is_causal_of_a_mask_of_keys(library):
     assert not layouts.is_causal(library(PADDING[:, None, None]), q_seq=Q_SEQ, kv_seq=KV_SEQ)
 

@@ -13,6 +13,7 @@ from goldformer.adapters.inference import InferenceError
 from goldformer.conformance.inference import infer_adapter
 from goldformer.conformance.judging.cases import Bench, judge_case
 from goldformer.conformance.judging.verdict import Status
+from goldformer.conformance.properties.judge import check_property
 from repository import REPOSITORY
 
 STYLES = REPOSITORY / "tests" / "support" / "styles"
@@ -52,6 +53,8 @@ HITS = {
     "small_parts.py:PlainEmbedding": ("token_embedding", "absent", KEEP, {"embedding_scale": "none"}),
     "small_parts.py:attention": ("scaled_dot_product_attention", "any", KEEP, {}),
     "small_parts.py:attend": ("scaled_dot_product_attention", "any", ADDED, {"empty_row": "nan"}),
+    "small_parts.py:attend_always_masked": ("scaled_dot_product_attention", "any", KEEP, {"empty_row": "nan"}),
+    "small_parts.py:attend_in_numpy": ("scaled_dot_product_attention", "any", KEEP, {}),
     "small_parts.py:stable_softmax": ("softmax", "absent", KEEP, {}),
     "small_parts.py:normalize": ("layer_norm", "absent", KEEP, {}),
     "whole_layers.py:LibraryLayer": ("encoder_layer", "flat", IGNORE, {"norm_placement": "post"}),
@@ -108,6 +111,13 @@ def test_correct_code_is_found_with_what_it_chose(place, spec):
     assert (found.fits, found.mistakes, found.component) == (True, (), component)
     assert (found.wiring.mask.shape, found.wiring.mask.polarity) == (shape, polarity)
     assert declared.items() <= found.wiring.declared.items()
+
+
+def test_code_that_always_hides_the_future_is_called_on_the_meta_device_too(spec):
+    found = infer_adapter(f"{STYLES}/fused_attention.py:CausalHeads", spec=spec)
+    bench = Bench(spec, found.adapter, "float32", "cpu")
+    verdict = check_property(spec.properties["device-hygiene"], found.component, bench)
+    assert verdict.status is Status.PASSED, verdict.message
 
 
 @pytest.mark.parametrize("name", DEFECTS)

@@ -100,7 +100,11 @@ class ComponentFeedback:
     @property
     def brief(self) -> str:
         """The outcome in a few words."""
-        return words.BRIEF[self.outcome] if self.ran else "not run"
+        if not self.ran:
+            return "not run"
+        # Full points next to a failure would look like an error of the page.
+        inherited = bool(self.carried) and self.grade.earned >= self.grade.points
+        return words.BRIEF[self.outcome] + (", not deducted again" if inherited else "")
 
     @property
     def full(self) -> bool:

@@ -123,10 +123,36 @@ def test_a_component_is_named_if_the_function_is_not():
     assert report.implementation.title == "my_attention"
 
 
+def attend(q, k, v, m):
+    scores = q @ np.swapaxes(k, -1, -2) / q.shape[-1] ** 0.5
+    if m is not None:
+        scores = np.where(m, scores, -np.inf)
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True) @ v
+
+
+def test_a_function_under_other_names_is_inferred_from_its_calls():
+    report = goldformer.check(attend)
+    assert report.conforms
+    assert "Note: called as scaled_dot_product_attention, inferred: q of the call: query; " in flat(repr(report))
+
+
+def test_a_function_that_nothing_infers_is_asked_for_its_component():
+    def attend(first, second):
+        return first
+
+    with pytest.raises(ValueError, match=r'Name the component: check\(attend, "scaled_dot_product_attention"\)$'):
+        goldformer.check(attend)
+
+
 @pytest.mark.parametrize(
     ("name", "component", "says"),
     [
-        ("softmx", None, 'component softmx: did you mean softmax?. Name the component: check(softmx, "causal_mask")'),
+        (
+            "softmx",
+            None,
+            'component softmx: did you mean softmax? Name the component: check(softmx, "scaled_dot_product_attention")',
+        ),
         ("<lambda>", "softmaxx", "component softmaxx: did you mean softmax?"),
     ],
 )
@@ -191,7 +217,8 @@ def flat(text):
     [
         (
             torch.nn.Linear,
-            "Linear has arguments or parameters that no component has. `goldformer new` writes an adapter",
+            "Linear has arguments or parameters that no component has. Its arguments are (input): infer a part of it, "
+            "such as its layer or its attention. `goldformer new` writes an adapter",
         ),
         (torch.nn.Softmax(-1), "No way to call Softmax gives golden values, with a known mistake or without. "),
         (3, "an adapter is inferred for an nn.Module class, an object of one, or a function, not for 3"),
@@ -220,6 +247,17 @@ def test_a_mapping_has_several_components():
     }
     only = goldformer.check({"softmax": softmax, "layer_norm": layer_norm}, "softmax")
     assert only.implementation.results(only.spec).keys() == {"softmax"}
+
+
+def test_the_only_argument_may_have_another_name_in_a_mapping_and_in_a_module():
+    def stable_softmax(x, axis=-1):
+        powers = np.exp(x - x.max(axis=axis, keepdims=True))
+        return powers / powers.sum(axis=axis, keepdims=True)
+
+    module = types.ModuleType("course_functions")
+    vars(module)["softmax"] = stable_softmax
+    for what in ({"softmax": stable_softmax}, module):
+        assert goldformer.check(what).conforms
 
 
 def test_an_unknown_name_of_a_mapping_is_guessed():

@@ -151,6 +151,16 @@ def test_a_wrong_result_is_told_its_mistake():
     assert caught.traceback[-1].frame.f_locals.get("__tracebackhide__")
 
 
+def test_a_result_that_nothing_known_explains_has_no_place():
+    """There is no implementation to call again: the same numbers would answer every call."""
+    given: Any = {"query": draw(2, 4, 8), "key": draw(2, 5, 8), "value": draw(2, 5, 8), "num_heads": 2}
+    params = {name: draw(8, 8) for name in ("w_q", "w_k", "w_v", "w_o")}
+    with pytest.raises(goldformer.NonConformance, match="Cause unknown: No known mistake") as caught:
+        goldformer.assert_correct(draw(2, 4, 8), "multi_head_attention", **given, params=params)
+    assert "Place: " not in str(caught.value)
+    assert "wrong call" not in str(caught.value)
+
+
 def draw_wrong(mistake, component):
     """Yield drawn calls with the result of the textbook that makes a mistake, where it is far from the right one."""
     contract = load_spec().contracts[component]

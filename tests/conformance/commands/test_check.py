@@ -279,7 +279,10 @@ def test_what_takes_most_cases_away_is_said_with_what_to_do(check):
     source = RIGHT.replace("def softmax", "def one(").partition("def one(")[0] + LAYER_NORM
     stdout = " ".join(check(source, "--component", "layer_norm").stdout.split())
     assert "Few cases apply: layer_norm, " in stdout
-    assert " only one row (if the code can do it, call it there; if a convention has your option, declare it)" in stdout
+    assert (
+        " only one row (if your code can do it, let the adapter call that; if a convention has it, declare it)"
+        in stdout
+    )
     assert re.search(r"Could not show: \d+ known mistakes of layer_norm \(", stdout)
     names = check(source, "--component", "layer_norm", "-v").stdout
     assert "-v names them all" not in names

@@ -90,7 +90,7 @@ def test_what_takes_most_cases_away_is_told_most_frequent_reason_first():
     first, second = coverage.lost
     assert first == f"6 {EPS}"
     assert second.startswith(
-        "3 no biases (if the code can do it, call it there; if a convention has your option, declare it)"
+        "3 no biases (if your code can do it, let the adapter call that; if a convention has it, declare it)"
     )
 
 

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -144,6 +145,19 @@ def attend(values, keys, queries, bias=None):
     """Return the output alone; the mask is added."""
     logits = queries @ keys.mT * keys.shape[-1] ** -0.5
     return (logits if bias is None else logits + bias).softmax(-1) @ values
+
+
+def attend_always_masked(Q, K, V, M):
+    """Return the output alone; the mask is required."""
+    scores = (Q @ K.mT / math.sqrt(Q.shape[-1])).masked_fill(M == 0, -math.inf)
+    return scores.softmax(-1) @ V
+
+
+def attend_in_numpy(q, k, v, mask):
+    """Return the output alone; the scores are a large number where the mask hides a key."""
+    scores = np.where(mask, q @ np.swapaxes(k, -1, -2) / q.shape[-1] ** 0.5, -1e9)
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True) @ v
 
 
 def stable_softmax(logits):
