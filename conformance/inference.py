@@ -18,6 +18,7 @@ import numpy as np
 from goldformer.adapters import Adapter
 from goldformer.adapters.inference import (
     COMPONENTS,
+    ChoiceError,
     InferenceError,
     MaskForm,
     Target,
@@ -132,12 +133,12 @@ def infer_adapter(
         raise InferenceError(_ask_what(target, component))
     found = [(search, wiring) for search in searches for wiring in search.find()]
     if len(found) > 1:
-        raise InferenceError(_ask_which(target, [wiring for _, wiring in found]))
+        raise ChoiceError(_ask_which(target, [wiring for _, wiring in found]))
     failing = 0
     if found:
         search, wiring = found[0]
         if unsaid := [choice for choice in wiring.unsaid if choice not in accept]:
-            raise InferenceError(_ask_whether(wiring, unsaid[0]))
+            raise ChoiceError(_ask_whether(wiring, unsaid[0]))
         failing, mistakes = search.confirm(wiring)
     else:
         wiring, mistakes = _find_mistaken(searches) or (_guess(searches), ())
@@ -195,7 +196,8 @@ def _ask_how(search: _Search) -> str:
 
 def _ask_whether(wiring: Wiring, choice: str) -> str:
     fits = f"golden values fit {wiring.target.name} as {wiring.component} only if {CHOICES[choice]}"
-    return f"{fits}, and nothing in its code says so. If it is meant, say --accept {choice}; if not, it is a mistake"
+    meant = f"say --accept {choice}, or accept={choice!r} in Python"
+    return f"{fits}, and nothing in its code says so. If it is meant, {meant}; if not, it is a mistake"
 
 
 def _ask_which(target: Target, found: Sequence[Wiring]) -> str:

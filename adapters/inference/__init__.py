@@ -2,11 +2,12 @@
 
 from goldformer.adapters.inference.inputs import MaskForm, list_forms
 from goldformer.adapters.inference.proposals import COMPONENTS, explain_unbuilt, load_wiring, propose
-from goldformer.adapters.inference.target import InferenceError, Target, read_target
+from goldformer.adapters.inference.target import ChoiceError, InferenceError, Target, read_target
 from goldformer.adapters.inference.writing import Wiring
 
 __all__ = [
     "COMPONENTS",
+    "ChoiceError",
     "InferenceError",
     "MaskForm",
     "Target",

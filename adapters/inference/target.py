@@ -28,6 +28,10 @@ class InferenceError(AdapterError):
     """No adapter can be inferred; the message says what is missing."""
 
 
+class ChoiceError(InferenceError):
+    """Golden values fit, and a choice is left that only the author can make; the message asks."""
+
+
 #: A number for each size, all different, also times the heads, so that shapes tell what is what.
 PROBE: Final[Mapping[str, int]] = {
     "width": 12, "heads": 3, "head_width": 5, "value_width": 7, "input_width": 14, "inner": 20, "expansion": 5,

@@ -15,7 +15,7 @@ from typing import Any, Final
 from goldformer.adapters.arrays import LIBRARIES
 from goldformer.adapters.find import COMMAND, find_adapter, load_object, require_arrays
 from goldformer.adapters.find_arrays import add_arrays
-from goldformer.adapters.inference import InferenceError
+from goldformer.adapters.inference import ChoiceError, InferenceError
 from goldformer.adapters.process import TIMEOUT
 from goldformer.adapters.protocol import DTYPES, Adapter
 from goldformer.conformance.api.printed import Printed
@@ -111,14 +111,24 @@ def _read_function(what: Any, component: str | None, arrays: str | None, accept:
     if message := unknown([component or name], spec.components, "component"):
         if component:
             raise ValueError(message)
-        with contextlib.suppress(InferenceError):
-            return _infer(what, None, accept, spec)
+        if adapter := _infer_function(what, None, accept, spec):
+            return adapter
         end = "" if message.endswith("?") else "."
         raise ValueError(f'{message}{end} Name the component: check({name}, "scaled_dot_product_attention")')
-    if not _takes(what, component or name, spec):
-        with contextlib.suppress(InferenceError):
-            return _infer(what, component or name, accept, spec)
+    renamed = not _takes(what, component or name, spec)
+    if renamed and (adapter := _infer_function(what, component or name, accept, spec)):
+        return adapter
     return _read(types.SimpleNamespace(**{component or name: what}), name, arrays, spec)
+
+
+def _infer_function(what: Any, component: str | None, accept: Words, spec: Spec) -> Adapter | None:
+    """Return the adapter of a function; None if it cannot be inferred, which other messages say better."""
+    try:
+        return _infer(what, component, accept, spec)
+    except ChoiceError:
+        raise
+    except InferenceError:
+        return None
 
 
 def _list_own(adapter: Adapter, spec: Spec) -> tuple[str, ...]:

@@ -192,6 +192,20 @@ class Undivided(SelfAttention):
         return scores
 
 
+def test_a_choice_that_only_the_author_can_make_is_asked_for_functions_too():
+    def attend(q, k, v, m):
+        scores = (q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5).masked_fill(m, -torch.inf)
+        return scores.softmax(-1) @ v
+
+    with pytest.raises(AdapterError) as caught:
+        goldformer.check(attend, "scaled_dot_product_attention")
+    said = (
+        "fit attend as scaled_dot_product_attention only if True in its mask hides a key, and nothing in its code says"
+    )
+    assert said in str(caught.value)
+    assert goldformer.check(attend, "scaled_dot_product_attention", accept="ignore").conforms
+
+
 @pytest.mark.parametrize("what", [SelfAttention, SelfAttention(12, 3)], ids=["class", "object"])
 def test_the_adapter_of_a_class_is_inferred_and_shown(what):
     report = goldformer.check(what)
