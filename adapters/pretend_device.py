@@ -228,9 +228,10 @@ def _refuse_mixture(operation: Any, args: Sequence[Any], kwargs: Mapping[str, An
         written = argument.alias_info is not None and argument.alias_info.is_write
         allowed = (tensor.ndim == 0 and not written) or (argument.name == "indices" and takes_indices)
         if _is_real(tensor) and not allowed:
+            # Without the shape, so that the cases that fail for one cause say the same.
             raise RuntimeError(
                 f"Expected all tensors to be on the same device, but found at least two devices, {NAME}:0 and "
-                f"{tensor.device}! ({argument.name} of {operation} is on {tensor.device}, shape {tuple(tensor.shape)})"
+                f"{tensor.device}! ({argument.name} of {operation} is on {tensor.device})"
             )
 
 

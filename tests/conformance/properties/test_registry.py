@@ -582,7 +582,7 @@ def test_an_embedding_of_ids_on_the_cpu_is_caught_by_the_pretend_device_alone(ju
     stand_in("pretend")
     verdict = judge("device-hygiene", "token_embedding", {"token_embedding": embeds_ids_on_the_cpu})
     assert verdict.message.startswith(MIXES)
-    assert "(indices of aten.embedding.default is on cpu, shape (" in verdict.message
+    assert "(indices of aten.embedding.default is on cpu)" in verdict.message
     stand_in("meta")
     assert (
         judge("device-hygiene", "token_embedding", {"token_embedding": embeds_ids_on_the_cpu}).status is Status.PASSED
