@@ -194,7 +194,8 @@ def call(adapter: Adapter, contract: Contract, given: Mapping[str, Any]) -> tupl
     except NotImplementedError as error:
         # PyTorch raises it too, where a device written in Python has no generators or kernels.
         if "PrivateUse1" in str(error):
-            raise NotCheckable(f"{NOT_RUN} on the pretend device: {quote_message(error)}") from error
+            lacking = "which has no random generators and no kernels of its own"
+            raise NotCheckable(f"{NOT_RUN} on the pretend device, {lacking}: {quote_message(error)}") from error
         raise NotImplementedHere(quote_message(error) or f"{component} raises NotImplementedError") from error
     except CallFault as fault:
         if fault.reason == "too-large":
