@@ -136,7 +136,11 @@ class Torch(ArrayLibrary):
         return torch
 
     def unavailable(self, device: str) -> str | None:
-        """Return the reason why there is no such GPU, or None; `cuda:1` is the second one."""
+        """Return the reason why there is no such device, or None; `cuda:1` is the second GPU."""
+        if device.startswith("pretend"):
+            from goldformer.adapters import pretend_device  # imports torch
+
+            return pretend_device.explain_unavailable(device)
         if not device.startswith("cuda"):
             return None
         if not self._torch.cuda.is_available():

@@ -18,8 +18,8 @@ Dropping = Callable[[Tensor], Tensor]
 
 def make_generator(seed: Any, device: torch.device) -> torch.Generator:
     """Make a generator of random numbers from a checked seed, on the device of the tensor that it fills."""
-    # The meta device has no generators; it accepts one of the CPU and draws nothing from it.
-    return torch.Generator("cpu" if device.type == "meta" else device).manual_seed(seed)
+    # The meta device has no generators, nor has one written in Python, such as pretend; they accept those of the CPU.
+    return torch.Generator("cpu" if device.type in ("meta", "pretend") else device).manual_seed(seed)
 
 
 def drop(x: Tensor, rate: float, generator: torch.Generator | None = None) -> Tensor:

@@ -88,7 +88,8 @@ class TorchNN:
 
     def xavier_uniform(self, like: Tensor, *, seed: int) -> Tensor:
         """Call nn.init.xavier_uniform_ with a generator, on an empty (in, out)."""
-        generator = torch.Generator("cpu" if like.is_meta else like.device).manual_seed(seed)
+        device = "cpu" if like.device.type in ("meta", "pretend") else like.device  # they have no generators
+        generator = torch.Generator(device).manual_seed(seed)
         return nn.init.xavier_uniform_(torch.empty_like(like), generator=generator)
 
     def dropout(self, x: Tensor, *, rate: float, training: bool, seed: int) -> Tensor:

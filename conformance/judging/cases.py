@@ -61,6 +61,11 @@ class Bench:
     tolerance_dtype: str | None = None
 
     @property
+    def computes_on_cpu(self) -> bool:
+        """True if the processor does the arithmetic: on the CPU itself, and on the pretend device."""
+        return self.device.partition(":")[0] in ("cpu", "pretend")
+
+    @property
     def rounds_to(self) -> str:
         """The dtype whose rounding results are allowed."""
         return self.tolerance_dtype or self.dtype
@@ -86,7 +91,9 @@ class Bench:
                 "dtype",
                 f"{self.adapter.name} works in {', '.join(self.adapter.dtypes)}, not in {self.dtype}",
             )
-        if self.device.partition(":")[0] not in self.adapter.devices:
+        # Whoever works on a GPU works on the device that stands in for one.
+        kind = self.device.partition(":")[0]
+        if ("cuda" if kind == "pretend" else kind) not in self.adapter.devices:
             return (
                 "device",
                 f"{self.adapter.name} works on {', '.join(self.adapter.devices)}, not on {self.device}",
@@ -354,9 +361,10 @@ def _does_not_apply(case: Case, bench: Bench) -> tuple[Reason, str] | None:
     if other := _needs_other_option(case, bench):
         return "convention", other
     if case.error is not None and bench.device != "cpu":
-        # A bad id on CUDA trips an assertion that leaves the whole process without a device.
+        # A bad id on CUDA trips an assertion that leaves the whole process without a device. PyTorch checks less there,
+        # and on the pretend device too.
         return "device", "what is refused is checked on the CPU"
-    if case.full_size and bench.dtype != "float32" and bench.device == "cpu":
+    if case.full_size and bench.dtype != "float32" and bench.computes_on_cpu:
         return "dtype", f"on a CPU a model of full size is run in float32 alone: in {bench.dtype} it takes much longer"
     why = explain_out_of_reach(case, bench.dtype)
     return ("dtype", why) if why else None

@@ -9,6 +9,7 @@ CallProblem
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 import traceback
 import warnings
@@ -32,6 +33,12 @@ _MOST_NAMES: Final = 12
 
 #: How the message begins if the implementation keeps a property from running, although nothing is wrong with it.
 NOT_RUN: Final = "cannot run"
+
+#: The files of libraries, in which the implementation's own line is not looked for.
+_LIBRARY: Final = re.compile(r"site-packages|adapters[/\\]pretend_device\.py$")
+
+#: The messages of torch about CUDA where there is none.
+_WITHOUT_CUDA: Final = re.compile("not compiled with CUDA|Found no NVIDIA driver|No CUDA GPUs are available")
 
 #: The length, in characters, to which a list of returned names is cut.
 _LONGEST: Final = 500
@@ -185,6 +192,10 @@ def call(adapter: Adapter, contract: Contract, given: Mapping[str, Any]) -> tupl
             returned = function(**given)
             return returned, time.perf_counter() - start
     except NotImplementedError as error:
+        # PyTorch raises it too, where a device written in Python has no generators or kernels.
+        if "PrivateUse1" in str(error):
+            lacking = "which has no random generators and no kernels of its own"
+            raise NotCheckable(f"{NOT_RUN} on the pretend device, {lacking}: {quote_message(error)}") from error
         raise NotImplementedHere(quote_message(error) or f"{component} raises NotImplementedError") from error
     except CallFault as fault:
         if fault.reason == "too-large":
@@ -193,16 +204,24 @@ def call(adapter: Adapter, contract: Contract, given: Mapping[str, Any]) -> tupl
         raise BadResult(fault.reason, f"{head}{fault}", fault.detail) from fault
     except (Exception, SystemExit) as error:
         hint = _list_parameters(error, given.get("params"))
-        message = f"raised {describe_exception(error)}{_locate_error(error)}{hint}"
+        message = f"raised {describe_exception(error)}{_locate_error(error)}{hint}{_explain_cuda(error)}"
         raise BadResult("raised", message, error) from error
 
 
 def _locate_error(error: BaseException) -> str:
     """Return the last line of the implementation's own code, not of a library that it calls, in brackets."""
     lines = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)][1:]
-    own = (place for place in reversed(lines) if "site-packages" not in place[0].co_filename)
+    # The pretend device is a library too, wherever goldformer is installed.
+    own = (place for place in reversed(lines) if not _LIBRARY.search(place[0].co_filename))
     code, line = next(own, lines[0] if lines else (None, 0))
     return f" ({code.co_filename}:{line}, {code.co_name})" if code else ""
+
+
+def _explain_cuda(error: BaseException) -> str:
+    """Return what to do about a tensor that is moved to CUDA where there is none, or ""."""
+    if not _WITHOUT_CUDA.search(quote_message(error)):
+        return ""
+    return "; a tensor is moved to CUDA, whatever the inputs are on: use the device of an input, such as x.device"
 
 
 def _list_parameters(error: BaseException, params: Any) -> str:

@@ -27,10 +27,11 @@ from goldformer.conformance.judging.invoke import (
 from goldformer.conformance.properties.registry import holds
 from goldformer.conformance.properties.subject import NotAdvised, Subject, Violation, with_inputs
 
-#: The messages of torch about an operation on tensors of two devices. Any other error on the meta device may be
-#: honest: code that looks at its data cannot run where there is none.
+#: The messages of torch about an operation on tensors of two devices. Any other error may be honest: code that looks at
+#: its data cannot run on the meta device, and the pretend device lacks some of what a real one has.
 MIXED_DEVICES: Final = re.compile(
-    r"(same|expected) device|at least two devices|is on cpu|on meta.*on cpu|cpu.*meta", re.IGNORECASE
+    r"(same|expected) device|at least two devices|is on cpu|on (meta|pretend).*on cpu|cpu.*(meta|pretend)",
+    re.IGNORECASE,
 )
 
 #: How often a call is repeated: a few random numbers are equal now and then.
@@ -41,28 +42,32 @@ _REPEATED: Final = 4
 def device_hygiene(subject: Subject) -> None:
     """Require that every tensor is made on the device of the inputs.
 
-    The inputs are on the meta device: an operation on them and a tensor of the CPU raises.
+    The inputs are on the pretend device, where every operation on them and a tensor of the CPU raises. PyTorch may
+    refuse that device; then they are on the meta device, where some operations raise and no values can be read.
     """
     bench = subject.bench
     if bench.adapter.arrays != "torch":
-        raise NotCheckable(f"{bench.adapter.arrays} has no meta device")
+        raise NotCheckable(f"{bench.adapter.arrays} has neither a pretend nor a meta device")
     if "cuda" not in bench.adapter.devices:
         raise NotCheckable("it runs on the CPU alone, as DEVICES declares")
     case = find_working_case(subject.component, bench)
     contract, library = bench.spec.contracts[subject.component], LIBRARIES["torch"]
-    given = convert_arguments(library, contract, read_arguments(case), bench.dtype, "meta")
+    from goldformer.adapters import pretend_device  # imports torch, which code without it need not have
+
+    device = "meta" if pretend_device.register() else pretend_device.NAME
+    given = convert_arguments(library, contract, read_arguments(case), bench.dtype, device)
     try:
         returned, _ = call(bench.adapter, contract, given)
     except (BadResult, NotImplementedHere) as bad:
         if MIXED_DEVICES.search(str(bad.__cause__)):
             raise Violation(f"mixes devices: a tensor is made on the CPU, whatever the inputs are on ({bad})") from bad
-        raise NotCheckable(f"{NOT_RUN} on the meta device: {bad}") from bad
+        raise NotCheckable(f"{NOT_RUN} on the {device} device: {bad}") from bad
     if not isinstance(returned, dict):
         values = returned if isinstance(returned, (tuple, list)) else (returned,)
         returned = dict(zip(contract.outputs, values, strict=False))
     for name, value in returned.items():
-        if library.is_array(value) and library.device(value) != "meta":
-            raise Violation(f"{name} is on {library.device(value)} though the inputs are elsewhere")
+        if library.is_array(value) and library.device(value) != device:
+            raise Violation(f"{name} is on {library.device(value)} though the inputs are on {device}")
 
 
 @holds("repeat-calls")

@@ -355,7 +355,7 @@ def test_a_property_that_the_implementation_keeps_from_running_is_named(spec):
     stopped = replace(verdict(SKIPPED, kind="property", reason="not-checkable"), check="device-hygiene", message=said)
     (found,) = diagnose([stopped, verdict(PASSED)], spec)
     assert (found.label, found.text) == ("Could not be checked", f"device-hygiene of {ATTENTION}: {said}")
-    numpy = replace(stopped, message="numpy has no meta device")
+    numpy = replace(stopped, message="numpy has neither a pretend nor a meta device")
     assert not list(diagnose([numpy], spec))
 
 

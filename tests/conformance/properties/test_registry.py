@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from goldformer.adapters import Adapter, find_adapter
+from goldformer.adapters import Adapter, find_adapter, pretend_device
 from goldformer.adapters.textbook.attention import (
     drop_weights,
     padding_mask,
@@ -551,12 +551,42 @@ def zeros_on_the_cpu(query, key, value, mask=None):
 
 def result_made_anew_on_the_cpu(query, key, value, mask=None):
     output = attend(query, key, value, mask, query.shape[-1] ** -0.5)
-    return torch.zeros(output.shape) if output.is_meta else output
+    return output if output.device.type == "cpu" else torch.zeros(output.shape)
 
 
 def weights_made_anew_on_the_cpu(query, key, value, mask=None):
     output = attend(query, key, value, mask, query.shape[-1] ** -0.5)
     return {"weights": torch.full((*query.shape[:-1], key.shape[-2]), 1.0), "output": output}
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    """Choose the device that stands in for a GPU: pretend, or meta where PyTorch refuses pretend."""
+
+    def choose(device):
+        why_not = pretend_device.register()
+        if device == "meta":
+            monkeypatch.setattr(pretend_device, "register", lambda: "refused")
+        elif why_not is not None:
+            pytest.skip(why_not)
+
+    return choose
+
+
+def embeds_ids_on_the_cpu(ids, *, params):
+    table = params["table"]
+    return torch.nn.functional.embedding(ids if ids.is_cpu else torch.zeros_like(ids, device="cpu"), table)
+
+
+def test_an_embedding_of_ids_on_the_cpu_is_caught_by_the_pretend_device_alone(judge, stand_in):
+    stand_in("pretend")
+    verdict = judge("device-hygiene", "token_embedding", {"token_embedding": embeds_ids_on_the_cpu})
+    assert verdict.message.startswith(MIXES)
+    assert "(indices of aten.embedding.default is on cpu)" in verdict.message
+    stand_in("meta")
+    assert (
+        judge("device-hygiene", "token_embedding", {"token_embedding": embeds_ids_on_the_cpu}).status is Status.PASSED
+    )
 
 
 MIXES = "mixes devices: a tensor is made on the CPU, whatever the inputs are on ("
@@ -569,12 +599,14 @@ MIXES = "mixes devices: a tensor is made on the CPU, whatever the inputs are on 
         (mask_on_the_cpu, MIXES),
         (mask_on_the_cpu_by_where, MIXES),
         (zeros_on_the_cpu, MIXES),
-        (result_made_anew_on_the_cpu, "output is on cpu though the inputs are elsewhere"),
-        (weights_made_anew_on_the_cpu, "weights is on cpu though the inputs are elsewhere"),
+        (result_made_anew_on_the_cpu, "output is on cpu though the inputs are on "),
+        (weights_made_anew_on_the_cpu, "weights is on cpu though the inputs are on "),
     ],
     ids=lambda value: getattr(value, "__name__", " "),
 )
-def test_a_tensor_left_on_the_cpu_is_caught_without_a_gpu(function, says, judge):
+@pytest.mark.parametrize("device", ["meta", "pretend"])
+def test_a_tensor_left_on_the_cpu_is_caught_without_a_gpu(function, says, device, judge, stand_in):
+    stand_in(device)
     verdict = judge("device-hygiene", ATTENTION, {ATTENTION: function})
     assert (verdict.status, verdict.reason) == (Status.FAILED, "property")
     assert verdict.message.startswith(says)
@@ -623,33 +655,48 @@ def goes_through_the_cpu(query, key, value, mask=None):
 
 
 def raises_in_its_own_words(query, key, value, mask=None):
-    if query.is_meta:
+    if query.device.type != "cpu":
         raise ValueError("no values")
     return attend(query, key, value, mask, query.shape[-1] ** -0.5)
 
 
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize(
-    "function",
+    ("function", "device"),
     [
-        asks_for_a_number,
-        branches_on_its_data,
-        goes_through_numpy,
-        goes_through_the_cpu,
-        raises_in_its_own_words,
+        (asks_for_a_number, "meta"),
+        (branches_on_its_data, "meta"),
+        (goes_through_numpy, "meta"),
+        (goes_through_numpy, "pretend"),
+        (goes_through_the_cpu, "meta"),
+        (raises_in_its_own_words, "meta"),
+        (raises_in_its_own_words, "pretend"),
     ],
 )
-def test_code_that_looks_at_its_data_is_not_accused(function, strict, judge):
+def test_code_that_looks_at_its_data_is_not_accused(function, device, strict, judge, stand_in):
+    stand_in(device)
     verdict = judge("device-hygiene", ATTENTION, {ATTENTION: function}, strict=strict)
     assert (verdict.status, verdict.reason) == (Status.SKIPPED, "not-checkable")
-    assert verdict.message.startswith("cannot run on the meta device: ")
+    assert verdict.message.startswith(f"cannot run on the {device} device: ")
+
+
+@pytest.mark.parametrize("function", [asks_for_a_number, branches_on_its_data])
+def test_code_that_looks_at_its_data_runs_on_the_pretend_device(function, judge, stand_in):
+    stand_in("pretend")
+    assert judge("device-hygiene", ATTENTION, {ATTENTION: function}).status is Status.PASSED
+
+
+def test_a_result_that_stays_on_the_cpu_is_caught_by_the_pretend_device(judge, stand_in):
+    stand_in("pretend")
+    verdict = judge("device-hygiene", ATTENTION, {ATTENTION: goes_through_the_cpu})
+    assert (verdict.status, verdict.message) == (Status.FAILED, "output is on cpu though the inputs are on pretend")
 
 
 def test_a_path_with_cpu_and_meta_in_it_is_no_evidence(tmp_path, spec):
-    path = tmp_path / "cpu" / "metaformer.py"
-    path.parent.mkdir()
+    path = tmp_path / "cpu" / "metaformer" / "pretend.py"
+    path.parent.mkdir(parents=True)
     path.write_text(
-        'ARRAYS = "torch"\ndef softmax(scores):\n    if scores.is_meta:\n        raise ValueError("no values")\n'
+        'ARRAYS = "torch"\ndef softmax(scores):\n    if not scores.is_cpu:\n        raise ValueError("no values")\n'
         "    return scores.softmax(-1)\n",
         encoding="utf-8",
     )
@@ -669,7 +716,7 @@ def test_who_declares_the_cpu_alone_may_make_tensors_there(strict, judge):
 def test_numpy_has_no_devices_to_mix(strict, judge):
     verdict = judge("device-hygiene", "softmax", {"softmax": build_textbook().softmax}, arrays="numpy", strict=strict)
     assert (verdict.status, verdict.reason) == (Status.SKIPPED, "not-checkable")
-    assert verdict.message == "numpy has no meta device"
+    assert verdict.message == "numpy has neither a pretend nor a meta device"
 
 
 # What is drawn at random

@@ -77,7 +77,8 @@ def test_without_a_gpu_cuda_by_name_is_an_error_everywhere(bench, spec):
     verdicts += [check_property(prop, "positional_encoding", at) for prop in listing]
     judged = [v for v in verdicts if v.status is not Status.SKIPPED]
     assert {(v.status, v.reason) for v in judged} == {(Status.ERRORED, "raised")}
-    assert all(re.fullmatch(rf"raised \w+: .*(CUDA|NVIDIA).*{HERE}", v.message, re.DOTALL) for v in judged)
+    hint = "; a tensor is moved to CUDA, whatever the inputs are on: use the device of an input, such as x.device"
+    assert all(re.fullmatch(rf"raised \w+: .*(CUDA|NVIDIA).*{HERE}{hint}", v.message, re.DOTALL) for v in judged)
     assert listing
 
 
