@@ -18,7 +18,14 @@ from goldformer.conformance.diagnosis.mistakes.differentiation import DIFFERENTI
 from goldformer.conformance.diagnosis.mistakes.places import PLACES, TRACKED, restrict_to
 from goldformer.conformance.diagnosis.neighbours import find_made
 from goldformer.conformance.judging.gradient import invoke_gradient
-from goldformer.conformance.judging.invoke import Arguments, BadResult, Result, invoke, read_arguments
+from goldformer.conformance.judging.invoke import (
+    Arguments,
+    BadResult,
+    NotImplementedHere,
+    Result,
+    invoke,
+    read_arguments,
+)
 from goldformer.spec import Case, Spec
 
 #: In float64 two orders of the same sums agree within some 1e-13 at these sizes; two formulas differ by far more.
@@ -89,7 +96,7 @@ def _list_layers(claim: Claim) -> Iterator[Replacements]:
             yield find_made(id_).steps
 
 
-def _call(adapter: Adapter, case: Case, spec: Spec) -> Result | BadResult:
+def _call(adapter: Adapter, case: Case, spec: Spec) -> Result | BadResult | None:
     contract, arguments = spec.contracts[case.component], _move(read_arguments(case))
     try:
         with np.errstate(all="ignore"):
@@ -99,6 +106,8 @@ def _call(adapter: Adapter, case: Case, spec: Spec) -> Result | BadResult:
             return invoke_gradient(adapter, contract, arguments, case.cotangent_array, wanted, "float64", "cpu")
     except BadResult as bad:
         return bad
+    except NotImplementedHere:
+        return None
 
 
 def _move(arguments: Arguments) -> Arguments:
@@ -116,8 +125,8 @@ def _move(arguments: Arguments) -> Arguments:
     return replace(arguments, inputs=moved[0], params=moved[1])
 
 
-def _are_same(one: Result | BadResult, other: Result | BadResult) -> bool:
-    if isinstance(one, BadResult) or isinstance(other, BadResult):
+def _are_same(one: Result | BadResult | None, other: Result | BadResult | None) -> bool:
+    if not (isinstance(one, Result) and isinstance(other, Result)):
         return type(one) is type(other) and str(one) == str(other)
     return one.outputs.keys() == other.outputs.keys() and all(
         _are_near(one.outputs[name], other.outputs[name]) for name in one.outputs
