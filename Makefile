@@ -54,7 +54,7 @@ bench: $(STAMP)  ## What it all costs, with ratios measured side by side, into b
 	@$(BIN)/python -m pytest -o python_files='bench_*.py' -o addopts=--import-mode=importlib \
 		--benchmark-columns=median,iqr,rounds --benchmark-sort=fullname --table build/benchmarks.md -q benchmarks
 
-diagnosis: $(STAMP)  ## How many known mistakes are caught and named: alone, inside a larger component, unknown
+diagnosis: $(STAMP)  ## How many mistakes are caught, placed and named: known, hidden in a larger component, unknown, two at once
 	@$(BIN)/python -m benchmarks.diagnosis
 
 example: $(STAMP)  ## "je suis étudiant" → "i am a student <eos>": train, decode, look at the attention

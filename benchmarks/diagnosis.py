@@ -1,69 +1,94 @@
-"""The quality of the diagnosis: each mistake made by itself, hidden in a larger component, and unknown to it.
+"""The quality of the diagnosis: known mistakes, hidden ones, unknown ones, and two at once.
 
-Run with `make diagnosis`. Every mistake that NumPy can express is made on the textbook and the suite's golden cases
-and properties are run on it in float32:
+Run with `make diagnosis`. Mistakes are made on the textbook, and the suite's golden cases and properties are run on it
+in float32:
 
-- alone: its component is there and so are those it is built of;
+- catalogue: each mistake that NumPy can express, its component there and those that it is built of;
 - hidden: only the smallest component that contains it is there, as in an implementation that exposes whole layers;
-- unknown: one mistake in five, drawn at random, is left out of the diagnosis, which must not name another one.
+- unknown: one mistake of the catalogue in five, drawn at random, is left out of the diagnosis;
+- neighbours: the generated changes of a step, all of them known to the diagnosis;
+- held out: one neighbour in five, drawn at random, is left out of the diagnosis;
+- pairs: two mistakes of the catalogue or the neighbours at once, in one component, or one of them in a part of it.
 
-Of the neighbours of the textbook, which are generated, some are drawn:
-
-- neighbour: it is known, and should be named, or something that no case tells from it;
-- held out: one neighbour in five is left out; what is then said reproduces every failing case, or is not claimed.
+Each bench is drawn in a random order, and ends after `--cpu` seconds. What is said to be found is right if it is what
+was made, or if the code with it instead gives the same results for arguments that no case has.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from types import SimpleNamespace
+from itertools import islice
+from statistics import median
 from typing import Final
 
 import click
 
+from benchmarks.truth import Claim, build_mistaken, is_true
 from goldformer.adapters.protocol import Adapter
 from goldformer.conformance.diagnosis.explain import Diagnosis
-from goldformer.conformance.diagnosis.findings import CLOSEST, MISTAKE_FOUND, POSSIBLE_CAUSES, diagnose
+from goldformer.conformance.diagnosis.findings import (
+    CLOSEST,
+    FIX_FIRST,
+    MISTAKE_FOUND,
+    OPTION_FOUND,
+    POSSIBLE_CAUSES,
+    Finding,
+    diagnose,
+)
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.diagnosis.neighbours import find_made, neighbours
+from goldformer.conformance.diagnosis.suspects import rank_explanations
 from goldformer.conformance.judging.cases import Bench
+from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.run import Numerics, Selection, checks
 from goldformer.spec import Spec, load_spec
 
 #: One mistake in this many is left out.
 FOLDS: Final = 5
+#: What the place of an unknown mistake ends with, and the components that are there.
+PLACED: Final = {
+    "attention": {"softmax", "scaled_dot_product_attention", "multi_head_attention", "fused_multi_head_attention"},
+    "feed_forward": {"feed_forward"},
+    "output_layer": {"output_probabilities"},
+    "embedding": {"token_embedding"},
+    "positions": {"positional_encoding", "layer_norm"},
+    "skeleton": {"layer_norm", "encoder_layer", "decoder_layer", "encoder", "decoder", "transformer"},
+    "encoder": {"encoder_layer", "encoder"},
+    "loop": {"greedy_decode", "beam_search"},
+}
+#: The benches, in the order in which they are printed.
+BENCHES: Final = ("catalogue", "hidden", "unknown", "neighbours", "held out", "pairs")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """The mistakes to make at once, and those that the diagnosis must not know."""
+
+    made: tuple[str, ...]
+    left_out: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The findings about one mistake: `place` is its rank among them, 1 for first, None if it is not named."""
+    """What was said of some mistakes, and the CPU time of the diagnosis.
 
-    mistake: str
-    way: str
-    caught: bool
-    place: int | None
+    `wrong` are the claims that are not true. `is_isolated` says that a place was found by calls, and `is_placed` that
+    one of them is in a component to fix first, or in that place.
+    """
+
+    task: Task
+    is_caught: bool
+    is_named: bool
+    is_placed: bool
+    is_isolated: bool
+    wrong: tuple[Claim, ...]
     said: str
     seconds: float
-
-    @property
-    def word(self) -> str:
-        """The outcome in a word."""
-        if not self.caught:
-            return "not caught"
-        if self.way in ("neighbour", "held out") and self.place is None and MISTAKE_FOUND in self.said:
-            return "explained in other words"
-        if self.way in ("unknown", "held out"):
-            # What the cases list may still name it; what is told from results alone cannot.
-            return "said to be another" if MISTAKE_FOUND in self.said else "caught, and not said to be another"
-        if self.place is not None:
-            return "first" if self.place == 1 else "among three" if self.place <= 3 else "later"
-        return "unknown" if MISTAKE_FOUND not in self.said else "misnamed"
 
 
 @cache
@@ -73,74 +98,157 @@ def spec_() -> Spec:
     return load_spec()
 
 
-def examine(mistake: str, way: str, left_out: frozenset[str]) -> Outcome | None:
-    """Run the suite on one mistake; None if no component can hide it."""
+@cache
+def find_component(id_: str) -> str:
+    """Return the component in which a mistake or a neighbour is made."""
+    mistakes = spec_().mistakes
+    return (mistakes[id_] if id_ in mistakes else neighbours()[id_]).component
+
+
+def examine(task: Task, *, is_hidden: bool) -> Outcome | None:
+    """Run the suite on the textbook with some mistakes; None if they are to be hidden and no component can."""
     spec = spec_()
-    component = (spec.mistakes if mistake in spec.mistakes else neighbours())[mistake].component
-    book = find_made(mistake).make()
-    if way == "hidden":
+    component = max((find_component(id_) for id_ in task.made), key=list(spec.components).index)
+    code = build_mistaken(task.made, spec)
+    parts = spec.list_dependencies(component)
+    listing = {case.component for case in spec.cases.values() if not {*task.made}.isdisjoint(case.kills)}
+    seen = {component, *parts, *(() if parts else listing)}
+    if is_hidden:
         holders = [name for name in spec.components if component in spec.list_dependencies(name)]
         if not holders:
             return None
-        component = min(holders, key=lambda name: len(spec.list_dependencies(name)))
-        book = SimpleNamespace(ARRAYS="numpy", **{component: getattr(book, component)})
-    adapter = Adapter.from_object(book, mistake, spec)
-    bench = Bench(spec, adapter, "float32", "cpu")
-    listing = {case.component for case in spec.cases.values() if mistake in case.kills}
-    parts = spec.list_dependencies(component) if way != "hidden" else ()
-    seen = tuple(name for name in spec.components if name in {component, *parts, *(listing if not parts else ())})
-    start = time.perf_counter()
-    judgements = (check() for check in checks(bench, Selection(("float32",), seen)))
-    verdicts = Diagnosis(spec, left_out).explain_all(judgements)
+        seen = {min(holders, key=lambda name: len(spec.list_dependencies(name)))}
+    selection = Selection(("float32",), tuple(name for name in spec.components if name in seen))
+    judgements = [check() for check in checks(Bench(spec, code, "float32", "cpu"), selection)]
+    start = time.process_time()
+    verdicts = Diagnosis(spec, task.left_out).explain_all(judgements)
     remarks = list(diagnose(verdicts, spec))
-    said = "\n".join(f"{remark.label}: {remark.text}" for remark in remarks)
-    # What is said to be it comes before what could be it, whichever component it is said of.
-    labels = (MISTAKE_FOUND, CLOSEST, "Or", POSSIBLE_CAUSES)
-    naming = [remark.mistakes for label in labels for remark in remarks if remark.label == label]
-    place = next((i for i, ids in enumerate(naming, 1) if mistake in ids), None)
-    return Outcome(mistake, way, any(v.bad for v in verdicts), place, said, time.perf_counter() - start)
+    return assess(task, code, component, verdicts, remarks, time.process_time() - start)
 
 
-def tasks(seed: int, drawn: int) -> Iterator[tuple[str, str, frozenset[str]]]:
-    """Yield all tasks; the seed draws the mistakes that are left out, and so many neighbours."""
-    ids = list(implementations())
-    for mistake in ids:
-        yield mistake, "alone", frozenset()
-        yield mistake, "hidden", frozenset()
-    shuffled = random.Random(seed).sample(ids, len(ids))
-    left_out = frozenset(shuffled[: len(ids) // FOLDS])
-    for mistake in left_out:
-        yield mistake, "unknown", left_out
-    generated = random.Random(seed).sample(list(neighbours()), len(neighbours()))
-    held_out = frozenset(generated[: len(generated) // FOLDS])
-    yield from ((id_, "neighbour", frozenset()) for id_ in generated[-drawn:] if drawn)
-    yield from ((id_, "held out", held_out) for id_ in generated[:drawn] if id_ in held_out)
+def assess(
+    task: Task, code: Adapter, component: str, verdicts: list[Verdict], remarks: list[Finding], seconds: float
+) -> Outcome:
+    """Return what the findings of a run are worth; all the mistakes show in the component."""
+    spec, made = spec_(), {*task.made}
+    claims = list(list_claims(verdicts, remarks, spec))
+    true = {c for c in claims if is_true(c, code, task.made, spec)}
+    # Two mistakes may be found one after the other, each in the component where it is.
+    right = true | {c for c in claims if c.is_of_mistakes and made >= {*c.causes}}
+    labels = (MISTAKE_FOUND, CLOSEST, POSSIBLE_CAUSES)
+    first = next((r.mistakes for label in labels for r in remarks if r.label == label), ())
+    named = {id_ for c in right for id_ in c.causes}
+    whole = {c for c in true if c.component not in spec.list_dependencies(component)}
+    homes = {find_component(id_) for id_ in made}
+    places = [id_ for v in verdicts if v.isolated for id_ in v.isolated.places]
+    return Outcome(
+        task,
+        is_caught=any(v.bad for v in verdicts),
+        is_named=made <= named or made <= {*first} or bool(whole),
+        is_placed=any(r.label == FIX_FIRST and r.text in homes for r in remarks)
+        or any(id_.endswith(end) and homes & PLACED[end] for id_ in places for end in PLACED),
+        is_isolated=bool(places),
+        wrong=tuple(c for c in claims if c not in right),
+        said="\n".join(f"{r.label}: {r.text}" for r in remarks),
+        seconds=seconds,
+    )
+
+
+def list_claims(verdicts: list[Verdict], remarks: list[Finding], spec: Spec) -> Iterator[Claim]:
+    """Yield what is said to be found, of each component."""
+    component = ""
+    for remark in remarks:
+        component = component if remark.inner else remark.text
+        if remark.label in (MISTAKE_FOUND, OPTION_FOUND):
+            ranked = rank_explanations(verdicts, component, spec)
+            same = (e for e in ranked if e.certain and remark.mistakes == tuple(c.id for c in e.causes if not c.option))
+            found = next(same, None)
+            # A result that changes from call to call is found without an imitation.
+            yield Claim(component, remark.mistakes if found is None else found.ids)
+
+
+def list_tasks(bench: str, seed: int) -> Iterator[Task]:
+    """Yield the tasks of a bench in a random order."""
+    rng = random.Random(seed)
+    known = list(implementations() if bench in ("catalogue", "hidden", "unknown") else neighbours())
+    drawn = rng.sample(known, len(known))
+    if bench == "pairs":
+        yield from draw_pairs(rng)
+    elif bench in ("unknown", "held out"):
+        left_out = frozenset(drawn[: len(drawn) // FOLDS])
+        yield from (Task((id_,), left_out) for id_ in drawn[: len(drawn) // FOLDS])
+    else:
+        yield from (Task((id_,)) for id_ in drawn)
+
+
+def draw_pairs(rng: random.Random) -> Iterator[Task]:
+    """Yield two mistakes that can show at once, the second one in the component of the first or in a part of it."""
+    ids = [*implementations(), *neighbours()]
+    while True:
+        first = rng.choice(ids)
+        home = find_component(first)
+        homes = {home, *spec_().list_dependencies(home)}
+        second = rng.choice([id_ for id_ in ids if find_component(id_) in homes])
+        if first != second and find_made(first).can_be_made_with(find_made(second)):
+            yield Task((first, second))
+
+
+def run_bench(bench: str, seed: int, cpu: float, most: int) -> list[Outcome]:
+    """Return the outcomes of a bench's first tasks: no more than `most`, and none after so many seconds of CPU time."""
+    outcomes = []
+    start = time.process_time()
+    for task in islice(list_tasks(bench, seed), most):
+        if time.process_time() - start > cpu:
+            break
+        if outcome := examine(task, is_hidden=bench == "hidden"):
+            outcomes.append(outcome)
+    return outcomes
+
+
+def describe(bench: str, outcomes: list[Outcome]) -> str:
+    """Return the line of a bench in the table."""
+    caught = [o for o in outcomes if o.is_caught]
+    unnamed = [o for o in caught if not o.is_named]
+    counts = (
+        len(caught),
+        sum(o.is_placed or o.is_named for o in caught),
+        sum(o.is_named for o in caught),
+        sum(bool(o.wrong) for o in outcomes),
+        len(unnamed),
+        sum(o.is_isolated for o in unnamed),
+    )
+    seconds = [o.seconds for o in outcomes] or [0.0]
+    shares = "".join(f"{count:>10}" for count in counts)
+    return f"{bench:<12}{len(outcomes):>6}{shares}{median(seconds):>9.2f}{max(seconds):>9.2f}"
+
+
+def describe_wrong(outcomes: list[Outcome]) -> Iterator[str]:
+    """Yield the mistakes that were called by other names, and those that nothing caught."""
+    for o in outcomes:
+        yield from (f"  {' + '.join(o.task.made)}: said of {c.component}: {' + '.join(c.causes)}" for c in o.wrong)
+        if not o.is_caught:
+            yield f"  not caught: {' + '.join(o.task.made)}"
 
 
 @click.command()
-@click.option("--jobs", type=int, default=None, help="Processes.  [default: all cores]")
-@click.option("--seed", type=int, default=1, show_default=True, help="Draws which mistakes are left out.")
-@click.option("--neighbours", "drawn", type=int, default=100, show_default=True, help="How many neighbours are drawn.")
-@click.option("--verbose", "-v", is_flag=True, help="What is said of those that are not named first.")
-def main(jobs: int | None, seed: int, drawn: int, *, verbose: bool) -> None:
-    """Print how many are caught and named."""
-    listed = list(tasks(seed, drawn))
+@click.option("--jobs", type=int, default=None, help="Processes, a bench in each.  [default: all cores]")
+@click.option("--seed", type=int, default=1, show_default=True, help="Draws mistakes, and which are left out.")
+@click.option("--cpu", type=float, default=150.0, show_default=True, help="Seconds of CPU time for each bench.")
+@click.option("--most", type=int, default=1000, show_default=True, help="The most tasks of a bench.")
+@click.option("--bench", "benches", type=click.Choice(BENCHES), multiple=True, default=BENCHES, help="Only this one.")
+@click.option("--verbose", "-v", is_flag=True, help="What is said of those that are misnamed, or not named.")
+def main(jobs: int | None, seed: int, cpu: float, most: int, benches: tuple[str, ...], *, verbose: bool) -> None:
+    """Print how many are caught, placed and named, how many are called by a wrong name, and the CPU time of it."""
+    titles = ("caught", "placed", "named", "misnamed", "unnamed", "isolated")
+    print(f"{'bench':<12}{'made':>6}" + "".join(f"{t:>10}" for t in titles) + f"{'CPU s':>9}{'worst':>9}")
     with ProcessPoolExecutor(jobs) as pool:
-        outcomes = [o for o in pool.map(examine, *zip(*listed, strict=True), chunksize=4) if o is not None]
-    for way in ("alone", "hidden", "unknown", "neighbour", "held out"):
-        if not (mine := [o for o in outcomes if o.way == way]):
-            continue
-        counts = Counter(o.word for o in mine)
-        print(f"{way}: {len(mine)} mistakes; " + ", ".join(f"{n} {word}" for word, n in counts.most_common()))
-        for word in counts:
-            if word != "first":
-                print(f"  {word}: " + ", ".join(o.mistake for o in mine if o.word == word))
-        if verbose:
-            for o in mine:
-                if o.word != "first":
-                    print(f"── {o.mistake} ({o.way}, {o.word})\n{o.said}")
-    seconds = sorted(o.seconds for o in outcomes)
-    print(f"a run: median {seconds[len(seconds) // 2]:.1f} s, slowest {seconds[-1]:.1f} s")
+        waiting = [(bench, pool.submit(run_bench, bench, seed, cpu, most)) for bench in benches]
+        for bench, future in waiting:
+            outcomes = future.result()
+            print(describe(bench, outcomes), *describe_wrong(outcomes), sep="\n", flush=True)
+            if verbose:
+                for o in (o for o in outcomes if o.wrong or not o.is_named):
+                    print(f"── {' + '.join(o.task.made)}\n{o.said}")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from goldformer.conformance.diagnosis.findings import list_unknown
 from goldformer.conformance.diagnosis.other_options import advise_option
 from goldformer.conformance.diagnosis.refutation import can_refute, rule_out_causes
+from goldformer.conformance.diagnosis.suspects import rank_explanations
 from goldformer.conformance.judging.cases import Judgement, report_fault
 from goldformer.conformance.judging.invoke import BadResult, Result
 from goldformer.conformance.judging.verdict import WITHHELD, Match, Verdict
@@ -56,13 +57,51 @@ class Diagnosis:
         A mistake that was found late is compared with the failures before it too, and with the cases that pass. The
         judgement of a verdict is None if another process made it.
         """
-        judged = list(zip(judgements, verdicts, strict=True))
-        completed = [self._add_late_matches(j, verdict) if j else verdict for j, verdict in judged]
+        completed = self._add_all_late(judgements, verdicts)
+        if self._search_second(judgements, completed):
+            completed = self._add_all_late(judgements, completed)
         if any(v.bad and v.matches for v in completed):
             rule_out_causes(judgements, completed, self._imitator, self._spec)
         if self._isolates:
             self._isolate_unknown(judgements, completed)
         return completed
+
+    def _add_all_late(self, judgements: Sequence[Judgement | None], verdicts: Sequence[Verdict]) -> list[Verdict]:
+        judged = zip(judgements, verdicts, strict=True)
+        return [self._add_late_matches(j, verdict) if j else verdict for j, verdict in judged]
+
+    def _search_second(self, judgements: Sequence[Judgement | None], verdicts: list[Verdict]) -> bool:
+        """Search a second cause where the best explanation of a component reproduces most failing cases, but not all.
+
+        The search is made at the cheapest case that refutes it; what is found is noted in its verdict. Return True if
+        something is found.
+        """
+        before = list(verdicts)
+        for component in dict.fromkeys(v.component for v in verdicts if v.bad and v.matches):
+            best = rank_explanations(verdicts, component, self._spec)[0]
+            if 2 * best.equals < best.case_count:
+                continue
+            refuting = {
+                index: judgement
+                for index, judgement in enumerate(judgements)
+                if judgement is not None and judgement.verdict.bad and judgement.verdict.check in best.refuting
+            }
+            if refuting:
+                index = min(refuting, key=lambda index: _rank_case(refuting[index]))
+                verdicts[index] = self._add_second_cause(refuting[index], verdicts[index], best.ids)
+        return verdicts != before
+
+    def _add_second_cause(self, judgement: Judgement, verdict: Verdict, causes: tuple[str, ...]) -> Verdict:
+        """Return the verdict of a case that refutes some causes, with what explains it on top of them."""
+        case, bench, outcome = judgement.case, judgement.bench, judgement.outcome
+        if verdict.matches is None or case is None or not isinstance(outcome, Result | BadResult):
+            return verdict
+        try:
+            declared = bench.adapter.options(case.component, bench.spec)
+            second = self._imitator.search_second(causes, case, outcome, judgement.expected, bench.dtype, declared)
+            return replace(verdict, matches=(*verdict.matches, *second))
+        except Exception as error:
+            return report_fault(verdict, error)
 
     def _isolate_unknown(self, judgements: Sequence[Judgement | None], verdicts: list[Verdict]) -> None:
         """Note the place of the mistake in a verdict of each component whose failures nothing explains."""
@@ -82,7 +121,7 @@ class Diagnosis:
     def explain(self, judgement: Judgement) -> Verdict:
         """Return a verdict with the mistakes and options that explain its failure, as far as they are known by now."""
         verdict = judgement.verdict
-        if can_refute(judgement):
+        if can_refute(judgement) and judgement.case is not None and judgement.case.cotangent is None:
             self._passed.append(judgement)
         if not verdict.bad or judgement.case is None:
             return verdict
@@ -123,6 +162,12 @@ class Diagnosis:
             return replace(verdict, matches=(*verdict.matches, *late))
         except Exception as error:
             return report_fault(verdict, error)
+
+
+def _rank_case(judgement: Judgement) -> tuple[bool, int]:
+    """Order cases by the cost of an imitation: gradients are differences of many calls."""
+    assert judgement.case is not None, "only cases refute"
+    return judgement.case.cotangent is not None, judgement.case.size
 
 
 def _order_by_cost(judgements: Sequence[Judgement]) -> list[int]:

@@ -49,6 +49,9 @@ _TRIED: Final = 500_000
 #: How many times as many neighbours as other candidates are tried: there are hundreds, each as likely as the other.
 _NEIGHBOURS: Final = 4
 
+#: The most neighbours of a component of which all pairs are tried: they are then several hundred.
+_FEW: Final = 30
+
 #: The number of passing cases of a component that are compared with a neighbour.
 _PASSED: Final = 6
 
@@ -220,6 +223,47 @@ class Imitator:
         passing = FailingCase(case, self.spec.contracts[case.component], actual, expected, dtype, options)
         return passing.excludes(self._imitate(candidate, passing))
 
+    def are_by_hand(self, causes: tuple[str, ...]) -> bool:
+        """Return True if the causes of a match are all made in backward passes written by hand."""
+        candidate = self._matched.get(causes, Candidate())
+        return bool(candidate.mistakes) and all(find_made(id_).by_hand for id_ in candidate.mistakes)
+
+    def search_second(
+        self,
+        causes: tuple[str, ...],
+        case: Case,
+        actual: Result | BadResult,
+        expected: Mapping[str, GoldenArray],
+        dtype: str,
+        options: Options,
+    ) -> tuple[Match, ...]:
+        """Return the causes of a match with one more, for a failing case that refutes them by themselves.
+
+        What is found is a late match of the other failing cases.
+        """
+        component, base = case.component, self._matched.get(causes)
+        if base is None or base.place or case.full_size or case.size > _LARGE:
+            return ()
+        failure = FailingCase(case, self.spec.contracts[component], actual, expected, dtype, options)
+        found = self._keep_possible(self._match_candidates(self._list_second(base, failure), failure), failure)
+        self._fitted[component].update(dict.fromkeys(found))
+        # What explains one case more comes before it where only the first few are compared.
+        self._counted[component].update(dict.fromkeys(found, self._counted[component][base] + 1))
+        return tuple(Match(candidate.causes, distance) for candidate, distance in found.items())
+
+    def _list_second(self, base: Candidate, failure: FailingCase) -> Iterator[Candidate]:
+        """Yield a base with each mistake, option and neighbour, as many as there is time for."""
+        case, component = failure.case, failure.case.component
+        backward = case.cotangent is not None
+        most = _TRIED // estimate_cost(case)
+        mistakes: Iterable[Candidate] = chain(self._list_near(component, failure.options), self._list_far(component))
+        if backward:
+            # A forward pass that is wrong has shown in the cases without a cotangent, which are quick.
+            listed = self._make_candidates(case.kills)
+            mistakes = (c for c in listed if find_made(c.mistakes[0]).by_hand)
+        others = chain(mistakes, self._select_neighbours(component, backward=backward))
+        yield from islice(self._combine_with([base], others), most)
+
     def _search(self, failure: FailingCase) -> dict[Candidate, float]:
         """Search the catalogue; return nothing if the search would take too long."""
         case = failure.case
@@ -261,6 +305,7 @@ class Imitator:
             (self._place_mistakes, most),
             (self._list_neighbours, _NEIGHBOURS * most),
             (self._pair_candidates, most),
+            (self._pair_neighbours, most),
         )
         for further, count in searches:
             if not found and not short:
@@ -355,6 +400,15 @@ class Imitator:
         listed = list(others)
         for base in bases:
             yield from filter(None, (base.combine(other) for other in listed))
+
+    def _pair_neighbours(self, component: str, near: list[Candidate], bases: list[Candidate]) -> Iterator[Candidate]:
+        """Yield all pairs of the component's own neighbours and mistakes, or nothing where there are too many."""
+        del bases
+        own = [c for c in near if c.mistakes and self.spec.mistakes[c.mistakes[0]].component == component]
+        generated = self._select_neighbours(component, backward=False)
+        mine = [c for c in generated if neighbours()[c.mistakes[0]].component == component]
+        pairs = [*product(own, mine), *combinations(mine, 2)] if len(mine) <= _FEW else []
+        return filter(None, (one.combine(other) for one, other in pairs))
 
     def _list_combined(self, component: str, bases: list[Candidate], near: list[Candidate]) -> Iterator[Candidate]:
         """Yield the bases, several options at once, and these and single candidates on top of each base."""

@@ -47,18 +47,24 @@ def rule_out_causes(
 
 
 def can_refute(judgement: Judgement) -> bool:
-    """Return True for a passing case with values that are quick to imitate: gradients take a call for each element."""
+    """Return True for a passing case with values."""
     case, passed = judgement.case, judgement.verdict.status is Status.PASSED
     if case is None or not passed or not isinstance(judgement.outcome, Result):
         return False
-    return case.cotangent is None and not case.full_size and bool(judgement.expected)
+    return not case.full_size and bool(judgement.expected)
 
 
 def _find_refuting_case(
     causes: tuple[str, ...], passing: Mapping[int, Judgement], imitator: Imitator, spec: Spec
 ) -> int | None:
     """Return the index of a passing case that these causes would fail; None if none is found among the quick ones."""
-    cases = {index: judgement.case for index, judgement in passing.items() if judgement.case is not None}
+    # The gradients of a forward pass take a call for each element; those written by hand take one.
+    by_hand = imitator.are_by_hand(causes)
+    cases = {
+        index: judgement.case
+        for index, judgement in passing.items()
+        if judgement.case is not None and (by_hand or judgement.case.cotangent is None)
+    }
 
     def likely_first(index: int) -> tuple[bool, int]:
         return not any(id_ in cases[index].kills for id_ in causes), cases[index].size

@@ -1,0 +1,85 @@
+"""Two mistakes at once: both are named, also where one of them shows in few cases only, and nothing else is claimed."""
+
+from __future__ import annotations
+
+import importlib
+import random
+
+import pytest
+
+from goldformer.conformance.diagnosis.explain import Diagnosis
+from goldformer.conformance.diagnosis.findings import CLOSEST, MISTAKE_FOUND, diagnose
+from goldformer.conformance.judging.cases import Bench, judge_case
+from repository import REPOSITORY
+
+OVER_BATCH = "feed_forward.backward.w_2.over-batch"
+HALVED = "feed_forward.backward.w_2.halved"
+ABSOLUTE = "scaled_dot_product_attention.key.absolute"
+OVER_HEADS = "scaled_dot_product_attention.softmax.over-heads"
+
+
+@pytest.fixture
+def truth(monkeypatch):
+    monkeypatch.syspath_prepend(REPOSITORY)
+    return importlib.import_module("benchmarks.truth")
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    monkeypatch.syspath_prepend(REPOSITORY)
+    return importlib.import_module("benchmarks.diagnosis")
+
+
+def run(spec, code, component, left_out=()):
+    """Return the verdicts and the findings of one component's cases."""
+    at = Bench(spec, code, "float32", "cpu")
+    judgements = [judge_case(case, at) for case in spec.cases_of(component) if not case.full_size]
+    verdicts = Diagnosis(spec, left_out).explain_all(judgements)
+    return verdicts, list(diagnose(verdicts, spec))
+
+
+@pytest.mark.parametrize(
+    ("made", "component"),
+    [
+        # The softmax runs over the heads only where there are heads.
+        ((ABSOLUTE, OVER_HEADS), "scaled_dot_product_attention"),
+        # The second one shows in gradients only.
+        (("ln-square", "layer_norm.backward.x.over-tokens"), "layer_norm"),
+        # No case fits one of them by itself.
+        (("positional_encoding.positions.from-two", "positional_encoding.frequency-inverted"), "positional_encoding"),
+    ],
+)
+def test_both_are_found(spec, truth, bench, made, component):
+    code = truth.build_mistaken(made, spec)
+    verdicts, findings = run(spec, code, component)
+    (finding,) = [f for f in findings if f.label == MISTAKE_FOUND]
+    (claim,) = bench.list_claims(verdicts, findings, spec)
+    assert len(finding.mistakes) == 2
+    assert truth.is_true(claim, code, made, spec)
+
+
+def test_a_passing_gradient_refutes_what_is_written_by_hand(spec, truth):
+    # Averaged over two samples, a gradient is halved; where there is one sample, it is right.
+    code = truth.build_mistaken((OVER_BATCH,), spec)
+    _, findings = run(spec, code, "feed_forward", left_out=(OVER_BATCH,))
+    assert MISTAKE_FOUND not in {f.label for f in findings}
+    (closest,) = [f for f in findings if f.label == CLOSEST]
+    assert closest.mistakes == (HALVED,)
+    assert "but it would fail ffn-gradient-at-the-corner too, in which yours is right" in closest.text
+
+
+def test_a_claim_is_true_if_the_code_does_it(spec, truth):
+    made = (ABSOLUTE, OVER_HEADS)
+    code = truth.build_mistaken(made, spec)
+    component = "scaled_dot_product_attention"
+    assert truth.is_true(truth.Claim(component, made), code, made, spec)
+    assert not truth.is_true(truth.Claim(component, made[:1]), code, made, spec)
+    code = truth.build_mistaken((OVER_BATCH,), spec)
+    assert not truth.is_true(truth.Claim("feed_forward", (HALVED,)), code, (OVER_BATCH,), spec)
+
+
+def test_the_second_of_a_pair_is_made_in_the_same_component_or_in_a_part(spec, bench):
+    drawn = bench.draw_pairs(random.Random(0))
+    for _ in range(50):
+        first, second = map(bench.find_component, next(drawn).made)
+        assert second == first or second in spec.list_dependencies(first)
