@@ -113,7 +113,7 @@ def _read_function(what: Any, component: str | None, arrays: str | None, accept:
             raise ValueError(message)
         if adapter := _infer_function(what, None, accept, spec):
             return adapter
-        end = "" if message.endswith("?") else "."
+        end = "" if message.endswith(("?", "…")) else "."
         raise ValueError(f'{message}{end} Name the component: check({name}, "scaled_dot_product_attention")')
     renamed = not _takes(what, component or name, spec)
     if renamed and (adapter := _infer_function(what, component or name, accept, spec)):

@@ -245,6 +245,12 @@ def test_what_cannot_be_inferred_is_said(what, says):
     assert str(caught.value).startswith(says)
 
 
+def test_a_function_of_an_unknown_name_is_told_how_to_name_its_component():
+    with pytest.raises(ValueError, match="component zzz: known are ") as caught:
+        goldformer.check(types.FunctionType((lambda: 0).__code__, {}, "zzz"))
+    assert str(caught.value).endswith('… Name the component: check(zzz, "scaled_dot_product_attention")')
+
+
 def test_the_only_argument_of_a_function_may_have_another_name():
     assert goldformer.check(lambda z: torch.softmax(z, -1), "softmax", arrays="torch").conforms
 
