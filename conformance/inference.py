@@ -489,14 +489,11 @@ class _Catalogue:
     def _explains(self, id_: str, judgements: Sequence[Judgement]) -> bool:
         explained = 0
         for judgement in judgements:
-            case, outcome, bench = judgement.case, judgement.outcome, judgement.bench
-            if case is None or not isinstance(outcome, Result):
+            failing = FailingCase.of(judgement)
+            if failing is None or not isinstance(failing.actual, Result):
                 return False
-            options = bench.adapter.options(case.component, self._spec)
-            contract = self._spec.contracts[case.component]
-            self.cost += estimate_cost(case) // 4
-            failing = FailingCase(case, contract, outcome, judgement.expected, bench.dtype, options)
-            imitation = self._imitate(id_, case, options)
+            self.cost += estimate_cost(failing.case) // 4
+            imitation = self._imitate(id_, failing.case, failing.options)
             if judgement.verdict.bad:
                 if failing.distance(imitation) is None:
                     return False

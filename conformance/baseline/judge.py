@@ -18,6 +18,7 @@ from goldformer.conformance.baseline.arrays import Array, StoredArray, places
 from goldformer.conformance.baseline.model import Baseline, Entry, Key
 from goldformer.conformance.baseline.moves import Kind, Move, describe_end_change, describe_form_change
 from goldformer.conformance.baseline.standard import Precision, Standard, Standards, find_shown, list_coarser
+from goldformer.conformance.diagnosis.failure import FailingCase
 from goldformer.conformance.diagnosis.imitation import Imitator
 from goldformer.conformance.judging.compare import compare
 from goldformer.conformance.judging.invoke import Result
@@ -194,7 +195,8 @@ class _Call:
         expected = standard.find_expected(name for name in beyond if name in whole)
         if not any(d.wrong for d in measure(result, expected, self.case, standard.contract, self.key.dtype)):
             return _Side(wrong=False, matches=())
-        found = self.judge.imitator.find_matches(self.case, result, expected, self.key.dtype, standard.options)
+        failure = FailingCase(self.case, standard.contract, result, expected, self.key.dtype, standard.options)
+        found = self.judge.imitator.find_matches(failure)
         return _Side(wrong=True, matches=found or ())
 
     # ── lower precision ──

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
+from goldformer.conformance.diagnosis.failure import FailingCase
 from goldformer.conformance.diagnosis.findings import list_unknown
 from goldformer.conformance.diagnosis.other_options import advise_option
 from goldformer.conformance.diagnosis.refutation import can_refute, rule_out_causes
 from goldformer.conformance.diagnosis.suspects import rank_explanations
 from goldformer.conformance.judging.cases import Judgement, report_fault
-from goldformer.conformance.judging.invoke import BadResult, Result
 from goldformer.conformance.judging.verdict import WITHHELD, Match, Verdict
 from goldformer.spec import Spec
 
@@ -68,7 +68,10 @@ class Diagnosis:
 
     def _add_all_late(self, judgements: Sequence[Judgement | None], verdicts: Sequence[Verdict]) -> list[Verdict]:
         judged = zip(judgements, verdicts, strict=True)
-        return [self._add_late_matches(j, verdict) if j else verdict for j, verdict in judged]
+        return [
+            _add_matches(j, v, self._imitator.find_late_matches) if j and v.bad and v.matches is not None else v
+            for j, v in judged
+        ]
 
     def _search_second(self, judgements: Sequence[Judgement | None], verdicts: list[Verdict]) -> bool:
         """Search a second cause where the best explanation of a component reproduces most failing cases, but not all.
@@ -88,20 +91,9 @@ class Diagnosis:
             }
             if refuting:
                 index = min(refuting, key=lambda index: _rank_case(refuting[index]))
-                verdicts[index] = self._add_second_cause(refuting[index], verdicts[index], best.ids)
+                search = partial(self._imitator.search_second, best.ids)
+                verdicts[index] = _add_matches(refuting[index], verdicts[index], search)
         return verdicts != before
-
-    def _add_second_cause(self, judgement: Judgement, verdict: Verdict, causes: tuple[str, ...]) -> Verdict:
-        """Return the verdict of a case that refutes some causes, with what explains it on top of them."""
-        case, bench, outcome = judgement.case, judgement.bench, judgement.outcome
-        if verdict.matches is None or case is None or not isinstance(outcome, Result | BadResult):
-            return verdict
-        try:
-            declared = bench.adapter.options(case.component, bench.spec)
-            second = self._imitator.search_second(causes, case, outcome, judgement.expected, bench.dtype, declared)
-            return replace(verdict, matches=(*verdict.matches, *second))
-        except Exception as error:
-            return report_fault(verdict, error)
 
     def _isolate_unknown(self, judgements: Sequence[Judgement | None], verdicts: list[Verdict]) -> None:
         """Note the place of the mistake in a verdict of each component whose failures nothing explains."""
@@ -134,34 +126,32 @@ class Diagnosis:
     def _note_passed(self) -> None:
         """Tell the imitator of the cases that passed since the last failure."""
         for judgement in self._passed:
-            case, bench, outcome = judgement.case, judgement.bench, judgement.outcome
-            assert case is not None, "only cases refute"
-            assert isinstance(outcome, Result), "a passing case has a result"
-            declared = bench.adapter.options(case.component, bench.spec)
-            self._imitator.note_passed(case, outcome, judgement.expected, bench.dtype, declared)
+            passing = FailingCase.of(judgement)
+            assert passing is not None, "only cases with a result refute"
+            self._imitator.note_passed(passing)
         self._passed.clear()
 
     def _find_matches(self, judgement: Judgement) -> tuple[Match, ...] | None:
-        case, bench, outcome = judgement.case, judgement.bench, judgement.outcome
+        case, bench = judgement.case, judgement.bench
         assert case is not None, "only cases are imitated"
-        declared = bench.adapter.options(case.component, bench.spec)
         if judgement.verdict.reason == "no-error":
-            return self._imitator.find_accepting_mistakes(case, bench.dtype, declared)
-        if judgement.verdict.reason == WITHHELD or not isinstance(outcome, Result | BadResult):
-            return None
-        return self._imitator.find_matches(case, outcome, judgement.expected, bench.dtype, declared)
-
-    def _add_late_matches(self, judgement: Judgement, verdict: Verdict) -> Verdict:
-        """Return an explained verdict with the matches that were found only after it."""
-        case, bench, outcome = judgement.case, judgement.bench, judgement.outcome
-        if not verdict.bad or verdict.matches is None or case is None or not isinstance(outcome, Result | BadResult):
-            return verdict
-        try:
             declared = bench.adapter.options(case.component, bench.spec)
-            late = self._imitator.find_late_matches(case, outcome, judgement.expected, bench.dtype, declared)
-            return replace(verdict, matches=(*verdict.matches, *late))
-        except Exception as error:
-            return report_fault(verdict, error)
+            return self._imitator.find_accepting_mistakes(case, bench.dtype, declared)
+        failure = FailingCase.of(judgement)
+        if failure is None or judgement.verdict.reason == WITHHELD:
+            return None
+        return self._imitator.find_matches(failure)
+
+
+def _add_matches(judgement: Judgement, verdict: Verdict, search: Callable[[FailingCase], tuple[Match, ...]]) -> Verdict:
+    """Return an explained verdict with what a further search finds for its case."""
+    if verdict.matches is None:
+        return verdict
+    try:
+        failure = FailingCase.of(judgement)
+        return replace(verdict, matches=(*verdict.matches, *search(failure))) if failure else verdict
+    except Exception as error:
+        return report_fault(verdict, error)
 
 
 def _rank_case(judgement: Judgement) -> tuple[bool, int]:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from goldformer.conformance.judging.cases import Judgement
 from goldformer.conformance.judging.invoke import BadResult, Result
 from goldformer.conformance.judging.measure import measure
 from goldformer.conformance.judging.statistics import compute_statistics
@@ -50,6 +51,16 @@ class FailingCase:
     expected: Mapping[str, GoldenArray]
     dtype: str
     options: Options
+
+    @classmethod
+    def of(cls, judgement: Judgement) -> FailingCase | None:
+        """Return what an imitation is compared with, or None for a check without a case, or without a result."""
+        case, outcome, bench = judgement.case, judgement.outcome, judgement.bench
+        if case is None or not isinstance(outcome, Result | BadResult):
+            return None
+        options = bench.adapter.options(case.component, bench.spec)
+        contract = bench.spec.contracts[case.component]
+        return cls(case, contract, outcome, judgement.expected, bench.dtype, options)
 
     @property
     def has_changed_inputs(self) -> bool:

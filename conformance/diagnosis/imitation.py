@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, combinations, islice, product
 from typing import Any, Final
@@ -33,7 +33,6 @@ from goldformer.conformance.judging.invoke import (
 )
 from goldformer.conformance.judging.verdict import Match
 from goldformer.spec import Case, Spec
-from goldformer.spec.model import GoldenArray
 
 #: The number of failing cases of a component in a dtype for which the catalogue is searched: in all, and in vain.
 #: A search that finds something adds what later cases are compared with.
@@ -170,21 +169,11 @@ class Imitator:
         #: Some cases of each component that passed.
         self._passed: defaultdict[str, list[FailingCase]] = defaultdict(list)
 
-    def find_matches(
-        self,
-        case: Case,
-        actual: Result | BadResult,
-        expected: Mapping[str, GoldenArray],
-        dtype: str,
-        options: Options,
-    ) -> tuple[Match, ...] | None:
-        """Return the mistakes and options whose output matches `actual`; None if the search was skipped.
-
-        `options` are those that the adapter declares for the component.
-        """
+    def find_matches(self, failure: FailingCase) -> tuple[Match, ...] | None:
+        """Return the mistakes and options whose output matches the actual one; None if the search was skipped."""
+        case, actual = failure.case, failure.actual
         if case.full_size or (isinstance(actual, BadResult) and actual.reason == "raised"):
             return None
-        failure = FailingCase(case, self.spec.contracts[case.component], actual, expected, dtype, options)
         found = self._match_candidates(self._choose_known_matches(case), failure) or self._search(failure)
         self._looked_at[case.component] += 1
         if case.cotangent is None:
@@ -193,58 +182,31 @@ class Imitator:
         self._counted[case.component].update(found.keys())
         return tuple(Match(candidate.causes, distance) for candidate, distance in found.items())
 
-    def find_late_matches(
-        self,
-        case: Case,
-        actual: Result | BadResult,
-        expected: Mapping[str, GoldenArray],
-        dtype: str,
-        options: Options,
-    ) -> tuple[Match, ...]:
+    def find_late_matches(self, failure: FailingCase) -> tuple[Match, ...]:
         """Return the matches among candidates that were found only after the search for this case."""
-        failure = FailingCase(case, self.spec.contracts[case.component], actual, expected, dtype, options)
-        late = [c for c in self._choose_known_matches(case) if c not in self._compared[case.id, dtype]]
+        compared = self._compared[failure.case.id, failure.dtype]
+        late = [candidate for candidate in self._choose_known_matches(failure.case) if candidate not in compared]
         found = self._match_candidates(late, failure)
         return tuple(Match(candidate.causes, distance) for candidate, distance in found.items())
 
-    def would_fail(
-        self,
-        causes: tuple[str, ...],
-        case: Case,
-        actual: Result,
-        expected: Mapping[str, GoldenArray],
-        dtype: str,
-        options: Options,
-    ) -> bool:
+    def would_fail(self, causes: tuple[str, ...], passing: FailingCase) -> bool:
         """Return True if the causes of a match would clearly fail a case in which the actual result is right."""
         candidate = self._matched.get(causes)
-        if candidate is None:
-            return False
-        passing = FailingCase(case, self.spec.contracts[case.component], actual, expected, dtype, options)
-        return passing.excludes(self._imitate(candidate, passing))
+        return candidate is not None and passing.excludes(self._imitate(candidate, passing))
 
     def are_by_hand(self, causes: tuple[str, ...]) -> bool:
         """Return True if the causes of a match are all made in backward passes written by hand."""
         candidate = self._matched.get(causes, Candidate())
         return bool(candidate.mistakes) and all(find_made(id_).by_hand for id_ in candidate.mistakes)
 
-    def search_second(
-        self,
-        causes: tuple[str, ...],
-        case: Case,
-        actual: Result | BadResult,
-        expected: Mapping[str, GoldenArray],
-        dtype: str,
-        options: Options,
-    ) -> tuple[Match, ...]:
+    def search_second(self, causes: tuple[str, ...], failure: FailingCase) -> tuple[Match, ...]:
         """Return the causes of a match with one more, for a failing case that refutes them by themselves.
 
         What is found is a late match of the other failing cases.
         """
-        component, base = case.component, self._matched.get(causes)
+        case, component, base = failure.case, failure.case.component, self._matched.get(causes)
         if base is None or base.place or case.full_size or case.size > _LARGE:
             return ()
-        failure = FailingCase(case, self.spec.contracts[component], actual, expected, dtype, options)
         found = self._keep_possible(self._match_candidates(self._list_second(base, failure), failure), failure)
         self._fitted[component].update(dict.fromkeys(found))
         # What explains one case more comes before it where only the first few are compared.
@@ -343,13 +305,10 @@ class Imitator:
             or not any(other.excludes(self._imitate(candidate, other)) for other in passed)
         }
 
-    def note_passed(
-        self, case: Case, actual: Result, expected: Mapping[str, GoldenArray], dtype: str, options: Options
-    ) -> None:
+    def note_passed(self, passing: FailingCase) -> None:
         """Note a case that can refute what would have failed it: a few of each component, the smallest."""
-        passed = self._passed[case.component]
-        contract = self.spec.contracts[case.component]
-        passed.append(FailingCase(case, contract, actual, expected, dtype, options))
+        passed = self._passed[passing.case.component]
+        passed.append(passing)
         passed.sort(key=lambda other: other.case.size)
         del passed[_PASSED:]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from goldformer.conformance.diagnosis.failure import estimate_cost
+from goldformer.conformance.diagnosis.failure import FailingCase, estimate_cost
 from goldformer.conformance.diagnosis.suspects import is_as_good, rank_explanations
 from goldformer.conformance.judging.cases import Judgement
 from goldformer.conformance.judging.invoke import Result
@@ -42,7 +42,7 @@ def rule_out_causes(
             if causes is None:
                 break
             checked.add(causes)
-            if (index := _find_refuting_case(causes, passing, imitator, spec)) is not None:
+            if (index := _find_refuting_case(causes, passing, imitator)) is not None:
                 verdicts[index] = replace(verdicts[index], rules_out=(*verdicts[index].rules_out, causes))
 
 
@@ -54,9 +54,7 @@ def can_refute(judgement: Judgement) -> bool:
     return not case.full_size and bool(judgement.expected)
 
 
-def _find_refuting_case(
-    causes: tuple[str, ...], passing: Mapping[int, Judgement], imitator: Imitator, spec: Spec
-) -> int | None:
+def _find_refuting_case(causes: tuple[str, ...], passing: Mapping[int, Judgement], imitator: Imitator) -> int | None:
     """Return the index of a passing case that these causes would fail; None if none is found among the quick ones."""
     # The gradients of a forward pass take a call for each element; those written by hand take one.
     by_hand = imitator.are_by_hand(causes)
@@ -74,10 +72,8 @@ def _find_refuting_case(
         left -= estimate_cost(cases[index])
         if left < 0:
             break
-        judged = passing[index]
-        assert isinstance(judged.outcome, Result), "a passing case has a result"
-        options = judged.bench.adapter.options(judged.verdict.component, spec)
-        compared = cases[index], judged.outcome, judged.expected, judged.bench.dtype, options
-        if imitator.would_fail(causes, *compared):
+        compared = FailingCase.of(passing[index])
+        assert compared is not None, "a passing case has a result"
+        if imitator.would_fail(causes, compared):
             return index
     return None
