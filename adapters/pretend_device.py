@@ -201,6 +201,7 @@ def _run(operation: Any, /, *args: Any, **kwargs: Any) -> Any:
     return _pytree.tree_map(put, returned)
 
 
+# torch gives the last argument by its position.
 def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:  # noqa: FBT001, FBT002
     """Copy the values of a tensor, on whichever device, into another one."""
     _enter(target).copy_(_enter(source), non_blocking)

@@ -75,7 +75,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was said of some mistakes, and the CPU time of the diagnosis.
+    """The findings about some mistakes, and the CPU time of the diagnosis.
 
     `wrong` are the claims that are not true. `is_isolated` says that a place was found by calls, and `is_placed` that
     one of them is in a component to fix first, or in that place.

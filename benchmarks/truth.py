@@ -36,7 +36,7 @@ _LARGE: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a diagnosis says that code does: the causes of a finding, of one component."""
+    """The meaning of a diagnosis: the causes of a finding, of one component."""
 
     component: str
     causes: tuple[str, ...]

@@ -185,6 +185,7 @@ def _rename_only_argument(what: Any, component: str, spec: Spec) -> Any:
         return what(given.pop(needed[0]), **given)
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    # Functions have no such attribute by their type, but `inspect.signature` asks for it first.
     renamed.__signature__ = inspect.Signature([inspect.Parameter(needed[0], kind)])  # type: ignore[attr-defined]
     return renamed
 

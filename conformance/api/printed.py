@@ -23,7 +23,7 @@ class Printed(io.TextIOBase):
 
     @property
     def text(self) -> str:
-        """What was printed, cut at the limit."""
+        """The printed text, cut at the limit."""
         more = f"\n… {self._left_out} more characters" if self._left_out else ""
         return "".join(self._parts) + more
 

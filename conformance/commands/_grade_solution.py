@@ -13,6 +13,7 @@ from goldformer.conformance.commands._grade_session import grade_all
 from goldformer.conformance.grading.model import NOT_STARTED, Assignment, Submission
 from goldformer.conformance.grading.outputs import OPTIONAL, Outputs, summarize
 from goldformer.conformance.grading.pool import Unusable
+from goldformer.conformance.grading.python_files import MAIN
 from goldformer.conformance.grading.store import GRADE, PROBLEM, Store, unpack_grade
 from goldformer.conformance.grading.task import GradingTask
 from goldformer.conformance.grading.worker import ResultFiles
@@ -44,7 +45,7 @@ class Solution:
             data = path.read_bytes()
         except OSError as error:
             raise Unusable(f"{path}: the solution cannot be read: {error.strerror}") from error
-        return cls(path, Submission("solution", {"submission.py": data}, hashlib.sha256(data).hexdigest()))
+        return cls(path, Submission("solution", {MAIN: data}, hashlib.sha256(data).hexdigest()))
 
 
 def has_optional_outputs(assignment: Assignment, spec: Spec) -> bool:

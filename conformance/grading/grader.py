@@ -36,7 +36,7 @@ from goldformer.conformance.grading.model import (
     Submission,
 )
 from goldformer.conformance.grading.outputs import OutputRecorder, Outputs
-from goldformer.conformance.grading.python_files import SUBMISSION
+from goldformer.conformance.grading.python_files import MAIN
 from goldformer.conformance.grading.sandbox import Isolation, SandboxClient
 from goldformer.conformance.grading.score import grade_components, round_points, summarize_outcomes
 from goldformer.conformance.grading.task import CheckPlan, GradingTask, PlannedCheck
@@ -155,7 +155,7 @@ class Grader:
             folder.chmod(0o755)
             files = _write_files(submission, self._task.adapter, folder)
             hidden = (f"{folder}/submission/", f"{folder}/")
-            source = submission.files.get(f"{SUBMISSION}.py", b"").decode("utf-8", "replace")
+            source = submission.files.get(MAIN, b"").decode("utf-8", "replace")
             recorder = Recorder(transcript, self._task.assignment.limits.total, hidden, source)
             client = self._sandbox.client(folder)
             client.watch(recorder.wrap)

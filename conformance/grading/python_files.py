@@ -8,6 +8,8 @@ from typing import Final
 
 #: The module that adapters import.
 SUBMISSION: Final = "submission"
+#: Its file.
+MAIN: Final = f"{SUBMISSION}.py"
 #: The most bytes of source that are read of a submission: its syntax tree takes several hundred times as much memory.
 _LARGEST: Final = 256 << 10
 
@@ -15,7 +17,7 @@ _LARGEST: Final = 256 << 10
 def read_python_files(files: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
     """Yield the Python files of a submission, submission.py first, cut where together they become too long."""
     left = _LARGEST
-    for file in sorted(files, key=lambda name: (name != f"{SUBMISSION}.py", name)):
+    for file in sorted(files, key=lambda name: (name != MAIN, name)):
         if file.endswith(".py") and left:
             source = files[file][:left]
             left -= len(source)

@@ -31,6 +31,7 @@ from goldformer.conformance.grading.archive import (
     read_zip,
 )
 from goldformer.conformance.grading.model import Submission, SubmissionLimits, Submitter
+from goldformer.conformance.grading.python_files import MAIN
 from goldformer.spec import SpecError
 from goldformer.spec.files import read_regular_file
 from goldformer.spec.yamlfile import LARGEST, compose_nodes
@@ -45,7 +46,6 @@ _LARGEST_ID: Final = 200
 _SUFFIX: Final = re.compile("~[0-9a-f]{16}$")
 #: The most students of one submission: an alias lets many submissions share one list.
 _MOST_PEOPLE: Final = 100
-_MAIN: Final = "submission.py"
 _PACKAGE: Final = "__init__.py"
 
 
@@ -123,7 +123,7 @@ def find_submissions(path: Path, *, single: bool = False, export: bool = False) 
     if path.is_dir():
         if not single and (path / METADATA).is_file():
             return _list_export(path)
-        if single or (path / _MAIN).exists() or (path / _PACKAGE).exists():
+        if single or (path / MAIN).exists() or (path / _PACKAGE).exists():
             return ClassList((FoundSubmission(_make_id(path.resolve().name), path, "folder"),))
         return _list_class(path)
     if not path.exists():
@@ -247,21 +247,21 @@ def select_runnable(files: Mapping[str, bytes]) -> dict[str, bytes]:
 
     A single .py file becomes it, or else a single notebook: its imports, definitions and constants.
     """
-    if _MAIN in files or _PACKAGE in files:
+    if MAIN in files or _PACKAGE in files:
         return dict(files)
-    homes = [name.removesuffix(_MAIN) for name in files if name.endswith(f"/{_MAIN}")]
+    homes = [name.removesuffix(MAIN) for name in files if name.endswith(f"/{MAIN}")]
     if len(homes) == 1:
         # Ignore files outside its folder, such as a report.
         return {name.removeprefix(homes[0]): data for name, data in files.items() if name.startswith(homes[0])}
     modules = [name for name in files if name.lower().endswith(".py")]
     if len(modules) == 1:
-        return {_MAIN if name == modules[0] else name: data for name, data in files.items()}
+        return {MAIN if name == modules[0] else name: data for name, data in files.items()}
     notebooks = [name for name in files if name.lower().endswith(SUFFIX)]
     if len(notebooks) == 1 and not modules:
         return _convert_notebook(notebooks[0], files)
     if modules := modules or notebooks:
         few = ", ".join(sorted(modules)[:4]) + ("…" if len(modules) > 4 else "")
-        raise BadSubmission(f"there is no {_MAIN} among {few}")
+        raise BadSubmission(f"there is no {MAIN} among {few}")
     got = ", ".join(sorted(files)[:4]) + ("…" if len(files) > 4 else "")
     if not files:
         raise BadSubmission("nothing was handed in: it is empty")
@@ -274,7 +274,7 @@ def _convert_notebook(name: str, files: Mapping[str, bytes]) -> dict[str, bytes]
         source = write_source(read_notebook(files[name], name))
     except NotebookError as error:
         raise BadSubmission(str(error)) from error
-    return {_MAIN: source} | {other: data for other, data in files.items() if other != name}
+    return {MAIN: source} | {other: data for other, data in files.items() if other != name}
 
 
 def _digest(files: Mapping[str, bytes], problem: str = "") -> str:

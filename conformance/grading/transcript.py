@@ -22,11 +22,10 @@ from goldformer.adapters.process.child import ChildFault
 from goldformer.adapters.process.client import Peer
 from goldformer.adapters.process.faults import CallFault, FaultReason, TooLarge, WireError
 from goldformer.adapters.process.schema import MAX_MESSAGE
-from goldformer.conformance.grading.python_files import SUBMISSION
+from goldformer.conformance.grading.python_files import MAIN
 
 #: An address in memory, which differs from run to run.
 _ADDRESS: Final = re.compile(rb"\bat 0x[0-9a-fA-F]{4,}")
-_MAIN: Final = f"{SUBMISSION}.py"
 #: The most bytes of all replies of a submission together, which are kept in memory.
 _LARGEST: Final = 2 * MAX_MESSAGE
 #: The additional size of a byte that JSON escapes.
@@ -156,8 +155,8 @@ class Recorder:
         for text in self._hidden:
             if text in reply:
                 reply = reply.replace(text, b"")
-        if self._source and _MAIN.encode() in reply:
-            named = name_cells(reply.decode("utf-8", "surrogateescape"), _MAIN, self._source)
+        if self._source and MAIN.encode() in reply:
+            named = name_cells(reply.decode("utf-8", "surrogateescape"), MAIN, self._source)
             reply = named.encode("utf-8", "surrogateescape")
         return _ADDRESS.sub(b"at 0x0", reply) if b"at 0x" in reply else reply
 

@@ -12,7 +12,7 @@ from goldformer.conformance.diagnosis.findings import FIRST_SEEN, FIX_FIRST, FIX
 from goldformer.conformance.diagnosis.suspects import ACCEPTED
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.comparison import Implementation, Outcome
-from goldformer.conformance.reports.comparison_text import describe_outcome, in_brief
+from goldformer.conformance.reports.comparison_text import SYMBOLS, describe_outcome, in_brief
 from goldformer.conformance.reports.page import render
 from goldformer.conformance.reports.text import describe_element, explain_verdict, list_broken_clauses, wrap
 from goldformer.spec import Clause, Mistake, Spec
@@ -23,8 +23,6 @@ _LISTED: Final = 10
 
 #: The labels of the findings that name a component, of which those after them speak.
 _HEADS: Final = frozenset({FIX_FIRST, FIX_TOO})
-
-_SYMBOLS: Final[dict[Outcome, str]] = {"conforms": "✓", "fails": "✗", "unusable": "!"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +84,7 @@ class Card:
     @property
     def symbol(self) -> str:
         """The symbol of the outcome, so that no colour is needed."""
-        return _SYMBOLS[self.outcome]
+        return SYMBOLS[self.outcome]
 
     def html(self) -> str:
         """Return the card as a fragment of HTML, in the colours of the page around it, without scripts."""

@@ -84,7 +84,7 @@ class ImplementationPart:
     @property
     def symbol(self) -> str:
         """The symbol before its name."""
-        return "!" if self.found.problem else SYMBOLS[self.found.outcome]
+        return SYMBOLS[self.found.outcome]
 
     def place_of(self, clause: str) -> str:
         """Return the id of the first failing check that is about a clause, or of the section."""

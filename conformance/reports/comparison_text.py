@@ -17,7 +17,7 @@ from goldformer.spec.readme import escape, markdown_table
 _LISTED: Final = 10
 
 #: The symbol of each state, so that no colour is needed.
-SYMBOLS: Final = {"conforms": "✓", COARSE: "✓", "fails": "✗", "fails first": "✗"}
+SYMBOLS: Final = {"conforms": "✓", COARSE: "✓", "fails": "✗", "fails first": "✗", "unusable": "!"}
 
 
 def in_brief(result: ComponentResult | None) -> str:
@@ -94,11 +94,11 @@ def markdown(comparison: Comparison, spec: Spec) -> str:
     ]
     parts = ["## Conformance to the Transformer\n"]
     for name, implementation in zip(comparison.names, comparison.implementations, strict=True):
-        symbol = {"conforms": "✓", "fails": "✗", "unusable": "!"}[implementation.outcome]
         declared = [f"{key}: {option}" for key, option in implementation.conventions.items()]
         by = f" (declares {escape(', '.join(declared))})" if declared else ""
         title = f"{name} {implementation.version}".strip()
-        parts.append(f"- {symbol} **{escape(title)}**: {escape(describe_outcome(implementation, spec))}{by}")
+        symbol, outcome = SYMBOLS[implementation.outcome], describe_outcome(implementation, spec)
+        parts.append(f"- {symbol} **{escape(title)}**: {escape(outcome)}{by}")
     if lines:
         parts.append("")
         parts.append(markdown_table(["component", *map(escape, comparison.names)], lines))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from goldformer.conformance.inference import infer_adapter
 from goldformer.conformance.judging.cases import Bench, judge_case
 from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.properties.judge import check_property
+from imports import forget_modules
 from repository import REPOSITORY
 
 STYLES = REPOSITORY / "tests" / "support" / "styles"
@@ -93,14 +93,9 @@ DEFECTS = {
 
 
 @pytest.fixture(autouse=True)
-def imports_are_undone(monkeypatch):
-    """Forget the modules that a test imports by path, and their folders."""
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    before = set(sys.modules)
-    yield
-    for name in set(sys.modules) - before:
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(STYLES)):
-            del sys.modules[name]
+def imports_are_undone():
+    with forget_modules(STYLES):
+        yield
 
 
 @pytest.mark.sample(16)

@@ -1,4 +1,4 @@
-"""What the code of a class or function says of its masks."""
+"""Masks, as the code of a class or function tells them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a shell completes: adapters, components, ids and dtypes, and the last of several words between commas."""
+"""Completion in a shell: adapters, components, ids and dtypes, and the last of several words between commas."""
 
 from __future__ import annotations
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import sys
 
 import pytest
 from click.testing import CliRunner
 
 from goldformer.conformance.cli import main
+from imports import forget_modules
 from repository import REPOSITORY
 
 STYLES = REPOSITORY / "tests" / "support" / "styles"
@@ -19,12 +19,8 @@ def in_a_folder_with_the_styles(tmp_path, monkeypatch):
     for path in STYLES.glob("*.py"):
         shutil.copy(path, tmp_path)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    before = set(sys.modules)
-    yield
-    for name in set(sys.modules) - before:
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
-            del sys.modules[name]
+    with forget_modules(tmp_path):
+        yield
 
 
 def goldformer(*arguments):

@@ -205,7 +205,7 @@ class SequenceForgotten(nn.Module):
 
 
 class MaskInverted(Attention):
-    """What it may see is hidden."""
+    """Hide what it may see."""
 
     def hide(self, scores, mask):
         return scores.masked_fill(mask, -1e9)
