@@ -55,7 +55,7 @@ class Clause:
 
     @property
     def demands_refusal(self) -> bool:
-        """Whether the clause asks for a refusal, which it does in the words that transformer.md sets."""
+        """True if the clause asks for a refusal, which it does in the words that transformer.md sets."""
         return re.search(r"\b(is|are) an error\b", self.text) is not None
 
 

@@ -1,4 +1,4 @@
-"""What is said of a run below its table: the diagnosis, precision, coverage, robustness, and what is missing."""
+"""Remarks on a run, below its table: the diagnosis, precision, coverage, robustness, and what is missing."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How many cases of a component with golden values were judged, each once for all dtypes.
+    """The number of judged cases of a component with golden values, each counted once for all dtypes.
 
     `lost` says why the others were not, most frequent reason first, if they are many. `unseen` are the known mistakes
     that nothing which ran could have shown.

@@ -9,7 +9,7 @@ NAME = "training helpers"
 
 
 def make_batch(targets, bos, length=None):
-    """What the decoder reads: the target moved by one place behind the first word."""
+    """Shift the target to what the decoder reads: moved by one place behind the first word."""
     start = torch.full_like(targets[:, :1], bos)
     return torch.cat([start, targets[:, :-1]], dim=1)
 
