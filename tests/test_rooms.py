@@ -23,11 +23,15 @@ ROOMS = [
     "conformance/judging",
     "conformance/properties",
     "conformance/diagnosis",
+    "conformance/diagnosis/isolation",
+    "conformance/diagnosis/mistakes",
+    "conformance/diagnosis/neighbours",
     "conformance/reports",
     "conformance/api",
     "conformance/baseline",
     "conformance/grading",
     "conformance/commands",
+    "conformance/grading/results",
     "conformance/grading/sandbox",
 ]
 
