@@ -11,6 +11,7 @@ import re
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from goldformer.extras import install_hint
@@ -72,6 +73,12 @@ def write_source(cells: Sequence[CodeCell]) -> bytes:
     first = [f"from __future__ import {', '.join(futures)}"] if futures else []
     parts = [f"# {cell.name}\n{_blank_futures(cell.text)}" for cell in cells]
     return ("\n".join([*first, *parts]) + "\n").encode()
+
+
+def read_source(path: Path) -> bytes:
+    """Return the source of a Python file, or of a notebook what is kept of it; NotebookError if it cannot be read."""
+    raw = path.read_bytes()
+    return write_source(read_notebook(raw, path.name)) if path.suffix == SUFFIX else raw
 
 
 def name_cell(source: str, line: int) -> str:

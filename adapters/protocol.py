@@ -23,6 +23,8 @@ DEVICES: Final = ("cpu", "cuda")
 
 #: The end of the message that a function written by `goldformer new` raises until someone fills it in.
 TO_BE_WRITTEN: Final = "call yours here"
+#: The end of the message for a NotImplementedError without one, as starters raise it.
+RAISES_NOT_IMPLEMENTED: Final = "raises NotImplementedError"
 
 #: Array libraries; an adapter may import one of their functions that happens to have the name of a component.
 _TOOLS: Final = frozenset(

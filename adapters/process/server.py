@@ -43,7 +43,7 @@ from goldformer.adapters.process.wire import (
     result_line,
     validate_model,
 )
-from goldformer.adapters.protocol import Adapter, AdapterError, bind_arguments
+from goldformer.adapters.protocol import RAISES_NOT_IMPLEMENTED, Adapter, AdapterError, bind_arguments
 from goldformer.spec import Contract, Spec
 
 
@@ -147,7 +147,7 @@ class Server:
                 warnings.simplefilter("ignore")
                 return function(**bind_arguments(function, contract, arguments))
         except NotImplementedError as error:
-            what = quote_message(error) or f"{contract.component} raises NotImplementedError"
+            what = quote_message(error) or f"{contract.component} {RAISES_NOT_IMPLEMENTED}"
             raise _Refusal(NOT_IMPLEMENTED, what) from error
         except (Exception, SystemExit) as error:
             code = INVALID_PARAMS if isinstance(error, (ValueError, TypeError)) else RAISED

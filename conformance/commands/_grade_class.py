@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from goldformer.adapters.notebook import read_source
 from goldformer.conformance.commands._console import CannotRun, err, say
 from goldformer.conformance.grading.adjustments import adjust_grade, read_adjustments
 from goldformer.conformance.grading.likeness import AlikePair, find_alike, take_fingerprints
@@ -137,7 +138,7 @@ class ClassResults:
         assignment = self.task.assignment
         given = {"adapter.py": self.task.adapter}
         if assignment.starter is not None:
-            given["starter.py"] = assignment.starter.read_bytes()
+            given["starter.py"] = read_source(assignment.starter)
         prints = {
             handed.id: take_fingerprints(self.found.read(handed, assignment.limits).files)
             for handed in self.found.handed

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import pkgutil
 import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -15,6 +14,8 @@ from typing import Final
 import click
 
 from goldformer.adapters import Adapter, AdapterError, find_adapter
+from goldformer.adapters.find import import_file
+from goldformer.adapters.notebook import SUFFIX, NotebookError
 from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._console import FAILS, OK, CannotRun, err, plain_table, print_table, say
 from goldformer.conformance.grading.assignment import list_published_cases, read_assignment
@@ -23,6 +24,8 @@ from goldformer.conformance.grading.forbidden import find_forbidden_uses, list_u
 from goldformer.conformance.grading.fresh import KINDS, FreshCases, draw_fresh, list_unmatched_kinds, load_fresh
 from goldformer.conformance.grading.model import Assignment, Check, GradedComponent
 from goldformer.conformance.grading.outputs import OutputRecorder, summarize
+from goldformer.conformance.grading.python_files import SUBMISSION
+from goldformer.conformance.grading.starter_notebook import make_notebook, name_notebook
 from goldformer.conformance.grading.task import CheckPlan, GradingTask
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.verdict import Status, Verdict
@@ -58,29 +61,46 @@ def assignment() -> None:
     show_default=True,
     help="The code that students write.",
 )
-def write_new(*, folder: Path, kind: str) -> int:
+@click.option("--notebook", is_flag=True, help="Write the starter as a notebook, which students hand in.")
+def write_new(*, folder: Path, kind: str, notebook: bool) -> int:
     """Write a ready assignment into DIR.
 
     It has the assignment itself, a starter, an adapter, a solution, and a page for students.
     """
-    sources = sorted(path for path in (READY / kind).iterdir() if path.is_file())
-    for source in sources:
-        if (folder / source.name).exists():
-            raise CannotRun(f"{folder / source.name} exists: give another folder")
+    files = {path.name: path.read_bytes() for path in sorted((READY / kind).iterdir()) if path.is_file()}
+    if notebook:
+        files = _turn_into_notebook(files)
+    starter = next(name for name in files if name.startswith("starter"))
+    for name in files:
+        if (folder / name).exists():
+            raise CannotRun(f"{folder / name} exists: give another folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for source in sources:
-            replace_file(folder / source.name, source.read_bytes())
+        for name, data in files.items():
+            replace_file(folder / name, data)
     except OSError as error:
         # The same command would refuse a folder with some of the files.
-        for source in sources:
-            (folder / source.name).unlink(missing_ok=True)
+        for name in files:
+            (folder / name).unlink(missing_ok=True)
         raise CannotRun(f"{error.filename} cannot be written: {error.strerror}") from error
-    say(f"wrote {', '.join(source.name for source in sources)} into {folder}")
+    say(f"wrote {', '.join(files)} into {folder}")
     say(f"now run: goldformer assignment check {folder / 'assignment.yaml'}")
     say("fill in, in README.md, where students install goldformer from: $GOLDFORMER_SOURCE and $GOLDFORMER_COMMIT")
-    say("give students README.md, starter.py and adapter.py; keep solution.py and assignment.yaml")
+    say(f"give students README.md, {starter} and adapter.py; keep solution.py and assignment.yaml")
     return OK
+
+
+def _turn_into_notebook(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the files of an assignment with the starter as a notebook."""
+    texts = {name: data.decode() for name, data in files.items()}
+    starter = "starter.py"
+    try:
+        notebook = make_notebook(texts.pop(starter), "adapter.py")
+    except NotebookError as error:
+        raise CannotRun(str(error)) from error
+    texts["README.md"] = name_notebook(texts["README.md"])
+    texts["assignment.yaml"] = texts["assignment.yaml"].replace(starter, f"starter{SUFFIX}")
+    return {name: text.encode() for name, text in texts.items()} | {f"starter{SUFFIX}": notebook}
 
 
 @assignment.command(
@@ -171,24 +191,18 @@ def _judge(
 @contextlib.contextmanager
 def _open_adapter(assignment: Assignment, spec: Spec, submission: Path) -> Iterator[Adapter]:
     """Yield the assignment's adapter, which imports the file as `submission`; AdapterError if it cannot be imported."""
-    before, path = sys.modules.get("submission"), list(sys.path)
-    module_spec = importlib.util.spec_from_file_location("submission", submission)
-    if module_spec is None or module_spec.loader is None or not submission.is_file():
+    before, path = sys.modules.get(SUBMISSION), list(sys.path)
+    if not submission.is_file():
         raise AdapterError(f"{submission}: no such Python file; --solution FILE names another one")
-    module = importlib.util.module_from_spec(module_spec)
-    sys.modules["submission"] = module
     try:
-        try:
-            module_spec.loader.exec_module(module)
-        except (Exception, SystemExit) as error:
-            raise AdapterError(f"{submission} could not be imported: {type(error).__name__}: {error}") from error
+        sys.modules[SUBMISSION] = import_file(submission)
         with contextlib.closing(find_adapter(str(assignment.adapter), spec)) as adapter:
             yield adapter
     finally:
         sys.path[:] = path
-        del sys.modules["submission"]
+        sys.modules.pop(SUBMISSION, None)
         if before is not None:
-            sys.modules["submission"] = before
+            sys.modules[SUBMISSION] = before
 
 
 def _print_results(

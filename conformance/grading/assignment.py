@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final, Literal, get_args
 from pydantic import Discriminator, Field, Tag
 
 from goldformer.adapters import DTYPES
+from goldformer.adapters.notebook import SUFFIX, NotebookError, read_source
 from goldformer.conformance.grading.model import (
     Assignment,
     Deduction,
@@ -240,11 +241,18 @@ def _check_files(file: YamlFile, model: AssignmentFile) -> Iterator[Problem]:
         if name is None:
             continue
         place = Path(name)
-        if place.is_absolute() or ".." in place.parts or place.suffix != ".py":
-            message = f"{name!r} should be a Python file next to this one or in a folder below it"
+        suffixes = (".py", SUFFIX) if field == "starter" else (".py",)
+        if place.is_absolute() or ".." in place.parts or place.suffix not in suffixes:
+            what = "a Python file or a notebook" if field == "starter" else "a Python file"
+            message = f"{name!r} should be {what} next to this one or in a folder below it"
             yield file.problem((field,), message)
         elif not (file.path.resolve().parent / place).is_file():
             yield file.problem((field,), f"there is no file {name} in the assignment's folder")
+        elif place.suffix == SUFFIX:
+            try:
+                read_source(file.path.resolve().parent / place)
+            except NotebookError as error:
+                yield file.problem((field,), str(error))
 
 
 def _check_questions(file: YamlFile, model: AssignmentFile) -> Iterator[Problem]:

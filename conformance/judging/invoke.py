@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from goldformer.adapters.arrays import LIBRARIES, ArrayLibrary, Layout, Wire
 from goldformer.adapters.process.faults import LONGEST_TRACE, CallFault, clip_text, describe_exception, quote_message
-from goldformer.adapters.protocol import Adapter, bind_arguments
+from goldformer.adapters.protocol import RAISES_NOT_IMPLEMENTED, Adapter, bind_arguments
 from goldformer.conformance.judging.verdict import Reason
 from goldformer.spec import Case, Contract
 from goldformer.spec.call import check_call
@@ -196,7 +196,7 @@ def call(adapter: Adapter, contract: Contract, given: Mapping[str, Any]) -> tupl
         if "PrivateUse1" in str(error):
             lacking = "which has no random generators and no kernels of its own"
             raise NotCheckable(f"{NOT_RUN} on the pretend device, {lacking}: {quote_message(error)}") from error
-        raise NotImplementedHere(quote_message(error) or f"{component} raises NotImplementedError") from error
+        raise NotImplementedHere(quote_message(error) or f"{component} {RAISES_NOT_IMPLEMENTED}") from error
     except CallFault as fault:
         if fault.reason == "too-large":
             raise NotCheckable(str(fault)) from fault

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from goldformer.adapters.protocol import TO_BE_WRITTEN
+from goldformer.adapters.protocol import RAISES_NOT_IMPLEMENTED, TO_BE_WRITTEN
 from goldformer.conformance.diagnosis.suspects import find_failing_roots
 from goldformer.conformance.judging.verdict import Reason, Status, Verdict
 from goldformer.spec import Spec
@@ -191,7 +191,7 @@ def summarize(verdicts: Sequence[Verdict], spec: Spec, implemented: Collection[s
 def _is_absent(verdicts: Sequence[Verdict], *, implemented: bool) -> bool:
     """Return True if the adapter does not have a component, or only the function that is still to be written."""
     missing = all(v.reason == "not-implemented" for v in verdicts if v.is_judged)
-    written = not any(v.message.endswith(TO_BE_WRITTEN) for v in verdicts)
+    written = not any(v.message.endswith((TO_BE_WRITTEN, RAISES_NOT_IMPLEMENTED)) for v in verdicts)
     return missing and not (implemented and written) and not any(v.is_fault for v in verdicts)
 
 

@@ -171,7 +171,7 @@ WRONG = {
     ),
     "a starter that is no Python": (
         "starter.py", "notes.txt", 3, "starter",
-        "'notes.txt' should be a Python file next to this one or in a folder below it",
+        "'notes.txt' should be a Python file or a notebook next to this one or in a folder below it",
     ),
     "too many fresh cases": (
         "cases: 2", "cases: 999", 9, "fresh.cases", "Input should be less than or equal to 32, got 999",
