@@ -314,4 +314,6 @@ def _hint_at_dtype(spec: ArraySpec, wanted: str, got: str) -> str:
     if spec.kind == "float":
         cause = f"a constant of another dtype on the way promotes the result, cast it to {wanted}"
         return f", as the inputs are: {cause}, or declare DTYPES without {wanted}"
-    return ": True means may attend"
+    made = f"{spec.name} == 0 makes one of a mask that is added to scores"
+    made = made if got.startswith(("float", "bfloat")) else f"{spec.name} != 0 makes one of 0 and 1"
+    return f": True means may attend; {made}"

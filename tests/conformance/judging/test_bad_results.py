@@ -354,7 +354,12 @@ def test_a_mask_must_be_boolean(convert, dtype, arrays, spec):
     adapter = Adapter.from_object(SimpleNamespace(ARRAYS=arrays, causal_mask=causal_mask), "mine.py", spec)
     verdict = check_case(spec.cases["mask-causal-4"], Bench(spec, adapter, "float32", "cpu"))
     assert (verdict.status, verdict.reason) == (FAILED, "wrong-dtype")
-    assert verdict.message == f"mask is {dtype}, must be bool: True means may attend"
+    made = (
+        "mask == 0 makes one of a mask that is added to scores"
+        if "float" in dtype
+        else "mask != 0 makes one of 0 and 1"
+    )
+    assert verdict.message == f"mask is {dtype}, must be bool: True means may attend; {made}"
 
 
 # Devices
