@@ -31,7 +31,7 @@ def summarise(implementation: Implementation, spec: Spec, *, brief: bool = False
         # The one that isolates a mistake has the smallest wrong call; a bad call that is accepted tells least.
         shown = min(failing, key=lambda verdict: (not verdict.isolated, verdict.reason == ACCEPTED))
         yield Line(f"\n{explain_verdict(shown, spec)}\n")
-        yield from map(Line, describe_rest([verdict for verdict in failing if verdict is not shown]))
+        yield from map(Line, describe_rest([verdict for verdict in failing if verdict is not shown], shown))
     yield from list_remarks(remark for remark in remarks if remark.label in NOTES)
     yield from list_declarations(implementation)
 

@@ -90,7 +90,7 @@ def headline(verdict: Verdict) -> str:
     return f"{verdict.status.value.upper()}  {verdict.check} ({verdict.dtype}): {verdict.message}"
 
 
-def describe_rest(failing: Sequence[Verdict]) -> Iterator[str]:
+def describe_rest(failing: Sequence[Verdict], shown: Verdict) -> Iterator[str]:
     """Yield how many checks fail besides the one that is shown, and the messages that many of them have."""
     if not failing:
         return
@@ -103,17 +103,22 @@ def describe_rest(failing: Sequence[Verdict]) -> Iterator[str]:
         yield from wrap(counts, f"{checks} (-v explains each): ")
     messages = Counter((verdict.component, verdict.message) for verdict in failing)
     for (component, message), count in messages.most_common(_MOST_MESSAGES):
-        if count >= _ALIKE:
-            yield from wrap(message, f"{count} of {components[component]} in {component} say the same: ")
+        if count < _ALIKE:
+            break
+        alike = f"{count} of {components[component]} in {component} say the same"
+        if (component, message) == (shown.component, shown.message):
+            yield f"{alike} as the one above"
+        else:
+            yield from wrap(message, f"{alike}: ", indent=4)
 
 
-def wrap(text: str, head: str) -> list[str]:
-    """Return a text as lines; the first one begins with `head`."""
+def wrap(text: str, head: str, indent: int | None = None) -> list[str]:
+    """Return a text as lines; the first one begins with `head`, the others below its end or at an indent."""
     return textwrap.wrap(
         text,
         _WIDTH,
         initial_indent=head,
-        subsequent_indent=" " * len(head),
+        subsequent_indent=" " * (len(head) if indent is None else indent),
         break_long_words=False,
         break_on_hyphens=False,
     )

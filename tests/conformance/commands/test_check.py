@@ -125,6 +125,15 @@ def test_everything_skipped_for_different_reasons_is_2(check):
 # What is printed of many failures
 
 
+def test_a_message_of_another_component_is_repeated(check):
+    made = "def {name}({given}):\n    raise ValueError('half of {name} is missing')\n\n\n"
+    source = made.format(name="softmax", given="scores") + made.format(name="feed_forward", given="x, *, params")
+    lines = check(f'ARRAYS = "numpy"\n\n\n{source}').stdout.splitlines()
+    alike = [line.partition(" in ")[2] for line in lines if "say the same" in line]
+    assert "feed_forward say the same as the one above" in alike
+    assert "softmax say the same: raised ValueError: half of softmax is missing" in alike
+
+
 OTHER_NAMES = RIGHT.replace("scores", "logits")
 
 
@@ -134,7 +143,8 @@ def test_the_same_message_again_and_again_is_counted(check):
     text = " ".join(result.stdout.split())
     assert result.stdout.count("\nERRORED  ") == 1
     count = int(re.search(r"(\d+) more failing checks of softmax \(-v explains each\)", text)[1])
-    assert f" {count} of {count} in softmax say the same: {message}" in text
+    assert f"{count} of {count} in softmax say the same as the one above" in result.stdout.splitlines()
+    assert f"→ {message}" in text
     every = check(OTHER_NAMES, "--component", "softmax", "-v").stdout
     assert "more failing" not in every
     assert every.count("ERRORED") == count + 1
