@@ -13,7 +13,7 @@ project = "goldformer"
 version = release = __version__
 language = "en"
 
-extensions = ["myst_parser", "sphinx_copybutton", "goldformer_site"]
+extensions = ["myst_nb", "sphinx_copybutton", "goldformer_site"]
 exclude_patterns = ["_ext", "_static"]
 nitpicky = True
 # Quotes and dashes are written as they are meant.
@@ -24,6 +24,11 @@ myst_dmath_allow_space = False
 myst_heading_anchors = 4
 # Every place that a link names is a label; the domains of programming languages take most of the time to ask.
 myst_ref_domains = ["std"]
+
+# The notebook is run as the site is built: what it shows is true of this version.
+nb_execution_mode = "force"
+nb_execution_raise_on_error = True
+nb_execution_timeout = 120
 
 # Commands are copied without their prompt and without what they print.
 copybutton_prompt_text = "$ "

@@ -58,6 +58,11 @@ class Clause:
         """True if the clause asks for a refusal, which it does in the words that transformer.md sets."""
         return re.search(r"\b(is|are) an error\b", self.text) is not None
 
+    @property
+    def words(self) -> str:
+        """The text without its formulas, which not everything that shows HTML can draw."""
+        return re.sub(r"\s*\$\$.*?\$\$", "", self.text, flags=re.DOTALL)
+
 
 # ── the entries of documents.yaml, errata.yaml, conventions.yaml, mistakes.yaml and properties.yaml ──
 

@@ -133,3 +133,10 @@ def test_a_refusal_is_asked_for_in_the_words_that_the_text_sets(spec: Spec):
     assert {"CALL-6", "CALL-8", "SDPA-9", "EMB-2", "LAYER-1", "SHA-10"} <= asking
     # What may be an error, and what may be refused, need not be.
     assert not asking & {"PE-4", "PE-7", "CALL-7", "CALL-9", "SM-1"}
+
+
+def test_the_words_of_a_clause_have_no_formula(spec: Spec) -> None:
+    clause = spec.clauses["SDPA-2"]
+    assert clause.text.count("$$") == 2
+    assert clause.words == clause.text.partition("\n\n$$")[0]
+    assert not [id_ for id_, other in spec.clauses.items() if "$$" in other.words or not other.words.strip()]

@@ -13,6 +13,7 @@ from goldformer_site.pages import pages
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
+    from sphinx.environment import BuildEnvironment
 
 #: The folder of the pages that are made, below the site's own; git ignores it.
 GENERATED = "generated"
@@ -21,6 +22,7 @@ GENERATED = "generated"
 def setup(app: Sphinx) -> dict[str, Any]:
     """Connect to Sphinx: make pages before it reads them, links while it reads them, and formulas as MathML."""
     app.connect("builder-inited", _write_pages)
+    app.connect("env-get-outdated", _list_notebooks)
     app.connect("source-read", _follow_links)
     app.add_html_math_renderer("mathml", (mathml.visit_inline, None), (mathml.visit_block, None))
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
@@ -38,6 +40,12 @@ def _write_pages(app: Sphinx) -> None:
         # A page that did not change is not read anew.
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
+
+
+def _list_notebooks(app: Sphinx, env: BuildEnvironment, *changes: object) -> list[str]:
+    """Return the notebooks, which are run anew: what they show changes with the code and not with their file."""
+    del app, changes
+    return [name for name in env.found_docs if env.doc2path(name).suffix == ".ipynb"]
 
 
 def _follow_links(app: Sphinx, name: str, source: list[str]) -> None:

@@ -80,6 +80,7 @@ def test_the_card_has_the_same_and_runs_no_script(wrong):
     card = wrong._repr_html_()
     for part in ("scale-missing", "Divide QKᵀ by √d_k", "0.397954285", "SDPA-2 MUST", "https://github.com/"):
         assert part in card, part
+    assert "$$" not in card
     assert "<script" not in card
     assert "onclick" not in card
 
