@@ -9,6 +9,8 @@ from typing import Any, Final
 import click
 from click.shell_completion import CompletionItem
 
+from goldformer.adapters.wrapping import WRAPPERS
+
 STATUSES: Final = """
 \b
 Exit status: 0: conforms (or: done) · 1: fails (or: golden values moved) · 2: bad adapter, spec or option,
@@ -106,6 +108,13 @@ THREADS: Final = click.option(
     "--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads on the CPU."
 )
 TF32: Final = click.option("--tf32", is_flag=True, help="Allow TF32 matrix products on CUDA.")
+WRAP: Final = click.option(
+    "--wrap",
+    "wrapper",
+    type=click.Choice([*WRAPPERS]),
+    help="Judge functions of PyTorch by golden cases after torch.compile, torch.export, torch.vmap over the batch, or "
+    "torch.jit.script.",
+)
 TIMEOUT: Final = click.option(
     "--timeout",
     type=click.FloatRange(0, min_open=True),

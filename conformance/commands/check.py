@@ -6,6 +6,7 @@ import contextlib
 import json
 import platform
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import click
 
 from goldformer.adapters import DTYPES, Adapter, find_adapter
+from goldformer.adapters.wrapping import wrap_adapter
 from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._console import (
     FAILS,
@@ -65,6 +67,7 @@ from goldformer.spec.load import load_own_cases
 @options.DEVICE
 @options.TF32
 @options.THREADS
+@options.WRAP
 @options.TIMEOUT
 @click.option("--strict", is_flag=True, help="Fail everything that is tolerated or not implemented.")
 @options.JSON_OUT
@@ -86,6 +89,7 @@ def check(
     device: str,
     tf32: bool,
     threads: int,
+    wrapper: str | None,
     timeout: float,
     strict: bool,
     as_json: bool,
@@ -113,6 +117,10 @@ def check(
         require_known(selection.properties, spec.properties, "--property")
         bench = Bench(spec, found, dtypes[0], device, strict)
         bench = bench if own else add_declared_cases(bench, selection)
+        if wrapper:
+            if properties:
+                raise CannotRun("--wrap judges golden cases only: leave out --property")
+            bench = replace(bench, wrapper=wrapper, wrapped=wrap_adapter(bench.adapter, wrapper, spec))
         spec = bench.spec
         require_known(selection.cases, spec.cases, "--case")
         require_folders(

@@ -19,6 +19,7 @@ class Status(Enum):
 Reason = Literal[
     "",  # passed
     # failed
+    "wrapper",
     "wrong-value",
     "wrong-shape",
     "wrong-dtype",
@@ -49,6 +50,7 @@ Reason = Literal[
     "dtype",
     "device",
     "not-checkable",
+    "not-wrapped",
     # skipped, unless it is required
     "advice",
     "robustness",
@@ -67,6 +69,9 @@ WITHIN_LIMITS: Final[tuple[Reason, ...]] = ("memory", "output-limit", "killed", 
 
 #: The reason that only grading has: an output is missing that the assignment's solution returns.
 WITHHELD: Final[Reason] = "missing-output"
+
+#: How the message begins if a transformation such as torch.compile cannot take a function.
+NOT_WRAPPED: Final = "not wrapped: "
 
 #: The reasons for which there is no result to judge: the implementation did not answer.
 UNANSWERED: Final[tuple[Reason, ...]] = ("crashed", "timeout", "protocol", *WITHIN_LIMITS)
@@ -144,6 +149,23 @@ class IsolatedMistake:
     calls: int
 
 
+#: How a function compares with itself under a transformation.
+Agreement = Literal["equal", "both right", "wrapped is wrong", "both wrong", "only wrapped is right"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapped:
+    """The comparison of a function with itself under a transformation, such as torch.compile, the `wrapper`.
+
+    `agreement` says which of the two is right, and of two that are whether they are equal. `distance` is the largest
+    difference between the two ÷ tolerance, None where a tolerance of 0 or chance leaves nothing to measure.
+    """
+
+    wrapper: str
+    agreement: Agreement
+    distance: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """The outcome of one check in one dtype on one device.
@@ -153,6 +175,7 @@ class Verdict:
     `matches` are the known mistakes and options that reproduce the wrong output; None if the search was skipped.
     `rules_out` are the causes of other cases' matches that would fail this case, which passes.
     `isolated` is the place of the mistake, at the failing case with which the search for it began.
+    `wrapped` compares the function with itself under the transformation that the run asks for.
     `example` is the smallest call that shows a violation or an isolated mistake, as a file of one case.
     """
 
@@ -179,6 +202,7 @@ class Verdict:
     asks: Asks = "values"
     rules_out: tuple[tuple[str, ...], ...] = ()
     isolated: IsolatedMistake | None = None
+    wrapped: Wrapped | None = None
 
     @property
     def bad(self) -> bool:
@@ -231,4 +255,6 @@ class Verdict:
         if found := data.get("isolated"):
             names = {name: tuple(found[name]) for name in ("places", "names", "holds", "right_with")}
             made["isolated"] = IsolatedMistake(**{**found, **names})
+        if compared := data.get("wrapped"):
+            made["wrapped"] = Wrapped(**compared)
         return cls(**{**data, **made})
