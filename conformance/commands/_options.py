@@ -9,8 +9,6 @@ from typing import Any, Final
 import click
 from click.shell_completion import CompletionItem
 
-from goldformer.adapters.wrapping import WRAPPERS
-
 STATUSES: Final = """
 \b
 Exit status: 0: conforms (or: done) · 1: fails (or: golden values moved) · 2: bad adapter, spec or option,
@@ -111,9 +109,14 @@ TF32: Final = click.option("--tf32", is_flag=True, help="Allow TF32 matrix produ
 WRAP: Final = click.option(
     "--wrap",
     "wrapper",
-    type=click.Choice([*WRAPPERS]),
+    type=click.Choice(["compile", "export", "vmap", "script"]),
     help="Judge functions of PyTorch by golden cases after torch.compile, torch.export, torch.vmap over the batch, or "
     "torch.jit.script.",
+)
+BITWISE: Final = click.option(
+    "--bitwise",
+    is_flag=True,
+    help="Fail properties over batch sizes, padding, layouts and numbers of threads that hold only up to rounding.",
 )
 TIMEOUT: Final = click.option(
     "--timeout",

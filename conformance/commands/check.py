@@ -68,6 +68,7 @@ from goldformer.spec.load import load_own_cases
 @options.TF32
 @options.THREADS
 @options.WRAP
+@options.BITWISE
 @options.TIMEOUT
 @click.option("--strict", is_flag=True, help="Fail everything that is tolerated or not implemented.")
 @options.JSON_OUT
@@ -90,6 +91,7 @@ def check(
     tf32: bool,
     threads: int,
     wrapper: str | None,
+    bitwise: bool,
     timeout: float,
     strict: bool,
     as_json: bool,
@@ -115,11 +117,13 @@ def check(
         require_known(selection.dtypes, DTYPES, "--dtype")
         require_known(selection.components, spec.components, "--component")
         require_known(selection.properties, spec.properties, "--property")
-        bench = Bench(spec, found, dtypes[0], device, strict)
+        bench = Bench(spec, found, dtypes[0], device, strict, bitwise=bitwise)
         bench = bench if own else add_declared_cases(bench, selection)
         if wrapper:
             if properties:
                 raise CannotRun("--wrap judges golden cases only: leave out --property")
+            if bitwise:
+                raise CannotRun("--wrap judges golden cases, and --bitwise is about properties: leave out one of them")
             bench = replace(bench, wrapper=wrapper, wrapped=wrap_adapter(bench.adapter, wrapper, spec))
         spec = bench.spec
         require_known(selection.cases, spec.cases, "--case")

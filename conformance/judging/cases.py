@@ -62,6 +62,8 @@ class Bench:
     #: The transformation that the functions pass through, and the adapter of the functions that did.
     wrapper: str = ""
     wrapped: Adapter | None = None
+    #: Require of some properties that they hold bit for bit.
+    bitwise: bool = False
 
     @property
     def computes_on_cpu(self) -> bool:
@@ -113,7 +115,9 @@ class Bench:
 
     def command(self, *check: str) -> str:
         """Return the command line that repeats one check."""
-        options = _join_options(self.dtype, self.device, self.adapter.timeout, self.wrapper, strict=self.strict)
+        options = _join_options(
+            self.dtype, self.device, self.adapter.timeout, self.wrapper, strict=self.strict, bitwise=self.bitwise
+        )
         return f"goldformer check {shlex.quote(self.adapter.origin)} {shlex.join(check)} {options}"
 
     def describe_missing_outputs(self, component: str, outputs: Collection[str], expected: Collection[str]) -> str:
@@ -147,11 +151,12 @@ class Bench:
 
 
 @lru_cache
-def _join_options(dtype: str, device: str, timeout: float | None, wrapper: str, *, strict: bool) -> str:
+def _join_options(dtype: str, device: str, timeout: float | None, wrapper: str, *, strict: bool, bitwise: bool) -> str:
     """Join the options of a command line that repeats a check; cached, because every verdict has one."""
     words = ["--dtype", dtype, *(["--device", device] if device != "cpu" else [])]
     words += ["--timeout", f"{timeout:.15g}"] if timeout not in (None, TIMEOUT) else []
     words += ["--wrap", wrapper] if wrapper else []
+    words += ["--bitwise"] if bitwise else []
     return shlex.join([*words, "--strict"] if strict else words)
 
 

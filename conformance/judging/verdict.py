@@ -32,6 +32,7 @@ Reason = Literal[
     "no-error",
     "no-gradient",
     "property",
+    "bitwise",
     "moved",
     # errored
     "raised",
@@ -69,6 +70,9 @@ WITHIN_LIMITS: Final[tuple[Reason, ...]] = ("memory", "output-limit", "killed", 
 
 #: The reason that only grading has: an output is missing that the assignment's solution returns.
 WITHHELD: Final[Reason] = "missing-output"
+
+#: The reasons of failures that no mistake in the code explains.
+NO_MISTAKE: Final[tuple[Reason, ...]] = ("wrapper", "bitwise")
 
 #: How the message begins if a transformation such as torch.compile cannot take a function.
 NOT_WRAPPED: Final = "not wrapped: "
@@ -166,6 +170,19 @@ class Wrapped:
     distance: float | None = None
 
 
+#: What a result must not depend on.
+Setting = Literal["batch size", "padding", "memory layout", "threads"]
+
+
+@dataclass(frozen=True, slots=True)
+class Invariance:
+    """How closely a property holds over a setting: bit for bit, or with a `distance`, the largest one ÷ tolerance."""
+
+    setting: Setting
+    bitwise: bool
+    distance: float
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """The outcome of one check in one dtype on one device.
@@ -176,6 +193,7 @@ class Verdict:
     `rules_out` are the causes of other cases' matches that would fail this case, which passes.
     `isolated` is the place of the mistake, at the failing case with which the search for it began.
     `wrapped` compares the function with itself under the transformation that the run asks for.
+    `invariances` say how closely a property holds that compares the same call in other settings.
     `example` is the smallest call that shows a violation or an isolated mistake, as a file of one case.
     """
 
@@ -203,6 +221,7 @@ class Verdict:
     rules_out: tuple[tuple[str, ...], ...] = ()
     isolated: IsolatedMistake | None = None
     wrapped: Wrapped | None = None
+    invariances: tuple[Invariance, ...] = ()
 
     @property
     def bad(self) -> bool:
@@ -255,6 +274,7 @@ class Verdict:
         if found := data.get("isolated"):
             names = {name: tuple(found[name]) for name in ("places", "names", "holds", "right_with")}
             made["isolated"] = IsolatedMistake(**{**found, **names})
+        made["invariances"] = tuple(Invariance(**found) for found in data.get("invariances", ()))
         if compared := data.get("wrapped"):
             made["wrapped"] = Wrapped(**compared)
         return cls(**{**data, **made})

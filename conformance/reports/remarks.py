@@ -20,10 +20,14 @@ MISSING: Final = "Not implemented"
 #: What a transformation such as torch.compile changes.
 WRAPPED: Final = "Wrapped"
 
+#: Over which settings results stay the same bit for bit.
+BITS: Final = "Bit for bit"
+
+#: What is no diagnosis of a failure.
+NOTES: Final = frozenset({BITS, FEW_CASES_APPLY, COULD_NOT_SHOW, ROBUSTNESS, MISSING})
+
 #: The number of reasons that are given for what cannot be wrapped.
 _MOST_REASONS: Final = 3
-#: What is no diagnosis of a failure.
-NOTES: Final = frozenset({FEW_CASES_APPLY, COULD_NOT_SHOW, ROBUSTNESS, MISSING})
 
 
 def make_remarks(
@@ -32,8 +36,8 @@ def make_remarks(
     """Return what is said of a run; `whole` names all known mistakes that could not show, and all that is missing."""
     return [
         *_compare_wrapped(verdicts, whole=whole),
-        # The catalogue of mistakes says nothing of what a transformation does to right code.
-        *(f for f in diagnose([v for v in verdicts if v.reason != "wrapper"], spec) if f.label != MISSING),
+        *(finding for finding in diagnose(verdicts, spec) if finding.label != MISSING),
+        *_describe_bits(verdicts, whole=whole),
         *find_precision(verdicts, spec),
         *_explain_coverage(results),
         *_list_unseen(results, whole=whole),
@@ -82,6 +86,24 @@ def _count_agreements(compared: Sequence[Wrapped]) -> str:
     parts = [f"{counts[agreement]} {text}" for agreement, text in words.items() if counts[agreement]]
     cases = f"{len(compared)} case{'s' if len(compared) != 1 else ''}"
     return f"by {compared[0].wrapper}, {cases}: {', '.join(parts)}"
+
+
+def _describe_bits(verdicts: Sequence[Verdict], *, whole: bool) -> Iterator[Finding]:
+    """Yield over which settings results stay bit for bit, if they do not over all of them or `whole` asks for it."""
+    found = [(v.component, invariance) for v in verdicts for invariance in v.invariances]
+    if not found or (not whole and all(invariance.bitwise for _, invariance in found)):
+        return
+    parts = []
+    for setting in dict.fromkeys(invariance.setting for _, invariance in found):
+        mine = [(component, i) for component, i in found if i.setting == setting]
+        components = dict.fromkeys(component for component, _ in mine)
+        rounded = dict.fromkeys(component for component, i in mine if not i.bitwise)
+        parts.append(f"{setting}: {len(components) - len(rounded)} of {len(components)} components")
+        if rounded:
+            names = ", ".join(rounded) if whole else list_few(rounded)
+            distance = max(i.distance for _, i in mine)
+            parts[-1] += f" (within tolerance, at most {distance:.2g} of it apart: {names})"
+    yield Finding(BITS, f"over {'; '.join(parts)}", inner=False)
 
 
 def _explain_coverage(results: Sequence[ComponentResult]) -> Iterator[Finding]:
