@@ -41,7 +41,7 @@ docs: .venv-docs/.installed  ## The documentation site, into build/docs: warning
 implementations: .venv-libraries/.installed  ## docs/implementations.md: every adapter in every dtype, in about an hour
 	@DEV=$${DEV:-PYTHON} HF_HUB_OFFLINE=1 .venv-libraries/bin/python -m benchmarks.implementations
 
-wrapped: .venv-libraries/.installed  ## docs/wrapped.md: what compilation, export, batches and layouts change, in about an hour
+wrapped: .venv-libraries/.installed  ## docs/wrapped.md: what compilation, export, batches and layouts change, in some hours
 	@DEV=$${DEV:-PYTHON} .venv-libraries/bin/python -m benchmarks.wrapped
 
 format: $(STAMP)

@@ -1,6 +1,6 @@
 """What changes the last digits: PyTorch's transformations, batches, padding, layouts and threads: docs/wrapped.md.
 
-Run with `make wrapped`, which takes about an hour, or with names of adapters and of wrappers to run again. Each runs as
+Run with `make wrapped`, which takes hours, or with names of adapters and of wrappers to run again. Each runs as
 `goldformer check NAME --wrap WRAPPER` does; torch.compile takes each component by itself, and is stopped after LIMIT
 seconds. The word `settings` runs the properties with --bitwise. What was judged is kept in build/wrapped, and the page
 is made of all that is there.
@@ -9,6 +9,7 @@ is made of all that is there.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -42,15 +43,18 @@ SETTINGS: Final = "settings"
 #: The properties that compare a call with itself in another setting.
 PROPERTIES: Final = (
     "repeat-calls", "memory-layout", "sdpa-batch", "mha-batch", "fmha-batch", "enc-batch", "dec-batch", "out-batch",
-    "ffn-positions", "sdpa-padding", "mha-hidden-tokens", "encoder-batch", "model-padding",
+    "ffn-positions", "ln-rows", "sdpa-padding", "mha-hidden-tokens", "encoder-batch", "model-padding",
 )  # fmt: skip
 
 #: The seconds after which a run is stopped: torch.compile takes seconds for each form of a call.
-LIMIT: Final = {"compile": 90, "export": 1200, "vmap": 600, "script": 300, SETTINGS: 900}
+LIMIT: Final = {"compile": 600, "export": 1200, "vmap": 600, "script": 300, SETTINGS: 900}
 
 #: The most reasons that the page lists for what cannot be wrapped, and the most characters of one.
 _MOST_REASONS: Final = 6
 _LONGEST: Final = 200
+
+#: A line of a file, as PyTorch and goldformer write it at the end of a message.
+_PLACE: Final = re.compile(r""" *(File "[^"]*", line \d+.*| \([^()]*:\d+, [^()]*\))$""")
 
 _HEAD: Final = """# Compiled, exported, mapped, and in every batch
 
@@ -64,8 +68,9 @@ the function itself and with the transformed one ([how](check.md#compiled-export
 - **wrong**: the function itself passes, and the transformed one does not;
 - **not**: the transformation does not take the function, or this call of it.
 
-`make wrapped` makes this page again. It gives torch.compile {limit} seconds for each component, and says where that was
-not enough for all cases; the numbers are then those of the cases until then. This one: {environment}.
+`make wrapped` makes this page again. It gives torch.compile at most {limit:.0f} minutes for each component, as each
+form of a call takes it seconds; where a line below says *stopped*, the numbers are those of the cases until then. This
+one: {environment}.
 """
 
 _SETTINGS_HEAD: Final = """## In every batch
@@ -85,7 +90,9 @@ def run(name: str, wrapper: str, components: Sequence[str]) -> dict[str, Any]:
     problem = str(report["problem"])
     kept = {
         "version": report["adapter"]["version"],
-        "problem": f"`{components[0]}`: {problem}" if problem.startswith("stopped") else "",
+        "problem": (f"`{components[0]}`: " if wrapper == "compile" else "") + problem
+        if problem.startswith("stopped")
+        else "",
         "verdicts": [
             {key: verdict[key] for key in ("check", "component", "reason", "status", "message", "wrapped")}
             for verdict in report["verdicts"]
@@ -136,7 +143,7 @@ def _file(name: str, what: str, group: str) -> Path:
 
 def page(runs: Mapping[str, Mapping[str, Sequence[Run]]], settings: Mapping[str, Run]) -> str:
     """Render the page of some runs, by implementation and by transformation."""
-    parts = [_HEAD.format(limit=LIMIT["compile"], environment=describe_environment())]
+    parts = [_HEAD.format(limit=LIMIT["compile"] / 60, environment=describe_environment())]
     for name, by_wrapper in runs.items():
         parts += _section(name, by_wrapper)
     parts += _describe_settings(settings)
@@ -217,8 +224,8 @@ def _list_reasons(verdicts: Sequence[Run]) -> Iterator[str]:
 
 
 def _quote(message: str) -> str:
-    """Return a message as Markdown shows it: cut, without the folders of this machine, and without markup."""
-    plain = message.replace(f"{REPOSITORY}/", "").replace("src/goldformer/", "").replace("|", "\\|").replace("*", "\\*")
+    """Return a message as Markdown shows it: cut, without places in files, and without markup."""
+    plain = _PLACE.sub("", message).rstrip(": ").replace("|", "\\|").replace("*", "\\*")
     return plain if len(plain) <= _LONGEST else f"{plain[:_LONGEST]} …"
 
 

@@ -66,6 +66,7 @@ def judge(spec):
         ("dec-batch", "decoder_layer", BATCH),
         ("out-batch", "output_probabilities", BATCH),
         ("ffn-positions", "feed_forward", BATCH),
+        ("ln-rows", "layer_norm", BATCH),
         ("sdpa-padding", "scaled_dot_product_attention", PADDING),
         ("mha-hidden-tokens", "multi_head_attention", PADDING),
         ("encoder-batch", "encoder", PADDING),
