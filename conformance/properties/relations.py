@@ -85,9 +85,10 @@ def alone_as_padded(subject: Subject, arguments: Arguments, *tokens: str, length
     The mask hides the padding. With `padded_rows`, the rows of the padding are queries themselves and are not compared.
     """
     for padded in (arguments, with_all_digits(arguments)):
-        # The mask says for each sample how many tokens it has, and nothing else.
-        last = {name: array[-1:] for name, array in padded.inputs.items() if name != "mask"}
-        alone = replace(padded, inputs={n: array[:, :length] if n in tokens else array for n, array in last.items()})
+        last = {name: array[-1:] for name, array in padded.inputs.items()}
+        cut = {name: array[:, :length] for name, array in last.items() if name in tokens}
+        # Some code needs a mask in every call.
+        alone = replace(padded, inputs={**last, **cut, "mask": last["mask"][..., :length]})
         _, whole, single = _call_both(subject, padded, alone)
         rows = whole[-1:, :length] if padded_rows else whole[-1:]
         subject.stays(alone, rows, single, "the output of a sample changes when padding follows its tokens", "padding")
