@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from goldformer.adapters.process.arrays import WireArray, round_to_dtype
 
@@ -41,6 +42,12 @@ class ArrayLibrary(ABC):
     def keep_settings(self) -> Iterator[None]:
         """Restore the global settings of the library afterwards, which the suite changes."""
         yield
+
+    @contextlib.contextmanager
+    def limit_threads(self, number: int) -> Iterator[bool]:
+        """Compute on so many threads, and restore their number; yield False if that cannot be chosen here."""
+        del number
+        yield False
 
     @abstractmethod
     def make(self, array: Array, dtype: str, device: str) -> Any:
@@ -92,6 +99,12 @@ class NumPy(ArrayLibrary):
     def unavailable(self, device: str) -> str | None:
         """Return None for the CPU, the only device of NumPy."""
         return None if device == "cpu" else f"NumPy arrays live on the CPU, not on {device}"
+
+    @contextlib.contextmanager
+    def limit_threads(self, number: int) -> Iterator[bool]:
+        """Limit the threads of the matrix products; NumPy itself has one."""
+        with threadpool_limits(number):
+            yield True
 
     def make(self, array: Array, dtype: str, device: str) -> Array:
         """Return a writable copy."""
@@ -158,6 +171,16 @@ class Torch(ArrayLibrary):
         finally:
             self._torch.set_num_threads(threads)
             backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32 = matmul, cudnn
+
+    @contextlib.contextmanager
+    def limit_threads(self, number: int) -> Iterator[bool]:
+        """Set the number of threads of one operation."""
+        before = self._torch.get_num_threads()
+        self._torch.set_num_threads(number)
+        try:
+            yield True
+        finally:
+            self._torch.set_num_threads(before)
 
     def make(self, array: Array, dtype: str, device: str) -> Any:
         """Make a fresh contiguous tensor; on the meta device it has no values."""

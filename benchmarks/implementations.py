@@ -75,7 +75,7 @@ def run(name: str, dtype: str, components: Sequence[str]) -> dict[str, Any]:
 
 def page(runs: Mapping[str, Found], components: Sequence[str]) -> str:
     """Render the page of some runs, by implementation and by dtype."""
-    parts = [_HEAD.format(environment=_environment())]
+    parts = [_HEAD.format(environment=describe_environment())]
     rows = []
     for name, found in runs.items():
         cells = {dtype: _add_up(found[dtype]["components"], dtype) for dtype in found}
@@ -86,7 +86,7 @@ def page(runs: Mapping[str, Found], components: Sequence[str]) -> str:
     return "\n".join(parts)
 
 
-def _environment() -> str:
+def describe_environment() -> str:
     """Return the versions of Python and of the array libraries."""
     found = [f"Python {platform.python_version()}"]
     for package in ("numpy", "torch", "jax"):

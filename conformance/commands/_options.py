@@ -106,6 +106,18 @@ THREADS: Final = click.option(
     "--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads on the CPU."
 )
 TF32: Final = click.option("--tf32", is_flag=True, help="Allow TF32 matrix products on CUDA.")
+WRAP: Final = click.option(
+    "--wrap",
+    "wrapper",
+    type=click.Choice(["compile", "export", "vmap", "script"]),
+    help="Judge functions of PyTorch by golden cases after torch.compile, torch.export, torch.vmap over the batch, or "
+    "torch.jit.script.",
+)
+BITWISE: Final = click.option(
+    "--bitwise",
+    is_flag=True,
+    help="Fail properties over batch sizes, padding, layouts and numbers of threads that hold only up to rounding.",
+)
 TIMEOUT: Final = click.option(
     "--timeout",
     type=click.FloatRange(0, min_open=True),

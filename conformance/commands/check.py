@@ -6,6 +6,7 @@ import contextlib
 import json
 import platform
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import click
 
 from goldformer.adapters import DTYPES, Adapter, find_adapter
+from goldformer.adapters.wrapping import wrap_adapter
 from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._console import (
     FAILS,
@@ -65,6 +67,8 @@ from goldformer.spec.load import load_own_cases
 @options.DEVICE
 @options.TF32
 @options.THREADS
+@options.WRAP
+@options.BITWISE
 @options.TIMEOUT
 @click.option("--strict", is_flag=True, help="Fail everything that is tolerated or not implemented.")
 @options.JSON_OUT
@@ -86,6 +90,8 @@ def check(
     device: str,
     tf32: bool,
     threads: int,
+    wrapper: str | None,
+    bitwise: bool,
     timeout: float,
     strict: bool,
     as_json: bool,
@@ -111,8 +117,14 @@ def check(
         require_known(selection.dtypes, DTYPES, "--dtype")
         require_known(selection.components, spec.components, "--component")
         require_known(selection.properties, spec.properties, "--property")
-        bench = Bench(spec, found, dtypes[0], device, strict)
+        bench = Bench(spec, found, dtypes[0], device, strict, bitwise=bitwise)
         bench = bench if own else add_declared_cases(bench, selection)
+        if wrapper:
+            if properties:
+                raise CannotRun("--wrap judges golden cases only: leave out --property")
+            if bitwise:
+                raise CannotRun("--wrap judges golden cases, and --bitwise is about properties: leave out one of them")
+            bench = replace(bench, wrapper=wrapper, wrapped=wrap_adapter(bench.adapter, wrapper, spec))
         spec = bench.spec
         require_known(selection.cases, spec.cases, "--case")
         require_folders(

@@ -17,7 +17,7 @@ from goldformer.conformance.diagnosis.suspects import (
     rank_suspects,
 )
 from goldformer.conformance.judging.invoke import NOT_RUN
-from goldformer.conformance.judging.verdict import ERRORS, WITHHELD, IsolatedMistake, Status, Verdict
+from goldformer.conformance.judging.verdict import ERRORS, NO_MISTAKE, WITHHELD, IsolatedMistake, Status, Verdict
 from goldformer.conformance.properties.relations import join_names
 from goldformer.spec import Spec
 
@@ -74,6 +74,7 @@ class Finding:
 
 def diagnose(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
     """Yield what to fix first, which known mistakes explain it, and what is not implemented."""
+    verdicts = [v for v in verdicts if v.reason not in NO_MISTAKE]
     judged = {c: [v for v in verdicts if v.component == c and v.is_judged] for c in spec.components}
     absent = [c for c, mine in judged.items() if mine and all(v.reason == "not-implemented" for v in mine)]
     roots, followers = find_failing_roots((v for v in verdicts if v.component not in absent), spec)

@@ -59,6 +59,11 @@ class Bench:
     require_refusals: bool = False
     require_precision: bool = False
     tolerance_dtype: str | None = None
+    #: The transformation that the functions pass through, and the adapter of the functions that did.
+    wrapper: str = ""
+    wrapped: Adapter | None = None
+    #: Require of some properties that they hold bit for bit.
+    bitwise: bool = False
 
     @property
     def computes_on_cpu(self) -> bool:
@@ -110,7 +115,9 @@ class Bench:
 
     def command(self, *check: str) -> str:
         """Return the command line that repeats one check."""
-        options = _join_options(self.dtype, self.device, self.adapter.timeout, strict=self.strict)
+        options = _join_options(
+            self.dtype, self.device, self.adapter.timeout, self.wrapper, strict=self.strict, bitwise=self.bitwise
+        )
         return f"goldformer check {shlex.quote(self.adapter.origin)} {shlex.join(check)} {options}"
 
     def describe_missing_outputs(self, component: str, outputs: Collection[str], expected: Collection[str]) -> str:
@@ -144,10 +151,12 @@ class Bench:
 
 
 @lru_cache
-def _join_options(dtype: str, device: str, timeout: float | None, *, strict: bool) -> str:
+def _join_options(dtype: str, device: str, timeout: float | None, wrapper: str, *, strict: bool, bitwise: bool) -> str:
     """Join the options of a command line that repeats a check; cached, because every verdict has one."""
     words = ["--dtype", dtype, *(["--device", device] if device != "cpu" else [])]
     words += ["--timeout", f"{timeout:.15g}"] if timeout not in (None, TIMEOUT) else []
+    words += ["--wrap", wrapper] if wrapper else []
+    words += ["--bitwise"] if bitwise else []
     return shlex.join([*words, "--strict"] if strict else words)
 
 
@@ -186,13 +195,19 @@ def judge_case(case: Case, bench: Bench) -> Judgement:
         case = case.under(bench.options(case))
         if case.error is not None:
             return Judgement(_judge_bad_input(case, bench, blank), bench, case)
-        outcome, expected = call_case(case, bench), _select_expected(case, bench)
-        verdict = _or_advice(judge(case, outcome, expected, bench, blank), case, bench)
-        return Judgement(verdict, bench, case, outcome, expected)
+        return judge_outcome(case, call_case(case, bench), _select_expected(case, bench), bench, blank)
     except NotCheckable as unclear:
         return Judgement(skip_check(blank, "not-checkable", str(unclear)), bench, case)
     except Exception as error:
         return Judgement(report_fault(blank, error), bench, case)
+
+
+def judge_outcome(
+    case: Case, outcome: Outcome, expected: Mapping[str, GoldenArray], bench: Bench, blank: Verdict
+) -> Judgement:
+    """Judge the outcome of a case that asks for a result."""
+    verdict = _or_advice(judge(case, outcome, expected, bench, blank), case, bench)
+    return Judgement(verdict, bench, case, outcome, expected)
 
 
 def _judge_bad_input(case: Case, bench: Bench, blank: Verdict) -> Verdict:

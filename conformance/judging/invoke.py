@@ -37,6 +37,9 @@ NOT_RUN: Final = "cannot run"
 #: The files of libraries, in which the implementation's own line is not looked for.
 _LIBRARY: Final = re.compile(r"site-packages|adapters[/\\]pretend_device\.py$")
 
+#: The file that hands functions to PyTorch's transformations: no line of the implementation.
+_WRAPPING: Final = re.compile(r"adapters[/\\]wrapping\.py$")
+
 #: The messages of torch about CUDA where there is none.
 _WITHOUT_CUDA: Final = re.compile("not compiled with CUDA|Found no NVIDIA driver|No CUDA GPUs are available")
 
@@ -210,7 +213,8 @@ def call(adapter: Adapter, contract: Contract, given: Mapping[str, Any]) -> tupl
 
 def _locate_error(error: BaseException) -> str:
     """Return the last line of the implementation's own code, not of a library that it calls, in brackets."""
-    lines = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)][1:]
+    frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)][1:]
+    lines = [place for place in frames if not _WRAPPING.search(place[0].co_filename)]
     # The pretend device is a library too, wherever goldformer is installed.
     own = (place for place in reversed(lines) if not _LIBRARY.search(place[0].co_filename))
     code, line = next(own, lines[0] if lines else (None, 0))

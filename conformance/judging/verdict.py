@@ -19,6 +19,7 @@ class Status(Enum):
 Reason = Literal[
     "",  # passed
     # failed
+    "wrapper",
     "wrong-value",
     "wrong-shape",
     "wrong-dtype",
@@ -31,6 +32,7 @@ Reason = Literal[
     "no-error",
     "no-gradient",
     "property",
+    "bitwise",
     "moved",
     # errored
     "raised",
@@ -49,6 +51,7 @@ Reason = Literal[
     "dtype",
     "device",
     "not-checkable",
+    "not-wrapped",
     # skipped, unless it is required
     "advice",
     "robustness",
@@ -67,6 +70,12 @@ WITHIN_LIMITS: Final[tuple[Reason, ...]] = ("memory", "output-limit", "killed", 
 
 #: The reason that only grading has: an output is missing that the assignment's solution returns.
 WITHHELD: Final[Reason] = "missing-output"
+
+#: The reasons of failures that no mistake in the code explains.
+NO_MISTAKE: Final[tuple[Reason, ...]] = ("wrapper", "bitwise")
+
+#: How the message begins if a transformation such as torch.compile cannot take a function.
+NOT_WRAPPED: Final = "not wrapped: "
 
 #: The reasons for which there is no result to judge: the implementation did not answer.
 UNANSWERED: Final[tuple[Reason, ...]] = ("crashed", "timeout", "protocol", *WITHIN_LIMITS)
@@ -144,6 +153,36 @@ class IsolatedMistake:
     calls: int
 
 
+#: How a function compares with itself under a transformation.
+Agreement = Literal["equal", "both right", "wrapped is wrong", "both wrong", "only wrapped is right"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapped:
+    """The comparison of a function with itself under a transformation, such as torch.compile, the `wrapper`.
+
+    `agreement` says which of the two is right, and of two that are whether they are equal. `distance` is the largest
+    difference between the two ÷ tolerance, None where a tolerance of 0 or chance leaves nothing to measure.
+    """
+
+    wrapper: str
+    agreement: Agreement
+    distance: float | None = None
+
+
+#: What a result must not depend on.
+Setting = Literal["batch size", "padding", "memory layout", "threads"]
+
+
+@dataclass(frozen=True, slots=True)
+class Invariance:
+    """How closely a property holds over a setting: bit for bit, or with a `distance`, the largest one ÷ tolerance."""
+
+    setting: Setting
+    bitwise: bool
+    distance: float
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """The outcome of one check in one dtype on one device.
@@ -153,6 +192,8 @@ class Verdict:
     `matches` are the known mistakes and options that reproduce the wrong output; None if the search was skipped.
     `rules_out` are the causes of other cases' matches that would fail this case, which passes.
     `isolated` is the place of the mistake, at the failing case with which the search for it began.
+    `wrapped` compares the function with itself under the transformation that the run asks for.
+    `invariances` say how closely a property holds that compares the same call in other settings.
     `example` is the smallest call that shows a violation or an isolated mistake, as a file of one case.
     """
 
@@ -179,6 +220,8 @@ class Verdict:
     asks: Asks = "values"
     rules_out: tuple[tuple[str, ...], ...] = ()
     isolated: IsolatedMistake | None = None
+    wrapped: Wrapped | None = None
+    invariances: tuple[Invariance, ...] = ()
 
     @property
     def bad(self) -> bool:
@@ -231,4 +274,7 @@ class Verdict:
         if found := data.get("isolated"):
             names = {name: tuple(found[name]) for name in ("places", "names", "holds", "right_with")}
             made["isolated"] = IsolatedMistake(**{**found, **names})
+        made["invariances"] = tuple(Invariance(**found) for found in data.get("invariances", ()))
+        if compared := data.get("wrapped"):
+            made["wrapped"] = Wrapped(**compared)
         return cls(**{**data, **made})

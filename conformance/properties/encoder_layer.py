@@ -15,3 +15,16 @@ def permutation_equivariance(subject: Subject, batch: int, seq: int, seed: int) 
     sizes = {"batch": batch, "seq": seq, "heads": 2, "d_k": 2, "d_v": 2, "d_model": 4, "d_ff": 5}
     arguments = draw_arguments("encoder_layer", subject.bench, sizes, seed, num_heads=2)
     relations.follows_order(subject, arguments, "x", seed=seed)
+
+
+@holds(
+    "enc-batch",
+    batch=st.sampled_from(relations.BATCHES),
+    seq=st.integers(1, 4),
+    width=st.sampled_from([2, 8]),
+    seed=st.integers(0, 999),
+)
+def samples_do_not_mix(subject: Subject, batch: int, seq: int, width: int, seed: int) -> None:
+    """Require that a sample gives the same alone and in a batch."""
+    sizes = {"batch": batch, "seq": seq, "heads": 2, "d_k": width, "d_v": width, "d_model": 2 * width, "d_ff": 5}
+    relations.alone_as_in_batch(subject, draw_arguments("encoder_layer", subject.bench, sizes, seed, num_heads=2))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -25,7 +25,14 @@ from goldformer.conformance.judging.invoke import (
     read_arguments,
 )
 from goldformer.conformance.properties.registry import holds
-from goldformer.conformance.properties.subject import NotAdvised, Subject, Violation, with_inputs
+from goldformer.conformance.properties.subject import (
+    Array,
+    NotAdvised,
+    Subject,
+    Violation,
+    with_all_digits,
+    with_inputs,
+)
 
 #: The messages of torch about an operation on tensors of two devices. Any other error may be honest: code that looks at
 #: its data cannot run on the meta device, and the pretend device lacks some of what a real one has.
@@ -36,6 +43,9 @@ MIXED_DEVICES: Final = re.compile(
 
 #: How often a call is repeated: a few random numbers are equal now and then.
 _REPEATED: Final = 4
+
+#: The numbers of threads on which a call is repeated.
+_THREADS: Final = (2, 4)
 
 
 @holds("device-hygiene")
@@ -78,6 +88,19 @@ def repeat_calls(subject: Subject) -> None:
     for _ in range(_REPEATED):
         again = subject.call(subject.component, arguments)
         subject.repeats(arguments, again, first, "a second call with the same inputs gives something else")
+    if subject.bench.bitwise:
+        _compare_threads(subject, arguments)
+
+
+def _compare_threads(subject: Subject, arguments: Arguments) -> None:
+    """Require that calls on several threads give what a call on one gives; they wait for each other, and take long."""
+    library = LIBRARIES[subject.bench.adapter.arrays]
+    with library.limit_threads(1) as limited:
+        first = subject.call(subject.component, arguments)
+    for threads in _THREADS if limited else ():
+        with library.limit_threads(threads):
+            again = subject.call(subject.component, arguments)
+        subject.repeats(arguments, again, first, f"a call on {threads} threads gives something else", "threads")
 
 
 @holds("no-memory")
@@ -120,11 +143,24 @@ def memory_layout(subject: Subject) -> None:
     if (case := next(settled, None)) is None:
         raise NotCheckable(f"what {subject.component} gives is drawn at random, in whatever order")
     arguments = read_arguments(case)
-    expected = subject.call(subject.component, arguments)
+    _compare_layouts(subject, arguments, subject.call(subject.component, arguments))
+    contract = subject.bench.spec.contracts[subject.component]
+    if contract.outputs[contract.first_output].kind != "float":
+        return  # rounding decides between words that no proof keeps apart
+    with suppress(CallProblem):
+        arguments = with_all_digits(arguments)
+        expected = subject.call(subject.component, arguments)
+        # What is no distribution any longer may have no finite result.
+        if all(np.isfinite(output).all() for output in expected.values()):
+            _compare_layouts(subject, arguments, expected)
+
+
+def _compare_layouts(subject: Subject, arguments: Arguments, expected: Mapping[str, Array]) -> None:
     layouts: tuple[Layout, ...] = ("transposed", "strided")
     for layout in layouts:
         try:
             got = subject.call(subject.component, arguments, layout)
         except BadResult as bad:
             raise NotAdvised(f"needs contiguous arrays: with {layout} views of the same values it {bad}") from bad
-        subject.repeats(arguments, got, expected, f"{layout} views of the same values give something else")
+        claim = f"{layout} views of the same values give something else"
+        subject.repeats(arguments, got, expected, claim, "memory layout")

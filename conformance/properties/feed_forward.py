@@ -16,3 +16,5 @@ def positions_are_computed_alone(subject: Subject, batch: int, seq: int, seed: i
     arguments, other = (draw_arguments("feed_forward", subject.bench, sizes, s) for s in (seed, seed + 1000))
     relations.follows_order(subject, arguments, "x", seed=seed)
     relations.ignores_later(subject, arguments, other, "x", last=0)
+    wide = {"batch": 1 + 7 * (batch - 1), "seq": 1, "d_model": 16, "d_ff": 32}
+    relations.alone_as_in_batch(subject, draw_arguments("feed_forward", subject.bench, wide, seed))

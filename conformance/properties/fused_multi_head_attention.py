@@ -38,10 +38,10 @@ def later_tokens_do_not_matter(subject: Subject, batch: int, seq: int, seed: int
     relations.ignores_later(subject, arguments, draw_call(subject, seed + 1000, batch, seq), "x", last=last)
 
 
-@holds("fmha-batch", seq=SEQ, d_input=D_INPUT, seed=SEED)
-def samples_do_not_mix(subject: Subject, seq: int, d_input: int, seed: int) -> None:
+@holds("fmha-batch", batch=st.sampled_from(relations.BATCHES), seq=SEQ, d_input=D_INPUT, seed=SEED)
+def samples_do_not_mix(subject: Subject, batch: int, seq: int, d_input: int, seed: int) -> None:
     """Require that a sample gives the same alone and in a batch."""
-    relations.alone_as_in_batch(subject, draw_call(subject, seed, 2, seq, d_input))
+    relations.alone_as_in_batch(subject, draw_call(subject, seed, batch, seq, d_input))
 
 
 @holds("fmha-head-order", seq=SEQ, d_input=D_INPUT, seed=SEED)

@@ -19,6 +19,7 @@ from goldformer.conformance.judging.tolerance import UNIT_ROUNDOFF
 from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.conformance.properties.counterexample import write_case
 from goldformer.conformance.properties.registry import find_property
+from goldformer.conformance.properties.relations import join_names
 from goldformer.conformance.properties.subject import NotAdvised, Subject, Violation
 from goldformer.spec import Property
 
@@ -57,7 +58,23 @@ def _check_property(prop: Property, component: str, bench: Bench, blank: Verdict
         return report_bad_result(blank, bad)
     except Violation as violation:
         return _tolerate(prop, violation, _fail(prop, violation, blank, bench), bench)
-    return replace(blank, ratio=subject.ratio, seconds=subject.seconds)
+    passed = replace(
+        blank, ratio=subject.ratio, seconds=subject.seconds, invariances=tuple(subject.invariances.values())
+    )
+    return _require_bits(passed) if bench.bitwise else passed
+
+
+def _require_bits(passed: Verdict) -> Verdict:
+    """Return a verdict as failed if its property holds only up to rounding over some setting."""
+    rounded = [
+        f"{found.setting} (up to {found.distance:.2g} of the tolerance apart)"
+        for found in passed.invariances
+        if not found.bitwise
+    ]
+    if not rounded:
+        return passed
+    message = f"holds within the tolerance, and not bit for bit over {join_names(rounded)}"
+    return replace(passed, status=Status.FAILED, reason="bitwise", message=message)
 
 
 def _tolerate(prop: Property, violation: Violation, failed: Verdict, bench: Bench) -> Verdict:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
+from goldformer.conformance.properties import relations
 from goldformer.conformance.properties.registry import holds
 from goldformer.conformance.properties.subject import NotAdvised, Subject, Violation, draw_arguments, with_inputs
 
@@ -29,6 +30,7 @@ def rows_are_normalised_alone(subject: Subject, batch: int, d_model: int, seed: 
         bound,
         "a row gives something else when other rows stand beside it",
     )
+    relations.alone_as_in_batch(subject, arguments)
     bound = max(bound, subject.tolerance(NAME, lifted, "output"))
     raised = subject.call(NAME, lifted)["output"]
     try:

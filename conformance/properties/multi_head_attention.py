@@ -54,12 +54,13 @@ def padding_does_not_matter(subject: Subject, batch: int, seq: int, seed: int) -
     arguments = with_inputs(draw_self_attention(subject, seed, batch, seq), mask=keep[:, None, None, :])
     other = draw_self_attention(subject, seed + 1000, batch, seq)
     relations.ignores_hidden(subject, arguments, other, *TOKENS, keep=keep, padded_rows=True)
+    relations.alone_as_padded(subject, arguments, *TOKENS, length=int(keep[-1].sum()), padded_rows=True)
 
 
-@holds("mha-batch", seq=SEQ, seed=SEED)
-def samples_do_not_mix(subject: Subject, seq: int, seed: int) -> None:
+@holds("mha-batch", batch=st.sampled_from(relations.BATCHES), seq=SEQ, width=st.sampled_from([3, 8]), seed=SEED)
+def samples_do_not_mix(subject: Subject, batch: int, seq: int, width: int, seed: int) -> None:
     """Require that a sample gives the same alone and in a batch."""
-    relations.alone_as_in_batch(subject, draw_self_attention(subject, seed, 2, seq))
+    relations.alone_as_in_batch(subject, draw_self_attention(subject, seed, batch, seq, width=width))
 
 
 @holds("mha-rotation", seq=SEQ, seed=SEED)

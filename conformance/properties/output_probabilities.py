@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
+from goldformer.conformance.properties import relations
 from goldformer.conformance.properties.registry import holds
 from goldformer.conformance.properties.subject import Subject, draw_arguments
 
@@ -19,3 +20,10 @@ def every_word_keeps_some(subject: Subject, seq: int, vocab: int, seed: int) -> 
     bound = vocab * subject.tolerance(NAME, arguments, "probabilities")
     subject.agree("probabilities", rows.sum(-1), np.ones((1, seq)), bound, "the words' probabilities do not sum to 1")
     subject.agree("probabilities", (rows > 0) * 1.0, np.ones(rows.shape), 0.0, "a word has a probability of 0")
+
+
+@holds("out-batch", batch=st.sampled_from(relations.BATCHES), vocab=st.sampled_from([3, 50]), seed=st.integers(0, 999))
+def samples_do_not_mix(subject: Subject, batch: int, vocab: int, seed: int) -> None:
+    """Require that a sample gives the same alone and in a batch."""
+    sizes = {"batch": batch, "seq": 3, "d_model": 8, "vocab": vocab}
+    relations.alone_as_in_batch(subject, draw_arguments(NAME, subject.bench, sizes, seed))

@@ -6,12 +6,17 @@ Tokens lie along the last axis but one of the arrays named, and of the component
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from goldformer.conformance.judging.invoke import Arguments
-from goldformer.conformance.properties.subject import Subject, with_inputs, with_params
+from goldformer.conformance.properties.subject import Subject, with_all_digits, with_inputs, with_params
+
+#: The samples in a batch of which the last one is compared with itself alone.
+BATCHES: Final = (2, 4, 8)
 
 
 def _draw_order(length: int, seed: int) -> NDArray[np.int64]:
@@ -63,11 +68,30 @@ def ignores_hidden(
 
 
 def alone_as_in_batch(subject: Subject, arguments: Arguments) -> None:
-    """Require that the second sample alone is the second sample in the batch."""
-    alone = with_inputs(arguments, **{name: array[1:2] for name, array in arguments.inputs.items()})
-    output, batch, single = _call_both(subject, arguments, alone)
-    bound = subject.tolerance(subject.component, alone, output)
-    subject.agree(output, batch[1:2], single, bound, "a sample gives something else in a batch than alone")
+    """Require that the last sample alone is the last sample in the batch, and note whether it is bit for bit.
+
+    The numbers are short, so that a counterexample is, and then have all their digits, so that rounding shows.
+    """
+    for batch in (arguments, with_all_digits(arguments)):
+        alone = with_inputs(batch, **{name: array[-1:] for name, array in batch.inputs.items()})
+        _, together, single = _call_both(subject, batch, alone)
+        claim = "a sample gives something else in a batch than alone"
+        subject.stays(alone, together[-1:], single, claim, "batch size")
+
+
+def alone_as_padded(subject: Subject, arguments: Arguments, *tokens: str, length: int, padded_rows: bool) -> None:
+    """Require that the last sample, which has `length` tokens, gives the same alone without the padding after them.
+
+    The mask hides the padding. With `padded_rows`, the rows of the padding are queries themselves and are not compared.
+    """
+    for padded in (arguments, with_all_digits(arguments)):
+        last = {name: array[-1:] for name, array in padded.inputs.items()}
+        cut = {name: array[:, :length] for name, array in last.items() if name in tokens}
+        # Some code needs a mask in every call.
+        alone = replace(padded, inputs={**last, **cut, "mask": last["mask"][..., :length]})
+        _, whole, single = _call_both(subject, padded, alone)
+        rows = whole[-1:, :length] if padded_rows else whole[-1:]
+        subject.stays(alone, rows, single, "the output of a sample changes when padding follows its tokens", "padding")
 
 
 def gives_the_same(subject: Subject, one: Arguments, other: Arguments, claim: str) -> None:

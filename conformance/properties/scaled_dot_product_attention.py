@@ -18,6 +18,8 @@ NAME = "scaled_dot_product_attention"
 RATE = 0.5
 BATCH, SEQ, SEED = st.integers(1, 3), st.integers(2, 6), st.integers(0, 999)
 LAST = st.integers(0, 4)
+#: The width of a value: kernels for vectors begin at some.
+WIDTH = st.sampled_from([2, 16])
 
 
 def draw_call(subject: Subject, seed: int, batch: int, q_seq: int, kv_seq: int, d_v: int = 2) -> Arguments:
@@ -92,12 +94,14 @@ def padding_does_not_matter(subject: Subject, batch: int, q_seq: int, kv_seq: in
     arguments = with_inputs(draw_call(subject, seed, batch, q_seq, kv_seq), mask=keep[:, None, :])
     other = draw_call(subject, seed + 1000, batch, q_seq, kv_seq)
     relations.ignores_hidden(subject, arguments, other, "key", "value", keep=keep, padded_rows=False)
+    length = int(keep[-1].sum())
+    relations.alone_as_padded(subject, arguments, "key", "value", length=length, padded_rows=False)
 
 
-@holds("sdpa-batch", batch=st.integers(2, 3), q_seq=SEQ, kv_seq=SEQ, seed=SEED)
-def samples_do_not_mix(subject: Subject, batch: int, q_seq: int, kv_seq: int, seed: int) -> None:
+@holds("sdpa-batch", batch=st.sampled_from(relations.BATCHES), q_seq=SEQ, kv_seq=SEQ, width=WIDTH, seed=SEED)
+def samples_do_not_mix(subject: Subject, batch: int, q_seq: int, kv_seq: int, width: int, seed: int) -> None:
     """Require that a sample gives the same alone and in a batch."""
-    relations.alone_as_in_batch(subject, draw_call(subject, seed, batch, q_seq, kv_seq))
+    relations.alone_as_in_batch(subject, draw_call(subject, seed, batch, q_seq, kv_seq, d_v=width))
 
 
 @holds("sdpa-dropout", q_seq=st.integers(20, 25), seed=SEED)

@@ -16,7 +16,7 @@ from goldformer.conformance.judging.compare import compare
 from goldformer.conformance.judging.gradient import invoke_gradient
 from goldformer.conformance.judging.invoke import Arguments, BadResult, NotCheckable
 from goldformer.conformance.judging.tolerance import least_margin, tolerance
-from goldformer.conformance.judging.verdict import WITHHELD, Difference
+from goldformer.conformance.judging.verdict import WITHHELD, Difference, Invariance, Setting
 from goldformer.conformance.properties.counterexample import RecordedCall, make_recipe
 from goldformer.conformance.properties.measuring import measure_call, measure_tolerances
 from goldformer.spec.draw import build
@@ -51,6 +51,8 @@ class Subject:
     ratio: float | None = None
     seconds: float = 0.0
     calls: list[RecordedCall] = field(default_factory=list)
+    #: How closely the same call agrees in other settings.
+    invariances: dict[Setting, Invariance] = field(default_factory=dict)
 
     def options(self, component: str) -> dict[str, str]:
         """Return the options that the adapter declares for a component."""
@@ -108,14 +110,30 @@ class Subject:
             raise Violation(claim, difference)
 
     def repeats(
-        self, arguments: Arguments, actual: Mapping[str, Array], expected: Mapping[str, Array], claim: str
+        self,
+        arguments: Arguments,
+        actual: Mapping[str, Array],
+        expected: Mapping[str, Array],
+        claim: str,
+        setting: Setting | None = None,
     ) -> None:
         """Raise Violation unless two calls of the component with equal arguments agree in their first output."""
         name = self.bench.spec.contracts[self.component].first_output
-        exact = expected[name].dtype.kind != "f" or np.array_equal(actual[name], expected[name], equal_nan=True)
+        self.stays(arguments, actual[name], expected[name], claim, setting)
+
+    def stays(
+        self, arguments: Arguments, actual: Array, expected: Array, claim: str, setting: Setting | None = None
+    ) -> None:
+        """Raise Violation unless the first output agrees in another setting; note whether it does bit for bit."""
+        name = self.bench.spec.contracts[self.component].first_output
+        exact = expected.dtype.kind != "f" or np.array_equal(actual, expected, equal_nan=True)
         # Error scales take long to measure, and most repeated results are equal to the bit.
         bound = 0.0 if exact else self.tolerance(self.component, arguments, name)
-        self.agree(name, actual[name], expected[name], bound, claim)
+        self.agree(name, actual, expected, bound, claim)
+        if setting is not None:
+            before = self.invariances.get(setting, Invariance(setting, bitwise=True, distance=0.0))
+            distance = 0.0 if exact else float(np.abs(actual - expected).max(initial=0.0)) / bound
+            self.invariances[setting] = Invariance(setting, before.bitwise and exact, max(before.distance, distance))
 
     def differ(self, output: str, actual: Array, other: Array, bound: float, claim: str) -> None:
         """Raise Violation unless two results differ by more than rounding; a dtype too coarse to tell passes."""
@@ -155,6 +173,15 @@ def _draw_array(name: str, group: str, seed: int, shape: tuple[int, ...]) -> Arr
 
 def _lead_axes(sizes: Mapping[str, int]) -> tuple[int, ...]:
     return (sizes["batch"],) if "batch" in sizes else ()
+
+
+def with_all_digits(arguments: Arguments) -> Arguments:
+    """Return the same call with a third of each number: short numbers add up without rounding, in any order."""
+
+    def fill(arrays: Mapping[str, Array]) -> dict[str, Array]:
+        return {name: array / 3 if array.dtype.kind == "f" else array for name, array in arrays.items()}
+
+    return replace(arguments, inputs=fill(arguments.inputs), params=fill(arguments.params))
 
 
 def with_inputs(arguments: Arguments, **changed: Array) -> Arguments:

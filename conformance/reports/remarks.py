@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from goldformer.conformance.diagnosis.findings import Finding, diagnose, list_few
 from goldformer.conformance.diagnosis.precision import find_precision
-from goldformer.conformance.judging.verdict import Verdict
+from goldformer.conformance.judging.verdict import NOT_WRAPPED, Agreement, Verdict, Wrapped
 from goldformer.conformance.reports.results import NOT_IMPLEMENTED, ComponentResult, Counts
 from goldformer.spec import Spec
 
@@ -16,8 +17,17 @@ FEW_CASES_APPLY: Final = "Few cases apply"
 COULD_NOT_SHOW: Final = "Could not show"
 ROBUSTNESS: Final = "Robustness"
 MISSING: Final = "Not implemented"
+#: What a transformation such as torch.compile changes.
+WRAPPED: Final = "Wrapped"
+
+#: Over which settings results stay the same bit for bit.
+BITS: Final = "Bit for bit"
+
 #: What is no diagnosis of a failure.
-NOTES: Final = frozenset({FEW_CASES_APPLY, COULD_NOT_SHOW, ROBUSTNESS, MISSING})
+NOTES: Final = frozenset({BITS, FEW_CASES_APPLY, COULD_NOT_SHOW, ROBUSTNESS, MISSING})
+
+#: The number of reasons that are given for what cannot be wrapped.
+_MOST_REASONS: Final = 3
 
 
 def make_remarks(
@@ -25,13 +35,75 @@ def make_remarks(
 ) -> list[Finding]:
     """Return what is said of a run; `whole` names all known mistakes that could not show, and all that is missing."""
     return [
+        *_compare_wrapped(verdicts, whole=whole),
         *(finding for finding in diagnose(verdicts, spec) if finding.label != MISSING),
+        *_describe_bits(verdicts, whole=whole),
         *find_precision(verdicts, spec),
         *_explain_coverage(results),
         *_list_unseen(results, whole=whole),
         *_describe_robustness(verdicts),
         *_list_missing(results, whole=whole),
     ]
+
+
+def _compare_wrapped(verdicts: Sequence[Verdict], *, whole: bool) -> Iterator[Finding]:
+    """Yield what a transformation such as torch.compile changes, and what it cannot take."""
+    compared = [v for v in verdicts if v.wrapped]
+    if compared:
+        yield Finding(WRAPPED, _count_agreements([v.wrapped for v in compared if v.wrapped]), inner=False)
+    wrong = [f"{v.check} ({v.dtype})" for v in compared if v.reason == "wrapper"]
+    if wrong:
+        label = f"{next(v.wrapped.wrapper for v in compared if v.wrapped)} is wrong"
+        yield Finding(
+            label, f"{', '.join(wrong) if whole else list_few(wrong)}: the function itself is right", inner=False
+        )
+    left_out = [v for v in verdicts if v.reason == "not-wrapped"]
+    if left_out:
+        reasons: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        for verdict in left_out:
+            reasons[verdict.message.removeprefix(NOT_WRAPPED)][verdict.component] += 1
+        listed = [
+            f"{sum(counts.values())} of {list_few(counts)}: {message}"
+            for message, counts in sorted(reasons.items(), key=lambda item: -item[1].total())
+        ]
+        shown = listed if whole else listed[:_MOST_REASONS]
+        more = f"; {len(listed) - len(shown)} more reasons (-v names all)" if len(shown) < len(listed) else ""
+        cases = f"{len(left_out)} case{'s' if len(left_out) != 1 else ''}"
+        yield Finding("Not wrapped", f"{cases}, which are not judged. {'; '.join(shown)}{more}", inner=False)
+
+
+def _count_agreements(compared: Sequence[Wrapped]) -> str:
+    """Return how many cases are equal with and without a transformation, right both times, or wrong."""
+    counts = Counter(w.agreement for w in compared)
+    distance = max((w.distance for w in compared if w.distance is not None), default=0.0)
+    words: Mapping[Agreement, str] = {
+        "equal": "equal bit for bit",
+        "both right": f"both within tolerance (at most {distance:.2g} of it apart)",
+        "wrapped is wrong": f"right only without {compared[0].wrapper}",
+        "both wrong": "wrong with and without it",
+        "only wrapped is right": "wrong only without it",
+    }
+    parts = [f"{counts[agreement]} {text}" for agreement, text in words.items() if counts[agreement]]
+    cases = f"{len(compared)} case{'s' if len(compared) != 1 else ''}"
+    return f"by {compared[0].wrapper}, {cases}: {', '.join(parts)}"
+
+
+def _describe_bits(verdicts: Sequence[Verdict], *, whole: bool) -> Iterator[Finding]:
+    """Yield over which settings results stay bit for bit, if they do not over all of them or `whole` asks for it."""
+    found = [(v.component, invariance) for v in verdicts for invariance in v.invariances]
+    if not found or (not whole and all(invariance.bitwise for _, invariance in found)):
+        return
+    parts = []
+    for setting in dict.fromkeys(invariance.setting for _, invariance in found):
+        mine = [(component, i) for component, i in found if i.setting == setting]
+        components = dict.fromkeys(component for component, _ in mine)
+        rounded = dict.fromkeys(component for component, i in mine if not i.bitwise)
+        parts.append(f"{setting}: {len(components) - len(rounded)} of {len(components)} components")
+        if rounded:
+            names = ", ".join(rounded) if whole else list_few(rounded)
+            distance = max(i.distance for _, i in mine)
+            parts[-1] += f" (within tolerance, at most {distance:.2g} of it apart: {names})"
+    yield Finding(BITS, f"over {'; '.join(parts)}", inner=False)
 
 
 def _explain_coverage(results: Sequence[ComponentResult]) -> Iterator[Finding]:

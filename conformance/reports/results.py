@@ -123,9 +123,12 @@ def _list_losses(verdicts: Iterable[Verdict]) -> Iterable[str]:
     """Yield why cases were not judged, with their number and what to do, the most frequent reason first."""
     listed = list(verdicts)
     # Cases are out of reach of a dtype each for numbers of its own.
-    groups = Counter((v.reason, v.reason if v.reason == "dtype" else v.message) for v in listed)
+    # The report says elsewhere why a case was not wrapped.
+    groups = Counter((v.reason, v.reason if v.reason in ("dtype", "not-wrapped") else v.message) for v in listed)
     for (reason, message), count in groups.most_common(_MOST_REASONS):
-        words = {"dtype": f"not in {', '.join(sorted({v.dtype for v in listed}))}"}.get(reason, message or str(reason))
+        words = {"not-wrapped": "not wrapped", "dtype": f"not in {', '.join(sorted({v.dtype for v in listed}))}"}.get(
+            reason, message or str(reason)
+        )
         # A message that says what to do, or that a function has no such parameter, needs no remedy.
         told = reason == "not-implemented" and ("provide" in message or " takes no " in message)
         remedy = _REMEDIES.get(reason, "")

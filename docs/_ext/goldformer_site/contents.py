@@ -14,6 +14,7 @@ _CONTENTS: Final[Mapping[str, tuple[str, ...]]] = {
         "first_check",
         "infer",
         "implementations",
+        "wrapped",
         "grading",
         "assignments",
         "baselines",

@@ -93,6 +93,14 @@ def test_failing_is_1(adapter, check):
             ["textbook", "--case", "sdpa-causal", "--property", "sdpa-batch"],
             "goldformer: nothing was checked: no check fits all of these options\n",
         ),
+        (
+            ["textbook", "--wrap", "vmap", "--property", "sm-shift"],
+            "goldformer: --wrap judges golden cases only: leave out",
+        ),
+        (
+            ["textbook", "--wrap", "export", "--component", "softmax"],
+            "goldformer: nothing was checked: not wrapped: torch.export takes functions of PyTorch, and",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -100,6 +108,37 @@ def test_what_cannot_be_checked_is_2_and_says_why(arguments, says, check):
     result = check(*arguments)
     assert result.exit_code == 2
     assert result.stderr.startswith(says)
+
+
+TABLE = """
+import torch
+
+ARRAYS = "torch"
+table = {}
+
+def softmax(scores):
+    # A table that the code keeps from one call to the next.
+    ones = table.setdefault(scores.shape, torch.ones_like(scores))
+    return torch.softmax(scores * ones, -1)
+"""
+
+
+def test_wrap_judges_golden_cases_with_and_without_the_wrapper(check):
+    result = check("reference", "--wrap", "vmap", "--component", "softmax,layer_norm")
+    assert result.exit_code == 0
+    said = " ".join(result.stdout.split())
+    assert "Wrapped: by vmap, 36 cases: 36 equal bit for bit Not wrapped: 3 cases, which are not judged. " in said
+    assert "of softmax: no argument of softmax has an axis of samples, which torch.vmap maps over" in said
+    assert "Few cases apply" not in said
+
+
+def test_what_tracing_leaves_in_a_table_of_the_code_is_not_held_against_it(check):
+    """Export runs the code with tensors of its own, which stay in the table and would fail in a later call."""
+    result = check(TABLE, "--wrap", "export", "--json")
+    verdicts = json.loads(result.stdout)["verdicts"]
+    assert {verdict["reason"] for verdict in verdicts} <= {"", "not-wrapped"}
+    assert any(verdict["wrapped"] for verdict in verdicts)
+    assert result.exit_code == 0
 
 
 def test_many_unknown_words_are_not_all_listed(check):

@@ -218,6 +218,7 @@ def never_clears_gradients(original, *arrays, **rest):
 
 ForgetsTheMask = implementations()["mask-not-inplace"].make
 SoftmaxOverTheBatch = implementations()["softmax-batch-axis"].make
+SoftmaxOverAll = implementations()["softmax-whole-array"].make
 CosineExponent = implementations()["pe-cos-exp"].make
 ActivatesTheProjections = implementations()["qkv-relu"].make
 SharesTheFirstHead = implementations()["head-shared-w"].make
@@ -291,6 +292,9 @@ CAUGHT: dict[str, tuple[Any, str]] = {
         implementations()["qkv-layout"].make,
         r"the output changes when the heads, with their rows of w_o, come in the order \[\d, \d, \d\]",
     ),
+    "enc-batch": (SoftmaxOverTheBatch, "a sample gives something else in a batch than alone"),
+    "dec-batch": (SoftmaxOverTheBatch, "a sample gives something else in a batch than alone"),
+    "out-batch": (SoftmaxOverAll, "a sample gives something else in a batch than alone"),
     "fmha-batch": (SoftmaxOverTheBatch, "a sample gives something else in a batch than alone"),
     "ffn-positions": (feeds_the_mean, r"the output up to position 0 changes when later rows of x are replaced"),
     "ln-rows": (norm_over_the_batch, "a row gives something else when other rows stand beside it"),
@@ -435,7 +439,7 @@ def test_a_property_catches_its_breaker_and_shows_a_small_input(property_, judge
 @pytest.mark.parametrize(
     ("property_", "smallest"),
     [
-        ("sdpa-batch", "smallest input: batch=2, q_seq=2, kv_seq=2, seed=0"),
+        ("sdpa-batch", "smallest input: batch=2, q_seq=2, kv_seq=2, width=2, seed=0"),
         ("pe-shift-is-rotation", "smallest input: seq=4, d_model=2, shift=1"),
         ("sm-simplex", "smallest input: batch=1, n=1, seed=0, factor=1"),
     ],
@@ -460,7 +464,7 @@ def test_the_elements_that_violate_a_property_are_shown(judge):
 def test_what_goes_wrong_only_at_times_is_a_violation_too(judge):
     # Once it ended in Hypothesis's own exception, and the command line in a traceback.
     made = implementations()["nondeterminism"].make()
-    verdict = judge("sdpa-padding", ATTENTION, {ATTENTION: made.scaled_dot_product_attention}, arrays="numpy")
+    verdict = judge("sdpa-causality", ATTENTION, {ATTENTION: made.scaled_dot_product_attention}, arrays="numpy")
     assert (verdict.status, verdict.reason, verdict.example) == (Status.FAILED, "property", "")
     assert verdict.message.endswith(", but not every time: the same call gives different results")
     assert verdict.differences

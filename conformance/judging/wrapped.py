@@ -1,0 +1,94 @@
+"""Judge a case twice, the function itself and what a transformation such as torch.compile makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from goldformer.adapters.process.faults import clip_text
+from goldformer.conformance.judging.cases import (
+    Bench,
+    Judgement,
+    call_case,
+    judge_outcome,
+    report_fault,
+    skip_check,
+)
+from goldformer.conformance.judging.invoke import BadResult, NotCheckable, NotImplementedHere, Result
+from goldformer.conformance.judging.measure import measure
+from goldformer.conformance.judging.verdict import NOT_WRAPPED, Status, Wrapped
+from goldformer.spec import Case
+from goldformer.spec.model import GoldenArray
+
+#: The most characters of the first line of PyTorch's message.
+_LONGEST = 300
+
+
+def judge_wrapped(plain: Judgement) -> Judgement:
+    """Judge the wrapped function by the case of a judgement on the function itself, whose mistakes are its own.
+
+    What cannot be wrapped is skipped. A difference from the function itself is noted in the verdict.
+    """
+    if plain.case is None or not isinstance(plain.outcome, Result):
+        return plain
+    try:
+        return _judge_again(plain, plain.case, plain.outcome, plain.bench)
+    except Exception as error:
+        return replace(plain, verdict=report_fault(plain.verdict, error))
+
+
+def _judge_again(plain: Judgement, case: Case, result: Result, bench: Bench) -> Judgement:
+    assert bench.wrapped is not None, "a bench with a wrapper has the wrapped adapter"
+    outcome = call_case(case, replace(bench, adapter=bench.wrapped))
+    blank = replace(plain.verdict, status=Status.PASSED, reason="", message="", ratio=None, differences=())
+    raised = isinstance(outcome, BadResult) and outcome.reason == "raised"
+    if raised or isinstance(outcome, NotImplementedHere | NotCheckable):
+        # The function itself gave a result, so it is the transformation that could not.
+        message = f"{NOT_WRAPPED}{_take_first_line(str(outcome))}"
+        return plain if plain.verdict.bad else Judgement(skip_check(blank, "not-wrapped", message), bench, case)
+    again = judge_outcome(case, outcome, plain.expected, bench, blank)
+    if plain.verdict.bad:
+        right = "only wrapped is right" if again.verdict.status is Status.PASSED else "both wrong"
+        return replace(plain, verdict=replace(plain.verdict, wrapped=Wrapped(bench.wrapper, right)))  # type: ignore[arg-type]
+    if again.verdict.bad:
+        verdict = replace(again.verdict, reason="wrapper", wrapped=Wrapped(bench.wrapper, "wrapped is wrong"))
+        message = f"{bench.wrapper} is wrong, the function itself is right: {again.verdict.message}"
+        # Without the outcome nothing is looked for in the code of the function.
+        return Judgement(replace(verdict, status=Status.FAILED, message=message), bench, case)
+    assert isinstance(outcome, Result), "what is not bad is a result"
+    compared = _compare(case, result, outcome, plain.expected, bench)
+    return replace(again, verdict=replace(again.verdict, wrapped=compared))
+
+
+def _take_first_line(message: str) -> str:
+    first, *rest = [line for line in map(str.strip, message.splitlines()) if line]
+    return clip_text(f"{first} {rest[0]}" if first.endswith(":") and rest else first, _LONGEST)
+
+
+def _compare(case: Case, one: Result, other: Result, expected: Mapping[str, GoldenArray], bench: Bench) -> Wrapped:
+    """Return how two right results of one call differ."""
+    if are_identical(one, other, one.outputs.keys() | other.outputs.keys()):
+        return Wrapped(bench.wrapper, "equal", 0.0)
+    if case.random:
+        return Wrapped(bench.wrapper, "both right")
+    contract = bench.spec.contracts[case.component]
+    bounds = {d.output: d.tolerance for d in measure(one, expected, case, contract, bench.dtype) if d.tolerance}
+    distances = [
+        float(np.fmax.reduce(np.abs(one.outputs[name] - other.outputs[name]), axis=None, initial=0.0)) / bounds[label]
+        for name in expected
+        for label in (name, f"gradient of {name}")
+        if label in bounds and name in one.outputs and name in other.outputs
+    ]
+    return Wrapped(bench.wrapper, "both right", max(distances, default=None))
+
+
+def are_identical(one: Result, other: Result, outputs: Iterable[str]) -> bool:
+    """Return True if two results are equal to the last bit; NaN equals NaN, and 0 equals −0."""
+    return all(
+        name in one.outputs
+        and name in other.outputs
+        and np.array_equal(one.outputs[name], other.outputs[name], equal_nan=one.outputs[name].dtype.kind == "f")
+        for name in outputs
+    )
