@@ -76,6 +76,8 @@ def test_each_shows_in_a_case_of_its_component(spec):
     [
         "scaled_dot_product_attention.divisor.root.d_k_plus_one",
         "scaled_dot_product_attention.mask.transposed",
+        "scaled_dot_product_attention.mask.always-causal",
+        "scaled_dot_product_attention.mask.always-causal-too",
         "scaled_dot_product_attention.weigh_keys.read-by-columns",
         "layer_norm.beta-left-out",
         "layer_norm.eps.1e-08",
