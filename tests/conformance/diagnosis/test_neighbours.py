@@ -83,6 +83,7 @@ def test_each_shows_in_a_case_of_its_component(spec):
         "layer_norm.eps.1e-08",
         "positional_encoding.exponent.odd",
         "feed_forward.activation.silu",
+        "cross_entropy.log-of-softmax.1e-09",
         "multi_head_attention.v.b-of-q",
         "encoder_layer.feed_forward.applied-twice",
         "decoder_layer.cross_attention.query.from.x",
