@@ -264,13 +264,16 @@ def drop_heads(mask: Array, *, batch: int, q_seq: int, kv_seq: int) -> Array | N
 
 
 def is_causal(
-    mask: Array, *, q_seq: int, kv_seq: int, corner: Literal["top_left", "bottom_right"] = "top_left"
+    mask: Array | None, *, q_seq: int, kv_seq: int, corner: Literal["top_left", "bottom_right"] = "top_left"
 ) -> bool:
     """Return True if a mask lets query i see the keys up to i, in every sample and head, and hides nothing else.
 
     With `corner="bottom_right"` the last query sees every key. The values decide. An array of the meta device has none:
-    it counts as causal, so that code which always hides the future can be called there.
+    it counts as causal, so that code which always hides the future can be called there. None hides nothing, which is
+    causal only where there is nothing to hide.
     """
+    if mask is None:
+        return (kv_seq if corner == "top_left" else q_seq) <= 1
     full = _broadcast_to(_four_axes(mask), (*_four_axes(mask).shape[:2], q_seq, kv_seq))
     if getattr(full, "is_meta", False):
         return True

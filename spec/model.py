@@ -280,10 +280,14 @@ class Case:
     dependent: Mapping[str, ArraySpec] = field(default_factory=dict)
     whole: Case | None = None
 
-    def under(self, options: Mapping[str, str]) -> Case:
-        """Return the case as it is called under some options: without the parameters that do not exist under them."""
+    def under(self, *options: Mapping[str, str]) -> Case:
+        """Return the case as it is called under some options: without the parameters that do not exist under them.
+
+        Under several choices of options, a parameter exists if it does under each.
+        """
         whole = self.whole or self
-        absent = frozenset[str]().union(*(whole._left_out[name, options[name]] for name in whole.conventions))
+        left_out = (whole._left_out[name, chosen[name]] for chosen in options for name in whole.conventions)
+        absent = frozenset[str]().union(*left_out)
         if absent not in whole._variants:
             whole._variants[absent] = replace(
                 whole,

@@ -16,7 +16,7 @@ from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.causes import IN
 from goldformer.conformance.diagnosis.failure import FailingCase, Options, estimate_cost, is_decoding
-from goldformer.conformance.diagnosis.mistakes import implementations
+from goldformer.conformance.diagnosis.mistakes import ON_PURPOSE, implementations
 from goldformer.conformance.diagnosis.mistakes.differentiation import DIFFERENTIATED
 from goldformer.conformance.diagnosis.mistakes.places import PLACES, TRACKED, MistakePlace, can_be_made, restrict_to
 from goldformer.conformance.diagnosis.neighbours import find_made, neighbours
@@ -370,10 +370,24 @@ class Imitator:
         return filter(None, (one.combine(other) for one, other in pairs))
 
     def _list_combined(self, component: str, bases: list[Candidate], near: list[Candidate]) -> Iterator[Candidate]:
-        """Yield the bases, several options at once, and these and single candidates on top of each base."""
-        several = self._combine_options(near)
+        """Yield the bases, several options at once, and these and single candidates on top of each base.
+
+        What is done on purpose comes with several options, and two such things with one or more.
+        """
+        options, several = [one for one in near if one.options], self._combine_options(near)
         known = self._list_known_matches(component)
-        every = chain(bases, several, self._combine_with(bases, [*near, *several]))
+        # A search that decides has options alone, and so has this one then.
+        parts = self.spec.list_dependencies(component) if len(options) < len(near) else ()
+        own = ([id_ for id_ in ON_PURPOSE if self.spec.mistakes[id_].component == part] for part in parts)
+        on_purpose = [list(self._make_candidates(ids)) for ids in own]
+        pairs = chain.from_iterable(self._combine_with(one, other) for one, other in combinations(on_purpose, 2))
+        every = chain(
+            bases,
+            several,
+            self._combine_with(bases, [*near, *several]),
+            self._combine_with(chain.from_iterable(on_purpose), several),
+            self._combine_with(pairs, [*options, *several]),
+        )
         return (candidate for candidate in every if candidate not in known)
 
     def _combine_options(self, near: list[Candidate]) -> list[Candidate]:
@@ -537,7 +551,8 @@ class Imitator:
 
     def _run_candidate(self, candidate: Candidate, failure: FailingCase) -> Result | BadResult | None:
         contract = failure.contract
-        case = failure.case.under({**failure.options, **dict(candidate.options)})
+        # The call had no parameters but those of the declared options, whatever the code does without them.
+        case = failure.case.under(failure.options, {**failure.options, **dict(candidate.options)})
         adapter = self._build_adapter(candidate, failure.options, case.component)
         dtype = _choose_dtype(adapter, failure.dtype)
         arguments, cotangent = self._read_arguments(case), case.cotangent_array

@@ -8,6 +8,7 @@ The diagnosis looks for the causes of failures afterwards, in the judgements.
 
 from __future__ import annotations
 
+import math
 import shlex
 import traceback
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -34,7 +35,7 @@ from goldformer.conformance.judging.invoke import (
     read_arguments,
 )
 from goldformer.conformance.judging.measure import describe_difference, find_reason, measure
-from goldformer.conformance.judging.tolerance import LARGEST, least_margin
+from goldformer.conformance.judging.tolerance import LARGEST, SMALLEST, find_smallest_normal, least_margin
 from goldformer.conformance.judging.verdict import ERRORS, UNANSWERED, WITHHELD, Reason, Status, Verdict
 from goldformer.spec import Case, Spec
 from goldformer.spec.model import REFUSED, GoldenArray
@@ -381,7 +382,7 @@ def _does_not_apply(case: Case, bench: Bench) -> tuple[Reason, str] | None:
         return "device", "what is refused is checked on the CPU"
     if case.full_size and bench.dtype != "float32" and bench.computes_on_cpu:
         return "dtype", f"on a CPU a model of full size is run in float32 alone: in {bench.dtype} it takes much longer"
-    why = explain_out_of_reach(case, bench.dtype)
+    why = explain_out_of_reach(case, bench.dtype) or _explain_lost_eps(case, bench)
     return ("dtype", why) if why else None
 
 
@@ -394,6 +395,16 @@ def explain_out_of_reach(case: Case, dtype: str) -> str:
         closer = f"closer together than {dtype}'s rounding tells apart"
         return f"the best candidates lie {closer} (margin {margin:.3g}, {dtype} needs {least:.3g})"
     return ""
+
+
+def _explain_lost_eps(case: Case, bench: Bench) -> str:
+    """Return why LN-3 says nothing of a case of layer_norm: the dtype has no such eps, and too few digits; or ""."""
+    if case.component != "layer_norm" or case.error is not None:
+        return ""
+    eps, variance = bench.options(case)["layer_norm_eps"], float(case.input_arrays["x"].var(-1).min(initial=math.inf))
+    if float(eps) > SMALLEST[bench.dtype] / 2 or variance >= find_smallest_normal(bench.dtype):
+        return ""
+    return f"an eps of {eps} is 0 in {bench.dtype}, which cannot hold all digits of a variance of {variance:.3g}"
 
 
 def _needs_other_option(case: Case, bench: Bench) -> str:

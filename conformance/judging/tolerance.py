@@ -35,6 +35,11 @@ LARGEST: Final[Mapping[str, float]] = {
 SLACK: Final = 4.0
 
 
+def find_smallest_normal(dtype: str) -> float:
+    """Return the smallest number that a dtype holds with all of its digits."""
+    return SMALLEST[dtype] / (2 * UNIT_ROUNDOFF[dtype])
+
+
 def least_margin(dtype: str) -> float:
     """Return the margin up to which rounding to a dtype may turn a decision: 2 · slack · u(dtype).
 

@@ -230,6 +230,22 @@ def test_a_mask_without_values_counts_as_causal_if_its_shape_fits():
         layouts.is_causal(mask, q_seq=Q_SEQ, kv_seq=KV_SEQ + 1)
 
 
+@pytest.mark.parametrize(
+    ("q_seq", "kv_seq", "corners"),
+    [
+        (5, 5, set()),
+        (5, 1, {"top_left"}),
+        (1, 5, {"bottom_right"}),
+        (1, 1, {"top_left", "bottom_right"}),
+    ],
+)
+def test_a_call_without_a_mask_is_causal_only_where_there_is_nothing_to_hide(q_seq, kv_seq, corners):
+    sees_all = np.ones((q_seq, kv_seq), dtype=bool)
+    for corner in ("top_left", "bottom_right"):
+        assert layouts.is_causal(None, q_seq=q_seq, kv_seq=kv_seq, corner=corner) == (corner in corners)
+        assert layouts.is_causal(sees_all, q_seq=q_seq, kv_seq=kv_seq, corner=corner) == (corner in corners)
+
+
 def test_is_causal_of_a_mask_of_keys(library):
     assert not layouts.is_causal(library(PADDING[:, None, None]), q_seq=Q_SEQ, kv_seq=KV_SEQ)
 

@@ -121,9 +121,7 @@ KEEPS_FEWER = {
     "sequence_first_greedy",
 }  # fmt: skip
 #: Variants with so many options at once that some of their components stay without a name.
-PARTLY_NAMED = {
-    "annotated_clones", "gpt_blocks_thirds", "plotting_translator", "std_norm_cached_course", "timing_signal_conv",
-}  # fmt: skip
+PARTLY_NAMED = {"timing_signal_conv"}
 #: Mistakes that no check shows, or not in the component that is to be fixed first: "implementation: mistake".
 #: Its normalisation deviates on purpose, and so no sentence that it decodes begins again after its end.
 MISSED = frozenset({"std_norm_cached_course: end-forgotten"})

@@ -167,7 +167,7 @@ MISTAKES = {
         "self.other(x, memory, memory_keep)",
         "self.other(x, self.other_norm(memory), memory_keep)",
         "The memory is normalised before the decoder reads it.",
-        (),
+        ("decoder_layer.memory-normed-by.cross_attention",),
     ),
     "output-not-moved": (
         "self.wo(out.transpose(1, 2).reshape(b, t, c))",

@@ -219,7 +219,7 @@ MISTAKES = {
         "self.norm_3(out_2 + self.dense_2(self.dense_1(out_2)))",
         "self.norm_3(out_1 + self.dense_2(self.dense_1(out_2)))",
         "The third residual starts from what the self-attention gave.",
-        ("residual-wrong-x",),
+        ("residual-wrong-x", "decoder_layer.feed_forward.residual.from.end.self_attention"),
     ),
     "epsilon-default": (
         "beta, epsilon=1e-5):",

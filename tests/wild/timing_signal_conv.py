@@ -250,7 +250,8 @@ MISTAKES = {
         "max(num_timescales - 1, 1)",
         "max(channels - 1, 1)",
         "The timescales are spread over twice as many channels as there are.",
-        (),
+        # With the base 100: 10000^(i/(d_model − 1)) is 100^(2i/(d_model − 1)).
+        ("positional_encoding.exponent.minus-one",),
     ),
     "epsilon-outside": (
         "torch.rsqrt(variance + self.epsilon)",

@@ -4,10 +4,11 @@ Those of devices, of memory and of autograd are the bundled reference with one c
 """
 
 from goldformer.conformance.diagnosis.mistakes.registry import (
+    ON_PURPOSE,
     Mistaken,
     all_implementations,
     implementations,
     torch_implementations,
 )
 
-__all__ = ["Mistaken", "all_implementations", "implementations", "torch_implementations"]
+__all__ = ["ON_PURPOSE", "Mistaken", "all_implementations", "implementations", "torch_implementations"]

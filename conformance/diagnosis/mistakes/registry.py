@@ -33,6 +33,9 @@ _FORWARD: Final = (
 _BY_HAND: Final = ("gradients",)
 _ON_TORCH: Final = ("on_torch",)
 
+#: What published models do on purpose; so they often do several of these at once, and follow other options too.
+ON_PURPOSE: Final = ("ffn-gelu", "ffn-gelu-tanh", "ln-std-plus-eps", "ln-unbiased", "ln-eps-outside")
+
 
 @dataclass(frozen=True, slots=True)
 class Mistaken:

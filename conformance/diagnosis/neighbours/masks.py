@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -10,7 +11,12 @@ import numpy as np
 from goldformer.adapters.textbook.attention import causal_mask, fill_masked, weigh_keys
 from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.steps import around, instead
-from goldformer.conformance.diagnosis.neighbours.arguments import Given, change_argument, change_result
+from goldformer.conformance.diagnosis.neighbours.arguments import (
+    Given,
+    change_argument,
+    change_result,
+    read_argument,
+)
 from goldformer.conformance.diagnosis.neighbours.arrays import (
     Change,
     reverse_heads,
@@ -63,6 +69,33 @@ def _widen(diagonal: int) -> Change:
     return lambda m: np.tri(m.shape[0], m.shape[1], diagonal, dtype=np.bool_)
 
 
+def _hide_future_always() -> Iterator[Neighbour]:
+    """Yield attention with the causal mask built in, as models without an encoder have it."""
+
+    def hide(mask: Array | None, given: Given, *, reads_mask: bool) -> Array:
+        q_seq, kv_seq = read_argument(weigh_keys, "scaled", given).shape[-2:]
+        causal = causal_mask(q_seq=q_seq, kv_seq=kv_seq)
+        if mask is None:
+            return causal
+        return mask & causal if reads_mask else np.array(np.broadcast_to(causal, mask.shape))
+
+    hint = (
+        "Hide later keys only where the mask hides them. If it is deliberate, as in a model with only a decoder, let "
+        "the adapter raise NotImplementedError unless layouts.is_causal(mask, q_seq=…, kv_seq=…)."
+    )
+    ways = (
+        ("always-causal", False, "whatever mask is given"),
+        ("always-causal-too", True, "besides what the mask hides"),
+    )
+    for word, reads_mask, says in ways:
+        yield Neighbour(
+            f"scaled_dot_product_attention.mask.{word}", "scaled_dot_product_attention",
+            f"later keys are hidden in every call, without a mask too, {says}",
+            hint,
+            {weigh_keys: change_argument(weigh_keys, "mask", partial(hide, reads_mask=reads_mask))},
+        )  # fmt: skip
+
+
 def generate() -> Iterator[Neighbour]:
     """Yield a neighbour for each way to read a mask."""
     hint = "Use the mask as it is given, True where a query may see a key, broadcast to the shape of the scores."
@@ -75,6 +108,8 @@ def generate() -> Iterator[Neighbour]:
             f"scaled_dot_product_attention.mask.{word}", "scaled_dot_product_attention", title, hint,
             {weigh_keys: change_argument(weigh_keys, "mask", replace)},
         )  # fmt: skip
+
+    yield from _hide_future_always()
 
     def zero_empty(original: Callable[..., Array], scaled: Array, mask: Array | None) -> Array:
         weights = original(scaled, mask)

@@ -28,7 +28,7 @@ from goldformer.adapters.textbook.layers import (
     scale_and_shift,
     subtract_mean,
 )
-from goldformer.adapters.textbook.model import output_logits
+from goldformer.adapters.textbook.model import log_softmax, output_logits
 from goldformer.adapters.textbook.steps import Replacement, Replacements, Step, around, instead
 from goldformer.conformance.diagnosis.neighbours.arguments import change_argument, change_array
 from goldformer.conformance.diagnosis.neighbours.arrays import (
@@ -142,6 +142,24 @@ def _change_softmax() -> Iterator[Neighbour]:
                     return np.asarray(way(scores))
 
             yield Neighbour(f"{component}.softmax.{word}", component, title, hint, {step: instead(run)})
+
+
+def _take_log_of_softmax() -> Iterator[Neighbour]:
+    """Yield losses with the logarithm of a probability that is rounded already, and may be 0."""
+    for component in ("cross_entropy", "kl_divergence"):
+        for eps in (0.0, 1e-7, 1e-8, 1e-9, 1e-10, 1e-12):
+
+            def run(logits: Array, eps: float = eps) -> Array:
+                with np.errstate(divide="ignore", over="ignore"):
+                    return np.asarray(np.log(_soft(logits, -1) + np.asarray(eps, logits.dtype)))
+
+            added = f" + {eps:g}" if eps else ""
+            yield Neighbour(
+                f"{component}.log-of-softmax.{eps:g}", component,
+                f"the logarithm is taken of the finished softmax, log(softmax(logits){added})",
+                "Use log_softmax, logits − max − log Σ exp(logits − max), which neither rounds to 0 nor adds anything.",
+                {log_softmax: instead(run)},
+            )  # fmt: skip
 
 
 def _change_activation() -> Iterator[Neighbour]:
@@ -322,6 +340,7 @@ def _change_operands() -> Iterator[Neighbour]:
 def generate() -> Iterator[Neighbour]:
     """Yield the neighbours of single steps."""
     yield from _change_softmax()
+    yield from _take_log_of_softmax()
     yield from _change_activation()
     yield from _change_norm()
     yield from _change_operands()

@@ -317,7 +317,8 @@ def test_a_gradient_that_must_be_0_is_compared_by_where_it_is_not(spec):
 def test_an_imitation_has_the_error_scale_of_its_option(spec):
     case = spec.cases["enc-norms-far-apart"]
     expected = case.golden.options["post"]
-    failure = FailingCase(case, spec.contracts["encoder_layer"], Result({}, 0.0), expected, "float32", {})
+    declared = {"norm_placement": "post"}
+    failure = FailingCase(case, spec.contracts["encoder_layer"], Result({}, 0.0), expected, "float32", declared)
     pre = Imitator(spec)._imitate(Candidate(options=(PRE,)), failure)
     assert isinstance(pre, Result)
     scale = failure._use_as_golden("output", expected["output"], pre.outputs["output"]).error_scale
@@ -328,7 +329,8 @@ def test_an_imitation_of_an_exact_result_may_be_rounded(spec):
     case = spec.cases["enc-zero-sublayers"]
     expected = case.golden.options["pre"]
     assert expected["output"].error_scale == 0
-    failure = FailingCase(case, spec.contracts["encoder_layer"], Result({}, 0.0), expected, "float32", {})
+    declared = {"norm_placement": "pre"}
+    failure = FailingCase(case, spec.contracts["encoder_layer"], Result({}, 0.0), expected, "float32", declared)
     normed = Imitator(spec)._imitate(Candidate(("residual-normed",), (PRE,)), failure)
     assert isinstance(normed, Result)
     for error, near in ((2.0**-24, True), (1e-3, False)):

@@ -7,8 +7,12 @@ import random
 
 import pytest
 
+from goldformer.adapters.options import OPTIONS
+from goldformer.adapters.protocol import Adapter
+from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.explain import Diagnosis
-from goldformer.conformance.diagnosis.findings import CLOSEST, MISTAKE_FOUND, diagnose
+from goldformer.conformance.diagnosis.findings import CLOSEST, MISTAKE_FOUND, OPTION_FOUND, diagnose
+from goldformer.conformance.diagnosis.neighbours import find_made
 from goldformer.conformance.judging.cases import Bench, judge_case
 from repository import REPOSITORY
 
@@ -36,6 +40,30 @@ def run(spec, code, component, left_out=()):
     judgements = [judge_case(case, at) for case in spec.cases_of(component) if not case.full_size]
     verdicts = Diagnosis(spec, left_out).explain_all(judgements)
     return verdicts, list(diagnose(verdicts, spec))
+
+
+PRE, EPS, FINAL = ("norm_placement", "pre"), ("layer_norm_eps", "1e-6"), ("final_norm", "after_stack")
+
+
+@pytest.mark.parametrize(
+    ("made", "options", "component"),
+    [
+        (("ffn-gelu",), (PRE, EPS), "encoder_layer"),
+        (("ffn-gelu-tanh", "ln-std-plus-eps"), (PRE,), "decoder_layer"),
+        # Its calls have no parameters of the last norm, which it has all the same.
+        ((), (PRE, FINAL), "encoder"),
+    ],
+)
+def test_what_is_done_on_purpose_is_found_with_undeclared_options(spec, made, options, component):
+    layers = [OPTIONS[option] for option in options] + [find_made(id_).steps for id_ in made]
+    book = build_textbook(*layers, only=component, CONVENTIONS={})
+    at = Bench(spec, Adapter.from_object(book, "mine.py", spec), "float32", "cpu")
+    cases = [c for c in spec.cases_of(component) if c.error is None and c.cotangent is None and not c.random]
+    some = sorted(cases, key=lambda case: case.size)[:12] + [c for c in cases if "-ordinary-" in c.id][:4]
+    verdicts = Diagnosis(spec).explain_all([judge_case(case, at) for case in {case.id: case for case in some}.values()])
+    (found,) = (f for f in diagnose(verdicts, spec) if f.label in (MISTAKE_FOUND, OPTION_FOUND))
+    assert set(found.mistakes) == set(made)
+    assert all(f"{name}: {option} (" in found.text for name, option in options)
 
 
 @pytest.mark.parametrize(

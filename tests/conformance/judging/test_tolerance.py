@@ -10,7 +10,14 @@ import torch
 
 from goldformer.adapters import BUILT_IN, DTYPES, find_adapter
 from goldformer.conformance.judging.cases import Bench
-from goldformer.conformance.judging.tolerance import LARGEST, SLACK, SMALLEST, UNIT_ROUNDOFF, tolerance
+from goldformer.conformance.judging.tolerance import (
+    LARGEST,
+    SLACK,
+    SMALLEST,
+    UNIT_ROUNDOFF,
+    find_smallest_normal,
+    tolerance,
+)
 from goldformer.conformance.judging.verdict import Status
 
 
@@ -34,6 +41,7 @@ def test_the_constants_are_those_of_the_dtype(dtype):
     assert UNIT_ROUNDOFF[dtype] == info.eps / 2
     assert LARGEST[dtype] == info.max
     assert SMALLEST[dtype] == info.tiny * info.eps  # the smallest normal, its last bit alone
+    assert find_smallest_normal(dtype) == info.tiny
 
 
 def test_the_tolerance_is_the_formula():

@@ -263,6 +263,37 @@ def test_a_case_with_numbers_beyond_the_dtype_is_skipped(dtype, peak, fits, benc
         assert verdict.message == f"numbers up to {peak:.3g} on the way overflow {dtype}"
 
 
+def normalise_by_hand(x, params):
+    """As BERT has it, each step in the dtype of the call."""
+    centred = x - x.mean(-1, keepdim=True)
+    variance = (centred * centred).mean(-1, keepdim=True)
+    return centred / torch.sqrt(variance + 1e-12) * params["gamma"] + params["beta"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_an_eps_that_the_dtype_has_not_says_nothing_of_rows_of_small_variance(dtype, bench_of, spec):
+    bench = bench_of(dtype, layer_norm=normalise_by_hand, CONVENTIONS={"layer_norm_eps": "1e-12"})
+    cases = [case for case in spec.cases_of("layer_norm") if case.error is None]
+    verdicts = {case.id: check_case(case, bench) for case in cases}
+    lost = {id_ for id_, verdict in verdicts.items() if "an eps of 1e-12 is 0 in" in verdict.message}
+    assert [v.message for v in verdicts.values() if v.bad] == []
+    assert sum(v.status is Status.PASSED for v in verdicts.values()) >= 10
+    assert lost == ({
+        "ln-a-thousandth-apart", "ln-variance-of-five-millionths", "ln-variance-of-one-millionth",
+        "ln-variance-of-one-trillionth", "ln-low-magnitude", "ln-constant-rows", "ln-one-channel",
+        "ln-rows-of-unlike-size",
+    } if dtype == "float16" else set())  # fmt: skip
+
+
+def test_an_eps_that_the_dtype_has_not_is_said_with_the_variance(bench_of, spec):
+    case, conventions = spec.cases["ln-low-magnitude"], {"layer_norm_eps": "1e-12"}
+    verdict = check_case(case, bench_of("float16", layer_norm=normalise_by_hand, CONVENTIONS=conventions))
+    assert (verdict.status, verdict.reason) == (Status.SKIPPED, "dtype")
+    says = "an eps of 1e-12 is 0 in float16, which cannot hold all digits of a variance of 8.83e-08"
+    assert verdict.message == says
+    assert check_case(case, bench_of("float16", layer_norm=normalise_by_hand)).is_judged
+
+
 @pytest.mark.parametrize(("strict", "status"), [(False, Status.SKIPPED), (True, Status.FAILED)])
 @pytest.mark.parametrize("case", ["sdpa-causal", "sdpa-widths-differ"])
 def test_an_absent_component_is_skipped_unless_strict(case, strict, status, bench_of, spec):
