@@ -9,13 +9,14 @@ Importing this module imports torch.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any, Final, NoReturn
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree, backend_registration
+from torch.utils._python_dispatch import TorchDispatchMode
 
 NAME: Final = "pretend"
 
@@ -93,6 +94,27 @@ class PretendTensor(Tensor):
         return self.detach().cpu().numpy(force=True)
 
 
+class DirectDispatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gives no types
+    """Run the operations of a `with` block here, before PyTorch looks at the class of their tensors.
+
+    To see if the class is that of distributed tensors, PyTorch imports those: a second, once a process.
+    The block's operations on tensors of the CPU pass through here too, unchanged.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False: PyTorch would import its compiler only to keep it from compiling this class."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        """Run an operation, on whichever device."""
+        del types
+        return _run(func, *args, **(kwargs or {}))
+
+
 def _refuse_numpy(device: torch.device) -> NoReturn:
     raise TypeError(
         f"can't convert {device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
@@ -119,7 +141,8 @@ def register() -> str | None:
         set_up(NAME, backend_module=_make_device_module())
         for_all, by_name = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
         for_all.fallback(_run, "PrivateUse1")
-        # torch.tensor bypasses the dispatch of subclasses, where only a registration by name works.
+        # torch.tensor bypasses the dispatch of subclasses and modes, where only a registration by name works.
+        by_name.impl("empty_strided", partial(_run, torch.ops.aten.empty_strided.default), "PrivateUse1")
         by_name.impl("_copy_from", _copy_from, "PrivateUse1")
         by_name.impl("_local_scalar_dense", _read_scalar, "PrivateUse1")
         _registered.extend((for_all, by_name))
@@ -152,11 +175,12 @@ def _make_device_module() -> Any:
 
 def _works() -> bool:
     """Return True if values and refusals are those that they must be."""
-    number = torch.tensor([3.0], device=NAME)
-    try:
-        torch.mul(number, torch.ones(1))
-    except RuntimeError as error:
-        return "same device" in str(error) and bool((number * number).tolist() == [9.0])
+    with DirectDispatch():
+        number = torch.tensor([3.0], device=NAME)
+        try:
+            torch.mul(number, torch.ones(1))
+        except RuntimeError as error:
+            return "same device" in str(error) and bool((number * number).tolist() == [9.0])
     return False
 
 
@@ -180,6 +204,8 @@ def _explain_no_gradients() -> str | None:
 def _run(operation: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Run an operation on the held tensors, and put its results on the device."""
     flat, form = _pytree.tree_flatten((args, kwargs))
+    if not any(_is_on_device(value) for value in flat):
+        return operation(*args, **kwargs)
     if operation.overloadpacket is _CAN_TAKE_OVER and not all(isinstance(value, PretendTensor) for value in args):
         return False
     if operation.overloadpacket not in _COPIES:
@@ -216,6 +242,11 @@ def _enter(value: Any) -> Any:
     if isinstance(value, PretendTensor):
         return value.held
     return torch.device("cpu") if isinstance(value, torch.device) and value.type == NAME else value
+
+
+def _is_on_device(value: Any) -> bool:
+    """Return True for a tensor of the device, and for the device itself."""
+    return isinstance(value, PretendTensor) or (isinstance(value, torch.device) and value.type == NAME)
 
 
 def _refuse_mixture(operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

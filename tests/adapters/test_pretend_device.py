@@ -14,6 +14,7 @@ from torch.utils import backend_registration
 import goldformer
 from goldformer.adapters import find_adapter, pretend_device
 from goldformer.adapters.arrays import LIBRARIES
+from goldformer.adapters.pretend_device import DirectDispatch
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.verdict import Status
 
@@ -53,6 +54,17 @@ def test_a_tensor_of_the_cpu_is_refused(kind, device):
     else:
         with pytest.raises((RuntimeError, ValueError), match=r"(same|expected) device"):
             run(one.to(device), other)
+
+
+@here
+@pytest.mark.parametrize("kind", MIXTURES)
+def test_direct_dispatch_refuses_the_same(kind):
+    run, one, other, _ = MIXTURES[kind]
+    with DirectDispatch():
+        assert run(one.to("pretend"), other.to("pretend")).device.type == "pretend"
+        assert torch.equal(run(one, other), run(one.to("pretend"), other.to("pretend")).cpu())
+        with pytest.raises((RuntimeError, ValueError), match=r"(same|expected) device"):
+            run(one.to("pretend"), other)
 
 
 @here
@@ -134,6 +146,38 @@ def test_the_values_are_those_of_the_cpu(run):
     result = run(X.to("pretend"))
     assert result.device == torch.device("pretend", 0)
     assert torch.equal(result.cpu(), run(X))
+
+
+@here
+def test_direct_dispatch_gives_the_same_values():
+    for made in (lambda x: torch.tensor([x[0, 0], 2.0], device=x.device), in_place, parameters_replaced):
+        with DirectDispatch():
+            result = made(X.to("pretend"))
+            read = (result.tolist(), result.numpy(force=True).tolist(), result[0].sum().item())
+        assert result.device == torch.device("pretend", 0)
+        expected = made(X)
+        assert read == (expected.tolist(), expected.tolist(), expected[0].sum().item())
+
+
+CHECKS_DEVICES = """
+import sys
+import torch
+from goldformer.adapters import find_adapter
+from goldformer.conformance.judging.cases import Bench
+from goldformer.conformance.properties.judge import check_property
+from goldformer.spec import load_spec
+spec = load_spec()
+before = set(sys.modules)
+bench = Bench(spec, find_adapter("reference", spec), "float32", "cpu")
+print(check_property(spec.properties["device-hygiene"], "softmax", bench).status.value)
+print(sorted({"sympy", "torch.distributed.tensor", "torch._dynamo"} & (set(sys.modules) - before)))
+"""
+
+
+@here
+def test_a_check_of_devices_imports_neither_distributed_tensors_nor_the_compiler():
+    ran = subprocess.run([sys.executable, "-c", CHECKS_DEVICES], capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines() == ["passed", "[]"]
 
 
 @here
