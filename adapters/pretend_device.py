@@ -15,7 +15,7 @@ from typing import Any, Final, NoReturn
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree, backend_registration
+from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode
 
 NAME: Final = "pretend"
@@ -201,30 +201,46 @@ def _explain_no_gradients() -> str | None:
     return None
 
 
+@cache
+def _read_traits(operation: Any) -> tuple[bool, bool, bool]:
+    """Return if an operation moves values, asks for a parameter's memory, and changes the sizes of its argument."""
+    packet = operation.overloadpacket
+    return packet in _COPIES, packet is _CAN_TAKE_OVER, torch.Tag.inplace_view in operation.tags
+
+
 def _run(operation: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Run an operation on the held tensors, and put its results on the device."""
-    flat, form = _pytree.tree_flatten((args, kwargs))
-    if not any(_is_on_device(value) for value in flat):
+    # By hand rather than by PyTorch's trees, which take longer than most operations. Lists have no lists in them.
+    given = [
+        one
+        for value in (*args, *kwargs.values())
+        for one in (value if isinstance(value, (list, tuple)) else (value,))
+        if isinstance(one, (Tensor, torch.device))
+    ]
+    if not any(map(_is_on_device, given)):
         return operation(*args, **kwargs)
-    if operation.overloadpacket is _CAN_TAKE_OVER and not all(isinstance(value, PretendTensor) for value in args):
+    copies, can_take_over, changes_sizes = _read_traits(operation)
+    all_there = all(map(_is_on_device, given))
+    if can_take_over and not all_there:
         return False
-    if operation.overloadpacket not in _COPIES:
+    if not (copies or all_there):
         _refuse_mixture(operation, args, kwargs)
-    inner_args, inner_kwargs = _pytree.tree_unflatten([_enter(value) for value in flat], form)
-    returned = operation(*inner_args, **inner_kwargs)
-    if torch.Tag.inplace_view in operation.tags:
+    returned = operation(*map(_enter, args), **{name: _enter(value) for name, value in kwargs.items()})
+    if changes_sizes:
         with torch._C._DisableTorchDispatch():
             operation(*args, **kwargs)  # changes the sizes and strides of the outer tensor too
     # A tensor that is changed in place stays the same object.
-    outer = {id(_enter(value)): value for value in flat if isinstance(value, Tensor)}
+    outer = {id(_enter(value)): value for value in given if isinstance(value, Tensor)}
     device = kwargs.get("device")
 
     def put(value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return type(value)(map(put, value))
         if not isinstance(value, Tensor) or (device is not None and device.type != NAME):
             return value
         return outer[id(value)] if id(value) in outer else PretendTensor(value)
 
-    return _pytree.tree_map(put, returned)
+    return put(returned)
 
 
 def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:  # noqa: FBT001, FBT002
@@ -238,9 +254,11 @@ def _read_scalar(tensor: Tensor) -> Any:
 
 
 def _enter(value: Any) -> Any:
-    """Return the held tensor of a tensor, the CPU for the device, and any other argument unchanged."""
+    """Return the held tensor of a tensor, the CPU for the device, a list of those in a list; else the argument."""
     if isinstance(value, PretendTensor):
         return value.held
+    if isinstance(value, (list, tuple)):
+        return [_enter(one) for one in value]
     return torch.device("cpu") if isinstance(value, torch.device) and value.type == NAME else value
 
 
