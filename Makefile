@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: conformance test test-all check libraries implementations docs format derive bench diagnosis example examples-other-languages dist clean
+.PHONY: conformance test test-all check libraries implementations gpu docs format derive bench diagnosis example examples-other-languages dist clean
 
 conformance: $(STAMP)  ## The suite against the bundled reference
 	@$(BIN)/python -m pytest conformance --adapter reference -q -r fE
@@ -40,6 +40,9 @@ docs: .venv-docs/.installed  ## The documentation site, into build/docs: warning
 
 implementations: .venv-libraries/.installed  ## docs/implementations.md: every adapter in every dtype, in about an hour
 	@DEV=$${DEV:-PYTHON} HF_HUB_OFFLINE=1 .venv-libraries/bin/python -m benchmarks.implementations
+
+gpu: .venv-libraries/.installed  ## docs/gpu.md: every adapter that has a GPU, in every dtype on it; ARGS=--dry-run tries it without one
+	@DEV=$${DEV:-PYTHON} HF_HUB_OFFLINE=1 .venv-libraries/bin/python -m benchmarks.gpu $(ARGS)
 
 format: $(STAMP)
 	@$(BIN)/ruff format .

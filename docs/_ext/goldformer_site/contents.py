@@ -7,7 +7,18 @@ from typing import Final
 
 #: Pages by heading, in order. One that is not there is passed over.
 _CONTENTS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Use it": ("tutorial", "check", "python", "infer", "implementations", "grading", "assignments", "baselines", "ci"),
+    "Use it": (
+        "tutorial",
+        "check",
+        "python",
+        "infer",
+        "gpu",
+        "implementations",
+        "grading",
+        "assignments",
+        "baselines",
+        "ci",
+    ),
     "Look it up": (
         "generated/command-line",
         "exit-status",
