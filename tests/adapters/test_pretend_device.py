@@ -3,6 +3,7 @@
 import copy
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,8 +16,10 @@ import goldformer
 from goldformer.adapters import find_adapter, pretend_device
 from goldformer.adapters.arrays import LIBRARIES
 from goldformer.adapters.pretend_device import DirectDispatch
-from goldformer.conformance.judging.cases import Bench, check_case
+from goldformer.conformance.judging.cases import Bench, check_case, judge_case
+from goldformer.conformance.judging.invoke import Result
 from goldformer.conformance.judging.verdict import Status
+from goldformer.spec import load_spec
 
 WHY_NOT = LIBRARIES["torch"].unavailable("pretend")
 here = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
@@ -330,3 +333,33 @@ def test_a_generator_which_the_device_does_not_have_is_no_mistake(spec, tmp_path
     assert verdict.message.startswith(
         "cannot run on the pretend device, which has no random generators and no kernels of its own: "
     )
+
+
+def judge_on_both(name, component, spec):
+    """The judgements of an adapter on the CPU and on the device, of each case of a component that has a result."""
+    benches = [Bench(spec, find_adapter(name, spec), "float32", device) for device in ("cpu", "pretend")]
+    cases = [case for case in spec.cases_of(component) if case.error is None and not case.full_size]
+    return [(judge_case(case, benches[0]), judge_case(case, benches[1])) for case in cases]
+
+
+@here
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("component", load_spec().components)
+@pytest.mark.parametrize("name", ["reference", "torch-nn-math"])
+def test_every_golden_case_and_gradient_has_the_values_of_the_cpu(name, component, spec):
+    for plain, moved in judge_on_both(name, component, spec):
+        one, other = (replace(judged.verdict, device="", reproduce="", seconds=0.0) for judged in (plain, moved))
+        assert one == other
+        if isinstance(plain.outcome, Result):
+            assert plain.outcome.outputs.keys() == moved.outcome.outputs.keys()
+            for output, values in plain.outcome.outputs.items():
+                assert np.array_equal(values, moved.outcome.outputs[output], equal_nan=True)
+
+
+@here
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("component", ["scaled_dot_product_attention", "multi_head_attention", "encoder", "decoder"])
+def test_kernels_that_pytorch_chooses_by_the_device_give_the_same_verdicts(component, spec):
+    judged = judge_on_both("torch-nn", component, spec)
+    assert [plain.verdict.status for plain, _ in judged] == [moved.verdict.status for _, moved in judged]
+    assert any(moved.verdict.status is Status.PASSED for _, moved in judged)
