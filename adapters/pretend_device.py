@@ -45,7 +45,9 @@ class PretendTensor(Tensor):
 
     @staticmethod
     def __new__(cls: type[PretendTensor], held: Tensor) -> PretendTensor:
-        """Put a tensor of the CPU on the device; it is not copied."""
+        """Put a tensor of the CPU on the device; it is not copied. NotImplementedError for a nested one."""
+        if held.is_nested:
+            raise NotImplementedError(f"the device {NAME} (PrivateUse1) has no nested tensors")
         tensor: PretendTensor = torch.Tensor._make_wrapper_subclass(
             cls, held.shape, held.stride(), held.storage_offset(), dtype=held.dtype, device=torch.device(NAME, 0)
         )

@@ -335,6 +335,14 @@ def test_a_generator_which_the_device_does_not_have_is_no_mistake(spec, tmp_path
     )
 
 
+@here
+def test_a_nested_tensor_which_the_device_does_not_have_is_no_mistake(spec):
+    bench = Bench(spec, find_adapter("torch-nn-fast-path", spec), "float32", "pretend")
+    verdict = check_case(spec.cases["encs-ordinary-seven-tokens"], bench)
+    assert (verdict.status, verdict.reason) == (Status.SKIPPED, "not-checkable")
+    assert verdict.message.endswith("the device pretend (PrivateUse1) has no nested tensors")
+
+
 def judge_on_both(name, component, spec):
     """The judgements of an adapter on the CPU and on the device, of each case of a component that has a result."""
     benches = [Bench(spec, find_adapter(name, spec), "float32", device) for device in ("cpu", "pretend")]
