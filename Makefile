@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: conformance test test-all check libraries implementations wrapped docs format derive bench diagnosis example examples-other-languages dist clean
+.PHONY: conformance test test-all check libraries implementations wrapped gpu docs format derive bench diagnosis example examples-other-languages dist clean
 
 conformance: $(STAMP)  ## The suite against the bundled reference
 	@$(BIN)/python -m pytest conformance --adapter reference -q -r fE
@@ -43,6 +43,9 @@ implementations: .venv-libraries/.installed  ## docs/implementations.md: every a
 
 wrapped: .venv-libraries/.installed  ## docs/wrapped.md: what compilation, export, batches and layouts change, in some hours
 	@DEV=$${DEV:-PYTHON} .venv-libraries/bin/python -m benchmarks.wrapped
+
+gpu: .venv-libraries/.installed  ## docs/gpu.md: every adapter that has a GPU, in every dtype on it; ARGS=--dry-run tries it without one
+	@DEV=$${DEV:-PYTHON} HF_HUB_OFFLINE=1 .venv-libraries/bin/python -m benchmarks.gpu $(ARGS)
 
 format: $(STAMP)
 	@$(BIN)/ruff format .

@@ -17,6 +17,19 @@ from goldformer.adapters.process.arrays import WireArray, round_to_dtype
 DType = Literal["float64", "float32", "float16", "bfloat16"]
 Array = NDArray[Any]
 
+#: The kinds of device that an adapter can declare. Whoever works on CUDA works on the device that stands in for one.
+DEVICES: Final = ("cpu", "cuda", "xpu", "mps")
+
+#: The switches of PyTorch by which products of matrices on CUDA are computed in fewer bits than their dtype has.
+CUDA_SWITCHES: Final = (
+    "allow_tf32",
+    "allow_fp16_reduced_precision_reduction",
+    "allow_bf16_reduced_precision_reduction",
+)
+
+#: The GPUs of PyTorch, in words.
+_GPUS: Final = {"cuda": "CUDA GPU", "xpu": "XPU", "mps": "MPS GPU"}
+
 #: The memory layout of an array: row by row without gaps, a view of an array with its last two axes swapped, or a view
 #: of every other element of an array twice as large, with zeros between them.
 Layout = Literal["contiguous", "transposed", "strided"]
@@ -37,6 +50,11 @@ class ArrayLibrary(ABC):
     @abstractmethod
     def unavailable(self, device: str) -> str | None:
         """Return the reason why a device cannot be used here, or None."""
+
+    def lacks(self, device: str, dtype: str) -> str | None:
+        """Return the reason why a device that can be used has no arrays of a dtype, or None."""
+        del device, dtype
+        return None
 
     @contextlib.contextmanager
     def keep_settings(self) -> Iterator[None]:
@@ -138,7 +156,7 @@ class Torch(ArrayLibrary):
 
     name = "torch"
     type_name = "torch.Tensor"
-    devices = ("cpu", "cuda")
+    devices = DEVICES
     views = True
     differentiates = True
 
@@ -150,27 +168,45 @@ class Torch(ArrayLibrary):
 
     def unavailable(self, device: str) -> str | None:
         """Return the reason why there is no such device, or None; `cuda:1` is the second GPU."""
+        if device == "cpu":
+            return None
         if device.startswith("pretend"):
             from goldformer.adapters import pretend_device  # imports torch
 
             return pretend_device.explain_unavailable(device)
-        if not device.startswith("cuda"):
+        kind, _, index = device.partition(":")
+        name = _GPUS.get(kind)
+        if name is None or (index and not index.isdecimal()):
+            return (
+                f"there is no device {device}: write cpu, pretend, {', '.join(_GPUS)}, or one with its number, cuda:1"
+            )
+        module = getattr(self._torch, kind)
+        if not (self._torch.backends.mps if kind == "mps" else module).is_available():
+            return f"no {name} here"
+        count = module.device_count()
+        return None if int(index or 0) < count else f"there are {count} {name}s here, no {device}"
+
+    def lacks(self, device: str, dtype: str) -> str | None:
+        """Return that the device has no float64: no MPS GPU has it, and not every XPU."""
+        kind = device.partition(":")[0]
+        if dtype != "float64" or kind not in ("mps", "xpu"):
             return None
-        if not self._torch.cuda.is_available():
-            return "no CUDA GPU here"
-        index, count = int(device.partition(":")[2] or 0), self._torch.cuda.device_count()
-        return None if index < count else f"there are {count} CUDA GPUs here, no {device}"
+        if kind == "xpu" and self._torch.xpu.get_device_properties(device).has_fp64:
+            return None
+        return f"{_GPUS[kind]}s have no float64" if kind == "mps" else f"this {_GPUS[kind]} has no float64"
 
     @contextlib.contextmanager
     def keep_settings(self) -> Iterator[None]:
-        """Restore the number of threads, and whether CUDA may use TF32."""
+        """Restore the number of threads, and in how few bits CUDA may compute."""
         threads, backends = self._torch.get_num_threads(), self._torch.backends
-        matmul, cudnn = backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32
+        switches = [(backends.cudnn, "allow_tf32"), *((backends.cuda.matmul, name) for name in CUDA_SWITCHES)]
+        before = [getattr(owner, name) for owner, name in switches]
         try:
             yield
         finally:
             self._torch.set_num_threads(threads)
-            backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32 = matmul, cudnn
+            for (owner, name), value in zip(switches, before, strict=True):
+                setattr(owner, name, value)
 
     @contextlib.contextmanager
     def limit_threads(self, number: int) -> Iterator[bool]:
@@ -212,7 +248,7 @@ class Torch(ArrayLibrary):
     def numpy(self, array: Any) -> Array:
         """Detach the tensor, copy it to the CPU, and widen floats to float64."""
         if array.dtype == self._torch.bfloat16:
-            array = array.double()  # NumPy has no bfloat16
+            array = array.float()  # NumPy has no bfloat16, and not every device float64
         values: Array = array.numpy(force=True)
         return values.astype(np.float64, copy=False) if values.dtype.kind == "f" else values
 

@@ -9,13 +9,14 @@ Importing this module imports torch.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any, Final, NoReturn
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree, backend_registration
+from torch.utils import backend_registration
+from torch.utils._python_dispatch import TorchDispatchMode
 
 NAME: Final = "pretend"
 
@@ -44,7 +45,9 @@ class PretendTensor(Tensor):
 
     @staticmethod
     def __new__(cls: type[PretendTensor], held: Tensor) -> PretendTensor:
-        """Put a tensor of the CPU on the device; it is not copied."""
+        """Put a tensor of the CPU on the device; it is not copied. NotImplementedError for a nested one."""
+        if held.is_nested:
+            raise NotImplementedError(f"the device {NAME} (PrivateUse1) has no nested tensors")
         tensor: PretendTensor = torch.Tensor._make_wrapper_subclass(
             cls, held.shape, held.stride(), held.storage_offset(), dtype=held.dtype, device=torch.device(NAME, 0)
         )
@@ -93,6 +96,27 @@ class PretendTensor(Tensor):
         return self.detach().cpu().numpy(force=True)
 
 
+class DirectDispatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gives no types
+    """Run the operations of a `with` block here, before PyTorch looks at the class of their tensors.
+
+    To see if the class is that of distributed tensors, PyTorch imports those: a second, once a process.
+    The block's operations on tensors of the CPU pass through here too, unchanged.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False: PyTorch would import its compiler only to keep it from compiling this class."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        """Run an operation, on whichever device."""
+        del types
+        return _run(func, *args, **(kwargs or {}))
+
+
 def _refuse_numpy(device: torch.device) -> NoReturn:
     raise TypeError(
         f"can't convert {device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
@@ -119,7 +143,8 @@ def register() -> str | None:
         set_up(NAME, backend_module=_make_device_module())
         for_all, by_name = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
         for_all.fallback(_run, "PrivateUse1")
-        # torch.tensor bypasses the dispatch of subclasses, where only a registration by name works.
+        # torch.tensor bypasses the dispatch of subclasses and modes, where only a registration by name works.
+        by_name.impl("empty_strided", partial(_run, torch.ops.aten.empty_strided.default), "PrivateUse1")
         by_name.impl("_copy_from", _copy_from, "PrivateUse1")
         by_name.impl("_local_scalar_dense", _read_scalar, "PrivateUse1")
         _registered.extend((for_all, by_name))
@@ -152,11 +177,12 @@ def _make_device_module() -> Any:
 
 def _works() -> bool:
     """Return True if values and refusals are those that they must be."""
-    number = torch.tensor([3.0], device=NAME)
-    try:
-        torch.mul(number, torch.ones(1))
-    except RuntimeError as error:
-        return "same device" in str(error) and bool((number * number).tolist() == [9.0])
+    with DirectDispatch():
+        number = torch.tensor([3.0], device=NAME)
+        try:
+            torch.mul(number, torch.ones(1))
+        except RuntimeError as error:
+            return "same device" in str(error) and bool((number * number).tolist() == [9.0])
     return False
 
 
@@ -177,28 +203,46 @@ def _explain_no_gradients() -> str | None:
     return None
 
 
+@cache
+def _read_traits(operation: Any) -> tuple[bool, bool, bool]:
+    """Return if an operation moves values, asks for a parameter's memory, and changes the sizes of its argument."""
+    packet = operation.overloadpacket
+    return packet in _COPIES, packet is _CAN_TAKE_OVER, torch.Tag.inplace_view in operation.tags
+
+
 def _run(operation: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Run an operation on the held tensors, and put its results on the device."""
-    flat, form = _pytree.tree_flatten((args, kwargs))
-    if operation.overloadpacket is _CAN_TAKE_OVER and not all(isinstance(value, PretendTensor) for value in args):
+    # By hand rather than by PyTorch's trees, which take longer than most operations. Lists have no lists in them.
+    given = [
+        one
+        for value in (*args, *kwargs.values())
+        for one in (value if isinstance(value, (list, tuple)) else (value,))
+        if isinstance(one, (Tensor, torch.device))
+    ]
+    if not any(map(_is_on_device, given)):
+        return operation(*args, **kwargs)
+    copies, can_take_over, changes_sizes = _read_traits(operation)
+    all_there = all(map(_is_on_device, given))
+    if can_take_over and not all_there:
         return False
-    if operation.overloadpacket not in _COPIES:
+    if not (copies or all_there):
         _refuse_mixture(operation, args, kwargs)
-    inner_args, inner_kwargs = _pytree.tree_unflatten([_enter(value) for value in flat], form)
-    returned = operation(*inner_args, **inner_kwargs)
-    if torch.Tag.inplace_view in operation.tags:
+    returned = operation(*map(_enter, args), **{name: _enter(value) for name, value in kwargs.items()})
+    if changes_sizes:
         with torch._C._DisableTorchDispatch():
             operation(*args, **kwargs)  # changes the sizes and strides of the outer tensor too
     # A tensor that is changed in place stays the same object.
-    outer = {id(_enter(value)): value for value in flat if isinstance(value, Tensor)}
+    outer = {id(_enter(value)): value for value in given if isinstance(value, Tensor)}
     device = kwargs.get("device")
 
     def put(value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return type(value)(map(put, value))
         if not isinstance(value, Tensor) or (device is not None and device.type != NAME):
             return value
         return outer[id(value)] if id(value) in outer else PretendTensor(value)
 
-    return _pytree.tree_map(put, returned)
+    return put(returned)
 
 
 # torch gives the last argument by its position.
@@ -213,10 +257,17 @@ def _read_scalar(tensor: Tensor) -> Any:
 
 
 def _enter(value: Any) -> Any:
-    """Return the held tensor of a tensor, the CPU for the device, and any other argument unchanged."""
+    """Return the held tensor of a tensor, the CPU for the device, a list of those in a list; else the argument."""
     if isinstance(value, PretendTensor):
         return value.held
+    if isinstance(value, (list, tuple)):
+        return [_enter(one) for one in value]
     return torch.device("cpu") if isinstance(value, torch.device) and value.type == NAME else value
+
+
+def _is_on_device(value: Any) -> bool:
+    """Return True for a tensor of the device, and for the device itself."""
+    return isinstance(value, PretendTensor) or (isinstance(value, torch.device) and value.type == NAME)
 
 
 def _refuse_mixture(operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

@@ -12,14 +12,13 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Final, get_args
 
-from goldformer.adapters.arrays import LIBRARIES, DType, Wire
+from goldformer.adapters.arrays import DEVICES, LIBRARIES, DType, Wire
 from goldformer.spec import Contract, Spec
 from goldformer.spec.model import UNSPECIFIED
 
 #: The four dtypes in which the suite can run.
 DTYPES: Final[tuple[DType, ...]] = get_args(DType)
 
-DEVICES: Final = ("cpu", "cuda")
 
 #: The end of the message that a function written by `goldformer new` raises until someone fills it in.
 TO_BE_WRITTEN: Final = "call yours here"

@@ -48,11 +48,12 @@ any of them. This one: {environment}.
 Found = Mapping[str, Mapping[str, Any]]
 
 
-def run(name: str, dtype: str, components: Sequence[str]) -> dict[str, Any]:
-    """Compare an implementation in a dtype; without results, `problem` says why."""
-    target = FOLDER / f"{name}-{dtype}.json"
+def run(name: str, dtype: str, components: Sequence[str], device: str = "cpu", folder: Path = FOLDER) -> dict[str, Any]:
+    """Compare an implementation in a dtype on a device; without results, `problem` says why."""
+    target = folder / f"{name}-{dtype}.json"
     wanted = [c for c in components if c not in LEFT_OUT.get(name, ())]
     words = ["goldformer.conformance.cli", "compare", name, "--dtype", dtype, "--component", ",".join(wanted)]
+    words += ["--device", device]
     command = [sys.executable, "-W", "ignore", "-m", *words, "--jobs", "1", "--json", str(target)]
     target.unlink(missing_ok=True)
     # A session of its own, because the command starts a process too, and both must end.
@@ -75,15 +76,18 @@ def run(name: str, dtype: str, components: Sequence[str]) -> dict[str, Any]:
 
 def page(runs: Mapping[str, Found], components: Sequence[str]) -> str:
     """Render the page of some runs, by implementation and by dtype."""
-    parts = [_HEAD.format(environment=describe_environment())]
-    rows = []
-    for name, found in runs.items():
-        cells = {dtype: _add_up(found[dtype]["components"], dtype) for dtype in found}
-        rows.append([f"[{name}](#{name})", *_make_row(cells)])
-    parts.append(markdown_table(["implementation", *DTYPES, "worst"], rows))
+    parts = [_HEAD.format(environment=describe_environment()), tabulate({f"[{n}](#{n})": f for n, f in runs.items()})]
     for name, found in runs.items():
         parts += _section(name, found, components)
     return "\n".join(parts)
+
+
+def tabulate(runs: Mapping[str, Found]) -> str:
+    """Render a table of some runs, with a line for each implementation."""
+    rows = []
+    for name, found in runs.items():
+        rows.append([name, *_make_row({dtype: _add_up(found[dtype]["components"], dtype) for dtype in found})])
+    return markdown_table(["implementation", *DTYPES, "worst"], rows)
 
 
 def describe_environment() -> str:

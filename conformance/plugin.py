@@ -48,7 +48,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=[],
         help="float64, float32, float16, bfloat16, or all that the adapter has; default float32, if the adapter has it",
     )
-    group.addoption("--device", default="cpu", help="cpu, cuda, cuda:N or pretend")
+    group.addoption("--device", default="cpu", help="cpu, cuda, xpu, mps, one with its number as cuda:1, or pretend")
     group.addoption("--tf32", action="store_true", help="allow TF32 matrix products on CUDA")
     group.addoption(
         # Not --timeout, which pytest-timeout has.

@@ -9,7 +9,7 @@ from functools import cache
 
 from threadpoolctl import threadpool_limits
 
-from goldformer.adapters.arrays import LIBRARIES
+from goldformer.adapters.arrays import CUDA_SWITCHES, LIBRARIES
 from goldformer.conformance.judging.cases import Bench, Judgement, judge_case, plan
 from goldformer.conformance.judging.wrapped import judge_wrapped
 from goldformer.conformance.properties.judge import judge_property
@@ -142,14 +142,16 @@ class Numerics:
     def apply(self, arrays: str) -> None:
         """Apply the settings.
 
-        TF32 keeps ten bits of a float32, so it is off by default: the suite judges float32. One thread is the default
-        because the cases are small: several threads cost time, and on busy cores a hundredfold.
+        TF32 keeps ten bits of a float32, so it is off by default: the suite judges float32. Likewise CUDA adds products
+        of halves in float32. One thread is the default because the cases are small: several threads cost time, and on
+        busy cores a hundredfold.
         """
         threadpool_limits(self.threads)
         if arrays == "torch":
             import torch  # only an adapter that speaks torch gets here
 
-            torch.backends.cuda.matmul.allow_tf32 = self.tf32
+            for name in CUDA_SWITCHES:
+                setattr(torch.backends.cuda.matmul, name, self.tf32 and name == "allow_tf32")
             torch.backends.cudnn.allow_tf32 = self.tf32
             torch.set_num_threads(self.threads)
 

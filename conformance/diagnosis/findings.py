@@ -17,6 +17,7 @@ from goldformer.conformance.diagnosis.suspects import (
     rank_suspects,
 )
 from goldformer.conformance.judging.invoke import NOT_RUN
+from goldformer.conformance.judging.mixed_devices import MixedDevices, Role, find_mixed_devices
 from goldformer.conformance.judging.verdict import ERRORS, NO_MISTAKE, WITHHELD, IsolatedMistake, Status, Verdict
 from goldformer.conformance.properties.relations import join_names
 from goldformer.spec import Spec
@@ -29,6 +30,15 @@ _NO_VARIANT = tuple(
 )
 #: The mistake that only one property can find.
 _DIFFERS = "nondeterminism"
+#: The mistake that leaves a tensor on the CPU, by what it is to the operation that stops.
+_OF_ROLE: Mapping[Role, str] = {
+    "mask": "device-mask", "ids": "device-ids", "weight": "device-weight", "constant": "device-const",
+    "part": "device-part", "target": "device-target", "result": "device-result",
+}  # fmt: skip
+#: The reasons of failures of tensors on two devices: of a case that stops or answers, and of device-hygiene.
+_DEVICE_REASONS = ("raised", "wrong-device", "property")
+#: The constant of the positional encoding.
+_TABLE = "pe-not-buffer"
 #: The labels of the lines that other rooms read.
 FIX_FIRST = "Fix first"
 #: The first failing check of a component, with its message.
@@ -156,7 +166,7 @@ def _find_variant(judged: Sequence[Verdict], spec: Spec) -> str:
     Only what an implementation may do without counts: an optional argument that is given, or one that is left out.
     """
     raised = [v for v in judged if v.reason == "raised" and v.kind == "case" and _asks_for_result(v, spec)]
-    if any(v.message.startswith(_NO_VARIANT) for v in raised):
+    if any(v.message.startswith(_NO_VARIANT) or find_mixed_devices(v.message) for v in raised):
         return ""
     passed = [v for v in judged if v.status is Status.PASSED and v.kind == "case"]
     usual = {trait for v in passed for trait in _list_traits(v, spec)}
@@ -222,7 +232,7 @@ def _is_inherited(cause: Cause, known: Iterable[tuple[str, Cause]]) -> bool:
 
 def _find_place(verdict: Verdict) -> tuple[str, str]:
     """Return the type of an exception and the line of the implementation that raised it."""
-    return verdict.message.partition(":")[0], verdict.message.rpartition("(")[2]
+    return verdict.message.partition(":")[0], verdict.message.rpartition("(")[2].partition(")")[0]
 
 
 def _declare_together(explained: Mapping[str, Sequence[Explanation]]) -> Iterator[Finding]:
@@ -263,6 +273,8 @@ def _find_possible_causes(
         text = f"{_DIFFERS}, {mistake.title}: {differs.message}. {mistake.hint}"
         yield Finding(MISTAKE_FOUND, text, mistakes=(_DIFFERS,))
         return
+    mixed = _describe_mixed_devices(bad, component, spec)
+    yield from mixed
     advice = _select_advice(bad)
     yield from (Finding("Convention", text) for text in advice)
     wrong = [v for v in bad if v.differences and v.advice not in advice]
@@ -271,7 +283,7 @@ def _find_possible_causes(
         yield from _describe_isolated(next(filter(None, (v.isolated for v in bad)), None))
         return
     # The message of an exception or a wrong shape is enough; only wrong values hint at mistakes.
-    if advice or not any(v.reason in ("wrong-value", "not-finite", "property") for v in bad):
+    if mixed or advice or not any(v.reason in ("wrong-value", "not-finite", "property") for v in bad):
         return
     if any(v.reason in ERRORS for v in bad):
         return
@@ -279,6 +291,30 @@ def _find_possible_causes(
         fits = f"It fits {suspect.explains} of {suspect.failing} failing checks."
         text = f"{suspect.mistake.id}, {suspect.mistake.title}. {fits} {suspect.mistake.hint}"
         yield Finding(POSSIBLE_CAUSES, text, mistakes=(suspect.mistake.id,))
+
+
+def _describe_mixed_devices(bad: Sequence[Verdict], component: str, spec: Spec) -> list[Finding]:
+    """Return the mistakes that leave a tensor on the CPU, as the messages of the failing checks name it."""
+    seen: dict[str, list[tuple[Verdict, MixedDevices]]] = {}
+    for verdict in bad:
+        mixed = find_mixed_devices(verdict.message) if verdict.reason in _DEVICE_REASONS else None
+        if mixed is not None and mixed.role in _OF_ROLE:
+            own = _TABLE if (mixed.role, component) == ("constant", "positional_encoding") else _OF_ROLE[mixed.role]
+            seen.setdefault(own, []).append((verdict, mixed))
+    findings = []
+    for id_, stopped in sorted(seen.items(), key=lambda item: -len(item[1])):
+        verdict, mixed = stopped[0]
+        mistake = spec.mistakes[id_]
+        place = _find_place(verdict)[1]
+        operand = f"the {mixed.operand} of {mixed.operation}" if mixed.operation else mixed.operand
+        where = f"In {component} {operand} is on the CPU{f' ({place})' if mixed.operation else ''}."
+        text = (
+            f"{id_}, {mistake.title}. {where} It explains {len(stopped)} of {len(bad)} failing checks. {mistake.hint}"
+        )
+        # What is added may be anything.
+        label = POSSIBLE_CAUSES if mixed.role == "constant" else MISTAKE_FOUND
+        findings.append(Finding(label, text, mistakes=(id_,)))
+    return findings
 
 
 def _describe_isolated(isolated: IsolatedMistake | None) -> Iterator[Finding]:

@@ -104,9 +104,11 @@ class Bench:
                 "device",
                 f"{self.adapter.name} works on {', '.join(self.adapter.devices)}, not on {self.device}",
             )
-        if why := LIBRARIES[self.adapter.arrays].unavailable(self.device):
+        library = LIBRARIES[self.adapter.arrays]
+        if why := library.unavailable(self.device):
             return "device", why
-        return None
+        why = library.lacks(self.device, self.dtype)
+        return ("dtype", why) if why else None
 
     def explain_missing(self, component: str, *, gradient: bool = False) -> str:
         """Return that the adapter has no such function, or "": its cases then need no arguments."""

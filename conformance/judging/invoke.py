@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from goldformer.adapters.arrays import LIBRARIES, ArrayLibrary, Layout, Wire
 from goldformer.adapters.process.faults import LONGEST_TRACE, CallFault, clip_text, describe_exception, quote_message
 from goldformer.adapters.protocol import RAISES_NOT_IMPLEMENTED, Adapter, bind_arguments
+from goldformer.conformance.judging.mixed_devices import find_mixed_devices
 from goldformer.conformance.judging.verdict import Reason
 from goldformer.spec import Case, Contract
 from goldformer.spec.call import check_call
@@ -208,7 +209,9 @@ def call(adapter: Adapter, contract: Contract, given: Mapping[str, Any]) -> tupl
     except (Exception, SystemExit) as error:
         hint = _list_parameters(error, given.get("params"))
         message = f"raised {describe_exception(error)}{_locate_error(error)}{hint}{_explain_cuda(error)}"
-        raise BadResult("raised", message, error) from error
+        bad = BadResult("raised", message, error)
+        bad.hint = _explain_mixed_devices(error, LIBRARIES[adapter.arrays], given)
+        raise bad from error
 
 
 def _locate_error(error: BaseException) -> str:
@@ -226,6 +229,17 @@ def _explain_cuda(error: BaseException) -> str:
     if not _WITHOUT_CUDA.search(quote_message(error)):
         return ""
     return "; a tensor is moved to CUDA, whatever the inputs are on: use the device of an input, such as x.device"
+
+
+def _explain_mixed_devices(error: BaseException, library: ArrayLibrary, given: Mapping[str, Any]) -> str:
+    """Return what to do about a tensor of the CPU that meets those of another device, or ""."""
+    mixed = find_mixed_devices(str(error))
+    if mixed is None or not mixed.by_torch:
+        return ""
+    arrays = [value for value in (*given.values(), *given.get("params", {}).values()) if library.is_array(value)]
+    if all(library.device(array) == "cpu" for array in arrays):
+        return ""
+    return f"; {mixed.words} is on the CPU: make it on the device of an input, such as x.device"
 
 
 def _list_parameters(error: BaseException, params: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -12,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from goldformer.adapters.arrays import LIBRARIES, Layout
-from goldformer.conformance.judging.cases import find_working_case, select_plain_cases
+from goldformer.conformance.judging.cases import Bench, find_working_case, select_plain_cases
 from goldformer.conformance.judging.invoke import (
     NOT_RUN,
     Arguments,
@@ -24,6 +23,7 @@ from goldformer.conformance.judging.invoke import (
     convert_arguments,
     read_arguments,
 )
+from goldformer.conformance.judging.mixed_devices import find_mixed_devices
 from goldformer.conformance.properties.registry import holds
 from goldformer.conformance.properties.subject import (
     Array,
@@ -33,13 +33,7 @@ from goldformer.conformance.properties.subject import (
     with_all_digits,
     with_inputs,
 )
-
-#: The messages of torch about an operation on tensors of two devices. Any other error may be honest: code that looks at
-#: its data cannot run on the meta device, and the pretend device lacks some of what a real one has.
-MIXED_DEVICES: Final = re.compile(
-    r"(same|expected) device|at least two devices|is on cpu|on (meta|pretend).*on cpu|cpu.*(meta|pretend)",
-    re.IGNORECASE,
-)
+from goldformer.spec import Case
 
 #: How often a call is repeated: a few random numbers are equal now and then.
 _REPEATED: Final = 4
@@ -60,17 +54,49 @@ def device_hygiene(subject: Subject) -> None:
         raise NotCheckable(f"{bench.adapter.arrays} has neither a pretend nor a meta device")
     if "cuda" not in bench.adapter.devices:
         raise NotCheckable("it runs on the CPU alone, as DEVICES declares")
-    case = find_working_case(subject.component, bench)
-    contract, library = bench.spec.contracts[subject.component], LIBRARIES["torch"]
     from goldformer.adapters import pretend_device  # imports torch, which code without it need not have
 
     device = "meta" if pretend_device.register() else pretend_device.NAME
-    given = convert_arguments(library, contract, read_arguments(case), bench.dtype, device)
+    stopped = []
+    for case in _select_variants(subject):
+        try:
+            _check_devices(case, bench, device)
+        except NotCheckable as reason:
+            stopped.append(reason)
+    if stopped:
+        raise stopped[0]
+
+
+def _select_variants(subject: Subject) -> Iterator[Case]:
+    """Yield the first case that the implementation runs, and then the first with each other set of arguments."""
+    first = find_working_case(subject.component, subject.bench)
+    yield first
+    seen = {_name_arguments(first)}
+    for case in select_plain_cases(subject.component, subject.bench):
+        if _name_arguments(case) in seen or case.full_size:
+            continue
+        seen.add(_name_arguments(case))
+        with suppress(CallProblem):
+            subject.bench.call(subject.component, read_arguments(case), check_inputs=False)
+            yield case
+
+
+def _name_arguments(case: Case) -> frozenset[str]:
+    return frozenset((*case.inputs, *case.attributes))
+
+
+def _check_devices(case: Case, bench: Bench, device: str) -> None:
+    """Raise Violation if the call of a case mixes devices, or returns a result that is not on `device`."""
+    contract, library = bench.spec.contracts[case.component], LIBRARIES["torch"]
+    from goldformer.adapters import pretend_device
+
     try:
-        returned, _ = call(bench.adapter, contract, given)
+        with pretend_device.DirectDispatch():  # saves a second in each process
+            given = convert_arguments(library, contract, read_arguments(case), bench.dtype, device)
+            returned, _ = call(bench.adapter, contract, given)
     except (BadResult, NotImplementedHere) as bad:
-        if MIXED_DEVICES.search(str(bad.__cause__)):
-            raise Violation(f"mixes devices: a tensor is made on the CPU, whatever the inputs are on ({bad})") from bad
+        if mixed := find_mixed_devices(str(bad.__cause__)):
+            raise Violation(f"mixes devices: {mixed.words} is on the CPU, whatever the inputs are on ({bad})") from bad
         raise NotCheckable(f"{NOT_RUN} on the {device} device: {bad}") from bad
     if not isinstance(returned, dict):
         values = returned if isinstance(returned, (tuple, list)) else (returned,)

@@ -303,8 +303,8 @@ def test_a_convention_must_be_known_with_its_option_and_component(conventions, s
         ("DTYPES = 'bfloat16'", 'DTYPES has \'bfloat16\'; known are "float64", "float32", "float16"'),
         ("DTYPES = ()", 'DTYPES is empty; known are "float64", "float32", "float16"'),
         ("DTYPES = 32", 'DTYPES has 32; known are "float64", "float32", "float16"'),
-        ("DEVICES = ['cpu', 'tpu']", 'DEVICES has \'tpu\'; known are "cpu", "cuda"'),
-        ("DEVICES = 'cuda:0'", 'DEVICES has \'cuda:0\'; known are "cpu", "cuda"'),
+        ("DEVICES = ['cpu', 'tpu']", 'DEVICES has \'tpu\'; known are "cpu", "cuda", "xpu", "mps"'),
+        ("DEVICES = 'cuda:0'", 'DEVICES has \'cuda:0\'; known are "cpu", "cuda", "xpu", "mps"'),
     ],
 )
 def test_dtypes_and_devices_must_be_known(line, says, refused, adapter_file):

@@ -3,6 +3,7 @@
 import copy
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,8 +15,11 @@ from torch.utils import backend_registration
 import goldformer
 from goldformer.adapters import find_adapter, pretend_device
 from goldformer.adapters.arrays import LIBRARIES
-from goldformer.conformance.judging.cases import Bench, check_case
+from goldformer.adapters.pretend_device import DirectDispatch
+from goldformer.conformance.judging.cases import Bench, check_case, judge_case
+from goldformer.conformance.judging.invoke import Result
 from goldformer.conformance.judging.verdict import Status
+from goldformer.spec import load_spec
 
 WHY_NOT = LIBRARIES["torch"].unavailable("pretend")
 here = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
@@ -53,6 +57,17 @@ def test_a_tensor_of_the_cpu_is_refused(kind, device):
     else:
         with pytest.raises((RuntimeError, ValueError), match=r"(same|expected) device"):
             run(one.to(device), other)
+
+
+@here
+@pytest.mark.parametrize("kind", MIXTURES)
+def test_direct_dispatch_refuses_the_same(kind):
+    run, one, other, _ = MIXTURES[kind]
+    with DirectDispatch():
+        assert run(one.to("pretend"), other.to("pretend")).device.type == "pretend"
+        assert torch.equal(run(one, other), run(one.to("pretend"), other.to("pretend")).cpu())
+        with pytest.raises((RuntimeError, ValueError), match=r"(same|expected) device"):
+            run(one.to("pretend"), other)
 
 
 @here
@@ -134,6 +149,38 @@ def test_the_values_are_those_of_the_cpu(run):
     result = run(X.to("pretend"))
     assert result.device == torch.device("pretend", 0)
     assert torch.equal(result.cpu(), run(X))
+
+
+@here
+def test_direct_dispatch_gives_the_same_values():
+    for made in (lambda x: torch.tensor([x[0, 0], 2.0], device=x.device), in_place, parameters_replaced):
+        with DirectDispatch():
+            result = made(X.to("pretend"))
+            read = (result.tolist(), result.numpy(force=True).tolist(), result[0].sum().item())
+        assert result.device == torch.device("pretend", 0)
+        expected = made(X)
+        assert read == (expected.tolist(), expected.tolist(), expected[0].sum().item())
+
+
+CHECKS_DEVICES = """
+import sys
+import torch
+from goldformer.adapters import find_adapter
+from goldformer.conformance.judging.cases import Bench
+from goldformer.conformance.properties.judge import check_property
+from goldformer.spec import load_spec
+spec = load_spec()
+before = set(sys.modules)
+bench = Bench(spec, find_adapter("reference", spec), "float32", "cpu")
+print(check_property(spec.properties["device-hygiene"], "softmax", bench).status.value)
+print(sorted({"sympy", "torch.distributed.tensor", "torch._dynamo"} & (set(sys.modules) - before)))
+"""
+
+
+@here
+def test_a_check_of_devices_imports_neither_distributed_tensors_nor_the_compiler():
+    ran = subprocess.run([sys.executable, "-c", CHECKS_DEVICES], capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines() == ["passed", "[]"]
 
 
 @here
@@ -286,3 +333,41 @@ def test_a_generator_which_the_device_does_not_have_is_no_mistake(spec, tmp_path
     assert verdict.message.startswith(
         "cannot run on the pretend device, which has no random generators and no kernels of its own: "
     )
+
+
+@here
+def test_a_nested_tensor_which_the_device_does_not_have_is_no_mistake(spec):
+    bench = Bench(spec, find_adapter("torch-nn-fast-path", spec), "float32", "pretend")
+    verdict = check_case(spec.cases["encs-ordinary-seven-tokens"], bench)
+    assert (verdict.status, verdict.reason) == (Status.SKIPPED, "not-checkable")
+    assert verdict.message.endswith("the device pretend (PrivateUse1) has no nested tensors")
+
+
+def judge_on_both(name, component, spec):
+    """The judgements of an adapter on the CPU and on the device, of each case of a component that has a result."""
+    benches = [Bench(spec, find_adapter(name, spec), "float32", device) for device in ("cpu", "pretend")]
+    cases = [case for case in spec.cases_of(component) if case.error is None and not case.full_size]
+    return [(judge_case(case, benches[0]), judge_case(case, benches[1])) for case in cases]
+
+
+@here
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("component", load_spec().components)
+@pytest.mark.parametrize("name", ["reference", "torch-nn-math"])
+def test_every_golden_case_and_gradient_has_the_values_of_the_cpu(name, component, spec):
+    for plain, moved in judge_on_both(name, component, spec):
+        one, other = (replace(judged.verdict, device="", reproduce="", seconds=0.0) for judged in (plain, moved))
+        assert one == other
+        if isinstance(plain.outcome, Result):
+            assert plain.outcome.outputs.keys() == moved.outcome.outputs.keys()
+            for output, values in plain.outcome.outputs.items():
+                assert np.array_equal(values, moved.outcome.outputs[output], equal_nan=True)
+
+
+@here
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("component", ["scaled_dot_product_attention", "multi_head_attention", "encoder", "decoder"])
+def test_kernels_that_pytorch_chooses_by_the_device_give_the_same_verdicts(component, spec):
+    judged = judge_on_both("torch-nn", component, spec)
+    assert [plain.verdict.status for plain, _ in judged] == [moved.verdict.status for _, moved in judged]
+    assert any(moved.verdict.status is Status.PASSED for _, moved in judged)

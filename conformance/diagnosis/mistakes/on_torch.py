@@ -67,6 +67,46 @@ def multiply_by_constant_of_cpu(
     return reference.multi_head_attention(query, key, value, mask, num_heads=num_heads, params=params, **dropout)
 
 
+@mistake("device-mask", instead_of="decoder_layer")
+def hide_by_mask_of_cpu(x: Tensor, *rest: Any, **more: Any) -> tuple[Tensor, ...]:
+    """Return the layer of tokens of which a mask hides no feature; the mask is made on the CPU."""
+    nothing = torch.zeros(x.shape[-1], dtype=torch.bool)
+    return reference.decoder_layer(x.masked_fill(nothing, 0), *rest, **more)
+
+
+@mistake("device-weight", instead_of="feed_forward")
+def multiply_by_weight_of_cpu(x: Tensor, *, params: Mapping[str, Tensor], **dropout: Any) -> tuple[Tensor, ...]:
+    """Return the network whose first weight is multiplied by a matrix of ones and zeros that stays on the CPU."""
+    w_1 = params["w_1"] @ torch.eye(params["w_1"].shape[1], dtype=x.dtype)
+    return reference.feed_forward(x, params={**params, "w_1": w_1}, **dropout)
+
+
+@mistake("device-ids", instead_of="token_embedding")
+def look_up_by_ids_of_cpu(ids: Tensor, *, params: Mapping[str, Tensor], pad_id: int | None = None) -> Tensor:
+    """Return the embedding by a table whose rows are selected by ids that are counted on the CPU."""
+    table = params["table"].index_select(0, torch.arange(len(params["table"])))
+    return reference.token_embedding(ids, params={"table": table}, pad_id=pad_id)
+
+
+@mistake("device-part", instead_of="greedy_decode")
+def join_with_part_of_cpu(source: Tensor, **rest: Any) -> Any:
+    """Return the sentences of sources that are joined with no words, which are made on the CPU."""
+    nothing = torch.empty(len(source), 0, dtype=source.dtype)
+    return reference.greedy_decode(torch.cat([nothing, source], 1), **rest)
+
+
+@mistake("device-target", instead_of="one_hot")
+def write_to_tensor_of_cpu(ids: Tensor, *, vocab: int) -> Tensor:
+    """Return rows with a one, which are written to zeros that are made on the CPU."""
+    return torch.zeros(*ids.shape, vocab, dtype=torch.int64).scatter_(-1, ids[..., None], 1)
+
+
+@mistake("device-result", instead_of="softmax")
+def return_to_cpu(scores: Tensor) -> Tensor:
+    """Return the softmax on the CPU, wherever the scores are."""
+    return reference.softmax(scores.cpu())
+
+
 # How it lies in memory
 
 

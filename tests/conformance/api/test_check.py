@@ -20,6 +20,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 import goldformer
 from goldformer.adapters import AdapterError
+from goldformer.adapters.arrays import CUDA_SWITCHES
 from goldformer.conformance.api.printed import Printed
 from goldformer.conformance.cli import main
 
@@ -379,17 +380,31 @@ def count_threads():
 
 def test_an_interrupt_stops_the_check_and_restores_everything():
     threads, stdout, cuda = torch.get_num_threads(), sys.stdout, torch.backends.cuda.matmul
-    allowed = cuda.allow_tf32
+    allowed = [getattr(cuda, name) for name in CUDA_SWITCHES]
     try:
         with threadpool_limits(2):
             torch.set_num_threads(2)
-            cuda.allow_tf32 = True
+            for name in CUDA_SWITCHES:
+                setattr(cuda, name, True)
             with pytest.raises(KeyboardInterrupt):
                 goldformer.check(interrupt, "softmax", arrays="torch")
-            assert (count_threads(), cuda.allow_tf32, sys.stdout) == ({2}, True, stdout)
+            restored = {getattr(cuda, name) for name in CUDA_SWITCHES}
+            assert (count_threads(), restored, sys.stdout) == ({2}, {True}, stdout)
     finally:
         torch.set_num_threads(threads)
-        cuda.allow_tf32 = allowed
+        for name, value in zip(CUDA_SWITCHES, allowed, strict=True):
+            setattr(cuda, name, value)
+
+
+def test_cuda_computes_in_no_fewer_bits_than_the_dtype_has_while_it_is_judged():
+    seen = []
+
+    def softmax(scores):
+        seen.append([getattr(torch.backends.cuda.matmul, name) for name in CUDA_SWITCHES])
+        return torch.softmax(scores, -1)
+
+    goldformer.check(softmax, "softmax", arrays="torch")
+    assert {tuple(values) for values in seen} == {(False, False, False)}
 
 
 def test_an_interrupt_ends_the_process_that_was_started(monkeypatch):

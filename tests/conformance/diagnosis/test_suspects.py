@@ -52,9 +52,9 @@ def test_what_accounts_for_most_failures_comes_first_and_ties_go_by_name(spec):
 @pytest.mark.parametrize(
     ("component", "fit"),
     [
-        ("encoder_layer", ["device-const"]),
+        ("encoder_layer", ["device-const", "device-result", "device-weight"]),
         ("positional_encoding", ["pe-hard-cuda", "pe-not-buffer"]),
-        ("layer_norm", ["device-const", "pe-hard-cuda", "pe-not-buffer"]),
+        ("feed_forward", ["device-weight"]),
     ],
 )
 def test_mistakes_of_what_a_component_is_not_made_of_fit_only_if_none_of_its_own_does(component, fit, spec):

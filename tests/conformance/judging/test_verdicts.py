@@ -225,13 +225,21 @@ def test_one_flipped_place_of_a_mask_is_told(spec, bench_of):
             "mine works in float64, float32, float16, not in bfloat16",
         ),
         ({"DEVICES": ("cpu",)}, {"device": "cuda"}, "device", "mine works on cpu, not on cuda"),
-        ({}, {"device": "mps"}, "device", "mine works on cpu, cuda, not on mps"),
+        ({"DEVICES": ("cpu", "cuda")}, {"device": "mps"}, "device", "mine works on cpu, cuda, not on mps"),
+        ({}, {"device": "mps"}, "device", "no MPS GPU here"),
+        ({}, {"device": "xpu:1"}, "device", "no XPU here"),
+        ({}, {"device": "tpu"}, "device", "mine works on cpu, cuda, xpu, mps, not on tpu"),
+        (
+            {}, {"device": "cuda:one"}, "device",
+            "there is no device cuda:one: write cpu, pretend, cuda, xpu, mps, or one with its number, cuda:1",
+        ),
         ({"arrays": "numpy"}, {"device": "cuda:1"}, "device", "mine works on cpu, not on cuda:1"),
         ({}, {"device": "cuda"}, "device", "no CUDA GPU here"),
     ],
 )  # fmt: skip
 def test_a_dtype_or_device_that_is_not_there_is_skipped(declared, where, reason, message, bench_of, spec, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for module in (torch.cuda, torch.xpu, torch.backends.mps):
+        monkeypatch.setattr(module, "is_available", lambda: False)
     bench = bench_of(**declared, **where, softmax=lambda scores: scores)
     for verdict in (
         check_case(spec.cases["sm-several-rows"], bench),
@@ -239,6 +247,21 @@ def test_a_dtype_or_device_that_is_not_there_is_skipped(declared, where, reason,
         check_property(spec.properties["sm-simplex"], "softmax", bench),
     ):
         assert (verdict.status, verdict.reason, verdict.message) == (Status.SKIPPED, reason, message)
+
+
+def test_float64_is_skipped_with_a_reason_on_a_gpu_that_has_none(bench_of, spec, monkeypatch):
+    case = spec.cases["sm-several-rows"]
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch.mps, "device_count", lambda: 1)
+    verdict = check_case(case, bench_of(device="mps", dtype="float64", softmax=lambda scores: scores))
+    assert (verdict.status, verdict.reason, verdict.message) == (Status.SKIPPED, "dtype", "MPS GPUs have no float64")
+    assert bench_of(device="mps", softmax=lambda scores: scores).explain_unusable() is None
+    monkeypatch.setattr(torch.xpu, "is_available", lambda: True)
+    monkeypatch.setattr(torch.xpu, "device_count", lambda: 1)
+    for has_fp64, found in ((False, ("dtype", "this XPU has no float64")), (True, None)):
+        properties = SimpleNamespace(has_fp64=has_fp64)
+        monkeypatch.setattr(torch.xpu, "get_device_properties", lambda device, made=properties: made)
+        assert bench_of(device="xpu", dtype="float64", softmax=lambda scores: scores).explain_unusable() == found
 
 
 def test_a_gpu_beyond_the_last_is_not_there(bench_of, spec, monkeypatch):
