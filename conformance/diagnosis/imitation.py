@@ -223,6 +223,11 @@ class Imitator:
         passing = FailingCase(case, self.spec.contracts[case.component], actual, expected, dtype, options)
         return passing.excludes(self._imitate(candidate, passing))
 
+    def imitate(self, causes: tuple[str, ...], failure: FailingCase) -> Result | BadResult | None:
+        """Return what the causes of a match give for a case; None if that is nothing."""
+        candidate = self._matched.get(causes)
+        return None if candidate is None else self._imitate(candidate, failure)
+
     def are_by_hand(self, causes: tuple[str, ...]) -> bool:
         """Return True if the causes of a match are all made in backward passes written by hand."""
         candidate = self._matched.get(causes, Candidate())
