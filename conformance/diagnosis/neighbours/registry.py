@@ -20,7 +20,7 @@ from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.diagnosis.mistakes.registry import Mistaken
 
 #: The modules with a function `generate`, the more common slips first: it decides between equals.
-_MODULES: Final = ("wiring", "model", "masks", "constants", "operations", "heads", "outputs", "backward")
+_MODULES: Final = ("wiring", "model", "masks", "constants", "operations", "heads", "outputs", "randomness", "backward")
 
 
 @dataclass(frozen=True, slots=True)
