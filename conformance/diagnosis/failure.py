@@ -95,6 +95,18 @@ class FailingCase:
         shared = {name: golden for name, golden in self.expected.items() if name in both}
         return any(d.wrong and d.ratio >= _CLEAR for d in self._measure(imitation, shared))
 
+    def find_residual(self, imitation: Result | BadResult | None) -> float:
+        """Return the sum of the squared differences of an imitation and the actual result; inf if it has none."""
+        if not isinstance(imitation, Result) or not isinstance(self.actual, Result):
+            return math.inf
+        both = [name for name in self.expected if name in self.actual.outputs and name in imitation.outputs]
+        actual, imitated = (
+            np.concatenate([self.expected[name].select(outputs[name]).astype(np.float64).ravel() for name in both])
+            for outputs in (self.actual.outputs, imitation.outputs)
+        )
+        total = float(np.square(actual - imitated).sum()) if actual.shape == imitated.shape else math.inf
+        return total if math.isfinite(total) else math.inf
+
     def _measure_distance(self, actual: Result, imitation: Result, shared: Mapping[str, GoldenArray]) -> float | None:
         """Return the largest distance of the outputs, or None if it is above 1: most differ in the first already."""
         furthest = 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, combinations, islice, product
 from typing import Any, Final
 
@@ -20,6 +21,13 @@ from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.diagnosis.mistakes.differentiation import DIFFERENTIATED
 from goldformer.conformance.diagnosis.mistakes.places import PLACES, TRACKED, MistakePlace, can_be_made, restrict_to
 from goldformer.conformance.diagnosis.neighbours import find_made, neighbours
+from goldformer.conformance.diagnosis.neighbours.solved import (
+    TRIALS,
+    families,
+    fit_number,
+    name_solved,
+    trying,
+)
 from goldformer.conformance.judging.gradient import invoke_gradient
 from goldformer.conformance.judging.invoke import (
     Arguments,
@@ -309,6 +317,7 @@ class Imitator:
         searches = (
             (self._place_mistakes, most),
             (self._list_neighbours, _NEIGHBOURS * most),
+            (partial(self._solve_numbers, failure, most // TRIALS), most),
             (self._pair_candidates, most),
             (self._pair_neighbours, most),
         )
@@ -335,6 +344,25 @@ class Imitator:
         ordered = sorted((n for n in mine if n.id not in self._left_out), key=lambda n: ranks[n.component])
         return [Candidate((n.id,)) for n in ordered]
 
+    def _solve_numbers(
+        self, failure: FailingCase, most: int, component: str, near: list[Candidate], bases: list[Candidate]
+    ) -> Iterator[Candidate]:
+        """Yield a neighbour with the number that fits a failure, of the families of the component and of its parts."""
+        del near, bases
+        homes = (component, *reversed(self.spec.list_dependencies(component)))
+        mine = sorted((f for f in families().values() if f.component in homes), key=lambda f: homes.index(f.component))
+        for family in mine[:most]:
+
+            def residual(value: float, trial: Candidate = Candidate((family.id,))) -> float:
+                with trying(value):
+                    return failure.find_residual(self._run_candidate(trial, failure))
+
+            value = fit_number(residual, family)
+            # The fewest digits that fit are what was meant.
+            rounded = (float(f"{value:.{digits}g}") for digits in range(1, 10)) if value is not None else ()
+            solved = (Candidate((name_solved(family, number),)) for number in rounded)
+            yield from islice((c for c in solved if failure.distance(self._imitate(c, failure)) is not None), 1)
+
     def _keep_possible(self, found: dict[Candidate, float], failure: FailingCase) -> dict[Candidate, float]:
         """Return the matches without neighbours that a passing case rules out.
 
@@ -344,7 +372,7 @@ class Imitator:
         return {
             candidate: distance
             for candidate, distance in found.items()
-            if all(id_ not in neighbours() for id_ in candidate.mistakes)
+            if all(id_ in implementations() for id_ in candidate.mistakes)
             or not any(other.excludes(self._imitate(candidate, other)) for other in passed)
         }
 

@@ -124,7 +124,8 @@ def _order_generated(found: Iterable[Explanation]) -> list[str]:
         return []
     from goldformer.conformance.diagnosis.neighbours import neighbours  # hundreds, which few reports need
 
-    return [id_ for id_ in neighbours() if id_ in named]
+    listed = [id_ for id_ in neighbours() if id_ in named]
+    return [*listed, *sorted(named.difference(listed))]
 
 
 def is_as_good(one: Explanation, best: Explanation) -> bool:
