@@ -314,10 +314,12 @@ class Imitator:
         if not found and not short and not self._in_vain[component, failure.dtype]:
             far = list(self._list_far(component))
             found = self._match_candidates(chain(far, islice(self._combine_with(bases, far), most)), failure)
+        in_vain = bool(self._in_vain[component, failure.dtype])
         searches = (
             (self._place_mistakes, most),
             (self._list_neighbours, _NEIGHBOURS * most),
-            (partial(self._solve_numbers, failure, most // TRIALS), most),
+            # One case shows a constant as well as the next one.
+            (partial(self._solve_numbers, failure, 0 if in_vain else most // TRIALS), most),
             (self._pair_candidates, most),
             (self._pair_neighbours, most),
         )
