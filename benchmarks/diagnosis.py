@@ -135,16 +135,18 @@ def assess(
     true = {c for c in claims if is_true(c, code, task.made, spec)}
     # Two mistakes may be found one after the other, each in the component where it is.
     right = true | {c for c in claims if c.is_of_mistakes and made >= {*c.causes}}
-    labels = (MISTAKE_FOUND, CLOSEST, POSSIBLE_CAUSES)
-    first = next((r.mistakes for label in labels for r in remarks if r.label == label), ())
+    told = (list_claims(verdicts, remarks, spec, label) for label in (MISTAKE_FOUND, CLOSEST, POSSIBLE_CAUSES))
+    first = next((claim for listed in told for claim in listed), None)
     named = {id_ for c in right for id_ in c.causes}
+    if first and first not in true and is_true(first, code, task.made, spec):
+        true.add(first)
     whole = {c for c in true if c.component not in spec.list_dependencies(component)}
     homes = {find_component(id_) for id_ in made}
     places = [id_ for v in verdicts if v.isolated for id_ in v.isolated.places]
     return Outcome(
         task,
         is_caught=any(v.bad for v in verdicts),
-        is_named=made <= named or made <= {*first} or bool(whole),
+        is_named=made <= named or (first is not None and made <= {*first.causes}) or bool(whole),
         is_placed=any(r.label == FIX_FIRST and r.text in homes for r in remarks)
         or any(id_.endswith(end) and homes & PLACED[end] for id_ in places for end in PLACED),
         is_isolated=bool(places),
@@ -154,14 +156,15 @@ def assess(
     )
 
 
-def list_claims(verdicts: list[Verdict], remarks: list[Finding], spec: Spec) -> Iterator[Claim]:
-    """Yield what is said to be found, of each component."""
+def list_claims(verdicts: list[Verdict], remarks: list[Finding], spec: Spec, *labels: str) -> Iterator[Claim]:
+    """Yield what is said under some labels, of each component: without any, what is said to be found."""
     component = ""
     for remark in remarks:
         component = component if remark.inner else remark.text
-        if remark.label in (MISTAKE_FOUND, OPTION_FOUND):
+        if remark.label in (labels or (MISTAKE_FOUND, OPTION_FOUND)):
             ranked = rank_explanations(verdicts, component, spec)
-            same = (e for e in ranked if e.certain and remark.mistakes == tuple(c.id for c in e.causes if not c.option))
+            alike = (e for e in ranked if remark.mistakes == tuple(c.id for c in e.causes if not c.option))
+            same = (e for e in alike if e.certain or labels)
             found = next(same, None)
             # A result that changes from call to call is found without an imitation.
             yield Claim(component, remark.mistakes if found is None else found.ids)

@@ -31,6 +31,11 @@ class Cause:
     #: True for a neighbour of the textbook, which the catalogue does not list.
     generated: bool = False
 
+    @property
+    def solved(self) -> bool:
+        """Return True for a neighbour with a number that was solved for."""
+        return self.generated and "=" in self.id
+
 
 def find_cause(id_: str, spec: Spec) -> Cause:
     """Return the cause that a `Match` names."""
@@ -43,9 +48,9 @@ def find_cause(id_: str, spec: Spec) -> Cause:
     convention, _, option = id_.partition(": ")
     if option:
         return make_option_cause(convention, option, spec)
-    from goldformer.conformance.diagnosis.neighbours import neighbours  # hundreds, which few reports need
+    from goldformer.conformance.diagnosis.neighbours import find_neighbour  # hundreds, which few reports need
 
-    neighbour = neighbours()[made]
+    neighbour = find_neighbour(made)
     title = f"{neighbour.title}, only in {place}" if place else neighbour.title
     return Cause(made, neighbour.component, title, title[0].upper() + title[1:], neighbour.hint, generated=True)
 

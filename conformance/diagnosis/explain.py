@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
+from goldformer.conformance.diagnosis.distinguish import tell_apart
 from goldformer.conformance.diagnosis.failure import FailingCase
 from goldformer.conformance.diagnosis.findings import list_unknown
 from goldformer.conformance.diagnosis.other_options import advise_option
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
 class Diagnosis:
     """Explains failures by mistakes and options that reproduce them; a match of one is tried first on all others.
 
-    `left_out` are mistakes that it must not know. With `isolates`, the implementation is called again to find the place
-    of a mistake that nothing known explains. Several diagnoses may share `imitations`, one after the other.
+    `left_out` are mistakes that it must not know. With `isolates`, the implementation is called again, to tell
+    explanations apart and to find the place of a mistake that nothing known explains. Several diagnoses may share
+    `imitations`, one after the other.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Diagnosis:
             completed = self._add_all_late(judgements, completed)
         if any(v.bad and v.matches for v in completed):
             rule_out_causes(judgements, completed, self._imitator, self._spec)
+            tell_apart(judgements, completed, self._imitator, self._spec, calls=self._isolates)
         if self._isolates:
             self._isolate_unknown(judgements, completed)
         return completed

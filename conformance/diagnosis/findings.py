@@ -353,10 +353,13 @@ def _select_advice(bad: Sequence[Verdict]) -> list[str]:
 def _select_explanations(verdicts: Sequence[Verdict], component: str, spec: Spec) -> list[Explanation]:
     """Return the explanations of at least half of the failing cases, best first.
 
-    Two mistakes together must explain nine in ten: there are so many pairs that some fit a few cases by chance.
+    Two mistakes together must explain nine in ten: there are so many pairs that some fit a few cases by chance. With a
+    number that was solved for much can be fitted: it must explain all of several cases.
     """
 
     def fits(e: Explanation) -> bool:
+        if any(c.solved for c in e.causes):
+            return e.certain and e.equals > 1
         several = sum(not c.option for c in e.causes) > 1
         return 10 * e.equals >= 9 * e.case_count if several else 2 * e.equals >= e.case_count
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, combinations, islice, product
 from typing import Any, Final
 
@@ -20,6 +21,13 @@ from goldformer.conformance.diagnosis.mistakes import ON_PURPOSE, implementation
 from goldformer.conformance.diagnosis.mistakes.differentiation import DIFFERENTIATED
 from goldformer.conformance.diagnosis.mistakes.places import PLACES, TRACKED, MistakePlace, can_be_made, restrict_to
 from goldformer.conformance.diagnosis.neighbours import find_made, neighbours
+from goldformer.conformance.diagnosis.neighbours.solved import (
+    TRIALS,
+    families,
+    fit_number,
+    name_solved,
+    trying,
+)
 from goldformer.conformance.judging.gradient import invoke_gradient
 from goldformer.conformance.judging.invoke import (
     Arguments,
@@ -194,6 +202,11 @@ class Imitator:
         candidate = self._matched.get(causes)
         return candidate is not None and passing.excludes(self._imitate(candidate, passing))
 
+    def imitate(self, causes: tuple[str, ...], failure: FailingCase) -> Result | BadResult | None:
+        """Return what the causes of a match give for a case; None if that is nothing."""
+        candidate = self._matched.get(causes)
+        return None if candidate is None else self._imitate(candidate, failure)
+
     def are_by_hand(self, causes: tuple[str, ...]) -> bool:
         """Return True if the causes of a match are all made in backward passes written by hand."""
         candidate = self._matched.get(causes, Candidate())
@@ -263,9 +276,12 @@ class Imitator:
         if not found and not short and not self._in_vain[component, failure.dtype]:
             far = list(self._list_far(component))
             found = self._match_candidates(chain(far, islice(self._combine_with(bases, far), most)), failure)
+        in_vain = bool(self._in_vain[component, failure.dtype])
         searches = (
             (self._place_mistakes, most),
             (self._list_neighbours, _NEIGHBOURS * most),
+            # One case shows a constant as well as the next one.
+            (partial(self._solve_numbers, failure, 0 if in_vain else most // TRIALS), most),
             (self._pair_candidates, most),
             (self._pair_neighbours, most),
         )
@@ -292,6 +308,25 @@ class Imitator:
         ordered = sorted((n for n in mine if n.id not in self._left_out), key=lambda n: ranks[n.component])
         return [Candidate((n.id,)) for n in ordered]
 
+    def _solve_numbers(
+        self, failure: FailingCase, most: int, component: str, near: list[Candidate], bases: list[Candidate]
+    ) -> Iterator[Candidate]:
+        """Yield a neighbour with the number that fits a failure, of the families of the component and of its parts."""
+        del near, bases
+        homes = (component, *reversed(self.spec.list_dependencies(component)))
+        mine = sorted((f for f in families().values() if f.component in homes), key=lambda f: homes.index(f.component))
+        for family in mine[:most]:
+
+            def residual(value: float, trial: Candidate = Candidate((family.id,))) -> float:
+                with trying(value):
+                    return failure.find_residual(self._run_candidate(trial, failure))
+
+            value = fit_number(residual, family)
+            # The fewest digits that fit are what was meant.
+            rounded = (float(f"{value:.{digits}g}") for digits in range(1, 10)) if value is not None else ()
+            solved = (Candidate((name_solved(family, number),)) for number in rounded)
+            yield from islice((c for c in solved if failure.distance(self._imitate(c, failure)) is not None), 1)
+
     def _keep_possible(self, found: dict[Candidate, float], failure: FailingCase) -> dict[Candidate, float]:
         """Return the matches without neighbours that a passing case rules out.
 
@@ -301,7 +336,7 @@ class Imitator:
         return {
             candidate: distance
             for candidate, distance in found.items()
-            if all(id_ not in neighbours() for id_ in candidate.mistakes)
+            if all(id_ in implementations() for id_ in candidate.mistakes)
             or not any(other.excludes(self._imitate(candidate, other)) for other in passed)
         }
 

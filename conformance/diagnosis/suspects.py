@@ -74,7 +74,11 @@ class Explanation:
 
 
 def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -> list[Explanation]:
-    """Return the causes that reproduce one component's results, those that explain the most failing cases first."""
+    """Return the causes that reproduce one component's results, those that explain the most failing cases first.
+
+    What passes in other components decides between equals: they may have code of their own.
+    """
+    verdicts = list(verdicts)
     judged = [v for v in verdicts if v.component == component and v.kind == "case"]
     examined = [v for v in judged if v.bad and v.matches is not None]
     equal: defaultdict[tuple[str, ...], set[tuple[str, str]]] = defaultdict(set)
@@ -84,6 +88,9 @@ def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -
             equal[match.causes].add((verdict.check, verdict.dtype))
             ratios[match.causes] = max(ratios[match.causes], match.ratio)
     passed = Counter(m for v in judged for m in _rule_out(v))
+    named = {id_ for ids in equal for id_ in ids}
+    others = [v for v in verdicts if v.component != component and not named.isdisjoint(v.catches)]
+    passed_elsewhere = Counter(m for v in others for m in _rule_out(v))
     dtypes = {v.dtype for v in examined}
     # A result that is right only to a coarser dtype otherwise differs from an exact imitation by more than rounding.
     exact = [v for v in examined if v.dtype not in {other.dtype for other in judged if other.reason == "precision"}]
@@ -98,14 +105,15 @@ def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -
     order = {name: place for place, name in enumerate(spec.components)}
     catalogue = {id_: place for place, id_ in enumerate((*spec.mistakes, *_order_generated(found)))}
 
-    def rank(e: Explanation) -> tuple[int, int, int, int, int, int, float, str]:
+    def rank(e: Explanation) -> tuple[int, int, int, int, int, bool, int, float, str]:
         # Options come before mistakes, and mistakes of the component itself before those of its parts.
         own = -max(order[c.component] if c.component else len(order) for c in e.causes)
         # The catalogue lists the more common mistake first: it decides between equals.
         first = -1 if e.causes[0].option else catalogue[e.causes[0].id]
         # The nearer one of two options comes first.
         far = e.ratio if all(c.convention for c in e.causes) else 0.0
-        return e.spared - e.equals, len(e.causes), e.faint, own, e.spared, first, far, e.causes[0].id
+        elsewhere = any(passed_elsewhere[c.id] for c in e.causes)
+        return e.spared - e.equals, len(e.causes), e.faint, own, e.spared, elsewhere, first, far, e.causes[0].id
 
     return sorted(found, key=rank)
 
@@ -116,12 +124,13 @@ def _order_generated(found: Iterable[Explanation]) -> list[str]:
         return []
     from goldformer.conformance.diagnosis.neighbours import neighbours  # hundreds, which few reports need
 
-    return [id_ for id_ in neighbours() if id_ in named]
+    listed = [id_ for id_ in neighbours() if id_ in named]
+    return [*listed, *sorted(named.difference(listed))]
 
 
 def is_as_good(one: Explanation, best: Explanation) -> bool:
     """Return True if an explanation is as good as the best one, but for what decides between equals."""
-    return (one.equals, one.spared, one.faint) == (best.equals, best.spared, best.faint)
+    return (one.equals, one.spared) == (best.equals, best.spared)
 
 
 def can_refute(verdict: Verdict, causes: Iterable[Cause], spec: Spec) -> bool:

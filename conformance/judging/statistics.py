@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from goldformer.conformance.judging.compare import compare
 from goldformer.conformance.judging.tolerance import tolerance
 from goldformer.conformance.judging.verdict import Difference
+from goldformer.spec.laws import FALSE_ALARM
 from goldformer.spec.model import GoldenArray, Statistic
 
 #: Of an output in float64.
@@ -30,6 +31,23 @@ def compare_statistics(output: str, actual: NDArray[Any], golden: GoldenArray, d
     for (statistic, within), value in zip(golden.within.items(), golden.values.tolist(), strict=True):
         bound = within + _limit_rounding(statistic, element, value + within)
         yield compare(f"{statistic} of {output}", STATISTICS[statistic](actual), np.array(value), bound)
+
+
+def compare_draws(one: NDArray[Any], other: NDArray[Any]) -> float:
+    """Return how far two draws of equally many elements differ ÷ what chance allows: above 1 they are of two kinds.
+
+    The elements of each are independent. Their distribution functions differ by more than ε with a probability of at
+    most e·exp(−n·ε²) (Wei and Dudley, 2012), and k elements of one are above the largest of the other with one of at
+    most 2⁻ᵏ: either way, and for all three comparisons together, less often than FALSE_ALARM.
+    """
+    first, second = np.sort(one, axis=None), np.sort(other, axis=None)
+    at = np.concatenate([first, second])
+    shares = [np.searchsorted(draw, at, side="right") / draw.size for draw in (first, second)]
+    chance = FALSE_ALARM / 3
+    apart = np.abs(shares[0] - shares[1]).max() / math.sqrt((1 - math.log(chance)) / first.size)
+    sizes = np.abs(first), np.abs(second)
+    above = max(int((sizes[i] > sizes[1 - i].max()).sum()) for i in (0, 1))
+    return max(float(apart), above / -math.log2(chance))
 
 
 def compute_statistics(output: NDArray[Any], golden: GoldenArray) -> NDArray[np.float64]:

@@ -20,7 +20,7 @@ from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.diagnosis.mistakes.registry import Mistaken
 
 #: The modules with a function `generate`, the more common slips first: it decides between equals.
-_MODULES: Final = ("wiring", "model", "masks", "constants", "operations", "heads", "outputs", "backward")
+_MODULES: Final = ("wiring", "model", "masks", "constants", "operations", "heads", "outputs", "randomness", "backward")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,23 @@ def _generate() -> Iterator[Neighbour]:
 
 
 @cache
+def find_neighbour(id_: str) -> Neighbour:
+    """Return the neighbour of an id, also one whose number was solved for, or is still searched."""
+    from goldformer.conformance.diagnosis.neighbours.solved import EQUALS, families, read_trial  # made of others
+
+    if id_ in neighbours():
+        return neighbours()[id_]
+    name, _, number = id_.partition(EQUALS)
+    family = families()[name]
+    if not number:
+        return Neighbour(id_, family.component, family.title, family.hint, read_trial(family))
+    value = float(number)
+    title = family.title.format(f"{value:g}".replace("-", "−"))
+    return Neighbour(id_, family.component, title, family.hint, family.make(lambda: value))
+
+
+@cache
 def find_made(id_: str) -> Mistaken:
     """Return the implementation of a mistake of the catalogue or of a neighbour."""
     catalogued = implementations().get(id_)
-    return neighbours()[id_].made if catalogued is None else catalogued
+    return find_neighbour(id_).made if catalogued is None else catalogued

@@ -402,6 +402,23 @@ def _normalise_memory() -> Iterator[Neighbour]:
         )  # fmt: skip
 
 
+def list_updates() -> Iterator[tuple[str, str, str, Callable[[Callable[[], float]], Replacements]]]:
+    """Yield layer, sub-layer, words and a scaling of each array that a residual adds, given what reads the factor."""
+
+    def scale(argument: str, number: int, layer: Step, read: Callable[[], float]) -> Replacements:
+        def multiply(own: Any) -> Any:
+            return (own * read()).astype(own.dtype)
+
+        return _join(_in_sublayer(argument, number, _only_in(layer, multiply)))
+
+    for layer, sublayers in _SUBLAYERS.items():
+        for number, sublayer in enumerate(sublayers, 1):
+            what = _WORDS[sublayer]
+            result, own = f"the result of the {what}{_say(layer)},", f"the residual of the {what}{_say(layer)},"
+            yield layer.__name__, sublayer, result, partial(scale, "output", number, layer)
+            yield layer.__name__, f"{sublayer}.residual", own, partial(scale, "x", number, layer)
+
+
 def generate() -> Iterator[Neighbour]:
     """Yield a neighbour for each edge of a layer and each other array that may have the same shape."""
     yield from _normalise_memory()

@@ -17,7 +17,7 @@ from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.adapters.textbook.heads import project_attention, project_heads
-from goldformer.adapters.textbook.layers import layer_norm_eps
+from goldformer.adapters.textbook.layers import norm_denominator
 from goldformer.adapters.textbook.steps import instead
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.failure import FailingCase
@@ -111,7 +111,7 @@ def test_mistakes_of_one_step_and_options_of_one_convention_are_not_made_togethe
 
 
 def test_what_is_not_in_the_catalogue_is_said_to_be_unknown_with_the_first_wrong_step(judged, spec):
-    verdicts = judged(Attention(spoil=lambda weights: 0.9 * weights), ATTENTION)
+    verdicts = judged(Attention(spoil=lambda weights: weights**1.1), ATTENTION)
     assert named(verdicts, ATTENTION, spec) == []
     text = " ".join(" ".join(closing(verdicts, spec)).split())
     assert "Mistake found" not in text
@@ -290,7 +290,8 @@ def test_the_placement_is_named_under_the_annotated_normalisation(judged, spec):
 
 
 def test_a_part_that_nothing_known_explains_does_not_stop_the_search(judged, spec):
-    book = build_textbook(OPTIONS[PRE], {layer_norm_eps: instead(lambda: 3e-7)})
+    # What is added to the variance is no constant.
+    book = build_textbook(OPTIONS[PRE], {norm_denominator: instead(lambda v: np.sqrt(v + 3e-7 * np.sqrt(v)))})
     verdicts = judged(parts(book, "layer_norm", "encoder_layer"), "layer_norm", "encoder_layer", most=12)
     assert not [e for e in rank_explanations(verdicts, "layer_norm", spec) if e.certain]
     best = rank_explanations(verdicts, "encoder_layer", spec)[0]

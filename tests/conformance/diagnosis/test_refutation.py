@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from goldformer.adapters import Adapter
+from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.findings import describe_explanations, diagnose
+from goldformer.conformance.diagnosis.neighbours import find_made
 from goldformer.conformance.diagnosis.suspects import rank_explanations
 from goldformer.conformance.judging.cases import Bench, judge_case, plan
 from goldformer.conformance.judging.verdict import Match, Status, Verdict
@@ -83,3 +85,14 @@ def test_what_a_case_rules_out_survives_the_way_from_another_process():
     passing = verdict("two", Status.PASSED, rules_out=(("scale-missing",), ("mask-inverted", "scale-dim-v")))
     data = replace(passing).as_json()
     assert Verdict.from_json({**data, "rules_out": [list(ids) for ids in data["rules_out"]]}) == passing
+
+
+def test_a_mistake_that_would_raise_where_the_result_is_right_is_not_found(spec):
+    # Where keys and values have other sizes, these are not swapped: kv-swap could not be made there.
+    steps = find_made("multi_head_attention.projected.k-v").steps
+    adapter = Adapter.from_object(build_textbook(steps), "mine.py", spec)
+    bench = Bench(spec, adapter, "float32", "cpu")
+    verdicts = Diagnosis(spec).explain_all(judge_case(case, bench) for case in plan(spec, ("multi_head_attention",)))
+    said = [f for f in diagnose(verdicts, spec) if "kv-swap" in f.mistakes]
+    assert "Mistake found" not in {f.label for f in said}
+    assert any("kv-swap" in causes for v in verdicts for causes in v.rules_out)

@@ -12,7 +12,7 @@ import torch
 from goldformer.adapters import Adapter
 from goldformer.conformance.commands.explain import find_entry, format_entry
 from goldformer.conformance.judging.cases import Bench, check_case
-from goldformer.conformance.judging.statistics import compare_statistics
+from goldformer.conformance.judging.statistics import compare_draws, compare_statistics
 from goldformer.conformance.judging.tolerance import UNIT_ROUNDOFF, tolerance
 from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.conformance.reports.text import explain_verdict
@@ -192,3 +192,24 @@ def test_attention_without_dropout_declines_its_cases_alone(spec):
     verdict = check_case(spec.cases["sdpa-dropout-sum"], bench)
     assert (verdict.status, verdict.reason) == (Status.SKIPPED, "not-implemented")
     assert verdict.message == "scaled_dot_product_attention takes no dropout_rate"
+
+
+def test_two_draws_of_one_distribution_are_within_chance():
+    random = np.random.default_rng(1)
+    for size in (1, 2, 20, 300, 5000):
+        for draw in (random.normal, random.uniform, random.laplace, random.standard_cauchy):
+            assert compare_draws(draw(size=size), draw(size=size)) <= 1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda random, n: random.normal(0, 1 / math.sqrt(3), n),  # of the same variance
+        lambda random, n: random.uniform(0, 1, n),
+        lambda random, n: random.uniform(-1.05, 1.05, n),
+        lambda random, n: np.zeros(n),
+    ],
+)
+def test_two_draws_of_different_distributions_are_not(other):
+    random = np.random.default_rng(2)
+    assert compare_draws(random.uniform(-1, 1, 10_000), other(random, 10_000)) > 1

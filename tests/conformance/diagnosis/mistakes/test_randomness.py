@@ -1,14 +1,17 @@
 """Each mistake in what is random draws as code with it does."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from goldformer.adapters import Adapter
 from goldformer.adapters.textbook.build import build_textbook
+from goldformer.conformance.diagnosis.explain import Diagnosis
+from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.mistakes import implementations
-from goldformer.conformance.judging.cases import Bench
+from goldformer.conformance.judging.cases import Bench, judge_case
 from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.properties.judge import check_property
 
@@ -176,3 +179,56 @@ def test_elements_of_the_output_are_dropped():
     output = attend(made("attention-dropout-output"), dropout_rate=0.25, seed=6)
     assert np.array_equal(output, build_textbook().dropout(attend(build_textbook()), rate=0.25, training=True, seed=6))
     assert np.array_equal(attend(made("attention-dropout-output")), attend(build_textbook()))
+
+
+# What the statistics of a draw of another generator tell: its numbers are never those of the imitation
+
+
+def name_draw(spec, component, function):
+    adapter = Adapter.from_object(SimpleNamespace(ARRAYS="numpy", **{component: function}), "mine", spec)
+    bench = Bench(spec, adapter, "float32", "cpu")
+    verdicts = Diagnosis(spec).explain_all(judge_case(case, bench) for case in spec.cases_of(component))
+    return [(f.label, f.mistakes) for f in diagnose(verdicts, spec) if f.mistakes]
+
+
+def draw(distribution):
+    def xavier_uniform(like, *, seed):
+        random = np.random.Generator(np.random.MT19937(seed + 1000))
+        return distribution(random, *like.shape).astype(like.dtype)
+
+    return xavier_uniform
+
+
+DRAWS = {
+    "xavier-normal": lambda random, i, o: random.normal(0, math.sqrt(2 / (i + o)), (i, o)),
+    "xavier-fan-in": lambda random, i, o: random.uniform(-1, 1, (i, o)) * math.sqrt(3 / i),
+    "xavier-he": lambda random, i, o: random.uniform(-1, 1, (i, o)) * math.sqrt(6 / i),
+    "xavier_uniform.normal.0.02": lambda random, i, o: random.normal(0, 0.02, (i, o)),
+    "xavier_uniform.uniform.linear": lambda random, i, o: random.uniform(-1, 1, (i, o)) / math.sqrt(i),
+    "xavier_uniform.unit": lambda random, i, o: random.random((i, o)),
+    "xavier_uniform.zero": lambda random, i, o: np.zeros((i, o)),
+}
+
+
+@pytest.mark.parametrize("id_", DRAWS)
+def test_a_draw_is_named_by_its_distribution(id_, spec):
+    assert name_draw(spec, "xavier_uniform", draw(DRAWS[id_])) == [("Mistake found", (id_,))]
+
+
+def test_a_draw_that_is_right_is_not_named(spec):
+    right = draw(lambda random, i, o: random.uniform(-1, 1, (i, o)) * math.sqrt(6 / (i + o)))
+    assert name_draw(spec, "xavier_uniform", right) == []
+
+
+def test_a_draw_of_an_unknown_distribution_is_not_called_by_another_name(spec):
+    heavy = draw(lambda random, i, o: random.laplace(0, 1 / math.sqrt(i + o), (i, o)))
+    assert name_draw(spec, "xavier_uniform", heavy) == []
+
+
+def test_what_dropout_does_with_the_rate_is_named(spec):
+    def keep_by_rate(x, *, rate, training, seed):
+        kept = np.random.Generator(np.random.MT19937(seed + 1000)).random(x.shape) < rate
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(kept, x / (1 - rate), 0).astype(x.dtype) if training else x
+
+    assert name_draw(spec, "dropout", keep_by_rate) == [("Mistake found", ("dropout.kept-by-rate",))]

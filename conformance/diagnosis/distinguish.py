@@ -1,0 +1,159 @@
+"""The evidence that tells apart what explains failures in a coarse dtype equally well: calls that raise, and float64.
+
+In float32 a fill of −20 and one of −100 give the same weights in most cases, and −1e9 added to a score leaves nothing
+of it. The implementation is called again only with cases in which the explanations differ in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from goldformer.conformance.diagnosis.failure import FailingCase, estimate_cost
+from goldformer.conformance.diagnosis.suspects import is_as_good, rank_explanations
+from goldformer.conformance.judging.cases import Bench, Judgement, call_case, report_fault
+from goldformer.conformance.judging.invoke import BadResult, Result
+from goldformer.conformance.judging.verdict import UNANSWERED, Match, Verdict
+from goldformer.spec import Spec
+
+if TYPE_CHECKING:
+    from goldformer.conformance.diagnosis.imitation import Imitator
+
+_FINEST: Final = "float64"
+#: The most calls of one component.
+_MOST_CALLS: Final = 4
+#: The most explanations that are compared, and the numbers of their cases, by their cost: a quarter of a second.
+_MOST_EXPLANATIONS: Final = 8
+_MOST_NUMBERS: Final = 200_000
+
+Causes = tuple[str, ...]
+
+
+def tell_apart(
+    judgements: Sequence[Judgement | None], verdicts: list[Verdict], imitator: Imitator, spec: Spec, *, calls: bool
+) -> None:
+    """Note in the verdicts which of the best explanations of a component's failures hold no further.
+
+    A verdict of a failing case loses its match, one of a passing case rules the causes out, and one of a call that
+    raises has the causes that raise too. With `calls`, the implementation is called again in float64, unless it was
+    judged in it or does not work in it.
+    """
+    for component in dict.fromkeys(v.component for v in verdicts if v.bad and v.matches):
+        mine = {i: j for i, j in enumerate(judgements) if j is not None and j.verdict.component == component}
+        ranked = rank_explanations(verdicts, component, spec)
+        best = [e.ids for e in ranked if is_as_good(e, ranked[0]) and not e.passing][:_MOST_EXPLANATIONS]
+        try:
+            for index, causes in _find_raising(best, mine, imitator):
+                verdicts[index] = replace(verdicts[index], matches=tuple(Match(ids, 0.0) for ids in causes))
+            if calls and best and all(j.bench.dtype != _FINEST for j in mine.values()):
+                for index, causes in _find_refuted(best, mine, imitator):
+                    verdicts[index] = _note_refuted(verdicts[index], causes)
+        except Exception as error:
+            first = next(index for index in mine if verdicts[index].bad)
+            verdicts[first] = report_fault(verdicts[first], error)
+
+
+def _note_refuted(verdict: Verdict, causes: list[Causes]) -> Verdict:
+    if verdict.bad:
+        return replace(verdict, matches=tuple(m for m in verdict.matches or () if m.causes not in causes))
+    return replace(verdict, rules_out=(*verdict.rules_out, *causes))
+
+
+def _find_raising(
+    causes: Sequence[Causes], judgements: Mapping[int, Judgement], imitator: Imitator
+) -> Iterator[tuple[int, list[Causes]]]:
+    """Yield the indices of calls that raise with some of these causes, but not with all, and those causes."""
+    left = _MOST_NUMBERS if len(causes) > 1 else 0
+    for index, judgement in judgements.items():
+        failing = FailingCase.of(judgement)
+        if failing is None or failing.case.full_size:
+            continue
+        if not (isinstance(failing.actual, BadResult) and failing.actual.reason == "raised"):
+            continue
+        left -= len(causes) * estimate_cost(failing.case)
+        if left < 0:
+            return
+        made = {ids: imitator.imitate(ids, failing) for ids in causes}
+        raising = [ids for ids, bad in made.items() if isinstance(bad, BadResult) and bad.reason == "raised"]
+        if raising and len(raising) < len(causes):
+            yield index, raising
+
+
+def _find_refuted(
+    causes: Sequence[Causes], judgements: Mapping[int, Judgement], imitator: Imitator
+) -> Iterator[tuple[int, list[Causes]]]:
+    """Yield the indices of cases whose results in float64 some of these causes do not give, with those causes."""
+    possible, calls = list(causes), 0
+    for index, bench, case in _select_cases(causes, judgements, imitator):
+        made = {ids: imitator.imitate(ids, case) for ids in possible}
+        groups = _group_same(made, case)
+        # The right result is known without a call where every explanation gives it.
+        if len(groups) < 2 and (judgements[index].verdict.bad or not _is_wrong(made[possible[0]], case)):
+            continue
+        if calls == _MOST_CALLS:
+            return
+        calls += 1
+        actual = call_case(case.case, bench)
+        if isinstance(actual, BadResult) and actual.reason in UNANSWERED:
+            return
+        if not isinstance(actual, Result | BadResult):
+            continue
+        seen = replace(case, actual=actual)
+        fitting = [ids for ids in possible if _is_same(actual, made[ids], case)]
+        right = isinstance(actual, Result) and not seen.wrong
+        refuted = [ids for ids in possible if ids not in fitting and (bool(fitting) or seen.excludes(made[ids]))]
+        # Code that computes in float32 gives neither the right result nor that of an explanation.
+        if refuted and (fitting or right):
+            possible = [ids for ids in possible if ids not in refuted]
+            yield index, refuted
+        if not possible:
+            return
+
+
+def _select_cases(
+    causes: Sequence[Causes], judgements: Mapping[int, Judgement], imitator: Imitator
+) -> Iterator[tuple[int, Bench, FailingCase]]:
+    """Yield the quick cases in float64: those that failed, then those that passed; those that list a cause first."""
+    # The gradients of a forward pass take a call for each element.
+    by_hand = all(imitator.are_by_hand(ids) for ids in causes)
+    named = {id_ for ids in causes for id_ in ids}
+    chosen = [
+        (case.cotangent is not None, not judgement.verdict.bad, named.isdisjoint(case.kills), case.size, index, case)
+        for index, judgement in judgements.items()
+        if (case := judgement.case) is not None and judgement.expected and isinstance(judgement.outcome, Result)
+        if not (case.full_size or case.random)
+    ]
+    left = _MOST_NUMBERS
+    for is_gradient, _, _, size, index, case in sorted(chosen, key=lambda c: c[:5]):
+        cost = len(causes) * estimate_cost(case) * (size if is_gradient and not by_hand else 1)
+        if cost > left:
+            continue
+        left -= cost
+        failing, bench = FailingCase.of(judgements[index]), replace(judgements[index].bench, dtype=_FINEST)
+        if failing is None or bench.explain_unusable():
+            return
+        yield index, bench, replace(failing, dtype=_FINEST)
+
+
+def _group_same(made: Mapping[Causes, Result | BadResult | None], case: FailingCase) -> list[Causes]:
+    """Return one of the causes for each different result."""
+    groups: list[Causes] = []
+    for ids, result in made.items():
+        if not any(_is_same(made[other], result, case) for other in groups):
+            groups.append(ids)
+    return groups
+
+
+def _is_same(one: Result | BadResult | None, other: Result | BadResult | None, case: FailingCase) -> bool:
+    """Return True if two results differ by no more than rounding."""
+    if one is None or other is None:
+        return one is other
+    seen = replace(case, actual=one)
+    if isinstance(one, Result) and isinstance(other, Result) and not seen.wrong:
+        return not _is_wrong(other, case)
+    return seen.distance(other) is not None
+
+
+def _is_wrong(result: Result | BadResult | None, case: FailingCase) -> bool:
+    return isinstance(result, Result) and bool(replace(case, actual=result).wrong)

@@ -1,0 +1,192 @@
+"""Constants that are in no list: a neighbour with a number that is solved for, such as the eps of a normalisation.
+
+While it is searched, the number is that of the context; what is found is a neighbour with the number in its id.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+
+from goldformer.adapters.textbook.attention import score_divisor, sum_values, weigh_keys
+from goldformer.adapters.textbook.checks import Array
+from goldformer.adapters.textbook.embedding import add_encoding, token_embedding, wavelength_base
+from goldformer.adapters.textbook.layers import activation, layer_norm_eps
+from goldformer.adapters.textbook.model import output_logits
+from goldformer.adapters.textbook.steps import Replacements, Step, around, instead
+from goldformer.conformance.diagnosis.neighbours.arguments import change_argument, change_array
+from goldformer.conformance.diagnosis.neighbours.wiring import list_updates
+
+#: What stands between a family's id and the number in the id of what was found.
+EQUALS: Final = "="
+#: The numbers of the grid to a factor of ten, and the sections after it: they leave six digits.
+_POINTS: Final = 3
+_SECTIONS: Final = 30
+#: After this many sections, which divide the interval by 50, the residual of the right family has fallen.
+_EARLY: Final = 8
+#: How many times a family is tried, about, where it is not the right one.
+TRIALS: Final = 35
+#: Reads the number of a neighbour.
+Number = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Neighbours that differ in a number: `title` has braces in its place, and `make` takes what reads the number.
+
+    The number lies between the powers of ten `range`; if it is `signed`, its negation is tried too.
+    """
+
+    id: str
+    component: str
+    title: str
+    hint: str
+    range: tuple[float, float]
+    make: Callable[[Number], Replacements]
+    signed: bool = False
+
+    @property
+    def grid(self) -> list[float]:
+        """The numbers from which the search starts."""
+        low, high = self.range
+        powers = np.linspace(low, high, round(_POINTS * (high - low)) + 1)
+        positive = [float(value) for value in 10.0**powers]
+        return [*positive, *(-value for value in positive)] if self.signed else positive
+
+
+_number: Final[ContextVar[float]] = ContextVar("number")
+
+
+@contextmanager
+def trying(value: float) -> Iterator[None]:
+    """Make a family's number this one."""
+    token = _number.set(value)
+    try:
+        yield
+    finally:
+        _number.reset(token)
+
+
+def read_trial(family: Family) -> Replacements:
+    """Return the steps of a family, whose number is that of `trying`."""
+    return family.make(_number.get)
+
+
+def name_solved(family: Family, value: float) -> str:
+    """Return the id of the neighbour of a family with a number."""
+    return f"{family.id}{EQUALS}{value:.9g}"
+
+
+def _factor(step: Step) -> Callable[[Number], Replacements]:
+    return lambda number: {step: change_array(lambda x: (x * number()).astype(x.dtype))}
+
+
+def _leak(number: Number) -> Replacements:
+    return {activation: instead(lambda x: np.where(x > 0, x, x * number()).astype(x.dtype))}
+
+
+def _scale_encoding(number: Number) -> Replacements:
+    return {add_encoding: change_argument(add_encoding, "encoding", lambda own, _: own * number())}
+
+
+def _divide(number: Number) -> Replacements:
+    def divide(original: Step, sizes: Mapping[str, Any]) -> float | Array:
+        divisor: float | Array = original(sizes) * number()
+        return divisor
+
+    return {score_divisor: around(divide)}
+
+
+_FACTORS: Final = (-2.0, 2.0)
+
+
+def _list_families() -> Iterator[Family]:
+    attention, norm, embedding = "scaled_dot_product_attention", "layer_norm", "token_embedding"
+    yield Family(
+        f"{norm}.eps", norm, "the normalisation fits eps = {}",
+        "Declare the option of eps that you mean, or use the declared one.", (-12, 0),
+        lambda number: {layer_norm_eps: instead(number)},
+    )  # fmt: skip
+    yield Family(
+        "positional_encoding.base", "positional_encoding", "the base is {} instead of 10000",
+        "The angle is pos/10000^(2i/d_model).", (0.5, 8), lambda number: {wavelength_base: instead(number)},
+    )  # fmt: skip
+    yield Family(
+        f"{attention}.divisor", attention, "the scores are divided by {} times √d_k",
+        "Divide the scores by the root of d_k.", _FACTORS, _divide, signed=True,
+    )  # fmt: skip
+    yield Family(
+        f"{attention}.divisor-fixed", attention, "the scores are divided by {} instead of √d_k, whatever the width",
+        "Divide the scores by the root of d_k.", _FACTORS, lambda number: {score_divisor: instead(lambda _: number())},
+    )  # fmt: skip
+    yield Family(
+        "feed_forward.slope", "feed_forward", "the activation is a leaky ReLU with the slope {}",
+        "Use ReLU, max(0, x), or declare a variant.", (-3, 0), _leak, signed=True,
+    )  # fmt: skip
+    yield Family(
+        "positional_encoding.factor", "positional_encoding", "the encoding of the positions is multiplied by {}",
+        "Add the encoding as it is.", _FACTORS, _scale_encoding, signed=True,
+    )  # fmt: skip
+    results: tuple[tuple[Step, str, str], ...] = (
+        (weigh_keys, attention, "the weights are"),
+        (sum_values, attention, "the results of the attention are"),
+        (activation, "feed_forward", "the activations are"),
+        (output_logits, "output_probabilities", "the logits are"),
+        (token_embedding, embedding, "the rows of the table are"),
+    )
+    for step, component, words in results:
+        yield Family(
+            f"{component}.{step.__name__}.factor", component, f"{words} multiplied by {{}}",
+            "Leave the factor out, or declare the option that has it.", _FACTORS, _factor(step), signed=True,
+        )  # fmt: skip
+    for layer, sublayer, words, scale in list_updates():
+        yield Family(
+            f"{layer}.{sublayer}.factor", layer, f"{words} is multiplied by {{}} before it is added",
+            "Add it as it is.", _FACTORS, scale, signed=True,
+        )  # fmt: skip
+
+
+@cache
+def families() -> Mapping[str, Family]:
+    """Return the families by id."""
+    return {family.id: family for family in _list_families()}
+
+
+def fit_number(residual: Callable[[float], float], family: Family) -> float | None:
+    """Return the number with the smallest residual, a sum of squares; None if there is no residual.
+
+    It is searched by a golden section of its exponent, which ends early if the residual does not vanish.
+    """
+    start = {value: residual(value) for value in family.grid}
+    best = min(start, key=lambda value: start[value])
+    if not math.isfinite(start[best]):
+        return None
+    sign, middle = math.copysign(1.0, best), math.log10(abs(best))
+    shrink = (math.sqrt(5) - 1) / 2
+    low, high = middle - 1 / _POINTS, middle + 1 / _POINTS
+
+    def at(exponent: float) -> float:
+        return residual(sign * 10.0**exponent)
+
+    one, two = high - shrink * (high - low), low + shrink * (high - low)
+    left, right = at(one), at(two)
+    for count in range(_SECTIONS):
+        if count == _EARLY and min(left, right) > start[best] / 4:
+            return best
+        # One of the two points is used again.
+        if left < right:
+            high, two, right = two, one, left
+            one = high - shrink * (high - low)
+            left = at(one)
+        else:
+            low, one, left = one, two, right
+            two = low + shrink * (high - low)
+            right = at(two)
+    return float(sign * 10.0 ** ((low + high) / 2))

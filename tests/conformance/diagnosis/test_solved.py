@@ -1,0 +1,93 @@
+"""Constants that are in no list are solved for, and said only if they explain every failing case."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from goldformer.adapters import Adapter
+from goldformer.adapters.textbook.attention import score_divisor, weigh_keys
+from goldformer.adapters.textbook.build import build_textbook
+from goldformer.adapters.textbook.embedding import wavelength_base
+from goldformer.adapters.textbook.layers import activation, layer_norm_eps
+from goldformer.adapters.textbook.steps import around, instead
+from goldformer.conformance.diagnosis.explain import Diagnosis
+from goldformer.conformance.diagnosis.findings import diagnose
+from goldformer.conformance.diagnosis.mistakes.differentiation import DIFFERENTIATED
+from goldformer.conformance.diagnosis.neighbours import find_neighbour
+from goldformer.conformance.diagnosis.neighbours.solved import families, fit_number
+from goldformer.conformance.judging.cases import Bench, judge_case
+
+
+def say(spec, steps, component, most=None):
+    book = build_textbook(DIFFERENTIATED, steps, only=component)
+    bench = Bench(spec, Adapter.from_object(book, "mine.py", spec), "float32", "cpu")
+    judgements = [judge_case(case, bench) for case in spec.cases_of(component) if not case.full_size][:most]
+    return list(diagnose(Diagnosis(spec).explain_all(judgements), spec))
+
+
+def leak(slope):
+    return {activation: instead(lambda x: np.where(x > 0, x, slope * x).astype(x.dtype))}
+
+
+@pytest.mark.parametrize(
+    ("steps", "component", "said"),
+    [
+        ({layer_norm_eps: instead(lambda: 3e-4)}, "layer_norm", "The normalisation fits eps = 0.0003."),
+        ({layer_norm_eps: instead(lambda: 3e-4)}, "encoder_layer", "The normalisation fits eps = 0.0003."),
+        ({wavelength_base: instead(lambda: 2500.0)}, "positional_encoding", "The base is 2500 instead of 10000."),
+        (leak(0.2), "feed_forward", "The activation is a leaky ReLU with the slope 0.2."),
+        (
+            {score_divisor: instead(lambda _: 3.0)},
+            "scaled_dot_product_attention",
+            "The scores are divided by 3 instead of √d_k, whatever the width.",
+        ),
+        (
+            {weigh_keys: around(lambda original, *given: (original(*given) * 0.9).astype(given[0].dtype))},
+            "scaled_dot_product_attention",
+            "The weights are multiplied by 0.9.",
+        ),
+    ],
+)
+def test_a_constant_is_solved_for(spec, steps, component, said):
+    (found,) = [f for f in say(spec, steps, component) if f.label == "Mistake found"]
+    assert found.text.startswith(said)
+
+
+def test_nothing_is_said_of_a_number_that_does_not_explain_every_failing_case(spec):
+    # The slope of one case is not that of another.
+    uneven = {activation: instead(lambda x: np.where(x > 0, x, x / (10 + x.shape[-1])).astype(x.dtype))}
+    assert not [f for f in say(spec, uneven, "feed_forward") if f.mistakes]
+
+
+def test_another_function_is_not_called_by_a_number(spec):
+    elu = {activation: instead(lambda x: np.where(x > 0, x, 0.5 * np.expm1(np.minimum(x, 0))).astype(x.dtype))}
+    assert not [f for f in say(spec, elu, "feed_forward") if f.mistakes]
+
+
+def test_a_number_is_found_to_six_digits_where_the_residual_vanishes():
+    family = families()["feed_forward.slope"]
+    assert fit_number(lambda value: (value - 0.123456) ** 2, family) == pytest.approx(0.123456, rel=1e-6)
+    assert fit_number(lambda value: (value + 0.4) ** 2, family) == pytest.approx(-0.4, rel=1e-6)
+    assert fit_number(lambda _: math.inf, family) is None
+
+
+def test_the_search_of_a_family_that_does_not_fit_ends_early():
+    tried = []
+
+    def residual(value):
+        tried.append(value)
+        return 1 + (value - 0.12) ** 2
+
+    fit_number(residual, families()["feed_forward.slope"])
+    assert len(tried) < 35
+
+
+def test_every_family_has_a_sentence_with_its_number(spec):
+    for family in families().values():
+        neighbour = find_neighbour(f"{family.id}=-0.25")
+        assert "−0.25" in neighbour.title
+        assert neighbour.component in spec.components
+        assert neighbour.hint.endswith(".")
