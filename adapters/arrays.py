@@ -250,7 +250,10 @@ class Torch(ArrayLibrary):
         if array.dtype == self._torch.bfloat16:
             array = array.float()  # NumPy has no bfloat16, and not every device float64
         values: Array = array.numpy(force=True)
-        return values.astype(np.float64, copy=False) if values.dtype.kind == "f" else values
+        if values.dtype.kind != "f":
+            return values
+        with np.errstate(invalid="ignore"):  # a NaN is no fault of this conversion
+            return values.astype(np.float64, copy=False)
 
     def same(self, one: Any, other: Any) -> bool:
         """Compare the values; NaN equals NaN."""

@@ -26,7 +26,7 @@ from goldformer.conformance.grading.model import (
     SubmissionLimits,
 )
 from goldformer.conformance.judging.cases import plan
-from goldformer.conformance.judging.verdict import TOLERATED, Reason
+from goldformer.conformance.judging.verdict import NO_MISTAKE, TOLERATED, Reason
 from goldformer.spec import Case, Spec, SpecError
 from goldformer.spec.errors import Problem
 from goldformer.spec.strict import Id, Name, StrictModel, Text
@@ -34,9 +34,21 @@ from goldformer.spec.yamlfile import Field as Where
 from goldformer.spec.yamlfile import YamlFile
 
 #: The reasons that cost nothing: those of checks that pass or are skipped, those of missing components, which have no
-#: points to lose, and those of baselines.
+#: points to lose, and those of what grading does not ask for: baselines, PyTorch's transformations, equal bits.
 _NO_FAULT: Final = frozenset(
-    {"", "not-implemented", "convention", "dtype", "device", *TOLERATED, "not-checkable", "moved", "fault"}
+    {
+        "",
+        "not-implemented",
+        "convention",
+        "dtype",
+        "device",
+        *TOLERATED,
+        "not-checkable",
+        "not-wrapped",
+        "moved",
+        "fault",
+        *NO_MISTAKE,
+    }
 )
 
 #: The reasons that may cost points.

@@ -233,7 +233,7 @@ def _explain_cuda(error: BaseException) -> str:
 
 def _explain_mixed_devices(error: BaseException, library: ArrayLibrary, given: Mapping[str, Any]) -> str:
     """Return what to do about a tensor of the CPU that meets those of another device, or ""."""
-    mixed = find_mixed_devices(str(error))
+    mixed = find_mixed_devices(describe_exception(error))
     if mixed is None or not mixed.by_torch:
         return ""
     arrays = [value for value in (*given.values(), *given.get("params", {}).values()) if library.is_array(value)]

@@ -48,7 +48,7 @@ def made(wrapped):
                     *[
                         verdict(
                             reason="not-wrapped",
-                            message='not wrapped: a|b *c*: File "/home/x.py", line 2',
+                            message='not wrapped: a|b *c*: File "/code/x.py", line 2',
                             status="skipped",
                         )
                     ]
