@@ -24,7 +24,7 @@ PAGE: Final = REPOSITORY / "docs" / "gpu.md"
 _MEASURED: Final = "## Measured\n"
 
 #: What a dry run takes: seconds.
-_SAMPLE: Final = {"names": ("reference", "torch-nn"), "dtypes": ("float32",), "components": ("softmax", "layer_norm")}
+_SAMPLE: Final = {"names": ("reference",), "dtypes": ("float32",), "components": ("softmax", "layer_norm")}
 
 
 def find_gpu() -> str | None:
