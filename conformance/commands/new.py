@@ -55,7 +55,8 @@ def new(*, path: Path, arrays: str, components: tuple[str, ...], every: bool, fo
     """Write a commented adapter to start from.
 
     It has scaled_dot_product_attention, unless --component names others. It can be checked at once: every function in
-    it is not implemented yet.
+    it is not implemented yet. For a class of PyTorch, `goldformer infer my_model.py:MyModel --out FILE` writes all of
+    its adapter.
     """
     contracts = load_spec().contracts
     require_known(components, contracts, "--component")
