@@ -361,8 +361,8 @@ def test_arrays_of_jax_are_judged_and_its_settings_kept(dtype):
         assert (isinstance(found.values, jax.Array), str(found.values.dtype)) == (True, "float64")
         with pytest.raises(AssertionError, match=f"softmax is wrong in {dtype}"):
             goldformer.assert_correct(scores, "softmax", scores=scores)
-        report = goldformer.check(jax.nn.softmax, "softmax")
-        assert "requires x and does not take scores" in repr(report)
+        # Its only argument has another name.
+        assert goldformer.check(jax.nn.softmax, "softmax")
 
         def softmax(scores):
             return jax.nn.softmax(scores)
