@@ -1,4 +1,4 @@
-"""What changes the last digits: PyTorch's transformations, batches, padding, layouts and threads: docs/wrapped.md.
+"""Changes of the last digits: PyTorch's transformations, batches, padding, layouts and threads: docs/wrapped.md.
 
 Run with `make wrapped`, which takes hours, or with names of adapters and of wrappers to run again. Each runs as
 `goldformer check NAME --wrap WRAPPER` does; torch.compile takes each component by itself, and is stopped after LIMIT

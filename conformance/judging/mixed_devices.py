@@ -52,7 +52,7 @@ class MixedDevices(NamedTuple):
 
     @property
     def words(self) -> str:
-        """What is on the CPU, such as "a mask"."""
+        """The thing that is on the CPU, such as "a mask"."""
         return _WORDS[self.role]
 
 

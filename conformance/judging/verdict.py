@@ -176,7 +176,10 @@ Setting = Literal["batch size", "padding", "memory layout", "threads"]
 
 @dataclass(frozen=True, slots=True)
 class Invariance:
-    """How closely a property holds over a setting: bit for bit, or with a `distance`, the largest one ÷ tolerance."""
+    """The closeness with which a property holds over a setting.
+
+    It holds bit for bit, or with a `distance`, the largest one ÷ tolerance.
+    """
 
     setting: Setting
     bitwise: bool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 from importlib.metadata import requires
@@ -94,3 +95,15 @@ def test_no_file_names_a_machine(suffix):
     for path in tracked:
         text = path.read_text(encoding="utf-8")
         assert not re.search(r"(?<![\w.])/(?:work|home|root|opt)/\w", text), path
+
+
+@pytest.mark.parametrize("folder", [*FOLDERS, "tests", "benchmarks"])
+def test_a_docstring_begins_with_what_a_thing_does_or_is(folder):
+    asking = [
+        f"{path.relative_to(REPOSITORY)}: {text.splitlines()[0]}"
+        for path in (REPOSITORY / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        if re.match(r"(What|Whether|How)\b", text := ast.get_docstring(node) or "")
+    ]
+    assert not asking, "begin with an imperative or a noun"

@@ -1,4 +1,4 @@
-"""How closely results hold over batch sizes, padding, layouts and threads: noted, and required with --bitwise."""
+"""The closeness of results over batch sizes, padding, layouts and threads: noted, and required with --bitwise."""
 
 from __future__ import annotations
 
