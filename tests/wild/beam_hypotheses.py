@@ -239,6 +239,7 @@ MISTAKES = {
         "torch.log_softmax(logits[:, -1], dim=-1)",
         "torch.log_softmax(logits[:, 0], dim=-1)",
         "The logits of the first position choose every word.",
-        (),
+        # The first position sees bos_id alone.
+        ("decode-no-feedback",),
     ),
 }

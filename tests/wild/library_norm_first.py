@@ -194,6 +194,6 @@ MISTAKES = {
         "        return self.after_norm(xs), states",
         "        return self.after_norm(states[0]), states",
         "What the first layer gives is returned as the result of the stack.",
-        ("layer-skipped",),
+        ("layer-skipped", "encoder.first-returned"),
     ),
 }

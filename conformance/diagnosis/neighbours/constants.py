@@ -151,7 +151,8 @@ def _change_embedding() -> Iterator[Neighbour]:
         ("times-root-vocab", "the embedding is multiplied by the root of the vocabulary's size",
          lambda rows, _, vocab: rows * math.sqrt(vocab)),
         ("over-d", "the embedding is divided by d_model", lambda rows, d, _: rows / d),
-        ("times-root", "the embedding is multiplied by √d_model", lambda rows, d, _: rows * math.sqrt(d)),
+        ("times-root", "the embedding is multiplied by √d_model beyond what is declared",
+         lambda rows, d, _: rows * math.sqrt(d)),
         ("over-root", "the embedding is divided by √d_model", lambda rows, d, _: rows / math.sqrt(d)),
     )  # fmt: skip
     for word, title, way in ways:
