@@ -81,6 +81,12 @@ def read_source(path: Path) -> bytes:
     return write_source(read_notebook(raw, path.name)) if path.suffix == SUFFIX else raw
 
 
+def find_first_line(node: ast.stmt) -> int:
+    """Return the line of a statement, or of the first decorator above it."""
+    decorators: Sequence[ast.expr] = getattr(node, "decorator_list", ())
+    return min([node.lineno, *(decorator.lineno for decorator in decorators)])
+
+
 def name_cell(source: str, line: int) -> str:
     """Return the cell and the line in it of a line of `write_source`; "" if no cell has it."""
     before = source.splitlines()[:line]
@@ -191,13 +197,12 @@ def _cut(source: str, kept: Sequence[ast.stmt]) -> str:
     lines = source.splitlines()
     cut = [""] * len(lines)
     for node in kept:
-        decorators = getattr(node, "decorator_list", [])
-        first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
+        first = find_first_line(node)
         last = node.end_lineno or node.lineno
         for number in range(first, last + 1):
             # Columns count bytes.
             text = lines[number - 1].encode()
-            start = node.col_offset if number == node.lineno and not decorators else 0
+            start = node.col_offset if number == first == node.lineno else 0
             end = node.end_col_offset if number == last else None
             cut[number - 1] += ("; " if cut[number - 1] else "") + text[start:end].decode()
     return "\n".join(cut)

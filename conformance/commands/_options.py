@@ -101,9 +101,9 @@ DTYPES: Final = click.option(
     shell_complete=complete(_list_dtypes),
     help="float64, float32, float16, bfloat16, or all that the adapter has.  [default: float32, if the adapter has it]",
 )
-#: The devices that an option accepts.
-DEVICES: Final = "cpu, cuda, xpu, mps, one with its number as cuda:1, or pretend"
-DEVICE: Final = click.option("--device", default="cpu", show_default=True, help=f"{DEVICES}.")
+#: The devices that an option accepts, in words.
+DEVICES_IN_WORDS: Final = "cpu, cuda, xpu, mps, one with its number as cuda:1, or pretend"
+DEVICE: Final = click.option("--device", default="cpu", show_default=True, help=f"{DEVICES_IN_WORDS}.")
 THREADS: Final = click.option(
     "--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads on the CPU."
 )

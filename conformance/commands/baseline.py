@@ -193,7 +193,7 @@ def baseline() -> None:
     "devices",
     multiple=True,
     callback=options.split_words("cpu"),
-    help=f"{options.DEVICES} (repeatable, or a,b).  [default: cpu]",
+    help=f"{options.DEVICES_IN_WORDS} (repeatable, or a,b).  [default: cpu]",
 )
 @click.option(
     "--drawn", type=click.IntRange(0, MOST_DRAWN), default=0, help="Random calls of realistic size, for each component."

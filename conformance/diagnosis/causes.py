@@ -11,6 +11,9 @@ from goldformer.spec import Spec
 #: The word between a mistake's id and the one place where it is made, in the causes of a `Match`.
 IN: Final = " in "
 
+#: What stands between a neighbour's family and the number that was solved for, in its id.
+EQUALS: Final = "="
+
 
 @dataclass(frozen=True, slots=True)
 class Cause:
@@ -34,7 +37,7 @@ class Cause:
     @property
     def solved(self) -> bool:
         """Return True for a neighbour with a number that was solved for."""
-        return self.generated and "=" in self.id
+        return self.generated and EQUALS in self.id
 
 
 def find_cause(id_: str, spec: Spec) -> Cause:

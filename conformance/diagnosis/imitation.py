@@ -633,11 +633,7 @@ class Imitator:
 def _are_equal(one: Result | BadResult | None, other: Result | BadResult | None) -> bool:
     if not (isinstance(one, Result) and isinstance(other, Result)):
         return type(one) is type(other) and str(one) == str(other)
-    outputs = one.outputs.keys()
-    return outputs == other.outputs.keys() and all(
-        np.array_equal(one.outputs[name], other.outputs[name], equal_nan=one.outputs[name].dtype.kind == "f")
-        for name in outputs
-    )
+    return one.is_identical(other)
 
 
 def _choose_dtype(adapter: Adapter, dtype: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from typing import Final
 
-from goldformer.adapters.notebook import SUFFIX, NotebookError
+from goldformer.adapters.notebook import SUFFIX, NotebookError, find_first_line
 from goldformer.conformance.grading.python_files import MAIN, SUBMISSION
 from goldformer.extras import install_hint
 
@@ -34,9 +34,9 @@ def make_notebook(starter: str, adapter: str) -> bytes:
         import nbformat  # an optional dependency
     except ImportError as missing:
         raise NotebookError(f"writing a notebook needs nbformat: {install_hint('notebook')}") from missing
-    v4 = nbformat.v4
-    cells = [v4.new_markdown_cell(_write_title(starter))]
-    for heading, code in _list_parts(starter):
+    v4, tree = nbformat.v4, ast.parse(starter)
+    cells = [v4.new_markdown_cell(_write_title(ast.get_docstring(tree)))]
+    for heading, code in _list_parts(starter, tree):
         cells += [v4.new_markdown_cell(f"## {heading}")] if heading else []
         cells += [v4.new_code_cell(code)] if code else []
     cells.append(v4.new_markdown_cell("## Check\n\nRun the cells above first, and this one as often as you like."))
@@ -56,9 +56,9 @@ def name_notebook(text: str) -> str:
     return re.sub(r"\b(starter|submission)\.py\b", rf"\1{SUFFIX}", text)
 
 
-def _write_title(starter: str) -> str:
-    """Return the text at the top of a starter, its first words as a title."""
-    title, _, rest = (ast.get_docstring(ast.parse(starter)) or "Your code").partition(":")
+def _write_title(text: str | None) -> str:
+    """Return the text at the top of a starter with its first words as a title."""
+    title, _, rest = (text or "Your code").partition(":")
     return f"# {title.strip()}\n\n{_begin(rest.strip())}".strip().replace(MAIN, f"{SUBMISSION}{SUFFIX}")
 
 
@@ -66,15 +66,13 @@ def _begin(sentence: str) -> str:
     return sentence[:1].upper() + sentence[1:]
 
 
-def _list_parts(starter: str) -> Iterator[tuple[str, str]]:
+def _list_parts(starter: str, tree: ast.Module) -> Iterator[tuple[str, str]]:
     """Yield the statements of a starter, each with the heading of the section that begins with it, or "".
 
     What is no definition stays together, and so does a comment with what it stands above.
     """
     lines = starter.splitlines()
-    nodes = ast.parse(starter).body
-    if nodes and ast.get_docstring(ast.parse(starter)) is not None:
-        nodes = nodes[1:]
+    nodes = tree.body if ast.get_docstring(tree) is None else tree.body[1:]
     heading, text = "", ""
     for node, following in zip(nodes, [*nodes[1:], None], strict=True):
         comments = _list_comments(lines, node)
@@ -84,7 +82,7 @@ def _list_parts(starter: str) -> Iterator[tuple[str, str]]:
                 yield heading, text
             heading, text = _begin(sections[-1]), ""
         kept = [comment for comment in comments if not _SECTION.match(comment)]
-        source = "\n".join([*kept, *lines[_first_line(node) - 1 : node.end_lineno]])
+        source = "\n".join([*kept, *lines[find_first_line(node) - 1 : node.end_lineno]])
         text = f"{text}\n{source}" if text else source
         if _is_definition(node) or following is None or _is_definition(following):
             yield heading, text
@@ -93,12 +91,8 @@ def _list_parts(starter: str) -> Iterator[tuple[str, str]]:
 
 def _list_comments(lines: Sequence[str], node: ast.stmt) -> list[str]:
     """Return the comments above a statement, without empty lines."""
-    above = takewhile(lambda line: not line or line.startswith("#"), reversed(lines[: _first_line(node) - 1]))
+    above = takewhile(lambda line: not line or line.startswith("#"), reversed(lines[: find_first_line(node) - 1]))
     return [line for line in reversed(list(above)) if line]
-
-
-def _first_line(node: ast.stmt) -> int:
-    return int(min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", []))]))
 
 
 def _is_definition(node: ast.stmt) -> bool:

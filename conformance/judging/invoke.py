@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import numpy as np
 from numpy.typing import NDArray
 
 from goldformer.adapters.arrays import LIBRARIES, ArrayLibrary, Layout, Wire
@@ -91,6 +92,13 @@ class Result:
 
     outputs: Mapping[str, Array]
     seconds: float
+
+    def is_identical(self, other: Result) -> bool:
+        """Return True if both have the same outputs, equal to the last bit; NaN equals NaN, and 0 equals −0."""
+        return self.outputs.keys() == other.outputs.keys() and all(
+            np.array_equal(array, other.outputs[name], equal_nan=array.dtype.kind == "f")
+            for name, array in self.outputs.items()
+        )
 
 
 @dataclass(frozen=True, slots=True)

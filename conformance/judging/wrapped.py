@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +18,7 @@ from goldformer.conformance.judging.cases import (
 )
 from goldformer.conformance.judging.invoke import BadResult, NotCheckable, NotImplementedHere, Result
 from goldformer.conformance.judging.measure import measure
-from goldformer.conformance.judging.verdict import NOT_WRAPPED, Status, Wrapped
+from goldformer.conformance.judging.verdict import NOT_WRAPPED, Agreement, Status, Wrapped
 from goldformer.spec import Case
 from goldformer.spec.model import GoldenArray
 
@@ -50,8 +50,8 @@ def _judge_again(plain: Judgement, case: Case, result: Result, bench: Bench) -> 
         return plain if plain.verdict.bad else Judgement(skip_check(blank, "not-wrapped", message), bench, case)
     again = judge_outcome(case, outcome, plain.expected, bench, blank)
     if plain.verdict.bad:
-        right = "only wrapped is right" if again.verdict.status is Status.PASSED else "both wrong"
-        return replace(plain, verdict=replace(plain.verdict, wrapped=Wrapped(bench.wrapper, right)))  # type: ignore[arg-type]
+        right: Agreement = "only wrapped is right" if again.verdict.status is Status.PASSED else "both wrong"
+        return replace(plain, verdict=replace(plain.verdict, wrapped=Wrapped(bench.wrapper, right)))
     if again.verdict.bad:
         verdict = replace(again.verdict, reason="wrapper", wrapped=Wrapped(bench.wrapper, "wrapped is wrong"))
         message = f"{bench.wrapper} is wrong, the function itself is right: {again.verdict.message}"
@@ -69,7 +69,7 @@ def _take_first_line(message: str) -> str:
 
 def _compare(case: Case, one: Result, other: Result, expected: Mapping[str, GoldenArray], bench: Bench) -> Wrapped:
     """Return how two right results of one call differ."""
-    if are_identical(one, other, one.outputs.keys() | other.outputs.keys()):
+    if one.is_identical(other):
         return Wrapped(bench.wrapper, "equal", 0.0)
     if case.random:
         return Wrapped(bench.wrapper, "both right")
@@ -82,13 +82,3 @@ def _compare(case: Case, one: Result, other: Result, expected: Mapping[str, Gold
         if label in bounds and name in one.outputs and name in other.outputs
     ]
     return Wrapped(bench.wrapper, "both right", max(distances, default=None))
-
-
-def are_identical(one: Result, other: Result, outputs: Iterable[str]) -> bool:
-    """Return True if two results are equal to the last bit; NaN equals NaN, and 0 equals −0."""
-    return all(
-        name in one.outputs
-        and name in other.outputs
-        and np.array_equal(one.outputs[name], other.outputs[name], equal_nan=one.outputs[name].dtype.kind == "f")
-        for name in outputs
-    )

@@ -94,6 +94,16 @@ def alone_as_padded(subject: Subject, arguments: Arguments, *tokens: str, length
         subject.stays(alone, rows, single, "the output of a sample changes when padding follows its tokens", "padding")
 
 
+def alone_as_beside(subject: Subject, batch: Arguments, alone: Arguments, *, length: int, claim: str) -> None:
+    """Require that the second sample, whose `length` tokens are padded in the batch, gives the same alone.
+
+    The numbers have few digits and then all of them, as in alone_as_in_batch.
+    """
+    for padded, single in ((batch, alone), (with_all_digits(batch), with_all_digits(alone))):
+        _, whole, expected = _call_both(subject, padded, single)
+        subject.stays(single, whole[1:, :length], expected, claim, "padding")
+
+
 def gives_the_same(subject: Subject, one: Arguments, other: Arguments, claim: str) -> None:
     """Require that two calls give the same output, up to rounding."""
     output, plain, changed = _call_both(subject, one, other)

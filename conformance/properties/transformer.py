@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from goldformer.conformance.judging.invoke import Arguments
+from goldformer.conformance.properties import relations
 from goldformer.conformance.properties.registry import holds
-from goldformer.conformance.properties.subject import Subject, draw_arguments, with_all_digits, with_inputs
+from goldformer.conformance.properties.subject import Subject, draw_arguments, with_inputs
 from goldformer.spec.draw import below
 
 NAME = "transformer"
@@ -60,10 +61,7 @@ def padding_and_neighbours_do_not_matter(subject: Subject, source_seq: int, seq:
         arguments, source=np.concatenate([neighbour[0], source]), target=np.concatenate([neighbour[1], target])
     )
     claim = f"the logits of a sample change when {more} padding follows it and a longer sample stands beside it"
-    # With all their digits the numbers show rounding; without them a counterexample is short.
-    for one, other in ((batch, arguments), (with_all_digits(batch), with_all_digits(arguments))):
-        rows = subject.call(NAME, one)["logits"][1:, :seq]
-        subject.stays(other, rows, subject.call(NAME, other)["logits"], claim, "padding")
+    relations.alone_as_beside(subject, batch, arguments, length=seq, claim=claim)
 
 
 @holds("model-prefix", seq=SEQ, seed=SEED, last=LAST)

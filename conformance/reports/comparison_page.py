@@ -13,7 +13,6 @@ from goldformer.conformance.reports.comparison import Comparison, Implementation
 from goldformer.conformance.reports.comparison_text import (
     SYMBOLS,
     collect_libraries,
-    count_cases,
     describe_outcome,
     list_reasons,
 )
@@ -28,7 +27,7 @@ from goldformer.conformance.reports.pictures import (
     name_window,
 )
 from goldformer.conformance.reports.remarks import NOTES
-from goldformer.conformance.reports.results import FEW_CASES, NOT_IMPLEMENTED, ComponentResult, Counts
+from goldformer.conformance.reports.results import FEW_CASES, NOT_IMPLEMENTED, ComponentResult, Counts, count_cases
 from goldformer.conformance.reports.text import difference_lines, facts, number
 from goldformer.spec import Clause, Spec
 from goldformer.spec.tables import Document

@@ -8,7 +8,14 @@ from typing import Any, Final
 
 from goldformer.conformance.diagnosis.findings import Finding
 from goldformer.conformance.reports.comparison import Comparison, Implementation, describe_system
-from goldformer.conformance.reports.results import COARSE, FEW_CASES, NOT_IMPLEMENTED, ComponentResult, Counts
+from goldformer.conformance.reports.results import (
+    COARSE,
+    FEW_CASES,
+    NOT_IMPLEMENTED,
+    ComponentResult,
+    Counts,
+    count_cases,
+)
 from goldformer.conformance.reports.text import number, select_rows
 from goldformer.spec import Spec
 from goldformer.spec.readme import escape, markdown_table
@@ -61,11 +68,6 @@ def describe_outcome(implementation: Implementation, spec: Spec) -> str:
     thin = sum(result.coverage.judged < FEW_CASES for result in judged)
     few = f"{_count_components(thin)} on fewer than {FEW_CASES} cases" if thin else ""
     return " · ".join(filter(None, (state, components, stands_on, few, refuses)))
-
-
-def count_cases(count: int) -> str:
-    """Return a number of cases in words."""
-    return f"{count} case{'s' if count != 1 else ''}"
 
 
 def _count_components(count: int) -> str:

@@ -9,7 +9,7 @@ from typing import Final
 from goldformer.conformance.diagnosis.findings import Finding, diagnose, list_few
 from goldformer.conformance.diagnosis.precision import find_precision
 from goldformer.conformance.judging.verdict import NOT_WRAPPED, Agreement, Verdict, Wrapped
-from goldformer.conformance.reports.results import NOT_IMPLEMENTED, ComponentResult, Counts
+from goldformer.conformance.reports.results import NOT_IMPLEMENTED, ComponentResult, Counts, count_cases
 from goldformer.spec import Spec
 
 #: The labels of the lines below the diagnosis.
@@ -68,8 +68,9 @@ def _compare_wrapped(verdicts: Sequence[Verdict], *, whole: bool) -> Iterator[Fi
         ]
         shown = listed if whole else listed[:_MOST_REASONS]
         more = f"; {len(listed) - len(shown)} more reasons (-v names all)" if len(shown) < len(listed) else ""
-        cases = f"{len(left_out)} case{'s' if len(left_out) != 1 else ''}"
-        yield Finding("Not wrapped", f"{cases}, which are not judged. {'; '.join(shown)}{more}", inner=False)
+        yield Finding(
+            "Not wrapped", f"{count_cases(len(left_out))}, which are not judged. {'; '.join(shown)}{more}", inner=False
+        )
 
 
 def _count_agreements(compared: Sequence[Wrapped]) -> str:
@@ -84,8 +85,7 @@ def _count_agreements(compared: Sequence[Wrapped]) -> str:
         "only wrapped is right": "wrong only without it",
     }
     parts = [f"{counts[agreement]} {text}" for agreement, text in words.items() if counts[agreement]]
-    cases = f"{len(compared)} case{'s' if len(compared) != 1 else ''}"
-    return f"by {compared[0].wrapper}, {cases}: {', '.join(parts)}"
+    return f"by {compared[0].wrapper}, {count_cases(len(compared))}: {', '.join(parts)}"
 
 
 def _describe_bits(verdicts: Sequence[Verdict], *, whole: bool) -> Iterator[Finding]:

@@ -80,6 +80,11 @@ class Counts:
         return self.skipped.get("not-implemented", 0)
 
 
+def count_cases(count: int) -> str:
+    """Return a number of cases in words."""
+    return f"{count} case{'s' if count != 1 else ''}"
+
+
 @dataclass(frozen=True, slots=True)
 class Coverage:
     """The number of judged cases of a component with golden values, each counted once for all dtypes.
@@ -159,7 +164,7 @@ class ComponentResult:
         if not (self.conforms or self.state.startswith("fails")):
             return self.state
         if self.conforms and judged < FEW_CASES:
-            least = f"{judged} case{'s' if judged != 1 else ''} only" if judged else "properties only"
+            least = f"{count_cases(judged)} only" if judged else "properties only"
             few = whole if judged < self.coverage.cases else ""
             return f"{self.state}, on {least}" + (f" ({few})" if few else "")
         return f"{self.state} ({whole})" if whole else self.state

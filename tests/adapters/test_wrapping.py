@@ -145,7 +145,7 @@ def test_functions_of_other_arrays_are_declined_in_a_sentence(wrapper, wrap):
 
 
 def test_a_wrapped_function_keeps_its_parameters(wrap, spec):
-    """Which optional arguments a function takes decides what it is called with."""
+    """Optional arguments are handed over as far as a function takes them."""
     f = wrap("export", scaled_dot_product_attention=attend)
     assert f.broken == {}
     assert [*inspect.signature(f.functions["scaled_dot_product_attention"]).parameters] == [

@@ -16,6 +16,7 @@ from typing import Final
 
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.adapters.textbook.steps import Replacements
+from goldformer.conformance.diagnosis.causes import EQUALS
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.diagnosis.mistakes.registry import Mistaken
 
@@ -69,7 +70,7 @@ def _generate() -> Iterator[Neighbour]:
 @cache
 def find_neighbour(id_: str) -> Neighbour:
     """Return the neighbour of an id, also one whose number was solved for, or is still searched."""
-    from goldformer.conformance.diagnosis.neighbours.solved import EQUALS, families, read_trial  # made of others
+    from goldformer.conformance.diagnosis.neighbours.solved import families, read_trial  # made of others
 
     if id_ in neighbours():
         return neighbours()[id_]

@@ -21,11 +21,10 @@ from goldformer.adapters.textbook.embedding import add_encoding, token_embedding
 from goldformer.adapters.textbook.layers import activation, layer_norm_eps
 from goldformer.adapters.textbook.model import output_logits
 from goldformer.adapters.textbook.steps import Replacements, Step, around, instead
+from goldformer.conformance.diagnosis.causes import EQUALS
 from goldformer.conformance.diagnosis.neighbours.arguments import change_argument, change_array
 from goldformer.conformance.diagnosis.neighbours.wiring import list_updates
 
-#: What stands between a family's id and the number in the id of what was found.
-EQUALS: Final = "="
 #: The numbers of the grid to a factor of ten, and the sections after it: they leave six digits.
 _POINTS: Final = 3
 _SECTIONS: Final = 30

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from goldformer.adapters.notebook import find_first_line
 from goldformer.conformance.grading.model import Grade
 from goldformer.conformance.grading.python_files import SUBMISSION, parse, read_python_files
 from goldformer.conformance.grading.results.words import shorten
@@ -93,8 +94,8 @@ def _find_definitions(files: Mapping[str, bytes]) -> dict[str, list[_Place]]:
         tree = parse(source)
         for node in tree.body if tree else ():
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-                first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-                found.setdefault(node.name, []).append(_Place(file, first, node.end_lineno or node.lineno))
+                place = _Place(file, find_first_line(node), node.end_lineno or node.lineno)
+                found.setdefault(node.name, []).append(place)
     return found
 
 

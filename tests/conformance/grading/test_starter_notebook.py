@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from goldformer.adapters.notebook import NotebookError
 from goldformer.conformance.cli import main
 from goldformer.conformance.commands.assignment import READY
 from goldformer.conformance.grading.starter_notebook import make_notebook, name_notebook
+from kernels import run_notebook
 
 nbformat = pytest.importorskip("nbformat", reason="notebooks are written with nbformat")
 
@@ -45,14 +45,6 @@ def softmax(scores):
     """Compute it."""
     raise NotImplementedError
 '''
-
-#: Run a notebook with other code in its cells, in a process of its own: Jupyter leaves sockets and warnings behind.
-PROGRAM = """
-import json, sys, nbclient, nbformat
-notebook = nbformat.read(sys.argv[1], as_version=4)
-nbclient.NotebookClient(notebook, kernel_name="python3", timeout=240).execute()
-print(json.dumps([output for cell in notebook.cells for output in cell.get("outputs", [])]))
-"""
 
 
 def read_cells(raw: bytes):
@@ -156,12 +148,7 @@ def test_the_assignment_names_its_starter_and_is_checked_with_it(course):
 
 
 def test_its_last_cell_checks_what_the_cells_define(course):
-    pytest.importorskip("nbclient", reason="notebooks are run with nbclient")
-    pytest.importorskip("ipykernel", reason="notebooks run in a kernel of ipykernel")
-    command = [sys.executable, "-c", PROGRAM, str(course / "class" / "ada.ipynb")]
-    done = subprocess.run(command, cwd=course, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    card = json.loads(done.stdout.splitlines()[-1])[-1]["data"]["text/plain"]
+    card = run_notebook(course / "class" / "ada.ipynb", course)[-1]["data"]["text/plain"]
     assert card.startswith("✓ submission: conforms · 3 components"), card
 
 
