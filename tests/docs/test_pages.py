@@ -73,12 +73,13 @@ def must_show(output, shown, what):
 
 def run(words, folder):
     """The exit status and the output of a command that the pages use."""
-    if words[0] == "goldformer":
+    # A pretend device must be there before this process computes its first gradient, and other tests have computed some.
+    if words[0] == "goldformer" and "pretend" not in words:
         result = CliRunner().invoke(main, words[1:])
         return result.exit_code, result.output
-    assert words[0] == "python", words
+    program = {"goldformer": ["-m", "goldformer"], "python": []}[words[0]]
     done = subprocess.run(
-        [sys.executable, *words[1:]], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, *program, *words[1:]], cwd=folder, capture_output=True, text=True, timeout=60, check=False
     )
     return done.returncode, done.stdout + done.stderr
 
