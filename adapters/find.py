@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.machinery
 import importlib.util
 import shlex
 import sys
 import traceback
+import types
 from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -145,6 +147,19 @@ def _import(name: str, target: str) -> Any:
     return thing
 
 
+class _SourceLoader(importlib.machinery.SourceFileLoader):
+    """Compiles a file anew each time, and writes no bytecode beside it.
+
+    Python takes kept bytecode for that of the file where time, in whole seconds, and size are equal: a digit that is
+    changed between two checks in one second would not be judged.
+    """
+
+    def get_code(self, fullname: str) -> types.CodeType:
+        """Return the code of the file as it is now."""
+        del fullname
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 def import_file(path: Path) -> Any:
     """Import a Python file, whose folder becomes importable; AdapterError if that fails."""
     if not path.is_file():
@@ -154,7 +169,8 @@ def import_file(path: Path) -> Any:
     if path.suffix == SUFFIX:
         return _import_notebook(path)
     module_name = f"goldformer_adapter_{path.stem}"
-    spec = importlib.util.spec_from_file_location(module_name, path)
+    loader = _SourceLoader(module_name, str(path)) if path.suffix == ".py" else None
+    spec = importlib.util.spec_from_file_location(module_name, path, loader=loader)
     if spec is None or spec.loader is None:
         program = shlex.quote(str(path) if path.is_absolute() or len(path.parts) > 1 else f"./{path}")
         raise AdapterError(f'{path}: not a Python file; give one that ends in .py, or a program as "cmd: {program}"')

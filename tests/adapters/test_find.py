@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -89,6 +90,15 @@ def test_a_file_may_import_what_lies_beside_it(adapter_file, tmp_path, spec, mon
     (tmp_path / "beside_it.py").write_text("def softmax(scores):\n    return scores\n", encoding="utf-8")
     path = adapter_file('from beside_it import softmax\nARRAYS = "numpy"\n')
     assert find_adapter(path, spec).functions["softmax"].__module__ == "beside_it"
+
+
+def test_a_file_is_read_anew_even_if_its_size_and_time_are_the_same(adapter_file, spec, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    for version in ("1", "2"):
+        file = Path(adapter_file(f'ARRAYS = "numpy"\nVERSION = "{version}"\ndef softmax(scores): ...\n'))
+        os.utime(file, (1e9, 1e9))
+        assert find_adapter(str(file), spec).version == version
+    assert not (file.parent / "__pycache__").exists()
 
 
 def test_a_dotted_module_is_found(importable, spec):

@@ -481,7 +481,8 @@ def test_the_module_decodes_as_the_functions_do_and_int32_is_read_too(finish, le
             (decoded(module, SOURCE.int(), **rules), beam_search(SOURCE, **given, **rules)),
         ):
             assert got._fields == expected._fields
-            assert all(torch.equal(*pair) for pair in zip(got, expected, strict=True))
+            # PyTorch multiplies by another kernel where a factor requires gradients, as those of a module do.
+            torch.testing.assert_close(got, expected)
             assert got.ids.dtype == torch.int64
 
 
@@ -491,8 +492,7 @@ def test_in_beam_and_no_penalty_are_the_defaults():
     given: dict[str, Any] = {**COUNTS, **WORDS, "max_length": 5, "params": module.state_dict()}
     expected = decoded(module, **sizes, finish="in_beam", length_penalty="none")
     for got in (decoded(module, **sizes), beam_search(SOURCE, **given, **sizes)):
-        assert torch.equal(got.ids, expected.ids)
-        assert torch.equal(got.scores, expected.scores)
+        torch.testing.assert_close(got, expected)
 
 
 def test_decoding_draws_no_dropout_and_leaves_every_mode_as_it_was():
