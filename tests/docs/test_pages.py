@@ -73,7 +73,7 @@ def must_show(output, shown, what):
 
 def run(words, folder):
     """The exit status and the output of a command that the pages use."""
-    # A pretend device must be there before this process computes its first gradient, and other tests have computed some.
+    # The pretend device must be there before the first gradient of a process, and other tests have computed some.
     if words[0] == "goldformer" and "pretend" not in words:
         result = CliRunner().invoke(main, words[1:])
         return result.exit_code, result.output
