@@ -20,9 +20,9 @@ from typing import Any, Final, get_args
 from benchmarks.implementations import describe_environment
 from goldformer.adapters import find_adapter
 from goldformer.adapters.wrapping import WRAPPERS
-from goldformer.conformance.judging.verdict import Setting
 from goldformer.spec import load_spec
 from goldformer.spec.readme import markdown_table
+from goldformer.spec.tables import Setting
 
 REPOSITORY: Final = Path(__file__).resolve().parent.parent
 FOLDER: Final = REPOSITORY / "build" / "wrapped"
@@ -39,12 +39,6 @@ IN_SETTINGS: Final[Mapping[str, tuple[Setting, ...]]] = {
     "onnxruntime": ("batch size", "padding", "memory layout"),
 }
 SETTINGS: Final = "settings"
-
-#: The properties that compare a call with itself in another setting.
-PROPERTIES: Final = (
-    "repeat-calls", "memory-layout", "sdpa-batch", "mha-batch", "fmha-batch", "enc-batch", "dec-batch", "out-batch",
-    "ffn-positions", "ln-rows", "sdpa-padding", "mha-hidden-tokens", "encoder-batch", "model-padding",
-)  # fmt: skip
 
 #: The seconds after which a run is stopped: torch.compile takes seconds for each form of a call.
 LIMIT: Final = {"compile": 600, "export": 1200, "vmap": 600, "script": 300, SETTINGS: 900}
@@ -105,7 +99,8 @@ def run(name: str, wrapper: str, components: Sequence[str]) -> dict[str, Any]:
 
 def run_in_settings(name: str) -> dict[str, Any]:
     """Judge the properties of an implementation that compare a call with itself in another setting."""
-    report = _check(name, SETTINGS, "all", "--bitwise", "--property", ",".join(PROPERTIES))
+    comparing = [prop.id for prop in load_spec().properties.values() if prop.settings]
+    report = _check(name, SETTINGS, "all", "--bitwise", "--property", ",".join(comparing))
     kept = {
         "version": report["adapter"]["version"],
         "invariances": [(v["component"], found) for v in report["verdicts"] for found in v["invariances"]],

@@ -168,16 +168,21 @@ class Mistake(TableEntry):
     seen: Items[Link] = ()
 
 
+#: What a result must not depend on.
+Setting = Literal["batch size", "padding", "memory layout", "threads"]
+
+
 class Property(TableEntry):
     """A relation that holds for every input; the suite draws the inputs. Component "*" means every one.
 
-    `catches` are mistakes that it shows.
+    `catches` are mistakes that it shows. `settings` are those in which it compares a call with itself.
     """
 
     id: Id
     component: Name | Literal["*"]
     title: Text
     clauses: Annotated[Items[ClauseId], Field(min_length=1)]
+    settings: Items[Setting] = ()
     catches: Items[Id] = ()
     needs: Items[Name] = ()
 

@@ -129,6 +129,7 @@ def record_elsewhere(python: Path | None, adapter: str, request: BaselineRequest
         words += [adapter, "--out", str(place / "there"), "--dtype", ",".join(request.dtypes)]
         words += ["--device", ",".join(request.devices), "--threads", str(request.threads)]
         words += ["--drawn", str(request.drawn), *(["--tf32"] if request.tf32 else [])]
+        words += ["--settings"] if request.settings else []
         words += ["--component", ",".join(request.components)] if request.components else []
         try:
             done = subprocess.run(words, capture_output=True, text=True, timeout=_SECONDS, check=False)

@@ -24,7 +24,7 @@ class BaselineError(Exception):
 
 
 class Key(NamedTuple):
-    """One call: a case in a dtype on a device."""
+    """One call: a case in a dtype on a device; or, in place of the case, a property and its component in words."""
 
     case: str
     dtype: str
@@ -35,6 +35,7 @@ class BaselineRequest(StrictModel):
     """The calls to record; no components means all of them.
 
     `drawn` is the number of random calls of realistic size that each component gets besides its golden cases.
+    `settings` asks for the properties too that compare a call with itself in other settings.
     """
 
     dtypes: Annotated[Words, Field(min_length=1)]
@@ -43,6 +44,7 @@ class BaselineRequest(StrictModel):
     drawn: Annotated[int, Field(ge=0, le=MOST_DRAWN)]
     threads: Annotated[int, Field(ge=1, le=MOST_THREADS)]
     tf32: bool
+    settings: bool = False
 
 
 class Recording(StrictModel):

@@ -1,4 +1,4 @@
-"""Records an implementation: every output of every golden case, and of random calls, bit for bit."""
+"""Records an implementation: every output of golden cases and of random calls, bit for bit, and in other settings."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from goldformer.conformance.baseline.arrays import StoredArray
 from goldformer.conformance.baseline.drawn import draw_cases
 from goldformer.conformance.baseline.environment import describe_run
 from goldformer.conformance.baseline.model import Baseline, BaselineError, BaselineRequest, Ended, Entry, Key, Output
+from goldformer.conformance.baseline.settings import key_of, list_setting_checks, make_setting_entry
 from goldformer.conformance.judging.cases import Bench, Judgement, plan
 from goldformer.conformance.judging.invoke import Result
 from goldformer.conformance.judging.tolerance import tolerance
@@ -49,7 +50,9 @@ def record(
     cases = [case for case in list_recordable(spec, adapter, request) if not only or case.id in only]
     collector = ResultCollector()
     bench = Bench(spec, adapter, request.dtypes[0], request.devices[0])
-    todo = [check for device in request.devices for check in _checks(replace(bench, device=device), cases, request)]
+    todo = []
+    for at in (replace(bench, device=device) for device in request.devices):
+        todo += [*_checks(at, cases, request), *list_setting_checks(at, request, only)]
     absent: dict[Key, str] = {}
     for check in watch(todo, len(todo)):
         judgement = check()
@@ -57,7 +60,7 @@ def record(
         note_end(judgement.verdict, collector, absent)
     _drop_unrepeatable(collector, spec, bench, absent)
     order = {case.id: place for place, case in enumerate(cases)}
-    entries = dict(sorted(collector.entries.items(), key=lambda item: order[item[0].case]))
+    entries = dict(sorted(collector.entries.items(), key=lambda item: order.get(item[0].case, len(order))))
     if not entries and not only:
         whys = set(absent.values()) or {"no case fits all of these options"}
         why = whys.pop() if len(whys) == 1 else "every case was skipped"
@@ -74,7 +77,7 @@ def find_unrepeatable(adapter: Adapter, spec: Spec, baseline: Baseline) -> list[
     results = {
         key: entry
         for key, entry in baseline.entries.items()
-        if entry.outputs and not cases[key.case].random and not cases[key.case].full_size
+        if entry.outputs and key.case in cases and not cases[key.case].random and not cases[key.case].full_size
     }
     by_size = sorted(
         results, key=lambda key: sum(output.stored.values.size for output in results[key].outputs.values())
@@ -126,7 +129,9 @@ class ResultCollector:
     entries: dict[Key, Entry] = field(default_factory=dict)
 
     def add(self, judgement: Judgement) -> None:
-        """Add the outputs of one call, if it has any."""
+        """Add the outputs of one call, or the distances of a property, if it has any."""
+        if made := make_setting_entry(judgement.verdict):
+            key, self.entries[key] = made
         case, bench, result = judgement.case, judgement.bench, judgement.outcome
         if case is None or not isinstance(result, Result):
             return
@@ -160,7 +165,7 @@ def find_tolerance(case: Case, output: str, bench: Bench) -> float | None:
 
 def note_end(verdict: Verdict, collector: ResultCollector, absent: dict[Key, str]) -> None:
     """Note the end of a case without a result."""
-    key = Key(verdict.check, verdict.dtype, verdict.device)
+    key = key_of(verdict)
     if key in collector.entries:
         return
     if verdict.bad or verdict.reason == "not-implemented":
@@ -174,7 +179,8 @@ def note_end(verdict: Verdict, collector: ResultCollector, absent: dict[Key, str
 
 def _drop_unrepeatable(collector: ResultCollector, spec: Spec, bench: Bench, absent: dict[Key, str]) -> None:
     """Repeat every random case, and drop the results that differ."""
-    first = {key: entry for key, entry in collector.entries.items() if spec.cases[key.case].random and entry.outputs}
+    random = {key for key in collector.entries if key.case in spec.cases and spec.cases[key.case].random}
+    first = {key: entry for key, entry in collector.entries.items() if key in random and entry.outputs}
     for key, entry in first.items():
         again = ResultCollector()
         selection = Selection((key.dtype,), cases=(key.case,))

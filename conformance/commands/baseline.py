@@ -202,6 +202,11 @@ def baseline() -> None:
     "--threads", type=click.IntRange(1, MOST_THREADS), default=1, show_default=True, help="Threads on the CPU."
 )
 @options.TF32
+@click.option(
+    "--settings",
+    is_flag=True,
+    help="Record too how closely results stay the same in other batches, with padding, as views and on more threads.",
+)
 @options.TIMEOUT
 @click.option("--gitattributes", is_flag=True, help="Write .gitattributes too, so that git diff can show numbers.")
 def record_baseline(
@@ -214,6 +219,7 @@ def record_baseline(
     drawn: int,
     threads: int,
     tf32: bool,
+    settings: bool,
     timeout: float,
     gitattributes: bool,
 ) -> int:
@@ -224,8 +230,9 @@ def record_baseline(
     folder, nothing is done (exit status 2).
     """
     request = BaselineRequest(
-        dtypes=dtypes, devices=devices, components=components, drawn=drawn, threads=threads, tf32=tf32
-    )
+        dtypes=dtypes, devices=devices, components=components, drawn=drawn, threads=threads, tf32=tf32,
+        settings=settings,
+    )  # fmt: skip
     spec = load_spec()
     with contextlib.closing(find_adapter(adapter, spec, timeout)) as found:
         require_known(dtypes, DTYPES, "--dtype")

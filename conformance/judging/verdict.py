@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any, Final, Literal
 
+from goldformer.spec.tables import Setting
+
 
 class Status(Enum):
     """The ways in which a check ends."""
@@ -168,10 +170,6 @@ class Wrapped:
     wrapper: str
     agreement: Agreement
     distance: float | None = None
-
-
-#: What a result must not depend on.
-Setting = Literal["batch size", "padding", "memory layout", "threads"]
 
 
 @dataclass(frozen=True, slots=True)

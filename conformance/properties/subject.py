@@ -16,11 +16,12 @@ from goldformer.conformance.judging.compare import compare
 from goldformer.conformance.judging.gradient import invoke_gradient
 from goldformer.conformance.judging.invoke import Arguments, BadResult, NotCheckable
 from goldformer.conformance.judging.tolerance import least_margin, tolerance
-from goldformer.conformance.judging.verdict import WITHHELD, Difference, Invariance, Setting
+from goldformer.conformance.judging.verdict import WITHHELD, Difference, Invariance
 from goldformer.conformance.properties.counterexample import RecordedCall, make_recipe
 from goldformer.conformance.properties.measuring import measure_call, measure_tolerances
 from goldformer.spec.draw import build
 from goldformer.spec.model import Attribute
+from goldformer.spec.tables import Setting
 
 Array = NDArray[Any]
 
