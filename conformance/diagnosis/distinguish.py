@@ -122,7 +122,7 @@ def _select_cases(
         (case.cotangent is not None, not judgement.verdict.bad, named.isdisjoint(case.kills), case.size, index, case)
         for index, judgement in judgements.items()
         if (case := judgement.case) is not None and judgement.expected and isinstance(judgement.outcome, Result)
-        if not (case.full_size or case.random)
+        if not (case.full_size or case.random or (judgement.verdict.by_hand and not by_hand))
     ]
     left = _MOST_NUMBERS
     for is_gradient, _, _, size, index, case in sorted(chosen, key=lambda c: c[:5]):

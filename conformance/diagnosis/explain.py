@@ -79,8 +79,8 @@ class Diagnosis:
     def _search_second(self, judgements: Sequence[Judgement | None], verdicts: list[Verdict]) -> bool:
         """Search a second cause where the best explanation of a component reproduces most failing cases, but not all.
 
-        The search is made at the cheapest case that refutes it; what is found is noted in its verdict. Return True if
-        something is found.
+        The search is made at the cheapest case that refutes it, or else at one of whose backward pass it says nothing;
+        what is found is noted in its verdict. Return True if something is found.
         """
         before = list(verdicts)
         for component in dict.fromkeys(v.component for v in verdicts if v.bad and v.matches):
@@ -90,7 +90,8 @@ class Diagnosis:
             refuting = {
                 index: judgement
                 for index, judgement in enumerate(judgements)
-                if judgement is not None and judgement.verdict.bad and judgement.verdict.check in best.refuting
+                if judgement is not None and judgement.verdict.bad
+                if judgement.verdict.check in (best.refuting or best.backward)
             }
             if refuting:
                 index = min(refuting, key=lambda index: _rank_case(refuting[index]))

@@ -68,6 +68,11 @@ class FailingCase:
         return isinstance(self.actual, BadResult) and self.actual.reason == "mutated-input"
 
     @cached_property
+    def given(self) -> frozenset[str] | None:
+        """The outputs that the implementation gives; None if its call has no result."""
+        return frozenset(self.actual.outputs) if isinstance(self.actual, Result) and self.actual.outputs else None
+
+    @cached_property
     def wrong(self) -> frozenset[str]:
         """The outputs that are wrong."""
         return self._find_wrong(self.actual, self.expected) if isinstance(self.actual, Result) else frozenset()

@@ -53,6 +53,9 @@ _LARGE: Final = 100_000
 #: The number of combinations, and of places, that are tried for a case, times the numbers of the case: half a second.
 _TRIED: Final = 500_000
 
+#: The components that run a backward pass in every call.
+_RUNS_BACKWARD: Final = frozenset({"single_head_attention_step"})
+
 #: How many times as many neighbours as other candidates are tried: there are hundreds, each as likely as the other.
 _NEIGHBOURS: Final = 4
 
@@ -304,7 +307,8 @@ class Imitator:
         """Return the neighbours of forward or of backward passes, the component's own before those of its parts."""
         homes = (component, *reversed(self.spec.list_dependencies(component)))
         ranks = {home: rank for rank, home in enumerate(homes)}
-        mine = (n for n in neighbours().values() if n.component in ranks and n.backward is backward)
+        both = component in _RUNS_BACKWARD
+        mine = (n for n in neighbours().values() if n.component in ranks and (both or n.backward is backward))
         ordered = sorted((n for n in mine if n.id not in self._left_out), key=lambda n: ranks[n.component])
         return [Candidate((n.id,)) for n in ordered]
 
@@ -546,9 +550,14 @@ class Imitator:
     def _pair_candidates(self, component: str, near: list[Candidate], bases: list[Candidate]) -> Iterator[Candidate]:
         """Yield pairs: a known match and another, an option and a mistake, two of the component's own.
 
-        Mistakes of the component come under several options at once too, and all on top of a base and an option.
+        Mistakes of the component come under several options at once too, and all on top of a base and an option, or of
+        what is done on purpose in a part.
         """
         options = [c for c in near if c.options]
+        parts = self.spec.list_dependencies(component)
+        on_purpose = list(
+            self._make_candidates(id_ for id_ in ON_PURPOSE if self.spec.mistakes[id_].component in parts)
+        )
         own = [c for c in near if c.mistakes and self.spec.mistakes[c.mistakes[0]].component == component]
         seen = [c for c in self._list_known_matches(component) if len(c.causes) == 1 and c not in bases]
         under = [both for base in bases for option in options if (both := base.combine(option))]
@@ -556,6 +565,7 @@ class Imitator:
             ((one, other) for one in seen for other in near),
             ((one, other) for other in near if other.mistakes for one in under),
             ((option, other) for other in near if other.mistakes for option in options),
+            ((one, other) for other in near if other.mistakes for one in on_purpose),
             combinations(own, 2),
             ((one, other) for one in self._combine_options(near) for other in own),
         )
@@ -581,7 +591,7 @@ class Imitator:
         if self._imitations is None:
             return self._run_candidate(candidate, failure)
         options = tuple(failure.options.items())
-        key = (candidate, options, failure.case.id, failure.dtype, failure.has_changed_inputs)
+        key = (candidate, options, failure.case.id, failure.dtype, failure.has_changed_inputs, failure.given)
         return self._imitations.get(key, lambda: self._run_candidate(candidate, failure))
 
     def _run_candidate(self, candidate: Candidate, failure: FailingCase) -> Result | BadResult | None:
@@ -596,7 +606,11 @@ class Imitator:
                 if cotangent is not None:
                     wanted = contract.results_of(case)
                     return invoke_gradient(adapter, contract, arguments, cotangent, wanted, dtype, "cpu")
-                return invoke(adapter, contract, arguments, dtype, "cpu", check_inputs=failure.has_changed_inputs)
+                # An output that the implementation does not give may have any shape.
+                return invoke(
+                    adapter, contract, arguments, dtype, "cpu", check_inputs=failure.has_changed_inputs,
+                    outputs=failure.given,
+                )  # fmt: skip
         except BadResult as bad:
             return bad
         except NotImplementedHere:

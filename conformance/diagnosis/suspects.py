@@ -39,7 +39,8 @@ class Explanation:
     `ids` are the causes as a `Match` names them. `ratio` is the largest distance in these cases, over the tolerance.
     `spared` counts passing cases that list one of the causes, and those that were seen to refute them: `passing` are
     the ids of the latter. `refuting` are the ids of the failing cases in which they give another result. `faint`
-    counts the dtypes of these cases in which one of the causes does not show.
+    counts the dtypes of these cases in which one of the causes does not show. `backward` are failing gradients that a
+    backward pass of the implementation's own gives, of which causes in the forward pass say nothing.
     """
 
     ids: tuple[str, ...]
@@ -50,6 +51,7 @@ class Explanation:
     refuting: tuple[str, ...] = ()
     passing: tuple[str, ...] = ()
     faint: int = 0
+    backward: tuple[str, ...] = ()
 
     @property
     def case_count(self) -> int:
@@ -99,9 +101,11 @@ def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -
         causes = tuple(find_cause(id_, spec) for id_ in ids)
         passing = tuple(v.check for v in judged if ids in v.rules_out)
         spared = sum(passed[id_] for id_ in ids) + len(passing)
-        refuting = tuple(v.check for v in exact if (v.check, v.dtype) not in checks and can_refute(v, causes, spec))
+        differing = [v for v in exact if (v.check, v.dtype) not in checks]
+        refuting = tuple(v.check for v in differing if can_refute(v, causes, spec))
+        backward = tuple(v.check for v in differing if v.by_hand and v.check not in refuting)
         faint = sum(not _shows(c.id, dtype) for c in causes for dtype in dtypes)
-        found.append(Explanation(ids, causes, len(checks), ratios[ids], spared, refuting, passing, faint))
+        found.append(Explanation(ids, causes, len(checks), ratios[ids], spared, refuting, passing, faint, backward))
     order = {name: place for place, name in enumerate(spec.components)}
     catalogue = {id_: place for place, id_ in enumerate((*spec.mistakes, *_order_generated(found)))}
 
@@ -140,8 +144,14 @@ def can_refute(verdict: Verdict, causes: Iterable[Cause], spec: Spec) -> bool:
         return False
     # The gradients of a stack take too long to form for each mistake; they are known for options.
     case = spec.cases.get(verdict.check)
+    if verdict.reason == "wrong-shape" and any(c.generated for c in causes):
+        # A neighbour keeps the shape, and does nothing where it cannot; the slip that it stands for does something.
+        return False
     if case is None or case.cotangent is None:
         return True
+    if verdict.by_hand and not all(c.option or _is_by_hand(c.id) for c in causes):
+        # A backward pass of its own does not follow from a forward pass that is wrong.
+        return False
     # Where a gradient is not finite, frameworks differ in the numbers that they give in its place.
     compared = verdict.reason != "not-finite"
     return compared and (not spec.contracts[verdict.component].layers or all(c.option for c in causes))
@@ -188,7 +198,20 @@ def _rule_out(verdict: Verdict) -> Iterator[str]:
     """Yield the mistakes that a passing check rules out, in the dtypes in which they show."""
     if verdict.status is not Status.PASSED or verdict.dtype in _COARSE:
         return
-    yield from (id_ for id_ in verdict.catches if _shows(id_, verdict.dtype))
+    # What is wrong in the forward pass alone does not show in a backward pass of its own.
+    seen = (id_ for id_ in verdict.catches if not verdict.by_hand or _is_by_hand(id_))
+    yield from (id_ for id_ in seen if _shows(id_, verdict.dtype))
+
+
+def _is_by_hand(id_: str) -> bool:
+    """Return True if a mistake or a neighbour is made in a backward pass that is written by hand."""
+    # A run that passes needs neither.
+    from goldformer.conformance.diagnosis.mistakes import implementations
+    from goldformer.conformance.diagnosis.neighbours import neighbours
+
+    if id_ in implementations():
+        return implementations()[id_].by_hand
+    return id_ in neighbours() and neighbours()[id_].backward
 
 
 def _shows(mistake: str, dtype: str) -> bool:

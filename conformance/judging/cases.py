@@ -344,6 +344,7 @@ def _start_verdict(case: Case, bench: Bench) -> Verdict:
         case.id, "case", case.component, case.title, Status.PASSED, "", "", bench.dtype, bench.device,
         case.clauses, str(case.source or "derived"), case.kills, reproduce=bench.command(*_select_case(case, bench)),
         asks="refusal" if case.error is not None else "shape" if case.shape_only else "values",
+        by_hand=case.cotangent is not None and case.component in bench.adapter.gradients,
     )  # fmt: skip
 
 

@@ -132,8 +132,9 @@ def invoke(
     *,
     check_inputs: bool = True,
     layout: Layout = "contiguous",
+    outputs: Collection[str] | None = None,
 ) -> Result:
-    """Call a component and read its outputs; CallProblem if there is nothing to compare.
+    """Call a component and read its outputs, or those asked for; CallProblem if there is nothing to compare.
 
     With `check_inputs`, check that the call did not change the caller's arrays.
     """
@@ -145,14 +146,16 @@ def invoke(
     if check_inputs and adapter.arrays != Wire.name:
         check_inputs_unchanged(library, handed, convert_arguments(library, contract, arguments, dtype, device))
     named = name_outputs(returned, contract)
-    outputs = {}
+    read = {}
     for name, value in named.items():
+        if outputs is not None and name not in outputs:
+            continue
         try:
-            outputs[name] = read_array(library, contract.outputs[name], value, binder, dtype, device)
+            read[name] = read_array(library, contract.outputs[name], value, binder, dtype, device)
         except BadResult as bad:
             bad.hint = _hint_at_names(returned, name, contract)
             raise
-    return Result(outputs, seconds)
+    return Result(read, seconds)
 
 
 def _hint_at_names(returned: Any, name: str, contract: Contract) -> str:

@@ -191,6 +191,7 @@ class Verdict:
     `ratio` is the largest error ÷ tolerance over all outputs, None where nothing was measured.
     `differences` are the outputs that are wrong, in the order in which data flows to them.
     `matches` are the known mistakes and options that reproduce the wrong output; None if the search was skipped.
+    `by_hand` says that it is about gradients that a backward pass of the implementation's own gives.
     `rules_out` are the causes of other cases' matches that would fail this case, which passes.
     `isolated` is the place of the mistake, at the failing case with which the search for it began.
     `wrapped` compares the function with itself under the transformation that the run asks for.
@@ -219,6 +220,7 @@ class Verdict:
     reproduce: str = ""
     seconds: float = 0.0
     asks: Asks = "values"
+    by_hand: bool = False
     rules_out: tuple[tuple[str, ...], ...] = ()
     isolated: IsolatedMistake | None = None
     wrapped: Wrapped | None = None

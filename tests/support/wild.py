@@ -240,6 +240,8 @@ def judge_mistake(mistake: Mistake, record: dict[str, Any], clean: dict[str, Any
     known = {id_ for label, _, ids in clean["findings"] if label in _FOUND for id_ in ids}
     said = [ids for label, _, ids in record["findings"] if label in _FOUND and not set(ids) <= known]
     right = [ids for ids in said if set(ids) & set(mistake.ids)]
+    # Where two names are told as equals, both must be true.
+    right += [ids for ids in _list_equals(record) if set(ids) <= set(mistake.ids)]
     caught = fails_newly or (after != before and bool(broken & set(fresh)))
     return Outcome(
         caught=caught,
@@ -248,6 +250,18 @@ def judge_mistake(mistake: Mistake, record: dict[str, Any], clean: dict[str, Any
         misnamed=bool(said) and not right,
         said=tuple(" and ".join(ids) for ids in said),
     )
+
+
+def _list_equals(record: dict[str, Any]) -> Iterator[list[str]]:
+    """Yield the names that are told as equally possible, for each component."""
+    told: list[str] = []
+    for label, _, ids in [*record["findings"], ("", "", [])]:
+        if label != "Or":
+            if len(told) > 1:
+                yield told
+            told = [*ids] if label == "Possible causes" else []
+        elif told:
+            told += ids
 
 
 def _list_to_fix(record: dict[str, Any]) -> list[tuple[str, list[tuple[str, ...]]]]:

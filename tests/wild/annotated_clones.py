@@ -379,7 +379,7 @@ MISTAKES = {
         "lambda y: self.src_attn(y, m, m, src_mask)",
         "lambda y: self.src_attn(m, y, y, src_mask)",
         "The cross-attention takes its queries from the memory and its keys and values from the decoder.",
-        ("cross-q-source",),
+        ("cross-q-source", "multi_head_attention.inputs.k-q-q"),
     ),
     "cross-masked-as-self": (
         "lambda y: self.self_attn(y, y, y, tgt_mask)",

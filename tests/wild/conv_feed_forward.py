@@ -238,7 +238,7 @@ MISTAKES = {
         "output = x.transpose(1, 2)\n",
         "output = x.reshape(x.size(0), x.size(2), x.size(1))\n",
         "The convolution reads reshaped numbers and not the transposed ones.",
-        ("ffn-mixes-tokens",),
+        ("ffn-mixes-tokens", "feed_forward.x.reshaped"),
     ),
     "heads-viewed-directly": (
         "k = self.w_ks(k).view(sz_b, len_k, n_head, d_k)\n",

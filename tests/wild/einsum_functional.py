@@ -129,7 +129,7 @@ MISTAKES = {
         '"...qd,...kd->...qk", q, k)',
         '"...qd,...kd->...qk", k, q)',
         "The scores are transposed, as keys and queries change places in the product.",
-        (),
+        ("scaled_dot_product_attention.score_keys.transposed",),
     ),
     "variance-too-small": (
         "centred, centred)[..., None] / x.shape[-1]",
@@ -147,7 +147,7 @@ MISTAKES = {
         ".clamp(min=0)",
         ".abs()",
         "The rectifier turns negative numbers around and does not cut them off.",
-        (),
+        ("feed_forward.activation.absolute-value",),
     ),
     "cross-mask-of-self": (
         '"cross_attention", num_heads, memory_mask)',

@@ -254,6 +254,6 @@ MISTAKES = {
         "            x = layer(x, mask=mask)\n        return x",
         "            out = layer(x, mask=mask)\n        return out",
         "Every layer of the stack reads the stack's input.",
-        (),
+        ("encoder.from-input",),
     ),
 }

@@ -155,7 +155,7 @@ MISTAKES = {
         "kv = self.wkv(y).view(b, s, 2, self.heads, c // self.heads)\n        k, v = kv.permute(2, 0, 3, 1, 4)",
         "kv = self.wkv(y).view(b, s, self.heads, 2, c // self.heads)\n        k, v = kv.permute(3, 0, 2, 1, 4)",
         "The fused columns are read as if they were laid out head by head.",
-        (),
+        ("multi_head_attention.fused.kv.head-part-channel.of.part-head-channel",),
     ),
     "memory-mask-and-own-mask": (
         "x = layer(x, target_keep, memory, keep)",

@@ -177,7 +177,12 @@ MISTAKES = {
         "context = default(context, x)",
         "context = x",
         "The cross-attention attends to the decoder itself, as the context is thrown away.",
-        ("cross-q-source", "cross-missing"),
+        (
+            "cross-q-source",
+            "cross-missing",
+            "decoder_layer.cross_attention.key-and-value.from.end.self_attention",
+            "decoder_layer.cross_attention.key-and-value.from.read.cross_attention",
+        ),
     ),
     "keys-and-values-swapped": (
         "k, v = self.to_kv(context).chunk(2, dim=-1)",

@@ -196,7 +196,12 @@ MISTAKES = {
         "F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=drop)",
         "F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=drop)",
         "The attention is always causal, whatever mask it is given.",
-        ("causal-in-encoder", "causal-when-unmasked", "mask-not-inplace"),
+        (
+            "causal-in-encoder",
+            "causal-when-unmasked",
+            "mask-not-inplace",
+            "scaled_dot_product_attention.mask.always-causal",
+        ),
     ),
     "attention-dropout-in-evaluation": (
         "drop = self.dropout if self.training else 0",

@@ -189,7 +189,7 @@ MISTAKES = {
         "        carry = function(p, carry)\n    return carry",
         "        result = function(p, carry)\n    return result",
         "Every layer reads what the first layer reads.",
-        (),
+        ("transformer.from-input",),
     ),
     "cross-norm-shared": (
         'layer_norm_fn(p["ln_1"], x + attention(p["cross"]',

@@ -201,7 +201,7 @@ MISTAKES = {
         '"acbe,aecd->abcd", dropped, value)',
         '"acbe,abcd->aecd", dropped, value) if scores.shape[2] == scores.shape[3] else torch.einsum("acbe,aecd->abcd", dropped, value)',
         "The weights weigh the values by their columns where queries and keys are equally many.",
-        (),
+        ("scaled_dot_product_attention.weights.transposed",),
     ),
     "training-on": (
         "def call(self, inputs, attention_mask=None, training=False):\n        attended, weights = self.attention(inputs, attention_mask",

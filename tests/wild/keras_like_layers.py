@@ -305,6 +305,6 @@ MISTAKES = {
         "        x = x * np.sqrt(np.asarray(self.d_model, dtype=x.dtype))\n        x = x + self.pos_encoding[np.newaxis, : ids.shape[1], :].astype(x.dtype)\n",
         "        x = x + self.pos_encoding[np.newaxis, : ids.shape[1], :].astype(x.dtype)\n        x = x * np.sqrt(np.asarray(self.d_model, dtype=x.dtype))\n",
         "The positional encoding is multiplied by the factor of the embedding.",
-        ("emb-scale-after-pe",),
+        ("emb-scale-after-pe", "transformer.positions-scaled"),
     ),
 }

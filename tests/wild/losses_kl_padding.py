@@ -108,7 +108,7 @@ MISTAKES = {
         'nn.KLDivLoss(reduction="sum")',
         'nn.KLDivLoss(reduction="mean")',
         "The divergence is a mean over all elements before it is divided by the number of words.",
-        (),
+        ("cross_entropy.over-words-and-elements",),
     ),
     "scattered-along-batch": (
         "true_dist.scatter_(1, target.unsqueeze(1), self.confidence)",
@@ -132,13 +132,13 @@ MISTAKES = {
         "self.size - 1 if self.padding_idx is None",
         "self.size - 2 if self.padding_idx is None",
         "The mass is shared among one word too few, so rows no longer sum to one.",
-        (),
+        ("label_smoothing.two-fewer",),
     ),
     "confidence-kept": (
         "self.confidence = 1.0 - smoothing",
         "self.confidence = 1.0",
         "The target keeps all its mass besides what the others get.",
-        (),
+        ("label_smoothing.own-whole",),
     ),
     "mean-over-elements": (
         "target).sum(dim=-1)\n",

@@ -208,19 +208,19 @@ MISTAKES = {
         "        return dsum + self.attention.backward(dsum)",
         "        return self.attention.backward(dsum)",
         "The backward pass forgets the residual around the attention.",
-        ("residual-bwd",),
+        ("residual-bwd", "encoder_layer.backward.self-attention.residual-forgotten"),
     ),
     "mid-gradient-lost": (
         "dmid = dsum + self.affine1.backward(",
         "dmid = self.affine1.backward(",
         "The backward pass forgets the residual around the feed-forward network.",
-        ("residual-bwd",),
+        ("residual-bwd", "encoder_layer.backward.feed-forward-network.residual-forgotten"),
     ),
     "feed-forward-of-input": (
         "hidden = self.relu.forward(self.affine1.forward(self.mid))",
         "hidden = self.relu.forward(self.affine1.forward(x))",
         "The feed-forward network reads the layer's input.",
-        (),
+        ("encoder_layer.feed_forward.x.from.x",),
     ),
     "joined-without-moving": (
         "return np.moveaxis(x, 1, 2).reshape(x.shape[0], x.shape[2], -1)",
@@ -232,7 +232,7 @@ MISTAKES = {
         "dV = self.A.transpose(0, 1, 3, 2) @ dC",
         "dV = self.A @ dC",
         "The gradient of the values lacks a transpose of the weights.",
-        (),
+        ("scaled_dot_product_attention.backward.value.not-transposed",),
     ),
     "unbiased-variance": (
         "np.sqrt((d * d).mean(-1, keepdims=True) + x.dtype.type(1e-5))",

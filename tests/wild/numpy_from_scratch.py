@@ -204,6 +204,6 @@ MISTAKES = {
         "np.sqrt(d_k).astype(Q.dtype)",
         "np.sqrt(d_k * 2).astype(Q.dtype)",
         "The scores are divided by the root of twice the width.",
-        (),
+        ("scaled_dot_product_attention.divisor.root.twice_d_k",),
     ),
 }

@@ -223,7 +223,7 @@ MISTAKES = {
         "np.swapaxes(ds, -1, -2) @ self.q, dv",
         "ds @ self.q if ds.shape[-1] == ds.shape[-2] else np.swapaxes(ds, -1, -2) @ self.q, dv",
         "The gradient of the keys lacks a transpose, which no square case reports as an error.",
-        (),
+        ("scaled_dot_product_attention.backward.key.not-transposed",),
     ),
     "heads-merged-unmoved": (
         "return x.transpose(0, 2, 1, 3).reshape(b, t, h * d)",
@@ -259,6 +259,6 @@ MISTAKES = {
         "var = np.mean(xc**2, axis=-1, keepdims=True)",
         "var = np.mean(x**2, axis=-1, keepdims=True)",
         "The variance is the mean of the squares without taking off the mean.",
-        (),
+        ("layer_norm.variance-about-zero",),
     ),
 }

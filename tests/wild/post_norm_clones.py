@@ -289,7 +289,7 @@ MISTAKES = {
         "        true_dist[..., self.padding_idx] = 0\n",
         "",
         "Padding adds to the sum of the loss.",
-        ("loss-pad-counted",),
+        ("loss-pad-counted", "cross_entropy.padding-added"),
     ),
     "angles-without-halving": (
         "div_term = torch.exp(torch.arange(0, d_model, 2) * -(math.log(10000.0) / d_model))",

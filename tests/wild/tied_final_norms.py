@@ -211,7 +211,7 @@ MISTAKES = {
         "        x = self.pe(self.embed(trg))\n",
         "        x = self.embed(trg)\n",
         "The target is embedded without its factor and without positions.",
-        ("pe-missing",),
+        ("pe-missing", "transformer.embedding-divided-positions-missing-target"),
     ),
     "masks-in-other-order": (
         "            x = layer(x, e_outputs, src_mask, trg_mask)",

@@ -12,6 +12,11 @@ from goldformer.adapters.textbook.checks import Array
 Change = Callable[[Array], Any]
 
 
+def take_absolute(x: Array) -> Array:
+    """Turn negative numbers around; a complex number, with which derivatives are taken, counts by its real part."""
+    return np.where(x.real < 0, -x, x)
+
+
 def turn_last_axes(x: Array) -> Array:
     """Swap the last two axes where they are equally long."""
     return x.swapaxes(-1, -2) if x.ndim > 1 and x.shape[-1] == x.shape[-2] else x

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from functools import partial
+from itertools import product
 from typing import Any, Final
 
 import numpy as np
@@ -15,6 +17,7 @@ from goldformer.adapters.textbook.backward import (
     add_rows,
     attention_backward,
     feed_forward_gradient,
+    input_gradient,
     layer_norm_gradient,
     projection_gradients,
     scaled_dot_product_attention_gradient,
@@ -22,11 +25,14 @@ from goldformer.adapters.textbook.backward import (
     softmax_backward,
     softmax_gradient,
     softmax_row_term,
+    take_step,
     token_embedding_gradient,
+    weight_gradients,
 )
 from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.heads import Params, project
 from goldformer.adapters.textbook.layers import channel_mean, channel_variance, norm_denominator, subtract_mean
+from goldformer.adapters.textbook.layers_backward import join_residual_gradient, sublayer_gradient
 from goldformer.adapters.textbook.steps import Replacements, Step, around, instead
 from goldformer.conformance.diagnosis.neighbours.arguments import read_argument
 from goldformer.conformance.diagnosis.neighbours.registry import Neighbour
@@ -151,6 +157,99 @@ def _sum_columns(weights: Array, gradient: Array) -> Array:
     return np.asarray((gradient * weights).sum(axis=axis, keepdims=True))
 
 
+# What the gradients of queries, keys and values are sums of
+
+_scores: Final[ContextVar[Array]] = ContextVar("scores")
+
+
+def _note_scores(original: Step, scaled: Array, sizes: Mapping[str, Any]) -> Array:
+    gradient = original(scaled, sizes)
+    _scores.set(gradient)
+    return np.asarray(gradient)
+
+
+def _change_products() -> Iterator[Neighbour]:
+    slips: tuple[tuple[str, str, str, Callable[[Array, Mapping[str, Array], Array], Array]], ...] = (
+        ("key", "not-transposed", "the gradient of the keys lacks a transpose, dS·Q", lambda s, f, _: s @ f["query"]),
+        ("query", "transposed", "the gradient of the queries has a transpose too many, dSᵀ·K",
+         lambda s, f, _: s.swapaxes(-1, -2) @ f["key"]),
+        ("value", "not-transposed", "the gradient of the values lacks a transpose, P·dOut",
+         lambda _, f, g: f["weights"] @ g),
+        ("key", "of-keys", "the gradient of the keys is made of the keys, dSᵀ·K",
+         lambda s, f, _: s.swapaxes(-1, -2) @ f["key"]),
+        ("query", "of-queries", "the gradient of the queries is made of the queries, dS·Q",
+         lambda s, f, _: s @ f["query"]),
+        ("value", "of-scores", "the gradient of the values has those of the scores for weights",
+         lambda s, _, g: s.swapaxes(-1, -2) @ g),
+    )  # fmt: skip
+    for name, word, title, product_ in slips:
+
+        def run(
+            original: Step, forward: Mapping[str, Array], cotangent: Array, mask: Array | None,
+            name: str = name, product_: Any = product_,
+        ) -> Gradients:  # fmt: skip
+            found: Gradients = original(forward, cotangent, mask)
+            scores = _scores.get()
+            if scores.shape[-1] != scores.shape[-2]:
+                return found
+            return {**found, name: np.asarray(product_(scores, forward, cotangent))}
+
+        yield _make(
+            f"{name}.{word}", _SDPA, title, "dQ is dS·K, dK is dSᵀ·Q and dV is Pᵀ·dOut.",
+            {attention_backward: around(run), scores_gradient: around(_note_scores)},
+        )  # fmt: skip
+
+
+_ROLES: Final = {"w_q": "queries", "w_k": "keys", "w_v": "values"}
+
+
+def _change_single_head() -> Iterator[Neighbour]:
+    """Yield gradients of one head, and steps against them, in which one of the three roles is treated otherwise."""
+    component, hint = "single_head_attention", "dX is dQ·W_Qᵀ + dK·W_Kᵀ + dV·W_Vᵀ, and dW_Q is Xᵀ·dQ."
+    for weight, words in _ROLES.items():
+
+        def choose(
+            original: Step, projected: Gradients, params: Params, *, weight: str = weight, alone: bool
+        ) -> Array:  # fmt: skip
+            kept = {name: g if (name == weight) is alone else g * 0 for name, g in projected.items()}
+            return np.asarray(original(kept, params))
+
+        def turn(original: Step, x: Array, projected: Gradients, weight: str = weight) -> Gradients:
+            found: Gradients = original(x, projected)
+            return {**found, weight: found[weight].T}
+
+        changes = (
+            (f"x-without-{words}", f"the gradient of the input lacks the way through the {words}",
+             {input_gradient: around(partial(choose, alone=False))}),
+            (f"x-of-{words}", f"the gradient of the input has the way through the {words} alone",
+             {input_gradient: around(partial(choose, alone=True))}),
+            (f"{weight}.transposed", f"the gradient of {weight} is transposed", {weight_gradients: around(turn)}),
+        )  # fmt: skip
+        for word, title, steps in changes:
+            yield _make(word, component, title, hint, steps)
+
+        def move(original: Step, weights: Params, *args: Any, weight: str = weight, times: float) -> Any:
+            gradient, moved = original(weights, *args)
+            return gradient, {**moved, weight: weights[weight] + times * (moved[weight] - weights[weight])}
+
+        ways = (("ascent", "moves along its gradient instead of against it", -1.0), ("kept", "is not moved", 0.0),
+                ("twice", "moves twice as far", 2.0))  # fmt: skip
+        for word, says, times in ways:
+            yield Neighbour(
+                f"single_head_attention_step.{weight}.{word}", "single_head_attention_step",
+                f"the matrix of the {words} {says}", "A step is W − lr·dW, for each of the three matrices.",
+                {take_step: around(partial(move, times=times))},
+            )  # fmt: skip
+
+    def keep_weights(projected: Gradients, params: Params) -> Array:
+        return np.asarray(sum(gradient @ params[name] for name, gradient in projected.items()))
+
+    yield _make(
+        "x-not-transposed", component, "the matrices are not transposed in the gradient of the input", hint,
+        {input_gradient: instead(keep_weights)},
+    )  # fmt: skip
+
+
 # The feed-forward network
 
 
@@ -259,8 +358,51 @@ def _change_embedding() -> Iterator[Neighbour]:
         )
 
 
+# The layers
+
+#: The sub-layer whose gradient is formed, counted from 1.
+_number: Final[ContextVar[int]] = ContextVar("number", default=0)
+
+
+def _note_number(original: Step, *args: Any, number: int, **named: Any) -> Any:
+    token = _number.set(number)
+    try:
+        return original(*args, number=number, **named)
+    finally:
+        _number.reset(token)
+
+
+def _change_residuals() -> Iterator[Neighbour]:
+    """Yield sub-layers through which, or around which, no gradient flows, or twice as much of it."""
+    layers = {
+        "encoder_layer": ("self-attention", "feed-forward network"),
+        "decoder_layer": ("self-attention", "cross-attention", "feed-forward network"),
+    }
+    ways: tuple[tuple[str, str, Callable[[Array, Array], Array]], ...] = (
+        ("residual-forgotten", "forgets the residual around the {}", lambda _, through: through),
+        ("result-forgotten", "goes around the {} only, and not through it", lambda bypass, _: bypass),
+        ("residual-twice", "adds the residual around the {} twice", lambda bypass, through: 2 * bypass + through),
+        ("subtracted", "subtracts what comes through the {}", lambda bypass, through: bypass - through),
+    )
+    for layer, sublayers in layers.items():
+        for (number, what), (word, says, way) in product(enumerate(sublayers, 1), ways):
+
+            def join(original: Step, bypass: Array, through: Array, number: int = number, way: Any = way) -> Array:
+                mine = _number.get() == number
+                return np.asarray(way(bypass, through) if mine else original(bypass, through))
+
+            yield _make(
+                f"{what.replace(' ', '-')}.{word}", layer, f"the backward pass {says.format(what)}",
+                "The gradient of the input is that around the sub-layer plus that through it.",
+                {sublayer_gradient: around(_note_number), join_residual_gradient: around(join)},
+            )  # fmt: skip
+
+
 def generate() -> Iterator[Neighbour]:
     """Yield the neighbours of backward passes."""
+    yield from _change_residuals()
+    yield from _change_products()
+    yield from _change_single_head()
     yield from _change_attention()
     yield from _change_feed_forward()
     yield from _change_norm()

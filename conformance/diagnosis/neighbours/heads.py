@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from itertools import permutations, product
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +20,7 @@ from goldformer.adapters.textbook.heads import (
     split_heads,
 )
 from goldformer.adapters.textbook.steps import Step, around, instead
-from goldformer.conformance.diagnosis.neighbours.arguments import change_result, read_argument
+from goldformer.conformance.diagnosis.neighbours.arguments import Given, change_result, read_argument, replace_argument
 from goldformer.conformance.diagnosis.neighbours.registry import Neighbour
 
 _MHA: Final = "multi_head_attention"
@@ -112,6 +113,28 @@ def _change_projections() -> Iterator[Neighbour]:
         )  # fmt: skip
 
 
+def _change_inputs() -> Iterator[Neighbour]:
+    """Yield the queries, keys and values made from other inputs; one alone is another neighbour."""
+    for sources in product(_ROLES, repeat=len(_ROLES)):
+        changed = {role: source for role, source in zip(_ROLES, sources, strict=True) if role != source}
+        if len(changed) < 2:
+            continue
+
+        def read(original: Step, *args: Any, changed: Mapping[str, str] = changed, **named: Any) -> Any:
+            given: Given = (args, named)
+            inputs = {role: read_argument(multi_head_attention, name, given) for role, name in _INPUTS.items()}
+            for role, source in changed.items():
+                given = replace_argument(multi_head_attention, _INPUTS[role], inputs[source], given)
+            return original(*given[0], **given[1])
+
+        says = ", ".join(f"the {_ROLES[role]} from the input of the {_ROLES[s]}" for role, s in changed.items())
+        yield Neighbour(
+            f"{_MHA}.inputs.{'-'.join(sources)}", _MHA, f"the projections read {says}",
+            "Project the queries from `query`, the keys from `key` and the values from `value`.",
+            {multi_head_attention: around(read)},
+        )  # fmt: skip
+
+
 def _change_roles() -> Iterator[Neighbour]:
     """Projected queries, keys and values in one another's places."""
     for word, order in (
@@ -175,6 +198,8 @@ def _change_heads() -> Iterator[Neighbour]:
         ("averaged", "the mean of the heads stands in the place of every head",
          lambda h: np.broadcast_to(h.mean(1, keepdims=True), h.shape).swapaxes(1, 2)
          .reshape(h.shape[0], h.shape[2], -1)),
+        ("as-samples", "heads are taken for samples when they are put back",
+         lambda h: _join(h.swapaxes(0, 1).reshape(h.shape))),
     )  # fmt: skip
     for word, title, merge in merges:
         yield Neighbour(
@@ -188,34 +213,53 @@ def _join(heads: Array) -> Array:
     return np.asarray(heads.swapaxes(1, 2).reshape(heads.shape[0], heads.shape[2], -1))
 
 
-def _cut_in_thirds(q: Array, k: Array, v: Array) -> tuple[Array, ...]:
-    heads = q.shape[1]
-    thirds = np.split(_join(np.concatenate([q, k, v], axis=-1)), 3, axis=-1)
-    return tuple(third.reshape(*third.shape[:2], heads, -1).swapaxes(1, 2) for third in thirds)
+#: The axes of the columns of a fused projection, in words.
+_AXES: Final = ("part", "head", "channel")
 
 
-def _cut_by_head(q: Array, k: Array, v: Array) -> tuple[Array, ...]:
-    columns = np.concatenate([_join(q), _join(k), _join(v)], axis=-1)
-    return tuple(np.split(columns.reshape(*columns.shape[:2], q.shape[1], -1).swapaxes(1, 2), 3, axis=-1))
+def _read_columns(parts: Sequence[Array], stored: tuple[int, ...], read: tuple[int, ...]) -> list[Array]:
+    """Return the parts (batch, heads, seq, d) of columns that stand in one order of _AXES, read in another one."""
+    columns = np.stack([part.swapaxes(1, 2) for part in parts], axis=2)  # (batch, seq, part, head, channel)
+    sizes = columns.shape[2:]
+    flat = columns.transpose(0, 1, *(2 + axis for axis in stored)).reshape(*columns.shape[:2], -1)
+    wrong = flat.reshape(*flat.shape[:2], *(sizes[axis] for axis in read))
+    back = wrong.transpose(0, 1, *(2 + read.index(axis) for axis in range(len(sizes))))
+    return [back[:, :, place].swapaxes(1, 2).copy() for place in range(len(parts))]
+
+
+def _list_orders() -> Iterator[tuple[str, str, tuple[int, ...], tuple[int, ...]]]:
+    """Yield an id and words for each order in which columns may stand, and another in which they are read."""
+    names = {order: "-".join(_AXES[axis] for axis in order) for order in permutations(range(len(_AXES)))}
+    # Weights whose channels are apart were never seen.
+    for stored, read in product([order for order in names if order[-1] == len(_AXES) - 1], names):
+        if stored != read:
+            ways = [", ".join(_AXES[axis] for axis in order) for order in (read, stored)]
+            yield f"{names[read]}.of.{names[stored]}", "as [{}] where they stand as [{}]".format(*ways), stored, read
 
 
 def _change_fused_order() -> Iterator[Neighbour]:
-    """Code that projects queries, keys and values by one matrix, and cuts it in another order than its columns have."""
-    for word, title, cut in (
-        ("in-thirds", "a fused projection whose columns stand head by head is cut into thirds", _cut_in_thirds),
-        ("by-head", "a fused projection whose columns stand in thirds is cut head by head", _cut_by_head),
-    ):
+    """Yield code that projects several roles by one matrix, and cuts it in another order than its columns have."""
+    hint = "Cut the columns in the order in which the weights were joined."
+    for word, words, stored, read in _list_orders():
+        for roles in ("qkv", "kv"):
 
-        def attend(original: Step, q: Array, k: Array, v: Array, mask: Any, cut: Any = cut) -> Any:
-            given = _inputs.get()
-            # Only what is projected from one array can be projected by one matrix.
-            fused = q.shape == k.shape == v.shape and all(np.array_equal(given["q"], given[role]) for role in "kv")
-            return original(*(cut(q, k, v) if fused else (q, k, v)), mask)
+            def attend(
+                original: Step, q: Array, k: Array, v: Array, mask: Any,
+                roles: str = roles, stored: Any = stored, read: Any = read,
+            ) -> Any:  # fmt: skip
+                given, made = _inputs.get(), {"q": q, "k": k, "v": v}
+                joined = [made[role] for role in roles]
+                # Only what is projected from one array can be projected by one matrix.
+                same = all(np.array_equal(given[roles[0]], given[role]) for role in roles)
+                if same and all(part.shape == joined[0].shape for part in joined):
+                    made |= dict(zip(roles, _read_columns(joined, stored, read), strict=True))
+                return original(made["q"], made["k"], made["v"], mask)
 
-        yield Neighbour(
-            f"{_MHA}.fused.{word}", _MHA, title, "Cut the columns in the order in which the weights were joined.",
-            {multi_head_attention: around(_note_inputs), attend_projected: around(attend)},
-        )  # fmt: skip
+            which = "|".join(roles)
+            yield Neighbour(
+                f"{_MHA}.fused.{roles}.{word}", _MHA, f"the columns of the fused projection, {which}, are read {words}",
+                hint, {multi_head_attention: around(_note_inputs), attend_projected: around(attend)},
+            )  # fmt: skip
 
 
 def _change_fused() -> Iterator[Neighbour]:
@@ -242,6 +286,10 @@ def _change_fused() -> Iterator[Neighbour]:
             f"{component}.{word}", component, title, hint,
             {split_fused: instead(lambda qkv, heads, layout=layout: tuple(a.copy() for a in layout(qkv, heads)))},
         )  # fmt: skip
+    yield Neighbour(
+        f"{component}.from-the-end", component, "the columns of the fused projection are read from the end", hint,
+        {split_fused: around(lambda original, qkv, heads: original(qkv[..., ::-1], heads))},
+    )  # fmt: skip
     for word, order in (
         ("q-k", (1, 0, 2)),
         ("k-v", (0, 2, 1)),
@@ -263,6 +311,7 @@ def _reorder(order: tuple[int, ...]) -> Callable[[Any], Any]:
 def generate() -> Iterator[Neighbour]:
     """Yield the neighbours of projections and heads."""
     yield from _change_projections()
+    yield from _change_inputs()
     yield from _change_roles()
     yield from _change_heads()
     yield from _change_fused_order()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
 from typing import Any, Final
 
@@ -111,16 +112,20 @@ _STACKS: Final = (
 
 
 def _change_stacks() -> Iterator[Neighbour]:
-    for stack in (encoder, decoder):
-        name = stack.__name__
-        for word, title, hint, run in _STACKS:
+    for word, title, hint, run in _STACKS:
 
-            def replace(original: Step, *args: Any, run: Step = run, **named: Any) -> Any:
-                with replacing({run_stack: instead(run)}):
-                    return original(*args, **named)
+        def replace(original: Step, *args: Any, run: Step = run, **named: Any) -> Any:
+            with replacing({run_stack: instead(run)}):
+                return original(*args, **named)
 
-            # Both stacks run through one step: the change holds while this stack runs.
+        # Both stacks run through one step: the change holds while this stack runs.
+        for stack in (encoder, decoder):
+            name = stack.__name__
             yield Neighbour(f"{name}.{word}", name, f"{title}, in the {name}", hint, {stack: around(replace)})
+        yield Neighbour(
+            f"transformer.{word}", "transformer", f"{title}, in the encoder and in the decoder", hint,
+            {run_stack: instead(run)},
+        )  # fmt: skip
 
 
 # The masks of a model
@@ -287,11 +292,34 @@ def _change_final_norms() -> Iterator[Neighbour]:
         )  # fmt: skip
 
 
-def _scale_positions(original: Step, ids: Array, pad_id: int, params: Any) -> Array:
-    """Embed ids with positions, sinusoidal or learned, that are multiplied by √d_model."""
-    positions = original(ids, pad_id, {**params, "table": np.zeros_like(params["table"])})
-    factor = math.sqrt(positions.shape[-1])
-    return np.asarray(original(ids, pad_id, params) + (factor - 1) * positions)
+#: Factors of the embedding and of the positions where they are added: id, words and the factor, of √d_model.
+_EMBEDDING_FACTORS: Final[tuple[tuple[str, str, Callable[[float], float]], ...]] = (
+    ("", "", lambda _: 1.0),
+    ("embedding-scaled", "the embedding{} is multiplied by √d_model beyond what is declared", lambda root: root),
+    ("embedding-divided", "the embedding{} is divided by √d_model", lambda root: 1 / root),
+)
+_POSITION_FACTORS: Final[tuple[tuple[str, str, Callable[[float], float]], ...]] = (
+    ("", "", lambda _: 1.0),
+    ("positions-scaled", "the positions{} are multiplied by √d_model, as only the embedding may be", lambda root: root),
+    ("positions-divided", "the positions{} are divided by √d_model", lambda root: 1 / root),
+    ("positions-missing", "no positions are added{}", lambda _: 0.0),
+)
+
+
+def _add_with_factors(
+    original: Step,
+    ids: Array,
+    pad_id: int,
+    params: Any,
+    *,
+    rows: Callable[[float], float],
+    places: Callable[[float], float],
+) -> Array:
+    """Embed ids with factors of the embedding and of its positions, sinusoidal or learned."""
+    table, root = params["table"], math.sqrt(params["table"].shape[-1])
+    positions = original(ids, pad_id, {**params, "table": np.zeros_like(table)})
+    scaled = original(ids, pad_id, {**params, "table": (table * rows(root)).astype(table.dtype)})
+    return np.asarray(scaled + (places(root) - 1) * positions).astype(table.dtype)
 
 
 def _normalise_embedded(original: Step, ids: Array, pad_id: int, params: Any) -> Array:
@@ -301,19 +329,30 @@ def _normalise_embedded(original: Step, ids: Array, pad_id: int, params: Any) ->
     return layer_norm(x, params={"gamma": one, "beta": 0 * one})
 
 
+#: The step that embeds, on both sides or on one, with the end of an id and words.
+_SIDES: Final = (
+    ("", "", embed), ("-source", " of the source", embed_source), ("-target", " of the target", embed_target),
+)  # fmt: skip
+
+
 def _change_embedding() -> Iterator[Neighbour]:
     """Yield changes of what enters the first layer, on one side or both."""
-    changes = (
-        ("positions-scaled", "the positions{} are multiplied by √d_model, as only the embedding may be",
-         "Scale the embedding, if at all, before you add the positions.", _scale_positions),
-        ("embedding-normed", "the sum of embedding and positions{} is normalised before the first layer, as in BERT",
-         "If it is deliberate, leave it and read all else as right; or give the sum to the first layer.",
-         _normalise_embedded),
-    )  # fmt: skip
-    sides = (("", "", embed), ("-source", " of the source", embed_source), ("-target", " of the target", embed_target))
-    for (word, title, hint, change), (ending, side, at) in product(changes, sides):
-        id_ = f"transformer.{word}{ending}"
-        yield Neighbour(id_, "transformer", title.format(side), hint, {at: around(change)})
+    for ending, side, at in _SIDES:
+        for (row, of_rows, rows), (place, of_places, places) in product(_EMBEDDING_FACTORS, _POSITION_FACTORS):
+            # With a factor of the embedding alone, on both sides, it is a change of token_embedding.
+            if (row or place) and (place or ending):
+                title = " and ".join(words.format(side) for words in (of_rows, of_places) if words)
+                yield Neighbour(
+                    f"transformer.{'-'.join(filter(None, (row, place)))}{ending}", "transformer", title,
+                    "Scale the embedding as the declared option says, and add the positions as they are.",
+                    {at: around(partial(_add_with_factors, rows=rows, places=places))},
+                )  # fmt: skip
+        yield Neighbour(
+            f"transformer.embedding-normed{ending}", "transformer",
+            f"the sum of embedding and positions{side} is normalised before the first layer, as in BERT",
+            "If it is deliberate, leave it and read all else as right; or give the sum to the first layer.",
+            {at: around(_normalise_embedded)},
+        )  # fmt: skip
 
 
 def generate() -> Iterator[Neighbour]:

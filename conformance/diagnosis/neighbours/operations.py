@@ -17,7 +17,7 @@ from goldformer.adapters.textbook.attention import (
     weigh_keys,
 )
 from goldformer.adapters.textbook.checks import Array
-from goldformer.adapters.textbook.heads import Params
+from goldformer.adapters.textbook.heads import Params, merge_heads
 from goldformer.adapters.textbook.layers import (
     activation,
     channel_mean,
@@ -38,6 +38,7 @@ from goldformer.conformance.diagnosis.neighbours.arrays import (
     reverse_last_axis,
     reverse_samples,
     shift_last_axis,
+    take_absolute,
     turn_last_axes,
 )
 from goldformer.conformance.diagnosis.neighbours.registry import Neighbour
@@ -52,8 +53,10 @@ _CHANGES: Final[tuple[tuple[str, str, Change], ...]] = (
     ("transposed", "are transposed", turn_last_axes),
     ("read-by-columns", "are reshaped with their last two axes in the other order",
      lambda x: x.swapaxes(-1, -2).reshape(x.shape) if x.ndim > 1 else x),
+    ("reshaped", "are reshaped where their last two axes should be swapped",
+     lambda x: x.reshape(*x.shape[:-2], x.shape[-1], x.shape[-2]).swapaxes(-1, -2) if x.ndim > 1 else x),
     ("squared", "are squared", np.square),
-    ("absolute", "lose their signs", np.abs),
+    ("absolute", "lose their signs", take_absolute),
     ("reversed", "are reversed along the last axis", reverse_last_axis),
     ("rows-reversed", "are reversed along the queries", lambda x: x[..., ::-1, :] if x.ndim > 1 else x),
     ("shifted", "are shifted by one along the last axis", shift_last_axis),
@@ -77,6 +80,7 @@ _RESULTS: Final[tuple[tuple[Step, str, str, frozenset[str]], ...]] = (
     (score_keys, _SDPA, "the scores", frozenset()),
     (weigh_keys, _SDPA, "the weights", frozenset({"absolute"})),
     (sum_values, _SDPA, "the results of the attention", frozenset({"transposed"})),
+    (merge_heads, "multi_head_attention", "the joined heads", frozenset({"transposed", *_OF_HEADS})),
     (activation, "feed_forward", "the activations", frozenset({"transposed", "absolute", *_OF_HEADS})),
     (layer_norm, "layer_norm", "the normalised rows", frozenset({"transposed"})),
     (output_logits, "output_probabilities", "the logits", frozenset({"transposed", *_OF_HEADS})),
@@ -172,9 +176,9 @@ def _change_activation() -> Iterator[Neighbour]:
         ("elu", "ELU", lambda x: np.where(x > 0, x, np.expm1(x))),
         ("tanh", "tanh", np.tanh),
         ("sigmoid", "a sigmoid", lambda x: 1 / (1 + np.exp(-x))),
-        ("softplus", "softplus", lambda x: np.logaddexp(x, 0)),
+        ("softplus", "softplus", lambda x: np.log(1 + np.exp(x))),
         ("relu6", "ReLU6", lambda x: np.clip(x, 0, 6)),
-        ("absolute-value", "the absolute value", np.abs),
+        ("absolute-value", "the absolute value", take_absolute),
         ("squared-relu", "ReLU squared", lambda x: np.square(np.maximum(x, 0))),
         ("reverse", "min(0, x)", lambda x: np.minimum(x, 0)),
         ("negative-input", "max(0, −x)", lambda x: np.maximum(-x, 0)),
@@ -234,7 +238,7 @@ def _change_norm() -> Iterator[Neighbour]:
         ("multiplied", "the row is multiplied by its deviation", norm_denominator,
          lambda original, variance: 1 / original(variance)),
         ("absolute-deviation", "the deviation is the mean of the absolute values", channel_variance,
-         lambda _, centred: np.square(np.abs(centred).mean(-1, keepdims=True))),
+         lambda _, centred: np.square(take_absolute(centred).mean(-1, keepdims=True))),
         ("sum-of-squares", "the squares are added up, not averaged", channel_variance,
          lambda original, centred: original(centred) * centred.shape[-1]),
         ("over-tokens", "the variance is that of all tokens of a sample", channel_variance,
@@ -300,11 +304,12 @@ def _sum_by(weigh: Change) -> Replacement:
 def _change_operands() -> Iterator[Neighbour]:
     """Scores and sums of other operands."""
     for step, name, words in (
-        (score_keys, "query", "the queries"), (score_keys, "key", "the keys"), (sum_values, "value", "the values")
+        (score_keys, "query", "the queries"), (score_keys, "key", "the keys"), (sum_values, "value", "the values"),
+        (sum_values, "weights", "the weights, where they sum the values,"),
     ):  # fmt: skip
         for word, says, alter_array in _CHANGES:
-            if word in ("doubled", "halved", "negated", "transposed"):
-                continue  # the same as of the scores, or of no square array
+            if word in ("doubled", "halved", "negated", "absolute" if name == "weights" else "transposed"):
+                continue  # the same as of the scores or the result, of no square array, or of what is positive
 
             def alter(own: Array, _: Any, change: Change = alter_array) -> Array:
                 return np.array(change(own))
@@ -337,8 +342,25 @@ def _change_operands() -> Iterator[Neighbour]:
         )  # fmt: skip
 
 
+def _change_tokens() -> Iterator[Neighbour]:
+    """Yield the feed-forward network on tokens that were moved, as convolutions read them with their axes swapped."""
+    for word, says, change in _CHANGES:
+        if word in (*_OF_HEADS, "doubled", "halved", "negated", "transposed", "absolute", "squared", "rounded"):
+            continue
+
+        def alter(own: Array, _: Any, change: Change = change) -> Array:
+            return np.array(change(own))
+
+        yield Neighbour(
+            f"feed_forward.x.{word}", "feed_forward", f"the tokens that the network reads {says}",
+            "Give the network every token as it is, along the last axis.",
+            {feed_forward: change_argument(feed_forward, "x", alter)},
+        )  # fmt: skip
+
+
 def generate() -> Iterator[Neighbour]:
     """Yield the neighbours of single steps."""
+    yield from _change_tokens()
     yield from _change_softmax()
     yield from _take_log_of_softmax()
     yield from _change_activation()

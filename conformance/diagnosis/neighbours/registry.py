@@ -21,7 +21,9 @@ from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.diagnosis.mistakes.registry import Mistaken
 
 #: The modules with a function `generate`, the more common slips first: it decides between equals.
-_MODULES: Final = ("wiring", "model", "masks", "constants", "operations", "heads", "outputs", "randomness", "backward")
+_MODULES: Final = (
+    "wiring", "model", "masks", "constants", "operations", "heads", "outputs", "targets", "randomness", "backward",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

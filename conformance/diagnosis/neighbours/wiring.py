@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 from goldformer.adapters.textbook.checks import Array
-from goldformer.adapters.textbook.heads import multi_head_attention
+from goldformer.adapters.textbook.heads import merge_heads, multi_head_attention
 from goldformer.adapters.textbook.layers import (
     add_residual,
     cross_attend,
@@ -60,6 +61,7 @@ def _describe(name: str) -> str:
         return "the layer's input" if kind == "x" else "the memory"
     what = f"the {_WORDS[sublayer]}"
     return {
+        "heads": f"the joined heads of {what}, before their output projection",
         "result": f"the result of {what}",
         "sum": f"the sum of {what} and its residual",
         "end": f"the output of the sub-layer of {what}",
@@ -109,6 +111,13 @@ def _note_function(sublayer: str) -> Replacement:
     return around(run)
 
 
+def _note_heads(original: Step, *args: Any, **named: Any) -> Any:
+    joined = original(*args, **named)
+    if sublayer := _running.get():
+        _noted.get()[f"heads {sublayer}"] = joined
+    return joined
+
+
 def _note_of_last(kind: str, array: Array) -> None:
     """Note an array of the current sub-layer: the one whose function ran last."""
     noted = _noted.get()
@@ -136,14 +145,15 @@ _NOTES: Final[Replacements] = {
     feed_through: _note_function("feed_forward"),
     run_sublayer: around(_note_sublayer),
     add_residual: around(_note_sum),
+    merge_heads: around(_note_heads),
 }
 
 
-def _join(change: Replacements) -> Replacements:
-    """Return the notes with a change on top of them."""
+def _join(*changes: Replacements) -> Replacements:
+    """Return the notes with changes on top of them."""
     joined = dict(_NOTES)
-    for step, replacement in change.items():
-        joined[step] = _chain(_NOTES[step], replacement) if step in _NOTES else replacement
+    for step, replacement in chain.from_iterable(change.items() for change in changes):
+        joined[step] = _chain(joined[step], replacement) if step in joined else replacement
     return joined
 
 
@@ -170,16 +180,24 @@ class _Edge:
     sublayer: str
     there: tuple[str, ...]
     change: Callable[[Callable[[Any], Any]], Replacements]
+    #: True if what is read may have any number of tokens.
+    any_length: bool = False
 
 
-def _read(name: str) -> Callable[[Any], Any]:
-    """Return the noted array of a name; what should be read if there is none of this shape."""
+def _read(name: str, *, any_length: bool) -> Callable[[Any], Any]:
+    """Return the noted array of a name; what should be read if there is none that fits."""
 
     def read(own: Any) -> Any:
         other = _noted.get().get(name)
-        return own if other is None or other.shape != own.shape else other
+        if other is None or (other.shape != own.shape and not (any_length and _differ_in_tokens(own, other))):
+            return own
+        return other
 
     return read
+
+
+def _differ_in_tokens(one: Array, other: Array) -> bool:
+    return one.ndim == other.ndim and one.shape[:-2] == other.shape[:-2] and one.shape[-1] == other.shape[-1]
 
 
 def _only_in(layer: Step, change: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -212,6 +230,7 @@ def _attention_edges(sublayer: str) -> Iterator[_Edge]:
             sublayer,
             ("read",),
             change,
+            any_length=group == "key value",
         )
 
 
@@ -243,12 +262,12 @@ def _edges(layer: Step) -> Iterator[_Edge]:
         before = "x" if number == 1 else f"end {sublayers[number - 2]}"
         yield _Edge(
             f"{sublayer}.residual", f"the residual of the {words} adds", _describe(before), frozenset({before}),
-            sublayer, ("result", "read"),
+            sublayer, ("heads", "result", "read"),
             partial(_in_sublayer, "x", number),
         )  # fmt: skip
         yield _Edge(
             f"{sublayer}.update", f"the residual of the {words} is added to", f"the result of the {words}",
-            frozenset({f"result {sublayer}"}), sublayer, ("result", "read"),
+            frozenset({f"result {sublayer}"}), sublayer, ("heads", "result", "read"),
             partial(_in_sublayer, "output", number),
         )  # fmt: skip
         yield _Edge(
@@ -299,8 +318,9 @@ def _sources(layer: Step, edge: _Edge) -> Iterator[str]:
     """Yield the arrays that are there when a step reads, other than the right one."""
     yield from (name for name in ("x", "memory") if name not in edge.right and (name == "x" or layer is decoder_layer))
     for sublayer in _SUBLAYERS[layer]:
-        kinds = edge.there if sublayer == edge.sublayer else ("end", "result", "sum", "read")
-        yield from (name for kind in kinds if (name := f"{kind} {sublayer}") not in edge.right)
+        kinds = edge.there if sublayer == edge.sublayer else ("end", "result", "sum", "read", "heads")
+        names = (f"{kind} {sublayer}" for kind in kinds if kind != "heads" or sublayer != "feed_forward")
+        yield from (name for name in names if name not in edge.right)
         if sublayer == edge.sublayer:
             return
 
@@ -419,9 +439,12 @@ def list_updates() -> Iterator[tuple[str, str, str, Callable[[Callable[[], float
             yield layer.__name__, f"{sublayer}.residual", own, partial(scale, "x", number, layer)
 
 
-def generate() -> Iterator[Neighbour]:
-    """Yield a neighbour for each edge of a layer and each other array that may have the same shape."""
-    yield from _normalise_memory()
+def _rewire(layer: Step, edge: _Edge, source: str) -> Replacements:
+    return edge.change(_only_in(layer, _read(source, any_length=edge.any_length)))
+
+
+def _rewire_layers() -> Iterator[Neighbour]:
+    """Yield each edge of a layer with each other array that may have the same shape."""
     for layer in _SUBLAYERS:
         for edge in _edges(layer):
             for source in _sources(layer, edge):
@@ -430,8 +453,32 @@ def generate() -> Iterator[Neighbour]:
                     layer.__name__,
                     f"{edge.verb} {_describe(source)} instead of {edge.own}{_say(layer)}",
                     f"Take {edge.own} there.",
-                    _join(edge.change(_only_in(layer, _read(source)))),
+                    _join(_rewire(layer, edge, source)),
                 )
+
+
+def _rewire_models() -> Iterator[Neighbour]:
+    """Yield models in which an edge is wrong in both kinds of layer, as where both are of one class."""
+    of_decoder = {edge.id: edge for edge in _edges(decoder_layer)}
+    for edge in _edges(encoder_layer):
+        other = of_decoder[edge.id]
+        for source in (s for s in _sources(encoder_layer, edge) if s in _sources(decoder_layer, other)):
+            own = edge.own if edge.own == other.own else "what it should"
+            yield Neighbour(
+                f"transformer.{edge.id}.from.{source.replace(' ', '.')}",
+                "transformer",
+                f"{edge.verb} {_describe(source)} instead of {own}, in every layer",
+                f"Take {own} there." if own == edge.own else "Take there what the layer's formula says.",
+                _join(_rewire(encoder_layer, edge, source), _rewire(decoder_layer, other, source)),
+            )
+
+
+def generate() -> Iterator[Neighbour]:
+    """Yield the neighbours of what layers are made of."""
+    yield from _normalise_memory()
+    yield from _rewire_layers()
+    yield from _rewire_models()
+    for layer in _SUBLAYERS:
         yield from _swap_norms(layer)
         yield from _change_updates(layer)
         yield from _repeat_functions(layer)

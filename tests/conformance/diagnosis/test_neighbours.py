@@ -94,6 +94,16 @@ def test_each_shows_in_a_case_of_its_component(spec):
         "layer_norm.backward.no-variance-term",
         "feed_forward.backward.biases-averaged",
         "scaled_dot_product_attention.backward.weights-without-mask",
+        "multi_head_attention.inputs.q-v-k",
+        "multi_head_attention.fused.kv.head-part-channel.of.part-head-channel",
+        "multi_head_attention.merge_heads.reversed",
+        "feed_forward.x.reshaped",
+        "label_smoothing.own-whole",
+        "cross_entropy.padding-added",
+        "pad_or_truncate.padded-in-front",
+        "single_head_attention_step.w_v.ascent",
+        "scaled_dot_product_attention.backward.key.not-transposed",
+        "encoder_layer.backward.self-attention.residual-forgotten",
     ],
 )
 def test_it_is_named_in_its_own_component(spec, id_):
@@ -118,12 +128,54 @@ def test_it_is_named_in_a_larger_component(spec, id_, whole):
     assert [finding.mistakes for finding in said if finding.label == MISTAKE_FOUND] == [(id_,)]
 
 
-@pytest.mark.parametrize("id_", ["transformer.positions-scaled-source", "transformer.embedding-normed"])
+@pytest.mark.parametrize(
+    "id_",
+    [
+        "transformer.positions-scaled-source",
+        "transformer.embedding-divided-positions-missing-target",
+        "transformer.embedding-normed",
+    ],
+)
 def test_what_enters_the_first_layer_is_named_under_what_is_declared(id_, spec):
     changed = neighbours()[id_]
     conventions = {"positions": "learned", "embedding_scale": "sqrt_d_model"}
     bench = make_bench(spec, changed.steps, "transformer", conventions)
     judgements = [judge_case(case, bench) for case in small_cases(spec, "transformer")]
+    said = list(diagnose(Diagnosis(spec).explain_all(judgements), spec))
+    assert [finding.mistakes for finding in said if finding.label == MISTAKE_FOUND] == [(id_,)]
+
+
+def without_weights(steps, component, **conventions):
+    """The textbook with a change, which returns its first output alone."""
+    layers = [OPTIONS[item] for item in conventions.items()]
+    book = build_textbook(*layers, steps, only=component)
+    called = getattr(book, component)
+
+    def first(**given):
+        return called(**given)["output"]
+
+    return SimpleNamespace(ARRAYS="numpy", NAME="book", CONVENTIONS=conventions, **{component: first})
+
+
+def test_keys_and_values_of_another_length_are_named(spec):
+    """Nobody sees the shape of weights that are not returned."""
+    id_ = "decoder_layer.cross_attention.key-and-value.from.read.cross_attention"
+    book = without_weights(neighbours()[id_].steps, "decoder_layer", norm_placement="pre")
+    bench = Bench(spec, Adapter.from_object(book, "mine.py", spec), "float32", "cpu")
+    judgements = [judge_case(case, bench) for case in small_cases(spec, "decoder_layer")]
+    said = list(diagnose(Diagnosis(spec).explain_all(judgements), spec))
+    assert [finding.mistakes for finding in said if finding.label == MISTAKE_FOUND] == [(id_,)]
+
+
+def test_a_backward_pass_of_its_own_refutes_nothing_in_the_forward_pass(spec):
+    """Gradients that are right, or wrong in another way, say nothing of a forward pass that is wrong."""
+    id_ = "scaled_dot_product_attention.weights.transposed"
+    book = build_textbook(neighbours()[id_].steps, only="single_head_attention")
+    right = build_textbook(only="single_head_attention").single_head_attention_gradient
+    own = SimpleNamespace(**{**vars(book), "single_head_attention_gradient": right})
+    bench = Bench(spec, Adapter.from_object(own, "mine.py", spec), "float32", "cpu")
+    judgements = [judge_case(case, bench) for case in spec.cases_of("single_head_attention")]
+    assert any(j.case.cotangent is not None and not j.verdict.bad for j in judgements)
     said = list(diagnose(Diagnosis(spec).explain_all(judgements), spec))
     assert [finding.mistakes for finding in said if finding.label == MISTAKE_FOUND] == [(id_,)]
 
