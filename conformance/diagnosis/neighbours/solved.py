@@ -15,14 +15,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from goldformer.adapters.textbook.attention import score_divisor, sum_values, weigh_keys
+from goldformer.adapters.textbook.attention import score_divisor
 from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.embedding import add_encoding, token_embedding, wavelength_base
 from goldformer.adapters.textbook.layers import activation, layer_norm_eps
-from goldformer.adapters.textbook.model import output_logits
 from goldformer.adapters.textbook.steps import Replacements, Step, around, instead
 from goldformer.conformance.diagnosis.causes import EQUALS
 from goldformer.conformance.diagnosis.neighbours.arguments import change_argument, change_array
+from goldformer.conformance.diagnosis.neighbours.constants import SCALED_RESULTS
 from goldformer.conformance.diagnosis.neighbours.wiring import list_updates
 
 #: The numbers of the grid to a factor of ten, and the sections after it: they leave six digits.
@@ -133,14 +133,10 @@ def _list_families() -> Iterator[Family]:
         "positional_encoding.factor", "positional_encoding", "the encoding of the positions is multiplied by {}",
         "Add the encoding as it is.", _FACTORS, _scale_encoding, signed=True,
     )  # fmt: skip
-    results: tuple[tuple[Step, str, str], ...] = (
-        (weigh_keys, attention, "the weights are"),
-        (sum_values, attention, "the results of the attention are"),
-        (activation, "feed_forward", "the activations are"),
-        (output_logits, "output_probabilities", "the logits are"),
-        (token_embedding, embedding, "the rows of the table are"),
-    )
-    for step, component, words in results:
+    rows: tuple[Step, str, str, tuple[str, str]] = (
+        token_embedding, embedding, "the rows of the table are", ("seq", "d_model"),
+    )  # fmt: skip
+    for step, component, words, _ in (*SCALED_RESULTS, rows):
         yield Family(
             f"{component}.{step.__name__}.factor", component, f"{words} multiplied by {{}}",
             "Leave the factor out, or declare the option that has it.", _FACTORS, _factor(step), signed=True,
