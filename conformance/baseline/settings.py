@@ -1,4 +1,4 @@
-"""How closely results stay the same in other settings: in other batches, with padding, as views, on more threads.
+"""Closeness of results in other settings: in other batches, with padding, as views, on more threads.
 
 A property that compares calls in another setting is recorded as a call. For each setting it has one output: the largest
 distance ÷ tolerance, which is 0 if all results are the same bit for bit.
