@@ -17,7 +17,7 @@ import numpy as np
 from goldformer.conformance.baseline.arrays import Array, StoredArray, places
 from goldformer.conformance.baseline.model import Baseline, Entry, Key
 from goldformer.conformance.baseline.moves import Kind, Move, describe_end_change, describe_form_change
-from goldformer.conformance.baseline.settings import judge_settings, list_setting_keys
+from goldformer.conformance.baseline.settings import compares_settings, judge_settings
 from goldformer.conformance.baseline.standard import Precision, Standard, Standards, find_shown, list_coarser
 from goldformer.conformance.diagnosis.failure import FailingCase
 from goldformer.conformance.diagnosis.imitation import Imitator
@@ -42,7 +42,6 @@ class Judge:
         self.spec = spec
         self.imitator = Imitator(spec)
         self.standards = Standards(spec, self.imitator)
-        self.settings = list_setting_keys(spec)
         #: The lower precision that a component looks like, by component, dtype and device.
         self.precisions: dict[tuple[str, str, str], Precision] = {}
 
@@ -64,7 +63,7 @@ class Judge:
             assert entry is not None, "one of the two recorded it"
             gone = f"is gone: {new.absent.get(key) or 'nothing returns it any more'}"
             return [Move(key, entry.component, "", Kind.FORM, _NEW if before is None else gone)]
-        if key.case in self.settings:
+        if compares_settings(key):
             return list(judge_settings(key, before, after))
         if before.ended is not None or after.ended is not None:
             why = describe_end_change(before.ended, after.ended)

@@ -16,7 +16,7 @@ from goldformer.conformance.baseline.arrays import StoredArray
 from goldformer.conformance.baseline.drawn import draw_cases
 from goldformer.conformance.baseline.environment import describe_run
 from goldformer.conformance.baseline.model import Baseline, BaselineError, BaselineRequest, Ended, Entry, Key, Output
-from goldformer.conformance.baseline.settings import key_of, list_setting_checks, make_setting_entry
+from goldformer.conformance.baseline.settings import compares_settings, key_of, list_setting_checks, make_setting_entry
 from goldformer.conformance.judging.cases import Bench, Judgement, plan
 from goldformer.conformance.judging.invoke import Result
 from goldformer.conformance.judging.tolerance import tolerance
@@ -77,7 +77,8 @@ def find_unrepeatable(adapter: Adapter, spec: Spec, baseline: Baseline) -> list[
     results = {
         key: entry
         for key, entry in baseline.entries.items()
-        if entry.outputs and key.case in cases and not cases[key.case].random and not cases[key.case].full_size
+        if entry.outputs and not compares_settings(key)
+        if not cases[key.case].random and not cases[key.case].full_size
     }
     by_size = sorted(
         results, key=lambda key: sum(output.stored.values.size for output in results[key].outputs.values())
@@ -179,8 +180,11 @@ def note_end(verdict: Verdict, collector: ResultCollector, absent: dict[Key, str
 
 def _drop_unrepeatable(collector: ResultCollector, spec: Spec, bench: Bench, absent: dict[Key, str]) -> None:
     """Repeat every random case, and drop the results that differ."""
-    random = {key for key in collector.entries if key.case in spec.cases and spec.cases[key.case].random}
-    first = {key: entry for key, entry in collector.entries.items() if key in random and entry.outputs}
+    first = {
+        key: entry
+        for key, entry in collector.entries.items()
+        if entry.outputs and not compares_settings(key) and spec.cases[key.case].random
+    }
     for key, entry in first.items():
         again = ResultCollector()
         selection = Selection((key.dtype,), cases=(key.case,))

@@ -21,6 +21,8 @@ from goldformer.conformance.properties.registry import components_of
 from goldformer.conformance.run import Check, Selection, checks
 from goldformer.spec import Property, Spec
 
+#: What stands between a property and its component in a `Key`; no case has a space in its id.
+_OF: Final = " of "
 #: Distances are divided by the tolerance.
 _TOLERANCE: Final = 1.0
 
@@ -36,7 +38,12 @@ def list_setting_keys(spec: Spec) -> dict[str, tuple[Property, str]]:
 
 
 def _name(property_id: str, component: str) -> str:
-    return f"{property_id} of {component}"
+    return f"{property_id}{_OF}{component}"
+
+
+def compares_settings(key: Key) -> bool:
+    """Return True if a key has a property and its component in the place of a case."""
+    return _OF in key.case
 
 
 def list_setting_checks(bench: Bench, request: BaselineRequest, only: Collection[str]) -> Iterator[Check]:
