@@ -30,7 +30,7 @@ from goldformer.adapters.textbook.layers import (
 )
 from goldformer.adapters.textbook.model import log_softmax, output_logits
 from goldformer.adapters.textbook.steps import Replacement, Replacements, Step, around, instead
-from goldformer.conformance.diagnosis.neighbours.arguments import change_argument, change_array
+from goldformer.conformance.diagnosis.neighbours.arguments import Given, change_argument, change_array
 from goldformer.conformance.diagnosis.neighbours.arrays import (
     Change,
     repeat_first_sample,
@@ -302,22 +302,7 @@ def _sum_by(weigh: Change) -> Replacement:
 
 
 def _change_operands() -> Iterator[Neighbour]:
-    """Scores and sums of other operands."""
-    for step, name, words in (
-        (score_keys, "query", "the queries"), (score_keys, "key", "the keys"), (sum_values, "value", "the values"),
-        (sum_values, "weights", "the weights, where they sum the values,"),
-    ):  # fmt: skip
-        for word, says, alter_array in _CHANGES:
-            if word in ("doubled", "halved", "negated", "absolute" if name == "weights" else "transposed"):
-                continue  # the same as of the scores or the result, of no square array, or of what is positive
-
-            def alter(own: Array, _: Any, change: Change = alter_array) -> Array:
-                return np.array(change(own))
-
-            yield Neighbour(
-                f"{_SDPA}.{name}.{word}", _SDPA, f"{words} {says}", f"Use {words} as they are.",
-                {step: change_argument(step, name, alter)},
-            )  # fmt: skip
+    """Yield scores and sums of other operands."""
     for words, weigh in (("the scaled scores", _take), ("the exponentials of the scores", _raise)):
         yield Neighbour(
             f"{_SDPA}.values-by.{words.replace(' ', '-')}", _SDPA,
@@ -342,28 +327,41 @@ def _change_operands() -> Iterator[Neighbour]:
         )  # fmt: skip
 
 
-def _change_tokens() -> Iterator[Neighbour]:
-    """Yield the feed-forward network on tokens that were moved, as convolutions read them with their axes swapped."""
-    for word, says, change in _CHANGES:
-        if word in (*_OF_HEADS, "doubled", "halved", "negated", "transposed", "absolute", "squared", "rounded"):
-            continue
+#: What steps read, in words, the hint, and the changes that do nothing to it, or the same as one of a result.
+_READ: Final[tuple[tuple[Step, str, str, str, str, frozenset[str]], ...]] = (
+    (feed_forward, "x", "feed_forward", "the tokens that the network reads",
+     "Give the network every token as it is, along the last axis.",
+     frozenset({"transposed", "absolute", "squared", "rounded", *_OF_HEADS})),
+    (score_keys, "query", _SDPA, "the queries", "Use the queries as they are.", frozenset({"transposed"})),
+    (score_keys, "key", _SDPA, "the keys", "Use the keys as they are.", frozenset({"transposed"})),
+    (sum_values, "value", _SDPA, "the values", "Use the values as they are.", frozenset({"transposed"})),
+    (sum_values, "weights", _SDPA, "the weights, where they sum the values,",
+     "Use the weights, where they sum the values, as they are.", frozenset({"absolute"})),
+)  # fmt: skip
+#: The same as of a result.
+_FACTORS: Final = frozenset({"doubled", "halved", "negated"})
 
-        def alter(own: Array, _: Any, change: Change = change) -> Array:
-            return np.array(change(own))
 
-        yield Neighbour(
-            f"feed_forward.x.{word}", "feed_forward", f"the tokens that the network reads {says}",
-            "Give the network every token as it is, along the last axis.",
-            {feed_forward: change_argument(feed_forward, "x", alter)},
-        )  # fmt: skip
+def _change_read() -> Iterator[Neighbour]:
+    """Yield steps that read an array changed, such as tokens whose axes a convolution swaps by a reshape."""
+    for step, name, component, words, hint, idle in _READ:
+        for word, says, change in (change for change in _CHANGES if change[0] not in _FACTORS | idle):
+
+            def alter(own: Array, _: Given, change: Change = change) -> Array:
+                return np.array(change(own))
+
+            yield Neighbour(
+                f"{component}.{name}.{word}", component, f"{words} {says}", hint,
+                {step: change_argument(step, name, alter)},
+            )  # fmt: skip
 
 
 def generate() -> Iterator[Neighbour]:
     """Yield the neighbours of single steps."""
-    yield from _change_tokens()
     yield from _change_softmax()
     yield from _take_log_of_softmax()
     yield from _change_activation()
     yield from _change_norm()
+    yield from _change_read()
     yield from _change_operands()
     yield from _change_results()

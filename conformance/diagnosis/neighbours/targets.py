@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -234,19 +234,19 @@ def _change_divergence() -> Iterator[Neighbour]:
         yield Neighbour(
             f"{component}.{word}", component, title, hint, {kl_terms: instead(partial(_take_terms, term=term))}
         )
-    divisors: tuple[tuple[str, str, Callable[[Mapping[str, Array]], Any]], ...] = (
-        ("over-vocab", "it is divided by the vocabulary's size", lambda given: given["logits"].shape[-1]),
+    divisors: tuple[tuple[str, str, Callable[[Array], float]], ...] = (
+        ("over-vocab", "it is divided by the vocabulary's size", lambda logits: logits.shape[-1]),
         ("over-rows", "each row is divided by the number of rows",
-         lambda given: given["logits"].size / given["logits"].shape[-1]),
-        ("over-elements", "it is divided by the number of all elements", lambda given: given["logits"].size),
-        ("over-samples", "it is divided by the number of samples", lambda given: given["logits"].shape[0]),
-        ("base-two", "the logarithm has base 2", lambda _: np.log(2)),
+         lambda logits: logits.size / logits.shape[-1]),
+        ("over-elements", "it is divided by the number of all elements", lambda logits: logits.size),
+        ("over-samples", "it is divided by the number of samples", lambda logits: logits.shape[0]),
+        ("base-two", "the logarithm has base 2", lambda _: float(np.log(2))),
     )  # fmt: skip
     for word, title, divisor in divisors:
 
         def divide(original: Step, target: Array, logits: Array, divisor: Any = divisor) -> Array:
             found = original(target, logits)
-            return np.asarray(found / divisor({"logits": logits})).astype(found.dtype)
+            return np.asarray(found / divisor(logits)).astype(found.dtype)
 
         yield Neighbour(f"{component}.{word}", component, title, hint, {kl_divergence: around(divide)})
     yield Neighbour(
