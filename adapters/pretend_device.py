@@ -104,7 +104,7 @@ class DirectDispatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
     """
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # has types here, so that callers need no exception
+        super().__init__()  # type: ignore[no-untyped-call]  # torch gives no types; this method does
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

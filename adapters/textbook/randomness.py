@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from goldformer.adapters.textbook.checks import Array, axis_sizes
-from goldformer.adapters.textbook.steps import step
+from goldformer.adapters.textbook.steps import hold, step
 
 # Initialisation
 
@@ -89,11 +89,8 @@ def dropping(dropout_rate: float | None, training: bool, seed: int | None) -> It
         yield
         return
     drop_elements(np.ones(1), "dropout_rate", dropout_rate, seed)  # refuses a rate outside 0 … 1
-    token = _dropout.set(Dropout(dropout_rate, np.random.default_rng(seed)) if is_dropping(training) else None)
-    try:
+    with hold(_dropout, Dropout(dropout_rate, np.random.default_rng(seed)) if is_dropping(training) else None):
         yield
-    finally:
-        _dropout.reset(token)
 
 
 @step

@@ -77,13 +77,20 @@ def stack_replacements(layers: Iterable[Replacements], below: Mapping[Step, Step
 
 
 @contextmanager
-def replacing(*layers: Replacements) -> Iterator[None]:
-    """Replace steps in the calls inside the context, on top of existing replacements."""
-    token = _replaced.set(stack_replacements(layers, _replaced.get()))
+def hold(variable: ContextVar[R], value: R) -> Iterator[None]:
+    """Give a context variable a value inside the context."""
+    token = variable.set(value)
     try:
         yield
     finally:
-        _replaced.reset(token)
+        variable.reset(token)
+
+
+@contextmanager
+def replacing(*layers: Replacements) -> Iterator[None]:
+    """Replace steps in the calls inside the context, on top of existing replacements."""
+    with hold(_replaced, stack_replacements(layers, _replaced.get())):
+        yield
 
 
 def bind_replacements(function: Callable[P, R], replaced: Mapping[Step, Step]) -> Callable[P, R]:

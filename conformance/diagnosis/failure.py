@@ -68,8 +68,8 @@ class FailingCase:
         return isinstance(self.actual, BadResult) and self.actual.reason == "mutated-input"
 
     @cached_property
-    def given(self) -> frozenset[str] | None:
-        """The outputs that the implementation gives; None if its call has no result."""
+    def output_names(self) -> frozenset[str] | None:
+        """The names of the outputs that the implementation gives; None if its call has no result."""
         return frozenset(self.actual.outputs) if isinstance(self.actual, Result) and self.actual.outputs else None
 
     @cached_property

@@ -591,7 +591,7 @@ class Imitator:
         if self._imitations is None:
             return self._run_candidate(candidate, failure)
         options = tuple(failure.options.items())
-        key = (candidate, options, failure.case.id, failure.dtype, failure.has_changed_inputs, failure.given)
+        key = (candidate, options, failure.case.id, failure.dtype, failure.has_changed_inputs, failure.output_names)
         return self._imitations.get(key, lambda: self._run_candidate(candidate, failure))
 
     def _run_candidate(self, candidate: Candidate, failure: FailingCase) -> Result | BadResult | None:
@@ -609,7 +609,7 @@ class Imitator:
                 # An output that the implementation does not give may have any shape.
                 return invoke(
                     adapter, contract, arguments, dtype, "cpu", check_inputs=failure.has_changed_inputs,
-                    outputs=failure.given,
+                    outputs=failure.output_names,
                 )  # fmt: skip
         except BadResult as bad:
             return bad

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -21,7 +20,7 @@ from goldformer.adapters.textbook.layers import (
     run_sublayer,
 )
 from goldformer.adapters.textbook.model import embed_source, embed_target
-from goldformer.adapters.textbook.steps import Replacement, Replacements, Step, around
+from goldformer.adapters.textbook.steps import Replacement, Replacements, Step, around, hold
 from goldformer.conformance.diagnosis.mistakes.registry import Mistaken
 
 
@@ -155,20 +154,11 @@ _NOWHERE: Final = Position()
 _at: Final[ContextVar[Position]] = ContextVar("at", default=_NOWHERE)
 
 
-@contextmanager
-def _set_position(at: Position) -> Iterator[None]:
-    token = _at.set(at)
-    try:
-        yield
-    finally:
-        _at.reset(token)
-
-
 def _track(move: Callable[..., Position]) -> Replacement:
     """Return a replacement that runs a step unchanged, at the position that `move` returns."""
 
     def run(original: Step, *args: Any, **named: Any) -> Any:
-        with _set_position(move(_at.get(), *args, **named)):
+        with hold(_at, move(_at.get(), *args, **named)):
             return original(*args, **named)
 
     return around(run)

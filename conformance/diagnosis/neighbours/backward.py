@@ -33,7 +33,7 @@ from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.heads import Params, project
 from goldformer.adapters.textbook.layers import channel_mean, channel_variance, norm_denominator, subtract_mean
 from goldformer.adapters.textbook.layers_backward import join_residual_gradient, sublayer_gradient
-from goldformer.adapters.textbook.steps import Replacements, Step, around, instead
+from goldformer.adapters.textbook.steps import Replacements, Step, around, hold, instead
 from goldformer.conformance.diagnosis.neighbours.arguments import read_argument
 from goldformer.conformance.diagnosis.neighbours.registry import Neighbour
 
@@ -365,11 +365,8 @@ _number: Final[ContextVar[int]] = ContextVar("number", default=0)
 
 
 def _note_number(original: Step, *args: Any, number: int, **named: Any) -> Any:
-    token = _number.set(number)
-    try:
+    with hold(_number, number):
         return original(*args, number=number, **named)
-    finally:
-        _number.reset(token)
 
 
 def _change_residuals() -> Iterator[Neighbour]:

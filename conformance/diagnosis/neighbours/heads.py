@@ -19,7 +19,7 @@ from goldformer.adapters.textbook.heads import (
     split_fused,
     split_heads,
 )
-from goldformer.adapters.textbook.steps import Step, around, instead
+from goldformer.adapters.textbook.steps import Step, around, hold, instead
 from goldformer.conformance.diagnosis.neighbours.arguments import Given, change_result, read_argument, replace_argument
 from goldformer.conformance.diagnosis.neighbours.registry import Neighbour
 
@@ -30,12 +30,12 @@ _inputs: Final[ContextVar[Mapping[str, Array]]] = ContextVar("inputs")
 
 
 def _note_inputs(original: Step, *args: Any, **named: Any) -> Any:
-    given = (args, named)
-    token = _inputs.set({role: read_argument(multi_head_attention, name, given) for role, name in _INPUTS.items()})
-    try:
+    with hold(_inputs, _read_inputs((args, named))):
         return original(*args, **named)
-    finally:
-        _inputs.reset(token)
+
+
+def _read_inputs(given: Given) -> dict[str, Array]:
+    return {role: read_argument(multi_head_attention, name, given) for role, name in _INPUTS.items()}
 
 
 def _same_shape(other: Any, own: Any) -> Any:
@@ -122,7 +122,7 @@ def _change_inputs() -> Iterator[Neighbour]:
 
         def read(original: Step, *args: Any, changed: Mapping[str, str] = changed, **named: Any) -> Any:
             given: Given = (args, named)
-            inputs = {role: read_argument(multi_head_attention, name, given) for role, name in _INPUTS.items()}
+            inputs = _read_inputs(given)
             for role, source in changed.items():
                 given = replace_argument(multi_head_attention, _INPUTS[role], inputs[source], given)
             return original(*given[0], **given[1])

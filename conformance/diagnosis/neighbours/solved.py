@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
@@ -19,7 +19,7 @@ from goldformer.adapters.textbook.attention import score_divisor
 from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.embedding import add_encoding, token_embedding, wavelength_base
 from goldformer.adapters.textbook.layers import activation, layer_norm_eps
-from goldformer.adapters.textbook.steps import Replacements, Step, around, instead
+from goldformer.adapters.textbook.steps import Replacements, Step, around, hold, instead
 from goldformer.conformance.diagnosis.causes import EQUALS
 from goldformer.conformance.diagnosis.neighbours.arguments import change_argument, change_array
 from goldformer.conformance.diagnosis.neighbours.constants import SCALED_RESULTS
@@ -63,14 +63,9 @@ class Family:
 _number: Final[ContextVar[float]] = ContextVar("number")
 
 
-@contextmanager
-def trying(value: float) -> Iterator[None]:
-    """Make a family's number this one."""
-    token = _number.set(value)
-    try:
-        yield
-    finally:
-        _number.reset(token)
+def trying(value: float) -> AbstractContextManager[None]:
+    """Make a family's number this one inside a context."""
+    return hold(_number, value)
 
 
 def read_trial(family: Family) -> Replacements:

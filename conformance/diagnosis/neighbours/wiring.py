@@ -6,7 +6,6 @@ The arrays of a layer are noted while it runs, so that a later step can read any
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -26,7 +25,7 @@ from goldformer.adapters.textbook.layers import (
     run_sublayer,
     self_attend,
 )
-from goldformer.adapters.textbook.steps import Replacement, Replacements, Step, around
+from goldformer.adapters.textbook.steps import Replacement, Replacements, Step, around, hold
 from goldformer.conformance.diagnosis.neighbours.arguments import (
     Given,
     change_argument,
@@ -76,22 +75,13 @@ def _say(layer: Step) -> str:
 # Noting
 
 
-@contextmanager
-def _set(variable: ContextVar[Any], value: Any) -> Iterator[None]:
-    token = variable.set(value)
-    try:
-        yield
-    finally:
-        variable.reset(token)
-
-
 def _note_layer(layer: Step) -> Replacement:
     def run(original: Step, *args: Any, **named: Any) -> Any:
         given = (args, named)
         start = {"x": read_argument(layer, "x", given)}
         if layer is decoder_layer:
             start["memory"] = read_argument(layer, "memory", given)
-        with _set(_noted, start), _set(_layer, layer):
+        with hold(_noted, start), hold(_layer, layer):
             return original(*args, **named)
 
     return around(run)
@@ -103,7 +93,7 @@ def _note_function(sublayer: str) -> Replacement:
     def run(original: Step, x: Array, *args: Any, **named: Any) -> Any:
         noted = _noted.get()
         noted[f"read {sublayer}"] = x
-        with _set(_running, sublayer):
+        with hold(_running, sublayer):
             result, second = original(x, *args, **named)
         noted[f"result {sublayer}"] = result
         return result, second
@@ -300,7 +290,7 @@ def _replace_normed(number: int, read: Callable[[Any], Any]) -> Replacements:
         return read(own) if _number.get() == number else own
 
     def run(original: Step, *args: Any, **named: Any) -> Any:
-        with _set(_number, named["number"]):
+        with hold(_number, named["number"]):
             return original(*args, **named)
 
     return {run_sublayer: around(run), layer_norm: change_argument(layer_norm, "x", change)}

@@ -36,11 +36,15 @@ def small_cases(spec, component, *, gradients=False):
     return ordered[len(ordered) // 3 :] + ordered[: len(ordered) // 3]
 
 
+def diagnose_cases(bench, cases):
+    judgements = [judge_case(case, bench) for case in cases]
+    return list(diagnose(Diagnosis(bench.spec).explain_all(judgements), bench.spec))
+
+
 def find_said(spec, neighbour, component, most=None):
     bench = make_bench(spec, neighbour.steps, component, {})
     cases = small_cases(spec, component, gradients=neighbour.backward)[:most]
-    judgements = [judge_case(case, bench) for case in cases]
-    return list(diagnose(Diagnosis(spec).explain_all(judgements), spec))
+    return diagnose_cases(bench, cases)
 
 
 def test_there_are_hundreds_with_ids_and_sentences_of_their_own(spec):
@@ -140,8 +144,7 @@ def test_what_enters_the_first_layer_is_named_under_what_is_declared(id_, spec):
     changed = neighbours()[id_]
     conventions = {"positions": "learned", "embedding_scale": "sqrt_d_model"}
     bench = make_bench(spec, changed.steps, "transformer", conventions)
-    judgements = [judge_case(case, bench) for case in small_cases(spec, "transformer")]
-    said = list(diagnose(Diagnosis(spec).explain_all(judgements), spec))
+    said = diagnose_cases(bench, small_cases(spec, "transformer"))
     assert [finding.mistakes for finding in said if finding.label == MISTAKE_FOUND] == [(id_,)]
 
 
@@ -162,8 +165,7 @@ def test_keys_and_values_of_another_length_are_named(spec):
     id_ = "decoder_layer.cross_attention.key-and-value.from.read.cross_attention"
     book = without_weights(neighbours()[id_].steps, "decoder_layer", norm_placement="pre")
     bench = Bench(spec, Adapter.from_object(book, "mine.py", spec), "float32", "cpu")
-    judgements = [judge_case(case, bench) for case in small_cases(spec, "decoder_layer")]
-    said = list(diagnose(Diagnosis(spec).explain_all(judgements), spec))
+    said = diagnose_cases(bench, small_cases(spec, "decoder_layer"))
     assert [finding.mistakes for finding in said if finding.label == MISTAKE_FOUND] == [(id_,)]
 
 
