@@ -203,7 +203,17 @@ class Imitator:
     def would_fail(self, causes: tuple[str, ...], passing: FailingCase) -> bool:
         """Return True if the causes of a match would clearly fail a case in which the actual result is right."""
         candidate = self._matched.get(causes)
-        return candidate is not None and passing.excludes(self._imitate(candidate, passing))
+        return candidate is not None and self._is_excluded(candidate, passing)
+
+    def _is_excluded(self, candidate: Candidate, passing: FailingCase) -> bool:
+        """Return True if a candidate is wrong, or raises, in a case that passes.
+
+        An option that permits to refuse the case lets the textbook raise as well, which says nothing of the candidate.
+        """
+        made = self._imitate(candidate, passing)
+        if isinstance(made, BadResult) and isinstance(self._imitate(Candidate(), passing), BadResult):
+            return False
+        return passing.excludes(made)
 
     def imitate(self, causes: tuple[str, ...], failure: FailingCase) -> Result | BadResult | None:
         """Return what the causes of a match give for a case; None if that is nothing."""
@@ -341,7 +351,7 @@ class Imitator:
             candidate: distance
             for candidate, distance in found.items()
             if all(id_ in implementations() for id_ in candidate.mistakes)
-            or not any(other.excludes(self._imitate(candidate, other)) for other in passed)
+            or not any(self._is_excluded(candidate, other) for other in passed)
         }
 
     def note_passed(self, passing: FailingCase) -> None:

@@ -319,10 +319,10 @@ def tolerate_precision(failed: Verdict, coarser: Bench) -> Verdict:
     return skip_check(failed, "precision", f"right to {coarser.rounds_to}, not to {failed.dtype}: {failed.message}")
 
 
-def find_working_case(component: str, bench: Bench) -> Case:
-    """Return the first case of a component that the implementation runs; NotImplementedHere if it runs none."""
+def find_working_case(component: str, bench: Bench, cases: Iterable[Case] | None = None) -> Case:
+    """Return the first case that the implementation runs, of these or of its component; NotImplementedHere if none."""
     last = NotImplementedHere(describe_missing(bench.adapter, component))
-    for case in select_plain_cases(component, bench):
+    for case in select_plain_cases(component, bench) if cases is None else cases:
         try:
             bench.call(component, read_arguments(case))
         except NotImplementedHere as absent:

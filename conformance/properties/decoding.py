@@ -17,8 +17,9 @@ from goldformer.spec.model import Attribute
 
 VOCAB: Final = 5
 PAD, BOS, EOS = 0, 1, 2
-SIZES: Final = {"vocab": VOCAB, "heads": 1, "d_k": 2, "d_v": 2, "d_model": 4, "d_ff": 3}
-STACKS: Final = {"num_heads": 1, "num_encoder_layers": 1, "num_decoder_layers": 1}
+# Of ordinary form, heads·d_k = heads·d_v = d_model, which most code requires.
+SIZES: Final = {"vocab": VOCAB, "heads": 2, "d_k": 2, "d_v": 2, "d_model": 4, "d_ff": 3}
+STACKS: Final = {"num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1}
 IDS: Final = {"pad_id": PAD, "bos_id": BOS, "eos_id": EOS}
 
 #: How many sources are tried for a neighbour whose sentence ends first.
@@ -86,7 +87,7 @@ def _decode_sentences(subject: Subject, component: str, arguments: Arguments) ->
     """Return the words of each sample's best sentence, up to its end."""
     ids = subject.call(component, arguments)["ids"]
     best = ids.reshape(len(ids), -1, ids.shape[-1])[:, 0]
-    return [row[: count_words(row, arguments)] for row in best]
+    return [row[: _find_end(row, arguments)] for row in best]
 
 
 def _set_eos(arguments: Arguments, word: int) -> Arguments:
@@ -96,14 +97,17 @@ def _set_eos(arguments: Arguments, word: int) -> Arguments:
 
 def count_words(sentence: Ids, arguments: Arguments) -> int:
     """Count the words of a row of ids, eos_id included; Violation if anything but pad_id follows it."""
-    eos = arguments.attributes["eos_id"]
-    ends = np.flatnonzero(_check_vocabulary(sentence) == eos)
-    if not len(ends):
-        return len(sentence)
-    number = int(ends[0]) + 1
+    number = _find_end(sentence, arguments)
     if np.any(sentence[number:] != PAD):
+        eos = arguments.attributes["eos_id"]
         raise Violation(f"{sentence.tolist()} goes on after {eos}, its eos_id, where {PAD}, pad_id, must stand")
     return number
+
+
+def _find_end(sentence: Ids, arguments: Arguments) -> int:
+    """Return the number of words up to the first eos_id, which counts too."""
+    ends = np.flatnonzero(_check_vocabulary(sentence) == arguments.attributes["eos_id"])
+    return int(ends[0]) + 1 if len(ends) else len(sentence)
 
 
 def _check_vocabulary(ids: Ids) -> Ids:

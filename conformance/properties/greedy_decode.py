@@ -55,6 +55,14 @@ def nothing_follows_the_end(subject: Subject, source_seq: int, max_length: int, 
         raise Violation(f"the places after the end of {sentence.tolist()} have a score other than 0")
 
 
+@holds("greedy-end-in-a-batch", source_seq=SOURCE_SEQ, seed=SEED)
+def an_end_is_final(subject: Subject, source_seq: int, seed: int) -> None:
+    """Require pad_id after the end of each sentence, where one ends while the other goes on."""
+    _, batch = draw_alone_and_in_batch(subject, NAME, seed, source_seq, 1, max_length=4)
+    for sentence in subject.call(NAME, batch)["ids"]:
+        count_words(sentence, batch)
+
+
 @holds("greedy-batch", source_seq=SOURCE_SEQ, max_length=LONGER, more=st.integers(1, 2), seed=SEED)
 def neighbours_do_not_matter(subject: Subject, source_seq: int, max_length: int, more: int, seed: int) -> None:
     """Require that padding and a longer neighbour leave a sample's sentence as it is."""

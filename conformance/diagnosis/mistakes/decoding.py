@@ -24,6 +24,7 @@ from goldformer.adapters.textbook.decoding import (
     model_logits,
     next_beam,
     next_beams,
+    next_logits,
     pad_words,
     penalty_length,
     rank_sentences,
@@ -102,9 +103,24 @@ def keep_bos(original: Callable[[Sentence, Task], list[float]], sentence: Senten
 
 
 @mistake("greedy-no-eos", instead_of=has_ended)
+@mistake("greedy-end-forgotten", instead_of=has_ended)
 def never_end(sentence: Sentence, task: Task) -> bool:
     """Return False: no word ends a sentence."""
     return False
+
+
+@mistake("greedy-end-forgotten", around=next_logits)
+def choose_padding_once(
+    original: Callable[[Array, Sentence, Task], Array], source: Array, sentence: Sentence, task: Task
+) -> Array:
+    """Return logits of padding alone right after eos_id, and those of the model after it."""
+    logits = original(source, sentence, task)
+    return np.where(np.arange(len(logits)) == task.pad_id, 0, -np.inf) if has_just_ended(sentence, task) else logits
+
+
+def has_just_ended(sentence: Sentence, task: Task) -> bool:
+    """Return True if the last word is eos_id."""
+    return sentence.words[-1:] == (task.eos_id,)
 
 
 @mistake("greedy-eos-dropped", around=pad_words)

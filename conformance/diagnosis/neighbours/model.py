@@ -292,18 +292,23 @@ def _change_final_norms() -> Iterator[Neighbour]:
         )  # fmt: skip
 
 
-#: Factors of the embedding and of the positions where they are added: id, words and the factor, of √d_model.
-_EMBEDDING_FACTORS: Final[tuple[tuple[str, str, Callable[[float], float]], ...]] = (
-    ("", "", lambda _: 1.0),
-    ("embedding-scaled", "the embedding{} is multiplied by √d_model beyond what is declared", lambda root: root),
-    ("embedding-divided", "the embedding{} is divided by √d_model", lambda root: 1 / root),
-)
-_POSITION_FACTORS: Final[tuple[tuple[str, str, Callable[[float], float]], ...]] = (
-    ("", "", lambda _: 1.0),
-    ("positions-scaled", "the positions{} are multiplied by √d_model, as only the embedding may be", lambda root: root),
-    ("positions-divided", "the positions{} are divided by √d_model", lambda root: 1 / root),
-    ("positions-missing", "no positions are added{}", lambda _: 0.0),
-)
+#: Factors of the embedding and of the positions where they are added: id, words, hint and the factor, of √d_model.
+_EMBEDDING_FACTORS: Final[tuple[tuple[str, str, str, Callable[[float], float]], ...]] = (
+    ("", "", "", lambda _: 1.0),
+    ("embedding-scaled", "the embedding{} is multiplied by √d_model beyond what is declared",
+     "Multiply the embedding by √d_model only as declared: once is embedding_scale: sqrt_d_model.", lambda root: root),
+    ("embedding-divided", "the embedding{} is divided by √d_model", "Do not divide the embedding.",
+     lambda root: 1 / root),
+)  # fmt: skip
+_POSITION_FACTORS: Final[tuple[tuple[str, str, str, Callable[[float], float]], ...]] = (
+    ("", "", "", lambda _: 1.0),
+    ("positions-scaled", "the positions{} are multiplied by √d_model, as only the embedding may be",
+     "Add the positions as they are.", lambda root: root),
+    ("positions-divided", "the positions{} are divided by √d_model", "Add the positions as they are.",
+     lambda root: 1 / root),
+    ("positions-missing", "no positions are added{}", "Add the positions; if they are learned, declare positions: "
+     "learned.", lambda _: 0.0),
+)  # fmt: skip
 
 
 def _add_with_factors(
@@ -338,13 +343,15 @@ _SIDES: Final = (
 def _change_embedding() -> Iterator[Neighbour]:
     """Yield changes of what enters the first layer, on one side or both."""
     for ending, side, at in _SIDES:
-        for (row, of_rows, rows), (place, of_places, places) in product(_EMBEDDING_FACTORS, _POSITION_FACTORS):
+        for (row, of_rows, fix_rows, rows), (place, of_places, fix_places, places) in product(
+            _EMBEDDING_FACTORS, _POSITION_FACTORS
+        ):
             # With a factor of the embedding alone, on both sides, it is a change of token_embedding.
             if (row or place) and (place or ending):
                 title = " and ".join(words.format(side) for words in (of_rows, of_places) if words)
                 yield Neighbour(
                     f"transformer.{'-'.join(filter(None, (row, place)))}{ending}", "transformer", title,
-                    "Scale the embedding as the declared option says, and add the positions as they are.",
+                    " ".join(filter(None, (fix_rows, fix_places))),
                     {at: around(partial(_add_with_factors, rows=rows, places=places))},
                 )  # fmt: skip
         yield Neighbour(

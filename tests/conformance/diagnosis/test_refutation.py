@@ -96,3 +96,24 @@ def test_a_mistake_that_would_raise_where_the_result_is_right_is_not_found(spec)
     said = [f for f in diagnose(verdicts, spec) if "kv-swap" in f.mistakes]
     assert "Mistake found" not in {f.label for f in said}
     assert any("kv-swap" in causes for v in verdicts for causes in v.rules_out)
+
+
+class EncodesAnyWidth:
+    """Positional encoding with a base of 1000, of odd widths too, though it declares that it refuses them."""
+
+    ARRAYS = "numpy"
+    CONVENTIONS = {"odd_d_model": "refused"}  # noqa: RUF012 - as an adapter has it
+
+    def positional_encoding(self, x):
+        width = x.shape[-1]
+        angles = np.arange(x.shape[1])[:, None] / 1000.0 ** (np.arange(0, width, 2) / width)
+        encoding = np.stack([np.sin(angles), np.cos(angles)], -1).reshape(len(angles), -1)[:, :width]
+        return x + encoding.astype(x.dtype)
+
+
+def test_a_case_that_the_declared_option_lets_anyone_refuse_refutes_nothing(spec):
+    bench = Bench(spec, Adapter.from_object(EncodesAnyWidth(), "mine.py", spec), "float32", "cpu")
+    verdicts = Diagnosis(spec).explain_all(judge_case(case, bench) for case in plan(spec, ("positional_encoding",)))
+    assert {v.check: v.status for v in verdicts}["pe-odd-1"] is Status.PASSED
+    (said,) = [f for f in diagnose(verdicts, spec) if f.mistakes]
+    assert (said.label, said.mistakes) == ("Mistake found", ("pe-base",))

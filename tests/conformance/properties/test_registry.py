@@ -345,6 +345,10 @@ CAUGHT: dict[str, tuple[Any, str]] = {
         goes_on_after_the_end,
         r"\[.*(\d), \d\] goes on after \1, its eos_id, where 0, pad_id, must stand",
     ),
+    "greedy-end-in-a-batch": (
+        implementations()["greedy-end-forgotten"].make,
+        r"\[.*(\d), 0, .*\] goes on after \1, its eos_id, where 0, pad_id, must stand",
+    ),
     "greedy-batch": (
         implementations()["batch-eos"].make,
         "the (sentence|score) of a sample changes when 1 padding follows its source and a longer one stands beside it",
