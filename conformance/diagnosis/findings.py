@@ -82,6 +82,10 @@ class Finding:
     mistakes: tuple[str, ...] = ()
 
 
+#: Two parts that are wrong by themselves have in common what comes before them and after them.
+_ALL_OF_THEM = ", each by itself, or a normalisation or residual that all of them pass"
+
+
 def diagnose(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
     """Yield what to fix first, which known mistakes explain it, and what is not implemented."""
     verdicts = [v for v in verdicts if v.reason not in NO_MISTAKE]
@@ -96,7 +100,8 @@ def diagnose(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
         yield from describe_explanations(explained[component]) or _find_possible_causes(verdicts, bad, component, spec)
     groups: dict[str, list[str]] = {BECAUSE: [], AGAIN: []}
     for component in followers:
-        label = _classify_follower(component, judged, explained, spec)
+        ranked = rank_explanations(verdicts, component, spec)
+        label = _classify_follower(component, judged, explained, ranked, spec)
         if label != FIX_TOO:
             groups[label].append(component)
             continue
@@ -194,12 +199,17 @@ def _list_traits(verdict: Verdict, spec: Spec) -> set[str]:
 
 
 def _classify_follower(
-    component: str, judged: Mapping[str, Sequence[Verdict]], explained: Mapping[str, Sequence[Explanation]], spec: Spec
+    component: str,
+    judged: Mapping[str, Sequence[Verdict]],
+    explained: Mapping[str, Sequence[Explanation]],
+    ranked: Sequence[Explanation],
+    spec: Spec,
 ) -> str:
     """Return FIX_TOO, BECAUSE or AGAIN for a component that fails and has a failing part.
 
     It fails because of its parts if what explains them explains all of its failing cases too. If something else
-    explains it, or nothing does, it is to be fixed too. If nobody can tell, it is to be checked again.
+    explains it, or nothing does, it is to be fixed too. If nobody can tell, it is to be checked again: what explains
+    its parts explains some of its failing cases, or a part cannot be imitated.
     """
     parts = [part for part in spec.list_dependencies(component) if part in explained]
     known = [(part, c) for part in parts for e in explained[part] for c in e.causes]
@@ -208,6 +218,8 @@ def _classify_follower(
         return FIX_TOO
     if best := next(iter(explained[component]), None):
         return BECAUSE if best.certain and all(_is_inherited(c, known) for c in best.causes) else FIX_TOO
+    if any(e.equals and all(_is_inherited(c, known) for c in e.causes) for e in ranked):
+        return AGAIN
     if any(v.matches is not None and v.differences for v in bad):
         # A part that nothing known explains cannot be imitated in the whole.
         return FIX_TOO if all(explained[part] for part in parts) else AGAIN
@@ -321,7 +333,7 @@ def _describe_isolated(isolated: IsolatedMistake | None) -> Iterator[Finding]:
     """Yield the place of a mistake that nothing explains, what is right, and the two calls that differ."""
     if isolated is None:
         return
-    yield Finding(PLACE, " and ".join(isolated.names) + (", each by itself" if len(isolated.names) > 1 else ""))
+    yield Finding(PLACE, " and ".join(isolated.names) + (_ALL_OF_THEM if len(isolated.names) > 1 else ""))
     if isolated.holds:
         yield Finding(HOLDS, join_names(isolated.holds))
     yield Finding(SMALLEST, f"{isolated.wrong_call}: {isolated.element}")

@@ -19,7 +19,14 @@ from goldformer.conformance.diagnosis.causes import IN
 from goldformer.conformance.diagnosis.failure import FailingCase, Options, estimate_cost, is_decoding
 from goldformer.conformance.diagnosis.mistakes import ON_PURPOSE, implementations
 from goldformer.conformance.diagnosis.mistakes.differentiation import DIFFERENTIATED
-from goldformer.conformance.diagnosis.mistakes.places import PLACES, TRACKED, MistakePlace, can_be_made, restrict_to
+from goldformer.conformance.diagnosis.mistakes.places import (
+    HALVES,
+    PLACES,
+    TRACKED,
+    MistakePlace,
+    can_be_made,
+    restrict_to,
+)
 from goldformer.conformance.diagnosis.neighbours import find_made, neighbours
 from goldformer.conformance.diagnosis.neighbours.solved import (
     TRIALS,
@@ -302,9 +309,22 @@ class Imitator:
             if not found and not short:
                 untried = self._filter_untried(component, further(component, near, bases))
                 found = self._keep_possible(self._match_candidates(islice(untried, count), failure), failure)
+        # Words fit by chance: what a passing case rules out ends no search.
+        if decides and not self._has_unknown_part(component) and all(self._is_refuted(c, component) for c in found):
+            found = self._search_model(component, near, bases, failure) or found
         self._in_vain[component, failure.dtype] += not found
         self._fitted[component].update(dict.fromkeys(found))
         return found
+
+    def _search_model(
+        self, component: str, near: list[Candidate], bases: list[Candidate], failure: FailingCase
+    ) -> dict[Candidate, float]:
+        """Search what is wrong in the model only while it decodes: in its outer parts before the others."""
+        most = _NEIGHBOURS * (_TRIED // estimate_cost(failure.case))
+        ranks = {home: rank for rank, home in enumerate(reversed(self.spec.list_dependencies(component)))}
+        far = sorted(self._list_far(component), key=lambda c: ranks[self.spec.mistakes[c.mistakes[0]].component])
+        untried = self._filter_untried(component, chain(far, self._list_neighbours(component, near, bases)))
+        return self._keep_possible(self._match_candidates(islice(untried, most), failure), failure)
 
     def _list_neighbours(self, component: str, near: list[Candidate], bases: list[Candidate]) -> Iterator[Candidate]:
         """Yield the neighbours of the textbook, the component's own before those of its parts: alone, and on bases."""
@@ -346,13 +366,16 @@ class Imitator:
 
         A mistake of the catalogue lists the cases that reveal it; a neighbour is run on some that passed.
         """
-        passed = self._passed[failure.case.component]
         return {
             candidate: distance
             for candidate, distance in found.items()
             if all(id_ in implementations() for id_ in candidate.mistakes)
-            or not any(self._is_excluded(candidate, other) for other in passed)
+            or not self._is_refuted(candidate, failure.case.component)
         }
+
+    def _is_refuted(self, candidate: Candidate, component: str) -> bool:
+        """Return True if some passing case of a component rules a candidate out."""
+        return any(self._is_excluded(candidate, passing) for passing in self._passed[component])
 
     def note_passed(self, passing: FailingCase) -> None:
         """Note a case that can refute what would have failed it: a few of each component, the smallest."""
@@ -391,11 +414,25 @@ class Imitator:
 
         An implementation that departs in a part departs in the whole as well, and a second cause comes on top of it.
         """
-        of_parts = Candidate()
-        for part in self.spec.list_dependencies(component):
-            of_parts = of_parts.add(self._find_best_match(part))
-        bases = (of_parts, self._find_best_match(component).add(of_parts))
-        return [base for base in dict.fromkeys(bases) if base.causes and not base.place]
+        parts = list(self.spec.list_dependencies(component))
+        of_parts = self._join_matches(parts)
+        own = self._find_best_match(component)
+        bases = [of_parts, own if of_parts.place else own.add(of_parts)]
+        if of_parts.place:
+            # Which of two that exclude one another is made in its half only, and which everywhere, is not known.
+            bases.append(self._join_matches(parts[::-1]))
+        return [base for base in dict.fromkeys(bases) if base.causes and base.place in (None, *HALVES.values())]
+
+    def _join_matches(self, parts: Iterable[str]) -> Candidate:
+        """Return what explains these parts; what excludes something before it is made in the half of its part only."""
+        joined, apart = Candidate(), Candidate()
+        for part in parts:
+            best, half = self._find_best_match(part), HALVES.get(part.removesuffix("_layer"))
+            added = joined.add(best)
+            if half and not best.place and len(best.mistakes) == 1 and not {*best.mistakes} <= {*added.mistakes}:
+                apart = Candidate(best.mistakes, place=half)
+            joined = added
+        return (joined.add_placed(apart) if apart.place else None) or joined
 
     def _find_best_match(self, component: str) -> Candidate:
         """Return the candidate that explains most failing cases of a component, with the fewest causes among equals."""

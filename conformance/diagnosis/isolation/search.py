@@ -116,13 +116,16 @@ class _Search:
     case: Case
     parts: Sequence[Part]
     general: Sequence[Switch]
-    skeleton: Sequence[Switch]
-    memory: Sequence[Switch]
     #: Those that leave one step of decoding, and one layer.
     single: Sequence[Switch]
     #: The outputs that decide whether a call is wrong.
     judged: frozenset[str]
     switches: dict[str, Switch]
+    #: True if a normalisation comes after each residual.
+    is_post: bool
+    #: Those of what is left when all parts are silent, and of the memory: known once the layers are.
+    skeleton: Sequence[Switch] = ()
+    memory: Sequence[Switch] = ()
     tried: dict[frozenset[str], tuple[Difference, ...] | None] = field(default_factory=dict)
     #: What is right by itself, in words.
     holds: list[str] = field(default_factory=list)
@@ -140,11 +143,10 @@ class _Search:
         post = bench.adapter.options(component, spec).get("norm_placement", "post") == "post"
         parts, general = list_parts(base), list_general(contract, base)
         single = [*list_single_steps(base), *list_layer_switches(contract, base)]
-        skeleton, memory = list_of_skeleton(base, post=post), list_memory_switches(base, post=post)
         of_parts = [s for part in parts for s in (*part.details, *part.probes, part.silence)]
-        switches = {s.id: s for s in (*single, make_uneven(base), *general, *of_parts, *skeleton, *memory)}
+        switches = {s.id: s for s in (*single, make_uneven(base), *general, *of_parts)}
         calls = Calls(bench, component)
-        return cls(calls, base, judgement.case, parts, general, skeleton, memory, single, frozenset(judged), switches)
+        return cls(calls, base, judgement.case, parts, general, single, frozenset(judged), switches, post)
 
     def find_mistake(self) -> tuple[IsolatedMistake, str] | None:
         """Return the places found and the smallest wrong call; None if the failing case is right when called again."""
@@ -181,6 +183,12 @@ class _Search:
             arguments = switch.change(arguments)
         return arguments
 
+    def _list_skeleton(self, left: Arguments) -> None:
+        """List the switches of the normalisations of a call, of which the last ones depend on its layers."""
+        self.skeleton = list_of_skeleton(left, post=self.is_post)
+        self.memory = list_memory_switches(left, post=self.is_post)
+        self.switches |= {switch.id: switch for switch in (*self.skeleton, *self.memory)}
+
     def _is_wrong(self, off: frozenset[str]) -> bool | None:
         """Return True if a judged output of a call is wrong, and None if the call says nothing."""
         if off not in self.tried:
@@ -207,6 +215,7 @@ class _Search:
             elif self._is_right(off | {switch.id}):
                 self.holds.append(f"one layer ({switch.words})")
                 self.is_later = True
+        self._list_skeleton(self._apply(off))
         silent = off | {part.id for part in self.parts}
         for skeleton in (silent, silent | {"uneven"}):
             if self._is_wrong(skeleton):

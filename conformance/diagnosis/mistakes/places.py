@@ -128,6 +128,10 @@ def _list_layers(half: str, parts: frozenset[str] = frozenset()) -> tuple[Mistak
     )
 
 
+#: The halves of a model, by the names of their stacks.
+HALVES: Final[Mapping[str, MistakePlace]] = {
+    half: MistakePlace(f"the {half}'s half", half=half) for half in ("decoder", "encoder")
+}
 _OF_EVERY_ATTENTION: Final = _list_maps("multi_head_attention", _OF_ATTENTION)
 
 #: The places inside each component, the likelier ones first.
@@ -142,8 +146,7 @@ PLACES: Final[Mapping[str, tuple[MistakePlace, ...]]] = {
         *_OF_EVERY_ATTENTION,
         *_DECODER_LAYER,
         *_ENCODER_LAYER,
-        MistakePlace("the decoder's half", half="decoder"),
-        MistakePlace("the encoder's half", half="encoder"),
+        *HALVES.values(),
         *_list_layers("decoder", _CALLED),
         *_list_layers("encoder", _CALLED),
     ),

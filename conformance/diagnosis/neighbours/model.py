@@ -10,9 +10,17 @@ from typing import Any, Final
 
 import numpy as np
 
+from goldformer.adapters.layouts import part
 from goldformer.adapters.textbook.attention import causal_mask
 from goldformer.adapters.textbook.checks import Array
-from goldformer.adapters.textbook.layers import decoder, encoder, layer_norm, layer_params, run_stack
+from goldformer.adapters.textbook.layers import (
+    decoder,
+    encoder,
+    final_norm,
+    layer_norm,
+    layer_params,
+    run_stack,
+)
 from goldformer.adapters.textbook.model import (
     add_learned_positions,
     embed,
@@ -252,14 +260,14 @@ _PARTS: Final = {
 def _share_parts() -> Iterator[Neighbour]:
     """Parts of a layer whose parameters are those of another layer."""
     for stack, absent in (("encoder", ("cross_attention", "norm_3")), ("decoder", ())):
-        for part, words in _PARTS.items():
-            if part in absent:
+        for piece, words in _PARTS.items():
+            if piece in absent:
                 continue
             for which, layer in (("first", 0), ("last", -1)):
 
                 def share(
                     original: Step, params: Any, of: str, index: int,
-                    stack: str = stack, start: str = f"{part}.", layer: int = layer,
+                    stack: str = stack, start: str = f"{piece}.", layer: int = layer,
                 ) -> Any:  # fmt: skip
                     mine = original(params, of, index)
                     if of != stack:
@@ -268,7 +276,7 @@ def _share_parts() -> Iterator[Neighbour]:
                     return {name: theirs[name] if name.startswith(start) else a for name, a in mine.items()}
 
                 yield Neighbour(
-                    f"{stack}.{part}.of-{which}", stack, f"every layer has the {words} of the {which}, in the {stack}",
+                    f"{stack}.{piece}.of-{which}", stack, f"every layer has the {words} of the {which}, in the {stack}",
                     f"Give each layer of the {stack} a {words} of its own.", {layer_params: around(share)},
                 )  # fmt: skip
 
@@ -289,6 +297,49 @@ def _change_final_norms() -> Iterator[Neighbour]:
             f"transformer.final-norm-of-{other}-in-{stack}", "transformer",
             f"the final norm of the {stack} has gamma and beta of the {other}'s",
             f"Give the {stack} a final norm of its own.", {transformer: around(replace)},
+        )  # fmt: skip
+
+
+def _normalise_first(original: Step, x: Array, *args: Any, params: Any, **named: Any) -> Any:
+    """Run a stack on its normalised input, and leave its output as it is."""
+    if not (norm := part(params, "norm")):
+        return original(x, *args, params=params, **named)
+    with replacing({final_norm: instead(lambda x, *_: x)}):
+        return original(layer_norm(x, params=norm), *args, params=params, **named)
+
+
+def _normalise_each(original: Step, *args: Any, params: Any, **named: Any) -> Any:
+    """Run a stack with its final norm after every layer."""
+    norm = part(params, "norm")
+
+    def run(below: Step, x: Array, layer: Layer, num_layers: int) -> Any:
+        # The last layer's output is normalised where it always is.
+        def then_normalise(x: Array, *, index: int) -> Array:
+            y = layer(x, index=index)
+            return layer_norm(y, params=norm) if norm and index < num_layers - 1 else y
+
+        return below(x, then_normalise, num_layers)
+
+    with replacing({run_stack: around(run)}):
+        return original(*args, params=params, **named)
+
+
+def _move_final_norms() -> Iterator[Neighbour]:
+    """Yield final norms in another place, in one stack and in both."""
+    moves: tuple[tuple[str, str, Step], ...] = (
+        ("first", "stands before the first layer instead of after the last", _normalise_first),
+        ("each", "stands after every layer instead of after the last only", _normalise_each),
+    )
+    for word, says, move in moves:
+        for stack in (encoder, decoder):
+            name = stack.__name__
+            yield Neighbour(
+                f"{name}.final-norm-{word}", name, f"the final norm {says}, in the {name}",
+                "Normalise the output of the last layer, once.", {stack: around(move)},
+            )  # fmt: skip
+        yield Neighbour(
+            f"transformer.final-norms-{word}", "transformer", f"the final norm {says}, in the encoder and the decoder",
+            "Normalise the output of the last layer, once.", {encoder: around(move), decoder: around(move)},
         )  # fmt: skip
 
 
@@ -366,6 +417,7 @@ def generate() -> Iterator[Neighbour]:
     """Yield the neighbours of stacks and models."""
     yield from _share_parts()
     yield from _change_final_norms()
+    yield from _move_final_norms()
     yield from _change_stacks()
     yield from _change_masks()
     yield from _change_model()

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from goldformer.adapters.textbook.attention import score_divisor
+from goldformer.adapters.textbook.attention import mask_fill, scaled_dot_product_attention, score_divisor
 from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.embedding import add_encoding, token_embedding, wavelength_base
 from goldformer.adapters.textbook.layers import activation, layer_norm_eps
@@ -98,6 +98,33 @@ def _divide(number: Number) -> Replacements:
     return {score_divisor: around(divide)}
 
 
+def _fill(number: Number) -> Replacements:
+    return {mask_fill: instead(lambda _: number())}
+
+
+def _fill_before_division(number: Number) -> Replacements:
+    """Fill masked scores before they are divided."""
+
+    def attend(original: Step, *args: Any, **named: Any) -> Any:
+        latest: list[float | Array] = [1.0]
+        with hold(_divisor, latest):
+            return original(*args, **named)
+
+    def note(original: Step, sizes: Mapping[str, Any]) -> float | Array:
+        divisor: float | Array = original(sizes)
+        _divisor.get()[0] = divisor
+        return divisor
+
+    return {
+        scaled_dot_product_attention: around(attend),
+        score_divisor: around(note),
+        mask_fill: instead(lambda _: float(number() / _divisor.get()[0])),
+    }
+
+
+#: The divisor of the scores of the attention that runs, in a list.
+_divisor: Final[ContextVar[list[float | Array]]] = ContextVar("divisor")
+
 _FACTORS: Final = (-2.0, 2.0)
 
 
@@ -119,6 +146,15 @@ def _list_families() -> Iterator[Family]:
     yield Family(
         f"{attention}.divisor-fixed", attention, "the scores are divided by {} instead of √d_k, whatever the width",
         "Divide the scores by the root of d_k.", _FACTORS, lambda number: {score_divisor: instead(lambda _: number())},
+    )  # fmt: skip
+    yield Family(
+        f"{attention}.fill", attention, "masked scores become {}, which leaves their keys a weight",
+        "Fill masked scores with −∞ or the lowest finite number.", (-1, 2), _fill, signed=True,
+    )  # fmt: skip
+    yield Family(
+        f"{attention}.fill-before-division", attention,
+        "masked scores become {} before they are divided, which leaves their keys a weight",
+        "Fill masked scores with −∞ or the lowest finite number.", (-1, 3), _fill_before_division, signed=True,
     )  # fmt: skip
     yield Family(
         "feed_forward.slope", "feed_forward", "the activation is a leaky ReLU with the slope {}",

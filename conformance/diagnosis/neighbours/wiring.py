@@ -12,6 +12,8 @@ from functools import partial
 from itertools import chain
 from typing import Any, Final
 
+import numpy as np
+
 from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.heads import merge_heads, multi_head_attention
 from goldformer.adapters.textbook.layers import (
@@ -25,7 +27,7 @@ from goldformer.adapters.textbook.layers import (
     run_sublayer,
     self_attend,
 )
-from goldformer.adapters.textbook.steps import Replacement, Replacements, Step, around, hold
+from goldformer.adapters.textbook.steps import Replacement, Replacements, Step, around, hold, replacing
 from goldformer.conformance.diagnosis.neighbours.arguments import (
     Given,
     change_argument,
@@ -410,6 +412,25 @@ def _normalise_memory() -> Iterator[Neighbour]:
             "Make keys and values of the memory as it is; if its encoder ends with a norm, that is enough.",
             {decoder_layer: change_argument(decoder_layer, "memory", partial(normalise, number=number))},
         )  # fmt: skip
+        for argument, words in (("key", "keys"), ("value", "values")):
+
+            def attend(
+                original: Step, x: Array, memory: Array, mask: Any, *, num_heads: int, params: Any,
+                number: int = number, argument: str = argument,
+            ) -> Any:  # fmt: skip
+                normed = layer_norm(memory, params=norm_params(params, number))
+                changed = change_argument(
+                    multi_head_attention, argument, lambda own, _: normed if own is memory else own
+                )
+                with replacing({multi_head_attention: changed}):
+                    return original(x, memory, mask, num_heads=num_heads, params=params)
+
+            yield Neighbour(
+                f"decoder_layer.{words}-normed-by.{sublayer}", "decoder_layer",
+                f"the {words} of the cross-attention are made of the memory normalised by the norm of the "
+                f"{_WORDS[sublayer]}",
+                "Make keys and values of the memory as it is.", {cross_attend: around(attend)},
+            )  # fmt: skip
 
 
 def list_updates() -> Iterator[tuple[str, str, str, Callable[[Callable[[], float]], Replacements]]]:
@@ -447,6 +468,46 @@ def _rewire_layers() -> Iterator[Neighbour]:
                 )
 
 
+def _add_to_inputs(layer: Step) -> Iterator[Neighbour]:
+    """Yield sub-layers to whose input, or only to whose residual, another array is added: one residual too many."""
+    sublayers = _SUBLAYERS[layer]
+    for number, sublayer in enumerate(sublayers, 1):
+        earlier = [f"{kind} {before}" for before in sublayers[: number - 1] for kind in ("end", "result")]
+        before = "x" if number == 1 else f"end {sublayers[number - 2]}"
+        own = [] if number == 1 else ["x"]
+        for source in (*own, *earlier, *(["memory"] if layer is decoder_layer else [])):
+            if source == before:
+                continue
+            name, what = f"{layer.__name__}.{sublayer}", _describe(source)
+            add = _only_in(layer, _add(source))
+
+            def change(x: Array, given: Given, number: int = number, add: Callable[[Any], Any] = add) -> Array:
+                mine = read_argument(run_sublayer, "number", given) == number
+                return np.asarray(add(x)) if mine else x
+
+            yield Neighbour(
+                f"{name}.plus.{source.replace(' ', '.')}", layer.__name__,
+                f"{what} is added to the input of the {_WORDS[sublayer]}, and to its residual{_say(layer)}",
+                f"Give the {_WORDS[sublayer]} {_describe(before)} alone.",
+                _join({run_sublayer: change_argument(run_sublayer, "x", change)}),
+            )  # fmt: skip
+            yield Neighbour(
+                f"{name}.residual.plus.{source.replace(' ', '.')}", layer.__name__,
+                f"the residual of the {_WORDS[sublayer]} adds {what} as well{_say(layer)}",
+                f"Add {_describe(before)} alone to the result.", _join(_in_sublayer("x", number, add)),
+            )  # fmt: skip
+
+
+def _add(source: str) -> Callable[[Any], Any]:
+    """Return the sum of an array and the noted one of a name, where there is one of its shape."""
+
+    def add(own: Any) -> Any:
+        other = _noted.get().get(source)
+        return own if other is None or other.shape != own.shape else own + other
+
+    return add
+
+
 def _rewire_models() -> Iterator[Neighbour]:
     """Yield models in which an edge is wrong in both kinds of layer, as where both are of one class."""
     of_decoder = {edge.id: edge for edge in _edges(decoder_layer)}
@@ -472,3 +533,4 @@ def generate() -> Iterator[Neighbour]:
         yield from _swap_norms(layer)
         yield from _change_updates(layer)
         yield from _repeat_functions(layer)
+        yield from _add_to_inputs(layer)

@@ -16,6 +16,8 @@ from goldformer.adapters.find import find_adapter
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
+from goldformer.adapters.textbook.model import embed
+from goldformer.adapters.textbook.steps import around
 from goldformer.conformance.cli import main
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.findings import NOTHING_KNOWN, diagnose
@@ -62,6 +64,14 @@ def test_the_place_of_a_slip_is_found_in_few_calls(slip, spec, tmp_path):
     assert found.calls <= MOST_CALLS
     assert found.element
     assert found.wrong_call
+
+
+def test_what_is_silenced_is_in_the_layers_that_are_left(spec):
+    book = build_textbook({embed: around(lambda own, *given: 1.5 * own(*given))}, only="transformer")
+    bench = Bench(spec, Adapter.from_object(book, "mine.py", spec), "float32", "cpu")
+    found, _ = isolate({0: judge_case(spec.cases["tf-ordinary-two-and-two-layers"], bench)}, spec)[0]
+    assert "num_decoder_layers = 1" in found.wrong_call
+    assert "decoder.1." not in found.wrong_call
 
 
 @pytest.mark.sample(6)

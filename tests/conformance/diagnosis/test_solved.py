@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from goldformer.adapters import Adapter
-from goldformer.adapters.textbook.attention import score_divisor, weigh_keys
+from goldformer.adapters.textbook.attention import mask_fill, score_divisor, weigh_keys
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.adapters.textbook.embedding import wavelength_base
 from goldformer.adapters.textbook.layers import activation, layer_norm_eps
@@ -38,6 +38,11 @@ def leak(slope):
         ({layer_norm_eps: instead(lambda: 3e-4)}, "layer_norm", "The normalisation fits eps = 0.0003."),
         ({layer_norm_eps: instead(lambda: 3e-4)}, "encoder_layer", "The normalisation fits eps = 0.0003."),
         ({wavelength_base: instead(lambda: 2500.0)}, "positional_encoding", "The base is 2500 instead of 10000."),
+        (
+            {mask_fill: instead(lambda _: -12.0)},
+            "scaled_dot_product_attention",
+            "Masked scores become −12, which leaves their keys a weight.",
+        ),
         (leak(0.2), "feed_forward", "The activation is a leaky ReLU with the slope 0.2."),
         (
             {score_divisor: instead(lambda _: 3.0)},
@@ -54,6 +59,27 @@ def leak(slope):
 def test_a_constant_is_solved_for(spec, steps, component, said):
     (found,) = [f for f in say(spec, steps, component) if f.label == "Mistake found"]
     assert found.text.startswith(said)
+
+
+class FillsBeforeItDivides:
+    """Attention whose masked scores are too near, and divided like the others."""
+
+    ARRAYS = "numpy"
+
+    def scaled_dot_product_attention(self, query, key, value, mask=None):
+        scores = query @ key.swapaxes(-1, -2)
+        scores = scores if mask is None else np.where(mask, scores, scores.dtype.type(-10))
+        scores = scores / scores.dtype.type(math.sqrt(query.shape[-1]))
+        powers = np.exp(scores - scores.max(-1, keepdims=True))
+        weights = powers / powers.sum(-1, keepdims=True)
+        return weights @ value, weights
+
+
+def test_a_fill_before_the_division_is_solved_for(spec):
+    bench = Bench(spec, Adapter.from_object(FillsBeforeItDivides(), "mine.py", spec), "float32", "cpu")
+    judgements = [judge_case(case, bench) for case in spec.cases_of("scaled_dot_product_attention")]
+    (found,) = [f for f in diagnose(Diagnosis(spec).explain_all(judgements), spec) if f.label == "Mistake found"]
+    assert found.text.startswith("Masked scores become −10 before they are divided, which leaves their keys a weight.")
 
 
 def test_nothing_is_said_of_a_number_that_does_not_explain_every_failing_case(spec):

@@ -5,13 +5,25 @@ from __future__ import annotations
 import importlib
 import random
 
+import numpy as np
 import pytest
 
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
+from goldformer.adapters.textbook.decoding import model_logits
+from goldformer.adapters.textbook.model import memory_mask
+from goldformer.adapters.textbook.steps import around, replacing
 from goldformer.conformance.diagnosis.explain import Diagnosis
-from goldformer.conformance.diagnosis.findings import CLOSEST, MISTAKE_FOUND, OPTION_FOUND, diagnose
+from goldformer.conformance.diagnosis.findings import (
+    BECAUSE,
+    CLOSEST,
+    FIX_FIRST,
+    FIX_TOO,
+    MISTAKE_FOUND,
+    OPTION_FOUND,
+    diagnose,
+)
 from goldformer.conformance.diagnosis.neighbours import find_made
 from goldformer.conformance.judging.cases import Bench, judge_case
 from repository import REPOSITORY
@@ -84,6 +96,32 @@ def test_both_are_found(spec, truth, bench, made, component):
     (claim,) = bench.list_claims(verdicts, findings, spec)
     assert len(finding.mistakes) == 2
     assert truth.is_true(claim, code, made, spec)
+
+
+def test_what_a_shared_block_does_in_either_layer_explains_the_model(spec):
+    # The mistake that the catalogue has would be made in both kinds of layer, and in the decoder it is another one.
+    made = ("encoder_layer.feed_forward.residual.from.x", "decoder_layer.feed_forward.residual.from.end.self_attention")
+    components = ("decoder_layer", "encoder_layer", "transformer")
+    at = Bench(spec, Adapter.from_object(build_textbook(*(find_made(id_).steps for id_ in made)), "mine.py", spec),
+               "float32", "cpu")  # fmt: skip
+    chosen = [c for name in components for c in spec.cases_of(name) if "-ordinary-p" in c.id and c.cotangent is None]
+    findings = list(diagnose(Diagnosis(spec).explain_all([judge_case(case, at) for case in chosen]), spec))
+    assert [(f.label, f.text) for f in findings if f.label in (FIX_FIRST, FIX_TOO, BECAUSE)] == [
+        (FIX_FIRST, "decoder_layer"), (FIX_FIRST, "encoder_layer"), (BECAUSE, "transformer"),
+    ]  # fmt: skip
+    assert sum(f.label == MISTAKE_FOUND for f in findings) == 2
+
+
+def test_a_model_that_errs_only_while_it_decodes_is_named(spec):
+    def forget_mask(original, *given):
+        with replacing({memory_mask: around(lambda own, *ids: np.ones_like(own(*ids)))}):
+            return original(*given)
+
+    book = build_textbook({model_logits: around(forget_mask)}, only="greedy_decode")
+    at = Bench(spec, Adapter.from_object(book, "mine.py", spec), "float32", "cpu")
+    chosen = [c for c in spec.cases_of("greedy_decode") if "-ordinary-" in c.id][:10]
+    findings = list(diagnose(Diagnosis(spec).explain_all([judge_case(case, at) for case in chosen]), spec))
+    assert [f.mistakes for f in findings if f.label == MISTAKE_FOUND] == [("cross-mask-absent",)]
 
 
 def test_a_passing_gradient_refutes_what_is_written_by_hand(spec, truth):
