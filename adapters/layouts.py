@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
 from math import inf, isfinite
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -380,6 +380,14 @@ def nest_names(names: Names, ours: str, theirs: str) -> dict[str, str | tuple[st
     return {f"{start}{key}": tuple(f"{place}{name}" for name in _list_places(value)) for key, value in names.items()}
 
 
+#: What declares that a module has a parameter which a call may lack, or lacks one which a call may have.
+_WITH: Final = {
+    **dict.fromkeys(("norm.gamma", "encoder_norm.gamma", "decoder_norm.gamma"), "final_norm: after_stack"),
+    "position_table": "positions: learned",
+}
+_WITHOUT: Final = {"w_vocab": "output_layer: tied", "b_vocab": "output_layer: without_bias"}
+
+
 def map_state(
     names: Names,
     params: Mapping[str, Array],
@@ -408,10 +416,13 @@ def map_state(
     for key, value in {**params, **_make_missing_biases(params, lines, own)}.items():
         places = _find_places(key, lines)
         if not places:
-            problems.append(_suggest(f"{key}: names has no line for it", key, (line.ours for line in lines)))
+            text = f"{key}: names has no line for it"
+            declared = f"; a module without it is declared by {_WITHOUT[key]}" if key in _WITHOUT else ""
+            problems.append(_suggest(text, key, (line.ours for line in lines)) + declared)
         for place, follows in places:
             if own and place not in own and follows:
-                refused.append(f"{key}: the module has no {place}; the convention biases declares that")
+                declared = _WITHOUT.get(key, "the convention biases")
+                refused.append(f"{key}: the module has no {place}, which is declared by {declared}")
             elif own and place not in own:
                 problems.append(_suggest(f"{place}: the module has no such parameter", place, own))
             else:
@@ -531,7 +542,12 @@ def _describe_unfilled(own: Mapping[str, Any], state: Mapping[str, Any], lines: 
         if id(array) in filled:
             continue
         sources = [line.ours for line in listed if any(_match(theirs, place) for theirs in line.theirs)]
-        text = f"{place}: the call has no {sources[0]}" if sources else f"{place}: names has no line that fills it"
+        declared = f", which is declared by {_WITH[sources[0]]}" if sources and sources[0] in _WITH else ""
+        text = (
+            f"{place}: the call has no {sources[0]}{declared}"
+            if sources
+            else f"{place}: names has no line that fills it"
+        )
         texts.append(text if sources else _suggest(text, place, mapped))
     return texts
 

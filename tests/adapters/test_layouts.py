@@ -497,8 +497,21 @@ def test_map_state_lists_all_that_does_not_fit():
 
 
 def test_map_state_has_no_place_for_a_bias_that_the_module_does_not_have():
-    with pytest.raises(NotImplementedError, match=r"attention\.b_q: the module has no attn\.query\.bias; .* biases"):
+    with pytest.raises(NotImplementedError, match=r"attention\.b_q: the module has no attn\.query\.bias, .* biases"):
         layouts.map_state(LAYER, layer(torch.from_numpy), Part(bias=False))
+
+
+def test_map_state_names_the_option_of_a_parameter_that_only_one_side_has():
+    w, b, row = torch.zeros(3, 5), torch.zeros(5), torch.zeros(3)
+    with pytest.raises(ValueError, match=r"w_vocab: names has no line for it; .* declared by output_layer: tied\n"):
+        layouts.map_state({"table": "embed.weight"}, {"w_vocab": w}, {"embed.weight": w.T})
+    refused = r"b_vocab: the module has no out\.bias, which is declared by output_layer: without_bias$"
+    with pytest.raises(NotImplementedError, match=refused):
+        layouts.map_state({"w_vocab": "out.weight"}, {"w_vocab": w, "b_vocab": b}, {"out.weight": w.T})
+    for ours, option in (("decoder_norm.gamma", "final_norm: after_stack"), ("position_table", "positions: learned")):
+        unfilled = f"mine: the call has no {ours}, which is declared by {option}$"
+        with pytest.raises(ValueError, match=unfilled):
+            layouts.map_state({ours: "mine"}, {}, {"mine": row})
 
 
 def test_map_state_compares_sizes_which_functional_call_does_not():
