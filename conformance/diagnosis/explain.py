@@ -59,7 +59,7 @@ class Diagnosis:
         A mistake that was found late is compared with the failures before it too, and with the cases that pass. The
         judgement of a verdict is None if another process made it.
         """
-        completed = self._add_all_late(judgements, verdicts)
+        completed = self._add_all_late(judgements, [self._leave_out_refuted(verdict) for verdict in verdicts])
         if self._search_second(judgements, completed):
             completed = self._add_all_late(judgements, completed)
         if any(v.bad and v.matches for v in completed):
@@ -75,6 +75,14 @@ class Diagnosis:
             _add_matches(j, v, self._imitator.find_late_matches) if j and v.bad and v.matches is not None else v
             for j, v in judged
         ]
+
+    def _leave_out_refuted(self, verdict: Verdict) -> Verdict:
+        """Return a failing property without the mistakes that would fail a case which passes."""
+        if verdict.kind != "property" or not verdict.bad or not verdict.catches:
+            return verdict
+        self._note_passed()
+        kept = tuple(id_ for id_ in verdict.catches if not self._imitator.is_refuted(id_, verdict.component))
+        return replace(verdict, catches=kept)
 
     def _search_second(self, judgements: Sequence[Judgement | None], verdicts: list[Verdict]) -> bool:
         """Search a second cause where the best explanation of a component reproduces most failing cases, but not all.

@@ -373,6 +373,10 @@ class Imitator:
             or not self._is_refuted(candidate, failure.case.component)
         }
 
+    def is_refuted(self, mistake: str, component: str) -> bool:
+        """Return True if some passing case of a component rules out a mistake of the catalogue."""
+        return mistake in implementations() and self._is_refuted(Candidate((mistake,)), component)
+
     def _is_refuted(self, candidate: Candidate, component: str) -> bool:
         """Return True if some passing case of a component rules a candidate out."""
         return any(self._is_excluded(candidate, passing) for passing in self._passed[component])

@@ -12,6 +12,7 @@ from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.decoding import (
     Sentence,
     Task,
+    append_word,
     continue_sentence,
     decoder_input,
     extend_beam,
@@ -103,24 +104,30 @@ def keep_bos(original: Callable[[Sentence, Task], list[float]], sentence: Senten
 
 
 @mistake("greedy-no-eos", instead_of=has_ended)
-@mistake("greedy-end-forgotten", instead_of=has_ended)
 def never_end(sentence: Sentence, task: Task) -> bool:
     """Return False: no word ends a sentence."""
     return False
 
 
-@mistake("greedy-end-forgotten", around=next_logits)
-def choose_padding_once(
-    original: Callable[[Array, Sentence, Task], Array], source: Array, sentence: Sentence, task: Task
-) -> Array:
-    """Return logits of padding alone right after eos_id, and those of the model after it."""
-    logits = original(source, sentence, task)
-    return np.where(np.arange(len(logits)) == task.pad_id, 0, -np.inf) if has_just_ended(sentence, task) else logits
+@mistake("greedy-end-forgotten", instead_of=greedy_sentences)
+def forget_ends(source: Array, task: Task) -> list[Sentence]:
+    """Return sentences to which one pad_id is added when they have ended, and then words again, until all end at once.
+
+    They are as long as one another: whoever writes them side by side stops when every one has just ended.
+    """
+    sentences = [Sentence()] * len(source)
+    while not (all(has_ended(sentence, task) for sentence in sentences) or is_full(sentences[0], task)):
+        sentences = [forget_end(source[[sample]], sentence, task) for sample, sentence in enumerate(sentences)]
+    return sentences
 
 
-def has_just_ended(sentence: Sentence, task: Task) -> bool:
-    """Return True if the last word is eos_id."""
-    return sentence.words[-1:] == (task.eos_id,)
+def forget_end(source: Array, sentence: Sentence, task: Task) -> Sentence:
+    """Append pad_id right after eos_id, and else the most probable word."""
+    if has_ended(sentence, task):
+        return append_word(sentence, task.pad_id, 0.0)
+    logits = next_logits(source, sentence, task)
+    word = int(logits.argmax())
+    return append_word(sentence, word, score_words(logits)[word])
 
 
 @mistake("greedy-eos-dropped", around=pad_words)

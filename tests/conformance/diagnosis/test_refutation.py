@@ -14,7 +14,7 @@ from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.findings import describe_explanations, diagnose
 from goldformer.conformance.diagnosis.neighbours import find_made
 from goldformer.conformance.diagnosis.suspects import rank_explanations
-from goldformer.conformance.judging.cases import Bench, judge_case, plan
+from goldformer.conformance.judging.cases import Bench, Judgement, judge_case, plan
 from goldformer.conformance.judging.verdict import Match, Status, Verdict
 
 ATTENTION = "scaled_dot_product_attention"
@@ -117,3 +117,18 @@ def test_a_case_that_the_declared_option_lets_anyone_refuse_refutes_nothing(spec
     assert {v.check: v.status for v in verdicts}["pe-odd-1"] is Status.PASSED
     (said,) = [f for f in diagnose(verdicts, spec) if f.mistakes]
     assert (said.label, said.mistakes) == ("Mistake found", ("pe-base",))
+
+
+def test_a_failing_property_suggests_no_mistake_that_a_passing_case_rules_out(spec):
+    component = "transformer"
+    bench = Bench(spec, Adapter.from_object(build_textbook(only=component), "mine.py", spec), "float32", "cpu")
+    passing = [judge_case(spec.cases[id_], bench) for id_ in ("tf-distinct-sizes", "tf-ordinary-plain")]
+    failed = replace(
+        verdict("model-causality"), kind="property", component=component, reason="property",
+        catches=("causal-plus-one", "causal-flipped", "greedy-no-eos"),
+    )  # fmt: skip
+    *_, said = Diagnosis(spec).explain_all([*passing, Judgement(failed, bench)])
+    # Greedy decoding is no part of the model.
+    assert said.catches == ("greedy-no-eos",)
+    (alone,) = Diagnosis(spec).explain_all([Judgement(failed, bench)])
+    assert alone.catches == failed.catches
