@@ -58,7 +58,8 @@ REASONS: Final[tuple[str, ...]] = tuple(reason for reason in get_args(Reason) if
 _DTYPES: Final = ["float64", "float32"]
 
 #: Bounded, so that no sum of them overflows and every limit is one that the system can set.
-Points = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
+MOST_POINTS: Final = 1e6
+Points = Annotated[float, Field(ge=0, le=MOST_POINTS, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=1 << 30)]
 

@@ -123,6 +123,10 @@ def test_what_the_staff_say_survives_grading_again_and_can_be_taken_back(run: Ru
 @pytest.mark.parametrize(
     ("text", "says"),
     [
+        (
+            "bob: {add: 1.0e+300}",
+            "adjustments.yaml:2: submissions.bob.add: Input should be less than or equal to 1000000",
+        ),
         ("bobb: {add: 1}", "adjustments.yaml:2: submissions.bobb: unknown submission bobb: did you mean bob?"),
         ("bob: {points: {sofmax: 1}}", "unknown component or question sofmax: did you mean softmax?"),
         ("bob: {points: {softmax: 11}}", "is 11, more than its 10 points; `add` gives more"),
