@@ -152,7 +152,6 @@ class Grader:
         assert self._sandbox is not None, "only transcripts are judged without one"
         with tempfile.TemporaryDirectory(prefix="submission-", dir=self._running) as name:
             folder = Path(name).resolve()
-            folder.chmod(0o755)
             files = _write_files(submission, self._task.adapter, folder)
             hidden = (f"{folder}/submission/", f"{folder}/")
             source = submission.files.get(MAIN, b"").decode("utf-8", "replace")

@@ -86,6 +86,24 @@ def test_folders_of_this_machine_cannot_be_listed(found, apart, tmp_path):
     assert [a for a in answers if isinstance(a, list) and a not in (["pyenv"], [".pyenv"])] == []
 
 
+def test_the_code_of_a_submission_is_out_of_reach_of_others(sandbox, tmp_path):
+    """Two run at once: each may read its own copy, and no other user may read either."""
+    if os.geteuid() != 0:
+        pytest.skip("all processes of an ordinary user are the same user")
+    look = f"""
+import os
+def found():
+    walked = os.walk({str(sandbox.folder)!r})
+    paths = [os.path.join(at, name) for at, _, names in walked for name in names if name == "secret.py"]
+    return [os.path.dirname(path) for path in paths if os.access(path, os.R_OK)]
+"""
+    own = "import os, secret\ndef found(): return os.access(secret.__file__, os.R_OK) and secret.KEY"
+    with sandboxes.clients(sandbox, tmp_path) as make:
+        running = make(own, sandboxes.ASKING, secret="KEY = 'golden'")
+        assert "'golden'" in str(sandboxes.fault_of(running))
+        assert found_by(sandbox, tmp_path / "second", look) == []
+
+
 def test_nothing_can_be_written_but_its_own_folder(found, apart):
     source = f"""
 import os, sys, sysconfig, submission
@@ -238,7 +256,8 @@ def called(*given):
     return libc.syscall(*given) < 0 and errno.errorcode[ctypes.get_errno()]
 keys = {{
     "x86_64": (248, 249, 250, 272, 319, 29, 30, 31, 64, 66, 68, 71, 240, 112, 141, 142, 144, 203, 251, 256, 279, 314),
-    "aarch64": (217, 218, 219, 97, 279, 194, 196, 195, 190, 191, 186, 187, 180, 157, 140, 118, 119, 122, 30, 238, 239, 274),
+    "aarch64": (217, 218, 219, 97, 279, 194, 196, 195, 190, 191, 186, 187, 180, 157, 140, 118, 119, 122, 30, 238,
+                239, 274),
 }}[platform.machine()]
 def found():
     thread = threading.Thread(target=int)
