@@ -15,6 +15,7 @@ import pytest
 
 import sandboxes
 from goldformer.conformance.grading.sandbox import Limits, Sandbox, SandboxError
+from goldformer.conformance.grading.sandbox import _isolation as isolation
 from goldformer.conformance.grading.sandbox import _landlock as landlock
 from goldformer.spec import ROOT
 from repository import REPOSITORY, SUPPORT
@@ -338,6 +339,31 @@ def installed(folder):
         ignore=lambda _, names: [n for n in names if n == "__pycache__" or n.startswith("test_")],
     )  # fmt: skip
     return package
+
+
+@pytest.mark.parametrize(
+    ("code", "closed", "says"),
+    [
+        (
+            "/tmp/code", os.path.dirname(os.__file__),
+            r"os\.py cannot be read by users other than root, because they cannot enter \S+; "
+            r"run a Python that every user can read, such as that of /usr/bin/python3 -m venv /opt/goldformer",
+        ),
+        ("/tmp/code", os.__file__, r"os\.py cannot be read by users other than root, because of its mode; run a Python"),
+        (
+            "/closed/tmp/code", "/closed",
+            r"/closed/tmp/code cannot be read by users other than root, because they cannot enter /closed; "
+            r"set TMPDIR to a folder that every user can enter, such as /tmp",
+        ),
+    ],
+)  # fmt: skip
+def test_what_other_users_cannot_read_is_explained(code, closed, says, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: not (mode and str(path).startswith(closed)))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    setup = isolation.SandboxSetup(code, "/tmp", "/", 1000, LIMITS)
+    with pytest.raises(OSError, match=f"{says}") as caught:
+        isolation._drop_root(setup)
+    assert f"cannot enter {closed};" in str(caught.value) or closed.endswith(".py")
 
 
 def test_landlock_is_in_force_where_the_kernel_has_it(sandbox):
