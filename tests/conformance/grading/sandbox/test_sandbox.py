@@ -349,7 +349,7 @@ def installed(folder):
             r"os\.py cannot be read by users other than root, because they cannot enter \S+; "
             r"run a Python that every user can read, such as that of /usr/bin/python3 -m venv /opt/goldformer",
         ),
-        ("/tmp/code", os.__file__, r"os\.py cannot be read by users other than root, because of its mode; run a Python"),
+        ("/tmp/code", os.__file__, r"os\.py cannot be read by users other than root, because of its mode; run a "),
         (
             "/closed/tmp/code", "/closed",
             r"/closed/tmp/code cannot be read by users other than root, because they cannot enter /closed; "
