@@ -390,3 +390,9 @@ def test_the_weakest_level_must_be_asked_for(run: Run, monkeypatch: pytest.Monke
     result = run()
     assert result.exit_code == 2
     assert "To grade with less, name it: --require-isolation process." in " ".join(result.stderr.split())
+
+
+def test_the_weakest_level_is_warned_of(run: Run) -> None:
+    said = "--require-isolation process: where this machine has no stronger isolation, submissions can read every file"
+    assert said in " ".join(run("--require-isolation", "process").stderr.split())
+    assert run("--again").stderr == ""
